@@ -124,8 +124,13 @@ PUBLIC = {
     "tracekit.sources.kineto": "is_kineto read",
     "tracekit.sources.nsys": "is_nsys read",
     "tracekit.sources.nvprof": "is_csv is_nvprof read read_csv",
+    "tracekit.sources.rocprof": "is_rocprof read",
+    "tracekit.sources.rpd": "is_rpd read",
+    "tracekit.sources.xplane": "is_xplane read",
     "tracekit.sources.columnar": "ColumnarExport table_files",
-    "tracekit.sources.sqlite": "BATCH_ROWS DTYPE MAGIC SqlType SqliteFile decoded regrouped",
+    "tracekit.sources.sqlite": """
+        BATCH_ROWS DTYPE MAGIC SqlType SqliteFile decoded is_packed regrouped unpack
+    """,
     "tracekit.store": """
         DEFAULT_MEMORY NOT_YET Executor Finding Made ReportOptions RunRecord Store SummaryValue
         check_labels check_name file_digest file_size file_state is_named_as_file make_reports

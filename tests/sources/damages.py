@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -223,6 +223,36 @@ def damage_json(path: Path, pick: random.Random) -> str:
         whole[pick.choice((*names, "traceName"))] = pick.choice(ODD_JSON)
     path.write_text(json.dumps(whole))
     return f"JSON: {kind}"
+
+
+def damage_tree(path: Path, pick: random.Random) -> str:
+    """Change values of rocprofv3's JSON, most often of its records, and say how."""
+    whole = json.loads(path.read_text())
+    (process,) = whole["rocprofiler-sdk-tool"]
+    # A document without its tables of names means nothing to the plain reader.
+    parts = [process["buffer_records"]] * (pick.random() < 0.8) or [process]
+    places = [*_places(parts)]
+    kind = pick.choice(("values", "removed", "repeated"))
+    for _ in range(pick.choice((1, 3, 20))):
+        held, key = pick.choice(places)
+        with suppress(LookupError):  # it is gone already
+            match kind:
+                case "values":
+                    held[key] = pick.choice(ODD_JSON)
+                case "removed":
+                    del held[key]
+                case "repeated" if isinstance(held, list):
+                    held.insert(key, held[key])
+    path.write_text(json.dumps(whole))
+    return f"tree: {kind}"
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, each in inner:
+        yield value, key
+        if isinstance(each, dict | list):
+            yield from _places(each)
 
 
 # --- lines of text

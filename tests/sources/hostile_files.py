@@ -18,8 +18,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from amd_builder import GPU_AGENT, HOST_AGENT, RocprofBuilder, RpdBuilder
 from columnar_builder import write_columnar
-from damages import damage_file, damage_json, damage_lines, damage_matrix, damage_tables
+from damages import (
+    damage_file,
+    damage_json,
+    damage_lines,
+    damage_matrix,
+    damage_tables,
+    damage_tree,
+)
 from kineto_helpers import event, kernel, launch, text_of, write
 from nsys_builder import NsysBuilder
 from nvprof_builder import NvprofBuilder
@@ -33,6 +41,8 @@ from plain_readers import (
     plain_nsys,
     plain_nvprof,
     plain_nvprof_csv,
+    plain_rocprof,
+    plain_rpd,
 )
 from plain_texts import (
     assert_same_log,
@@ -178,6 +188,36 @@ def make_kineto(folder: Path, name: str = "t.json") -> Path:
     return write(folder / name, text_of(*events))
 
 
+def make_rpd(folder: Path) -> Path:
+    """Write an RPD."""
+    with RpdBuilder(folder / "t.rpd") as rpd:
+        for step in range(STEPS):
+            at = 1000 * step
+            rpd.marker(at, at + 950, f"step {step}")
+            rpd.marker(at + 10, at + 300, "aten::mm", sequence=step)
+            rpd.kernel(at + 30, at + 100, "_Z4gemmIfEvi", stream="0x7f")
+            rpd.copy(at + 400, at + 450, "CopyHostToDevice", 4096)
+            rpd.copy(at + 500, at + 550, "CopyDeviceToDevice", 64, ops=2)
+            rpd.op(at + 600, at + 620, "FillBuffer")
+            graph = rpd.call(at + 700, at + 710, "hipGraphLaunch")
+            rpd.op(at + 720, at + 800, "Task", "node", graph)
+    return rpd.path
+
+
+def make_rocprof(folder: Path) -> Path:
+    """Write JSON of rocprofv3."""
+    rocprof = RocprofBuilder()
+    for step in range(STEPS):
+        at, number = 1000 * step, 10 * step
+        rocprof.marker(at, at + 900, f"step {step}", number + 1)
+        rocprof.call(at + 10, at + 20, "hipLaunchKernel", number + 2)
+        rocprof.kernel(at + 30, at + 100, "void gemm<float>(int)", correlation=number + 2)
+        rocprof.copy(at + 200, at + 250, "HOST_TO_DEVICE", 64, HOST_AGENT, GPU_AGENT, number + 3)
+        rocprof.copy(at + 300, at + 350, "DEVICE_TO_DEVICE", 8, GPU_AGENT, GPU_AGENT + 1)
+        rocprof.record("rccl_api", "ncclAllReduce", at + 400, at + 410, correlation=number + 4)
+    return rocprof.write(folder / "t.json")
+
+
 def make_matrix(folder: Path) -> Path:
     """Write what `nvidia-smi topo -m` prints of four GPUs and two NICs."""
     names = ("GPU0", "GPU1", "GPU2", "GPU3", "mlx5_0", "mlx5_1")
@@ -254,6 +294,12 @@ NVPROF_TABLES = tuple(
 )
 
 
+RPD_TABLES = (
+    "rocpd_api", "rocpd_op", "rocpd_api_ops", "rocpd_kernelapi", "rocpd_copyapi", "rocpd_string",
+    "ext_autogradapi",
+)  # fmt: skip
+
+
 def _any_file(path: Path, pick: random.Random) -> str:
     files = sorted(path.iterdir())
     if pick.random() < 0.2:
@@ -292,6 +338,13 @@ KINDS = {
             _FROM_FIRST,
         ),
         Kind(
+            "RPD",
+            make_rpd,
+            lambda path: plain_rpd(PlainSqlite(path)),
+            (partial(damage_tables, tables=RPD_TABLES),) * 2 + (damage_file,),
+            _FROM_FIRST,
+        ),
+        Kind(
             "nvprof CSV",
             make_nvprof_csv,
             plain_nvprof_csv,
@@ -303,6 +356,13 @@ KINDS = {
             make_kineto,
             plain_kineto,
             (damage_json, damage_json, damage_file),
+            _FROM_FIRST,
+        ),
+        Kind(
+            "rocprofv3 JSON",
+            make_rocprof,
+            plain_rocprof,
+            (damage_tree, damage_tree, damage_file),
             _FROM_FIRST,
         ),
         Kind(

@@ -13,7 +13,7 @@ import re
 import sqlite3
 import struct
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+from amd_builder import EPOCH
 from sqlite_corpus import plain_value
 
 from tracekit.model import Trace
@@ -311,6 +312,90 @@ def _object(kind: int | None, packed: bytes | None) -> int | None:
     return pid if pid <= INT32 else None
 
 
+# --- RPD
+
+
+def plain_rpd(tables: Tables) -> Numbers:
+    """Read an RPD of one process."""
+    numbers = Numbers()
+    texts: dict[int, str | None] = {}
+    for row in tables.rows("rocpd_string", {"id": "int", "string": "text"}):
+        if row["id"] is not None:
+            texts.setdefault(row["id"], row["string"])
+    sequences = _firsts(tables, "ext_autogradapi", "api_ptr_id", _integers("seq"), needs="seq")
+    columns = _integers("id", "pid", "tid", "start", "end", "apiName_id", "args_id")
+    is_near = _nearness(tables, ("rocpd_op", "rocpd_api"))
+    for row in filter(is_near, tables.rows("rocpd_api", columns)):
+        name, text = texts.get(row["apiName_id"]), texts.get(row["args_id"])
+        if None in (row["start"], row["end"], row["pid"], row["tid"]):
+            continue
+        times = row["start"], max(row["start"], row["end"])
+        if re.search("^(hip|hsa_|cuda|cu[A-Z])", name or ""):
+            numbers.calls[*times, row["id"], row["pid"], row["tid"]] += 1
+        elif not re.search(
+            r"^(\w+::writeRows|rpdflush|hcc_activity_callback|rpd_\w+)$", name or ""
+        ):
+            seq = sequences.get(row["id"], {}).get("seq")
+            full = text if None in (seq, text) else f"{text}, seq = {seq}"
+            numbers.ranges[*times, full if name == "UserMarker" else name] += 1
+    numbers.ops = _rpd_ops(tables, texts, is_near)
+    return numbers.from_first()
+
+
+def _nearness(tables: Tables, names: tuple[str, ...]) -> Callable[[Row], bool]:
+    """Tell rows whose times are within 2^52 ns of the median of the first ones of some tables."""
+    first = [
+        row["start"]
+        for name in names
+        for row in tables.rows(name, _integers("start"))[:1024]
+        if row["start"] and abs(row["start"]) < 2**61
+    ]
+    middle = sorted(first)[(len(first) - 1) // 2] if first else 0
+    return lambda row: (
+        all(row[name] is None or abs(row[name] - middle) <= 2**52 for name in ("start", "end"))
+        or row["start"] == row["end"] == 0
+    )
+
+
+def _firsts(
+    tables: Tables, table: str, key: str, columns: Mapping[str, str], needs: str | None = None
+) -> dict[int, Row]:
+    """Return the first row of each id; a row whose number is below 0 or unknown may be none."""
+    found: dict[int, Row] = {}
+    for row in tables.rows(table, {key: "int", **columns}):
+        if row[key] is not None and (needs is None or (row[needs] is not None and row[needs] >= 0)):
+            found.setdefault(row[key], row)
+    return found
+
+
+def _rpd_ops(
+    tables: Tables, texts: Mapping[int, str | None], is_near: Callable[[Row], bool]
+) -> Counter[tuple[Any, ...]]:
+    links: dict[int, int] = {}
+    for row in tables.rows("rocpd_api_ops", _integers("api_id", "op_id")):
+        if None not in row.values():
+            links.setdefault(row["op_id"], row["api_id"])
+    per_call = Counter(links.values())
+    kernels = _firsts(tables, "rocpd_kernelapi", "api_ptr_id", {"stream": "text"})
+    copies = _firsts(tables, "rocpd_copyapi", "api_ptr_id", {"stream": "text", "size": "int"})
+    ops: Counter[tuple[Any, ...]] = Counter()
+    columns = _integers("id", "gpuId", "queueId", "start", "end", "description_id", "opType_id")
+    for row in filter(is_near, tables.rows("rocpd_op", columns)):
+        kind, call = texts.get(row["opType_id"]) or "", links.get(row["id"])
+        if re.search("(?i)barrier", kind) or not _is_recorded(row) or not _is_small(row["gpuId"]):
+            continue
+        copied = kind.startswith("Copy")
+        group = "copy" if copied else "memset" if kind == "FillBuffer" else "kernel"
+        size = (
+            copies.get(call, {}).get("size") if group != "kernel" and per_call[call] == 1 else None
+        )
+        known = (each.get(call, {}).get("stream") or "" for each in (kernels, copies))
+        handles = [int(text, 16) for text in known if re.fullmatch("0x[0-9a-fA-F]{1,15}", text)]
+        stream = handles[0] if handles else row["queueId"]
+        ops[row["start"], row["end"], group, call, stream, size if (size or 0) >= 0 else None] += 1
+    return ops
+
+
 # --- nvprof's CSV
 
 SIZES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
@@ -401,6 +486,82 @@ def plain_kineto(path: Path) -> Numbers:
         if isinstance(event, dict):
             _add_event(numbers, event)
     return numbers.from_first()
+
+
+def plain_rocprof(path: Path) -> Numbers:
+    """Read JSON of rocprofv3 of one process."""
+    try:
+        content = path.read_bytes().removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
+        whole = json.loads(content, strict=False, parse_float=Written, parse_constant=_no_number,
+                           object_pairs_hook=_once)  # fmt: skip
+        (process,) = whole["rocprofiler-sdk-tool"]
+        arrays, strings = process["buffer_records"], process["strings"]
+        kinds, texts = strings["buffer_records"], strings["marker_api"]
+        agents = {
+            agent["id"]["handle"]: agent["logical_node_type_id"]
+            for agent in process["agents"]
+            if agent["type"] == 2
+        }
+        pid = process["metadata"]["pid"]
+        records = {name: arrays[name] for name in ("kernel_dispatch", "memory_copy", "hip_api",
+                                                   "rccl_api", "marker_api")}  # fmt: skip
+        operations = {(number, place): name for number, kind in enumerate(kinds)
+                      for place, name in enumerate(kind["operations"])}  # fmt: skip
+        texts = [each for each in texts if isinstance(each, dict)]
+        records = {name: [each for each in array if isinstance(each, dict)]
+                   for name, array in records.items()}  # fmt: skip
+    except (ValueError, OSError, KeyError, TypeError, RecursionError) as error:
+        raise UnreadableError(str(error)) from error
+    if not all(isinstance(name, str) for name in operations.values()) or not isinstance(pid, int):
+        raise UnreadableError("a name that is no text")
+    numbers, known = Numbers(), {}
+    for text in texts:
+        if _whole(text.get("key")) is not None:
+            known.setdefault(_whole(text["key"]), _as_text(text.get("value")))
+    starts = [_whole(record.get("start_timestamp")) for array in records.values()
+              for record in array]  # fmt: skip
+    if any(start is not None and abs(start - EPOCH) > 2**51 for start in starts):
+        raise UnreadableError("times far from the others")
+    for array, some in records.items():
+        for record in some:
+            _add_record(numbers, array, record, agents, operations, known, pid)
+    return numbers.from_first()
+
+
+def _inner(record: Row, *keys: str) -> Any:
+    value: Any = record
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _add_record(
+    numbers: Numbers, array: str, record: Row, agents: Row, operations: Row, texts: Row, pid: int
+) -> None:
+    start, end = (_whole(record.get(f"{edge}_timestamp")) for edge in ("start", "end"))
+    correlation = _whole(_inner(record, "correlation_id", "internal"))
+    kind, place = _whole(record.get("kind")), _whole(record.get("operation"))
+    name = operations.get((kind, place))
+    if start is None or end is None or start <= 0 or abs(end - EPOCH) > 2**52:
+        return
+    if array in ("kernel_dispatch", "memory_copy"):
+        paths = (("dispatch_info", "agent_id"),) if array == "kernel_dispatch" else (
+            ("dst_agent_id",), ("src_agent_id",))  # fmt: skip
+        handles = [_whole(_inner(record, *path, "handle")) for path in paths]
+        size = _whole(record.get("bytes")) if array == "memory_copy" else None
+        group = "copy" if array == "memory_copy" else "kernel"
+        if end >= start and any(handle in agents for handle in handles):
+            stream = _whole(_inner(record, "stream_id", "handle"))
+            numbers.ops[start, end, group, correlation, stream, size] += 1
+    elif (tid := _whole(record.get("thread_id"))) is not None:
+        end = max(start, end)
+        if array == "hip_api":
+            numbers.calls[start, end, correlation, pid, tid] += 1
+        elif array == "rccl_api":
+            numbers.ranges[start, end, name] += 1
+        elif name not in ("roctxMarkA", "roctxGetThreadId", "roctxRangePop", "roctxRangeStop"):
+            text = texts.get(correlation)
+            numbers.ranges[start, end, name if text is None else text] += 1
 
 
 class Written(str):

@@ -173,7 +173,7 @@ def test_a_small_file_that_unpacks_to_much_takes_little_memory(
     tracemalloc.start()
     try:
         with (
-            patch.multiple(_document, _MOST_AROUND=2 << 20, _MOST_EVENT=2 << 20),
+            patch.multiple(_document, MOST_AROUND=2 << 20, _MOST_EVENT=2 << 20),
             pytest.raises(DamagedTraceError, match=message),
         ):
             _pieces(path, 1 << 20)

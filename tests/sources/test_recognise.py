@@ -113,7 +113,7 @@ class TestOtherTraces:
             (b"ARROW1\x00\x00", "an Arrow file", "nsys export --type sqlite"),
             (b"\xff\xff\xff\xff\x98\x01\x00\x00", "an Arrow stream", "nsys export --type sqlite"),
             (b"\x89HDF\r\n\x1a\n", "an HDF5 file", "nsys export --type sqlite"),
-            (gzip.compress(b"SQLite format 3\x00"), "a gzip archive", "gunzip"),
+            (gzip.compress(b"something else"), "a gzip archive", "gunzip"),
             (b"\x28\xb5\x2f\xfd\x04", "a zstd archive", "unzstd"),
             (b"PK\x03\x04\x14", "a zip archive", "unzip"),
             (b'<?xml version="1.0"?><session/>', "an XML file", "nvprof -o run.nvvp"),

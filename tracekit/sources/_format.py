@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from tracekit.model import Recording
+from tracekit.sources.sqlite import SqliteFile, is_packed, unpack
 from tracekit.support.progress import Progress
 from tracekit.support.spool import Workspace
 
@@ -31,6 +33,12 @@ class Opening:
     workspace: Workspace
     progress: Progress
     nsys: str | None = None
+
+    @cached_property
+    def sqlite(self) -> SqliteFile:
+        """The file as a database, unpacked once for all formats that may be in one."""
+        packed = is_packed(self.path)
+        return SqliteFile(self.path, unpack(self.path, self.workspace) if packed else None)
 
 
 @dataclass(frozen=True)

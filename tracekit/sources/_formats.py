@@ -5,18 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 from tracekit.model import Recording
-from tracekit.sources import kineto, nsys, nvprof
+from tracekit.sources import kineto, nsys, nvprof, rocprof, rpd, xplane
 from tracekit.sources._format import Format, Opening
 from tracekit.sources._nsys_tool import is_report, read_report
 from tracekit.sources.columnar import ColumnarExport
-from tracekit.sources.sqlite import MAGIC, SqliteFile
+from tracekit.sources.sqlite import MAGIC, is_packed
 
 
 def _is_sqlite(path: Path) -> bool:
     if not path.is_file():
         return False
     with path.open("rb") as file:
-        return file.read(len(MAGIC)) == MAGIC
+        begins = file.read(len(MAGIC)) == MAGIC
+    return begins or is_packed(path)
 
 
 def _report(one: Opening) -> Recording:
@@ -24,13 +25,17 @@ def _report(one: Opening) -> Recording:
 
 
 def _nsys(one: Opening) -> Recording | None:
-    file = ColumnarExport(one.path) if one.path.is_dir() else SqliteFile(one.path)
+    file = ColumnarExport(one.path) if one.path.is_dir() else one.sqlite
     return nsys.read(file, one.workspace, one.progress) if nsys.is_nsys(file) else None
 
 
 def _nvprof(one: Opening) -> Recording | None:
-    file = SqliteFile(one.path)
+    file = one.sqlite
     return nvprof.read(file, one.workspace, one.progress) if nvprof.is_nvprof(file) else None
+
+
+def _rpd(one: Opening) -> Recording | None:
+    return rpd.read(one.sqlite, one.workspace, one.progress) if rpd.is_rpd(one.sqlite) else None
 
 
 FORMATS = [
@@ -38,10 +43,21 @@ FORMATS = [
     Format("SQLite exports of nsys", _is_sqlite, _nsys),
     Format("Parquet and Arrow exports of nsys", Path.is_dir, _nsys),
     Format("databases of nvprof", _is_sqlite, _nvprof),
+    Format("RPDs of rocmProfileData", _is_sqlite, _rpd),
     Format(
         "PyTorch traces",
         lambda path: path.is_file() and kineto.is_kineto(path),
         lambda one: kineto.read(one.path, one.workspace, one.progress),
+    ),
+    Format(
+        "JSON of rocprofv3",
+        lambda path: path.is_file() and rocprof.is_rocprof(path),
+        lambda one: rocprof.read(one.path, one.workspace, one.progress),
+    ),
+    Format(
+        "profiles of XLA",
+        lambda path: path.is_file() and xplane.is_xplane(path),
+        lambda one: xplane.read(one.path, one.workspace, one.progress),
     ),
     Format(
         "CSV of nvprof",

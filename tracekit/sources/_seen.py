@@ -66,14 +66,20 @@ class Seen:
         """The latest time of any row, ns."""
         self.rows = Ordered(workspace)
         """The rows."""
+        self._identities, self._numbered = identities, numbered
         for batch in batches:
-            if not batch.height:
-                continue
-            who = self._who(batch)
-            numbers = batch.drop(identities, strict=False).with_columns(who)
-            self.rows.add(numbers if numbered else batch)
-            latest = _latest(batch)
-            self.last = latest if self.last is None else max(self.last, latest)
+            self.add(batch)
+
+    def add(self, batch: pl.DataFrame) -> None:
+        """Add some rows."""
+        if not batch.height:
+            return
+        who = self._who(batch)
+        if self._numbered:
+            batch = batch.drop(self._identities, strict=False).with_columns(who)
+        self.rows.add(batch)
+        latest = _latest(batch)
+        self.last = latest if self.last is None else max(self.last, latest)
 
     def _who(self, batch: pl.DataFrame) -> pl.Series:
         """Return the number of each row's identities, having noted those that are new."""

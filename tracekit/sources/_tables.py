@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from tracekit.errors import MissingDataError
+
 if TYPE_CHECKING:
     import polars as pl
 
@@ -79,3 +81,21 @@ class ExportFile(Protocol):
         self, table: str, columns: Mapping[str, SqlType], rows: int = ...
     ) -> Iterator[pl.DataFrame]:
         """Yield `columns` of `table` in the order of its rows, at most `rows` at a time."""
+
+
+def coercions(file: ExportFile) -> tuple[str, ...]:
+    """Say how many values of which columns were left out, as they are not of their type."""
+    return tuple(
+        f"{count:,} values of {column} are not of its type and were left out"
+        for column, count in file.coerced.items()
+    )
+
+
+def check_columns(file: ExportFile, required: Mapping[str, Sequence[str]], hint: str) -> None:
+    """Raise `MissingDataError` if a table that is there lacks a necessary column."""
+    for table, columns in required.items():
+        absent = [column for column in columns if not file.has(table, column)]
+        if absent and file.has(table):
+            raise MissingDataError(
+                f"{table} has no column {', '.join(absent)} in {file.path}", hint
+            )

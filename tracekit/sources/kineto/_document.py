@@ -27,7 +27,7 @@ _BLOCK = 1 << 22
 _HEAD = 1 << 16
 _SLICE = 1 << 20
 """Bytes whose brackets are looked for at once: of a text of nothing else, each takes 40 bytes."""
-_MOST_AROUND = 1 << 24
+MOST_AROUND = 1 << 24
 """Bytes that may stand before or after the events; real ones are some kilobytes."""
 _MOST_EVENT = 1 << 23
 """Bytes of an event; real ones are some kilobytes."""
@@ -85,7 +85,7 @@ class Document:
         self._file.seek(0)
         self._text = gzip.GzipFile(fileobj=self._file) if packed else self._file
         self._around = b""
-        self._rest: tuple[int, bytes] | None = None
+        self._rest = 0, b""
 
     def close(self) -> None:
         """Close the file."""
@@ -134,8 +134,12 @@ class Document:
         DamagedTraceError
             If it ends within them, or holds something else among them.
         """
-        offset, text = self._rest or self._opened()
-        self._rest = None
+        offset, text = self._rest if self._around else self._opened()
+        yield from self._until_closed(offset, text)
+        self._finish(self._rest[1])
+
+    def _until_closed(self, offset: int, text: bytes) -> Iterator[Piece]:
+        """Yield the elements of an array that `text` begins in; `_rest` is what follows them."""
         size = self._block
         while True:
             more = self._read(size)
@@ -145,7 +149,7 @@ class Document:
                 inside = text[begin : begin + part.end]
                 yield Piece(offset + begin, self._lines(inside, part, offset + begin))
             if found.closed is not None:
-                self._finish(text[found.closed :])
+                self._rest = offset + found.closed, text[found.closed :]
                 return
             if not more:
                 raise self._cut_short(offset + len(text))
@@ -158,7 +162,7 @@ class Document:
     def _opened(self) -> tuple[int, bytes]:
         """Read up to the events; return where they begin, and what was read of them."""
         text = b""
-        while len(text) <= _MOST_AROUND:
+        while len(text) <= MOST_AROUND:
             more = self._read(max(min(_HEAD, self._block), len(text)))
             text += more
             start = _start_of_events(text)
@@ -170,7 +174,7 @@ class Document:
         raise self._without_events(text)
 
     def _without_events(self, text: bytes) -> DamagedTraceError | NotATraceError:
-        if len(text) > _MOST_AROUND:
+        if len(text) > MOST_AROUND:
             return DamagedTraceError(f"{self.path} holds no event in its first {len(text):,} bytes")
         try:
             json.loads(text)
@@ -181,7 +185,7 @@ class Document:
     def _finish(self, rest: bytes) -> None:
         while more := self._read(self._block):
             rest += more
-            if len(rest) > _MOST_AROUND:
+            if len(rest) > MOST_AROUND:
                 raise DamagedTraceError(f"{self.path} goes on too long after its events")
         self._around += rest
 

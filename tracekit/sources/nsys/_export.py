@@ -12,7 +12,7 @@ import polars as pl
 from tracekit.errors import MissingDataError
 from tracekit.model import PolarsType, Recording, Stream
 from tracekit.sources._seen import Seen, no_work
-from tracekit.sources._tables import ExportFile
+from tracekit.sources._tables import ExportFile, coercions
 from tracekit.sources._times import Times
 from tracekit.sources.nsys._contents import PAYLOADS, read_contents
 from tracekit.sources.nsys._devices import map_devices
@@ -150,7 +150,7 @@ def read(
             *memory.losses(places),
             *syncs.losses(places),
             *overhead.losses,
-            *_coercions(file),
+            *coercions(file),
             *lost,
             *file.warnings,
             *_unrecorded_graphs(ops, calls, cuda.graph_launches),
@@ -277,13 +277,6 @@ def _absences(
         ),
     )
     return tuple(f"{absence}: {how}" for there, absence, how in absences if not there)
-
-
-def _coercions(file: ExportFile) -> tuple[str, ...]:
-    return tuple(
-        f"{count:,} values of {column} are not of its type and were left out"
-        for column, count in file.coerced.items()
-    )
 
 
 def _unrecorded_graphs(ops: Seen, calls: Seen, launching: pl.Series) -> tuple[str, ...]:

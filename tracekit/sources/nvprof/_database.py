@@ -10,6 +10,7 @@ import polars as pl
 from tracekit.errors import DamagedTraceError, MissingDataError
 from tracekit.model import MACHINE, Recording, Stream
 from tracekit.sources._seen import Seen, no_work
+from tracekit.sources._tables import check_columns, coercions
 from tracekit.sources._times import Times
 from tracekit.sources.nvprof._calls import CALL_COLUMNS, DRIVER, RUNTIME, Calls
 from tracekit.sources.nvprof._contents import RECORD, read_contents
@@ -59,7 +60,7 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
     DamagedTraceError
         If a table cannot be read.
     """
-    _check_columns(file)
+    check_columns(file, _REQUIRED, f"record again with {RECORD}")
     file.times = Times(file.path, file.first_times(_TIMED))
     rows, strings = workspace.rows, Strings(file)
     steps = _steps(progress, "CUDA calls", "NVTX ranges", "GPU work")
@@ -116,7 +117,7 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
             *host.losses,
             *markers.losses,
             *syncs.losses,
-            *_coercions(file),
+            *coercions(file),
             *file.times.losses,
             *no_machine,
             *file.warnings,
@@ -135,16 +136,6 @@ def _steps(progress: Progress, *names: str) -> Iterator[None]:
         yield
     progress(f"read {names[-1]}", len(names), len(names))
     yield
-
-
-def _check_columns(file: SqliteFile) -> None:
-    for table, columns in _REQUIRED.items():
-        absent = [column for column in columns if not file.has(table, column)]
-        if file.has(table) and absent:
-            raise MissingDataError(
-                f"{table} has no column {', '.join(absent)} in {file.path}",
-                f"record again with {RECORD}",
-            )
 
 
 def _callers(calls: Seen, ranges: Seen, names: pl.DataFrame) -> list[int]:
@@ -211,13 +202,6 @@ def _absences(ops: Seen, calls: Seen, ranges: Seen, work: GpuWork) -> tuple[str,
 def _unknown_process(callers: list[int]) -> tuple[str, ...]:
     what = "the process was not recorded; it stands as process id 0"
     return (what,) if callers == [_NO_PROCESS] else ()
-
-
-def _coercions(file: SqliteFile) -> tuple[str, ...]:
-    return tuple(
-        f"{count:,} values of {column} are not of its type and were left out"
-        for column, count in file.coerced.items()
-    )
 
 
 def _machine(file: SqliteFile) -> tuple[pl.DataFrame, tuple[str, ...]]:

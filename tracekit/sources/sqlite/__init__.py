@@ -4,5 +4,16 @@ from tracekit.sources._tables import SqlType
 from tracekit.sources.sqlite._file import BATCH_ROWS, SqliteFile, regrouped
 from tracekit.sources.sqlite._layout import MAGIC
 from tracekit.sources.sqlite._library import DTYPE, decoded
+from tracekit.sources.sqlite._packed import is_packed, unpack
 
-__all__ = ["BATCH_ROWS", "DTYPE", "MAGIC", "SqlType", "SqliteFile", "decoded", "regrouped"]
+__all__ = [
+    "BATCH_ROWS",
+    "DTYPE",
+    "MAGIC",
+    "SqlType",
+    "SqliteFile",
+    "decoded",
+    "is_packed",
+    "regrouped",
+    "unpack",
+]

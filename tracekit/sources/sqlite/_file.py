@@ -40,6 +40,8 @@ class SqliteFile:
     ----------
     path
         The file. Its header must be SQLite's.
+    unpacked
+        Where its content is, if `path` is packed.
 
     Raises
     ------
@@ -47,31 +49,34 @@ class SqliteFile:
         If the file is cut short, still being written, or its schema cannot be read.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, unpacked: Path | None = None) -> None:
         self.path = path
+        self._content = unpacked or path
         self.kind = "SQLite"
         """How the export is stored."""
-        self.uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
+        self.uri = f"{self._content.resolve().as_uri()}?mode=ro&immutable=1"
         self.coerced: dict[str, int] = {}
         """Values that were dropped because they had no place in their column, by table.column."""
         self.warnings: list[str] = []
         """What a user should know of how the file was read."""
         self.times = Times(path)
         """Which times rows may have; those with others are left out of `batches`."""
-        with path.open("rb") as file:
+        with self._content.open("rb") as file:
             header = file.read(HEADER_BYTES)
-        self._library = Library(path, self.uri, is_utf8(header))
+        self._library = Library(path, self.uri, is_utf8(header), self._content)
         self._check_complete(header)
 
     def _check_complete(self, header: bytes) -> None:
-        size = self.path.stat().st_size
+        size = self._content.stat().st_size
         expected = page_size(header) * (pages_counted(header) or 0)
         if size < expected:
             raise DamagedTraceError(
                 f"{self.path} is cut short ({size:,} of {expected:,} bytes)",
                 "copy it again, or export the report again",
             )
-        target = self.path.resolve()  # SQLite keeps these beside the file, not beside a link to it
+        target = (
+            self._content.resolve()
+        )  # SQLite keeps these beside the file, not beside a link to it
         for suffix in ("-wal", "-journal"):
             side = target.with_name(target.name + suffix)
             if side.exists() and side.stat().st_size:
@@ -201,7 +206,8 @@ class SqliteFile:
         if not present:
             return
         lost: Counter[str] = Counter()
-        held = self.times.within(f"rows of {table}")
+        timed = present.keys() & {"start", "end"}
+        held = self.times.within(f"rows of {table}") if timed else lambda rows: rows
 
         def noted(part: Rows) -> pl.DataFrame:
             lost.update(part.lost)

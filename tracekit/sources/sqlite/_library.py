@@ -52,11 +52,14 @@ class Library:
     utf8
         Whether it stores texts as UTF-8. Those are read as bytes, for they may be none; SQLite
         makes proper texts of others.
+    content
+        What it was unpacked to, if it is packed.
     """
 
     path: Path
     uri: str
     utf8: bool
+    content: Path | None = None
 
     def read(self, table: str, columns: Mapping[str, SqlType], *where: str) -> Rows:
         """Return `columns`, which `table` has, in rowid order.

@@ -81,7 +81,7 @@ def spans(
         If the table cannot be read.
     """
     with _reading(library):
-        opened = library.path.open("rb", buffering=0)
+        opened = (library.content or library.path).open("rb", buffering=0)
     with opened as file:
         reader = _reader(file.fileno(), library, query, table, warnings)
         if reader is None:

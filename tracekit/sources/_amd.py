@@ -1,0 +1,105 @@
+"""What AMD's recorders have in common: kinds of GPU work, names, sizes of launches."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tracekit.model import KIND
+from tracekit.sources._launch_size import LAUNCH_SIZE, launch_size
+from tracekit.sources.kineto._names import ShortNames
+from tracekit.sources.nvprof._names import readable
+
+COUNT_THREADS = ("hipExtModuleLaunchKernel", "hipHccModuleLaunchKernel")
+"""Functions that are given the grid of a kernel in threads, and not in blocks."""
+GRID, BLOCK = LAUNCH_SIZE[:3], LAUNCH_SIZE[3:]
+_BY_KERNEL = r"^__amd_rocclr_(copy|fill)Buffer"
+_SHORT = {"HOST": "H", "DEVICE": "D"}
+_DIRECTIONS = {"HtoD": "h2d", "DtoH": "d2h", "DtoD": "d2d", "HtoH": "h2h"}
+
+
+class KernelNames:
+    """Readable names of kernels and their short forms, worked out once for each."""
+
+    def __init__(self) -> None:
+        self._readable: dict[str | None, str | None] = {}
+        self._short = ShortNames()
+
+    def of(self, recorded: pl.Series) -> list[pl.Series]:
+        """Return ``name, short_name`` of each kernel."""
+        for name in recorded.unique().to_list():
+            if name not in self._readable:
+                self._readable[name] = readable(name)
+        names = recorded.replace_strict(self._readable, return_dtype=pl.String)
+        pair = names.alias("name"), self._short.of(names).alias("short_name")
+        return [each.cast(pl.Categorical()) for each in pair]
+
+
+def kernels(ops: pl.DataFrame, names: KernelNames) -> pl.DataFrame:
+    """Add ``name, short_name, kind`` to kernels with their recorded ``name``.
+
+    The driver runs copies and fills as kernels, too: which ends such a copy has is not said.
+    """
+    by_kernel = pl.col("name").str.extract(_BY_KERNEL)
+    kind = (
+        pl.when(by_kernel == "copy").then(pl.lit("unknown"))
+        .when(by_kernel == "fill").then(pl.lit("memset"))
+        .otherwise(pl.lit("compute"))
+    )  # fmt: skip
+    return ops.with_columns(kind=kind.cast(KIND)).with_columns(names.of(ops["name"]))
+
+
+def copies(ops: pl.DataFrame, direction: pl.Expr) -> pl.DataFrame:
+    """Add names, kinds and ends to copies whose ends, where they are known, are on other GPUs.
+
+    Parameters
+    ----------
+    ops
+        Rows with ``device``, and ``src_device, dst_device``, which may be null.
+    direction
+        What the recorder says, such as ``HostToDevice`` or ``MEMORY_COPY_HOST_TO_DEVICE``.
+    """
+    ends = direction.str.to_uppercase().str.extract_groups(r"(HOST|DEVICE)_?TO_?(HOST|DEVICE)")
+    one, other = (ends.struct.field(part).replace_strict(_SHORT, default=None) for part in "12")
+    told = pl.concat_str(one, pl.lit("to"), other)
+    kind = told.replace_strict(_DIRECTIONS, default="unknown", return_dtype=pl.String)
+    ops = ops.with_columns(copy_kind=told, kind=kind)
+    between = (pl.col("kind") == "d2d") & (pl.col("src_device") != pl.col("dst_device"))
+    kind = pl.when(between).then(pl.lit("p2p")).otherwise("kind")
+    ops = ops.with_columns(kind=kind)
+    name = pl.format("[CUDA memcpy {}]", pl.col("copy_kind").fill_null("Unknown"))
+    from_gpu, to_gpu = (
+        pl.when(pl.col("kind") == "p2p").then(end)
+        .when(pl.col("kind").is_in(kinds)).then("device")
+        .alias(end)
+        for end, kinds in (("src_device", ("d2h", "d2d")), ("dst_device", ("h2d", "d2d")))
+    )  # fmt: skip
+    return ops.with_columns(
+        from_gpu, to_gpu, pl.col("kind").cast(KIND), _name(name, "name"), _name(name, "short_name")
+    )
+
+
+def memsets(ops: pl.DataFrame) -> pl.DataFrame:
+    """Add name and kind to memsets."""
+    name = pl.lit("[CUDA memset]")
+    kind = pl.lit("memset", KIND).alias("kind")
+    return ops.with_columns(
+        kind, _name(name, "name"), _name(name, "short_name"), dst_device="device"
+    )
+
+
+def _name(text: pl.Expr, column: str) -> pl.Expr:
+    return text.cast(pl.Categorical()).alias(column)
+
+
+def threads_launched(sizes: pl.DataFrame, counts_threads: pl.Expr) -> pl.Series:
+    """Return with how many threads kernels are launched.
+
+    Parameters
+    ----------
+    sizes
+        The columns of `LAUNCH_SIZE`.
+    counts_threads
+        Whether the grid of a launch counts threads, and not blocks.
+    """
+    given = [pl.when(counts_threads).then(1).otherwise(name).alias(name) for name in BLOCK]
+    return launch_size(sizes.with_columns(given))

@@ -1,0 +1,185 @@
+"""Canonical tables of rows that name processes, threads and GPUs by ids of their recorder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import polars as pl
+
+from tracekit.model import REPORTS, STAGE, STAGE_SOURCE, Maker, PolarsType, Stream
+from tracekit.sources._seen import OPEN, Seen
+from tracekit.support.progress import Progress
+
+REPORT = pl.lit(0, pl.Int32).alias("report")
+INT32 = (1 << 31) - 1
+OPS, HOST = ("pid", "device", "src_device", "dst_device"), ("pid", "tid")
+"""The columns that `Seen` tells apart, of ops, and of calls and ranges."""
+
+
+class Identities:
+    """The processes, threads and GPUs that ops, calls and ranges name, and when time begins.
+
+    Times count from the first event: recorders of AMD and XLA have clocks that count from the
+    start of the machine or the session.
+
+    Parameters
+    ----------
+    ops
+        Rows with ``pid, device``.
+    calls, ranges
+        Rows with ``pid, tid``.
+    """
+
+    def __init__(self, ops: Seen, calls: Seen, ranges: Seen) -> None:
+        self._ops, self._calls, self._ranges = ops, calls, ranges
+        host = pl.concat([calls.distinct, ranges.distinct]).unique().sort("pid", "tid")
+        self._threads = host.with_row_index("thread").cast({"thread": pl.Int32})
+        pids = pl.concat([host["pid"], ops.distinct["pid"]]).unique().sort()
+        self._pids = pids.to_frame("pid").with_row_index("process").cast({"process": pl.Int32})
+        first = [int(each.rows.read(0, "start")["start"][0]) for each in self._some]
+        self.origin = min(first, default=0)
+        """Time 0 on the recorder's clock, ns."""
+        self.last = max((each.last for each in self._some if each.last is not None), default=0)
+        """When the last event ended, ns on the same clock."""
+
+    @property
+    def _some(self) -> list[Seen]:
+        return [each for each in (self._ops, self._calls, self._ranges) if len(each)]
+
+    def processes(self, names: Mapping[int, str | None]) -> pl.DataFrame:
+        """Return the table ``processes``, given names by process id."""
+        named = [names.get(pid) for pid in self._pids["pid"].to_list()]
+        return self._pids.with_columns(
+            REPORT, pl.Series("name", named, pl.String), global_id=pl.col("pid")
+        )
+
+    def threads(self, names: pl.DataFrame | None = None) -> pl.DataFrame:
+        """Return the table ``threads``, given ``pid, tid, name``."""
+        owners = self._threads.join(self._pids, on="pid", maintain_order="left")
+        found = owners.with_columns(REPORT, global_id=pl.col("tid"))
+        if names is None:
+            return found
+        known = names.unique(["pid", "tid"], keep="first", maintain_order=True)
+        return found.join(known, on=["pid", "tid"], how="left", maintain_order="left")
+
+    def devices(self, described: pl.DataFrame, identity: str) -> pl.DataFrame:
+        """Return the table ``devices``: the GPUs that ops name, and what is known of each.
+
+        Parameters
+        ----------
+        described
+            ``device`` and other columns of the table.
+        identity
+            How ops name a GPU that is described.
+        """
+        seen = (self._ops.distinct[name] for name in OPS[1:])
+        every = pl.concat(seen).drop_nulls().unique().sort().cast(pl.Int32)
+        active = self._ops.distinct["device"].cast(pl.Int32)
+        known = described.unique("device", keep="first", maintain_order=True)
+        table = every.to_frame("device").join(
+            known.with_columns(identity=pl.lit(identity)),
+            on="device", how="left", maintain_order="left",
+        )  # fmt: skip
+        return table.with_columns(
+            REPORT,
+            pl.col("identity").fill_null("unknown"),
+            active=pl.col("device").is_in(active.implode()),
+        )
+
+    def streams(self) -> dict[str, Stream]:
+        """Return the large tables."""
+        return {
+            "ops": Stream("ops", "op", self._ops.rows, self._op_columns()),
+            "calls": Stream("calls", "call", self._calls.rows, self._host_columns()),
+            "ranges": Stream("ranges", "range", self._ranges.rows, self._range_columns()),
+        }
+
+    def _op_columns(self) -> dict[str, Maker]:
+        return {
+            **self._times(),
+            "process": Maker(("pid",), lambda rows: self.process(rows["pid"])),
+            "stage": _constant("OTHER", STAGE),
+            "stage_source": _constant("none", STAGE_SOURCE),
+        }
+
+    def _host_columns(self) -> dict[str, Maker]:
+        return {
+            **self._times(),
+            "process": Maker(("pid",), lambda rows: self.process(rows["pid"])),
+            "thread": Maker(HOST, self._thread),
+        }
+
+    def _range_columns(self) -> dict[str, Maker]:
+        closed = pl.max_horizontal(pl.lit(self.last), "start")
+        end = pl.when(pl.col("end") == OPEN).then(closed).otherwise("end") - self.origin
+        return {
+            **self._host_columns(),
+            "end": Maker(("start", "end"), lambda _: end),
+            "open": Maker(("end",), lambda rows: rows["end"] == OPEN),
+        }
+
+    def _times(self) -> dict[str, Maker]:
+        return {
+            "report": _constant(0, REPORTS.schema["report"]),
+            "start": Maker(("start",), lambda rows: rows["start"] - self.origin),
+            "end": Maker(("end",), lambda rows: rows["end"] - self.origin),
+        }
+
+    def process(self, pids: pl.Series) -> pl.Series:
+        """Return the numbers of processes."""
+        ids = pids.alias("pid").to_frame()
+        return ids.join(self._pids, on="pid", how="left", maintain_order="left")["process"]
+
+    def _thread(self, rows: pl.DataFrame) -> pl.Series:
+        ids = rows.select(HOST)
+        return ids.join(self._threads, on=HOST, how="left", maintain_order="left")["thread"]
+
+
+def _constant(value: int | str, dtype: PolarsType) -> Maker:
+    # The time of a row is there to say how many rows there are.
+    return Maker(("start",), lambda rows: pl.repeat(value, rows.height, dtype=dtype, eager=True))
+
+
+def report(path: Path, format_: str, **known: object) -> pl.DataFrame:
+    """Return the row of a file in the table ``reports``."""
+    row = {
+        "report": 0,
+        # A file's name may be any bytes; those that are no text are replaced.
+        "file": os.fsencode(path.name).decode("utf-8", "replace"),
+        "format": format_,
+        "size": path.stat().st_size,
+        **known,
+    }
+    schema = {name: dtype for name, dtype in REPORTS.schema.items() if name in row}
+    return pl.DataFrame([row], schema=schema)
+
+
+def contents(
+    features: Iterable[tuple[str, str, str, str]], rows: Mapping[str, int]
+) -> pl.DataFrame:
+    """Return the table ``contents``, given how many rows a file has of each feature.
+
+    Parameters
+    ----------
+    features
+        Name, place in the file, what it tells, and how it is recorded.
+    rows
+        Rows of each feature by its name.
+    """
+    names = ("feature", "source_table", "tells", "record_with")
+    table = pl.DataFrame([dict(zip(names, each, strict=True)) for each in features])
+    counts = [rows.get(feature, 0) for feature in table["feature"]]
+    return table.with_columns(REPORT, pl.Series("rows", counts, pl.Int64)).with_columns(
+        present=pl.col("rows") > 0
+    )
+
+
+def steps(progress: Progress, *names: str) -> Iterator[None]:
+    """Report the beginning of each step, and in the end that all is done."""
+    for number, name in enumerate(names):
+        progress(f"read {name}", number, len(names))
+        yield
+    progress(f"read {names[-1]}", len(names), len(names))
+    yield

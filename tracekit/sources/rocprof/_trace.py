@@ -1,0 +1,354 @@
+"""From rocprofv3's records to the canonical tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import closing
+from functools import partial
+from pathlib import Path, PurePath
+from typing import Any
+
+import polars as pl
+
+from tracekit.errors import MissingDataError
+from tracekit.model import RANGE_STYLE, Recording
+from tracekit.sources._amd import BLOCK, GRID, KernelNames, copies, kernels, threads_launched
+from tracekit.sources._identities import HOST, OPS, Identities, contents, report
+from tracekit.sources._seen import Seen, backward, no_work
+from tracekit.sources._times import Times
+from tracekit.sources.kineto._events import text_of
+from tracekit.sources.rocprof._document import Part, RocprofDocument, is_rocprof, parsed
+from tracekit.support.ahead import ahead
+from tracekit.support.progress import Progress
+from tracekit.support.spool import Workspace
+
+__all__ = ["is_rocprof", "read"]
+
+FORMAT = "rocprofv3 JSON"
+_RECORD = "rocprofv3 --kernel-trace --memory-copy-trace --hip-runtime-trace --marker-trace -f json"
+_FEATURES = (
+    ("kernels", "kernel_dispatch", "GPU time by stage and kernel", _RECORD),
+    ("copies", "memory_copy", "input data and peer copies", _RECORD),
+    ("HIP calls", "hip_api", "which thread launched an op, and when", _RECORD),
+    ("markers", "marker_api", "stages, layers and iterations",
+     f"{_RECORD}, with roctx ranges in the program"),
+    ("RCCL calls", "rccl_api", "which collective a kernel is", f"{_RECORD} --rccl-trace"),
+)  # fmt: skip
+_WAITING = 1
+
+
+def read(path: Path, workspace: Workspace, progress: Progress = lambda *_: None) -> Recording:
+    """Return the canonical tables of a recording; stages and launches are not attributed yet.
+
+    Times are of a clock of the machine and count from the first event here. An op and the call
+    that launched it have rocprofiler's internal correlation id. The stream is HIP's, not the
+    hardware's queue, of which several streams share one.
+
+    Raises
+    ------
+    MissingDataError
+        If the file holds no GPU work and no markers.
+    DamagedTraceError
+        If it is cut short or corrupt.
+    """
+    with closing(RocprofDocument(path)) as document:
+        gathered = _Gathered(path, workspace)
+        size = path.stat().st_size
+        progress("read records", 0, size)
+        for part, records in ahead(partial(parsed, path=path), document.parts(), _WAITING):
+            gathered.add(part, records)
+            progress("read records", min(document.done, size), size)
+        progress("read records", size, size)
+        around = document.around.get("rocprofiler-sdk-tool")
+    listed = around if isinstance(around, list) else []
+    return gathered.recording([each if isinstance(each, dict) else {} for each in listed])
+
+
+class _Gathered:
+    """The rows of a recording, with times of the machine's clock, and what was noticed."""
+
+    def __init__(self, path: Path, workspace: Workspace) -> None:
+        self._path = path
+        self._ops, self._calls, self._ranges = (
+            Seen((), workspace, *identities) for identities in (OPS, HOST, HOST)
+        )
+        self._counts: Counter[str] = Counter()
+        self._lost: Counter[str] = Counter()
+        self._names = KernelNames()
+        self._symbols = pl.DataFrame(schema={"process": pl.Int64, "kernel": pl.Int64,
+                                             "name": pl.String})  # fmt: skip
+        self._texts = self._symbols.rename({"kernel": "correlation", "name": "text"})
+        self._times: Times | None = None
+
+    def add(self, part: Part, records: pl.DataFrame) -> None:
+        """Sort some records in; processes are numbered until all is read."""
+        match part.array:
+            case "kernel_symbols":
+                self._learn(part.process, records)
+            case "kernel_dispatch":
+                self._ops.add(self._kernels(part, records))
+            case "memory_copy":
+                self._ops.add(self._copies(part, records))
+            case "hip_api":
+                self._calls.add(self._named(part, records).rename({"operation": "name"}))
+            case "rccl_api":
+                named = self._named(part, records).rename({"operation": "name"})
+                self._ranges.add(named.with_columns(domain=pl.lit("NCCL"), style=_PUSH_POP))
+            case "marker_api":
+                self._mark(part, records)
+
+    def _learn(self, process: int, symbols: pl.DataFrame) -> None:
+        """Remember the names of kernels."""
+        names = ("formatted", "demangled", "truncated")
+        given = [pl.col(f"{name}_kernel_name") for name in names]
+        known = symbols.select(
+            process=pl.lit(process, pl.Int64),
+            kernel=_whole(pl.col("kernel_id")),
+            name=pl.coalesce(*given, "kernel_name").str.strip_suffix(".kd"),
+        ).drop_nulls()
+        self._symbols = pl.concat([self._symbols, known]).unique(
+            ["process", "kernel"], keep="first", maintain_order=True
+        )
+
+    def _kernels(self, part: Part, records: pl.DataFrame) -> pl.DataFrame:
+        info = pl.col("dispatch_info").struct
+        sizes = [
+            _whole(info.field(of).struct.field(axis)).alias(name)
+            for of, names in (("grid_size", GRID), ("workgroup_size", BLOCK))
+            for axis, name in zip("xyz", names, strict=True)
+        ]
+        ops = self._timed(part, records, "kernels").with_columns(
+            device=self._device(part, info.field("agent_id")),
+            kernel=_whole(info.field("kernel_id")),
+        )
+        ops = ops.with_columns(sizes)
+        ops = ops.with_columns(threads_launched(ops, pl.lit(value=True)))
+        ops = self._placed(ops).join(
+            self._symbols.filter(pl.col("process") == part.process).drop("process"),
+            on="kernel", how="left", maintain_order="left",
+        )  # fmt: skip
+        self._lost["unnamed"] += ops["name"].null_count()
+        return kernels(ops, self._names).select(*_OP, "launch_size")
+
+    def _copies(self, part: Part, records: pl.DataFrame) -> pl.DataFrame:
+        timed = self._timed(part, records, "copies")
+        ends = {f"{end}_device": self._device(part, pl.col(f"{end}_agent_id"))
+                for end in ("src", "dst")}  # fmt: skip
+        ops = timed.with_columns(_whole(pl.col("bytes")).alias("bytes"), **ends)
+        ops = ops.with_columns(device=pl.coalesce("dst_device", "src_device"))
+        made = copies(self._placed(ops), pl.col("operation"))
+        return made.select(*_OP, "bytes", "copy_kind", "src_device", "dst_device")
+
+    def _device(self, part: Part, agent: pl.Expr) -> pl.Expr:
+        """Return the number of an agent among the GPUs; null for the host."""
+        numbers = {
+            handle: _number(each) for each in _gpus(part.told.get("agents"))
+            if (handle := _handle(each)) is not None
+        }  # fmt: skip
+        handles = _whole(agent.struct.field("handle"))
+        return handles.replace_strict(numbers, default=None, return_dtype=pl.Int32)
+
+    def _placed(self, ops: pl.DataFrame) -> pl.DataFrame:
+        placed = ops.drop_nulls("device")
+        self._lost["unplaced"] += ops.height - placed.height
+        return placed.rename({"tid": "launched_by"})
+
+    def _named(self, part: Part, records: pl.DataFrame) -> pl.DataFrame:
+        """Return calls with the name of their ``operation``."""
+        what = {"hip_api": "HIP calls", "rccl_api": "RCCL calls"}.get(part.array, "markers")
+        calls = self._timed(part, records, what)
+        placed = calls.drop_nulls("tid")
+        self._lost["threadless"] += calls.height - placed.height
+        return placed.select("start", "end", "pid", "tid", "correlation", "operation")
+
+    def _mark(self, part: Part, records: pl.DataFrame) -> None:
+        """Take the texts of markers, or markers with the texts that came before."""
+        texts = records.filter(pl.col("key").is_not_null()).select(
+            process=pl.lit(part.process, pl.Int64),
+            correlation=_whole(pl.col("key")),
+            text="value",
+        )
+        self._texts = pl.concat([self._texts, texts.drop_nulls("correlation")]).unique(
+            ["process", "correlation"], keep="first", maintain_order=True
+        )
+        marked = self._named(part, records.filter(pl.col("key").is_null()))
+        marked = marked.filter(~pl.col("operation").is_in(_NO_RANGES).fill_null(value=False))
+        known = self._texts.filter(pl.col("process") == part.process).drop("process")
+        named = marked.join(known, on="correlation", how="left", maintain_order="left")
+        nests = ~pl.col("operation").is_in(_START_END).fill_null(value=False)
+        style = pl.when(nests).then(_PUSH_POP).otherwise(pl.lit("start_end", RANGE_STYLE))
+        self._ranges.add(named.select(
+            "start", "end", "pid", "tid", name=pl.coalesce("text", "operation"), style=style,
+            domain=pl.lit(None, pl.String),
+        ))  # fmt: skip
+
+    def _timed(self, part: Part, records: pl.DataFrame, what: str) -> pl.DataFrame:
+        """Add ``start, end, pid, tid, correlation, stream, operation`` to those with times."""
+        self._counts[what] += records.height
+        head = records.with_columns(
+            _whole(pl.col("start_timestamp")).alias("start"),
+            _whole(pl.col("end_timestamp")).alias("end"),
+            _whole(pl.col("thread_id")).alias("tid"),
+            pl.lit(part.process, pl.Int64).alias("pid"),
+            _whole(pl.col("correlation_id").struct.field("internal")).alias("correlation"),
+            _whole(pl.col("stream_id").struct.field("handle")).alias("stream"),
+            self._operation(part).alias("operation"),
+        )
+        is_gpu = part.array in ("kernel_dispatch", "memory_copy")
+        timed = head.filter(pl.col("start") > 0, pl.col("end").is_not_null())
+        if is_gpu:
+            timed = timed.filter(pl.col("end") >= pl.col("start"))
+        else:
+            self._lost["backward"] += timed.filter(pl.col("end") < pl.col("start")).height
+            timed = timed.with_columns(end=pl.max_horizontal("start", "end"))
+        self._lost["untimed" if is_gpu else "untimed calls"] += head.height - timed.height
+        if self._times is None and timed.height:
+            self._times = Times(self._path, timed["start"].to_list())
+            self._held = self._times.within("records")
+        return self._held(timed) if self._times else timed
+
+    def _operation(self, part: Part) -> pl.Expr:
+        """Return the names of operations, whose numbers change from version to version."""
+        names = {
+            (str(kind), str(number)): text_of(name)
+            for kind, each in enumerate(part.told.get("kinds", ()))
+            for number, name in enumerate(_operations(each))
+        }
+        key = pl.concat_str("kind", "operation", separator=" ")
+        known = {" ".join(pair): name for pair, name in names.items()}
+        return key.replace_strict(known, default=None, return_dtype=pl.String)
+
+    def recording(self, processes: list[Mapping[str, Any]]) -> Recording:
+        """Return all of it, given what the file says of each process."""
+        ops, calls, ranges = self._ops, self._calls, self._ranges
+        if not len(ops) and not len(ranges):
+            also = f", but {len(calls):,} HIP calls" if len(calls) else ""
+            raise MissingDataError(
+                f"{no_work(self._lost['untimed'])} and no markers in {self._path} "
+                f"(rocprofv3){also}",
+                f"record with {_RECORD}",
+            )
+        told = [_object(each.get("metadata")) for each in processes]
+        pids = {number: _int(each.get("pid")) for number, each in enumerate(told)}
+        who = Identities(ops, calls, ranges)
+        real = pl.col("pid").replace_strict(pids, default=None, return_dtype=pl.Int64)
+        table = who.processes({number: _executable(each) for number, each in enumerate(told)})
+        nodes = {_object(each.get("node")).get("hostname") for each in told}
+        host = nodes.pop() if len(nodes) == 1 else None
+        warnings = (*self._absences, *self._losses)
+        return Recording(
+            tables={
+                "processes": table.with_columns(pid=pl.coalesce(real, "pid"), global_id="pid"),
+                "threads": who.threads(),
+                "devices": who.devices(_described(processes), "device_table"),
+                "reports": report(
+                    self._path, FORMAT,
+                    product="rocprofv3", host=text_of(host) if isinstance(host, str) else None,
+                ),
+                "contents": contents(_FEATURES, self._counts),
+            },
+            streams=who.streams(),
+            warnings=(*warnings, *(self._times.losses if self._times else ())),
+        )  # fmt: skip
+
+    @property
+    def _absences(self) -> tuple[str, ...]:
+        """Say what numbers must not be read as, where the file lacks what they would need."""
+        if not len(self._ops):
+            return (f"no GPU work was recorded: record with {_RECORD}",)
+        absences = (
+            (self._calls, "no HIP calls were recorded, so no op's launch is known"),
+            (self._ranges, "no markers were recorded, so structure and names tell the stages"),
+        )
+        return tuple(f"{what}: record with {_RECORD}" for there, what in absences if not len(there))
+
+    @property
+    def _losses(self) -> tuple[str, ...]:
+        losses = {
+            "untimed": "GPU ops have no valid times and were left out",
+            "untimed calls": "calls and markers have no valid times and were left out",
+            "unplaced": "GPU ops have no device and were left out",
+            "threadless": "calls and markers have no thread and were left out",
+            "unnamed": "kernels have no name",
+        }
+        told = (f"{self._lost[why]:,} {what}" for why, what in losses.items() if self._lost[why])
+        return (*told, *backward(self._lost["backward"], "calls and markers"))
+
+
+_PUSH_POP = pl.lit("push_pop", RANGE_STYLE)
+_START_END = ("roctxProcessRangeA", "roctxRangeStartA", "roctxRangeStop")
+_NO_RANGES = ("roctxMarkA", "roctxGetThreadId", "roctxRangePop", "roctxRangeStop")
+"""What is recorded as a marker and is no range: marks, and ends of ranges in older versions."""
+_OP = ("start", "end", "pid", "device", "stream", "correlation", "name", "short_name", "kind")
+_GPU = 2
+
+
+def _whole(number: pl.Expr) -> pl.Expr:
+    return number.cast(pl.Int64, strict=False)
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _int(value: object, most: int = (1 << 62)) -> int | None:
+    is_one = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < most
+    return value if is_one else None  # type: ignore[return-value]
+
+
+def _operations(kind: object) -> list[Any]:
+    operations = _object(kind).get("operations")
+    return operations if isinstance(operations, list) else []
+
+
+def _gpus(agents: object) -> list[Mapping[str, Any]]:
+    """Return the agents that are GPUs, and say which number each has."""
+    listed = agents if isinstance(agents, list) else []
+    gpus = [_object(each) for each in listed if _object(each).get("type") == _GPU]
+    return [each for each in gpus if _number(each) is not None]
+
+
+def _number(agent: Mapping[str, Any]) -> int | None:
+    """Return the number of a GPU among the machine's."""
+    return _int(agent.get("logical_node_type_id"), 1 << 31)
+
+
+def _handle(agent: Mapping[str, Any]) -> int | None:
+    return _int(_object(agent.get("id")).get("handle"), 1 << 63)
+
+
+def _executable(metadata: Mapping[str, Any]) -> str | None:
+    """Return the name of the program, not its arguments, which may be nobody's business."""
+    command = metadata.get("command")
+    first = command[0] if isinstance(command, list) and command else None
+    return text_of(PurePath(first).name) if isinstance(first, str) else None
+
+
+def _described(processes: list[Mapping[str, Any]]) -> pl.DataFrame:
+    """Return what the file says of its GPUs; all processes see the same machine."""
+    rows = [_description(gpu) for each in processes for gpu in _gpus(each.get("agents"))]
+    schema = {
+        "device": pl.Int32, "name": pl.String, "uuid": pl.String, "pci_bus": pl.String,
+        "memory_bytes": pl.Int64, "sm_count": pl.Int32,
+    }  # fmt: skip
+    return pl.DataFrame(rows, schema=schema)
+
+
+def _description(gpu: Mapping[str, Any]) -> dict[str, object]:
+    name = gpu.get("product_name") or gpu.get("name")
+    banks = gpu.get("mem_banks")
+    bank = _object(banks[0]) if isinstance(banks, list) and banks else {}
+    given = _object(_object(gpu.get("uuid")).get("bytes"))
+    parts = [_int(given.get(f"value{place}"), 1 << 8) for place in range(8)]
+    whole = [part for part in parts if part is not None]
+    location, domain = _int(gpu.get("location_id"), 1 << 16), _int(gpu.get("domain"), 1 << 16)
+    return {
+        "device": _number(gpu),
+        "name": text_of(name) if isinstance(name, str) else None,
+        "uuid": bytes(whole).hex() if len(whole) == len(parts) and any(whole) else None,
+        "pci_bus": None if location is None or domain is None else
+        f"{domain:04x}:{location >> 8:02x}:{location >> 3 & 31:02x}.{location & 7}",
+        "memory_bytes": _int(bank.get("size_in_bytes")),
+        "sm_count": _int(gpu.get("cu_count"), 1 << 31),
+    }  # fmt: skip

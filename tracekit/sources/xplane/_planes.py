@@ -1,0 +1,250 @@
+"""The planes of a profile: their names and lines, and the events of a line as a frame."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import polars as pl
+
+from tracekit.errors import DamagedTraceError
+from tracekit.sources.xplane._wire import (
+    REFERENCE,
+    STRING,
+    Bytes,
+    Ints,
+    WireError,
+    fields,
+    read_events,
+    split,
+)
+from tracekit.support.compiled import compiled
+
+PLANES, HOSTNAMES = 1, 4
+_EVENT = 4
+_MOST_STATS = 1 << 20
+_AGAIN = "copy or record it again: the profiler, or the copy, did not finish"
+_HEADER = 20
+"""Bytes that the key and the length of a field may take."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A stream of a GPU, or a thread of the host.
+
+    Parameters
+    ----------
+    number, name
+        What its plane calls it.
+    timestamp
+        When its events' offsets count from, ns.
+    begins, ends
+        Where its events are.
+    """
+
+    number: int
+    name: str
+    timestamp: int
+    begins: Ints
+    ends: Ints
+
+
+class Plane:
+    """One plane: a GPU, the host, or what else a profile describes.
+
+    Parameters
+    ----------
+    data
+        Its message.
+
+    Raises
+    ------
+    WireError
+        If it is none.
+    """
+
+    def __init__(self, data: Bytes) -> None:
+        self._data = data
+        self.name = ""
+        self._lines: list[tuple[int, int]] = []
+        self._names: dict[int, str] = {}
+        self._stat_names: dict[int, str] = {}
+        stats: list[tuple[int, int]] = []
+        for number, value, end in fields(data, 0, data.size):
+            match number:
+                case 2 if end:
+                    self.name = self._text(value, end)
+                case 3 if end:
+                    self._lines.append((value, end))
+                case 4 if end:
+                    self._learn(self._names, value, end)
+                case 5 if end:
+                    self._learn(self._stat_names, value, end)
+                case 6 if end:
+                    stats.append((value, end))
+        self.stats = dict(self._stat(*each) for each in stats)
+        """What the plane says of itself, by name."""
+
+    def _text(self, begin: int, end: int) -> str:
+        return self._data[begin:end].tobytes().decode("utf-8", "replace")
+
+    def _learn(self, names: dict[int, str], begin: int, end: int) -> None:
+        """Remember the name of a kind of events or stats."""
+        key, name = 0, ""
+        for number, value, stop in fields(self._data, begin, end):
+            if number == 1 and not stop:
+                key = value
+            if number == 2 and stop:  # noqa: PLR2004
+                for inner, at, last in fields(self._data, value, stop):
+                    if inner == 2 and last:  # noqa: PLR2004
+                        name = self._text(at, last)
+        names[key] = name
+
+    def _stat(self, begin: int, end: int) -> tuple[str, int | str]:
+        name = ""
+        found: int | str = 0
+        for number, value, stop in fields(self._data, begin, end):
+            if number == 1 and not stop:
+                name = self._stat_names.get(value, "")
+            elif number == STRING and stop:
+                found = self._text(value, stop)
+            elif not stop:
+                found = value
+        return name, found
+
+    def lines(self) -> Iterator[Line]:
+        """Return the lines of the plane."""
+        for begin, end in self._lines:
+            numbers, values, ends = split(self._data, begin, end)
+            events = (numbers == _EVENT) & (ends > 0)
+            number, name, timestamp = 0, "", 0
+            for which, value, stop in zip(
+                *(each[~events].tolist() for each in (numbers, values, ends)), strict=True
+            ):
+                match which:
+                    case 1 if not stop:
+                        number = value
+                    case 2 | 11 if stop:
+                        name = name or self._text(value, stop)
+                    case 3 if not stop:
+                        timestamp = value
+            yield Line(number, name, timestamp, values[events], ends[events])
+
+    def events(self, line: Line, *stats: str) -> pl.DataFrame:
+        """Return ``name, start_ps, end_ps`` of the events of a line, and some stats as texts.
+
+        Raises
+        ------
+        WireError
+            If one of them is none.
+        """
+        begins, ends = line.begins, line.ends
+        numbers = np.zeros((3, begins.size), np.int64)
+        values = np.zeros((2 * len(stats), begins.size), np.int64)
+        kinds = np.zeros((len(stats), begins.size), np.int8)
+        columns = self._columns(stats)
+        loop = compiled(read_events, begins.size)
+        if loop(self._data, begins, ends, columns, numbers, values, kinds) < begins.size:
+            raise WireError
+        metadata, offset, duration = numbers
+        frame = pl.DataFrame({"metadata": metadata, "offset": offset, "duration": duration})
+        texts = [
+            # An operation's path is a stat of the same name as an event's own.
+            self._texts(values[2 * place : 2 * place + 2], kinds[place]).alias(
+                "path" if name == "name" else name
+            )
+            for place, name in enumerate(stats)
+        ]
+        return frame.with_columns(self._named(metadata, self._names).alias("name"), *texts)
+
+    @staticmethod
+    def _named(numbers: Ints, names: dict[int, str]) -> pl.Series:
+        """Return the name of each number, null where it has none."""
+        known = pl.DataFrame({"number": list(names), "name": list(names.values())},
+                             schema={"number": pl.Int64, "name": pl.String})  # fmt: skip
+        wanted = pl.DataFrame({"number": numbers})
+        return wanted.join(known, on="number", how="left", maintain_order="left")["name"]
+
+    def _columns(self, stats: tuple[str, ...]) -> Ints:
+        """Return which column each kind of stat goes to."""
+        known = {n: name for n, name in self._stat_names.items() if 0 <= n < _MOST_STATS}
+        columns = np.full(max(known, default=0) + 1, -1, np.int64)
+        for number, name in known.items():
+            if name in stats:
+                columns[number] = stats.index(name)
+        return columns
+
+    def _texts(self, places: Ints, kinds: Bytes) -> pl.Series:
+        """Return stats as texts; numbers in digits, and null where an event has none."""
+        values, ends = places
+        kind = pl.Series(kinds)
+        found = pl.Series(values).cast(pl.String)
+        if (kinds == REFERENCE).any():
+            found = found.zip_with(kind != REFERENCE, self._named(values, self._stat_names))
+        if (kinds == STRING).any():
+            spans = pl.DataFrame({"begin": values, "length": (ends - values).clip(0)})
+            whole = pl.lit(self._data.tobytes())
+            own = spans.select(whole.bin.slice("begin", "length").cast(pl.String, strict=False))
+            found = found.zip_with(kind != STRING, own.to_series())
+        return found.set(kind == 0, None)
+
+
+def planes(path: Path) -> Iterator[tuple[int, Plane | str]]:
+    """Yield the planes and host names of a profile, one at a time, with the bytes read by then.
+
+    Raises
+    ------
+    DamagedTraceError
+        If the file is cut short or corrupt.
+    """
+    size, at = path.stat().st_size, 0
+    with path.open("rb") as file:
+        try:
+            while at < size:
+                number, begin, end = _next_field(file, at, size)
+                if number == PLANES:
+                    yield end, Plane(np.frombuffer(_part(file, begin, end), np.uint8))
+                elif number == HOSTNAMES:
+                    yield end, _part(file, begin, end).decode("utf-8", "replace")
+                at = end
+        except WireError as error:
+            raise damaged(path, at) from error
+
+
+def _part(file: BinaryIO, begin: int, end: int) -> bytes:
+    """Return some bytes of a file, all of them."""
+    file.seek(begin)
+    found = file.read(end - begin)
+    if len(found) < end - begin:
+        raise WireError
+    return found
+
+
+def damaged(path: Path, at: int) -> DamagedTraceError:
+    """Return the error of a profile that is no message."""
+    return DamagedTraceError(f"{path} is cut short or corrupt after byte {at:,}", _AGAIN)
+
+
+def _next_field(file: BinaryIO, at: int, size: int) -> tuple[int, int, int]:
+    """Return the number of the field of bytes at a place in the file, and where these are."""
+    head = os.pread(file.fileno(), _HEADER, at)
+    key, used = _varint(head, 0)
+    length, used = _varint(head, used)
+    begin = at + used
+    if key & 7 != 2 or begin + length > size:  # noqa: PLR2004
+        raise WireError
+    return key >> 3, begin, begin + length
+
+
+def _varint(head: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    for place in range(at, len(head)):
+        value |= (head[place] & 127) << shift
+        shift += 7
+        if head[place] < 128:  # noqa: PLR2004
+            return value, place + 1
+    raise WireError

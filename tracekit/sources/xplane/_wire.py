@@ -1,0 +1,172 @@
+"""Messages of Protocol Buffers, as bytes: fields, and events with their stats as columns."""
+
+# ruff: noqa: C901, PLR0912, PLR2004 - loops that are compiled, over the bits of a format
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracekit.support.compiled import compiled
+
+Bytes = NDArray[np.uint8]
+Ints = NDArray[np.int64]
+
+STRING, REFERENCE = 5, 7
+"""Fields of a stat: a text, and a text that the plane holds by its number."""
+
+
+class WireError(Exception):
+    """A message is none."""
+
+
+def fields(data: Bytes, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the fields of a message: number, and value, or where bytes begin, and where they end.
+
+    Raises
+    ------
+    WireError
+        If the message is none.
+    """
+    yield from zip(*(each.tolist() for each in split(data, begin, end)), strict=True)
+
+
+def split(data: Bytes, begin: int, end: int) -> tuple[Ints, Ints, Ints]:
+    """Return the same as arrays."""
+    numbers, values, ends = (np.empty(max((end - begin) // 2, 1), np.int64) for _ in range(3))
+    count = compiled(split_fields, end - begin)(data, begin, end, numbers, values, ends)
+    if count < 0:
+        raise WireError
+    return numbers[:count], values[:count], ends[:count]
+
+
+def split_fields(data: Bytes, begin: int, end: int, numbers: Ints, values: Ints, ends: Ints) -> int:
+    """Find the fields of a message; return how many there are, or -1 if it is none.
+
+    Parameters
+    ----------
+    data, begin, end
+        The message.
+    numbers
+        Becomes the numbers of the fields.
+    values, ends
+        Become the values of numbers, and 0; or where bytes begin and end.
+    """
+    at, count = begin, 0
+    while at < end:
+        key, shift, more = 0, 0, True
+        while more:
+            if at >= end or shift > 28:
+                return -1
+            key |= (int(data[at]) & 127) << shift
+            more = data[at] >= 128
+            shift += 7
+            at += 1
+        kind = key & 7
+        value = 0
+        if kind in (0, 2):
+            shift, more = 0, True
+            while more:
+                if at >= end or shift > 63:
+                    return -1
+                if shift < 63:
+                    value |= (int(data[at]) & 127) << shift
+                elif data[at] & 1:  # the sign of a number of 64 bits
+                    value = value - (1 << 62) - (1 << 62)
+                more = data[at] >= 128
+                shift += 7
+                at += 1
+        size = value if kind == 2 else 8 if kind == 1 else 4 if kind == 5 else 0
+        if key >> 3 == 0 or kind in (3, 4) or kind > 5 or size < 0 or size > end - at:
+            return -1
+        if count == numbers.size:
+            return -1
+        numbers[count] = key >> 3
+        values[count] = value if kind == 0 else at
+        at += size
+        ends[count] = at if kind != 0 else 0
+        count += 1
+    return count
+
+
+def read_events(
+    data: Bytes,
+    begins: Ints,
+    stops: Ints,
+    columns: Ints,
+    numbers: Ints,
+    stats: NDArray[Any],
+    kinds: NDArray[Any],
+) -> int:
+    """Read events and some of their stats; return how many could be, before one that is none.
+
+    Parameters
+    ----------
+    data, begins, stops
+        The messages of the events.
+    columns
+        Of the number of each kind of stat which column it goes to, -1 for none.
+    numbers
+        Becomes metadata, offset and duration of each event (3 rows).
+    stats
+        Becomes the values of stats, or where their texts begin, and where these end (2 rows each).
+    kinds
+        Becomes which field of a stat holds its value (1 row each); 0 where there is none.
+    """
+    for row in range(begins.size):
+        at, end = begins[row], stops[row]
+        stat_end = end
+        inside = False
+        column, value, value_end, field_of = -1, 0, 0, 0
+        while at < end or inside:
+            if inside and at >= stat_end:
+                if 0 <= column < kinds.shape[0]:
+                    stats[2 * column, row] = value
+                    stats[2 * column + 1, row] = value_end
+                    kinds[column, row] = field_of
+                inside = False
+                continue
+            limit = stat_end if inside else end
+            key, shift, more = 0, 0, True
+            while more:
+                if at >= limit or shift > 28:
+                    return row
+                key |= (int(data[at]) & 127) << shift
+                more = data[at] >= 128
+                shift += 7
+                at += 1
+            kind, field, number = key & 7, key >> 3, 0
+            if kind in (0, 2):
+                shift, more = 0, True
+                while more:
+                    if at >= limit or shift > 63:
+                        return row
+                    if shift < 63:
+                        number |= (int(data[at]) & 127) << shift
+                    elif data[at] & 1:
+                        number = number - (1 << 62) - (1 << 62)
+                    more = data[at] >= 128
+                    shift += 7
+                    at += 1
+            size = number if kind == 2 else 8 if kind == 1 else 4 if kind == 5 else 0
+            if field == 0 or kind in (3, 4) or kind > 5 or size < 0 or size > limit - at:
+                return row
+            if inside:
+                if field == 1 and kind == 0:
+                    column = columns[number] if 0 <= number < columns.size else -1
+                elif field > 1:
+                    field_of = field
+                    value = number if kind == 0 else at
+                    value_end = 0 if kind == 0 else at + size
+                at += size
+            elif field == 4 and kind == 2:
+                inside, stat_end = True, at + size
+                column, value, value_end, field_of = -1, 0, 0, 0
+            else:
+                if kind == 0 and 1 <= field <= 3:
+                    numbers[field - 1, row] = number
+                at += size
+    return begins.size
