@@ -68,7 +68,8 @@ FONT = "Arial, 'Liberation Sans', Helvetica, 'DejaVu Sans', sans-serif"
 DARK = {
     "white": "#14181C", INK: "#E8ECF0", MUTED: "#A6B1BB", GRID: "#3A434C", BLANK: "#1D2329",
     "#D5DDE5": "#33404C", "#E9EDF1": "#2A323B", "#D3EBE3": "#1F4A3D", "#C3CCD5": "#56636F",
-    "#332288": "#9A8CF0", "#882255": "#E27BB1", "#117733": "#3FAF64",
+    "#332288": "#9A8CF0", "#882255": "#E27BB1", "#117733": "#3FAF64", "#225555": "#4E9A9A",
+    "#663333": "#B07070", "#A9B4BF": "#6B7782",
 }  # fmt: skip
 """Of each colour that suits a light page, the one that suits a dark one."""
 

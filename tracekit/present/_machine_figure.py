@@ -17,7 +17,6 @@ from tracekit.present._figures import (
     figure_text,
     percent_bar,
 )
-from tracekit.present._palette import STAGE_COLOURS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,11 +30,11 @@ if TYPE_CHECKING:
 _UNUSED = "#C3CCD5"
 _UNKNOWN = INK
 _TYPES = {
-    "nvlink": ("NVLink", STAGE_COLOURS["WU"], "solid"),
-    "xgmi": ("xGMI", STAGE_COLOURS["WU"], "solid"),
-    "c2c": ("NVLink-C2C", STAGE_COLOURS["ME"], "solid"),
+    "nvlink": ("NVLink", "#117733", "solid"),
+    "xgmi": ("xGMI", "#117733", "solid"),
+    "c2c": ("NVLink-C2C", "#AA4499", "solid"),
     "pcie": ("PCIe", "#8494A3", "solid"),
-    "socket": ("between sockets", STAGE_COLOURS["IO"], "dash"),
+    "socket": ("between sockets", "#DDAA33", "dash"),
     "network": ("network", "#56B4E9", "dot"),
 }
 _WIDTHS = {"c2c": 5.0, "pcie": 2.0, "socket": 3.0, "network": 2.0}

@@ -13,7 +13,7 @@ from tracekit.present._figures import (
     empty_figure,
     unit_of,
 )
-from tracekit.present._palette import ACCENT, IDLE_COLOUR, PATH_COLOURS, STAGE_COLOURS
+from tracekit.present._palette import ACCENT, IDLE_COLOUR, PATH_COLOURS
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -23,7 +23,7 @@ _WIDTH = 960
 _SIDES = 72
 _MOST_STEPS = 60
 _LABEL, _LETTER, _LEAST_MARGIN = 44, 6.6, 110
-_AS_RECORDED = {"measured": IDLE_COLOUR, "unchanged, replayed": STAGE_COLOURS["OTHER"]}
+_AS_RECORDED = {"measured": IDLE_COLOUR, "unchanged, replayed": "#BBBBBB"}
 
 
 def path_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:

@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     import polars as pl
 
 STALL_COLOURS = {
-    "kernels": "#0072B2",
-    "waiting for the loader": "#E69F00",
-    "copying input": "#F0E442",
-    "other copies": "#CC79A7",
+    "kernels": "#88CCEE",
+    "waiting for the loader": "#DDAA33",
+    "copying input": "#DDCC77",
+    "other copies": "#AA4499",
     "idle, unexplained": IDLE_COLOUR,
 }
 """Colour of each part of a GPU's time beside the loader."""
 
 BUBBLE_COLOURS = {
-    "working": "#0072B2",
-    "bubble, a neighbour works": "#D55E00",
+    "working": "#88CCEE",
+    "bubble, a neighbour works": "#882255",
     "bubble, neither works": IDLE_COLOUR,
 }
 """Colour of each part of a stage's time."""

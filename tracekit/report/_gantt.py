@@ -61,9 +61,9 @@ class _Names:
 
 
 def steps_chart(close: Close, title: str) -> Markup:
-    """Return the chart of a run's median and slowest step, of which one is seen at a time."""
+    """Return the chart of a run's typical and extreme steps, of which one is seen at a time."""
     names = _Names()
-    views = {what: _view(close.run.trace, _of_step(close, step), names)
+    views = {what: {**_view(close.run.trace, _of_step(close, step), names), "step": step}
              for what, step in close.chosen.items()}  # fmt: skip
     notes = [note for what, view in views.items() for note in _notes(what, view)]
     chart = Chart(title, "Ops of a step by GPU and stream", list(views),
@@ -81,7 +81,7 @@ def _notes(what: str, view: Mapping[str, Any]) -> Iterator[str]:
 def aligned_chart(sides: Mapping[str, Close], title: str) -> Markup:
     """Return the chart of the median steps of two runs, one below the other, begun together."""
     names = _Names()
-    both: dict[str, Any] = {"span": 1, "lost": 0, "lanes": []}
+    both: dict[str, Any] = {"span": 1, "lost": 0, "step": None, "lanes": []}
     for side, close in sides.items():
         step = closeup.median_step(close.lengths)
         view = _view(close.run.trace, _of_step(close, step), names)

@@ -119,11 +119,13 @@ def steps(subject: Subject) -> Markup:
     points = list(zip(numbers, times, strict=True))
     far = [(row["iteration"], row["step_ns"]) for row in odd.iter_rows(named=True)]
     tags = [_tag(f"step {n}", x.share(n), y.share(t)) for n, t in far]
-    typical = float(lengths["step_ns"].quantile(0.5, "nearest") or 0)
+    close = subject.close
+    medians = [float(own["step_ns"].quantile(0.5, "nearest") or 0) for own in close.kinds]
+    said = close.of_kinds or f"median {duration(medians[0])}"
     over_time = Plot(
-        "Steps over time", f"Length of {lengths.height} steps, median {duration(typical)}", x, y,
-        [curve("guide", [(x.low, typical), (x.high, typical)], x, y), dots("dots", points, x, y),
-         dots("odd", far, x, y)],
+        "Steps over time", f"Length of {lengths.height} steps, {said}", x, y,
+        [*(curve("guide", [(x.low, each), (x.high, each)], x, y) for each in medians),
+         dots("dots", points, x, y), dots("odd", far, x, y)],
         tags[:_NAMED],
     )  # fmt: skip
     across = time_axis("step", low, high)
@@ -134,7 +136,7 @@ def steps(subject: Subject) -> Markup:
     )  # fmt: skip
     by_iteration = subject.run.breakdown.answer(by="iteration")
     return joined(
-        fragment("paragraphs", [_told(odd, typical)], ""),
+        fragment("paragraphs", [_told(odd, medians[0], close.of_kinds)], ""),
         _pair(over_time.html(), spread.html()),
         answer_table(by_iteration, "steps", "Time by step"),
     )
@@ -156,7 +158,9 @@ def _outliers(lengths: pl.DataFrame) -> pl.DataFrame:
     return longer.sort("step_ns", "iteration", descending=[True, False])
 
 
-def _told(odd: pl.DataFrame, typical: float) -> str:
+def _told(odd: pl.DataFrame, typical: float, kinds: str) -> str:
+    if kinds:
+        return f"Steps are of several kinds: {kinds} (medians)."
     if odd.is_empty():
         return "No step takes far longer than the others."
     named = [
