@@ -244,7 +244,7 @@ def _write_ends(
     """Write beyond each bar how long it is; not where such texts would touch each other."""
     if upright and _LETTERS * max(map(len, ends), default=0) * len(ends) > _WIDTH - 2 * _LEFT:
         return
-    look: dict[str, Any] = {"showarrow": False, "font": {"size": 12}}
+    look = {"showarrow": False, "font": {"size": 12}, "bgcolor": "white", "borderpad": 0}
     for row, length, text in zip(rows.rows, lengths, ends, strict=True):
         at = (
             {"x": row.place, "y": length, "yanchor": "bottom"}

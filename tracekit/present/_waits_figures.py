@@ -29,7 +29,7 @@ STALL_COLOURS = {
     "waiting for the loader": "#DDAA33",
     "copying input": "#DDCC77",
     "other copies": "#AA4499",
-    "idle, unexplained": IDLE_COLOUR,
+    "idle, other causes": IDLE_COLOUR,
 }
 """Colour of each part of a GPU's time beside the loader."""
 
@@ -57,18 +57,14 @@ def parts_figure(
     table
         One row per bar, at most 40 of which are drawn: ``name``, and ns of each part.
     colours
-        Colour of each part; those that the table lacks are left out.
+        Colour of each part.
     title, subtitle
         Plain texts; see `figure_layout`.
     """
     if table.is_empty():
         return empty_figure(title, subtitle, "nothing was measured")
     shown = table.head(MOST_BARS)
-    parts = [
-        Part(name, colour, shown[name].to_list())
-        for name, colour in colours.items()
-        if name in table.columns
-    ]
+    parts = [Part(each.name, colours[each.name], each.to_list()) for each in shown.drop("name")]
     return bars_figure(
         shown["name"].to_list(), parts, axis="time", title=title, subtitle=subtitle,
         notes=not_shown(table.height - shown.height, "bars"),
