@@ -52,6 +52,22 @@ def told(page: Any) -> dict[str, tuple[int, int]]:
     return {name: (int(busy), int(exposed)) for name, busy, exposed in rows}
 
 
+def test_a_finding_and_a_dot_lead_to_their_place(
+    browser: Any, page_file: Path, heard: list[str]
+) -> None:
+    page = opened(browser, page_file, heard, 1280)
+    link = page.locator(".findings a").first
+    link.click()
+    pressed = page.locator(".view[aria-pressed=true]")
+    assert "Slowest" in pressed.text_content()
+    assert page.locator(".selection tbody tr").count() > 1
+    for dot in page.locator("a.dot").all():
+        dot.click()
+        number = dot.get_attribute("href").partition("=")[2]
+        assert f"({number})" in pressed.text_content()
+    assert heard == []
+
+
 def test_keys_alone_find_an_op_and_what_is_around_it(
     browser: Any, page_file: Path, heard: list[str], hostile_run: tracekit.Run
 ) -> None:

@@ -12,6 +12,7 @@ import polars as pl
 from markupsafe import Markup
 
 from tracekit.analysis import closeup
+from tracekit.analysis.diagnosis import RULES
 from tracekit.model import STAGES
 from tracekit.present import CAUSE_COLOURS, printable, readable_names
 from tracekit.present.pages import fragment, frame_table, joined
@@ -106,6 +107,65 @@ def steps_chart(close: Close, title: str) -> Markup:
     return joined(drawn, frame_table(longest, "step-ops", "The longest ops of these steps"))
 
 
+_CAUSES_OF = {
+    "input_bound": ("input", "between_steps"), "sync_in_loop": ("waiting_call",),
+    "launch_bound": ("late_launch", "launch"), "busy_host": ("late_launch",),
+    "off_cpu": ("off_cpu",), "compilation": ("compiling", "loading"),
+    "allocation_in_loop": ("allocation",), "profiler_overhead": ("profiler",),
+    "pipeline_bubbles": ("behind_stage",), "stragglers": ("behind_collective",),
+    "central_update": ("behind_weight_update",),
+}  # fmt: skip
+"""Causes of idle time that a rule is about."""
+_KINDS_OF = {
+    "exposed_collectives": ("collective",), "late_buckets": ("collective",),
+    "small_buckets": ("collective",), "pageable_copies": ("h2d", "d2h"),
+    "unhidden_copies": ("h2d", "d2h"), "slow_links": ("p2p", "staged", "collective"),
+}  # fmt: skip
+"""Kinds of ops that a rule is about."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in the chart something is seen."""
+
+    target: str
+    text: str
+
+
+def places(close: Close) -> Mapping[str, Place | None]:
+    """Return, by rule, the longest of what it is about in the slowest step."""
+    step = closeup.slowest_step(close.lengths)
+    ops, spans = _ops(close, step)
+    found: dict[str, Place | None] = dict.fromkeys(RULES)
+    if ops.is_empty():
+        return found
+    idle = closeup.idle_spans(close.run.trace, spans)
+    zeros = _with_zeros(spans).select("device", "zero").unique("device")
+    for rules, rows, column in ((_CAUSES_OF, idle, "cause"), (_KINDS_OF, ops, "kind")):
+        placed = rows.with_columns(pl.col(column).cast(pl.String)).join(zeros, on="device")
+        for rule, values in rules.items():
+            found[rule] = _place(placed.filter(pl.col(column).is_in(values)), step)
+    return found
+
+
+def _with_zeros(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return spans with the time at which the chart begins on their clock."""
+    return spans.join(spans.group_by("clock").agg(zero=pl.col("start").min()), on="clock")
+
+
+def _place(rows: pl.DataFrame, step: int | None) -> Place | None:
+    """Return where the longest of some spans lies, with as much again around it."""
+    if rows.is_empty():
+        return None
+    longest = rows.sort(pl.col("end") - pl.col("start"), descending=True, maintain_order=True)
+    start, end = (int((longest[name] - longest["zero"])[0]) for name in ("start", "end"))
+    room = max(end - start, 1_000) // 2
+    around = max(start - room, 0), end + room
+    shown, chosen = (f"{a / 1e6:.6f}ms-{b / 1e6:.6f}ms" for a, b in (around, (start, end)))
+    number, where = ("", "the recording") if step is None else (step, f"step {step}")
+    return Place(f"step={number}&t={shown}&select={chosen}", f"The longest of it in {where}")
+
+
 def _ops(close: Close, step: int | None) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the ops of a step, and where it lies."""
     spans = _of_step(close, step)
@@ -171,8 +231,7 @@ def _view(trace: Trace, spans: pl.DataFrame, ops: pl.DataFrame, names: _Names) -
     """Return the lanes of a step, with times from where it begins on each clock."""
     if spans.is_empty():
         return {"span": 1, "lost_ranges": 0, "ranges": 0, "lanes": []}
-    zeros = spans.group_by("clock").agg(zero=pl.col("start").min())
-    placed = spans.join(zeros, on="clock")
+    placed = _with_zeros(spans)
     span = int(placed.select((pl.col("end") - pl.col("zero")).max()).item())
     gpus = placed.drop_nulls("device")
     zero_of = placed.select("process", "zero").unique("process")

@@ -20,6 +20,7 @@ from tracekit.report._charts import (
     HeatCell,
     HeatRow,
     Icicle,
+    Link,
     Part,
     Plot,
     Tag,
@@ -32,10 +33,10 @@ from tracekit.report._charts import (
     time_axis,
     track,
 )
-from tracekit.report._gantt import steps_chart
+from tracekit.report._gantt import places, steps_chart
 
 if TYPE_CHECKING:
-    from tracekit.report._subject import Subject
+    from tracekit.report._subject import Close, Subject
 
 _MOST_DEVICES = 64
 _SEVERAL = 2
@@ -126,7 +127,7 @@ def steps(subject: Subject) -> Markup:
         "Steps over time", f"Length of {lengths.height} steps, {said}", x, y,
         [*(curve("guide", [(x.low, each), (x.high, each)], x, y) for each in medians),
          dots("dots", points, x, y), dots("odd", far, x, y)],
-        tags[:_NAMED],
+        tags[:_NAMED], links=_links(subject.close, x, y),
     )  # fmt: skip
     across = time_axis("step", low, high)
     up = Axis("share of steps (%)", 0.0, 1.0, 0.01)
@@ -140,6 +141,19 @@ def steps(subject: Subject) -> Markup:
         _pair(over_time.html(), spread.html()),
         answer_table(by_iteration, "steps", "Time by step"),
     )
+
+
+def _links(close: Close, x: Axis, y: Axis) -> list[Link]:
+    """Return rings around the steps that the chart of a step holds."""
+    length = dict(close.lengths.select("iteration", "step_ns").iter_rows())
+    return [
+        Link(
+            round(100 * x.share(step), 2), round(100 * y.share(length[step]), 2), f"step={step}",
+            f"Show {what[:1].lower()}{what[1:]}: {duration(length[step])}",
+        )
+        for what, step in close.chosen.items()
+        if step is not None
+    ]  # fmt: skip
 
 
 def _tag(text: str, across: float, up: float) -> Tag:
@@ -273,6 +287,6 @@ def findings(subject: Subject) -> Markup | None:
     if answer.rows.is_empty():
         return fragment("paragraphs", ["Nothing was found that would take less time."], "")
     return joined(
-        fragment("findings", answer.for_people.to_dicts()),
+        fragment("findings", answer.for_people.to_dicts(), places(subject.close)),
         frame_table(answer.for_people, "findings", "The same as a table", meta=answer.meta),
     )
