@@ -59,12 +59,16 @@ def test_a_finding_and_a_dot_lead_to_their_place(
     link = page.locator(".findings a").first
     link.click()
     pressed = page.locator(".view[aria-pressed=true]")
+    # The address changes first, and the page hears of it after that.
+    page.wait_for_function("() => document.querySelectorAll('.selection tbody tr').length > 1")
     assert "Slowest" in pressed.text_content()
-    assert page.locator(".selection tbody tr").count() > 1
     for dot in page.locator("a.dot").all():
         dot.click()
         number = dot.get_attribute("href").partition("=")[2]
-        assert f"({number})" in pressed.text_content()
+        page.wait_for_function(
+            "n => document.querySelector('.view[aria-pressed=true]').textContent.includes(`(${n})`)",
+            arg=number,
+        )
     assert heard == []
 
 

@@ -21,7 +21,7 @@ from tracekit.present._figures import (
 from tracekit.present._text import printable, shorten_apart
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import plotly.graph_objects as go
     import polars as pl
@@ -288,8 +288,8 @@ def series_figure(
 
 
 def series(
-    x: Sequence[Any],
-    y: Sequence[Any],
+    x: Iterable[Any],
+    y: Iterable[Any],
     *,
     colour: str,
     name: str = "",
