@@ -66,7 +66,8 @@ def test_a_finding_and_a_dot_lead_to_their_place(
         dot.click()
         number = dot.get_attribute("href").partition("=")[2]
         page.wait_for_function(
-            "n => document.querySelector('.view[aria-pressed=true]').textContent.includes(`(${n})`)",
+            """n => document.querySelector('.view[aria-pressed=true]')
+                .textContent.includes(`(${n})`)""",
             arg=number,
         )
     assert heard == []
