@@ -42,7 +42,7 @@ PUBLIC = {
     """,
     "tracekit.analysis.comparison": """
         Comparison Metric Recorded Skip change_points check_limit comparability compare
-        compare_recordings history outliers steps_of_run typical_step
+        compare_recordings history modes outliers steps_of_run typical_step
     """,
     "tracekit.analysis.dependencies": "CHANGES critical_path parse_changes price_of whatif",
     "tracekit.analysis.diagnosis": "FINDINGS RULES diagnose stragglers",

@@ -29,6 +29,18 @@ def test_stalls_of_one_run(stored: Path) -> None:
         assert row["idle_ns"] == row["wait_ns"] + row["other_idle_ns"]
 
 
+@pytest.mark.parametrize("words", [["ddp"], ["ddp", OTHER]])
+def test_bars_of_stalls_are_as_long_as_windows(
+    stored: Path, tmp_path: Path, words: list[str]
+) -> None:
+    rows = document("stalls", *words, "--figure", tmp_path / "stalls.json")["rows"]
+    drawn: dict[int, float] = {}
+    for part in json.loads((tmp_path / "stalls.json").read_text())["data"]:
+        for place, length in zip(part["y"], part["x"], strict=True):
+            drawn[place] = drawn.get(place, 0.0) + length
+    assert list(drawn.values()) == pytest.approx([row["window_ns"] / 1e6 for row in rows])
+
+
 def test_stalls_before_and_after(stored: Path) -> None:
     first, second = document("stalls", "ddp", OTHER)["rows"]
     assert first["run"] == "ddp"

@@ -47,8 +47,8 @@ def test_a_bar_by_stage_ends_with_idle_time(run: tracekit.Run) -> None:
 
 def test_steps_are_drawn_in_order(run: tracekit.Run) -> None:
     figure = run.breakdown.answer(by="iteration").figure()
-    assert figure.data[0].y[:2] == (0, 1)
-    assert figure.layout.yaxis.ticktext[:2] == ("step 0", "step 1")
+    assert figure.data[0].x[:2] == (0, 1)
+    assert figure.layout.xaxis.ticktext == (*map(str, range(6)), "outside")
 
 
 def test_kernels_have_labels_that_no_two_share(run: tracekit.Run) -> None:

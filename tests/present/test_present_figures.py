@@ -52,7 +52,11 @@ def test_long_lines_are_broken_and_the_figure_grows_with_them() -> None:
     assert len(short["annotations"]) == 1
     assert len(long["annotations"]) == 3
     assert long["height"] - short["height"] == long["margin"]["t"] - short["margin"]["t"] == 36
-    assert len(figure_layout("long " * 400, "")["title"]["text"]) < 120
+    wide = figure_layout("long " * 20, "s")
+    assert "…" not in wide["title"]["text"]
+    assert wide["height"] - short["height"] == wide["margin"]["t"] - short["margin"]["t"] == 24
+    lines = figure_layout("long " * 400, "")["title"]["text"].split("<br>")
+    assert [len(line) < 120 for line in lines] == [True, True]
 
 
 def test_hostile_titles_stay_text() -> None:

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 import polars as pl
 
 from tracekit.model import Answer
-from tracekit.present import FACE, figure_layout
+from tracekit.present import FACE, ShownColumn, figure_layout
 from tracekit.present._figures import legend_above
 from tracekit.present.pages import answer_page as page
 from tracekit.present.pages import figure_block, fragment
@@ -117,3 +117,21 @@ def test_what_is_typed_looks_so_and_is_no_markup() -> None:
     told = fragment("unknown", "use `a <b>` or `c`: <i>")
     assert "use <code>a &lt;b&gt;</code> or <code>c</code>: &lt;i&gt;" in told
     assert "one ` alone &lt;b&gt;" in fragment("unknown", "one ` alone <b>")
+
+
+def test_columns_that_a_terminal_leaves_out_come_last_and_equal_ones_once() -> None:
+    from tracekit.present.pages._table import _each_once, _in_sight
+
+    def column(name: str, texts: list[str]) -> ShownColumn:
+        return ShownColumn(name, name, texts)
+
+    numbers = [column(f"n{place}", [f"{10**12 + place}", "1", "2"]) for place in range(12)]
+    columns = [*numbers, column("ops", ["7", "8", "9"]), column("verdict", ["1.5", "2", "3"])]
+    ordered = [each.name for each in _in_sight(columns)]
+    assert {*ordered} == {each.name for each in columns}
+    assert ordered.index("verdict") < ordered.index("n11")
+    twice = [*columns, column("again", ["7", "8", "9"])]
+    kept, equal = _each_once(twice)
+    assert equal == {"again": "ops"}
+    assert [each.name for each in kept] == [each.name for each in columns]
+    assert _each_once([column("a", ["0", "0"]), column("b", ["0", "0"])])[1] == {}

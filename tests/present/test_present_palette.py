@@ -8,6 +8,9 @@ import pytest
 
 from tracekit import present
 from tracekit.model import KINDS, STAGES
+from tracekit.present._figures import SERIES_COLOURS
+from tracekit.present._palette import PATH_COLOURS
+from tracekit.present._waits_figures import BUBBLE_COLOURS, STALL_COLOURS
 
 
 @pytest.mark.parametrize(
@@ -21,6 +24,18 @@ def test_every_value_has_a_colour_of_its_own(
     assert tuple(colours) == names
     assert len(set(colours.values())) == len(names)
     assert all(re.fullmatch("#[0-9A-F]{6}", colour) for colour in colours.values())
+
+
+def test_colours_of_stages_mean_stages_alone() -> None:
+    others = [
+        *present.KIND_COLOURS.values(), *present.CAUSE_COLOURS.values(),
+        *present.ANSWER_COLOURS.values(), *STALL_COLOURS.values(), *BUBBLE_COLOURS.values(),
+        *(colour for part, colour in PATH_COLOURS.items() if "gpu, " not in part),
+        *SERIES_COLOURS, present.ACCENT, present.IDLE_COLOUR,
+    ]  # fmt: skip
+    assert not {*others} & {*present.STAGE_COLOURS.values()}
+    for stage, colour in present.STAGE_COLOURS.items():
+        assert PATH_COLOURS[f"gpu, {stage}"] == colour
 
 
 def test_colour_of_a_value() -> None:

@@ -211,7 +211,7 @@ def test_stages_are_stacked_by_configuration_under_networks() -> None:
     assert all(after - before >= 1 for before, after in pairwise(places))
     assert {"<b>L</b>", "<b>A</b>", "all: batch 16, p2p"} <= set(texts(figure))
     assert bars[0].x == (1.0, 2.0, 1.0, 2.0)
-    assert [text.strip() for text in figure.data[-1].text] == ["3.00", "6.00"] * 2
+    assert [text for text in texts(figure) if text in {"3.00", "6.00"}] == ["3.00", "6.00"] * 2
     assert figure.layout.xaxis.title.text == "exposed time per iteration (ms)"
 
 
@@ -228,7 +228,7 @@ def test_rows_of_a_network_stand_together() -> None:
 
 def test_stages_of_unknown_time_make_the_sum_more_than_known() -> None:
     figure = staged([("L", 16, 1, "p2p", "FP", 2.0 * MS), ("L", 16, 1, "p2p", "WU", None)])
-    assert figure.data[-1].text == (" ≥ 2.00",)
+    assert "≥ 2.00" in texts(figure)
     assert "≥ the time of some stages is unknown" in texts(figure)
     assert "no runs" in texts(staged([]))
 

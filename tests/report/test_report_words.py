@@ -8,7 +8,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from tracekit.report import _verdict
+from tracekit.report import _times, _verdict
+from tracekit.report._subject import Close
 
 
 def _subject(**close: Any) -> Any:
@@ -100,3 +101,37 @@ def test_a_recording_that_copies_says_so_without_steps() -> None:
     assert "the longest part (3.0 %) because memory was allocated or freed (allocation)" in said
     assert "40 ns" in said  # of each GPU, as the length is
     assert "of a step" not in said
+
+
+def test_steps_of_two_kinds_are_no_one_median() -> None:
+    lengths = [132_000_000, 1_410_000_000] * 28 + [131_000_000] * 3
+    steps = pl.DataFrame({"iteration": range(len(lengths)), "step_ns": map(float, lengths)})
+    close = Close(SimpleNamespace(), SimpleNamespace())  # type: ignore[arg-type]
+    close.__dict__["lengths"] = steps
+    assert close.of_kinds == "31 of 132.00 ms and 28 of 1.410 s"
+    assert list(close.chosen.items()) == [
+        ("Typical of 31 steps (0)", 0), ("Typical of 28 steps (1)", 1),
+        ("p95 step (7)", 7), ("Fastest step (58)", 58),
+    ]  # fmt: skip
+    assert _times._told(steps.clear(), 1.0, close.of_kinds).startswith("Steps are of several kinds")
+    facts = {"devices": 1, "basis": "gpu", "step_ns": 7.5e8, "iterations": 59, "step_p5_ns": 1.3e8,
+             "step_p50_ns": 2e8, "step_p95_ns": 1.5e9, "fp_bp_ns": None, "wu_ns": None,
+             "wu_exposed_ns": None, "io_exposed_ns": None, "me_exposed_ns": None,
+             "idle_ns": 0.0, "between_ns": 0.0}  # fmt: skip
+    none = pl.DataFrame({"cause": [], "step_ns": []}, {"cause": pl.String, "step_ns": pl.Float64})
+    close.__dict__["idle"] = SimpleNamespace(rows=none)
+    said = list(_verdict._sentences(SimpleNamespace(close=close), facts))  # type: ignore[arg-type]
+    assert said[0] == (
+        f"Steps are of several kinds: {close.of_kinds} (medians); the mean of all 59 steps on 1 GPU"
+        " is 750.00 ms."
+    )
+
+
+def test_steps_of_one_kind_have_a_median() -> None:
+    lengths = [100.0 + place % 3 for place in range(40)]
+    close = Close(SimpleNamespace(), SimpleNamespace())  # type: ignore[arg-type]
+    close.__dict__["lengths"] = pl.DataFrame({"iteration": range(40), "step_ns": lengths})
+    assert close.of_kinds == ""
+    assert [what.split(" (")[0] for what in close.chosen] == [
+        "Median step", "Slowest step", "p95 step", "Fastest step"
+    ]  # fmt: skip

@@ -115,6 +115,7 @@ def _machine(answer: Answer) -> go.Figure:
         traffic.links(),
         title="Utilisation of links",
         subtitle=_on_machine(answer),
+        unsized=answer.meta["collectives_of_unknown_size"],
     )
 
 

@@ -68,7 +68,8 @@ FONT = "Arial, 'Liberation Sans', Helvetica, 'DejaVu Sans', sans-serif"
 DARK = {
     "white": "#14181C", INK: "#E8ECF0", MUTED: "#A6B1BB", GRID: "#3A434C", BLANK: "#1D2329",
     "#D5DDE5": "#33404C", "#E9EDF1": "#2A323B", "#D3EBE3": "#1F4A3D", "#C3CCD5": "#56636F",
-    "#332288": "#9A8CF0", "#882255": "#E27BB1", "#117733": "#3FAF64",
+    "#332288": "#9A8CF0", "#882255": "#E27BB1", "#117733": "#3FAF64", "#225555": "#4E9A9A",
+    "#663333": "#B07070", "#A9B4BF": "#6B7782",
 }  # fmt: skip
 """Of each colour that suits a light page, the one that suits a dark one."""
 
@@ -86,7 +87,7 @@ LINE = 18
 
 _MARGIN = {"l": 80, "r": 40, "t": 84, "b": 64}
 _EDGE = 24
-_BELOW_TITLE = 58
+_BELOW_TITLE, _TITLE_LINE = 58, 24
 _LARGE, _SMALL, _SMALLEST = 19, 13, 12
 _LETTER = 0.55  # of the size of the font, a little more than the mean width of a letter
 _LEGEND_MARK = 52
@@ -127,19 +128,21 @@ def figure_layout(
         How many pixels across its plots need to be read, if it is no matter of course.
     """
     room = {**_MARGIN, **(margin or {})}
+    heading = _lines(title, width, _LARGE, most=2)
     below_title = _lines(subtitle, width, _SMALL)
     at_foot = [line for note in notes for line in _lines(note, width, _SMALLEST)]
-    room["t"] += (len(below_title) - 1) * LINE
+    head = _BELOW_TITLE + (len(heading) - 1) * _TITLE_LINE
+    room["t"] += (len(below_title) - 1) * LINE + head - _BELOW_TITLE
     room["b"] += len(at_foot) * LINE
     return {
         "template": _template(),
         "width": width,
-        "height": height + (len(below_title) - 1 + len(at_foot)) * LINE,
+        "height": height + (len(below_title) - 1 + len(at_foot)) * LINE + head - _BELOW_TITLE,
         "margin": room,
         "meta": {HEAD: {"title": title, "subtitle": subtitle, "notes": list(notes)}, LEAST: least},
-        "title": {"text": f"<b>{_lines(title, width, _LARGE, most=1)[0]}</b>"},
+        "title": {"text": f"<b>{'<br>'.join(heading)}</b>"},
         "annotations": [
-            _line(line, _EDGE - room["l"], room["t"] - _BELOW_TITLE - row * LINE, SUBTITLE)
+            _line(line, _EDGE - room["l"], room["t"] - head - row * LINE, SUBTITLE)
             for row, line in enumerate(below_title)
         ]
         + [

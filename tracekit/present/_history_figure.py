@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tracekit.present._charts import series, series_figure
 from tracekit.present._configurations import NO_RUNS, error_bars
 from tracekit.present._figures import (
     INK,
     MUTED,
     SERIES_COLOURS,
     empty_figure,
-    figure_layout,
     figure_text,
     fitting_ticks,
     signed,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 _WIDTH = 960
-_SIDES = {"l": 80, "r": 40}
+_SIDES = (80, 40)
 _MOST_NAMED = 30
 """More points are named at even distances."""
 
@@ -40,44 +40,33 @@ def history_figure(points: pl.DataFrame, *, label: str, title: str, subtitle: st
     title, subtitle
         Plain texts; see `figure_layout`.
     """
-    import plotly.graph_objects as go
-
     if points.is_empty():
         return empty_figure(title, subtitle, NO_RUNS)
     divisor, unit = step_unit(max(points["step_ns"]))
     every = -(-points.height // _MOST_NAMED)
     names = [str(value) for value in points["value"]]
-    each = (_WIDTH - sum(_SIDES.values())) / points.height * every
+    each = (_WIDTH - sum(_SIDES)) / points.height * every
     ticks, below = fitting_ticks(names[::every], each)
     ticks |= {"tickvals": list(range(0, points.height, every)), "range": [-0.6, len(names) - 0.4]}
-    layout = figure_layout(
-        title,
-        subtitle,
-        width=_WIDTH,
-        height=380 + below,
-        margin={**_SIDES, "t": 100, "b": below + 44},
+    figure = series_figure(
+        [], title=title, subtitle=subtitle, height=380 + below, sides=_SIDES, below=below + 44,
         notes=["line: median of a level", *_pooled(points)],
-    )
-    figure = go.Figure(layout={**layout, "showlegend": False})
+    )  # fmt: skip
     scaled = points.with_columns(
         step=points["step_ns"] / divisor, low=points["low_ns"] / divisor,
         high=points["high_ns"] / divisor,
     )  # fmt: skip
     _add_levels(figure, points, divisor, unit)
     figure.add_trace(
-        go.Scatter(
-            x=list(range(points.height)),
-            y=scaled["step"].to_list(),
+        series(
+            range(points.height), scaled["step"], colour=SERIES_COLOURS[0], mode="markers",
             error_y=error_bars(scaled, "step", "low", "high"),
-            mode="markers",
-            marker={"color": SERIES_COLOURS[0], "size": 7},
-            hoverinfo="text",
-            hovertext=[
+            hover=[
                 f"<b>{figure_text(name)}</b><br>{step:,.3f} {unit}"
                 for name, step in zip(names, scaled["step"], strict=True)
             ],
         )
-    )
+    )  # fmt: skip
     figure.update_xaxes(title_text=figure_text(label), **ticks)
     figure.update_yaxes(title_text=f"step ({unit})")
     return figure
@@ -90,19 +79,14 @@ def _pooled(points: pl.DataFrame) -> list[str]:
 
 def _add_levels(figure: go.Figure, points: pl.DataFrame, divisor: int, unit: str) -> None:
     """Draw the median of each level, and say by how much a level differs from the one before."""
-    import plotly.graph_objects as go
-
     place = 0
     for part in points.partition_by("level", maintain_order=True):
         row = part.row(0, named=True)
         value = row["level_ns"] / divisor
         ends = [place - 0.5, place + part.height - 0.5]
         figure.add_trace(
-            go.Scatter(
-                x=ends, y=[value, value], mode="lines", line={"color": MUTED, "width": 2},
-                hoverinfo="text", hovertext=f"level of {value:,.3f} {unit}",
-            )
-        )  # fmt: skip
+            series(ends, [value] * 2, colour=MUTED, hover=[f"level of {value:,.3f} {unit}"] * 2)
+        )
         if row["change_percent"] is not None:
             figure.add_vline(x=ends[0], line={"color": INK, "width": 1, "dash": "dot"})
             figure.add_annotation(

@@ -6,6 +6,7 @@ from math import ceil, floor, log2, log10
 from typing import TYPE_CHECKING, Any
 
 from tracekit.errors import UsageError
+from tracekit.present._charts import SYMBOLS, series, series_figure
 from tracekit.present._columns import duration
 from tracekit.present._configurations import common_note, label_of, varying
 from tracekit.present._figures import (
@@ -13,10 +14,7 @@ from tracekit.present._figures import (
     TIME_UNITS,
     empty_figure,
     faint,
-    figure_layout,
     figure_text,
-    legend_above,
-    legend_lines,
     text_width,
     unit_of,
 )
@@ -90,7 +88,7 @@ def latency_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figu
     series, names, hidden = _series(drawn)
     low, high, band = _band(drawn) if len(series) <= _MOST_BANDS else (None, None, None)
     hollow = table.height - drawn.height
-    figure = _plot(
+    figure = series_figure(
         names,
         title=title,
         subtitle=subtitle,
@@ -132,17 +130,6 @@ def _band(drawn: pl.DataFrame) -> tuple[str, str, str] | tuple[None, None, None]
     return None, None, None
 
 
-def _plot(names: Sequence[str], *, title: str, subtitle: str, notes: Sequence[str]) -> go.Figure:
-    """Return an empty figure with room for a legend of some plain names, if there are any."""
-    import plotly.graph_objects as go
-
-    lines = legend_lines(names, _WIDTH - _SIDES["l"] - _SIDES["r"]) if names else 0
-    margin = {**_SIDES, "t": 92 + 20 * lines}
-    height = 480 + 20 * lines
-    layout = figure_layout(title, subtitle, width=_WIDTH, height=height, margin=margin, notes=notes)
-    return go.Figure(layout={**layout, "showlegend": bool(names), "legend": legend_above(layout)})
-
-
 def _look(names: Sequence[str], place: int) -> dict[str, Any]:
     """Return the name of a series, which its entry in the legend toggles with its band."""
     name = figure_text(names[place]) if names else "median"
@@ -155,22 +142,15 @@ def _colour(place: int) -> str:
 
 def _medians(rows: pl.DataFrame, names: Sequence[str], place: int) -> go.Scatter:
     """Return the line of one series."""
-    import plotly.graph_objects as go
-
-    look, colour = _look(names, place), _colour(place)
-    return go.Scatter(
-        x=rows["size_bytes"].to_list(),
-        y=rows["p50_ns"].to_list(),
-        mode="lines+markers",
-        line={"color": colour, "width": 2},
-        marker={"symbol": _MARKERS[place % len(_MARKERS)], "size": 7, "color": colour},
-        hoverinfo="text",
-        hovertext=[
-            f"<b>{look['name']}</b><br>{binary_size(size)}<br>median {duration(time)}"
+    return series(
+        rows["size_bytes"], rows["p50_ns"], colour=_colour(place), mode="lines+markers",
+        marker={"symbol": SYMBOLS[place % len(SYMBOLS)]}, is_named=bool(names),
+        name=names[place] if names else "median", group=str(place),
+        hover=[
+            f"{binary_size(size)}<br>median {duration(time)}"
             for size, time in rows.select("size_bytes", "p50_ns").iter_rows()
         ],
-        **look,
-    )
+    )  # fmt: skip
 
 
 def _spread(rows: pl.DataFrame, place: int, low: str, high: str) -> go.Scatter:
@@ -256,7 +236,7 @@ def histogram_figure(histogram: pl.DataFrame, *, title: str, subtitle: str) -> g
         return empty_figure(title, subtitle, NO_MESSAGES)
     series, names, hidden = _series(drawn)
     unknown = histogram.filter(pl.col("size_bytes").is_null())["count"].sum()
-    figure = _plot(
+    figure = series_figure(
         names,
         title=title,
         subtitle=subtitle,

@@ -19,7 +19,6 @@ from tracekit.present._figures import (
     percent_bar,
     unit_of,
 )
-from tracekit.present._palette import STAGE_COLOURS
 from tracekit.present._text import printable, shorten
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ _MOST_GPUS = 64
 _MOST_NUMBERED = 20
 _MOST_UPRIGHT = 10
 _MARK = "*"
-_COUNTED_COLOUR = STAGE_COLOURS["BP"]
+_COUNTED_COLOUR = "#882255"
 
 _MOST_TRACKS = 40
 _TRACK = 0.84

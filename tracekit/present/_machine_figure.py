@@ -17,7 +17,6 @@ from tracekit.present._figures import (
     figure_text,
     percent_bar,
 )
-from tracekit.present._palette import STAGE_COLOURS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,11 +30,11 @@ if TYPE_CHECKING:
 _UNUSED = "#C3CCD5"
 _UNKNOWN = INK
 _TYPES = {
-    "nvlink": ("NVLink", STAGE_COLOURS["WU"], "solid"),
-    "xgmi": ("xGMI", STAGE_COLOURS["WU"], "solid"),
-    "c2c": ("NVLink-C2C", STAGE_COLOURS["ME"], "solid"),
+    "nvlink": ("NVLink", "#117733", "solid"),
+    "xgmi": ("xGMI", "#117733", "solid"),
+    "c2c": ("NVLink-C2C", "#AA4499", "solid"),
     "pcie": ("PCIe", "#8494A3", "solid"),
-    "socket": ("between sockets", STAGE_COLOURS["IO"], "dash"),
+    "socket": ("between sockets", "#DDAA33", "dash"),
     "network": ("network", "#56B4E9", "dot"),
 }
 _WIDTHS = {"c2c": 5.0, "pcie": 2.0, "socket": 3.0, "network": 2.0}
@@ -56,7 +55,12 @@ _BOTH_WAYS = 2
 
 
 def machine_figure(
-    machine: Machine, links: pl.DataFrame | None = None, *, title: str, subtitle: str
+    machine: Machine,
+    links: pl.DataFrame | None = None,
+    *,
+    title: str,
+    subtitle: str,
+    unsized: int = 0,
 ) -> go.Figure:
     """Return a drawing of a machine, its links in the colours of how full they were.
 
@@ -75,6 +79,8 @@ def machine_figure(
         fullest gives the colour, and the highest bound.
     title, subtitle
         Plain texts; see `figure_layout`.
+    unsized
+        How many collectives are of unknown size: what links carried of them is not known.
     """
     import plotly.graph_objects as go
 
@@ -91,14 +97,15 @@ def machine_figure(
         width=width + _MARGIN["l"] + _MARGIN["r"],
         height=height + _MARGIN["t"] + _MARGIN["b"],
         margin=_MARGIN,
-        notes=_notes(drawing, flows, links),
+        notes=_notes(drawing, flows, links, unsized),
     )
     figure = go.Figure(layout=layout)
     figure.update_xaxes(visible=False, range=[left, left + width], constrain="domain")
     figure.update_yaxes(visible=False, range=[bottom, bottom + height], scaleanchor="x")
-    figure.add_traces(_wire_traces(drawing.wires, flows, is_plain=links is None))
+    figure.add_traces(_wire_traces(drawing.wires, flows, unsized, is_plain=links is None))
     figure.add_traces([trace for flow in flows for trace in _flow_traces(flow)])
-    figure.add_traces([_arrows(flows), _hovers(machine, drawing, flows, is_plain=links is None)])
+    said = "" if links is None else "<br>traffic unknown" if unsized else "<br>not used"
+    figure.add_traces([_arrows(flows), _hovers(machine, drawing, flows, said)])
     if flows:
         figure.add_trace(_bar())
     _draw_boxes(figure, dict.fromkeys(drawing.boxes.values()))
@@ -205,7 +212,7 @@ def _frame(drawing: Drawing, least: int) -> tuple[float, int, float, int]:
 
 
 def _wire_traces(
-    wires: Sequence[Wire], flows: Sequence[_Flow], *, is_plain: bool
+    wires: Sequence[Wire], flows: Sequence[_Flow], unsized: int, *, is_plain: bool
 ) -> list[go.Scatter]:
     """Return the wires that were not used both ways, one trace per type and width."""
     import plotly.graph_objects as go
@@ -219,6 +226,7 @@ def _wire_traces(
     for rank, ((label, width), group) in enumerate(groups):
         _, colour, dash = _TYPES[group[0].links[0].type]
         line = {"color": colour if is_plain else _UNUSED, "width": width, "dash": dash}
+        line |= {"color": MUTED, "dash": "dot"} if unsized else {}
         x, y = _joined([wire.points for wire in group if used[id(wire)] < _BOTH_WAYS])
         look = {"mode": "lines", "line": line, "hoverinfo": "skip", "legendrank": rank}
         traces.append(go.Scatter(x=x, y=y, name=figure_text(label), showlegend=True, **look))
@@ -293,16 +301,14 @@ def _arrows(flows: Sequence[_Flow]) -> go.Scatter:
     )  # fmt: skip
 
 
-def _hovers(
-    machine: Machine, drawing: Drawing, flows: Sequence[_Flow], *, is_plain: bool
-) -> go.Scatter:
+def _hovers(machine: Machine, drawing: Drawing, flows: Sequence[_Flow], said: str) -> go.Scatter:
     """Return invisible marks that say what lines and boxes are."""
     import plotly.graph_objects as go
 
     busy = {id(flow.wire) for flow in flows}
     spots = [(*_at(flow.points, 0.5)[:2], _flow_text(flow)) for flow in flows]
     spots += [
-        (*_at(wire.points, 0.5)[:2], _wire_text(wire, is_plain=is_plain))
+        (*_at(wire.points, 0.5)[:2], _wire_text(wire) + said)
         for wire in drawing.wires
         if id(wire) not in busy
     ]
@@ -352,9 +358,9 @@ def _unit(value: float | None, form: Callable[[float], str], unit: str) -> str:
     )
 
 
-def _wire_text(wire: Wire, *, is_plain: bool) -> str:
+def _wire_text(wire: Wire) -> str:
     names = "<br>".join(_safe(link.name) for link in wire.links)
-    return f"<b>{names}</b><br>{figure_text(_label(wire))}{'' if is_plain else '<br>not used'}"
+    return f"<b>{names}</b><br>{figure_text(_label(wire))}"
 
 
 def _box_text(machine: Machine, box: Box) -> str:
@@ -433,13 +439,16 @@ def _label_flows(figure: go.Figure, flows: Sequence[_Flow]) -> None:
         )  # fmt: skip
 
 
-def _notes(drawing: Drawing, flows: Sequence[_Flow], links: pl.DataFrame | None) -> list[str]:
+def _notes(
+    drawing: Drawing, flows: Sequence[_Flow], links: pl.DataFrame | None, unsized: int
+) -> list[str]:
     """Return the lines at the foot: what the marks mean, and what is not in the drawing."""
     ends = {end for wire in drawing.wires for end in _directions(wire)}
     rows = [] if links is None else links.select("src", "dst", "link").rows()
     lost = sorted({str(name) for src, dst, name in rows if (src, dst) not in ends})
     notes = {
-        "no transfers": links is not None and not flows,
+        "no transfers": links is not None and not (flows or unsized),
+        f"dotted: unknown, as {unsized:,} collectives are of unknown size": unsized,
         "broken lines: modelled, not measured": any(flow.is_modelled for flow in flows),
         "black: used, how much of the peak is unknown": any(flow.share is None for flow in flows),
         f"not in the drawing: {_listed(drawing.missing)}": drawing.missing,

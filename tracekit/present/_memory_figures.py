@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tracekit.present._charts import SYMBOLS, series, series_figure
 from tracekit.present._configurations import (
     MOST_ROWS,
     Rows,
@@ -23,14 +24,11 @@ from tracekit.present._figures import (
     figure_layout,
     figure_text,
     legend_above,
-    legend_lines,
     text_width,
     unit_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import plotly.graph_objects as go
     import polars as pl
 
@@ -248,10 +246,12 @@ def memory_fit_figure(
     ends = [line.fit["high_bytes"] for line in shown if _ends_inside(line)]
     heights.append(min(max(ends, default=0), 2 * max(heights)))
     unit = unit_of(max(heights), BYTE_UNITS)
-    figure = _fit_plot(
+    figure = series_figure(
         [line.name for line in shown],
         title=title,
         subtitle=subtitle,
+        height=500,
+        sides=(76, 112),
         notes=[
             *(["no line could be fitted"] if not any(line.at(0) for line in shown) else []),
             *(["whisker: 95 % prediction interval"] if ends else []),
@@ -294,62 +294,36 @@ def _ends_inside(line: _Line) -> bool:
     return known and batch is not None and batch <= line.last and line.fit["high_bytes"] is not None
 
 
-def _fit_plot(
-    names: Sequence[str], *, title: str, subtitle: str, notes: Sequence[str]
-) -> go.Figure:
-    import plotly.graph_objects as go
-
-    rows = legend_lines(names, _WIDTH - _SIDES["l"] - _SIDES["r"])
-    margin = {**_SIDES, "t": 96 + 20 * rows}
-    layout = figure_layout(
-        title, subtitle, width=_WIDTH, height=500 + 20 * rows, margin=margin, notes=notes
-    )
-    return go.Figure(layout={**layout, "showlegend": True, "legend": legend_above(layout)})
-
-
 def _line_traces(line: _Line, place: int, unit: tuple[int, str]) -> list[go.Scatter]:
     """Return what was measured, the line through it, and its interval as a whisker."""
-    import plotly.graph_objects as go
-
-    colour, name = SERIES_COLOURS[place % len(SERIES_COLOURS)], figure_text(line.name)
-    quiet: dict[str, Any] = {"legendgroup": str(place), "showlegend": False, "hoverinfo": "skip"}
+    colour, group = SERIES_COLOURS[place % len(SERIES_COLOURS)], str(place)
+    points = line.points.select("batch", "training_bytes")
     traces = [
-        go.Scatter(
-            x=line.points["batch"].to_list(),
-            y=(line.points["training_bytes"] / unit[0]).to_list(),
-            mode="markers",
-            name=name,
-            legendgroup=str(place),
-            marker={"symbol": _MARKERS[place % len(_MARKERS)], "color": colour, "size": 9},
-            hoverinfo="text",
-            hovertext=[
-                f"<b>{name}</b><br>batch {batch:,}<br>{_amount(value, unit)} {unit[1]}"
-                for batch, value in line.points.select("batch", "training_bytes").iter_rows()
-            ],
+        series(
+            points["batch"], points["training_bytes"] / unit[0], colour=colour, mode="markers",
+            marker={"symbol": SYMBOLS[place % len(SYMBOLS)], "size": 9}, name=line.name,
+            group=group, is_named=True,
+            hover=[f"batch {batch:,}<br>{_amount(value, unit)} {unit[1]}"
+                   for batch, value in points.iter_rows()],
         )
-    ]
+    ]  # fmt: skip
     for begin, end, dash in ((0, line.measured, "solid"), (line.measured, line.last, "dash")):
         ends = [line.at(begin), line.at(end)]
         if None not in ends and begin < end:
             heights = [height / unit[0] for height in ends if height is not None]
-            look = {"color": colour, "width": 2, "dash": dash}
-            traces.append(go.Scatter(x=[begin, end], y=heights, mode="lines", line=look, **quiet))
+            look = {"dash": dash}
+            traces.append(series([begin, end], heights, colour=colour, line=look, group=group))
     if _ends_inside(line):
-        traces.append(_whisker(line.fit, colour, unit, quiet))
+        fit, mark = line.fit, {"color": colour, "width": 1.5}
+        traces.append(
+            series(
+                [fit["largest_batch"]] * 2,
+                [fit[end] / unit[0] for end in ("low_bytes", "high_bytes")],
+                colour=colour, mode="lines+markers", line={"width": 1.5}, group=group,
+                marker={"symbol": "line-ew", "size": 10, "line": mark},
+            )
+        )  # fmt: skip
     return traces
-
-
-def _whisker(
-    fit: dict[str, Any], colour: str, unit: tuple[int, str], quiet: dict[str, Any]
-) -> go.Scatter:
-    import plotly.graph_objects as go
-
-    ends = [fit["low_bytes"] / unit[0], fit["high_bytes"] / unit[0]]
-    return go.Scatter(
-        x=[fit["largest_batch"]] * 2, y=ends, mode="lines+markers",
-        line={"color": colour, "width": 1.5},
-        marker={"symbol": "line-ew", "size": 10, "line": {"color": colour, "width": 1.5}}, **quiet,
-    )  # fmt: skip
 
 
 def _draw_limits(figure: go.Figure, limits: dict[str, int], unit: tuple[int, str]) -> None:

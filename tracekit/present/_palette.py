@@ -1,7 +1,7 @@
 """One colour per stage and kind, told apart by people with any colour vision.
 
-The stages take the Okabe-Ito colours; kinds, of which there are more, continue with Paul Tol's.
-Tables, notebooks and figures all take their colours from here.
+The stages take the Okabe-Ito colours, which mean stages alone; all else takes Paul Tol's. Tables,
+notebooks and figures all take their colours from here.
 """
 
 from __future__ import annotations
@@ -17,51 +17,50 @@ STAGE_COLOURS = {
 """Colour of each stage."""
 
 KIND_COLOURS = {
-    "compute": "#0072B2",
-    "collective": "#009E73",
-    "p2p": "#CC79A7",
-    "staged": "#D55E00",
-    "h2d": "#E69F00",
-    "d2h": "#F0E442",
-    "d2d": "#56B4E9",
-    "h2h": "#882255",
+    "compute": "#88CCEE",
+    "collective": "#44AA99",
+    "p2p": "#AA4499",
+    "staged": "#882255",
+    "h2d": "#DDAA33",
+    "d2h": "#CC6677",
+    "d2d": "#332288",
+    "h2h": "#999933",
     "memset": "#DDCC77",
-    "graph": "#332288",
-    "unknown": "#999999",
+    "graph": "#117733",
+    "unknown": "#BBBBBB",
 }
 """Colour of each kind."""
 
 CAUSE_COLOURS = {
-    "input": "#E69F00",
+    "input": "#DDAA33",
     "between_steps": "#DDCC77",
-    "late_launch": "#0072B2",
-    "allocation": "#332288",
-    "loading": "#56B4E9",
-    "compiling": "#88CCEE",
-    "off_cpu": "#AA4499",
-    "waiting_call": "#D55E00",
+    "late_launch": "#332288",
+    "allocation": "#AA4499",
+    "loading": "#88CCEE",
+    "compiling": "#6699CC",
+    "off_cpu": "#CC6677",
+    "waiting_call": "#882255",
     "launch": "#44AA99",
-    "behind_weight_update": "#009E73",
-    "behind_collective": "#117733",
-    "behind_stage": "#CC79A7",
-    "profiler": "#882255",
-    "unexplained": "#999999",
+    "behind_weight_update": "#117733",
+    "behind_collective": "#225555",
+    "behind_stage": "#999933",
+    "profiler": "#663333",
+    "unexplained": "#BBBBBB",
 }
 """Colour of each cause of idle time."""
 
 PATH_COLOURS = {
     **{f"gpu, {stage}": colour for stage, colour in STAGE_COLOURS.items()},
-    "gpu, ME": "#882255",
     "gpu": "#56B4E9",
-    "comm": "#CC79A7",
+    "comm": "#AA4499",
     "host": "#88CCEE",
-    "input": "#DDCC77",
+    "input": "#DDAA33",
     "latency": "#44AA99",
     "unexplained": "#CCCCCC",
 }
 """Colour of each part of a critical path: what a GPU does by its stage, else its cause."""
 
-ANSWER_COLOURS = {"yes": "#009E73", "partly": "#E69F00", "no": "#D55E00"}
+ANSWER_COLOURS = {"yes": "#117733", "partly": "#DDAA33", "no": "#CC6677"}
 """Colour of an answer to whether something is available."""
 
 ACCENT = "#56B4E9"
@@ -73,8 +72,10 @@ IDLE_COLOUR = "#CCCCCC"
 SIXTEEN = {
     "#0072B2": "blue", "#D55E00": "red", "#009E73": "green", "#E69F00": "yellow",
     "#CC79A7": "magenta", "#999999": "white", "#56B4E9": "cyan", "#CCCCCC": "bright_black",
-    "#F0E442": "bright_yellow", "#882255": "bright_magenta", "#DDCC77": "bright_white",
-    "#332288": "bright_blue", "#44AA99": "bright_cyan", "#117733": "bright_green",
+    "#88CCEE": "cyan", "#44AA99": "bright_cyan", "#AA4499": "bright_magenta",
+    "#882255": "magenta", "#DDAA33": "bright_yellow", "#CC6677": "bright_red",
+    "#332288": "bright_blue", "#999933": "yellow", "#DDCC77": "bright_white",
+    "#117733": "bright_green", "#BBBBBB": "white",
 }  # fmt: skip
 """Each colour's place among the sixteen of a terminal without more, where the nearest ones of some
 would be the same."""

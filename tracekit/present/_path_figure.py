@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tracekit.present._charts import MOST_UPRIGHT, Part, bars_figure, parts_by
+from tracekit.present._configurations import not_shown
 from tracekit.present._figures import (
-    INK,
     MINUS,
-    PLAIN_AXIS,
     TIME_UNITS,
+    decimals_of,
     empty_figure,
-    figure_layout,
-    figure_text,
-    legend_above,
-    legend_lines,
     unit_of,
 )
-from tracekit.present._palette import ACCENT, IDLE_COLOUR, PATH_COLOURS, STAGE_COLOURS
-from tracekit.present._text import shorten
+from tracekit.present._palette import ACCENT, IDLE_COLOUR, PATH_COLOURS
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -27,7 +23,7 @@ _WIDTH = 960
 _SIDES = 72
 _MOST_STEPS = 60
 _LABEL, _LETTER, _LEAST_MARGIN = 44, 6.6, 110
-_AS_RECORDED = {"measured": IDLE_COLOUR, "unchanged, replayed": STAGE_COLOURS["OTHER"]}
+_AS_RECORDED = {"measured": IDLE_COLOUR, "unchanged, replayed": "#BBBBBB"}
 
 
 def path_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
@@ -41,59 +37,18 @@ def path_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
     title, subtitle
         Plain texts; see `figure_layout`.
     """
-    import plotly.graph_objects as go
     import polars as pl
 
     if not table.height:
         return empty_figure(title, subtitle, "no steps")
-    steps = table["iteration"].unique(maintain_order=True)
-    names = ["run" if step is None else str(step) for step in steps.head(_MOST_STEPS)]
     named = table.with_columns(step=pl.col("iteration").cast(pl.String).fill_null("run"))
-    shown = named.filter(pl.col("step").is_in(names))
-    parts = [part for part in PATH_COLOURS if part in set(shown["part"])]
-    layout = _path_layout(title, subtitle, parts, hidden=steps.len() - len(names))
-    figure = go.Figure(layout=layout)
-    unit = _add_parts(figure, shown, parts)
-    figure.update_xaxes(
-        title_text="step", type="category", categoryorder="array", categoryarray=names
-    )
-    figure.update_yaxes(title_text=f"critical path ({unit})")
-    return figure
-
-
-def _path_layout(title: str, subtitle: str, parts: list[str], *, hidden: int) -> dict[str, Any]:
-    lines = legend_lines(parts, _WIDTH - 2 * _SIDES)
-    layout = figure_layout(
-        title,
-        subtitle,
-        width=_WIDTH,
-        height=440 + 20 * lines,
-        margin={"l": _SIDES, "r": _SIDES, "t": 92 + 20 * lines, "b": 64},
-        notes=[f"{hidden} more steps are not shown"] if hidden > 0 else [],
-    )
-    return {**layout, "barmode": "stack", "bargap": 0.12, "legend": legend_above(layout)}
-
-
-def _add_parts(figure: go.Figure, table: pl.DataFrame, parts: list[str]) -> str:
-    """Draw the parts of each step; return the unit that they are drawn in."""
-    import plotly.graph_objects as go
-    import polars as pl
-
-    longest = table.group_by("step").agg(pl.col("path_ns").sum())["path_ns"]
-    divisor, unit = unit_of(max(longest), TIME_UNITS)
-    for part in parts:
-        own, name = table.filter(part=part), figure_text(part)
-        figure.add_trace(
-            go.Bar(
-                x=own["step"].to_list(),
-                y=(own["path_ns"] / divisor).to_list(),
-                name=name,
-                showlegend=True,
-                marker={"color": PATH_COLOURS[part], "line": {"color": "white", "width": 0.5}},
-                hovertemplate=f"<b>{name}</b><br>step %{{x}}: %{{y:,.3f}} {unit}<extra></extra>",
-            )
-        )
-    return unit
+    steps = named["step"].unique(maintain_order=True)
+    shown = steps.head(MOST_UPRIGHT).to_list()
+    return bars_figure(
+        shown, parts_by(named, "step", shown, "part", "path_ns", PATH_COLOURS),
+        axis="critical path", title=title, subtitle=subtitle, upright="step",
+        notes=not_shown(steps.len() - len(shown), "steps"),
+    )  # fmt: skip
 
 
 def whatif_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
@@ -109,49 +64,24 @@ def whatif_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figur
     title, subtitle
         Plain texts; see `figure_layout`.
     """
-    import plotly.graph_objects as go
+    import polars as pl
 
-    labels = [figure_text(shorten(change, _LABEL)) for change in table["change"]]
-    left = max(_LEAST_MARGIN, round(_LETTER * max(map(len, labels))) + 24)
-    layout = figure_layout(
-        title,
-        subtitle,
-        width=_WIDTH,
-        height=150 + 34 * table.height,
-        margin={"l": left, "r": _SIDES, "t": 92, "b": 60},
-    )
-    shown = table["step_ns"].fill_null(table["high_ns"])
-    divisor, unit = unit_of(max(shown), TIME_UNITS)
-    more, less = table["high_ns"] - shown, shown - table["low_ns"]
-    figure = go.Figure(layout={**layout, "bargap": 0.25})
-    figure.add_trace(
-        go.Bar(
-            x=(shown / divisor).to_list(),
-            y=labels,
-            orientation="h",
-            text=[_saved(*row) for row in table.select("change", "saved_share").rows()],
-            textposition="inside",
-            insidetextanchor="start",
-            marker={"color": [_AS_RECORDED.get(each, ACCENT) for each in table["change"]]},
-            error_x={
-                "array": (more.fill_null(0) / divisor).to_list(),
-                "arrayminus": (less.fill_null(0) / divisor).to_list(),
-                "symmetric": False,
-                "color": INK,
-                "thickness": 1.2,
-                "width": 4,
-            },
-            hovertemplate=f"<b>%{{y}}</b><br>%{{x:,.3f}} {unit}<extra></extra>",
-            showlegend=False,
-        )
-    )
-    figure.update_yaxes(**_names(labels))
-    figure.update_xaxes(title_text=f"step ({unit})", rangemode="tozero")
-    return figure
-
-
-def _names(labels: list[str]) -> dict[str, Any]:
-    return {**PLAIN_AXIS, "categoryorder": "array", "categoryarray": labels[::-1]}
+    step = pl.coalesce("step_ns", "high_ns")
+    ends = pl.coalesce("low_ns", step), pl.coalesce("high_ns", step)
+    shown = table.select(change="change", step=step, low=ends[0], high=ends[1], saved="saved_share")
+    changes, lengths = shown["change"].to_list(), shown["step"].to_list()
+    colours = [_AS_RECORDED.get(change, ACCENT) for change in changes]
+    divisor, unit = unit_of(max(lengths), TIME_UNITS)
+    decimals = decimals_of(max(lengths) / divisor)
+    return bars_figure(
+        changes, [Part("", colours, lengths, hover=changes)], axis="step", title=title,
+        subtitle=subtitle, unit=(divisor, unit),
+        whiskers=list(shown.select("low", "high").iter_rows()),
+        ends=[
+            ", ".join(filter(None, [f"{length / divisor:,.{decimals}f}", _saved(change, saved)]))
+            for change, length, saved in zip(changes, lengths, shown["saved"], strict=True)
+        ],
+    )  # fmt: skip
 
 
 def _saved(change: str, share: float | None) -> str:

@@ -6,6 +6,7 @@ from math import log10
 from typing import TYPE_CHECKING, Any
 
 from tracekit.errors import UsageError
+from tracekit.present._charts import SYMBOLS, series
 from tracekit.present._configurations import (
     NO_RUNS,
     bars_note,
@@ -17,7 +18,7 @@ from tracekit.present._configurations import (
     pooled_note,
     with_ends,
 )
-from tracekit.present._figures import INK, MUTED, SERIES_COLOURS, empty_figure, figure_text
+from tracekit.present._figures import INK, MUTED, SERIES_COLOURS, empty_figure
 from tracekit.present._panels import cell, known_rows, paneled
 from tracekit.present._waterfall import step_unit
 
@@ -44,7 +45,7 @@ _SCALING = {
 _MEASURED = ("time_ns", "images_per_s")
 """Values that have no ideal in common: each curve has its own, from its first point on."""
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-_MARKERS = ("circle", "square", "diamond", "triangle-up", "cross", "x")
+_IDEAL = {"dash": "5px,4px", "width": 1}
 
 
 def scaling_figure(
@@ -158,21 +159,14 @@ def _far_axis() -> dict[str, Any]:
 
 def _own_ideals(own: pl.DataFrame, value: str) -> list[go.Scatter]:
     """Return what would be ideal, from the first point of each curve on."""
-    import plotly.graph_objects as go
-
     ideals = []
     for _, rows in own.sort("gpus").group_by("method", "batch", maintain_order=True):
         first = rows.row(0, named=True)
         grows = [gpus / first["gpus"] for gpus in rows["gpus"]]
         is_weak = first.get("mode") == "weak"
         factors = [1 if is_weak else 1 / n for n in grows] if value == "time_ns" else grows
-        ideals.append(
-            go.Scatter(
-                x=rows["gpus"].to_list(), y=[first[value] * factor for factor in factors],
-                mode="lines", line={"color": INK, "dash": "5px,4px", "width": 1},
-                hoverinfo="skip", showlegend=False,
-            )
-        )  # fmt: skip
+        heights = [first[value] * factor for factor in factors]
+        ideals.append(series(rows["gpus"], heights, colour=INK, line=_IDEAL))
     return ideals
 
 
@@ -186,20 +180,18 @@ def _methods(known: pl.DataFrame) -> dict[Any, str]:
 def _batches(known: pl.DataFrame) -> dict[Any, dict[str, Any]]:
     """Return dash and marker of each batch size."""
     return {
-        batch: {"dash": _DASHES[place % len(_DASHES)], "symbol": _MARKERS[place % len(_MARKERS)]}
+        batch: {"dash": _DASHES[place % len(_DASHES)], "symbol": SYMBOLS[place % len(SYMBOLS)]}
         for place, batch in enumerate(distinct(known, "batch"))
     }
 
 
 def _curve_keys(known: pl.DataFrame) -> list[go.Scatter]:
     """Return the entries of the legend: methods by colour, batch sizes by dash, and the ideal."""
-    import plotly.graph_objects as go
 
     def entry(name: str, colour: str, dash: str, symbol: str | None) -> go.Scatter:
-        return go.Scatter(
-            x=[None], y=[None], mode="lines+markers" if symbol else "lines",
-            name=figure_text(name), line={"color": colour, "dash": dash, "width": 2},
-            marker={"symbol": symbol, "size": 7, "color": colour},
+        return series(
+            [None], [None], colour=colour, name=name, mode="lines+markers" if symbol else "lines",
+            line={"dash": dash}, marker={"symbol": symbol}, is_named=True,
         )  # fmt: skip
 
     batches = _batches(known)
@@ -224,30 +216,25 @@ def _curves(
     ends: tuple[str, str] | None = None,
 ) -> list[go.Scatter]:
     """Return the curves of one network."""
-    import plotly.graph_objects as go
-
     colours, looks = _methods(known), _batches(known)
     curves = []
     for (method, batch), rows in own.sort("gpus").group_by("method", "batch", maintain_order=True):
         look, name = looks[batch], f"{described('method', method)}, {described('batch', batch)}"
+        each = rows[value] * (100 if value == "efficiency" else 1)
         curves.append(
-            go.Scatter(
-                x=rows["gpus"].to_list(),
-                y=(rows[value] * (100 if value == "efficiency" else 1)).to_list(),
+            series(
+                rows["gpus"], each, colour=colours[method], name=name, line={"dash": look["dash"]},
+                marker={"symbol": look["symbol"]},
                 error_y=error_bars(rows, value, *ends) if ends else _spread(rows, value),
                 # Runs that are not pooled are several points over one number of GPUs.
                 mode="lines+markers" if rows["gpus"].is_unique().all() else "markers",
-                line={"color": colours[method], "dash": look["dash"], "width": 2},
-                marker={"symbol": look["symbol"], "size": 7, "color": colours[method]},
-                hoverinfo="text",
-                hovertext=[
-                    f"<b>{figure_text(name)}</b><br>{described('gpus', gpus)}<br>"
-                    + (f"{100 * number:.1f} %" if value == "efficiency" else f"{number:,.2f}")
-                    for gpus, number in rows.select("gpus", value).iter_rows()
+                hover=[
+                    f"{described('gpus', gpus)}<br>"
+                    + (f"{number:.1f} %" if value == "efficiency" else f"{number:,.2f}")
+                    for gpus, number in zip(rows["gpus"], each, strict=True)
                 ],
-                showlegend=False,
             )
-        )
+        )  # fmt: skip
     return curves
 
 
@@ -264,16 +251,8 @@ def _spread(rows: pl.DataFrame, value: str) -> Any:
 
 def _ideal(axis: Sequence[float], value: str) -> go.Scatter:
     """Return what would be ideal from one end of the axis across to the other."""
-    import plotly.graph_objects as go
-
-    return go.Scatter(
-        x=list(axis),
-        y=[100, 100] if value == "efficiency" else list(axis),
-        mode="lines",
-        line={"color": INK, "dash": "5px,4px", "width": 1},
-        hoverinfo="skip",
-        showlegend=False,
-    )
+    heights = [100, 100] if value == "efficiency" else axis
+    return series(axis, heights, colour=INK, line=_IDEAL)
 
 
 def _scaling_axes(figure: go.Figure, known: pl.DataFrame, value: str, panels: int) -> None:

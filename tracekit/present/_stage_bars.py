@@ -4,27 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tracekit.present._configurations import (
-    MOST_ROWS,
-    NO_RUNS,
-    Rows,
-    common_note,
-    not_shown,
-    rows_of,
-    show_rows,
-)
-from tracekit.present._figures import (
-    decimals_of,
-    empty_figure,
-    figure_layout,
-    figure_text,
-    legend_above,
-    text_width,
-)
+from tracekit.present._charts import MOST_BARS, bars_figure, parts_by
+from tracekit.present._configurations import NO_RUNS, common_note, not_shown, rows_of
+from tracekit.present._figures import decimals_of, empty_figure
 from tracekit.present._waterfall import stage_colour, stage_order, step_unit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     import plotly.graph_objects as go
     import polars as pl
@@ -54,35 +40,37 @@ def stage_bars_figure(
     per
         What the time is spent in, such as ``epoch``.
     """
-    import plotly.graph_objects as go
+    import polars as pl
 
     runs, times = _stage_times(study)
     if not runs.height:
         return empty_figure(title, subtitle, NO_RUNS)
-    shown = runs.head(MOST_ROWS)
-    rows = rows_of(shown, ("network",), ("batch", "gpus", "method", "run"))
-    stages = stage_order(times["stage"].to_list())
-    left = text_width(row.label for row in rows.rows) + 28
-    layout = figure_layout(
-        title,
-        subtitle,
-        height=max(round(26 * (rows.end + 0.5)), 52) + 172,
-        margin={
-            "l": max(left, 72),
-            "r": 104 + 124 * (runs.height > 0 and bool(times["low_ns"].count())),
-            "t": 112,
-            "b": 60,
-        },
+    shown = runs.head(MOST_BARS)
+    time = pl.col("exposed_ns")
+    sums = (
+        times.group_by("row")
+        .agg(time.sum(), pl.col("runs", "low_ns", "high_ns").first(), unknown=time.is_null().any())
+        .sort("row")
+    )
+    lengths = sums["exposed_ns"].to_list()
+    divisor, unit = step_unit(max(lengths))
+    decimals = min(decimals_of(min(lengths) / divisor), 2)
+    colours = {stage: stage_colour(stage) for stage in stage_order(times["stage"].to_list())}
+    return bars_figure(
+        rows_of(shown, ("network",), ("batch", "gpus", "method", "run")),
+        parts_by(times, "row", range(shown.height), "stage", "exposed_ns", colours),
+        axis=f"exposed time per {per}", title=title, subtitle=subtitle, unit=(divisor, unit),
+        ends=[
+            f"{'≥ ' if row['unknown'] else ''}{row['exposed_ns'] / divisor:,.{decimals}f}"
+            + _spread(row, divisor, decimals)
+            for row in sums.iter_rows(named=True)
+        ],
         notes=[
             *common_note(runs, _STUDY),
             *(["≥ the time of some stages is unknown"] if times["exposed_ns"].has_nulls() else []),
             *not_shown(runs.height - shown.height, "configurations"),
         ],
-    )
-    figure = go.Figure(layout={**layout, "barmode": "stack", "legend": legend_above(layout)})
-    _add_stages(figure, times, stages, rows, per)
-    show_rows(figure, rows)
-    return figure
+    )  # fmt: skip
 
 
 def _stage_times(study: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -98,7 +86,7 @@ def _stage_times(study: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         for name in ("runs", "low_ns", "high_ns")
     ]
     times = study.with_columns(pl.lit(0).alias("bar"), *pooled).join(
-        runs.with_row_index("row").head(MOST_ROWS), on=runs.columns, nulls_equal=True
+        runs.with_row_index("row").head(MOST_BARS), on=runs.columns, nulls_equal=True
     )
     return runs, times.select(
         "row",
@@ -107,62 +95,6 @@ def _stage_times(study: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         "high_ns",
         pl.col("stage").cast(pl.String).fill_null("?"),
         pl.col("exposed_ns").cast(pl.Float64).fill_nan(None),
-    )
-
-
-def _add_stages(
-    figure: go.Figure, times: pl.DataFrame, stages: Sequence[str], rows: Rows, per: str
-) -> None:
-    """Add one trace per stage, the sums at the ends of the bars, and the axis across."""
-    import plotly.graph_objects as go
-    import polars as pl
-
-    time = pl.col("exposed_ns")
-    sums = (
-        times.group_by("row")
-        .agg(time.sum(), pl.col("runs", "low_ns", "high_ns").first(), unknown=time.is_null().any())
-        .sort("row")
-    )
-    divisor, unit = step_unit(max(sums["exposed_ns"].to_list()))
-    for stage in stages:
-        own = times.filter(time.is_not_null(), stage=stage)
-        figure.add_trace(
-            go.Bar(
-                x=(own["exposed_ns"] / divisor).to_list(),
-                y=[rows.rows[row].place for row in own["row"]],
-                width=0.7,
-                orientation="h",
-                name=figure_text(stage),
-                showlegend=True,
-                marker={"color": stage_colour(stage), "line": {"color": "white", "width": 0.5}},
-                hoverinfo="text",
-                hovertext=[
-                    f"<b>{figure_text(stage)}</b><br>{length / divisor:,.3f} {unit}"
-                    for length in own["exposed_ns"]
-                ],
-            )
-        )
-    ends = (sums["exposed_ns"] / divisor).to_list()
-    decimals = min(decimals_of(min(ends)), 2)
-    figure.add_trace(
-        go.Scatter(
-            x=ends,
-            y=[rows.rows[row].place for row in sums["row"]],
-            text=[
-                f" {'≥ ' if row['unknown'] else ''}{end:,.{decimals}f}"
-                + _spread(row, divisor, decimals)
-                for end, row in zip(ends, sums.iter_rows(named=True), strict=True)
-            ],
-            mode="text",
-            textposition="middle right",
-            textfont_size=12,
-            cliponaxis=False,
-            hoverinfo="skip",
-            showlegend=False,
-        )
-    )
-    figure.update_xaxes(
-        title_text=f"exposed time per {figure_text(per)} ({unit})", range=[0, max(ends) or 1]
     )
 
 

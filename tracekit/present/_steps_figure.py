@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from tracekit.present._charts import series, series_figure
 from tracekit.present._figures import (
     INK,
     SERIES_COLOURS,
     empty_figure,
-    figure_layout,
-    figure_text,
-    legend_above,
-    legend_lines,
 )
 from tracekit.present._text import printable, shorten
 from tracekit.present._waterfall import step_unit
@@ -59,17 +56,12 @@ def steps_figure(steps: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure
     parts = steps.partition_by("side", "run", maintain_order=True)
     divisor, unit = step_unit(max(steps["step_ns"]))
     runs = _runs(parts[:_MOST_RUNS])
-    lines = legend_lines([run.name for run in runs if run.is_named], _WIDTH - sum(_SIDES.values()))
-    layout = figure_layout(
-        title,
-        subtitle,
-        width=_WIDTH,
-        height=620 + 20 * lines,
-        margin={**_SIDES, "t": 92 + 20 * lines, "b": 56},
-        notes=_notes(steps, len(parts) - len(runs)),
-    )
+    drawn = series_figure(
+        [run.name for run in runs if run.is_named], title=title, subtitle=subtitle, height=620,
+        notes=_notes(steps, len(parts) - len(runs)), sides=(80, 32), below=56,
+    )  # fmt: skip
     figure = make_subplots(rows=2, cols=1, row_heights=[0.5, 0.5], vertical_spacing=0.14)
-    figure.update_layout({**layout, "legend": legend_above(layout)})
+    figure.update_layout(drawn.layout)
     for run in runs:
         values = [value / divisor for value in run.steps["step_ns"]]
         figure.add_trace(_over_time(run, values, unit), row=1, col=1)
@@ -102,49 +94,28 @@ def _runs(parts: Sequence[pl.DataFrame]) -> list[_Run]:
 
 
 def _over_time(run: _Run, values: Sequence[float], unit: str) -> go.Scatter:
-    import plotly.graph_objects as go
-
-    symbols = ["circle-open" if far else "circle" for far in run.steps["is_outlier"]]
-    return go.Scatter(
-        x=run.steps["iteration"].to_list(),
-        y=values,
-        mode="lines+markers",
-        name=figure_text(run.name),
-        legendgroup=run.group,
-        showlegend=run.is_named,
-        line={"color": run.colour, "width": 1},
+    far, numbers = run.steps["is_outlier"].to_list(), run.steps["iteration"].to_list()
+    return series(
+        numbers, values, colour=run.colour, name=run.name, group=run.group, is_named=run.is_named,
+        mode="lines+markers", line={"width": 1},
         marker={
-            "color": run.colour,
-            "symbol": symbols,
-            "size": [10 if far else 5 for far in run.steps["is_outlier"]],
-            "line": {"color": INK, "width": 1.5 if any(run.steps["is_outlier"]) else 0},
+            "symbol": ["circle-open" if each else "circle" for each in far],
+            "size": [10 if each else 5 for each in far],
+            "line": {"color": INK, "width": 1.5 if any(far) else 0},
         },
-        hoverinfo="text",
-        hovertext=[
-            f"<b>{figure_text(run.steps['run'][0])}</b><br>step {number}: {value:,.3f} {unit}"
-            for number, value in zip(run.steps["iteration"], values, strict=True)
-        ],
-    )
+        hover=[f"step {n}: {value:,.3f} {unit}" for n, value in zip(numbers, values, strict=True)],
+    )  # fmt: skip
 
 
 def _distribution(run: _Run, values: Sequence[float], unit: str) -> go.Scatter:
-    import plotly.graph_objects as go
-
     ordered = sorted(values)
-    shares = [100 * place / len(ordered) for place in range(len(ordered) + 1)]
-    return go.Scatter(
-        x=[ordered[0], *ordered],
-        y=shares,
-        mode="lines",
-        line={"color": run.colour, "width": 2, "shape": "hv"},
-        legendgroup=run.group,
-        showlegend=False,
-        hoverinfo="text",
-        hovertext=[
-            f"<b>{figure_text(run.steps['run'][0])}</b><br>{share:.0f} % up to {value:,.3f} {unit}"
-            for value, share in zip([ordered[0], *ordered], shares, strict=True)
-        ],
-    )
+    ends = [ordered[0], *ordered]
+    shares = [100 * place / len(ordered) for place in range(len(ends))]
+    return series(
+        ends, shares, colour=run.colour, name=run.name, group=run.group, line={"shape": "hv"},
+        hover=[f"{share:.0f} % up to {value:,.3f} {unit}"
+               for value, share in zip(ends, shares, strict=True)],
+    )  # fmt: skip
 
 
 def _notes(steps: pl.DataFrame, hidden: int) -> list[str]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tracekit.present._charts import MOST_BARS, Part, bars_figure
 from tracekit.present._configurations import not_shown
 from tracekit.present._figures import (
     TIME_UNITS,
     empty_figure,
     figure_layout,
-    figure_text,
     legend_above,
     legend_lines,
     named_places,
@@ -17,7 +17,6 @@ from tracekit.present._figures import (
     unit_of,
 )
 from tracekit.present._palette import IDLE_COLOUR, STAGE_COLOURS
-from tracekit.present._text import printable, shorten_apart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,17 +25,17 @@ if TYPE_CHECKING:
     import polars as pl
 
 STALL_COLOURS = {
-    "kernels": "#0072B2",
-    "waiting for the loader": "#E69F00",
-    "copying input": "#F0E442",
-    "other copies": "#CC79A7",
-    "idle, unexplained": IDLE_COLOUR,
+    "kernels": "#88CCEE",
+    "waiting for the loader": "#DDAA33",
+    "copying input": "#DDCC77",
+    "other copies": "#AA4499",
+    "idle, other causes": IDLE_COLOUR,
 }
 """Colour of each part of a GPU's time beside the loader."""
 
 BUBBLE_COLOURS = {
-    "working": "#0072B2",
-    "bubble, a neighbour works": "#D55E00",
+    "working": "#88CCEE",
+    "bubble, a neighbour works": "#882255",
     "bubble, neither works": IDLE_COLOUR,
 }
 """Colour of each part of a stage's time."""
@@ -58,36 +57,18 @@ def parts_figure(
     table
         One row per bar, at most 40 of which are drawn: ``name``, and ns of each part.
     colours
-        Colour of each part; those that the table lacks are left out.
+        Colour of each part.
     title, subtitle
         Plain texts; see `figure_layout`.
     """
-    import plotly.graph_objects as go
-
     if table.is_empty():
         return empty_figure(title, subtitle, "nothing was measured")
-    shown, parts = table.head(_MOST_BARS), [name for name in colours if name in table.columns]
-    names = shorten_apart([printable(name) for name in shown["name"]], _WIDEST)
-    layout = _layout(names, parts, not_shown(table.height - shown.height, "bars"), title, subtitle)
-    figure = go.Figure(
-        layout={**layout, "barmode": "stack", "bargap": _GAP, "legend": legend_above(layout)}
-    )
-    divisor, unit = unit_of(shown.select(parts).sum_horizontal().max() or 0, TIME_UNITS)  # type: ignore[arg-type]
-    for part in parts:
-        figure.add_trace(
-            go.Bar(
-                x=(shown[part] / divisor).to_list(),
-                y=list(range(len(names))),
-                orientation="h",
-                name=figure_text(part),
-                showlegend=True,
-                marker={"color": colours[part], "line": {"color": "white", "width": 0.5}},
-                hovertemplate=f"<b>{figure_text(part)}</b><br>%{{x:,.3f}} {unit}<extra></extra>",
-            )
-        )
-    figure.update_yaxes(**named_places(names))
-    figure.update_xaxes(title_text=f"time ({unit})", rangemode="tozero")
-    return figure
+    shown = table.head(MOST_BARS)
+    parts = [Part(each.name, colours[each.name], each.to_list()) for each in shown.drop("name")]
+    return bars_figure(
+        shown["name"].to_list(), parts, axis="time", title=title, subtitle=subtitle,
+        notes=not_shown(table.height - shown.height, "bars"),
+    )  # fmt: skip
 
 
 def pipeline_figure(timeline: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from tracekit.present._figures import (
-    GRID,
     INK,
     MUTED,
     PLAIN_AXIS,
@@ -23,7 +22,12 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
     import polars as pl
 
-_COLOURS = {**STAGE_COLOURS, "FP+BP": STAGE_COLOURS["FP"], "idle": IDLE_COLOUR, "between": GRID}
+_COLOURS = {
+    **STAGE_COLOURS,
+    "FP+BP": STAGE_COLOURS["FP"],
+    "idle": IDLE_COLOUR,
+    "between": "#A9B4BF",
+}
 _ORDER = ("FP+BP", *STAGE_COLOURS)
 _LAST = ("idle", "between")
 _TOTAL_COLOUR = MUTED

@@ -138,6 +138,16 @@ class Tag:
 
 
 @dataclass(frozen=True)
+class Link:
+    """A ring around a point, which leads to another place of the page."""
+
+    x: float
+    y: float
+    target: str
+    title: str
+
+
+@dataclass(frozen=True)
 class Line:
     """A line, or points, as a path in a square of 1000 by 1000."""
 
@@ -223,6 +233,7 @@ class Plot:
     lines: Sequence[Line]
     tags: Sequence[Tag] = ()
     legend: Sequence[Entry] = ()
+    links: Sequence[Link] = ()
     x_ticks: Sequence[Tick] = field(init=False)
     y_ticks: Sequence[Tick] = field(init=False)
 

@@ -76,7 +76,8 @@ def communication(subject: Subject) -> Markup:
     run = subject.run
     traffic = run.traffic()
     by_link = traffic.links()
-    pieces = [_machine(traffic.placed.machine, by_link), _matrix(traffic.links("pair"))]
+    unsized = int(traffic.meta()["collectives_of_unknown_size"])
+    pieces = [_machine(traffic.placed.machine, by_link, unsized), _matrix(traffic.links("pair"))]
     pieces += _collectives(subject)
     if not by_link.is_empty():
         pieces.append(answer_table(run.links.answer(by="link"), "links", "Traffic by link"))
@@ -154,8 +155,8 @@ def _span_text(low: int, high: int) -> str:
     return size_text(low) if low == high else f"{size_text(low)} to {size_text(high)}"
 
 
-def _machine(machine: Machine, links: pl.DataFrame) -> Markup | None:
-    """Draw the machine, and mark the links that carried something."""
+def _machine(machine: Machine, links: pl.DataFrame, unsized: int) -> Markup | None:
+    """Draw the machine; mark links that carried something, and those of which it is unknown."""
     drawing = machine_layout(machine)
     if not drawing.boxes:
         return None
@@ -164,8 +165,8 @@ def _machine(machine: Machine, links: pl.DataFrame) -> Markup | None:
     wires = [
         _Wire(
             "M" + "L".join(f"{x - left + _EDGE:.1f} {top - y + _EDGE:.1f}" for x, y in wire.points),
-            _look(wire.links, used),
-            _wire_title(wire, used),
+            _look(wire.links, used, "untold" if unsized else ""),
+            _wire_title(wire, used, is_known=not unsized),
         )
         for wire in drawing.wires
     ]
@@ -186,6 +187,7 @@ def _machine(machine: Machine, links: pl.DataFrame) -> Markup | None:
         Entry("nvlink", "NVLink"),
         Entry("pcie", "PCIe and host"),
         Entry("used", "carried traffic"),
+        *([Entry("untold", "unknown: collectives of unknown size")] if unsized else []),
     ]
     return fragment(
         "drawing",
@@ -206,18 +208,23 @@ def _carried(links: pl.DataFrame) -> dict[frozenset[str], tuple[int, int]]:
     return found
 
 
-def _look(links: Sequence[Any], used: Mapping[frozenset[str], tuple[int, int]]) -> str:
+def _look(
+    links: Sequence[Any], used: Mapping[frozenset[str], tuple[int, int]], otherwise: str
+) -> str:
     if any(frozenset(link.ends) in used for link in links):
         return "used"
-    return "nvlink" if any(link.type in _FAST for link in links) else "pcie"
+    return f"{'nvlink' if any(link.type in _FAST for link in links) else 'pcie'} {otherwise}"
 
 
-def _wire_title(wire: Any, used: Mapping[frozenset[str], tuple[int, int]]) -> str:
+def _wire_title(
+    wire: Any, used: Mapping[frozenset[str], tuple[int, int]], *, is_known: bool
+) -> str:
     each = [used.get(ends, (0, 0)) for ends in {frozenset(link.ends) for link in wire.links}]
     low, high = (sum(bound) for bound in zip(*each, strict=True))
     ends = " to ".join(_name(box.nodes) for box in wire.ends)
     types = ", ".join(dict.fromkeys(link.type for link in wire.links))
-    return f"{ends}: {types}" + (f", {_span_text(low, high)} carried" if high else "")
+    carried = f", {_span_text(low, high)} carried" if high else ""
+    return f"{ends}: {types}{carried}{'' if carried or is_known else ', traffic unknown'}"
 
 
 def _name(nodes: Sequence[str]) -> str:

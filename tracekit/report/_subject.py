@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import polars as pl
 
 from tracekit.analysis import closeup
-from tracekit.present import count
+from tracekit.analysis.comparison import modes
+from tracekit.present import count, duration
 
 if TYPE_CHECKING:
     from tracekit.analysis.communication import Traffic
@@ -154,15 +155,38 @@ class Close:
         answer: Answer = self.run.idle.answer(by="cause")
         return answer
 
+    @cached_property
+    def kinds(self) -> list[pl.DataFrame]:
+        """The steps of each kind, the quickest first; all of them where they are of one."""
+        ends = [own.max() for own in modes(self.lengths["step_ns"].to_numpy())]
+        rest, kinds = self.lengths, []
+        for end in ends[:-1]:
+            kinds.append(rest.filter(pl.col("step_ns") <= end))
+            rest = rest.filter(pl.col("step_ns") > end)
+        return [*kinds, rest]
+
+    @property
+    def of_kinds(self) -> str:
+        """How many steps are of each kind, and their medians; nothing where they are of one."""
+        told = [f"{own.height:,} of {duration(_median(own))}" for own in self.kinds]
+        return f"{', '.join(told[:-1])} and {told[-1]}" if len(told) > 1 else ""
+
     @property
     def chosen(self) -> dict[str, int | None]:
         """The steps that are shown, by what they are; one without a number is the whole run."""
-        median, slowest = closeup.median_step(self.lengths), closeup.slowest_step(self.lengths)
-        if median is None:
+        if self.lengths.is_empty():
             return {"Whole run": None}
-        if median == slowest:
-            return {f"Step {median}": median}
-        return {f"Median step ({median})": median, f"Slowest step ({slowest})": slowest}
+        typical = [(closeup.median_step(own), own) for own in self.kinds]
+        named = {f"Typical of {own.height:,} steps": step for step, own in typical}
+        if len(typical) == 1:
+            named = {"Median step": typical[0][0]}
+        ordered = self.lengths.sort("step_ns", "iteration", descending=[True, False])["iteration"]
+        last = {"Slowest step": 0, "p95 step": round(0.05 * (len(ordered) - 1)), "Fastest step": -1}
+        named |= {what: ordered[place] for what, place in last.items()}
+        by_step = {step: what for what, step in reversed(named.items())}
+        if len(by_step) == 1:
+            return {f"Step {step}": step for step in by_step}
+        return {f"{what} ({step})": step for step, what in reversed(by_step.items())}
 
     @property
     def described(self) -> str:
@@ -175,3 +199,7 @@ class Close:
             count(int(facts.get("iterations") or 0), "step"),
         ]
         return _SEPARATOR.join(parts)
+
+
+def _median(lengths: pl.DataFrame) -> float:
+    return float(lengths["step_ns"].median() or 0)  # type: ignore[arg-type]

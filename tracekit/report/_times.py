@@ -20,6 +20,7 @@ from tracekit.report._charts import (
     HeatCell,
     HeatRow,
     Icicle,
+    Link,
     Part,
     Plot,
     Tag,
@@ -32,10 +33,10 @@ from tracekit.report._charts import (
     time_axis,
     track,
 )
-from tracekit.report._gantt import steps_chart
+from tracekit.report._gantt import places, steps_chart
 
 if TYPE_CHECKING:
-    from tracekit.report._subject import Subject
+    from tracekit.report._subject import Close, Subject
 
 _MOST_DEVICES = 64
 _SEVERAL = 2
@@ -119,12 +120,14 @@ def steps(subject: Subject) -> Markup:
     points = list(zip(numbers, times, strict=True))
     far = [(row["iteration"], row["step_ns"]) for row in odd.iter_rows(named=True)]
     tags = [_tag(f"step {n}", x.share(n), y.share(t)) for n, t in far]
-    typical = float(lengths["step_ns"].quantile(0.5, "nearest") or 0)
+    close = subject.close
+    medians = [float(own["step_ns"].quantile(0.5, "nearest") or 0) for own in close.kinds]
+    said = close.of_kinds or f"median {duration(medians[0])}"
     over_time = Plot(
-        "Steps over time", f"Length of {lengths.height} steps, median {duration(typical)}", x, y,
-        [curve("guide", [(x.low, typical), (x.high, typical)], x, y), dots("dots", points, x, y),
-         dots("odd", far, x, y)],
-        tags[:_NAMED],
+        "Steps over time", f"Length of {lengths.height} steps, {said}", x, y,
+        [*(curve("guide", [(x.low, each), (x.high, each)], x, y) for each in medians),
+         dots("dots", points, x, y), dots("odd", far, x, y)],
+        tags[:_NAMED], links=_links(subject.close, x, y),
     )  # fmt: skip
     across = time_axis("step", low, high)
     up = Axis("share of steps (%)", 0.0, 1.0, 0.01)
@@ -134,10 +137,23 @@ def steps(subject: Subject) -> Markup:
     )  # fmt: skip
     by_iteration = subject.run.breakdown.answer(by="iteration")
     return joined(
-        fragment("paragraphs", [_told(odd, typical)], ""),
+        fragment("paragraphs", [_told(odd, medians[0], close.of_kinds)], ""),
         _pair(over_time.html(), spread.html()),
         answer_table(by_iteration, "steps", "Time by step"),
     )
+
+
+def _links(close: Close, x: Axis, y: Axis) -> list[Link]:
+    """Return rings around the steps that the chart of a step holds."""
+    length = dict(close.lengths.select("iteration", "step_ns").iter_rows())
+    return [
+        Link(
+            round(100 * x.share(step), 2), round(100 * y.share(length[step]), 2), f"step={step}",
+            f"Show {what[:1].lower()}{what[1:]}: {duration(length[step])}",
+        )
+        for what, step in close.chosen.items()
+        if step is not None
+    ]  # fmt: skip
 
 
 def _tag(text: str, across: float, up: float) -> Tag:
@@ -156,7 +172,9 @@ def _outliers(lengths: pl.DataFrame) -> pl.DataFrame:
     return longer.sort("step_ns", "iteration", descending=[True, False])
 
 
-def _told(odd: pl.DataFrame, typical: float) -> str:
+def _told(odd: pl.DataFrame, typical: float, kinds: str) -> str:
+    if kinds:
+        return f"Steps are of several kinds: {kinds} (medians)."
     if odd.is_empty():
         return "No step takes far longer than the others."
     named = [
@@ -269,6 +287,6 @@ def findings(subject: Subject) -> Markup | None:
     if answer.rows.is_empty():
         return fragment("paragraphs", ["Nothing was found that would take less time."], "")
     return joined(
-        fragment("findings", answer.for_people.to_dicts()),
+        fragment("findings", answer.for_people.to_dicts(), places(subject.close)),
         frame_table(answer.for_people, "findings", "The same as a table", meta=answer.meta),
     )

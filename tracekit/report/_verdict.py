@@ -73,11 +73,14 @@ def verdict(subject: Subject) -> Markup:
 
 def _sentences(subject: Subject, facts: Mapping[str, Any]) -> Iterator[str]:
     where = count(facts["devices"], "process" if facts["basis"] == "host" else "GPU")
-    step = facts["step_ns"]
-    yield (
-        f"A step takes {duration(facts['step_p50_ns'])} (median of "
-        f"{count(facts['iterations'], 'step')}; {_spread(facts)}) on {where}."
-    )
+    step, steps = facts["step_ns"], count(facts["iterations"], "step")
+    if kinds := subject.close.of_kinds:
+        yield (
+            f"Steps are of several kinds: {kinds} (medians); the mean of all {steps} on {where} is "
+            f"{duration(step)}."
+        )
+    else:
+        yield f"A step takes {duration(step)} in the mean of {steps} on {where} ({_spread(facts)})."
     parts = [("the forward and backward passes", facts["fp_bp_ns"])]
     parts += [(name, facts[key]) for key, name in _PARTS.items()]
     told = [
@@ -122,7 +125,9 @@ def _spread(facts: Mapping[str, Any]) -> str:
     """Say how much steps differ."""
     if facts["iterations"] == 1:
         return "one step, no spread"
-    return f"p5 {duration(facts['step_p5_ns'])}, p95 {duration(facts['step_p95_ns'])}"
+    ends = (f"{name} {duration(facts[f'step_{key}_ns'])}"
+            for key, name in (("p5", "p5"), ("p50", "median"), ("p95", "p95")))  # fmt: skip
+    return ", ".join(ends)
 
 
 def _idle(facts: Mapping[str, Any]) -> float:
@@ -131,8 +136,8 @@ def _idle(facts: Mapping[str, Any]) -> float:
 
 def _tiles(subject: Subject, facts: Mapping[str, Any]) -> Iterator[Tile]:
     step, idle = facts["step_ns"], _idle(facts)
-    yield Tile("step_p50_ns", "Step, median", duration(facts["step_p50_ns"]), _spread(facts),
-               facts["step_p50_ns"])  # fmt: skip
+    yield Tile("step_ns", "Step, mean", duration(step), subject.close.of_kinds or _spread(facts),
+               step)  # fmt: skip
     if facts["basis"] == "host":
         yield from (
             Tile(name, label, "unknown", "no GPU work was recorded")
@@ -212,7 +217,7 @@ def _without_steps(subject: Subject) -> Markup:
     ]  # fmt: skip
     busy = 1 - idle / window
     tiles = [
-        Tile("step_p50_ns", "Step, median", "unknown", "no steps are known"),
+        Tile("step_ns", "Step, mean", "unknown", "no steps are known"),
         Tile("busy_share", "GPU busy", percent(busy), does or "of the recording", busy),
         *([_communication(subject, "of a GPU")] if found.height else []),
         Tile("idle_ns", "Idle", duration(idle / number), f"of {where}, in the mean", idle / number),

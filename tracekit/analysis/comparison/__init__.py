@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tracekit.analysis.comparison._headline import Metric
     from tracekit.analysis.comparison._history import change_points, history, typical_step
     from tracekit.analysis.comparison._limit import check_limit
-    from tracekit.analysis.comparison._outliers import outliers
+    from tracekit.analysis.comparison._outliers import modes, outliers
     from tracekit.analysis.comparison._recordings import Recorded, compare_recordings
     from tracekit.analysis.comparison._steps_table import steps_of_run
     from tracekit.analysis.statistics import Skip
@@ -26,6 +26,7 @@ _HOMES = {
     "compare": "tracekit.analysis.comparison._compare",
     "compare_recordings": "tracekit.analysis.comparison._recordings",
     "history": "tracekit.analysis.comparison._history",
+    "modes": "tracekit.analysis.comparison._outliers",
     "outliers": "tracekit.analysis.comparison._outliers",
     "steps_of_run": "tracekit.analysis.comparison._steps_table",
     "typical_step": "tracekit.analysis.comparison._history",
@@ -42,6 +43,7 @@ __all__ = [
     "compare",
     "compare_recordings",
     "history",
+    "modes",
     "outliers",
     "steps_of_run",
     "typical_step",

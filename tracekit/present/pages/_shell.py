@@ -71,7 +71,7 @@ def page_of(
     bodies = [section.body for section in sections]
     has_figures = any(" data-figure>" in body for body in bodies)
     names = ["page.js"]
-    names += ["gantt.js"] if any(" data-gantt>" in body for body in bodies) else []
+    names += ["chart.js", "steps.js"] if any(" data-gantt>" in body for body in bodies) else []
     names += ["figures.js"] if has_figures else []
     script = "\n".join(_asset(name) for name in names)
     drawn = library() if has_figures else None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tracekit.present._kernel_names import readable_names
+from tracekit.present._layout import place
 from tracekit.present._notes import count, notes
 from tracekit.present._palette import STAGE_COLOURS
 from tracekit.present._totals import shown_with_totals
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 
 _MARKED = frozenset({*STAGE_COLOURS, "idle", "between"})
 _KERNELS = ("name", "before", "after")
-_MOST = 1000
+_MOST = 500
+_WIDE = 120
+"""So many cells of a terminal are about as wide as a page on a screen of 1,280 pixels."""
+_FEW = 3
 _LONG = 24
 _SHOWN = {"step"}
 """What closing rows say."""
@@ -87,7 +91,7 @@ def frame_table(
     Parameters
     ----------
     frame
-        The rows; the first 1,000 are shown.
+        The rows; the first 500 are shown.
     key
         Name of the table in the page.
     title
@@ -101,10 +105,11 @@ def frame_table(
     """
     head = frame.head(_MOST)
     said = dict(meta or {})
-    columns = shown_with_totals(head, said)
+    columns, equal = _each_once(_in_sight(shown_with_totals(head, said)))
     cells = [_cells(column, head) for column in columns]
     rows = list(zip(*cells, strict=True))
     below = notes({name: value for name, value in said.items() if name not in _SHOWN})
+    below += [f"{name}: the same as {other}" for name, other in equal.items()]
     left_out += frame.height - head.height
     if left_out:
         below.insert(0, f"{count(left_out, 'more row')} not shown")
@@ -112,6 +117,26 @@ def frame_table(
         "table",
         Table(key, title, columns, rows[: head.height], rows[head.height :], below, is_open),
     )
+
+
+def _in_sight(columns: Sequence[ShownColumn]) -> list[ShownColumn]:
+    """Put the columns that a terminal leaves out first behind all others."""
+    if len(columns) > 1:
+        _, hidden = place(columns, _WIDE)
+        columns = sorted(columns, key=lambda column: column.name in hidden)
+    return list(columns)
+
+
+def _each_once(columns: Sequence[ShownColumn]) -> tuple[list[ShownColumn], dict[str, str]]:
+    """Leave out columns of numbers that are equal to another one; return which to which."""
+    first: dict[tuple[str, ...], str] = {}
+    equal: dict[str, str] = {}
+    for column in columns:
+        texts = (str(column.unit), *column.texts)
+        if column.numeric and len(texts) > _FEW and len({*texts[1:]}) > 1:
+            other = first.setdefault(texts, column.name)
+            equal |= {column.name: other} if other != column.name else {}
+    return [column for column in columns if column.name not in equal], equal
 
 
 def _cells(column: ShownColumn, frame: pl.DataFrame) -> list[Cell]:

@@ -1,0 +1,130 @@
+"""The chart of a step by keys alone: what it says of an op and a span is what the run holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pytest
+from browsing import opened
+
+from tracekit.analysis import closeup
+from tracekit.model import STAGES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import tracekit
+
+pytestmark = pytest.mark.slow
+
+AROUND = 400_000
+
+
+def covered(pieces: list[tuple[int, int]]) -> set[int]:
+    """Return the nanoseconds that pieces cover, one by one: there are few."""
+    return {ns for start, end in pieces for ns in range(start, end)}
+
+
+def parts(ops: pl.DataFrame, start: int, end: int) -> dict[str, tuple[int, int]]:
+    """Return the busy and the exposed time of each stage in a span, added up over GPUs."""
+    found: dict[str, tuple[int, int]] = {}
+    idle = 0
+    for own in ops.partition_by("device"):
+        above: set[int] = set()
+        for stage in STAGES:
+            rows = own.filter(pl.col("stage").cast(pl.String) == stage)
+            pieces = [(max(a, start), min(b, end)) for a, b in rows.select("start", "end").rows()]
+            busy = covered(pieces)
+            before = found.get(stage, (0, 0))
+            found[stage] = before[0] + len(busy), before[1] + len(busy - above)
+            above |= busy
+        idle += end - start - len(above)
+    return {**{stage: both for stage, both in found.items() if both[0]}, "idle": (0, idle)}
+
+
+def told(page: Any) -> dict[str, tuple[int, int]]:
+    rows = page.eval_on_selector_all(
+        ".selection tbody tr",
+        """rows => rows.map(
+            ({cells}) => [cells[0].textContent, cells[1].dataset.ns ?? 0, cells[2].dataset.ns])""",
+    )
+    return {name: (int(busy), int(exposed)) for name, busy, exposed in rows}
+
+
+def test_a_finding_and_a_dot_lead_to_their_place(
+    browser: Any, page_file: Path, heard: list[str]
+) -> None:
+    page = opened(browser, page_file, heard, 1280)
+    link = page.locator(".findings a").first
+    link.click()
+    pressed = page.locator(".view[aria-pressed=true]")
+    # The address changes first, and the page hears of it after that.
+    page.wait_for_function("() => document.querySelectorAll('.selection tbody tr').length > 1")
+    assert "Slowest" in pressed.text_content()
+    for dot in page.locator("a.dot").all():
+        dot.click()
+        number = dot.get_attribute("href").partition("=")[2]
+        page.wait_for_function(
+            """n => document.querySelector('.view[aria-pressed=true]')
+                .textContent.includes(`(${n})`)""",
+            arg=number,
+        )
+    assert heard == []
+
+
+def test_keys_alone_find_an_op_and_what_is_around_it(
+    browser: Any, page_file: Path, heard: list[str], hostile_run: tracekit.Run
+) -> None:
+    trace = hostile_run.trace
+    spans = closeup.step_spans(trace)
+    step = closeup.slowest_step(closeup.step_lengths(spans))
+    own = spans.filter(iteration=step)
+    ops = closeup.ops_inside(trace, own)
+    zero = own["start"].min()
+    reduces = ops.filter(pl.col("name").cast(pl.String).str.contains("AllReduce"))
+    longest = reduces.sort(pl.col("end") - pl.col("start"), descending=True).head(1)
+    wanted = {**longest.row(0, named=True), **closeup.details(trace, longest).row(0, named=True)}
+
+    page = opened(browser, page_file, heard, 1280)
+    keys = page.keyboard
+    while "Slowest" not in page.evaluate("document.activeElement.textContent").split("\n")[0]:
+        keys.press("Tab")
+    keys.press("Enter")
+    keys.press("/")
+    keys.type("allreduce")
+    keys.press("Enter")
+    said = page.locator(".picked").text_content()
+    length = wanted["end"] - wanted["start"]
+    assert f" · {length / 1e3:g} µs, from" in said
+    assert wanted["launch"] in said
+    assert wanted["range"] in said
+    listed = page.locator(".hits li").all_text_contents()
+    assert any(f": {reduces.height}, " in text for text in listed)
+
+    keys.press("v")
+    keys.type(f"{AROUND / 1e6}ms")
+    keys.press("Enter")
+    middle = round((wanted["start"] + wanted["end"]) / 2 - zero + 1e-6)
+    start = zero + max(middle - AROUND // 2, 0)
+    expected = parts(ops, start, zero + middle + AROUND // 2)
+    found = told(page)
+    causes = {name: found.pop(name)[1] for name in list(found) if name.startswith("idle: ")}
+    assert found == expected
+    idle = closeup.idle_spans(trace, own)
+    inside = idle.select(
+        "cause", length=pl.min_horizontal("end", pl.lit(zero + middle + AROUND // 2))
+        - pl.max_horizontal("start", pl.lit(start)),
+    ).filter(pl.col("length") > 0)  # fmt: skip
+    sums = inside.group_by("cause").agg(pl.col("length").sum())
+    assert causes == {f"idle: {cause}": length for cause, length in sums.iter_rows()}
+    assert f"#step={step}&" in page.evaluate("location.hash")
+
+    again = page.evaluate("location.href")
+    fresh = opened(browser, page_file, heard, 800)
+    fresh.goto(again)
+    fresh.reload()
+    fresh.wait_for_function("() => document.querySelectorAll('[data-gantt][data-ready]').length")
+    assert told(fresh).keys() == {*found, *causes}
+    assert fresh.locator(".picked").text_content() == said
+    assert [text for text in heard if not text.startswith("file:")] == []

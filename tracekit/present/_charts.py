@@ -1,0 +1,337 @@
+"""The two shapes that most figures have: bars made of parts, and series of points."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tracekit.present._configurations import Row, Rows, show_rows
+from tracekit.present._figures import (
+    INK,
+    PLAIN_AXIS,
+    TIME_UNITS,
+    decimals_of,
+    figure_layout,
+    figure_text,
+    legend_above,
+    legend_lines,
+    text_width,
+    unit_of,
+)
+from tracekit.present._text import printable, shorten_apart
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import plotly.graph_objects as go
+    import polars as pl
+
+MOST_BARS = 40
+"""So many bars are drawn one below the other."""
+
+MOST_UPRIGHT = 240
+"""So many bars are drawn side by side."""
+
+SYMBOLS = (
+    "circle", "square", "diamond", "triangle-up", "cross", "x", "triangle-down", "star", "hexagon",
+)  # fmt: skip
+"""Marks of series, so that they are told apart without colours."""
+
+_WIDTH = 960
+_LEFT, _RIGHT, _BELOW = 72, 88, 60
+_ROW, _UPRIGHT = 26, 300
+_WIDEST = 52
+_MOST_TICKS = 30
+_LETTERS = 7
+_HATCHED = {"shape": "/", "fillmode": "overlay", "size": 6, "solidity": 0.4}
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one thing contributes to each bar of a figure.
+
+    Parameters
+    ----------
+    name
+        Plain name, for the legend.
+    colour
+        One for all bars, or one for each.
+    lengths
+        A length for each bar; null or 0 where it contributes nothing.
+    is_hidden
+        Whether it is drawn hatched and beside the bar, whose length it does not add to.
+    hover
+        A plain text for each bar in place of its name, if it says more.
+    """
+
+    name: str
+    colour: str | Sequence[str]
+    lengths: Sequence[float | None]
+    is_hidden: bool = False
+    hover: Sequence[str] | None = None
+
+
+def bars_figure(
+    bars: Sequence[str] | Rows,
+    parts: Sequence[Part],
+    *,
+    axis: str,
+    title: str,
+    subtitle: str,
+    unit: tuple[float, str] | None = None,
+    notes: Sequence[str] = (),
+    ends: Sequence[str] | None = None,
+    whiskers: Sequence[tuple[float, float] | None] | None = None,
+    upright: str | None = None,
+) -> go.Figure:
+    """Return bars that are made of parts, the first on top, each with its length at its end.
+
+    Parameters
+    ----------
+    bars
+        Plain names of the bars, or their rows under headings.
+    parts
+        What they are made of, in the order in which that is stacked.
+    axis
+        What lengths are, without the unit.
+    title, subtitle, notes
+        As of `figure_layout`.
+    unit
+        Divisor and name of the unit; that of ns which suits the longest bar where it is not told.
+    ends
+        Plain texts in place of the lengths at the ends of bars.
+    whiskers
+        The ends of each bar's interval, null where there is none.
+    upright
+        What the bars are, where they stand side by side from left to right.
+    """
+    import plotly.graph_objects as go
+
+    parts = [part for part in parts if any(part.lengths)]
+    number = len(bars.rows) if isinstance(bars, Rows) else len(bars)
+    sums = [sum(part.lengths[n] or 0 for part in parts if not part.is_hidden)
+            for n in range(number)]  # fmt: skip
+    hidden = [sum(part.lengths[n] or 0 for part in parts if part.is_hidden) for n in range(number)]
+    divisor, name = unit or unit_of(max([0, *sums, *hidden]), TIME_UNITS)
+    if ends is None:
+        decimals = decimals_of(max(sums, default=0) / divisor)
+        ends = [f"{length / divisor:,.{decimals}f}" for length in sums]
+    rows = bars if isinstance(bars, Rows) else _plain_rows(bars)
+    layout = _layout(rows, parts, ends, upright, title, subtitle, notes)
+    figure = go.Figure(layout=layout)
+    for part in parts:
+        figure.add_trace(_bars(part, rows, divisor, name, is_upright=upright is not None))
+    reach = sums
+    if whiskers is not None:
+        told = [each or (length, length) for each, length in zip(whiskers, sums, strict=True)]
+        reach = [max(length, high) for length, (_, high) in zip(sums, told, strict=True)]
+        figure.data[0].error_x = _errors(sums, told, divisor)
+    what = f"{axis} ({name})" if name else axis
+    most = max(reach, default=0) / divisor
+    if upright is None:
+        show_rows(figure, rows)
+        figure.update_xaxes(title_text=figure_text(what), range=[0, most or 1])
+    else:
+        figure.update_xaxes(title_text=figure_text(upright), **_named_across(rows))
+        figure.update_yaxes(title_text=figure_text(what), range=[0, 1.06 * most or 1])
+    _write_ends(figure, rows, [length / divisor for length in reach], ends, upright)
+    return figure
+
+
+def parts_by(
+    table: pl.DataFrame,
+    bar: str,
+    bars: Sequence[Any],
+    part: str,
+    length: str,
+    colours: Mapping[str, str],
+) -> list[Part]:
+    """Return the parts that a table's rows are of: a row, or more, for each of a bar.
+
+    Parameters
+    ----------
+    table
+        The columns that `bar`, `part` and `length` name.
+    bar, bars
+        The column that tells bars apart, and the values that are drawn, in order.
+    part, colours
+        The column that tells parts apart, and their colours in the order that they are stacked in.
+    length
+        The column of lengths.
+    """
+    import polars as pl
+
+    sums = table.group_by(pl.col(part).cast(pl.String), bar).agg(pl.col(length).sum())
+    times = {(name, each): time for name, each, time in sums.iter_rows()}
+    found = [Part(name, colour, [times.get((name, each)) for each in bars])
+             for name, colour in colours.items()]  # fmt: skip
+    return [one for one in found if any(one.lengths)]
+
+
+def _plain_rows(names: Sequence[str]) -> Rows:
+    short = shorten_apart([printable(name) for name in names], _WIDEST)
+    return Rows([Row(place, name) for place, name in enumerate(short)], [], len(names) - 0.5)
+
+
+def _layout(
+    rows: Rows, parts: Sequence[Part], ends: Sequence[str], upright: str | None,
+    title: str, subtitle: str, notes: Sequence[str],
+) -> dict[str, Any]:  # fmt: skip
+    left, right = _LEFT, max(_RIGHT, text_width(ends) + 24)
+    if upright is None:
+        left = min(max(text_width(row.label for row in rows.rows) + 28, _LEFT), _WIDTH // 2)
+    has_legend = len(parts) > 1 or any(part.name for part in parts)
+    lines = legend_lines([part.name for part in parts], _WIDTH - left - right) if has_legend else 0
+    high = _UPRIGHT if upright else max(round(_ROW * (rows.end + 0.5)), 2 * _ROW)
+    layout = figure_layout(
+        title, subtitle, width=_WIDTH, height=high + 92 + 20 * lines + _BELOW, notes=notes,
+        margin={"l": left, "r": 40 if upright else right, "t": 92 + 20 * lines, "b": _BELOW},
+    )  # fmt: skip
+    return {**layout, "barmode": "stack", "bargap": 0.2, "legend": legend_above(layout)}
+
+
+def _bars(part: Part, rows: Rows, divisor: float, unit: str, *, is_upright: bool) -> go.Bar:
+    import plotly.graph_objects as go
+
+    there = [n for n, length in enumerate(part.lengths) if length]
+    lengths = [(part.lengths[n] or 0) / divisor for n in there]
+    places = [rows.rows[n].place for n in there]
+    along, across = ("y", "x") if is_upright else ("x", "y")
+    called = part.hover or [row.label for row in rows.rows]
+    head = f"<b>{figure_text(part.name)}</b><br>" if part.name else ""
+    colour = part.colour if isinstance(part.colour, str) else [part.colour[n] for n in there]
+    return go.Bar(
+        {along: lengths, across: places},
+        orientation="v" if is_upright else "h",
+        name=figure_text(part.name) or None,
+        showlegend=bool(part.name),
+        offsetgroup="hidden" if part.is_hidden else "bars",
+        marker={"color": colour, "line": {"color": "white", "width": 0 if is_upright else 0.5},
+                "pattern": _HATCHED if part.is_hidden else {}},
+        hoverinfo="text",
+        hovertext=[
+            f"{head}{figure_text(called[n])}: {length:,.3f} {unit}"
+            for n, length in zip(there, lengths, strict=True)
+        ],
+    )  # fmt: skip
+
+
+def _errors(
+    sums: Sequence[float], whiskers: Sequence[tuple[float, float]], divisor: float
+) -> dict[str, Any]:
+    ends = list(zip(sums, whiskers, strict=True))
+    return {
+        "type": "data", "symmetric": False, "color": INK, "thickness": 1.2, "width": 4,
+        "array": [(high - length) / divisor for length, (_, high) in ends],
+        "arrayminus": [(length - low) / divisor for length, (low, _) in ends],
+    }  # fmt: skip
+
+
+def _named_across(rows: Rows) -> dict[str, Any]:
+    """Return the look of an axis across, which names bars at even distances."""
+    every = -(-len(rows.rows) // _MOST_TICKS)
+    named = rows.rows[::every]
+    return {
+        **PLAIN_AXIS, "tickvals": [row.place for row in named], "range": [-0.5, rows.end],
+        "ticktext": [figure_text(row.label) for row in named],
+    }  # fmt: skip
+
+
+def _write_ends(
+    figure: go.Figure, rows: Rows, lengths: Sequence[float], ends: Sequence[str],
+    upright: str | None,
+) -> None:  # fmt: skip
+    """Write beyond each bar how long it is; not where such texts would touch each other."""
+    if upright and _LETTERS * max(map(len, ends), default=0) * len(ends) > _WIDTH - 2 * _LEFT:
+        return
+    look = {"showarrow": False, "font": {"size": 12}, "bgcolor": "white", "borderpad": 0}
+    for row, length, text in zip(rows.rows, lengths, ends, strict=True):
+        at = (
+            {"x": row.place, "y": length, "yanchor": "bottom"}
+            if upright
+            else {"x": length, "y": row.place, "xanchor": "left", "xshift": 6}
+        )
+        figure.add_annotation(text=figure_text(text), **at, **look)
+
+
+def series_figure(
+    names: Sequence[str],
+    *,
+    title: str,
+    subtitle: str,
+    height: int = 480,
+    notes: Sequence[str] = (),
+    sides: tuple[int, int] = (84, 40),
+    below: int = 64,
+) -> go.Figure:
+    """Return an empty figure for series of points, with room for a legend of their plain names.
+
+    Parameters
+    ----------
+    names
+        The names; none for a figure without a legend.
+    title, subtitle, notes
+        As of `figure_layout`.
+    height
+        Its height without the legend and the notes, in pixels.
+    sides, below
+        The margins left, right, and below, in pixels.
+    """
+    import plotly.graph_objects as go
+
+    lines = legend_lines(names, _WIDTH - sum(sides)) if names else 0
+    layout = figure_layout(
+        title, subtitle, width=_WIDTH, height=height + 20 * lines, notes=notes,
+        margin={"l": sides[0], "r": sides[1], "t": 92 + 20 * lines, "b": below},
+    )  # fmt: skip
+    return go.Figure(layout={**layout, "showlegend": bool(names), "legend": legend_above(layout)})
+
+
+def series(
+    x: Iterable[Any],
+    y: Iterable[Any],
+    *,
+    colour: str,
+    name: str = "",
+    hover: Sequence[str] | None = None,
+    mode: str = "lines",
+    line: dict[str, Any] | None = None,
+    marker: dict[str, Any] | None = None,
+    group: str | None = None,
+    is_named: bool = False,
+    error_y: Any = None,
+) -> go.Scatter:
+    """Return points, or a line through them.
+
+    Parameters
+    ----------
+    x, y
+        Where they are.
+    colour
+        Of line and points.
+    name
+        Plain name, for the legend.
+    hover
+        Markup for each point, with `name` above it; without it points say nothing.
+    mode
+        ``lines``, ``markers`` or ``lines+markers``.
+    line, marker
+        Their look beyond the colour.
+    group
+        What the legend shows and hides together with it.
+    is_named
+        Whether the legend has an entry for it.
+    error_y
+        Its error bars.
+    """
+    import plotly.graph_objects as go
+
+    head = f"<b>{figure_text(name)}</b><br>" if name else ""
+    return go.Scatter(
+        x=list(x), y=list(y), mode=mode, name=figure_text(name) or None, legendgroup=group,
+        showlegend=is_named, error_y=error_y,
+        line={"color": colour, "width": 2, **(line or {})},
+        marker={"color": colour, "size": 7, **(marker or {})},
+        hoverinfo="text" if hover else "skip",
+        hovertext=[head + text for text in hover] if hover else None,
+    )  # fmt: skip

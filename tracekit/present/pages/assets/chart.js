@@ -1,0 +1,612 @@
+// The chart of a step: ops on lanes, which one searches, pins and selects by mouse or keys alone.
+// Of its page it needs a figure with the elements of the macro `gantt` of blocks.jinja, and colours of
+// stages as properties of the root. Nothing here makes markup of text.
+globalThis.tracekitChart = (() => {
+"use strict";
+const UNITS = [[1e9, "s", 9], [1e6, "ms", 6], [1e3, "µs", 3], [1, "ns", 0]];
+const unitOf = (ns) => UNITS.find(([size]) => Math.abs(ns) >= size) ?? UNITS.at(-1);
+
+// Exact: no digit of a nanosecond is lost.
+function timeText(ns) {
+  const [size, name, digits] = unitOf(ns);
+  return `${(ns / size).toLocaleString("en", { maximumFractionDigits: digits })} ${name}`;
+}
+
+// With as many digits as tell a mark of an axis from its neighbours.
+function tickText(ns, step, last) {
+  const [size, name] = unitOf(last);
+  const digits = Math.max(0, Math.ceil(Math.log10(size / step) - 1e-9));
+  return `${(ns / size).toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits })} ${name}`;
+}
+
+function timeOf(text) {
+  const found = /^\s*([\d.,]+)\s*(ns|us|µs|ms|s)\s*$/.exec(text);
+  if (!found) return null;
+  const size = { ns: 1, us: 1e3, "µs": 1e3, ms: 1e6, s: 1e9 }[found[2]];
+  return Math.round(Number(found[1].replaceAll(",", "")) * size);
+}
+
+const shortTime = (ns) => `${Number((ns / 1e6).toFixed(6))}ms`;
+const spanText = (from, to) => `${shortTime(from)}-${shortTime(to)}`;
+
+// From one time to another; or a length, which is laid around a middle.
+function spanOf(text, middle) {
+  const times = text.split("-").map(timeOf);
+  if (times.includes(null) || times.length > 2) return null;
+  return times.length === 2 ? times : [middle - Math.floor(times[0] / 2), middle + Math.ceil(times[0] / 2)];
+}
+
+async function unpacked(text) {
+  const bytes = Uint8Array.from(atob(text.trim()), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return JSON.parse(await new Response(stream).text());
+}
+
+// A lane's ops, and coarser and coarser levels in which neighbours that are too short and too near
+// to be told apart are one: a picture never takes more marks than there are pixels.
+function laneOf(data) {
+  const count = data.start.length;
+  const ops = { start: new Float64Array(count), end: new Float64Array(count), stage: data.stage };
+  let at = 0;
+  for (let i = 0; i < count; i += 1) {
+    at += data.start[i];
+    ops.start[i] = at;
+    ops.end[i] = at + data.length[i];
+  }
+  const levels = [{ grain: 0, ...ops }];
+  for (let grain = 256; count > 400 && levels.at(-1).start.length > 200; grain *= 4) {
+    levels.push(coarser(levels.at(-1), grain));
+  }
+  let longest = 0;
+  for (const level of levels) level.start.forEach((begin, i) => { longest = Math.max(longest, level.end[i] - begin); });
+  return { ...data, ...ops, levels, count, longest };
+}
+
+function coarser(level, grain) {
+  const start = [], end = [], stage = [], weight = [];
+  for (let i = 0; i < level.start.length; i += 1) {
+    const last = start.length - 1;
+    const length = level.end[i] - level.start[i];
+    const joins = last >= 0 && level.start[i] - end[last] < grain && level.end[i] - start[last] < 4 * grain;
+    if (joins) {
+      end[last] = Math.max(end[last], level.end[i]);
+      if (length > weight[last]) { weight[last] = length; stage[last] = level.stage[i]; }
+    } else {
+      start.push(level.start[i]); end.push(level.end[i]); stage.push(level.stage[i]); weight.push(length);
+    }
+  }
+  return { grain, start: Float64Array.from(start), end: Float64Array.from(end), stage };
+}
+
+// The first whose start is not before a time.
+function firstFrom(starts, time) {
+  let low = 0, high = starts.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (starts[middle] < time) low = middle + 1; else high = middle;
+  }
+  return low;
+}
+
+// -- what a selection is made of -------------------------------------------------------------------
+function merged(pieces) {
+  const ordered = pieces.filter(([from, to]) => to > from).sort((a, b) => a[0] - b[0]);
+  const found = [];
+  for (const [from, to] of ordered) {
+    const last = found.at(-1);
+    if (last && from <= last[1]) last[1] = Math.max(last[1], to); else found.push([from, to]);
+  }
+  return found;
+}
+
+const lengthOf = (pieces) => pieces.reduce((sum, [from, to]) => sum + to - from, 0);
+
+function clipped(lane, from, to, names) {
+  const found = new Map();
+  for (let i = 0; i < lane.count && lane.start[i] < to; i += 1) {
+    if (lane.end[i] <= from) continue;
+    const name = names[lane.stage[i]];
+    if (!found.has(name)) found.set(name, []);
+    found.get(name).push([Math.max(lane.start[i], from), Math.min(lane.end[i], to)]);
+  }
+  return found;
+}
+
+// Busy and exposed time by stage, idle time and its causes, in ns, added up over GPUs: a stage is
+// exposed while none of those before it in the order is busy on its GPU.
+function breakdown(view, from, to, data) {
+  const gpus = [...new Set(view.lanes.filter((lane) => lane.told).map((lane) => lane.device))];
+  const busy = {}, exposed = {}, causes = {};
+  let idle = 0;
+  for (const gpu of gpus) {
+    const parts = view.lanes.filter((lane) => lane.told && lane.device === gpu).map((lane) => clipped(lane, from, to, data.stages));
+    let covered = [];
+    for (const stage of data.order) {
+      const own = merged(parts.flatMap((part) => part.get(stage) ?? []));
+      if (!own.length) continue;
+      const both = merged([...covered, ...own].map((piece) => [...piece]));
+      busy[stage] = (busy[stage] ?? 0) + lengthOf(own);
+      exposed[stage] = (exposed[stage] ?? 0) + lengthOf(both) - lengthOf(covered);
+      covered = both;
+    }
+    idle += to - from - lengthOf(covered);
+  }
+  for (const lane of view.lanes.filter((each) => each.idle !== undefined)) {
+    for (const [cause, pieces] of clipped(lane, from, to, data.stages)) causes[cause] = (causes[cause] ?? 0) + lengthOf(pieces);
+  }
+  return { gpus: gpus.length, window: (to - from) * gpus.length, busy, exposed, idle, causes };
+}
+
+const element = (name, text, more = {}) => Object.assign(document.createElement(name), { textContent: text, ...more });
+
+// -- the chart --------------------------------------------------------------------------------------
+class Chart {
+  constructor(figure, data) {
+    this.figure = figure;
+    this.canvas = figure.querySelector("canvas");
+    this.context = this.canvas.getContext("2d");
+    this.data = data;
+    this.views = data.views.map((view) => ({ ...view, lanes: view.lanes.map(laneOf) }));
+    this.width = 0;
+    this.pending = false;
+    this.hits = [];
+    this.words = "";
+    this.choose(0);
+    this.listen();
+    this.restore();
+    new ResizeObserver(() => this.draw()).observe(this.canvas.parentElement);
+  }
+
+  find(name) { return this.figure.querySelector(name); }
+
+  choose(number) {
+    this.view = this.views[number];
+    this.from = 0;
+    this.to = this.view.span;
+    this.picked = this.hovered = null;
+    this.lane = 0;
+    for (const button of this.figure.querySelectorAll(".view")) {
+      button.setAttribute("aria-pressed", String(Number(button.dataset.view) === number));
+    }
+    this.find(".picked").textContent = "Choose an op to see what launched it.";
+    this.select(null);
+    this.search(this.words);
+    this.draw();
+  }
+
+  // The width is asked for once a picture: a browser lays the page out anew to tell it.
+  get labels() { return this.width < 600 ? 74 : 170; }
+  get plot() { return Math.max(this.width - this.labels, 10); }
+  x(time) { return this.labels + ((time - this.from) / (this.to - this.from)) * this.plot; }
+  time(x) { return this.from + ((x - this.labels) / this.plot) * (this.to - this.from); }
+
+  zoom(factor, around = (this.from + this.to) / 2) {
+    const least = Math.min(200, this.view.span);
+    const length = Math.min(Math.max((this.to - this.from) * factor, least), this.view.span);
+    const share = (around - this.from) / (this.to - this.from);
+    this.show(around - share * length, length);
+  }
+
+  show(from, length) {
+    this.from = Math.min(Math.max(from, 0), this.view.span - length);
+    this.to = this.from + length;
+    this.draw();
+  }
+
+  draw() {
+    if (this.pending) return;
+    this.pending = true;
+    requestAnimationFrame(() => { this.pending = false; this.paint(); });
+  }
+
+  paint() {
+    const started = performance.now();
+    const ROW = 17, TOP = 22;
+    const style = getComputedStyle(document.documentElement);
+    const colour = (name) => style.getPropertyValue(`--${name}`).trim();
+    const width = this.canvas.parentElement.clientWidth;
+    this.width = width;
+    const height = TOP + this.view.lanes.length * ROW + 4;
+    const ratio = window.devicePixelRatio || 1;
+    if (this.canvas.width !== Math.round(width * ratio) || this.canvas.height !== Math.round(height * ratio)) {
+      this.canvas.width = Math.round(width * ratio);
+      this.canvas.height = Math.round(height * ratio);
+      this.canvas.style.height = `${height}px`;
+    }
+    const c = this.context;
+    c.setTransform(ratio, 0, 0, ratio, 0, 0);
+    c.fillStyle = colour("paper");
+    c.fillRect(0, 0, width, height);
+    this.marks = 0;
+    this.axis(c, colour, height);
+    const look = { paper: colour("paper"), ink: colour("ink"), muted: colour("muted"), raised: colour("raised"), hatch: colour("hatch") };
+    look.stages = this.data.stages.map((name) => this.data.colours[name] ?? colour(name));
+    look.texts = look.stages.map(inkOn);
+    this.view.lanes.forEach((lane, number) => this.row(c, lane, TOP + number * ROW, ROW, look, number));
+    this.band(c, look, height);
+    this.marksOf(c, look, TOP, ROW);
+    this.canvas.dataset.marks = this.marks;
+    this.canvas.dataset.ms = (performance.now() - started).toFixed(1);
+  }
+
+  // A line below each op that was found, and a frame around the one that is chosen.
+  marksOf(c, look, top, high) {
+    c.fillStyle = look.ink;
+    let last = null;
+    const rows = new Map(this.view.lanes.map((lane, number) => [lane, top + number * high]));
+    for (const { lane, i } of this.hits) {
+      if (lane.end[i] < this.from || lane.start[i] > this.to) continue;
+      const x = Math.max(this.x(lane.start[i]), this.labels), wide = Math.max(this.x(lane.end[i]) - x, 1);
+      const place = `${Math.round(x)} ${rows.get(lane)}`;
+      if (place !== last || wide > 1) c.fillRect(x, rows.get(lane) + high - 3, wide, 2);
+      last = place;
+    }
+    for (const chosen of [this.hovered, this.picked].filter(Boolean)) {
+      const x = this.x(chosen.lane.start[chosen.i]), end = this.x(chosen.lane.end[chosen.i]);
+      if (end < this.labels || x > this.width) continue;
+      const left = Math.max(x, this.labels);
+      c.strokeStyle = look.ink; c.lineWidth = 2;
+      c.strokeRect(left, rows.get(chosen.lane) + 1, Math.max(Math.min(end, this.width) - left, 3), high - 2);
+      c.lineWidth = 1;
+    }
+  }
+
+  // What is selected stays as it is, all else is dimmed.
+  band(c, look, height) {
+    if (!this.selected) return;
+    const [left, right] = this.selected.map((time) => Math.min(Math.max(this.x(time), this.labels), this.width));
+    c.globalAlpha = 0.55;
+    c.fillStyle = look.paper;
+    c.fillRect(this.labels, 20, left - this.labels, height);
+    c.fillRect(right, 20, this.width - right, height);
+    c.globalAlpha = 1;
+    c.strokeStyle = look.ink;
+    for (const x of [left, right]) { c.beginPath(); c.moveTo(x, 18); c.lineTo(x, height); c.stroke(); }
+  }
+
+  axis(c, colour, height) {
+    const rough = (this.to - this.from) / Math.max(this.plot / 130, 1);
+    const power = 10 ** Math.floor(Math.log10(rough));
+    const step = Math.max([1, 2, 5, 10].map((each) => each * power).find((each) => each >= rough), 1);
+    c.font = "11px system-ui, sans-serif";
+    c.textBaseline = "middle";
+    c.textAlign = "center";
+    for (let number = Math.ceil(this.from / step); number * step <= this.to; number += 1) {
+      const x = Math.round(this.x(number * step)) + 0.5;
+      c.strokeStyle = colour("line");
+      c.beginPath(); c.moveTo(x, 16); c.lineTo(x, height); c.stroke();
+      c.fillStyle = colour("muted");
+      const text = tickText(number * step, step, this.to);
+      const half = c.measureText(text).width / 2;
+      if (x + half < this.width) c.fillText(text, Math.max(x, half + 2), 8);
+    }
+  }
+
+  row(c, lane, top, high, look, number) {
+    const edge = this.labels;
+    const perPixel = (this.to - this.from) / this.plot;
+    const level = lane.levels.findLast((each) => each.grain <= perPixel) ?? lane.levels[0];
+    c.save();
+    c.beginPath(); c.rect(edge, top, this.plot, high); c.clip();
+    let i = Math.max(firstFrom(level.start, this.from - lane.longest) , 0);
+    let right = -1;
+    for (; i < level.start.length && level.start[i] < this.to; i += 1) {
+      if (level.end[i] < this.from) continue;
+      const x = this.x(level.start[i]);
+      const end = this.x(level.end[i]);
+      if (end < right && end - x < 1) continue;
+      const wide = Math.max(end - x, 0.7);
+      right = x + wide;
+      this.marks += 1;
+      c.fillStyle = look.stages[level.stage[i]];
+      c.fillRect(x, top + 1, wide, high - 2);
+      if (level.grain === 0) this.detail(c, lane, i, x, wide, top, high, look);
+    }
+    c.restore();
+    c.fillStyle = number === this.lane && document.activeElement === this.canvas ? look.ink : look.muted;
+    c.textAlign = "left";
+    c.font = `${lane.is_first ? "600 " : ""}11px system-ui, sans-serif`;
+    c.fillText(cut(c, edge < 100 ? lane.brief : lane.label, edge - 8), 4, top + high / 2);
+    if (lane.is_first) {
+      c.strokeStyle = look.muted;
+      c.globalAlpha = 0.5;
+      c.beginPath(); c.moveTo(0, top + 0.5); c.lineTo(edge + this.plot, top + 0.5); c.stroke();
+      c.globalAlpha = 1;
+    }
+  }
+
+  detail(c, lane, i, x, wide, top, high, look) {
+    if (lane.hatched && lane.hatched[i] && wide > 2) hatch(c, x, top + 1, wide, high - 2, look.hatch);
+    if (wide > 34) {
+      const left = Math.max(x, this.labels);
+      c.textAlign = "left"; c.font = "11px system-ui, sans-serif";
+      const text = cut(c, this.data.names[lane.name[i]], x + wide - left - 6);
+      if (lane.hatched && text) {
+        c.fillStyle = look.stages[lane.stage[i]];
+        c.fillRect(left + 1, top + 1, c.measureText(text).width + 4, high - 2);
+      }
+      c.fillStyle = look.texts[lane.stage[i]];
+      c.fillText(text, left + 3, top + high / 2);
+    }
+  }
+
+  at(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const x = event.clientX - box.left, y = event.clientY - box.top;
+    const lane = this.view.lanes[Math.floor((y - 22) / 17)];
+    if (!lane || x < this.labels) return null;
+    const time = this.time(x), reach = (this.to - this.from) / this.plot * 2;
+    const last = firstFrom(lane.start, time + reach) - 1;
+    for (let i = last; i >= Math.max(last - 400, 0); i -= 1) {
+      if (lane.end[i] + reach >= time) return { lane, i };
+    }
+    return null;
+  }
+
+  said({ lane, i }) {
+    const hidden = lane.hatched && lane.hatched[i] ? ", communication" : "";
+    return `${this.data.full[lane.name[i]]} · ${this.data.stages[lane.stage[i]]}${hidden} · `
+      + `${timeText(lane.end[i] - lane.start[i])}, from ${timeText(lane.start[i])} of the step · ${lane.label}`;
+  }
+
+  hover(found) {
+    this.hovered = found;
+    this.find(".hovered").textContent = found ? this.said(found) : "";
+    this.draw();
+  }
+
+  pick(found) {
+    this.picked = found;
+    const told = this.find(".picked");
+    told.replaceChildren();
+    if (!found) { told.textContent = "Choose an op to see what launched it."; this.draw(); return; }
+    told.append(element("p", this.said(found), { className: "said" }));
+    const facts = element("dl", "", { className: "facts" });
+    for (const [name, text] of this.facts(found)) facts.append(element("dt", name), element("dd", text));
+    told.append(facts);
+    this.lane = this.view.lanes.indexOf(found.lane);
+    this.draw();
+  }
+
+  facts({ lane, i }) {
+    const alike = this.view.lanes.filter((each) => Boolean(each.told) === Boolean(lane.told)).flatMap((each) =>
+      each.name.map((name, j) => (name === lane.name[i] ? each.end[j] - each.start[j] : null))).filter((length) => length !== null);
+    const sum = alike.reduce((all, each) => all + each, 0);
+    const like = ["Of this name", `${alike.length.toLocaleString("en")} in this step, ${timeText(sum)} in all`];
+    if (!lane.told) return [like];
+    const of = (name) => (lane.told[name][i] < 0 ? null : this.data.full[lane.told[name][i]]);
+    const delay = lane.told.delay[i], bytes = lane.told.bytes[i], call = of("launch");
+    return [
+      ["Launched by", call ? `${call}, ${timeText(delay)} before it started` : "unknown"],
+      ["Range", of("inside") ?? "none known"],
+      ...(of("layer") ? [["Layer", of("layer")]] : []),
+      ...(bytes >= 0 ? [["Bytes", `${bytes.toLocaleString("en")}${of("way") ? `, ${of("way")}` : ""}`]] : []),
+      like,
+    ];
+  }
+
+  // Show an op, in the middle where it is not in sight.
+  go(found) {
+    const { lane, i } = found, length = this.to - this.from;
+    if (lane.start[i] < this.from || lane.end[i] > this.to) {
+      this.show((lane.start[i] + lane.end[i] - length) / 2, length);
+    }
+    this.pick(found);
+  }
+
+  step(by) {
+    const lanes = this.view.lanes;
+    if (!lanes.length) return;
+    if (!this.picked) { this.pick({ lane: lanes[this.lane], i: 0 }); return; }
+    const { lane, i } = this.picked;
+    this.go({ lane, i: Math.min(Math.max(i + by, 0), lane.count - 1) });
+  }
+
+  // -- search
+  search(words) {
+    this.words = words.trim();
+    const wanted = this.words.toLowerCase();
+    const matching = new Set();
+    if (wanted) this.data.full.forEach((name, number) => { if (name.toLowerCase().includes(wanted)) matching.add(number); });
+    this.hits = matching.size ? this.view.lanes.flatMap((lane) => lane.name.flatMap((name, i) => (matching.has(name) ? [{ lane, i }] : []))) : [];
+    this.hits.sort((a, b) => a.lane.start[a.i] - b.lane.start[b.i]);
+    const sums = new Map();
+    for (const { lane, i } of this.hits) {
+      const [number, sum] = sums.get(lane.name[i]) ?? [0, 0];
+      sums.set(lane.name[i], [number + 1, sum + lane.end[i] - lane.start[i]]);
+    }
+    const most = [...sums].sort((a, b) => b[1][1] - a[1][1]);
+    const list = this.find(".hits");
+    list.replaceChildren(...most.slice(0, 8).map(([name, [number, sum]]) =>
+      element("li", `${this.data.names[name]}: ${number.toLocaleString("en")}, ${timeText(sum)} in all`)));
+    const more = most.length > 8 ? `, of ${most.length} names` : "";
+    this.find(".found").textContent = wanted ? `${this.hits.length.toLocaleString("en")} found${more}` : "";
+    this.draw();
+  }
+
+  longest() {
+    const length = ({ lane, i }) => lane.end[i] - lane.start[i];
+    const found = this.hits.reduce((most, hit) => (most && length(most) >= length(hit) ? most : hit), null);
+    if (found) this.go(found);
+  }
+
+  next(by) {
+    if (!this.hits.length) { this.step(by); return; }
+    const now = this.hits.findIndex((hit) => this.picked && hit.lane === this.picked.lane && hit.i === this.picked.i);
+    const from = now < 0 ? (by > 0 ? -1 : 0) : now;
+    this.go(this.hits[(from + by + this.hits.length) % this.hits.length]);
+  }
+
+  // -- selection
+  select(span) {
+    const box = this.find(".selection");
+    this.selected = span && [Math.max(Math.min(...span), 0), Math.min(Math.max(...span), this.view.span)].map(Math.round);
+    box.replaceChildren();
+    if (this.selected && this.selected[1] > this.selected[0]) this.tell(box); else this.selected = null;
+    this.find(".span").value = this.selected ? spanText(...this.selected) : "";
+    this.draw();
+  }
+
+  tell(box) {
+    const [from, to] = this.selected;
+    const found = breakdown(this.view, from, to, this.data);
+    const over = found.gpus === 1 ? "1 GPU" : `${found.gpus} GPUs, added up`;
+    box.append(element("p", `${timeText(to - from)} selected, from ${timeText(from)} of the step; on ${over}:`));
+    const table = document.createElement("table"), head = table.createTHead().insertRow();
+    for (const name of ["", "busy", "exposed", "share (%)"]) head.append(element("th", name, { scope: "col", className: name ? "number" : "" }));
+    const body = table.createTBody();
+    const add = (name, busy, exposed) => {
+      const row = body.insertRow();
+      row.append(element("th", name, { scope: "row" }));
+      for (const ns of [busy, exposed]) {
+        const cell = row.insertCell();
+        cell.className = "number";
+        if (ns !== null) { cell.textContent = timeText(ns); cell.dataset.ns = ns; }
+      }
+      row.insertCell().textContent = found.window ? (100 * exposed / found.window).toFixed(1) : "";
+      row.cells[3].className = "number";
+    };
+    for (const stage of this.data.order) if (stage in found.busy) add(stage, found.busy[stage], found.exposed[stage]);
+    add("idle", null, found.idle);
+    const causes = Object.entries(found.causes).sort((a, b) => b[1] - a[1]);
+    for (const [cause, ns] of causes) add(`idle: ${cause}`, null, ns);
+    box.append(table);
+  }
+
+  // -- address
+  restore() {
+    const asked = new URLSearchParams(location.hash.slice(1));
+    if (!asked.has("step") && !asked.has("t") && !asked.has("select")) return;
+    const number = this.views.findIndex((view) => String(view.step) === asked.get("step"));
+    this.choose(Math.max(number, 0));
+    const span = spanOf(asked.get("t") ?? "", 0), selected = spanOf(asked.get("select") ?? "", 0);
+    if (span && span[1] > span[0]) this.show(span[0], Math.min(span[1] - span[0], this.view.span));
+    if (selected) this.select(selected);
+    if (asked.has("find")) { this.find(".search").value = asked.get("find"); this.search(asked.get("find")); this.longest(); }
+    this.figure.scrollIntoView({ block: "nearest" });
+  }
+
+  note() {
+    const said = [`step=${this.view.step ?? ""}`];
+    if (this.from > 0 || this.to < this.view.span) said.push(`t=${spanText(this.from, this.to)}`);
+    if (this.selected) said.push(`select=${spanText(...this.selected)}`);
+    if (this.words) said.push(`find=${encodeURIComponent(this.words)}`);
+    history.replaceState(null, "", `#${said.join("&")}`);
+  }
+
+  // -- keys and pointer
+  get middle() {
+    if (this.pointer !== undefined) return this.time(this.pointer);
+    const at = this.picked;
+    return at ? (at.lane.start[at.i] + at.lane.end[at.i]) / 2 : (this.from + this.to) / 2;
+  }
+
+  key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const length = this.to - this.from, lanes = this.view.lanes;
+    const pan = (by) => this.show(this.from + by * length, length);
+    const move = (by) => {
+      if (!lanes.length) return;
+      const lane = lanes[(this.lane + by + lanes.length) % lanes.length];
+      this.pick({ lane, i: Math.min(firstFrom(lane.start, this.from), lane.count - 1) });
+    };
+    const fit = () => {
+      const at = this.picked, span = this.selected ?? (at && [at.lane.start[at.i], at.lane.end[at.i]]);
+      if (span) { const room = Math.max((span[1] - span[0]) * 0.2, 100); this.show(span[0] - room, Math.min(span[1] - span[0] + 2 * room, this.view.span)); }
+    };
+    const done = {
+      ArrowLeft: () => pan(-0.2), ArrowRight: () => pan(0.2), a: () => pan(-0.2), d: () => pan(0.2),
+      ArrowUp: () => move(-1), ArrowDown: () => move(1), f: fit,
+      w: () => this.zoom(0.6, this.middle), s: () => this.zoom(1 / 0.6, this.middle),
+      "+": () => this.zoom(0.6, this.middle), "=": () => this.zoom(0.6, this.middle), "-": () => this.zoom(1 / 0.6, this.middle),
+      0: () => this.show(0, this.view.span), n: () => this.next(1), N: () => this.next(-1), p: () => this.step(-1), m: () => this.longest(),
+      v: () => this.find(".span").focus(), Escape: () => { this.select(null); this.pick(null); },
+    }[event.key];
+    if (done) { done(); this.note(); event.preventDefault(); }
+  }
+
+  listen() {
+    let grabbed = null;
+    const canvas = this.canvas, left = () => canvas.getBoundingClientRect().left;
+    canvas.addEventListener("wheel", (event) => {
+      if (!event.ctrlKey && !event.metaKey) return;
+      event.preventDefault();
+      this.zoom(event.deltaY > 0 ? 1.25 : 0.8, this.time(event.clientX - left()));
+    }, { passive: false });
+    canvas.addEventListener("pointerdown", (event) => {
+      grabbed = { x: event.clientX, from: this.from, time: this.time(event.clientX - left()), pans: event.shiftKey, moved: false };
+      canvas.setPointerCapture(event.pointerId);
+    });
+    canvas.addEventListener("pointermove", (event) => {
+      this.pointer = Math.max(event.clientX - left(), this.labels);
+      if (!grabbed) { this.hover(this.at(event)); return; }
+      grabbed.moved ||= Math.abs(event.clientX - grabbed.x) > 3;
+      const length = this.to - this.from;
+      if (grabbed.pans) this.show(grabbed.from - ((event.clientX - grabbed.x) / this.plot) * length, length);
+      else if (grabbed.moved) this.select([grabbed.time, this.time(this.pointer)]);
+    });
+    canvas.addEventListener("pointerup", (event) => {
+      if (grabbed && !grabbed.moved) this.pick(this.at(event));
+      grabbed = null;
+      this.note();
+    });
+    canvas.addEventListener("pointercancel", () => { grabbed = null; });
+    canvas.addEventListener("pointerleave", () => { this.pointer = undefined; this.hover(null); });
+    canvas.addEventListener("keydown", (event) => this.key(event));
+    for (const name of ["focus", "blur"]) canvas.addEventListener(name, () => this.draw());
+    document.addEventListener("keydown", (event) => {
+      if (event.key !== "/" || /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName)) return;
+      this.find(".search").focus();
+      event.preventDefault();
+    });
+    this.find(".search").addEventListener("input", (event) => this.search(event.target.value));
+    this.find(".search").addEventListener("keydown", (event) => {
+      if (event.key === "Enter") { this.longest(); this.canvas.focus(); this.note(); event.preventDefault(); }
+    });
+    this.find(".span").addEventListener("keydown", (event) => {
+      if (event.key !== "Enter") return;
+      const at = this.picked;
+      const span = spanOf(event.target.value, at ? Math.round((at.lane.start[at.i] + at.lane.end[at.i]) / 2) : Math.round(this.middle));
+      event.target.setAttribute("aria-invalid", String(!span));
+      if (span) { this.select(span); this.note(); }
+      event.preventDefault();
+    });
+    const deeds = { in: () => this.zoom(0.6, this.middle), out: () => this.zoom(1 / 0.6, this.middle), all: () => this.show(0, this.view.span), next: () => this.next(1), before: () => this.next(-1) };
+    for (const button of this.figure.querySelectorAll("[data-do]")) button.addEventListener("click", () => { deeds[button.dataset.do](); this.note(); });
+    for (const button of this.figure.querySelectorAll(".view")) button.addEventListener("click", () => { this.choose(Number(button.dataset.view)); this.note(); });
+    addEventListener("hashchange", () => this.restore());
+  }
+}
+
+// Black or white, whichever is read better on a colour.
+function inkOn(colour) {
+  const digits = colour.length === 4 ? [...colour.slice(1)].map((d) => d + d) : colour.slice(1).match(/../g);
+  const [r, g, b] = digits.map((d) => (parseInt(d, 16) / 255) ** 2.2);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.18 ? "#111" : "#fff";
+}
+
+function cut(c, text, room) {
+  if (room < 12) return "";
+  if (c.measureText(text).width <= room) return text;
+  let low = 0, high = Math.min(text.length, 200);
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if (c.measureText(`${text.slice(0, middle)}…`).width <= room) low = middle; else high = middle - 1;
+  }
+  return low ? `${text.slice(0, low)}…` : "";
+}
+
+function hatch(c, x, y, wide, high, colour) {
+  c.save();
+  c.beginPath(); c.rect(x, y, wide, high); c.clip();
+  c.strokeStyle = colour; c.lineWidth = 2;
+  c.beginPath();
+  const first = Math.max(x, 0) - high, last = Math.min(x + wide, c.canvas.width);
+  for (let at = Math.floor(first / 7) * 7; at < last; at += 7) { c.moveTo(at, y + high); c.lineTo(at + high, y); }
+  c.stroke();
+  c.restore();
+  c.lineWidth = 1;
+}
+
+return { Chart, breakdown, unpacked };
+})();
