@@ -1,0 +1,28 @@
+"""Programs of kinds: none is told wrong without a word."""
+
+from __future__ import annotations
+
+import pytest
+from training_kinds import APART, KINDS, held_apart, simulate
+from training_sim import MODES
+
+
+def test_the_families_that_are_held_apart_are_chosen_by_hash() -> None:
+    assert {KINDS[name][0] for name in KINDS if held_apart(name)} == APART
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_program_is_the_same_each_time(mode: str) -> None:
+    one, other = simulate("gan_fused", mode, 3), simulate("gan_fused", mode, 3)
+    assert one == other
+    assert simulate("gan_fused", mode, 4).ops != one.ops
+
+
+def test_modes_leave_out_what_they_say() -> None:
+    names = {mode: {name for _, _, name, _ in simulate("cnn", mode).ranges} for mode in MODES}
+    assert "backward" in names["ranges"]
+    assert "forward" in names["no_backward_range"]
+    assert "backward" not in names["no_backward_range"]
+    assert names["threads"] == names["one_thread"] == set()
+    threads = {mode: {op["thread"] for op in simulate("cnn", mode).ops} for mode in MODES}
+    assert [len(threads[mode]) for mode in MODES] == [2, 2, 2, 1]
