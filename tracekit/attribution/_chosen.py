@@ -139,6 +139,14 @@ class Chosen:
     many parameters as backward has gradients."""
     short_pass: float = 0.9
     """Share of the median backward pass below which one is cut off, or has holes."""
+    backward_layers: float = 1.75
+    """How many times the layers of its forward pass a backward pass runs: two products for each,
+    but one kernel for each attention or norm; 1.5 to 2 in real traces."""
+    whole_pass: float = 0.5
+    """Share of the layers of a forward pass that a part of a gap must have to be one as well:
+    evaluation has no loss, and a little network as many kernels of that as of layers."""
+    lone_gram: int = 4
+    """Ops in a row by which a forward pass is known again."""
     partial_forward: float = 0.9
     """Share of places in which the end of a recording must agree with the beginning of a forward
     pass to be one."""

@@ -136,16 +136,19 @@ def _cut_kind(
 ) -> tuple[int, int]:
     """Return head and front of an inner gap."""
     if turns.kinds[number] == turns.kinds[template]:
-        return cut.at, cut.at
+        return cut.head, cut.at
+    if cut.multiplies:
+        own = cut_gap(turns, number)
+        return own.head, own.at
     lane, place, usual = turns.lane, turns.gap(number), turns.gap(template)
     symbol, layer = lane.symbol[place], lane.layer[place]
-    weights, forward = np.split(lane.symbol[usual], [cut.at])
+    weights, forward = lane.symbol[usual][: cut.head], lane.symbol[usual][cut.at :]
     size = symbol.size
     body = min(forward.size, size)
     if alike(symbol[size - body :], forward[forward.size - body :]) < CHOSEN.same_forward:
         if may_differ:  # another network that takes turns with the first one
-            own = cut_gap(turns, number).at
-            return own, own
+            own = cut_gap(turns, number)
+            return own.head, own.at
         # Another shape or algorithm: up to the first layer, if it is about as long.
         near = size < CHOSEN.same_update * (usual.stop - usual.start)
         tail = common_suffix(symbol, forward)
@@ -171,7 +174,7 @@ def _head(symbol: Array, layer: Array, optimizer: Array, weights: Array) -> int:
     size = weights.size
     if symbol.size >= size > 0 and alike(symbol[:size], weights) >= CHOSEN.same_update:
         return size
-    if not layer.any():
+    if not layer.any() or common_prefix(symbol, weights) == symbol.size:
         return symbol.size
     updates = np.flatnonzero(optimizer[: int(layer.argmax())])
     return int(updates[-1]) + 1 if updates.size else common_prefix(symbol, weights)
@@ -201,7 +204,7 @@ def _begin(turns: Turns, template: int, cut: Cut) -> int:
 def _end(turns: Turns, template: int, cut: Cut) -> int:
     """Return how much of what comes after the last backward pass is an update."""
     lane, place, usual = turns.lane, turns.gap(turns.first.size - 1), turns.gap(template)
-    weights = lane.symbol[usual][: cut.at]
+    weights = lane.symbol[usual][: cut.head]
     head = _head(lane.symbol[place], lane.layer[place], lane.optimizer[place], weights)
     return _mended(turns, turns.first.size - 1, head, head)[0]
 
