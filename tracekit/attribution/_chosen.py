@@ -117,6 +117,9 @@ class Chosen:
     stray: int = 2
     """A gap of so few ops is none, if no layer is in it: a value fetched while backward runs."""
 
+    layers_beside: float = 0.1
+    """Share of a thread's kernels that must be layers for it to run a network, and no input."""
+
     # Gaps between turns, and where they are cut.
 
     pause: float = 5.0
@@ -161,8 +164,8 @@ class Chosen:
     """Share of updates that must follow a rhythm for it to count."""
     updates_of_step: int = 64
     """How many updates one step may have, told by its input."""
-    networks: int = 4
-    """How many networks may be trained in turns."""
+    same_network: float = 0.75
+    """Share of the kernels of two backward passes that must be the same for one network."""
     fed_gaps: int = 2
     """So many gaps with input, and as many without, before these are compared."""
 

@@ -109,9 +109,14 @@ def test_a_step_begins_between_an_update_and_a_layer(
 
 def test_the_main_sequence_is_one_thread_s_on_one_stream() -> None:
     program = Program().run(
-        "m:gemm/- m:gemm@9/- x:gemm/- m:relu/- m:memset/- m:all_reduce/- x:relu@9/- m:d2h/-"
+        "m:gemm/- m:gemm@9/- x:gemm/- m:adam/- m:memset/- m:all_reduce/- x:relu@9/- m:d2h/-"
     )
     assert _main_sequence(look_at(program.work())).tolist() == [0, 3, 7]
+
+
+def test_threads_that_infer_take_turns_on_a_stream() -> None:
+    program = Program().run("m:gemm/- m:gemm@9/- x:gemm/- m:relu/- m:d2h/-")
+    assert _main_sequence(look_at(program.work())).tolist() == [0, 2, 3, 4]
 
 
 class TestRefused:

@@ -101,17 +101,21 @@ class _Sequence:
 
 
 def _main_sequence(lane: Lane) -> Array:
-    """Return the ops that the busiest thread launches on its main stream, without collectives."""
+    """Return the ops that the busiest thread launches on its main stream, without collectives.
+
+    Where nothing trains, several threads may take turns on a stream: all of its ops then.
+    """
     work = lane.work
     chosen = lane.kernel.copy()
-    for column in (work.thread, work.context_stream):
+    thread = work.thread if _trains(lane) else np.zeros_like(work.thread)
+    for column in (thread, work.context_stream):
         values, which, _ = np.unique(column, return_inverse=True, return_counts=True)
         if chosen.any():
             chosen &= which == np.bincount(which[chosen], minlength=values.size).argmax()
     if not chosen.any():
         return np.zeros(0, np.int64)
     one = int(chosen.argmax())
-    same = (work.thread == work.thread[one]) & (work.context_stream == work.context_stream[one])
+    same = (thread == thread[one]) & (work.context_stream == work.context_stream[one])
     return np.flatnonzero(same & (work.collective == 0) & (work.kind != MEMSET))
 
 

@@ -70,6 +70,14 @@ def by_threads(lane: Lane, pair: Pair) -> Told:
     )
 
 
+def in_hooks(turns: Turns) -> bool:
+    """Tell whether most backward passes update weights as soon as their gradients are there."""
+    return bool(
+        (total_in(turns.lane.optimizer, turns.bursts, turns.ends) > CHOSEN.barely).mean()
+        > CHOSEN.order_alike
+    )
+
+
 def _is_pipeline(lane: Lane) -> bool:
     """Tell whether activations are sent: then forward passes without backward warm a pipeline."""
     return bool((lane.work.collective == SEND_RECV).any())
@@ -100,6 +108,8 @@ def _stages(turns: Turns, parts: Parts, bursts: Array, *, pipeline: bool) -> _St
     put(first, heads, WU, before)
     put(fronts, turns.stop, FP, after)
     put(turns.bursts, turns.ends, BP, bursts)
+    if in_hooks(turns):
+        stage[lane.optimizer & (stage == BP)] = WU
     _lead(lane, stage, fronts, turns.stop)
     tail = _update_at_start(turns, parts)
     stage[fronts[0] - tail : fronts[0]] = WU
@@ -261,6 +271,8 @@ def _evidence(turns: Turns, parts: Parts, pair: Pair, numbered: Numbered) -> tup
         )
     if numbered.several:
         lines.append(numbered.several)
+    if in_hooks(turns):
+        lines.append("weights are updated within backward passes, by kernels that names tell")
     return tuple(lines)
 
 

@@ -48,8 +48,36 @@ def _tell(work: Work) -> Told:
     told = by_threads(lane, pair) if pair is not None and pair.trains else by_order(lane)
     if not told.training:
         return told
-    stage, step = tell_rest(lane, told)
-    return replace(told, stage=stage, step=step)
+    told = _with_others(lane, told)
+    stage, step, beside = tell_rest(lane, told)
+    against = (*told.contradictions, beside) if beside else told.contradictions
+    return replace(told, stage=stage, step=step, contradictions=against)
+
+
+def _with_others(lane: Lane, told: Told) -> Told:
+    """Tell the stages of trainings that run beside the first one, on threads of their own."""
+    beside = 0
+    while told.method == "threads":
+        rest = np.flatnonzero(~told.core)
+        own = lane.take(rest)
+        pair = find_pair(own)
+        if pair is None or not pair.trains:
+            break
+        other = by_threads(own, pair)
+        stage, core = told.stage.copy(), told.core.copy()
+        stage[rest[other.core]] = other.stage[other.core]
+        core[rest[other.core]] = True
+        beside += other.whole.size
+        told = replace(told, stage=stage, core=core, doubts=summed_doubts([told, other]))
+        if not other.core.any():
+            break
+    if not beside:
+        return told
+    said = (
+        f"several trainings run beside each other: steps are those of the largest, and {beside:,}"
+        " steps of others lie within these"
+    )
+    return replace(told, contradictions=(*told.contradictions, said))
 
 
 def _joined(work: Work, devices: Array, rows: Sequence[Array], told: Sequence[Told]) -> Structure:
