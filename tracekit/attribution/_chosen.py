@@ -169,6 +169,31 @@ class Chosen:
     fed_gaps: int = 2
     """So many gaps with input, and as many without, before these are compared."""
 
+    # Backward passes of a single thread, by names.
+
+    bursts: int = 4
+    """How many passes must be told: of fewer it is not known what comes in each."""
+    backward_named: float = 0.1
+    """Share of all layers that backward passes must hold that names tell: what marks no layer is
+    a gradient of something else."""
+    hooks: float = 0.2
+    """Share of the distances between gradients with an optimizer in them, above which it may be
+    called by hooks of backward."""
+    near: float = 20.0
+    """Ops that lie between two gradients there, at most."""
+    least_break: float = 8.0
+    """Ops between two gradients up to which they are of one pass."""
+    broken: float = 1.5
+    """How many times the next longest distance one must be for a break."""
+    far: float = 64.0
+    """Ops between gradients of different passes, where nothing breaks."""
+    few_named: float = 0.1
+    """Share of the usual number of gradients below which some are no pass."""
+
+    readings: float = 0.05
+    """Share of the time in which two readings of one thread may differ and still agree: up to 2 %
+    in real traces, where both are right but for the ends of passes."""
+
     # How a single thread's launches repeat.
 
     order_kernels: int = 30

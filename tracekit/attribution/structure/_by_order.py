@@ -55,7 +55,10 @@ def _of_period(sequence: _Sequence, first: int) -> Told:
     refused = sequence.too_few or refusal(apart) or _too_few(found, sequence.repeats)
     if refused:
         told = _without(lane, sequence.text, refused)
-        return replace(told, period=sequence.period.size, repeats=sequence.repeats)
+        return replace(
+            told, period=sequence.period.size, repeats=sequence.repeats,
+            recomputes=apart.recomputed > CHOSEN.recomputed,
+        )  # fmt: skip
     return _estimated(sequence, apart, found)
 
 

@@ -38,6 +38,8 @@ class Pair:
         The share of these that begin at one of the usual places.
     votes
         What speaks for (1) and against (-1) who is who, by what it rests on.
+    by_names
+        Whether one thread launches all, and names tell its backward passes.
     """
 
     main: Array
@@ -45,6 +47,7 @@ class Pair:
     turns: int
     steady: float
     votes: dict[str, int]
+    by_names: bool = False
 
     @property
     def agreed(self) -> int:

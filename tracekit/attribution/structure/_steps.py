@@ -46,7 +46,8 @@ def number_bursts(turns: Turns, parts: Parts) -> Numbered:
     """
     count = turns.bursts.size
     updates = has_update(turns, parts)
-    if not updates[parts.template]:  # none is seen, so that each backward pass is a step
+    named = total_in(turns.lane.optimizer, turns.first[1:count], turns.stop[1:count])
+    if not updates[parts.template] and not named.any():  # each backward pass is a step
         return Numbered(np.arange(count))
     begins = np.flatnonzero(updates[1:count]) + 1
     fed = total_in(turns.lane.batch, turns.first[begins] + parts.head[begins], turns.stop[begins])
