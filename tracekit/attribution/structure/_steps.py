@@ -56,7 +56,8 @@ def number_bursts(turns: Turns, parts: Parts) -> Numbered:
     once = abs(int((fed > 0).sum()) - begins.size / max(size, 1)) <= 1
     if size and (once or np.unique(networks).size > 1):
         first, several = _begins(turns, parts, begins, fed > 0, size, once=once)
-        return Numbered(_counted(first, count), several)
+        both = "each update has input of its own, though several networks take turns"
+        return Numbered(_counted(first, count), several, unfed=both if (fed > 0).all() else None)
     # Input that a forward pass begins with: evaluation before it has input of its own.
     inputs = begins[total_in(turns.lane.batch, (turns.first + parts.front)[begins],
                              turns.stop[begins]) > 0]  # fmt: skip
