@@ -92,7 +92,9 @@ def _steps(simulated: Simulated, ops: pl.DataFrame) -> tuple[int, int, bool]:
     """Return how many steps there are, how many are told, and whether these are the same ones."""
     step = np.array([op["step"] for op in simulated.ops])
     found = ops["iteration"].fill_null(-1).to_numpy()
-    passes = np.array([bool(op["truth"]) and op["truth"] <= {"FP", "BP"} for op in simulated.ops]) & (step >= 0)
+    passes = np.array(
+        [bool(op["truth"]) and op["truth"] <= {"FP", "BP"} for op in simulated.ops]
+    ) & (step >= 0)
     both = passes & (found >= 0)
     pairs = np.unique(np.stack([step[both], found[both]]), axis=1)
     true, told = np.unique(step[passes]).size, np.unique(found[found >= 0]).size

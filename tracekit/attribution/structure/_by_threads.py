@@ -266,11 +266,11 @@ def _evidence(turns: Turns, parts: Parts, pair: Pair, numbered: Numbered) -> tup
     cut, gaps = parts.cut, turns.bursts.size - 1
     size = int(turns.stop[parts.template] - turns.first[parts.template])
     speaks = [name for name, vote in pair.votes.items() if vote > 0]
-    told = [
+    launched = (
         f"backward is launched by a thread of its own: {pair.turns:,} turns on the stream of the"
-        f" others, {pair.steady:.0%} of them begin at the same places",
-        f"who is who is told by {', '.join(speaks)}",
-    ]
+        f" others, {pair.steady:.0%} of them begin at the same places"
+    )
+    told = [launched, f"who is who is told by {', '.join(speaks)}"]
     if pair.by_names:
         told = [f"one thread launches all: names of gradients tell {pair.turns:,} backward passes"]
     usual = (

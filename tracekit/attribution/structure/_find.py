@@ -15,7 +15,7 @@ from tracekit.attribution.structure._by_order import by_order
 from tracekit.attribution.structure._by_threads import by_threads
 from tracekit.attribution.structure._pair import find_pair
 from tracekit.attribution.structure._rest import tell_rest
-from tracekit.attribution.structure._signs import look_at
+from tracekit.attribution.structure._signs import Lane, look_at
 from tracekit.attribution.structure._steps import table_of
 from tracekit.attribution.structure._told import Told
 from tracekit.attribution.structure._work import (

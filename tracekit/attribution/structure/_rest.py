@@ -40,7 +40,9 @@ def _pipelines(lane: Lane, core: Array, exchange: Array, stage: Array) -> str:
     for thread in fed.tolist():
         own = beside & (work.thread == thread)
         layers = lane.layer & own
-        several = np.unique(lane.symbol[layers]).size > 1 or np.isin(lane.symbol[layers], known).any()
+        several = (
+            np.unique(lane.symbol[layers]).size > 1 or np.isin(lane.symbol[layers], known).any()
+        )
         if several and layers.sum() >= CHOSEN.layers_beside * (lane.kernel & own).sum():
             stage[own] = ME
             forward += int((work.end - work.start)[own].sum())
