@@ -92,7 +92,11 @@ class TestAgainstRanges:
 
 
 def _check_cuts(whole: Known, end: bool) -> None:
-    """Cut at 10 to 90 % of the time, and compare the steps that are whole with the uncut ones."""
+    """Cut at 10 to 90 % of the time, and compare the steps that are whole with the uncut ones.
+
+    Of one thread too little for a period may be left; names alone are less exact about where a pass
+    begins and ends.
+    """
     work, full = whole.work, find_structure(whole.work)
     begin, span = work.start.min(), work.end.max() - work.start.min()
     told = 0
@@ -105,7 +109,9 @@ def _check_cuts(whole: Known, end: bool) -> None:
             continue
         steps = cut.steps.filter("whole")["step"].to_numpy()
         inside = np.isin(cut.step, steps)
-        assert (cut.stage[inside] == full.stage[rows][inside]).all()
+        spent, differ = (work.end - work.start)[rows], cut.stage != full.stage[rows]
+        by_names = cut.period is None and full.period is not None
+        assert spent[inside & differ].sum() <= (0.02 * spent[inside].sum() if by_names else 0)
         pairs = np.stack([cut.step[inside], full.step[rows][inside]])
         assert np.unique(pairs, axis=1).shape[1] == steps.size
         told += 1

@@ -117,6 +117,9 @@ class Chosen:
     stray: int = 2
     """A gap of so few ops is none, if no layer is in it: a value fetched while backward runs."""
 
+    layers_beside: float = 0.1
+    """Share of a thread's kernels that must be layers for it to run a network, and no input."""
+
     # Gaps between turns, and where they are cut.
 
     pause: float = 5.0
@@ -139,6 +142,14 @@ class Chosen:
     many parameters as backward has gradients."""
     short_pass: float = 0.9
     """Share of the median backward pass below which one is cut off, or has holes."""
+    backward_layers: float = 1.75
+    """How many times the layers of its forward pass a backward pass runs: two products for each,
+    but one kernel for each attention or norm; 1.5 to 2 in real traces."""
+    whole_pass: float = 0.5
+    """Share of the layers of a forward pass that a part of a gap must have to be one as well:
+    evaluation has no loss, and a little network as many kernels of that as of layers."""
+    lone_gram: int = 4
+    """Ops in a row by which a forward pass is known again."""
     partial_forward: float = 0.9
     """Share of places in which the end of a recording must agree with the beginning of a forward
     pass to be one."""
@@ -153,10 +164,35 @@ class Chosen:
     """Share of updates that must follow a rhythm for it to count."""
     updates_of_step: int = 64
     """How many updates one step may have, told by its input."""
-    networks: int = 4
-    """How many networks may be trained in turns."""
+    same_network: float = 0.75
+    """Share of the kernels of two backward passes that must be the same for one network."""
     fed_gaps: int = 2
     """So many gaps with input, and as many without, before these are compared."""
+
+    # Backward passes of a single thread, by names.
+
+    bursts: int = 4
+    """How many passes must be told: of fewer it is not known what comes in each."""
+    backward_named: float = 0.1
+    """Share of all layers that backward passes must hold that names tell: what marks no layer is
+    a gradient of something else."""
+    hooks: float = 0.2
+    """Share of the distances between gradients with an optimizer in them, above which it may be
+    called by hooks of backward."""
+    near: float = 20.0
+    """Ops that lie between two gradients there, at most."""
+    least_break: float = 8.0
+    """Ops between two gradients up to which they are of one pass."""
+    broken: float = 1.5
+    """How many times the next longest distance one must be for a break."""
+    far: float = 64.0
+    """Ops between gradients of different passes, where nothing breaks."""
+    few_named: float = 0.1
+    """Share of the usual number of gradients below which some are no pass."""
+
+    readings: float = 0.05
+    """Share of the time in which two readings of one thread may differ and still agree: up to 2 %
+    in real traces, where both are right but for the ends of passes."""
 
     # How a single thread's launches repeat.
 

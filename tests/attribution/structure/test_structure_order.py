@@ -109,9 +109,14 @@ def test_a_step_begins_between_an_update_and_a_layer(
 
 def test_the_main_sequence_is_one_thread_s_on_one_stream() -> None:
     program = Program().run(
-        "m:gemm/- m:gemm@9/- x:gemm/- m:relu/- m:memset/- m:all_reduce/- x:relu@9/- m:d2h/-"
+        "m:gemm/- m:gemm@9/- x:gemm/- m:adam/- m:memset/- m:all_reduce/- x:relu@9/- m:d2h/-"
     )
     assert _main_sequence(look_at(program.work())).tolist() == [0, 3, 7]
+
+
+def test_threads_that_infer_take_turns_on_a_stream() -> None:
+    program = Program().run("m:gemm/- m:gemm@9/- x:gemm/- m:relu/- m:d2h/-")
+    assert _main_sequence(look_at(program.work())).tolist() == [0, 2, 3, 4]
 
 
 class TestRefused:
@@ -137,14 +142,35 @@ class TestRefused:
         assert any("computed again" in text for text in structure.evidence)
         assert structure.period == 74
 
-    def test_several_passes_in_a_step(self) -> None:
-        passes = STEP.removesuffix(UPDATE) * 3 + UPDATE
-        structure = found(Program().run(passes, 6))
-        assert (structure.method, structure.training) == ("refused", None)
+    def test_too_few_passes(self) -> None:
+        long = STEP.removesuffix(UPDATE) + STEP
+        assert found(Program().run(long, 1)).method == "refused"
 
-    def test_too_few_periods(self) -> None:
-        long = STEP.removesuffix(UPDATE) * 3 + UPDATE
-        assert found(Program().run(long, 2)).method == "refused"
+
+class TestNames:
+    """Where no period tells a step, kernels that are named after gradients tell passes."""
+
+    @pytest.mark.parametrize("times", [2, 6])
+    def test_several_passes_in_a_step(self, times: int) -> None:
+        program = Program().run(STEP.removesuffix(UPDATE) * 3 + UPDATE, times)
+        check(found(program), program, "order")
+        assert found(program).steps.height == times
+
+    def test_steps_of_different_sizes(self) -> None:
+        program = Program()
+        for size in (1, 3, 2, 5, 4, 3, 2, 5, 1):
+            program.run(STEP.replace("00", f"{size}0"))
+        check(found(program), program, "order")
+        assert found(program).steps.height == 9
+
+    def test_two_readings_that_differ_are_said(self) -> None:
+        """The last kernels of an update multiply, as those of Muon do."""
+        update = "m:adam/W m:adam/W " + "m:orthogonal_gemm#900/W " * 6
+        program = Program().run("m:h2d/I " + FORWARD + BACKWARD + update, 6)
+        structure = found(program)
+        check(structure, program, "order")
+        assert any("of other stages" in text for text in structure.contradictions)
+        assert sum(doubt.before_ns + doubt.after_ns for doubt in structure.doubts) >= 6 * 6 * 7
 
 
 class TestNothing:

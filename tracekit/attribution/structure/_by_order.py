@@ -55,7 +55,10 @@ def _of_period(sequence: _Sequence, first: int) -> Told:
     refused = sequence.too_few or refusal(apart) or _too_few(found, sequence.repeats)
     if refused:
         told = _without(lane, sequence.text, refused)
-        return replace(told, period=sequence.period.size, repeats=sequence.repeats)
+        return replace(
+            told, period=sequence.period.size, repeats=sequence.repeats,
+            recomputes=apart.recomputed > CHOSEN.recomputed,
+        )  # fmt: skip
     return _estimated(sequence, apart, found)
 
 
@@ -101,17 +104,21 @@ class _Sequence:
 
 
 def _main_sequence(lane: Lane) -> Array:
-    """Return the ops that the busiest thread launches on its main stream, without collectives."""
+    """Return the ops that the busiest thread launches on its main stream, without collectives.
+
+    Where nothing trains, several threads may take turns on a stream: all of its ops then.
+    """
     work = lane.work
     chosen = lane.kernel.copy()
-    for column in (work.thread, work.context_stream):
+    thread = work.thread if _trains(lane) else np.zeros_like(work.thread)
+    for column in (thread, work.context_stream):
         values, which, _ = np.unique(column, return_inverse=True, return_counts=True)
         if chosen.any():
             chosen &= which == np.bincount(which[chosen], minlength=values.size).argmax()
     if not chosen.any():
         return np.zeros(0, np.int64)
     one = int(chosen.argmax())
-    same = (work.thread == work.thread[one]) & (work.context_stream == work.context_stream[one])
+    same = (thread == thread[one]) & (work.context_stream == work.context_stream[one])
     return np.flatnonzero(same & (work.collective == 0) & (work.kind != MEMSET))
 
 

@@ -57,16 +57,24 @@ def by_threads(lane: Lane, pair: Pair) -> Told:
         stage=stage.astype(np.int8),
         step=step.astype(np.int32),
         core=pair.main | pair.backward,
-        method="threads",
+        method="order" if pair.by_names else "threads",
         training=True,
         whole=whole,
         evidence=_evidence(turns, parts, pair, numbered),
         contradictions=_contradictions(turns, parts, pair, numbered),
         usual_gaps=parts.usual,
         gaps=turns.bursts.size - 1,
-        doubts=_doubts(turns, parts),
+        doubts=_doubts(turns, parts, pair),
         cut_begin=int(not first or own.begins_in_update),
         cut_end=int(not last or own.ends_in_forward),
+    )
+
+
+def in_hooks(turns: Turns) -> bool:
+    """Tell whether most backward passes update weights as soon as their gradients are there."""
+    return bool(
+        (total_in(turns.lane.optimizer, turns.bursts, turns.ends) > CHOSEN.barely).mean()
+        > CHOSEN.order_alike
     )
 
 
@@ -100,6 +108,8 @@ def _stages(turns: Turns, parts: Parts, bursts: Array, *, pipeline: bool) -> _St
     put(first, heads, WU, before)
     put(fronts, turns.stop, FP, after)
     put(turns.bursts, turns.ends, BP, bursts)
+    if in_hooks(turns):
+        stage[lane.optimizer & (stage == BP)] = WU
     _lead(lane, stage, fronts, turns.stop)
     tail = _update_at_start(turns, parts)
     stage[fronts[0] - tail : fronts[0]] = WU
@@ -224,8 +234,12 @@ def _begins_whole(turns: Turns, parts: Parts) -> bool:
     return (not fills[0] or fills[0] >= fills[1]) and common_suffix(*rest) == rest[1].size
 
 
-def _doubts(turns: Turns, parts: Parts) -> tuple[Doubt, ...]:
-    """Return the busy time between the bounds of the cut, over all gaps of the usual kind."""
+def _doubts(turns: Turns, parts: Parts, pair: Pair) -> tuple[Doubt, ...]:
+    """Return the busy time between the bounds of the cut, over all gaps of the usual kind.
+
+    Where names tell backward passes, what lies in these before their first and after their last
+    kernel with such a name is doubtful as well.
+    """
     place, work = turns.gap(parts.template), turns.lane.work
     same = turns.kinds[1:-1] == turns.kinds[parts.template]
     starts = turns.first[1:-1][same]
@@ -238,7 +252,14 @@ def _doubts(turns: Turns, parts: Parts) -> tuple[Doubt, ...]:
     fed = bool(turns.lane.batch[place][cut.at : cut.high].any())
     name = "update | input" if fed else "update | forward"
     update = Doubt(name, between(cut.low, cut.at), between(cut.at, cut.high))
-    return (update, Doubt("forward | backward", 0, 0), Doubt("backward | update", 0, 0))
+    first = last = 0
+    if pair.by_names:
+        named = np.flatnonzero(turns.lane.backward)
+        begin = named[np.minimum(np.searchsorted(named, turns.bursts), named.size - 1)]
+        end = named[np.maximum(np.searchsorted(named, turns.ends) - 1, 0)] + 1
+        first = int((spent[begin] - spent[turns.bursts]).sum())
+        last = int((spent[turns.ends] - spent[end]).sum())
+    return (update, Doubt("forward | backward", 0, first), Doubt("backward | update", last, 0))
 
 
 def _evidence(turns: Turns, parts: Parts, pair: Pair, numbered: Numbered) -> tuple[str, ...]:
@@ -249,11 +270,14 @@ def _evidence(turns: Turns, parts: Parts, pair: Pair, numbered: Numbered) -> tup
         f"backward is launched by a thread of its own: {pair.turns:,} turns on the stream of the"
         f" others, {pair.steady:.0%} of them begin at the same places"
     )
+    told = [launched, f"who is who is told by {', '.join(speaks)}"]
+    if pair.by_names:
+        told = [f"one thread launches all: names of gradients tell {pair.turns:,} backward passes"]
     usual = (
         f"{parts.usual:,} of {gaps:,} gaps between backward passes are the usual {size:,} ops,"
         f" cut after {cut.at:,}: {cut.why}"
     )
-    lines = [launched, f"who is who is told by {', '.join(speaks)}", usual]
+    lines = [*told, usual]
     if parts.accumulating:
         lines.append(
             f"gradients are accumulated: {parts.accumulating:,} gaps hold a forward pass alone, and"
@@ -261,6 +285,8 @@ def _evidence(turns: Turns, parts: Parts, pair: Pair, numbered: Numbered) -> tup
         )
     if numbered.several:
         lines.append(numbered.several)
+    if in_hooks(turns):
+        lines.append("weights are updated within backward passes, by kernels that names tell")
     return tuple(lines)
 
 

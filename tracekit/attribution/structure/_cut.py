@@ -4,6 +4,10 @@ Two bounds come from names: no update before the last optimizer kernel has ended
 later than the first layer, or look-up. Between these the input of the next step decides, or what
 the host did: what is certain is only that the cut lies between the bounds, so the busy time there
 is the doubt. Where no name tells an update, what is too little for one is none.
+
+That no layer is of an update is not taken for granted: layers before the last optimizer kernel, or
+before the input of the forward pass, belong to an update that multiplies, unless they are the
+network's, or fed with input of their own; then they are a forward pass that stands alone.
 What a cut rests on is in the gap itself wherever possible: what it is does not change then with
 where the recording begins and ends.
 """
@@ -15,7 +19,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.attribution._chosen import CHOSEN
-from tracekit.attribution.structure._sequences import common_prefix, common_suffix
+from tracekit.attribution.structure._sequences import (
+    alike,
+    common_prefix,
+    common_suffix,
+    grams_of,
+    runs_of,
+)
 from tracekit.attribution.structure._signs import Lane
 from tracekit.attribution.structure._turns import Turns
 from tracekit.attribution.structure._work import D2D, D2H, H2D, Array
@@ -31,17 +41,24 @@ class Cut:
     Parameters
     ----------
     at
-        How many of its ops belong to the step before.
+        How many of its ops come before the forward pass.
     low, high
         The bounds between which the cut lies.
     why
         What decided.
+    head
+        How many of its ops, the first ones, are the update; what lies between these and the forward
+        pass is a pass that stands alone.
+    multiplies
+        Whether there are layers in the update.
     """
 
     at: int
     low: int
     high: int
     why: str
+    head: int
+    multiplies: bool = False
 
 
 def cut_gap(turns: Turns, number: int) -> Cut:
@@ -49,6 +66,9 @@ def cut_gap(turns: Turns, number: int) -> Cut:
     lane, place = turns.lane, turns.gap(number)
     size = place.stop - place.start
     layers = np.flatnonzero(lane.layer[place])
+    found = find_front(turns, number)
+    if found is not None and layers[0] < found[0]:
+        return _cut_before(turns, number, *found)
     high = int(layers[0]) if layers.size else size
     updates = np.flatnonzero(lane.optimizer[place][: high + 1])
     low = int(updates[-1]) + 1 if updates.size else 0
@@ -70,7 +90,119 @@ def cut_gap(turns: Turns, number: int) -> Cut:
         at, why = low or high, f"nothing between says more, so at {low or high}"
     at = _before_lead(lane, place, at, low)
     named = f"optimizer kernels until {low}, " if updates.size else ""
-    return Cut(at, low, high, f"{named}{layer}, {why}")
+    return Cut(at, low, high, f"{named}{layer}, {why}", at)
+
+
+def _cut_before(turns: Turns, number: int, front: int, why: str) -> Cut:
+    """Cut a gap in which layers come before the forward pass: part of an update, or a pass."""
+    lane, place = turns.lane, turns.gap(number)
+    layer, optimizer = lane.layer[place], np.flatnonzero(lane.optimizer[place][:front])
+    low = int(optimizer[-1]) + 1 if optimizer.size else 0
+    head = min(max(_lone(turns, number, low, front), low), front)
+    multiplies = bool(layer[:head].any())
+    inside = ", with layers in the update" if multiplies else ""
+    alone = f", a pass alone from {head} on" if head < front else ""
+    named = f"optimizer kernels until {low}, " if low else ""
+    return Cut(front, low, front, f"{named}{why}{inside}{alone}", head, multiplies)
+
+
+def find_front(turns: Turns, number: int) -> tuple[int, str] | None:
+    """Return where the forward pass begins, if layers may come before it, and what says so.
+
+    It begins after the last kernel that is named for an optimizer: at the last input that layers
+    follow, or the first of several with which one pass is fed; or after a result that is fetched,
+    if the same pass follows; or where both edges of the recording say so.
+    """
+    lane, place = turns.lane, turns.gap(number)
+    kind, layer = lane.work.kind[place], np.flatnonzero(lane.layer[place])
+    if not layer.size:
+        return None
+    named = np.flatnonzero(lane.optimizer[place][: layer[-1]])
+    low = int(named[-1]) + 1 if named.size else 0
+    feeds = [
+        begin for begin, end in runs_of(np.isin(kind, (H2D, D2D)))
+        if low < end <= layer[-1] and (lane.batch[place] & (kind == H2D))[begin:end].any()
+    ]  # fmt: skip
+    if feeds:
+        front = feeds[-1]
+        for begin in feeds[-2::-1]:
+            if not belongs(turns, number, begin, front):
+                break
+            front = begin
+        return max(front, low), f"copy from the host at {max(front, low)}"
+    for fetched in (np.flatnonzero(kind[low : layer[-1]] == D2H) + low + 1)[::-1].tolist():
+        if not belongs(turns, number, low, fetched):
+            return fetched, f"result fetched before {fetched}, and the same layers after it"
+    both = _both_edges(turns, number)
+    if both is not None and both > max(low, int(layer[0])):
+        return both, f"the recording ends and begins so: at {both}"
+    return (low, f"last optimizer kernel before {low}") if low > layer[0] else None
+
+
+def belongs(turns: Turns, number: int, begin: int, end: int) -> bool:
+    """Tell whether a part of a gap is of the forward pass that begins where it ends.
+
+    It is, unless its layers come again. Then backward tells, which runs about twice the layers of
+    its forward pass: are these the layers of both, or of the rest alone?
+    """
+    layer, first = turns.lane.layer, int(turns.first[number])
+    if not _comes_again(turns, number, begin, end):
+        return True
+    part = int(layer[first + begin : first + end].sum())
+    rest = int(layer[first + end : turns.stop[number]].sum())
+    backward = max(1, int(layer[turns.bursts[number] : turns.ends[number]].sum()))
+    both, alone = (
+        abs(np.log(backward / layers / CHOSEN.backward_layers)) for layers in (part + rest, rest)
+    )
+    return bool(both < alone)
+
+
+def _comes_again(turns: Turns, number: int, begin: int, end: int) -> bool:
+    """Tell whether the layers of a part of a gap come again, in order, after it."""
+    place = turns.gap(number)
+    layer, symbol = turns.lane.layer[place], turns.lane.symbol[place]
+    one, other = symbol[begin:end][layer[begin:end]], symbol[end:][layer[end:]]
+    size = min(one.size, other.size)
+    if size <= CHOSEN.barely or one.size < CHOSEN.whole_pass * other.size:
+        return False
+    return alike(one[:size], other[:size]) >= CHOSEN.evaluated_again
+
+
+def _lone(turns: Turns, number: int, low: int, front: int) -> int:
+    """Return where a pass that stands alone begins: with input, or as the forward pass does."""
+    lane, place = turns.lane, turns.gap(number)
+    symbol, layer, kind = lane.symbol[place], lane.layer[place], lane.work.kind[place]
+    begins = [
+        begin for begin, end in runs_of(np.isin(kind[:front], (H2D, D2D)))
+        if end > low and layer[end:front].any() and lane.batch[place][begin:end].any()
+    ]  # fmt: skip
+    size = CHOSEN.lone_gram
+    known = np.isin(grams_of(symbol[low:front], size), grams_of(symbol[front:], size))
+    covered = np.zeros(front - low, bool)
+    for offset in range(size):
+        covered[np.flatnonzero(known) + offset] = True
+    layers = layer[low:front]
+    if layers.any() and covered[layers].mean() >= CHOSEN.evaluated_again:
+        begins.append(low + int(covered.argmax()))
+    return min(begins, default=front)
+
+
+def _both_edges(turns: Turns, number: int) -> int | None:
+    """Return where a gap is cut if the recording ends with its beginning, and begins with its end.
+
+    It ends in an update without a forward pass then, and begins in a forward pass without one.
+    """
+    symbol, kind = turns.lane.symbol, turns.lane.work.kind
+    gap, last = symbol[turns.gap(number)], turns.gap(turns.first.size - 1)
+    body = np.flatnonzero(kind[last] != D2H)
+    update = symbol[last][: int(body[-1]) + 1 if body.size else 0]
+    forward = symbol[turns.gap(0)]
+    if not update.size or common_prefix(update, gap) < update.size:
+        return None
+    if common_suffix(forward, gap) < forward.size or forward.size + update.size > gap.size:
+        return None
+    between = slice(turns.first[number] + update.size, turns.stop[number] - forward.size)
+    return int(update.size) if not turns.lane.kernel[between].any() else None
 
 
 def least_update(turns: Turns) -> int:

@@ -9,11 +9,13 @@ from itertools import chain
 import numpy as np
 import polars as pl
 
+from tracekit.attribution._chosen import CHOSEN
+from tracekit.attribution.structure._bursts import find_bursts, has_unfed
 from tracekit.attribution.structure._by_order import by_order
 from tracekit.attribution.structure._by_threads import by_threads
 from tracekit.attribution.structure._pair import find_pair
 from tracekit.attribution.structure._rest import tell_rest
-from tracekit.attribution.structure._signs import look_at
+from tracekit.attribution.structure._signs import Lane, look_at
 from tracekit.attribution.structure._steps import table_of
 from tracekit.attribution.structure._told import Told
 from tracekit.attribution.structure._work import (
@@ -45,11 +47,82 @@ def _tell(work: Work) -> Told:
     """Tell the structure of the work on one device."""
     lane = look_at(work)
     pair = find_pair(lane)
-    told = by_threads(lane, pair) if pair is not None and pair.trains else by_order(lane)
+    told = by_threads(lane, pair) if pair is not None and pair.trains else _of_one_thread(lane)
     if not told.training:
         return told
-    stage, step = tell_rest(lane, told)
-    return replace(told, stage=stage, step=step)
+    told = _with_others(lane, told)
+    stage, step, beside = tell_rest(lane, told)
+    against = (*told.contradictions, beside) if beside else told.contradictions
+    return replace(told, stage=stage, step=step, contradictions=against)
+
+
+def _of_one_thread(lane: Lane) -> Told:
+    """Tell what one thread launches, by its period and by the names of gradients.
+
+    These readings rest on different things. Where they agree, the period says more exactly where a
+    pass begins, and names tell what does not repeat. Else names decide, for the period knows no
+    update with layers, no input in the midst of forward and no pass of several in a step.
+    """
+    by_period, bursts = by_order(lane), find_bursts(lane)
+    if by_period.training is False or bursts is None:
+        return by_period
+    by_names = by_threads(lane, bursts)
+    again = by_period.recomputes and has_unfed(lane, bursts)
+    if not by_names.training or again:
+        return by_period
+    by_names = replace(by_names, period=by_period.period, repeats=by_period.repeats)
+    if not by_period.training:
+        return by_names
+    spent = lane.work.end - lane.work.start
+    both = (by_period.stage != NOTHING) & (by_names.stage != NOTHING)
+    differ = int(spent[both & (by_period.stage != by_names.stage)].sum())
+    doubt = Doubt("by the period | by names", differ, 0)
+    if differ > CHOSEN.readings * spent.sum():
+        said = f"by the period of its launches {differ / 1e6:,.3f} ms are of other stages"
+        against = (*by_names.contradictions, said)
+        return replace(by_names, contradictions=against, doubts=(*by_names.doubts, doubt))
+    stage = np.where(by_period.stage != NOTHING, by_period.stage, by_names.stage)
+    return replace(_steadier(by_period, by_names), stage=stage, doubts=(*by_period.doubts, doubt))
+
+
+def _steadier(by_period: Told, by_names: Told) -> Told:
+    """Return the reading that the steps are of: names see those that do not repeat.
+
+    Where only few steps repeat, or streams take turns, their number is said to be doubtful.
+    """
+    steps, others = by_names.whole.size, by_period.whole.size
+    if steps == others:
+        return by_period
+    if others >= CHOSEN.order_alike * steps:
+        return by_names
+    said = f"{others:,} of {steps:,} steps repeat: what counts as a step may be part of one"
+    return replace(by_names, contradictions=(*by_names.contradictions, said))
+
+
+def _with_others(lane: Lane, told: Told) -> Told:
+    """Tell the stages of trainings that run beside the first one, on threads of their own."""
+    beside = 0
+    while told.method == "threads":
+        rest = np.flatnonzero(~told.core)
+        own = lane.take(rest)
+        pair = find_pair(own)
+        if pair is None or not pair.trains:
+            break
+        other = by_threads(own, pair)
+        stage, core = told.stage.copy(), told.core.copy()
+        stage[rest[other.core]] = other.stage[other.core]
+        core[rest[other.core]] = True
+        beside += other.whole.size
+        told = replace(told, stage=stage, core=core, doubts=summed_doubts([told, other]))
+        if not other.core.any():
+            break
+    if not beside:
+        return told
+    said = (
+        f"several trainings run beside each other: steps are those of the largest, and {beside:,}"
+        " steps of others lie within these"
+    )
+    return replace(told, contradictions=(*told.contradictions, said))
 
 
 def _joined(work: Work, devices: Array, rows: Sequence[Array], told: Sequence[Told]) -> Structure:

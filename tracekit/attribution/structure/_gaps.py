@@ -60,12 +60,13 @@ def part_gaps(turns: Turns) -> Parts:
     cut = cut_gap(turns, template)
     kind_heads, kind_fronts = np.zeros((2, int(turns.kinds.max()) + 1), np.int64)
     own = count >= max(CHOSEN.own_gaps, CHOSEN.own_kind * (last - 1))
+    first = _like_first(turns, [template, *example[own].tolist()])
     for kind, number, may_differ in zip(kinds, example.tolist(), own, strict=True):
         cuts = _cut_kind(turns, number, template, cut, may_differ=bool(may_differ))
         kind_heads[kind], kind_fronts[kind] = _mended(turns, number, *cuts)
     head, front = kind_heads[turns.kinds], kind_fronts[turns.kinds]
     size = turns.stop - turns.first
-    head[0], front[0] = 0, _begin(turns, template, cut)
+    head[0], front[0] = 0, _begin(turns, first, cut if first == template else cut_gap(turns, first))
     head[last], front[last] = _end(turns, template, cut), size[last]
     usual = count[np.isin(kinds, turns.kinds[[template, *plain]])].sum()
     return Parts(head, front, template, cut, int(usual), int(sum(_count_of(turns, plain))))
@@ -136,21 +137,27 @@ def _cut_kind(
 ) -> tuple[int, int]:
     """Return head and front of an inner gap."""
     if turns.kinds[number] == turns.kinds[template]:
-        return cut.at, cut.at
+        return cut.head, cut.at
+    if cut.multiplies:
+        own = cut_gap(turns, number)
+        return own.head, own.at
     lane, place, usual = turns.lane, turns.gap(number), turns.gap(template)
     symbol, layer = lane.symbol[place], lane.layer[place]
-    weights, forward = np.split(lane.symbol[usual], [cut.at])
+    weights, forward = lane.symbol[usual][: cut.head], lane.symbol[usual][cut.at :]
     size = symbol.size
     body = min(forward.size, size)
     if alike(symbol[size - body :], forward[forward.size - body :]) < CHOSEN.same_forward:
         if may_differ:  # another network that takes turns with the first one
-            own = cut_gap(turns, number).at
-            return own, own
+            own = cut_gap(turns, number)
+            return own.head, own.at
         # Another shape or algorithm: up to the first layer, if it is about as long.
         near = size < CHOSEN.same_update * (usual.stop - usual.start)
         tail = common_suffix(symbol, forward)
         body = size if near else max(tail, min(forward.size, size - weights.size))
     front = size - body
+    if may_differ and layer[:front].any():  # what it has more of may be its forward pass' own
+        own = cut_gap(turns, number)
+        return own.head, own.at
     return _head(symbol[:front], layer[:front], lane.optimizer[place][:front], weights), front
 
 
@@ -171,10 +178,18 @@ def _head(symbol: Array, layer: Array, optimizer: Array, weights: Array) -> int:
     size = weights.size
     if symbol.size >= size > 0 and alike(symbol[:size], weights) >= CHOSEN.same_update:
         return size
-    if not layer.any():
+    if not layer.any() or common_prefix(symbol, weights) == symbol.size:
         return symbol.size
     updates = np.flatnonzero(optimizer[: int(layer.argmax())])
     return int(updates[-1]) + 1 if updates.size else common_prefix(symbol, weights)
+
+
+def _like_first(turns: Turns, numbers: list[int]) -> int:
+    """Return the gap that ends most like the first one: networks take turns, and one is first."""
+    symbol = turns.lane.symbol
+    first = symbol[turns.gap(0)]
+    fits = [common_suffix(first, symbol[turns.gap(number)]) for number in numbers]
+    return numbers[fits.index(max(fits))]
 
 
 def _begin(turns: Turns, template: int, cut: Cut) -> int:
@@ -201,7 +216,7 @@ def _begin(turns: Turns, template: int, cut: Cut) -> int:
 def _end(turns: Turns, template: int, cut: Cut) -> int:
     """Return how much of what comes after the last backward pass is an update."""
     lane, place, usual = turns.lane, turns.gap(turns.first.size - 1), turns.gap(template)
-    weights = lane.symbol[usual][: cut.at]
+    weights = lane.symbol[usual][: cut.head]
     head = _head(lane.symbol[place], lane.layer[place], lane.optimizer[place], weights)
     return _mended(turns, turns.first.size - 1, head, head)[0]
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution.structure._signs import Lane
-from tracekit.attribution.structure._work import D2H, GRAPH, H2D, Array
+from tracekit.attribution.structure._work import D2H, GRAPH, H2D, REDUCTIONS, Array
 
 _TWO = 2
 _CANDIDATES = 8
@@ -38,6 +38,8 @@ class Pair:
         The share of these that begin at one of the usual places.
     votes
         What speaks for (1) and against (-1) who is who, by what it rests on.
+    by_names
+        Whether one thread launches all, and names tell its backward passes.
     """
 
     main: Array
@@ -45,6 +47,7 @@ class Pair:
     turns: int
     steady: float
     votes: dict[str, int]
+    by_names: bool = False
 
     @property
     def agreed(self) -> int:
@@ -120,13 +123,15 @@ def _votes(lane: Lane, main: Array, backward: Array) -> dict[str, int]:
         ("copies from the host", work.kind == H2D, 1),
         ("copies to the host", work.kind == D2H, 1),
         ("kernels of gradients", lane.backward, -1),
-        ("gradient collectives", lane.exchange, -1),
+        ("gradient collectives", np.isin(work.collective, REDUCTIONS), -1),
     )
     votes = {}
     for name, mask, sign in signs:
         one, other = int((mask & main).sum()), int((mask & backward).sum())
         if one + other and max(one, other) >= CHOSEN.one_sided * (one + other):
             votes[name] = sign if one > other else -sign
+    if votes.get("optimizer kernels") == -1 and votes.get("kernels of gradients") == 1:
+        votes["optimizer kernels"] = 0  # it is called by hooks as soon as gradients are there
     votes["who launches first"] = 1 if main.argmax() < backward.argmax() else -1
     first = work.main_thread
     if first is not None and bool(((work.thread == first) & (main | backward)).any()):

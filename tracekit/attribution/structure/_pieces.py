@@ -91,6 +91,7 @@ class Pieces:
             doubts=summed_doubts(same),
             cut_begin=self._found[0].cut_begin,
             cut_end=self._found[-1].cut_end,
+            period=next((found.period for found in same if found.period), None),
             repeats=round(sum(found.repeats or 0 for found in same), 1) or None,
         )
 

@@ -10,25 +10,48 @@ from tracekit.attribution.structure._told import Told
 from tracekit.attribution.structure._work import H2D, IO, ME, NOTHING, P2P, WU, Array
 
 
-def tell_rest(lane: Lane, told: Told) -> tuple[Array, Array]:
-    """Return the stages and steps of all ops of a device whose training is told."""
+def tell_rest(lane: Lane, told: Told) -> tuple[Array, Array, str]:
+    """Return the stages and steps of all ops of a device whose training is told.
+
+    The third is what threads beside it run that is no input; empty if there are none.
+    """
     stage, step = told.stage.copy(), told.step.copy()
     exchange = lane.exchange | (lane.work.kind == P2P)
     stage[exchange & (stage != ME)] = WU
-    _pipelines(lane, told.core, exchange, stage)
+    networks = _pipelines(lane, told.core, exchange, stage)
     _without_call(lane, stage)
     _surrounded(lane, stage, step)
-    return stage, step
+    return stage, step, networks
 
 
-def _pipelines(lane: Lane, core: Array, exchange: Array, stage: Array) -> None:
-    """Threads that copy from the host to streams on which nothing is trained bring input."""
+def _pipelines(lane: Lane, core: Array, exchange: Array, stage: Array) -> str:
+    """Tell what threads do that copy from the host to streams on which nothing is trained.
+
+    They bring input; but where they run layers as a network does, forward passes without backward.
+    """
     work = lane.work
     trained = np.unique(work.context_stream[core & lane.kernel])
     other = ~core & ~exchange & (work.thread >= 0)
     on_trained = np.unique(work.thread[other & np.isin(work.context_stream, trained)])
     fed = np.setdiff1d(np.unique(work.thread[other & (work.kind == H2D)]), on_trained)
-    stage[other & np.isin(work.thread, fed)] = IO
+    beside = other & np.isin(work.thread, fed)
+    stage[beside] = IO
+    known, forward = np.unique(lane.symbol[core & lane.layer]), 0
+    for thread in fed.tolist():
+        own = beside & (work.thread == thread)
+        layers = lane.layer & own
+        several = (
+            np.unique(lane.symbol[layers]).size > 1 or np.isin(lane.symbol[layers], known).any()
+        )
+        if several and layers.sum() >= CHOSEN.layers_beside * (lane.kernel & own).sum():
+            stage[own] = ME
+            forward += int((work.end - work.start)[own].sum())
+    if not forward:
+        return ""
+    return (
+        f"threads that copy from the host run layers on streams of their own ({forward / 1e6:,.3f}"
+        " ms): taken for forward passes without backward (ME), not for input"
+    )
 
 
 def _without_call(lane: Lane, stage: Array) -> None:

@@ -41,6 +41,23 @@ def total_in(values: Array, first: Array, stop: Array) -> Array:
     return np.asarray(until[stop] - until[first])
 
 
+def runs_of(mask: Array) -> list[tuple[int, int]]:
+    """Return where each run of a mask begins and ends."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], mask, [False])).astype(np.int8)))
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+
+
+def grams_of(symbols: Array, size: int) -> Array:
+    """Return a number for each so many symbols in a row, the same for the same ones."""
+    room = symbols.size - size + 1
+    if room <= 0:
+        return np.zeros(0, np.uint64)
+    mixed, value = _mixed(symbols), np.zeros(room, np.uint64)
+    for offset in range(size):
+        value = value * _BASE + mixed[offset : room + offset]
+    return value
+
+
 def kinds_of(symbols: Array, first: Array, stop: Array) -> Array:
     """Return a number for each range: the same for ranges that hold the same sequence.
 

@@ -46,14 +46,18 @@ def number_bursts(turns: Turns, parts: Parts) -> Numbered:
     """
     count = turns.bursts.size
     updates = has_update(turns, parts)
-    if not updates[parts.template]:  # none is seen, so that each backward pass is a step
+    named = total_in(turns.lane.optimizer, turns.first[1:count], turns.stop[1:count])
+    if not updates[parts.template] and not named.any():  # each backward pass is a step
         return Numbered(np.arange(count))
     begins = np.flatnonzero(updates[1:count]) + 1
     fed = total_in(turns.lane.batch, turns.first[begins] + parts.head[begins], turns.stop[begins])
-    size = _rhythm(fed > 0, CHOSEN.updates_of_step)
-    if size and abs(int((fed > 0).sum()) - begins.size / size) <= 1:
-        several = f"every {size} updates share one input: they are taken as one step"
-        return Numbered(_counted(begins[fed > 0], count), several)
+    networks = networks_of(turns)[np.append(begins[1:] - 1, count - 1)]  # a step's last one's
+    size = _rhythm(2 * networks + (fed > 0), CHOSEN.updates_of_step)
+    once = abs(int((fed > 0).sum()) - begins.size / max(size, 1)) <= 1
+    if size and (once or np.unique(networks).size > 1):
+        first, several = _begins(turns, parts, begins, fed > 0, size, once=once)
+        both = "each update has input of its own, though several networks take turns"
+        return Numbered(_counted(first, count), several, unfed=both if (fed > 0).all() else None)
     # Input that a forward pass begins with: evaluation before it has input of its own.
     inputs = begins[total_in(turns.lane.batch, (turns.first + parts.front)[begins],
                              turns.stop[begins]) > 0]  # fmt: skip
@@ -61,8 +65,7 @@ def number_bursts(turns: Turns, parts: Parts) -> Numbered:
     if unfed and _searches(turns, parts, begins, inputs):
         several = f"{unfed}, and the host decides by results in each: those between are one step"
         return Numbered(_counted(inputs, count), several, steady=False)
-    begins, networks = _in_turns(turns, parts, begins)
-    return Numbered(_counted(begins, count), networks, unfed=None if networks else unfed)
+    return Numbered(_counted(begins, count), unfed=unfed)
 
 
 def _counted(begins: Array, count: int) -> Array:
@@ -105,18 +108,44 @@ def _searches(turns: Turns, parts: Parts, begins: Array, inputs: Array) -> bool:
     )
 
 
-def _in_turns(turns: Turns, parts: Parts, begins: Array) -> tuple[Array, str | None]:
-    """Keep of the gaps with an update those that begin a step, if different networks take turns."""
-    layer = turns.lane.layer
-    until = np.concatenate(([0], np.cumsum(layer)))
-    networks = kinds_of(turns.lane.symbol[layer], until[turns.bursts], until[turns.ends])[begins]
-    size = _rhythm(networks, CHOSEN.networks)
-    if not size or np.unique(networks[:size]).size < size:
-        return begins, None
+def _begins(
+    turns: Turns, parts: Parts, begins: Array, fed: Array, size: int, *, once: bool
+) -> tuple[Array, str]:
+    """Return which updates are followed by a new step, where a rhythm of `size` updates is one.
+
+    A step begins with its input: with the only one, or the first of several in a row; else where
+    the host waits longest.
+    """
+    several = f"{size} updates in turn are taken as one step"
+    if once:
+        return begins[fed], f"every {size} updates share one input: they are taken as one step"
+    phases = [float(fed[phase::size].mean()) >= CHOSEN.rhythm for phase in range(size)]
+    starts = [phase for phase in range(size) if phases[phase] and not phases[phase - 1]]
+    if len(starts) == 1:
+        return begins[starts[0] :: size], f"{several}, which begins with input"
     at = turns.first[begins] + parts.head[begins]
     pauses = turns.lane.work.launch[at] - turns.lane.work.launch[at - 1]
     longest = int(np.argmax([np.median(pauses[phase::size]) for phase in range(size)]))
-    return begins[longest::size], f"{size} networks are trained in turns: taken as one step"
+    return begins[longest::size], f"{several}, which begins where the host waits longest"
+
+
+def networks_of(turns: Turns) -> Array:
+    """Return a number for the network of each backward pass: those of one run about the same."""
+    lane, kinds = turns.lane, kinds_of(turns.lane.symbol, turns.bursts, turns.ends)
+    numbers, example = np.unique(kinds, return_index=True)
+    known: list[Array] = []
+    networks = np.zeros(numbers.size, np.int64)
+    codes = np.unique(lane.symbol, return_inverse=True)[1]
+    for kind in np.argsort(example).tolist():
+        burst = slice(turns.bursts[example[kind]], turns.ends[example[kind]])
+        own = np.bincount(codes[burst][lane.kernel[burst]], minlength=int(codes.max()) + 1)
+        shares = [np.minimum(own, other).sum() / max(own.sum(), other.sum(), 1) for other in known]
+        if shares and max(shares) >= CHOSEN.same_network:
+            networks[kind] = int(np.argmax(shares))
+        else:
+            networks[kind] = len(known)
+            known.append(own)
+    return networks[kinds]
 
 
 def _rhythm(values: Array, most: int) -> int:

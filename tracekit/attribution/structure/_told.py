@@ -19,6 +19,8 @@ class Told:
         Which ops are of the threads that train: others are told by what they do beside these.
     whole
         Whether each step is whole.
+    recomputes
+        Whether it is refused because backward seems to compute layers again.
     """
 
     stage: Array
@@ -36,6 +38,7 @@ class Told:
     cut_end: int = 0
     period: int | None = None
     repeats: float | None = None
+    recomputes: bool = False
 
 
 def nothing(size: int, *evidence: str, training: bool | None = False) -> Told:

@@ -27,6 +27,10 @@ GRADIENT_EXCHANGE = tuple(
     for name in ("all_reduce", "reduce", "reduce_scatter", "broadcast", "all_gather")
 )
 """The collectives of data-parallel training, as `Work.collective` writes them."""
+REDUCTIONS = tuple(
+    COLLECTIVES.index(name) + 1 for name in ("all_reduce", "reduce", "reduce_scatter")
+)
+"""Those that sum gradients: weights are handed out by others, before forward."""
 SEND_RECV = COLLECTIVES.index("send_recv") + 1
 
 

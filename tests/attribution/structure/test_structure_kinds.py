@@ -1,0 +1,48 @@
+"""Programs of kinds: none is told wrong without a word."""
+
+from __future__ import annotations
+
+import pytest
+from training_kinds import APART, KINDS, held_apart, simulate
+from training_outcomes import outcome_of
+from training_sim import MODES
+
+
+def test_the_families_that_are_held_apart_are_chosen_by_hash() -> None:
+    assert {KINDS[name][0] for name in KINDS if held_apart(name)} == APART
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_program_is_the_same_each_time(mode: str) -> None:
+    one, other = simulate("gan_fused", mode, 3), simulate("gan_fused", mode, 3)
+    assert one == other
+    assert simulate("gan_fused", mode, 4).ops != one.ops
+
+
+def test_modes_leave_out_what_they_say() -> None:
+    names = {mode: {name for _, _, name, _ in simulate("cnn", mode).ranges} for mode in MODES}
+    assert "backward" in names["ranges"]
+    assert "forward" in names["no_backward_range"]
+    assert "backward" not in names["no_backward_range"]
+    assert names["threads"] == names["one_thread"] == set()
+    threads = {mode: {op["thread"] for op in simulate("cnn", mode).ops} for mode in MODES}
+    assert [len(threads[mode]) for mode in MODES] == [2, 2, 2, 1]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["muon_adam_first", "muon_resident", "shampoo", "gan_fused", "sam_plain", "accuracy",
+     "late_target", "actor_and_learner", "optimizer_in_backward", "data_parallel"],
+)  # fmt: skip
+@pytest.mark.parametrize("mode", ["threads", "one_thread"])
+def test_nothing_is_wrong_without_a_word(name: str, mode: str) -> None:
+    found = outcome_of(name, mode, seed=1)
+    assert not found.silent, found
+    assert not found.steps_silent, found
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", [name for name in KINDS if not held_apart(name)])
+def test_no_stage_is_wrong_without_a_word_by_night(name: str, mode: str) -> None:
+    assert not outcome_of(name, mode, seed=1).silent

@@ -1,0 +1,151 @@
+"""Backward passes of a single thread, told by kernels that are named after gradients.
+
+Between two gradients of one pass lie few ops; between two passes a forward pass, input or an
+update. So the distances between them fall apart at a natural break. Not all of backward is named:
+where it begins the mirror image of sizes helps, and it ends where its names stop coming.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tracekit.attribution._chosen import CHOSEN
+from tracekit.attribution.structure._mirror import find_turn
+from tracekit.attribution.structure._pair import Pair
+from tracekit.attribution.structure._sequences import total_in
+from tracekit.attribution.structure._signs import Lane
+from tracekit.attribution.structure._work import D2H, H2D, MEMSET, Array
+
+_TURNS = 16
+"""How many kinds of passes are asked for their mirror image."""
+_MOST = 2500
+"""And how many kernels these may have."""
+
+
+def find_bursts(lane: Lane) -> Pair | None:
+    """Return the backward passes among the ops of the busiest thread, if names tell any."""
+    launched = lane.work.thread[lane.kernel]
+    if not launched.size:
+        return None
+    threads, count = np.unique(launched, return_counts=True)
+    main = lane.work.thread == threads[count.argmax()]
+    rows = np.flatnonzero(main)
+    own = lane.take(rows)
+    named = np.flatnonzero(own.backward)
+    if named.size < CHOSEN.named or np.unique(own.symbol[named]).size < CHOSEN.named:
+        return None
+    bursts = _bursts(own, named)
+    if len(bursts) < CHOSEN.bursts:
+        return None
+    layers = np.array([own.layer[begin:end].sum() for begin, end in bursts])
+    few = np.median(layers) * len(bursts) < CHOSEN.backward_named * own.layer.sum()
+    sized = (own.work.size >= 0)[own.kernel].mean() >= CHOSEN.sized
+    if few or not sized:
+        return None
+    backward = np.zeros(len(lane), bool)
+    for begin, end in bursts:
+        backward[rows[begin:end]] = True
+    return Pair(main & ~backward, backward, len(bursts), 1.0, {}, by_names=True)
+
+
+def has_unfed(lane: Lane, pair: Pair) -> bool:
+    """Tell whether a pass follows another one with nothing but layers between.
+
+    These may be another forward pass, or one that is computed again.
+    """
+    rows = np.flatnonzero(pair.main | pair.backward)
+    own, backward = lane.take(rows), pair.backward[rows]
+    work = own.work
+    edges = np.flatnonzero(np.diff(backward.astype(np.int8)))
+    ends, begins = edges[backward[edges]] + 1, edges[~backward[edges]] + 1
+    begins = begins[begins > ends[0]]
+    ends = ends[: begins.size]
+    layers = np.append(np.flatnonzero(own.layer), len(own))
+    first = np.minimum(layers[np.searchsorted(layers, ends)], begins)
+    parts = own.batch | own.optimizer | (work.kind == D2H) | (work.collective > 0)
+    computes = total_in(own.kernel & ~own.fill, ends, first) > CHOSEN.barely
+    return bool((~computes & (total_in(parts, ends, begins) == 0)).any())
+
+
+def _bursts(lane: Lane, named: Array) -> list[tuple[int, int]]:
+    """Return where each backward pass begins and ends."""
+    fed = lane.batch & (lane.work.kind == H2D)
+    fences = fed | lane.optimizer
+    apart, fenced = np.diff(named), _between(fences, named)
+    if fenced.any() and fenced.mean() > CHOSEN.hooks and np.median(apart[fenced]) < CHOSEN.near:
+        fences, fenced = fed, _between(fed, named)  # optimizers in backward's hooks part nothing
+    new = np.flatnonzero(fenced | (apart > _break(np.sort(apart[~fenced])))) + 1
+    groups = np.split(named, new)
+    usual = float(np.median([group.size for group in groups]))
+    groups = [group for group in groups if group.size >= max(3, CHOSEN.few_named * usual)]
+    found: list[tuple[int, int]] = []
+    begins: dict[bytes, int] = {}
+    stops = np.flatnonzero(fences | (lane.work.kind == D2H))
+    walls = np.flatnonzero(fences)
+    for number, group in enumerate(groups):
+        first, last = int(group[0]), int(group[-1])
+        wall = int(np.searchsorted(walls, first))
+        since = max(int(walls[wall - 1]) + 1 if wall else 0, found[-1][1] if found else 0)
+        key = lane.symbol[since : last + 1].tobytes()
+        if key not in begins:
+            begins[key] = _begin(lane, since, first, last, mirrored=len(begins) < _TURNS) - since
+        begin = since + begins[key]
+        stop = int(np.searchsorted(stops, last + 1))
+        until = min(
+            int(stops[stop]) if stop < stops.size else len(lane),
+            int(groups[number + 1][0]) if number + 1 < len(groups) else len(lane),
+        )
+        own = np.isin(lane.symbol[last + 1 : until], np.unique(lane.symbol[begin : last + 1]))
+        own |= lane.layer[last + 1 : until] | (lane.work.kind[last + 1 : until] == MEMSET)
+        more = min(int(np.append(own, values=False).argmin()), int(np.diff(group).max(initial=4)))
+        found.append((begin, last + 1 + more))
+    return found
+
+
+def _between(mask: Array, places: Array) -> Array:
+    """Tell between which places in a row a mask holds anywhere."""
+    until = np.concatenate(([0], np.cumsum(mask)))
+    return np.asarray(until[places[1:]] > until[places[:-1]])
+
+
+def _break(apart: Array) -> float:
+    """Return the distance above which two gradients are of different passes: a natural break."""
+    if apart.size <= CHOSEN.named:
+        return CHOSEN.far
+    least = max(CHOSEN.least_break, 2 * float(np.median(apart)))
+    ladder = np.concatenate(([least], np.unique(apart[apart >= least])))
+    ratio = ladder[1:] / ladder[:-1]
+    if ratio.size and ratio.max() > CHOSEN.broken:
+        return float(ladder[int(ratio.argmax())])
+    return max(CHOSEN.far, float(apart[-1]))
+
+
+def _begin(lane: Lane, since: int, first: int, last: int, *, mirrored: bool) -> int:
+    """Return where a backward pass begins: at its first gradient, or in the mirror's middle.
+
+    A few kernels of forward may be named like gradients. What it begins with, the gradient of the
+    loss, is a fill.
+    """
+    body = np.flatnonzero(lane.kernel[since : last + 1]) + since
+    named = lane.backward[body]
+    begin = first
+    if mirrored and body.size <= _MOST:
+        inner, outer, share = find_turn(lane.work.size[body])
+        turn = (inner + outer + 1) // 2
+        early = int(named[:turn].sum())
+        if share and early and lane.layer[first : body[turn]].any():
+            few = early <= CHOSEN.named_before * named.sum()
+            begin = int(body[turn]) if few else _dense(body, named, first)
+    for place in range(begin - 1, max(begin - 13, since - 1), -1):
+        if lane.layer[place]:
+            break
+        if lane.fill[place]:
+            begin = place
+    return begin
+
+
+def _dense(body: Array, named: Array, first: int) -> int:
+    """Return from where on kernels of gradients are more frequent than on average."""
+    at = np.flatnonzero(named)
+    before = np.cumsum(named - named.mean())[at] - 1 + named.mean()
+    return max(first, int(body[at[before <= before.min() + 1][0]]))
