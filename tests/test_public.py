@@ -23,7 +23,7 @@ SAMPLES = Path(__file__).parents[1] / "sample_traces"
 PUBLIC = {
     "tracekit": """
         Answer Run RunRecord Store TracekitError __version__ annotate bubble_model
-        bubbles compare history ingest input_cost memory memory_points open overhead
+        bubbles compare gate history ingest input_cost memory memory_points open overhead
         project scaling select_runs stalls study
     """,
     "tracekit.analysis": """
@@ -46,7 +46,7 @@ PUBLIC = {
         compare_recordings history outliers steps_of_run typical_step
     """,
     "tracekit.analysis.dependencies": "CHANGES critical_path parse_changes price_of whatif",
-    "tracekit.analysis.diagnosis": "FINDINGS RULES diagnose stragglers",
+    "tracekit.analysis.diagnosis": "FINDINGS NOTICED RULES WORSE against diagnose stragglers",
     "tracekit.analysis.idle_time": "idle idle_ranges",
     "tracekit.analysis.studies": """
         COMPONENTS JOBS MEDIA QUESTIONS STEP_TIMES WAITING Along BatchScope Bubbles
@@ -110,7 +110,7 @@ PUBLIC = {
         study_names trace_names unfinished
     """,
     "tracekit.runs": """
-        Run Time bubble_model bubbles compare history ingest input_cost memory
+        Run Time bubble_model bubbles compare gate history ingest input_cost memory
         memory_points open overhead project report_of scaling select_runs stalls study
         study_dgx1
     """,
