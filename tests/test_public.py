@@ -23,7 +23,7 @@ SAMPLES = Path(__file__).parents[1] / "sample_traces"
 PUBLIC = {
     "tracekit": """
         Answer Run RunRecord Store TracekitError __version__ annotate bubble_model
-        bubbles compare hang history ingest input_cost memory memory_points open overhead
+        bubbles compare gate hang history ingest input_cost memory memory_points open overhead
         project scaling select_runs stalls straggler_cost study
     """,
     "tracekit.analysis": """
@@ -45,7 +45,7 @@ PUBLIC = {
         compare_recordings history modes outliers steps_of_run typical_step
     """,
     "tracekit.analysis.dependencies": "CHANGES critical_path parse_changes price_of whatif",
-    "tracekit.analysis.diagnosis": "FINDINGS RULES diagnose stragglers",
+    "tracekit.analysis.diagnosis": "FINDINGS NOTICED RULES WORSE against diagnose stragglers",
     "tracekit.analysis.hangs": "find_hang",
     "tracekit.analysis.idle_time": "idle idle_ranges",
     "tracekit.analysis.straggler_cost": "KEYS straggler_cost",
@@ -110,7 +110,7 @@ PUBLIC = {
         study_names trace_names unfinished
     """,
     "tracekit.runs": """
-        Run Time bubble_model bubbles compare hang history ingest input_cost memory
+        Run Time bubble_model bubbles compare gate hang history ingest input_cost memory
         memory_points open overhead project report_of scaling select_runs stalls straggler_cost
         study study_dgx1
     """,

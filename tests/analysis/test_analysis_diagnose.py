@@ -433,7 +433,8 @@ def test_what_ranks_wait_for_each_other_could_not_be_hidden() -> None:
 def test_a_step_begins_where_its_first_gpu_does() -> None:
     """GPU 1 is in the long first step still when GPU 0 is in the second one."""
     windows = pl.DataFrame(
-        [(0, 0, 0, 100, 0), (0, 1, 150, 1_150, 0), (0, 0, 100, 200, 1), (0, 0, 200, 300, 2)],
+        [(0, 0, 0, 100, 0), (0, 1, 150, 1_150, 0),
+         *((0, 0, 100 * step, 100 * (step + 1), step) for step in range(1, 7))],
         ["process", "device", "start", "end", "iteration"], orient="row",
     )  # fmt: skip
     assert _cold(windows).rows() == [(0, 550)]

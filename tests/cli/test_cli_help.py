@@ -37,7 +37,7 @@ EXAMPLES = [
 def test_the_commands() -> None:
     assert [" ".join(path) for path, _ in ALL] == [
         "", "ingest", "record", "breakdown", "diagnose", "idle", "stragglers", "critical-path",
-        "whatif", "flops", "compare", "links", "collectives", "latency", "memory", "study",
+        "whatif", "flops", "compare", "gate", "links", "collectives", "latency", "memory", "study",
         "scaling", "overhead", "study dgx1", "project", "stalls", "bubbles", "report", "export",
         "info", "sql", "runs", "runs list", "runs show", "runs rename", "runs remove", "runs check",
         "runs gc", "runs share",

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 
 
 class Judged(NamedTuple):
-    """An answer, and the exit code that says what was found."""
+    """An answer, and the exit code that says what was found; whether a terminal shows nothing."""
 
     answer: Answer
     exit_code: int
+    quiet: bool = False
 
 
 class TakesSeveral(Command):
@@ -80,8 +81,8 @@ _OutputOption = Annotated[
 ]
 _FLAGS = {"full_names": _FullNamesOption, "verbose": _VerboseOption}
 _MEMORY = "memory"
-_LIMITED = {name.replace("-", "_") for name in NEEDS}
-"""The functions of commands whose need is known: these take `--memory`."""
+_LIMITED = {"gate", *(name.replace("-", "_") for name in NEEDS)}
+"""The functions of commands whose need is known, or of what they ask: these take `--memory`."""
 _ROWS = {"where": WhereOption, "sort": SortOption, "top": TopOption}
 
 
@@ -172,8 +173,9 @@ def _writing(
         _check_figures(wanted.values())
         with allowing(options.pop(_MEMORY) if is_limited else None):
             found = function(**_gathered(options, groups))
-        answer, code = found if isinstance(found, Judged) else (found, 0)
-        target.write(which.of(answer))
+        answer, code, quiet = found if isinstance(found, Judged) else Judged(found, 0)
+        if not (quiet and target.is_for_people):
+            target.write(which.of(answer))
         _draw(answer, wanted)
         if code:
             raise typer.Exit(code)

@@ -1,12 +1,20 @@
 """`tracekit compare`: how two runs differ."""
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tracekit.cli._columns import columns, keys
 from tracekit.cli._command import Judged, TakesSeveral, command
+from tracekit.cli._gate import (
+    AgainstOption,
+    AnywayOption,
+    Metric,
+    MetricOption,
+    Unknown,
+    UnknownOption,
+    exit_code,
+)
 from tracekit.cli._guard import complain
 from tracekit.cli._json import NO_RUN, Json, record
 from tracekit.cli._options import (
@@ -35,31 +43,6 @@ KEYS = (
 )  # fmt: skip
 """What runs can be compared by; `step` is what the change of the step time is made of."""
 _TWO = 2
-
-
-class Metric(StrEnum):
-    """What the step is judged by."""
-
-    MEAN = "mean"
-    MEDIAN = "median"
-
-
-class Unknown(StrEnum):
-    """What becomes of a limit of which it cannot be told whether it is kept."""
-
-    FAIL = "fail"
-    PASS = "pass"  # noqa: S105 - no password
-
-
-AgainstOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--against",
-        metavar="RUN...",
-        help="Recordings of side B; all that RUN names are then of side A.",
-        autocompletion=complete_run,
-    ),
-]
 
 
 _COMPARE = Json(
@@ -303,17 +286,9 @@ def compare(
             "more, 1 if by more, 3 if that cannot be told.",
         ),
     ] = None,
-    unknown: Annotated[
-        Unknown,
-        typer.Option("--unknown", help="With --fail-above: what passes for what cannot be told."),
-    ] = Unknown.FAIL,
-    anyway: Annotated[
-        bool, typer.Option("--anyway", help="Give verdicts on runs that are not comparable too.")
-    ] = False,
-    metric: Annotated[
-        Metric,
-        typer.Option("--metric", help="Judge the step by its mean, or its median (by shift)."),
-    ] = Metric.MEAN,
+    unknown: UnknownOption = Unknown.FAIL,
+    anyway: AnywayOption = False,
+    metric: MetricOption = Metric.MEAN,
     least: Annotated[
         str | None,
         typer.Option(
@@ -395,5 +370,4 @@ def _judge(
 
     checked = check_limit(found, parse_percent(limit), metric=metric.value, anyway=anyway)
     complain(checked.sentence)
-    codes = {"within": 0, "above": 1, "unknown": 0 if unknown is Unknown.PASS else 3}
-    return codes[checked.outcome]
+    return exit_code(checked.outcome, unknown)

@@ -14,6 +14,7 @@ from tracekit.cli._options import (
     RunArgument,
     StoreOption,
     TopologyOption,
+    complete_run,
     open_run,
     parse_percent,
     split_keys,
@@ -35,6 +36,13 @@ _JSON = Json(
         "findings": "count: Number of findings, with those that are not listed.",
         "asked": "positive: Number of rules that were asked.",
         "wins?": "text: How wins are to be read.",
+        "against?": "text: Name of the base.",
+        "base_steps?": "count: Number of its usual steps.",
+        "left_out?": {
+            "description": "With a base: by run, the numbers of steps that are outliers.",
+            "type": "object",
+            "additionalProperties": {"type": "array", "items": {"type": "integer"}},
+        },
         **keys("warnings?"),
     },
     rows={
@@ -52,6 +60,10 @@ _JSON = Json(
         "whatif": "text or null: What to ask `tracekit whatif` for, where a replay can price it; "
         "with --price also how long a step then is.",
         "win_unknown": "text or null: Why win_ns is null; else null.",
+        "fingerprint": "text: Names the finding, in any run.",
+        "state?": "one of new, grown, shrunk, unchanged, gone: What became of it since the base.",
+        "base_win_ns?": "amount or null: win_ns in the base.",
+        "base_share?": "amount or null: share in the base.",
     },
 )
 
@@ -59,6 +71,7 @@ _JSON = Json(
 @command(
     "tracekit diagnose",
     "tracekit diagnose mnist --all",
+    "tracekit diagnose after --against before",
     "tracekit diagnose --fail-on 10% --format junit --output findings.xml",
     formats=(*EVERYWHERE, Format.SARIF, Format.JUNIT),
     writes=[_JSON],
@@ -85,6 +98,16 @@ def diagnose(
         bool,
         typer.Option("--price", help="Say by replay how long a step is with a finding mended."),
     ] = False,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against",
+            metavar="BASE",
+            help="Say what is new, grown, shrunk, unchanged or gone since this run; --fail-on then "
+            "looks at what is new or grown.",
+            autocompletion=complete_run,
+        ),
+    ] = None,
     topology: TopologyOption = None,
     rules: RulesOption = None,
     iteration: IterationOption = None,
@@ -100,6 +123,7 @@ def diagnose(
         top=None if everything else top,
         only=None if only is None else split_keys(only),
         price=price,
+        against=None if against is None else open_run(against, store, rules, iteration),
         topology=topology,
     )
     return Judged(found, 0 if fail_on is None else judged(found, fail_on))
@@ -107,9 +131,11 @@ def diagnose(
 
 def judged(found: "Answer", fail_on: str) -> int:
     """Return the exit code that says whether a finding is one to fail on."""
-    from tracekit.analysis.diagnosis import RULES
+    from tracekit.analysis.diagnosis import RULES, WORSE
 
     every = found.tables["findings"]
+    if "state" in every.columns:
+        every = every.filter(every["state"].is_in(WORSE))
     if fail_on == "any":
         return int(every.height > 0)
     names = set(split_keys([fail_on]))

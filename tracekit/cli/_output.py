@@ -64,6 +64,11 @@ class Target:
     full_names: bool = False
     verbose: bool = False
 
+    @property
+    def is_for_people(self) -> bool:
+        """Whether it is a table on standard output."""
+        return self.path is None and self.format is Format.TABLE
+
     @classmethod
     def of(
         cls,

@@ -315,6 +315,10 @@ def _part(number: int, of: int) -> str:
     return "all" if number == of else f"{number:,}"
 
 
+def _by(sources: Sequence[str]) -> str:
+    return " and ".join(map(text_of, sources)) or "nothing"
+
+
 def _skipped(skip: int | None) -> str:
     return f" after {skip:,} skipped" if skip else ""
 
@@ -392,6 +396,14 @@ _WORDED: Mapping[str, Callable[[Any], list[str]]] = {
     "coverage": lambda value: [f"stages known by: {_shares(value)} of busy time"],
     "launched": _launched,
     "outlier_ranks": _outliers,
+    "steps_by": lambda by: [f"steps known by {_by(by['a'])} in A, by {_by(by['b'])} in B"],
+    "left_out": lambda steps: [
+        f"outliers left out: {', '.join(f'step {step} of {text_of(run)}' for step in each)}"
+        for run, each in steps.items()
+    ],
+    "outcome": lambda _: [],  # the first line says that
+    "undecided_passes": lambda _: [],
+    "notes": lambda lines: [text_of(line) for line in lines],
     "inclusive": lambda _: [
         "busy: of what a range and those inside it launched; own_busy: of what it launched itself"
     ],

@@ -97,9 +97,12 @@ def records(
 
     Parameters are those of `terminal`.
     """
-    lines: list[list[Span]] = [[(empty, None)]] if frame.is_empty() and empty else []
-    for number, row in enumerate(frame.iter_slices(1)):
-        lines += [*([[]] if number else []), *_record(row, width)]
+    lines: list[list[Span]] = [
+        [(part, "bold")] for line in headed("", meta, None) for part in _wrapped(line, width)
+    ]
+    lines += [[(empty, None)]] if frame.is_empty() and empty else []
+    for row in frame.iter_slices(1):
+        lines += [*([[]] if lines else []), *_record(row, width)]
     return _paint([*lines, *_noted(notes(meta), width)], colours)
 
 

@@ -1,8 +1,8 @@
 """Runs: made of trace files, opened, and asked, one or several.
 
 From the bottom up: an opened run (`_opened`); what is answered of runs that are there (`_facts`,
-`_questions`, `_comparisons`, `_study_answers`, `_memory_answers`, `_reports`); a `Run`, to which
-questions are put; making and opening runs (`_ingest`, `_foreign`, `_opening`); choosing them
+`_questions`, `_comparisons`, `_gate`, `_study_answers`, `_memory_answers`, `_reports`); a `Run`, to
+which questions are put; making and opening runs (`_ingest`, `_foreign`, `_opening`); choosing them
 (`_selecting`), and what is asked of those that are chosen by name or label (the others).
 """
 
@@ -15,6 +15,7 @@ from tracekit.support.lazily import lazily
 if TYPE_CHECKING:
     from tracekit.runs._comparisons import compare
     from tracekit.runs._dgx1 import study_dgx1
+    from tracekit.runs._gate import gate
     from tracekit.runs._hangs import hang
     from tracekit.runs._history import history
     from tracekit.runs._memories import memory
@@ -34,6 +35,7 @@ _HOMES = {
     "bubble_model": "tracekit.runs._waits",
     "bubbles": "tracekit.runs._waits",
     "compare": "tracekit.runs._comparisons",
+    "gate": "tracekit.runs._gate",
     "hang": "tracekit.runs._hangs",
     "history": "tracekit.runs._history",
     "ingest": "tracekit.runs._opening",
@@ -58,6 +60,7 @@ __all__ = [
     "bubble_model",
     "bubbles",
     "compare",
+    "gate",
     "hang",
     "history",
     "ingest",

@@ -74,6 +74,7 @@ def compare(
             anyway=anyway,
             metric=metric,
             least=least,
+            one_run=sides[0][0].id == sides[1][0].id,
         )
     else:
         found = compare_recordings(

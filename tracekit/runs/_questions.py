@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.runs._facts import called, facts_of, of_run, require_known, verdicts_of
+from tracekit.runs._gate import diagnosed_against
 from tracekit.runs._memory_answers import check_what, memory_answer, remembered
 from tracekit.runs._opened import OpenedRun, read_log
 from tracekit.runs._study_answers import (
@@ -189,6 +190,7 @@ def diagnose(
     top: int | None = 5,
     only: Sequence[str] | None = None,
     price: bool = False,
+    against: OpenedRun | None = None,
     topology: StrPath | None = None,
 ) -> Answer:
     """Say what takes time that a run need not take; see `tracekit.analysis.diagnosis.diagnose`.
@@ -201,13 +203,19 @@ def diagnose(
         Names of the rules to ask; all by default.
     price
         Whether to say by replay how long a step is where a finding is mended, if `whatif` can.
+    against
+        A base: say of each finding whether it is new, grown, shrunk, unchanged or gone since
+        (`tracekit.analysis.diagnosis.against`), outliers left out of both.
     topology
         The machine, as for `Run.traffic`.
     """
     from tracekit.analysis.diagnosis import diagnose
 
     traffic = run.traffic(topology=topology)
-    found = diagnose(run.trace, top=top, rules=only, traffic=traffic)
+    if against is None:
+        found = diagnose(run.trace, top=top, rules=only, traffic=traffic)
+    else:
+        found = diagnosed_against([run], [against], top=top, only=only, topology=topology)
     if price:
         run.require_memory("whatif")
     replays = _replays(run, found.rows["rule"], traffic, price=price)

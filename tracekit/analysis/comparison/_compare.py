@@ -12,6 +12,7 @@ import polars as pl
 from tracekit.analysis.comparison._comparability import comparability, empty_steps, has_iterations
 from tracekit.analysis.comparison._headline import Metric, headline, judged, length_text
 from tracekit.analysis.comparison._kernel_names import with_names_alike, with_normalised_names
+from tracekit.analysis.comparison._outlier_causes import without_outliers
 from tracekit.analysis.comparison._outliers import cold_notes, step_notes
 from tracekit.analysis.comparison._step_change import (
     TOTALS,
@@ -101,6 +102,7 @@ def compare(
     anyway: bool = False,
     metric: Metric = "mean",
     least: float | None = None,
+    one_run: bool = False,
 ) -> Comparison:
     """Compare two runs, step by step.
 
@@ -144,6 +146,8 @@ def compare(
     least
         The least change of the step that matters, in percent: the headline says whether the step
         is faster or slower by more, the same within it, or that this is unknown.
+    one_run
+        Whether both are the same run, which the headline says.
 
     Returns
     -------
@@ -226,6 +230,8 @@ def compare(
             metric=metric,
             least=least,
             few=min(len(run.iterations) for run in measured) < _FEW_STEPS,
+            one_run=one_run,
+            without=without_outliers((a, b), measured, steps),
         ),
         "names": list(names),
         "by": list(keys),

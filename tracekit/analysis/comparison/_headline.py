@@ -14,6 +14,8 @@ _NAMES = {
 _SHOWN = {"faster": "shown", "slower": "shown", "not enough iterations": "too few steps to show it"}
 _UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns"))
 _MOST = 0.5
+_LEAST = 0.001
+"""A smaller share of the step is no difference that matters, unless another one is given."""
 
 
 Metric = Literal["mean", "median"]
@@ -27,6 +29,8 @@ def headline(
     metric: Metric = "mean",
     least: float | None = None,
     few: bool = False,
+    one_run: bool = False,
+    without: str | None = None,
 ) -> str:
     """Say how much the step changed, whether that is shown, and which part carries it.
 
@@ -40,11 +44,17 @@ def headline(
         What the step is judged by.
     few
         Whether so few steps could hide that they depend on each other.
+    one_run
+        Whether A and B are the same run.
+    without
+        What changed without outliers, in words.
     """
-    parts = [_change(step), *([_standing(step, few=few)] if step["delta_ns"] else [])]
-    parts += _typical(step)
+    same = ["A and B are one run"] if one_run else []
+    standing = [_standing(step, few=few, least=least)] if step["delta_ns"] else []
+    parts = [*same, _change(step), *standing, *_typical(step)]
     if metric != "mean" or least is not None:
         parts.append(judged(step, metric, least)["sentence"])
+    parts += [without] if without else []
     carried = _carried(contributions, step["delta_ns"])
     if carried:
         parts.append(carried)
@@ -70,7 +80,7 @@ def _recordings(step: Mapping[str, Any], side: str) -> str:
     return "" if number is None else f" ({number} recording{'' if number == 1 else 's'})"
 
 
-def _standing(step: Mapping[str, Any], *, few: bool) -> str:
+def _standing(step: Mapping[str, Any], *, few: bool, least: float | None) -> str:
     if step["verdict"] is None:
         return "no verdict"
     if step.get("reason"):
@@ -80,6 +90,12 @@ def _standing(step: Mapping[str, Any], *, few: bool) -> str:
         told += " of these two recordings"
     if step["low_ns"] is None:
         return told
+    share = _LEAST if least is None else least / 100
+    if (
+        told == "not shown"
+        and _against((step["low_ns"], step["high_ns"]), share * step["a_ns"]) == "same"
+    ):
+        told = f"no difference that matters (within {100 * share:g} % of the step)"
     supposed = ", if steps do not depend on each other over more than a few" if few else ""
     ends = f"{signed_length(step['low_ns'])} to {signed_length(step['high_ns'])}"
     return f"{told}, 95 % interval {ends}{supposed}"

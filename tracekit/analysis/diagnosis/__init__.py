@@ -5,16 +5,20 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
+    from tracekit.analysis.diagnosis._against import NOTICED, WORSE, against
     from tracekit.analysis.diagnosis._diagnose import FINDINGS, diagnose
     from tracekit.analysis.diagnosis._rules import RULES
     from tracekit.analysis.diagnosis._stragglers import stragglers
 
 _HOMES = {
+    "NOTICED": "tracekit.analysis.diagnosis._against",
+    "WORSE": "tracekit.analysis.diagnosis._against",
+    "against": "tracekit.analysis.diagnosis._against",
     "FINDINGS": "tracekit.analysis.diagnosis._diagnose",
     "diagnose": "tracekit.analysis.diagnosis._diagnose",
     "RULES": "tracekit.analysis.diagnosis._rules",
     "stragglers": "tracekit.analysis.diagnosis._stragglers",
 }
-__all__ = ["FINDINGS", "RULES", "diagnose", "stragglers"]
+__all__ = ["FINDINGS", "NOTICED", "RULES", "WORSE", "against", "diagnose", "stragglers"]
 
 __getattr__, __dir__ = lazily(__name__, _HOMES)

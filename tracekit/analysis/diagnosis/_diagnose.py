@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -25,7 +26,7 @@ FINDINGS = pl.Schema(
         "rule": pl.String(), "finding": pl.String(), "win_ns": pl.Float64(),
         "win_low_ns": pl.Float64(), "win_high_ns": pl.Float64(), "share": pl.Float64(),
         "sure": pl.String(), "evidence": pl.List(pl.String), "advice": pl.String(),
-        "win_unknown": pl.String(),
+        "win_unknown": pl.String(), "fingerprint": pl.String(),
     }
 )  # fmt: skip
 _NO_STEPS = "no steps are known"
@@ -38,6 +39,8 @@ def diagnose(
     top: int | None = TOP,
     rules: Sequence[str] | None = None,
     traffic: Traffic | None = None,
+    worth: float = WORTH,
+    without: Collection[int] = (),
 ) -> Answer:
     """Say what takes time that a run need not take, the largest first.
 
@@ -53,6 +56,10 @@ def diagnose(
         Names of the rules to ask; all by default.
     traffic
         What moved over which links, for rules that look at these.
+    worth
+        The least share of a step that is spoken of.
+    without
+        Numbers of steps to leave out, such as outliers.
 
     Returns
     -------
@@ -68,6 +75,7 @@ def diagnose(
     ``sure``          ``measured``, ``likely`` or ``hint``
     ``evidence``      the numbers that say so
     ``advice``        what to do, and what would have to be true
+    ``fingerprint``   names the finding, in any run
     ================  ==============================================================
 
     ``meta`` holds ``step_ns``, the mean usual step on a GPU, null without steps; ``steps`` and
@@ -88,7 +96,7 @@ def diagnose(
         raise MissingDataError(
             "this run holds no GPU work", f"record with {how_to_record(trace, 'ops')}"
         )
-    facts = facts_of(trace, traffic)
+    facts = facts_of(trace, traffic, worth=worth, without=without)
     said = {name: RULES[name](facts) for name in asked}
     found = [_row(facts, name, finding) for name, finding in said.items() if finding is not None]
     rows = pl.DataFrame(found, schema=FINDINGS).sort(
@@ -100,8 +108,8 @@ def diagnose(
         meta=_meta(facts, rows.height, len(asked)),
         title="what takes time",
         tables={"findings": rows},
-        people=_for_people(listed),
-        empty=f"nothing found that takes {100 * WORTH:.0f} % of a step or more",
+        people=for_people(listed),
+        empty=f"nothing found that takes {100 * worth:g} % of a step or more",
         as_records=True,
         command="diagnose",
         source=tuple(asked),
@@ -131,6 +139,7 @@ def _row(facts: Facts, rule: str, found: Finding) -> dict[str, Any]:
         "win_high_ns": high, "share": share, "sure": found.sure, "evidence": list(found.evidence),
         "advice": found.advice,
         "win_unknown": found.unknown or (None if facts.has_steps else _NO_STEPS),
+        "fingerprint": fingerprint(rule),
     }  # fmt: skip
 
 
@@ -145,12 +154,27 @@ def _meta(facts: Facts, findings: int, asked: int) -> dict[str, Any]:
     }
 
 
-def _for_people(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return findings as people read them: what is won in one line."""
-    milliseconds = [
-        (pl.col(name) / 1e6).round(3) for name in ("win_ns", "win_low_ns", "win_high_ns")
-    ]
-    told = pl.format("{} ms per step ({} to {})", *milliseconds)
+def for_people(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return findings as people read them: what is won in one line, and what became of each."""
+    win = pl.format(
+        "{} ms per step ({} to {})", *map(_milliseconds, ("win_ns", "win_low_ns", "win_high_ns"))
+    )
     unknown = pl.format("unknown: {}", "win_unknown")
-    win = pl.when(pl.col("win_ns").is_null()).then(unknown).otherwise(told)
-    return rows.select("rule", "finding", win.alias("win"), "sure", "evidence", "advice")
+    told = pl.when(pl.col("win_ns").is_null()).then(unknown).otherwise(win)
+    state = []
+    if "state" in rows.columns:
+        before = pl.format("{}, {} ms per step before", "state", _milliseconds("base_win_ns"))
+        state = [pl.coalesce(before, "state").alias("state")]
+    return rows.select("rule", *state, "finding", told.alias("win"), "sure", "evidence", "advice")
+
+
+def _milliseconds(name: str) -> pl.Expr:
+    """Return times with three decimals each, so that ends of an interval are told alike."""
+    whole = (pl.col(name) / 1_000).round(0).cast(pl.Int64)
+    decimals = (whole % 1_000).cast(pl.String).str.zfill(3)
+    return pl.format("{}.{}", whole // 1_000, decimals)
+
+
+def fingerprint(rule: str) -> str:
+    """Return a name of a finding that is the same in every run: it holds no number of one."""
+    return hashlib.sha256(f"tracekit diagnose {rule}".encode()).hexdigest()[:16]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from tracekit.analysis.idle_account import (
     plain_name,
     sampled,
 )
+from tracekit.analysis.statistics import cold_steps
 from tracekit.engine import (
     chosen_windows,
     counted_steps,
@@ -35,8 +37,6 @@ if TYPE_CHECKING:
 LENGTH = pl.col("end") - pl.col("start")
 CELL = ["device", "iteration"]
 """A step on a GPU."""
-COLD = 1.5
-"""A step at the beginning that takes so many times as long as a usual one is cold."""
 WORTH = 0.02
 """What takes a smaller part of a step is not spoken of."""
 _UNITS = (("s", 10**9), ("ms", 10**6), ("us", 10**3), ("ns", 1))
@@ -80,6 +80,8 @@ class Facts:
         Whether these are steps.
     traffic
         What moved over which links, where that was asked for.
+    worth
+        What takes a smaller part of a step is not spoken of.
     """
 
     trace: Trace
@@ -87,11 +89,19 @@ class Facts:
     cold: pl.DataFrame
     has_steps: bool
     traffic: Traffic | None = None
+    worth: float = WORTH
 
     @cached_property
     def step_ns(self) -> float:
         """Mean length of a usual step on a GPU."""
         return float(self.steps.select(LENGTH.sum()).item() / max(self.cells.height, 1))
+
+    @cached_property
+    def median_ns(self) -> float:
+        """Median length of a usual step, in the mean over GPUs."""
+        each = self.steps.group_by(CELL).agg(length=LENGTH.sum())
+        of_steps = each.group_by("iteration").agg(pl.col("length").mean())
+        return float(of_steps["length"].median() or 0)  # type: ignore[arg-type]
 
     @cached_property
     def cells(self) -> pl.DataFrame:
@@ -260,7 +270,7 @@ class Facts:
 
     def is_worth(self, length: float) -> bool:
         """Tell whether a time of a step is long enough to speak of."""
-        return length >= WORTH * self.step_ns and length > 0
+        return length >= self.worth * self.step_ns and length > 0
 
     def is_usual(self, rows: pl.DataFrame) -> bool:
         """Tell whether some rows are in at least half of the steps; without steps, if any are."""
@@ -291,8 +301,22 @@ def duration(length: float) -> str:
     )  # fmt: skip
 
 
-def facts_of(trace: Trace, traffic: Traffic | None = None) -> Facts:
-    """Return what is known of the steps of a run that holds GPU work."""
+def facts_of(
+    trace: Trace,
+    traffic: Traffic | None = None,
+    *,
+    worth: float = WORTH,
+    without: Collection[int] = (),
+) -> Facts:
+    """Return what is known of the steps of a run that holds GPU work.
+
+    Parameters
+    ----------
+    trace, traffic, worth
+        As in `Facts`.
+    without
+        Numbers of steps that are not usual ones, such as outliers.
+    """
     iterations = trace.read("iterations")
     windows = pl.DataFrame(schema=_STEP)
     if iterations.height:
@@ -306,23 +330,19 @@ def facts_of(trace: Trace, traffic: Traffic | None = None) -> Facts:
             process=pl.lit(None, pl.Int32), iteration=pl.lit(0, pl.Int64)
         )  # fmt: skip
         cold = pl.DataFrame(schema={"iteration": pl.Int64, "length": pl.Float64})
-        return Facts(trace, whole.select(*_STEP), cold, has_steps=False, traffic=traffic)
+        return Facts(trace, whole.select(*_STEP), cold, has_steps=False, traffic=traffic,
+                     worth=worth)  # fmt: skip
     cold = _cold(windows)
     usual = windows.join(cold, on="iteration", how="anti", maintain_order="left")
-    return Facts(trace, usual, cold, has_steps=True, traffic=traffic)
+    kept = usual.filter(~pl.col("iteration").is_in(list(without)))
+    return Facts(trace, usual if kept.is_empty() else kept, cold, has_steps=True, traffic=traffic,
+                 worth=worth)  # fmt: skip
 
 
 def _cold(windows: pl.DataFrame) -> pl.DataFrame:
-    """Return the steps before the first one that is no longer than most, at most half of all."""
+    """Return the cold steps at the beginning, as every table of steps leaves them out."""
     each = (
         windows.group_by("iteration", *_OWNER).agg(pl.col("start").min(), length=LENGTH.sum())
         .group_by("iteration").agg(pl.col("start").min(), pl.col("length").mean()).sort("start")
     )  # fmt: skip
-    usual = each["length"].tail((each.height + 1) // 2).median()
-    is_usual = each["length"] <= COLD * float(usual if isinstance(usual, int | float) else 0)
-    first = min((is_usual.arg_max() if is_usual.any() else 0) or 0, each.height // 2)
-    others = each.tail(each.height - first)
-    # What comes again is no cold step but a rhythm, as of a loader that hands out several batches.
-    again = COLD * others["length"].top_k(2).min()  # type: ignore[operator]
-    is_cold = pl.col("length") > max(again, others["length"].mean())  # type: ignore[type-var]
-    return each.head(first).filter(is_cold).select("iteration", "length")
+    return each.head(cold_steps(each["length"].to_numpy())).select("iteration", "length")

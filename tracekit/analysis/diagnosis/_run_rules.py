@@ -19,15 +19,18 @@ _PACE = 1.05
 _MOSTLY = 0.8
 """GPUs can be compared that run the same kernels for this part of their time."""
 _LARGE = 1 << 20
+_COLD = 1.5
+"""Cold steps are spoken of where one takes so many times as long as the median of the others."""
 
 
 def cold_steps(facts: Facts) -> Finding | None:
     """Say that the first steps take longer than the others."""
-    if facts.cold.is_empty():
-        return None
     number = facts.cold.height
-    extra = float(facts.cold["length"].sum()) - number * facts.step_ns
-    ratio = float(facts.cold["length"].max() or 0) / facts.step_ns  # type: ignore[arg-type]
+    usual = facts.median_ns
+    longest = float(facts.cold["length"].max() or 0)  # type: ignore[arg-type]
+    if not number or longest < _COLD * usual:
+        return None
+    extra, ratio = float(facts.cold["length"].sum()) - number * usual, longest / usual
     steps = "step takes" if number == 1 else f"{number} steps take"
     return Finding(
         finding=f"The first {steps} up to {ratio:.3g} times as long as a usual one, "
@@ -36,7 +39,7 @@ def cold_steps(facts: Facts) -> Finding | None:
         sure="measured",
         evidence=(
             f"{number} of {number + facts.number} recorded steps",
-            f"a usual step takes {duration(facts.step_ns)}",
+            f"the median of the others takes {duration(usual)}",
         ),
         advice=f"Leave them out of means (`--skip {number}`), and out of other measurements. In "
         "short jobs: fewer shapes to tune for, fewer kernels to load or compile.",

@@ -1,0 +1,80 @@
+"""What the first line of a comparison says: outliers with their cause, one run, nothing much."""
+
+from __future__ import annotations
+
+import pytest
+from trace_builder import TraceBuilder
+
+from tracekit.analysis.comparison import compare
+from tracekit.model import Trace
+
+US = 1_000
+STEP = 2_000 * US
+
+
+def _run(
+    forward: list[int],
+    *,
+    collective: dict[int, int] | None = None,
+    late: dict[int, int] | None = None,
+) -> Trace:
+    """Steps of a forward pass and an all-reduce; `late`, how much later a step's kernels begin."""
+    b, at = TraceBuilder(), 0
+    for number, length in enumerate(forward):
+        wait, exchange = (late or {}).get(number, 0), (collective or {}).get(number, 100)
+        b.iteration(number, at, at + 200 * US)
+        begin = at + wait * US
+        b.op("first", at=at, start=at, end=at + US, stage="FP")
+        b.op("fw", at=at + 1, start=begin + US, end=begin + length * US, stage="FP")
+        begin += length * US
+        b.op("nccl", at=at + 2, start=begin, end=begin + exchange * US, kind="collective",
+             collective="all_reduce", stage="WU")  # fmt: skip
+        at = begin + exchange * US
+    return b.trace()
+
+
+STEADY = [500, 502, 498, 501, 499, 500, 501, 499]
+QUICK = [length - 20 for length in STEADY]
+
+
+def test_an_outlier_is_named_with_its_cause() -> None:
+    found = compare(_run(STEADY), _run(QUICK, collective={5: 39_900}))
+    told = found.meta["headline"]
+    assert "slower by" in told
+    assert "without step 5 of B (an all_reduce of 39.90 ms) B is faster by 20.00 us" in told
+    other = compare(_run(STEADY, late={5: 7_000}), _run(QUICK)).meta["headline"]
+    assert "without step 5 of A (idle for 7.00 ms more) B is faster by 20.00 us" in other
+    longer = compare(_run(STEADY), _run([*QUICK[:5], 5_000, *QUICK[6:]])).meta["headline"]
+    assert "without step 5 of B (fw of 5.00 ms) B is faster by 20.00 us" in longer
+
+
+def test_without_outliers_nothing_is_said_of_them() -> None:
+    assert "without" not in compare(_run(STEADY), _run(QUICK)).meta["headline"]
+
+
+def test_what_is_not_shown_without_outliers_is_not_said() -> None:
+    noisy = [500, 560, 440, 530, 470, 500, 545, 455]
+    told = compare(_run(noisy), _run([length + 2 for length in noisy], collective={5: 39_900}))
+    assert "a change of +2.00 us is not shown" in told.meta["headline"]
+
+
+def test_a_run_beside_itself_is_one_run() -> None:
+    run = _run(STEADY)
+    assert compare(run, run, one_run=True).meta["headline"].startswith("A and B are one run; step:")
+
+
+@pytest.mark.parametrize(
+    ("more", "least", "said"),
+    [(0.1, None, "no difference that matters (within 0.1 % of the step)"), (5, None, "not shown"),
+     (5, 5.0, "no difference that matters (within 5 % of the step)")],
+)  # fmt: skip
+def test_only_what_lies_within_the_least_change_does_not_matter(
+    more: float, least: float | None, said: str
+) -> None:
+    """A step is 600 us: 0.1 % of it are 0.6 us."""
+    a = [500, 500.1, 499.9, 500, 500.1, 499.9, 500.1, 499.9]
+    b = [499.9, 500.1, 500.1, 500, 499.9, 500, 500.1, 500]
+    spread = 1 if more < 1 else 60
+    run = [[500 + spread * (length - 500) for length in side] for side in (a, b)]
+    found = compare(*(_run([int(x * 10) / 10 for x in side]) for side in run), least=least)  # type: ignore[misc]
+    assert said in found.meta["headline"], found.meta["headline"]

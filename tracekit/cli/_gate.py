@@ -1,0 +1,183 @@
+"""`tracekit gate`: whether a change may pass, for continuous integration."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from tracekit.cli._columns import keys
+from tracekit.cli._command import Judged, TakesSeveral, command
+from tracekit.cli._guard import complain
+from tracekit.cli._json import ONE_RUN, Json, record
+from tracekit.cli._options import (
+    AutoSkipOption,
+    IterationOption,
+    RulesOption,
+    StoreOption,
+    TopologyOption,
+    complete_run,
+    open_run,
+    parse_percent,
+    parse_skip,
+)
+from tracekit.cli._output import EVERYWHERE, Format
+from tracekit.errors import UsageError
+
+_TWO = 2
+_CODES = {"pass": 0, "fail": 1, "undecided": 3, "within": 0, "above": 1, "unknown": 3}
+"""Of a gate, and of a limit (`tracekit.analysis.comparison.check_limit`)."""
+
+
+class Metric(StrEnum):
+    """What the step is judged by."""
+
+    MEAN = "mean"
+    MEDIAN = "median"
+
+
+class Unknown(StrEnum):
+    """What becomes of a check of which it cannot be told whether it passes."""
+
+    FAIL = "fail"
+    PASS = "pass"  # noqa: S105 - no password
+
+
+AgainstOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--against",
+        metavar="RUN...",
+        help="Recordings of side B; all that RUN names are then of side A.",
+        autocompletion=complete_run,
+    ),
+]
+UnknownOption = Annotated[
+    Unknown, typer.Option("--unknown", help="What passes for what cannot be told.")
+]
+MetricOption = Annotated[
+    Metric, typer.Option("--metric", help="Judge the step by its mean, or its median (by shift).")
+]
+AnywayOption = Annotated[
+    bool, typer.Option("--anyway", help="Judge runs that are not comparable too.")
+]
+
+
+def exit_code(outcome: str, unknown: Unknown) -> int:
+    """Return the exit code of what a gate or a limit came to."""
+    code = _CODES[outcome]
+    return 0 if code == _CODES["unknown"] and unknown is Unknown.PASS else code
+
+
+_JSON = Json(
+    "gate",
+    run=ONE_RUN,
+    of_rows="A row per check: the step, and the findings of either run.",
+    meta={
+        "headline": "text: Whether the change passes, and why.",
+        "outcome": "one of pass, fail, undecided: The worst of all checks.",
+        "undecided_passes": "flag: Whether what cannot be told is no failure.",
+        "names": "texts: Names of run A and run B, or what either side is called.",
+        "a_iterations": "integer: Iterations of A.",
+        "b_iterations": "integer: Iterations of B.",
+        "notes": "texts: What else a reader should know.",
+        "steps_by": record(
+            {"a": "texts: Of A: ranges, structure; none if there are none.", "b": "texts: Of B."},
+            description="How steps are known.",
+        ),
+        **keys("warnings"),
+    },
+    rows={
+        "rule": "text: step, or the rule of a finding; new_findings where there is none.",
+        "outcome": "one of pass, fail, undecided: What the check came to.",
+        "finding": "text: What was found, in words.",
+        "state": "one of new, grown, shrunk, unchanged, gone or null: What became of a finding.",
+        "win_ns": "amount or null: By how much a mean usual step of B would be shorter.",
+        "win_low_ns": "amount or null: What it would be at worst.",
+        "win_high_ns": "amount or null: What it would be at best.",
+        "share": "amount or null: What is won of a step.",
+        "base_win_ns": "amount or null: The same of A.",
+        "base_share": "amount or null: What is won of a step of A.",
+        "sure": "one of measured, likely, hint or null: How sure the finding is.",
+        "evidence": {
+            "description": "The numbers that say so.",
+            "type": ["array", "null"],
+            "items": {"type": "string"},
+        },
+        "advice": "text or null: What to do.",
+        "win_unknown": "text or null: Why win_ns is null; else null.",
+        "fingerprint": "text or null: Names the finding, in any run.",
+    },
+)
+
+
+@command(
+    "tracekit gate before after",
+    "tracekit gate before after --step 3% --new-findings -o gate.sarif",
+    "tracekit gate A1 A2 A3 --against B1 B2 B3 -q",
+    formats=(*EVERYWHERE, Format.SARIF, Format.JUNIT),
+    cls=TakesSeveral,
+    writes=[_JSON],
+    rows=False,
+)
+def gate(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN...",
+            help="A, the base, and B; with --against, the recordings of A.",
+            autocompletion=complete_run,
+        ),
+    ],
+    *,
+    against: AgainstOption = None,
+    step: Annotated[
+        str,
+        typer.Option(
+            "--step", metavar="PERCENT", help="By how much B's step may be slower; none: by any."
+        ),
+    ] = "5%",
+    new_findings: Annotated[
+        bool,
+        typer.Option(
+            "--new-findings", help="Fail too on a finding that is new or grown, and no hint."
+        ),
+    ] = False,
+    unknown: UnknownOption = Unknown.FAIL,
+    quiet: Annotated[
+        bool,
+        typer.Option("--quiet", "-q", help="Say nothing, or one line on stderr if it fails."),
+    ] = False,
+    metric: MetricOption = Metric.MEAN,
+    skip: AutoSkipOption = "auto",
+    anyway: AnywayOption = False,
+    topology: TopologyOption = None,
+    rules: RulesOption = None,
+    iteration: IterationOption = None,
+    store: StoreOption = None,
+) -> Judged:
+    """Check that B is no slower than A by more than a limit, and that nothing new is wrong with it.
+
+    Exits with 0 where that is shown, 1 where the contrary is, and 3 where it cannot be told.
+    Outliers are left out, and named.
+    """
+    import tracekit
+
+    if not against:
+        if len(runs) != _TWO:
+            raise UsageError(
+                f"a gate is for two runs, and there are {len(runs)}",
+                "name A and B, or several of A with --against several of B",
+            )
+        runs, against = runs[:1], runs[1:]
+    first, second = (
+        [open_run(each, store, rules, iteration) for each in side] for side in (runs, against)
+    )
+    found = tracekit.gate(
+        first, second, step=None if step == "none" else parse_percent(step),
+        new_findings=new_findings, undecided_passes=unknown is Unknown.PASS,
+        skip=parse_skip(skip), metric=metric.value, anyway=anyway, topology=topology,
+    )  # fmt: skip
+    code = exit_code(found.meta["outcome"], unknown)
+    if quiet and code:
+        complain(found.meta["headline"])
+    return Judged(found, code, quiet=quiet)

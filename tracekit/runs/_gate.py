@@ -1,0 +1,198 @@
+"""Whether a change of a program may pass: its step, and what is newly wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tracekit.errors import UsageError
+from tracekit.runs._comparisons import compare
+from tracekit.runs._opened import OpenedRun
+from tracekit.support.files import StrPath
+
+if TYPE_CHECKING:
+    from tracekit.analysis.comparison import Metric, Skip
+    from tracekit.model import Answer
+
+OUTCOMES = ("fail", "undecided", "pass")
+"""What a check may come to, the worst first: all together come to the worst of them."""
+_OF_LIMIT = {"within": "pass", "above": "fail", "unknown": "undecided"}
+_SURE = ("measured", "likely")
+"""A hint fails nothing: there may be other reasons."""
+_FINDINGS = "new_findings"
+
+
+def gate(
+    a: OpenedRun | Sequence[OpenedRun],
+    b: OpenedRun | Sequence[OpenedRun],
+    *,
+    step: float | None = 5.0,
+    new_findings: bool = False,
+    undecided_passes: bool = False,
+    skip: Skip = "auto",
+    metric: Metric = "mean",
+    anyway: bool = False,
+    topology: StrPath | None = None,
+) -> Answer:
+    """Check that B's steps are no slower than A's by more than a limit, and nothing new is wrong.
+
+    Parameters
+    ----------
+    a, b
+        The runs of either side; A is the base.
+    step
+        The limit, in percent of A's step; None checks no step. See
+        `tracekit.analysis.comparison.check_limit`: outliers are left out and named.
+    new_findings
+        Whether to check findings too (`diagnose`): a new or grown one that is measured or likely
+        fails. Outliers are left out of these as well.
+    undecided_passes
+        Whether what cannot be told is no failure.
+    skip, metric, anyway
+        As for `compare`.
+    topology
+        The machine, as for `Run.traffic`.
+
+    Returns
+    -------
+    A row per check: ``rule`` (``step``, or that of a finding), ``outcome`` (``pass``, ``fail`` or
+    ``undecided``), and the columns of `tracekit.analysis.diagnosis.against`. ``meta`` holds the
+    ``outcome`` of all, and ``steps_by``, how steps of either side are known.
+
+    Raises
+    ------
+    UsageError
+        If nothing is to be checked.
+    """
+    import polars as pl
+
+    from tracekit.analysis.comparison import check_limit
+    from tracekit.analysis.diagnosis import FINDINGS, RULES
+
+    if step is None and not new_findings:
+        raise UsageError("nothing is to be checked", "give a limit of the step, or --new-findings")
+    sides = [[side] if isinstance(side, OpenedRun) else list(side) for side in (a, b)]
+    compared = compare(sides[0], sides[1], "step", skip=skip, metric=metric, anyway=anyway)
+    meta, parts = compared.meta, []
+    if step is not None:
+        checked = check_limit(compared, step, metric=metric, anyway=anyway)
+        parts.append(_check("step", _OF_LIMIT[checked.outcome], checked.sentence))
+    if new_findings:
+        reasons = [] if anyway else meta["not_comparable"]
+        parts.append(_findings_check(sides[1], sides[0], reasons, topology))
+    more = {"outcome": pl.String(), "state": pl.String(), "base_win_ns": pl.Float64(),
+            "base_share": pl.Float64()}  # fmt: skip
+    first = ("rule", "outcome", "state")
+    rows = pl.concat([pl.DataFrame(schema={**FINDINGS, **more}), *parts], how="diagonal").select(
+        *first, pl.exclude(first)
+    )
+    outcome = next(each for each in OUTCOMES if each in {*rows["outcome"], OUTCOMES[-1]})
+    asked = [
+        *(["step"] if step is not None else []),
+        *([*RULES, _FINDINGS] if new_findings else []),
+    ]
+    return replace(
+        compared,
+        rows=rows,
+        people=rows.select("rule", "outcome", "state", "finding"),
+        meta={
+            "headline": f"{outcome}: {'; '.join(_told(rows, outcome))}",
+            "outcome": outcome,
+            "undecided_passes": undecided_passes,
+            **{key: meta[key] for key in ("names", "a_iterations", "b_iterations", "notes")},
+            "steps_by": dict(zip("ab", map(_steps_by, sides), strict=True)),
+            "warnings": list(compared.warnings),
+        },
+        title="", tables={"findings": rows}, as_records=True, command="gate", figures={},
+        source=tuple(asked), run=sides[1][0].name,
+    )  # fmt: skip
+
+
+def diagnosed_against(
+    found: Sequence[OpenedRun],
+    base: Sequence[OpenedRun],
+    *,
+    top: int | None = None,
+    only: Sequence[str] | None = None,
+    topology: StrPath | None = None,
+) -> Answer:
+    """Return findings with what became of each since a base, outliers left out of both sides."""
+    from tracekit.analysis.diagnosis import NOTICED, against, diagnose
+
+    for run in (*base, *found):
+        run.require_memory("diagnose")
+
+    def of_side(side: Sequence[OpenedRun], **options: float) -> list[Answer]:
+        return [
+            diagnose(run.trace, top=None, rules=only, traffic=run.traffic(topology=topology),
+                     without=outlier_steps(run), **options)
+            for run in side
+        ]  # fmt: skip
+
+    before = of_side(base, worth=NOTICED)
+    told = against(of_side(found), before, top=top)
+    left_out = {run.name: own for run in (*base, *found) if (own := outlier_steps(run))}
+    least = min(each.meta["steps"] for each in before)
+    return told.saying(against=base[0].name, base_steps=least, left_out=left_out)
+
+
+def outlier_steps(run: OpenedRun) -> list[int]:
+    """Return the numbers of a run's steps that are unlike its others."""
+    from tracekit.analysis.comparison import steps_of_run
+
+    found: list[int] = steps_of_run(run.trace, run.name).filter("is_outlier")["iteration"].to_list()
+    return found
+
+
+def _steps_by(side: Collection[OpenedRun]) -> list[str]:
+    """Return how the steps of some runs are known: by ``ranges``, ``structure``, or not at all."""
+    return sorted(
+        {each for run in side for each in run.trace.read("iterations")["source"].unique()}
+    )
+
+
+def _check(rule: str, outcome: str, finding: str) -> Any:
+    import polars as pl
+
+    return pl.DataFrame({"rule": [rule], "outcome": [outcome], "finding": [finding]})
+
+
+def _findings_check(
+    found: Sequence[OpenedRun],
+    base: Sequence[OpenedRun],
+    reasons: Sequence[str],
+    topology: StrPath | None,
+) -> Any:
+    """Return a row per finding of either side: what is new or grown fails if it is sure enough."""
+    import polars as pl
+
+    from tracekit.analysis.diagnosis import WORSE
+
+    if reasons:
+        return _check(_FINDINGS, "undecided", f"not comparable: {'; '.join(reasons)}")
+    answer = diagnosed_against(found, base, topology=topology)
+    if not min(answer.meta["steps"], answer.meta["base_steps"]):
+        return _check(_FINDINGS, "undecided", "the steps of one run are not known")
+    rows = answer.tables["findings"]
+    if rows.is_empty():
+        return _check(_FINDINGS, "pass", "nothing found in either run")
+    fails = (
+        pl.col("state").is_in(WORSE) & pl.col("sure").is_in(_SURE) & pl.col("win_ns").is_not_null()
+    )
+    return rows.with_columns(outcome=pl.when(fails).then(pl.lit("fail")).otherwise(pl.lit("pass")))
+
+
+def _told(rows: Any, outcome: str) -> list[str]:
+    """Say in words what the worst checks found; of one that passes, the limit of the step."""
+    import polars as pl
+
+    worst = rows.filter(pl.col("outcome") == outcome)
+    steps = worst.filter(pl.col("rule") == "step")["finding"].to_list()
+    others = worst.filter(pl.col("rule") != "step")
+    if outcome == "fail":
+        named = [f"{state} {rule}" for rule, state in others.select("rule", "state").iter_rows()]
+        return [*steps, *named]
+    if outcome == "undecided":
+        return [*steps, *others["finding"].to_list()]
+    return [*steps, *(["no new finding"] if others.height else [])]
