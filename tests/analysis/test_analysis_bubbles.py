@@ -189,7 +189,7 @@ def test_what_is_no_pipeline() -> None:
 SPAN = st.tuples(st.integers(0, 80), st.integers(1, 20))
 
 
-@settings(deadline=None, max_examples=examples(60))
+@settings(deadline=None, max_examples=examples(30, thorough=600))
 @given(st.lists(st.lists(SPAN, min_size=1, max_size=5), min_size=2, max_size=4))
 def test_times_are_those_of_a_count_by_the_nanosecond(stages: list[list[tuple[int, int]]]) -> None:
     b = TraceBuilder()

@@ -72,7 +72,7 @@ def _walked(ops: pl.DataFrame, key: Callable[[dict[str, Any]], Any], until: int)
 
 
 @pytest.mark.parametrize("by_process", [False, True])
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(25, thorough=600), deadline=None)
 @given(rows=st.lists(_OPS, min_size=1, max_size=14), until=st.integers(0, 60))
 def test_gaps_are_those_of_a_walk_over_ops(
     rows: list[tuple[int, int, int, int, int | None, str, bool]], until: int, by_process: bool

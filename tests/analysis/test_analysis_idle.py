@@ -601,7 +601,7 @@ def _traces(draw: st.DrawFn) -> Trace:
     return b.trace()
 
 
-@settings(max_examples=examples(7, thorough=200), deadline=None)
+@settings(max_examples=examples(5, thorough=200), deadline=None)
 @given(_traces())
 def test_shares_add_up_to_the_idle_time_of_a_breakdown(trace: Trace) -> None:
     whole = breakdown(trace).meta["idle_ns"]

@@ -253,7 +253,7 @@ def test_loops_give_the_same_when_they_are_compiled(monkeypatch: pytest.MonkeyPa
 LAYER = st.tuples(st.integers(0, 3), st.booleans(), st.integers(1, 3))
 
 
-@settings(max_examples=examples(20))
+@settings(max_examples=examples(8, thorough=200))
 @given(st.lists(LAYER, min_size=1, max_size=8), st.integers(1, 3))
 def test_every_op_is_in_the_layer_that_launched_it(
     layers: list[tuple[int, bool, int]], steps: int

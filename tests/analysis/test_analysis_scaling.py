@@ -355,7 +355,7 @@ def test_efficiency_is_speedup_for_each_gpu(times: dict[int, float], mode: Any) 
         assert (serial is not None) == (mode == "strong" and first == 1 and n > 1)
 
 
-@settings(deadline=None, max_examples=examples(50, thorough=1000))
+@settings(deadline=None, max_examples=examples(25, thorough=1000))
 @given(_TIMES)
 def test_step_times_give_the_same_speedups_as_their_epochs(times: dict[int, float]) -> None:
     rows = [{"gpus": n, "step_ns": time, "batch": 1} for n, time in times.items()]

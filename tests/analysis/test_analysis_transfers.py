@@ -889,7 +889,7 @@ def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 @pytest.mark.parametrize("mix", MIXES)
 @settings(
-    max_examples=examples(50),
+    max_examples=examples(20, thorough=500),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

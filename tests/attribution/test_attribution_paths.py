@@ -119,7 +119,7 @@ _RANGES = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(15, thorough=300), deadline=None)
 @given(rows=_RANGES)
 def test_paths_are_the_names_of_all_ranges_around(
     rows: list[tuple[int, int, int, str, int]],

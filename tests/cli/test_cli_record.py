@@ -47,7 +47,7 @@ def test_a_program_is_recorded_ingested_and_broken_down(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_its_result_is_a_breakdown_in_any_format() -> None:
-    done = in_process("record", "--format", "json", *PRINTING)
+    done = tracekit("record", "--format", "json", *PRINTING)
     document = json.loads(done.stdout)
     schema = json.loads((ROOT / "schemas" / "json" / "breakdown.schema.json").read_text())
     jsonschema.validate(document, schema)
@@ -59,7 +59,7 @@ def test_names_are_the_programs_and_free(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.touch()
     for expected in ("train", "train-2"):
-        done = in_process("record", "--", sys.executable, script, "--lr", "3")
+        done = tracekit("record", "--", sys.executable, script, "--lr", "3")
         assert f"{expected} · time by stage" in done.stdout
     (tmp_path / "recordings" / "train-3").mkdir()
     assert "/train-4/" in tracekit("record", "--dry-run", "--", "python", script).stdout
@@ -82,8 +82,8 @@ def test_ranks_become_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         'export SLURM_PROCID; "$@" || exit 1\ndone\n'
     )
     launcher.chmod(0o755)
-    done = in_process("record", "--name", "two", "--", launcher, "-n", "2", *PRINTING)
-    assert done.code == 0, done.stderr
+    done = tracekit("record", "--name", "two", "--", launcher, "-n", "2", *PRINTING)
+    assert done.exit_code == 0, done.stderr
     found = tk.open("two").breakdown(by="rank")  # 200 ns of 1,800 lie between the steps
     assert found.rows() == [(0, 4, 1600, 16 / 36), (1, 4, 1600, 16 / 36)]
 
@@ -134,8 +134,8 @@ def test_a_program_that_fails_makes_no_run(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_program_without_stages_makes_a_run_all_the_same(nsys: Path) -> None:
     make_fake_nsys(nsys.parent, staged=False)
-    done = in_process("record", "--name", "x", "--", *PRINTING)
-    assert done.code == 0
+    done = tracekit("record", "--name", "x", "--", *PRINTING)
+    assert done.exit_code == 0
     assert done.stdout == ""
     assert "ingested as x, of which there is no breakdown: this run holds neither" in done.stderr
     assert tk.open("x").table("host").collect().height == 1
@@ -155,29 +155,29 @@ device = "cpu"
 def test_a_study_goes_on_where_it_stopped(tmp_path: Path) -> None:
     path = tmp_path / "codes.toml"
     path.write_text(STUDY)
-    first = in_process("record", "--study", path, "--format", "json")
-    assert first.code == 1
+    first = tracekit("record", "--study", path, "--format", "json")
+    assert first.exit_code == 1
     rows = json.loads(first.stdout)["rows"]
     assert rows[0]["status"] == "recorded"
     assert rows[1]["status"].startswith("failed: ")
     assert rows[1]["status"].endswith("ended with code 5")
     labels = {"study": "codes", "code": "0", "fixed": "device=cpu"}
     assert dict(tk.open("codes-code=0").labels) == labels
-    other = in_process(
+    other = tracekit(
         "record", "--study", path, "--where", "code=0", "--set", "lr=3", "--format", "json"
     )
-    assert other.code == 1
+    assert other.exit_code == 1
     assert json.loads(other.stdout)["rows"][0]["status"] == "failed: recorded with device=cpu"
     # A recording that was not ingested is ingested, and not made again.
     tracekit("runs", "remove", "codes-code=0")
-    again = in_process("record", "--study", path, "--where", "code=0", "--format", "json")
+    again = tracekit("record", "--study", path, "--where", "code=0", "--format", "json")
     assert json.loads(again.stdout)["rows"][0]["status"] == "recorded"
     assert "recording: " not in again.stderr
-    third = in_process("record", "--study", path, "--where", "code=0")
+    third = tracekit("record", "--study", path, "--where", "code=0")
     assert "recorded already" in third.stdout
     assert "none of its configurations" not in third.stderr
     path.write_text(STUDY.replace("[0, 5]", "[5]"))
-    changed = in_process("record", "--study", path, "--dry-run")
+    changed = tracekit("record", "--study", path, "--dry-run")
     assert "none of its configurations: 1, such as codes-code=0; tables" in changed.stderr
 
 
@@ -193,8 +193,8 @@ def test_the_lines_of_a_dry_run_can_be_run(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_calibration_says_a_range_and_keeps_nothing(tmp_path: Path) -> None:
-    done = in_process("record", "--calibrate", "--", *PRINTING)
-    assert done.code == 0, done.stderr
+    done = tracekit("record", "--calibrate", "--", *PRINTING)
+    assert done.exit_code == 0, done.stderr
     assert "makes the whole program" in done.stdout
     assert "(6 pairs of runs, without and with nsys" in done.stdout
     assert "run 13 of 13" in done.stderr
@@ -223,7 +223,7 @@ def test_an_interrupt_ends_a_study(tmp_path: Path) -> None:
 def test_values_that_look_alike_are_different_recordings(tmp_path: Path) -> None:
     path = tmp_path / "data.toml"
     path.write_text(STUDY.replace("code = [0, 5]", 'code = ["0 or 0", "0/1", "0_1", "0:1"]'))
-    done = in_process("record", "--study", path, "--format", "json")
+    done = tracekit("record", "--study", path, "--format", "json")
     rows = {row["code"]: row for row in json.loads(done.stdout)["rows"]}
     assert len({row["run"] for row in rows.values()}) == 4
     assert rows["0 or 0"]["status"] == "recorded"
@@ -266,8 +266,8 @@ REAL = shutil.which("nsys")
 @pytest.mark.slow
 def test_a_program_that_nothing_is_recorded_of_keeps_its_code(nsys: Path) -> None:
     make_fake_nsys(nsys.parent, staged=None)
-    done = in_process("record", "--name", "x", "--", *PRINTING)
-    assert done.code == 0, done.stderr
+    done = tracekit("record", "--name", "x", "--", *PRINTING)
+    assert done.exit_code == 0, done.stderr
     assert "no GPU work and no NVTX ranges in" in done.stderr
     assert "what was recorded is in recordings/x" in done.stderr
 

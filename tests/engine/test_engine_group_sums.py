@@ -85,7 +85,7 @@ def _added(groups: pl.DataFrame) -> dict[tuple[int, Key], list[int]]:
 
 @LOOPS
 @pytest.mark.parametrize("of_kernels", [False, True])
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(20, thorough=400), deadline=None)
 @given(ops=OPS, edges=EDGES, size=st.integers(1, 20))
 def test_groups_in_windows(
     rows: int, of_kernels: bool, ops: list[Op], edges: list[int], size: int

@@ -369,7 +369,7 @@ def _naive_kernels(trace: Trace) -> dict[tuple[Any, ...], tuple[int, ...]]:
 
 @pytest.mark.parametrize("few_rows", [0, 1 << 30], ids=["compiled", "as they stand"])
 @settings(
-    max_examples=examples(10, thorough=250),
+    max_examples=examples(6, thorough=250),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(trace=_traces())

@@ -186,7 +186,7 @@ LAUNCHED = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(40, thorough=1000), deadline=None)
 @given(ops=LAUNCHED, size=st.integers(1, 25), starts=st.sets(st.integers(0, 50), min_size=1))
 def test_thinned_ops_have_the_same_windows(
     ops: list[tuple[int, int, int, int, int | None, str, int | None]], size: int, starts: set[int]

@@ -342,7 +342,7 @@ def test_the_last_of_a_long_line_of_trees_is_not_trusted(folder: Path) -> None:
     assert log.trees["channel"].to_list() == list(range(cut.count("->13")))
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(20, thorough=400), deadline=None)
 @given(
     rings=st.integers(2, 9).flatmap(
         lambda size: st.lists(st.permutations(range(1, size)), min_size=1, max_size=4)
@@ -638,7 +638,7 @@ LINES = [*V24.splitlines(), *V27.splitlines(), *V218.splitlines(), *V223.splitli
          *_dgx1v().splitlines()]  # fmt: skip
 
 
-@settings(max_examples=examples(40, thorough=600), deadline=None)
+@settings(max_examples=examples(20, thorough=600), deadline=None)
 @given(
     lines=st.lists(
         st.one_of(

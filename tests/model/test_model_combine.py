@@ -384,7 +384,7 @@ def naive(traces: list[Trace]) -> dict[str, list[dict[str, Any]]]:
     return rows
 
 
-@settings(deadline=None, max_examples=examples(60, thorough=1000))
+@settings(deadline=None, max_examples=examples(25, thorough=1000))
 @given(
     st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5)), min_size=2, max_size=4),
     st.sampled_from(list(WAYS)),

@@ -84,7 +84,7 @@ def test_texts_are_bounded(depth: int, left_out: int) -> None:
     assert labels[8:-24] == ([f"... ({left_out} more)"] if left_out else [])
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(50, thorough=1000), deadline=None)
 @given(nodes=trees(), marked=st.sampled_from("abcd"))
 def test_all_as_found_one_by_one(nodes: list[Node], marked: str) -> None:
     paths = tree(nodes)
@@ -94,7 +94,7 @@ def test_all_as_found_one_by_one(nodes: list[Node], marked: str) -> None:
     assert in_any(paths, paths["label"] == marked).to_list() == is_in
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(50, thorough=1000), deadline=None)
 @given(several=st.lists(trees(), min_size=1, max_size=3))
 def test_equal_paths_of_several_are_one(several: list[list[Node]]) -> None:
     paths, numbers = combine_paths([tree(nodes) for nodes in several])

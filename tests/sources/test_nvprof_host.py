@@ -185,7 +185,7 @@ class TestRanges:
         assert dict(recording.labels) == {"network": "lenet", "gpus": "4"}
 
 
-@settings(max_examples=examples(20), deadline=None)
+@settings(max_examples=examples(10, thorough=200), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 60), st.integers(0, 40), st.booleans()), max_size=40),
     st.integers(1, 9),

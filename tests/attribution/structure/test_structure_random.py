@@ -87,7 +87,7 @@ def test_any_work_is_told_consistently(values: dict[str, Any], repeats: int) -> 
     check_consistent(work, find_structure(work))
 
 
-@settings(max_examples=examples(90, thorough=1500))
+@settings(max_examples=examples(45, thorough=1500))
 @given(st.integers(20, 120).flatmap(lambda size: columns(size, 2)), st.integers(1, 3))
 def test_work_of_few_symbols_is_told_consistently(values: dict[str, Any], repeats: int) -> None:
     work = made(values, repeats)
@@ -148,7 +148,7 @@ class TestGeneratedPrograms:
         assert found.method == "threads"
         assert letters(found.stage) == letters(program.stages)
 
-    @settings(max_examples=examples(150))
+    @settings(max_examples=examples(75, thorough=1500))
     @given(programs(), st.floats(0, 1), st.booleans())
     def test_a_cut_changes_no_whole_step(
         self, parts: list[tuple[str, int]], where: float, end: bool
