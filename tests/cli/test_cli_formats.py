@@ -114,6 +114,10 @@ LISTINGS = {
         ["compare", "ddp", str(OTHER), "--by", "kernel"],
         ["compare", "ddp", "--against", str(OTHER), str(SAMPLES / "p2p_4gpu_star.sqlite")],
     ],
+    "gate": [
+        ["gate", "ddp", "ddp", "--new-findings", "--unknown", "pass"],
+        ["gate", "ddp", "ddp", "--step", "50%"],
+    ],
     "history": [["compare", "--history", "gpus"]],
     "study": [
         ["study", "--what", "exchange", "--parameters", "60M"],

@@ -76,6 +76,12 @@ def test_an_outlier_is_left_out_and_named(folder: Path) -> None:
     assert " without step " in _asked(folder, "gate", "clean", "slow").output
 
 
+def test_a_cold_step_is_no_outlier(folder: Path) -> None:
+    done = _asked(folder, "diagnose", "ddp", "--against", "ddp")
+    assert done.exit_code == 0
+    assert "outliers left out" not in done.output
+
+
 def test_how_steps_are_known_is_said(folder: Path) -> None:
     done = _asked(folder, "gate", "clean", "clean")
     assert "steps known by ranges in A, by ranges in B" in done.output

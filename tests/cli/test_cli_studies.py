@@ -164,7 +164,9 @@ def test_a_step_of_four_gpus_reads_the_same_everywhere(stored: Path) -> None:
     assert document("overhead", "star")["rows"][0]["baseline_ns"] == step
     compared = document("compare", "star", "star")["meta"]
     assert compared["step"]["a_ns"] == step
-    assert compared["headline"] == "step: 100.01 ms in A, 100.01 ms in B: no change"
+    assert compared["headline"] == (
+        "A and B are one run; step: 100.01 ms in A, 100.01 ms in B: no change"
+    )
     each = document("breakdown", "star", "--by", "iteration")["rows"]
     steps = [row for row in each if row["iteration"] is not None]
     assert sum(row["window_ns"] for row in steps) == study["step_total_ns"]
@@ -174,14 +176,16 @@ def test_a_step_of_four_gpus_reads_the_same_everywhere(stored: Path) -> None:
     printed = [line.split() for line in tracekit("compare", "star", "star").stdout.splitlines()]
     closing = next(place for place, words in enumerate(printed) if words[:2] == ["step", "100.01"])
     assert printed[closing][2] == "100.01"
-    parts_of_a = [float(words[1]) for words in printed[4:closing] if words[0] in PARTS]
+    parts_of_a = [
+        float(words[1]) for words in printed[4:closing] if words[0] in (*PARTS, "rounding")
+    ]
     assert sum(parts_of_a) == pytest.approx(100.01, abs=1e-9)
 
 
 def test_notes_name_runs_interval_and_method(stored: Path) -> None:
     text = " ".join(tracekit("compare", "ddp", "ddp").stdout.split())
-    assert "A A, 5 iterations on 4 GPUs · B B, 5 iterations on 4 GPUs" in text
-    assert text.startswith("step: 3.64 ms in A, 3.64 ms in B: no change")
+    assert "A, 5 iterations on 4 GPUs · B, 5 iterations on 4 GPUs" in text
+    assert text.startswith("A and B are one run; step: 3.64 ms in A, 3.64 ms in B: no change")
     assert "equal-weighted cosines" in text
 
 

@@ -219,7 +219,8 @@ def _collectives(meta: Mapping[str, Any]) -> list[str]:
 def _comparison(meta: Mapping[str, Any]) -> list[str]:
     """Say which runs were compared, and how that was done; the first line says what was found."""
     runs = [
-        f"{side} {text_of(name)}, {count(meta[f'{side.lower()}_iterations'], 'iteration')} on "
+        f"{' '.join(dict.fromkeys((side, text_of(name))))}, "
+        f"{count(meta[f'{side.lower()}_iterations'], 'iteration')} on "
         f"{count(meta[f'{side.lower()}_devices'], 'process' if 'basis' in meta else 'GPU')}"
         for side, name in zip("AB", meta["names"], strict=True)
     ]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tracekit.present._columns import NULL, ShownColumn, shown, time_scale
+from tracekit.present._columns import NULL, Scale, ShownColumn, shown, time_scale
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     import polars as pl
 
@@ -24,8 +23,8 @@ def shown_with_totals(
     """
     totalled = with_totals(frame, meta) if is_whole else frame
     if "a_ns" in frame.columns and totalled.height > frame.height:
-        parts = rounded(totalled, ("a_ns", "b_ns"))
-        columns = shown(_with_typical(parts, meta))
+        scale = time_scale(_with_typical(totalled, meta), "a_ns")
+        columns = shown(_with_typical(_with_remainder(totalled, scale), meta))
     else:
         columns = shown(totalled, frame.height)
     return [replace(column, texts=_blank_below(column.texts, frame.height)) for column in columns]
@@ -87,30 +86,20 @@ def _with_typical(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
     return pl.concat([frame, typical], how="diagonal_relaxed")
 
 
-def rounded(frame: pl.DataFrame, sides: Sequence[str]) -> pl.DataFrame:
-    """Return parts and, last, their whole, in numbers that add up as they are shown.
+def _with_remainder(frame: pl.DataFrame, scale: Scale) -> pl.DataFrame:
+    """Put before the whole, which is last, what rounding leaves of it beside its parts.
 
-    Each part is rounded down to what is shown, and those that lose most by it get one more, until
-    they make up the whole. Differences stay as they are: what is found of them, not what is shown.
+    Each of these is shown as it was found, and never as a zero that it is not.
     """
     import polars as pl
 
-    scale = time_scale(frame, sides[0])
-    quantum = scale.divisor // 10**scale.decimals or 1
-    columns = {side: _apportioned(frame[side].to_list(), quantum) for side in sides}
-    return frame.with_columns(
-        pl.Series(name, values, pl.Float64) for name, values in columns.items()
-    )
-
-
-def _apportioned(values: Sequence[float], quantum: int) -> list[int]:
-    """Round values, the last of which is the sum of the others, to multiples of a quantum."""
-    whole = round(values[-1] / quantum)
-    floors = [math.floor(value / quantum) for value in values[:-1]]
-    by_loss = sorted(range(len(floors)), key=lambda place: floors[place] - values[place] / quantum)
-    for place in by_loss[: max(0, whole - sum(floors))]:
-        floors[place] += 1
-    return [number * quantum for number in (*floors, whole)]
+    quantum = scale.divisor / 10**scale.decimals
+    shown_as = [(pl.col(name) / quantum).round() for name in ("a_ns", "b_ns")]
+    left = frame.select(each.last() - each.head(pl.len() - 1).sum() for each in shown_as)
+    if not any(left.row(0)):
+        return frame
+    row = left.select(pl.lit("rounding").alias(frame.columns[0]), pl.all() * quantum)
+    return pl.concat([frame.head(-1), row, frame.tail(1)], how="diagonal_relaxed")
 
 
 def _blank_below(texts: list[str], height: int) -> list[str]:

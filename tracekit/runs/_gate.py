@@ -138,10 +138,12 @@ def diagnosed_against(
 
 
 def outlier_steps(run: OpenedRun) -> list[int]:
-    """Return the numbers of a run's steps that are unlike its others."""
+    """Return the numbers of a run's steps that are unlike its others, cold ones aside."""
     from tracekit.analysis.comparison import steps_of_run
 
-    found: list[int] = steps_of_run(run.trace, run.name).filter("is_outlier")["iteration"].to_list()
+    found: list[int] = (
+        steps_of_run(run.trace, run.name, skip="auto").filter("is_outlier")["iteration"].to_list()
+    )
     return found
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from tracekit.analysis._cold_steps import Skip
 from tracekit.analysis.comparison._outliers import outliers
 from tracekit.analysis.step_sums import Measured, per_iteration, steps_of
 
@@ -57,7 +58,7 @@ def step_rows(found: Measured, run: str, side: str | None = None) -> pl.DataFram
     )
 
 
-def steps_of_run(trace: Trace, run: str, *, skip: int = 0) -> pl.DataFrame:
+def steps_of_run(trace: Trace, run: str, *, skip: Skip = 0) -> pl.DataFrame:
     """Return the steps of a run (`step_rows`); none if it has no iterations."""
     if trace["iterations"].head(1).collect().is_empty():
         return STEPS.to_frame()
