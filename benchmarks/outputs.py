@@ -85,6 +85,7 @@ OF_PAIR = [
     )),
     "compare RUN OTHER --skip 1 --anyway --match-names",
     "compare RUN OTHER --fail-above 5%",
+    "gate RUN OTHER --step 5%",
     "latency RUN --against OTHER",
     "study RUN OTHER",
     "scaling RUN OTHER",
@@ -101,7 +102,7 @@ OF_STORE = [
         "", "breakdown", "diagnose", "idle", "stragglers", "critical-path", "whatif", "flops",
         "compare", "links", "collectives", "latency", "memory", "study", "study dgx1", "scaling",
         "overhead", "project", "stalls", "bubbles", "report", "export", "info", "sql", "runs",
-        "topology", "ingest", "record", "hang", "straggler-cost",
+        "topology", "ingest", "record", "hang", "straggler-cost", "gate",
     )),
     "hang sample_traces/recorded/hang/gloo_trace_rank_0", "straggler-cost nowhere.csv",
 ]  # fmt: skip
