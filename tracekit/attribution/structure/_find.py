@@ -104,6 +104,8 @@ def _with_others(lane: Lane, told: Told) -> Told:
     beside = 0
     while told.method == "threads":
         rest = np.flatnonzero(~told.core)
+        if lane.kernel[rest].sum() < 2 * CHOSEN.side_kernels:
+            break
         own = lane.take(rest)
         pair = find_pair(own)
         if pair is None or not pair.trains:

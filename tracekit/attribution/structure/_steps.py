@@ -135,10 +135,10 @@ def networks_of(turns: Turns) -> Array:
     numbers, example = np.unique(kinds, return_index=True)
     known: list[Array] = []
     networks = np.zeros(numbers.size, np.int64)
-    codes = np.unique(lane.symbol, return_inverse=True)[1]
+    most = int(lane.symbol.max(initial=0)) + 1
     for kind in np.argsort(example).tolist():
         burst = slice(turns.bursts[example[kind]], turns.ends[example[kind]])
-        own = np.bincount(codes[burst][lane.kernel[burst]], minlength=int(codes.max()) + 1)
+        own = np.bincount(lane.symbol[burst][lane.kernel[burst]], minlength=most)
         shares = [np.minimum(own, other).sum() / max(own.sum(), other.sum(), 1) for other in known]
         if shares and max(shares) >= CHOSEN.same_network:
             networks[kind] = int(np.argmax(shares))
