@@ -144,7 +144,7 @@ class Chosen:
     """Share of the median backward pass below which one is cut off, or has holes."""
     backward_layers: float = 1.75
     """How many times the layers of its forward pass a backward pass runs: two products for each,
-    but one kernel for each attention or norm; 1.5 to 2 in real traces."""
+    but one kernel for each attention or norm."""
     whole_pass: float = 0.5
     """Share of the layers of a forward pass that a part of a gap must have to be one as well:
     evaluation has no loss, and a little network as many kernels of that as of layers."""
