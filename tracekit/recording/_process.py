@@ -78,9 +78,9 @@ def run(
         _Interrupts(others_hear=apart) as interrupts,
     ):
         ours, its = socket.socketpair()
-        words = [str(its.fileno()), notes, wait, str(int(is_launched)), str(at), *command]
-        process = _start(words, {**environment, _MARK: notes}, its, apart=apart)
-        its.close()
+        with its:
+            words = [str(its.fileno()), notes, wait, str(int(is_launched)), str(at), *command]
+            process = _start(words, {**environment, _MARK: notes}, its, apart=apart)
         try:
             interrupts.let_through()
             return _ended(process, ours, command[0])
@@ -106,12 +106,20 @@ def _start(
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(  # noqa: S603 - the program that the user asked for
         [sys.executable, "-I", "-S", _supervisor.__file__, *words],
-        stdout=sys.stderr.fileno(),
+        stdout=_stderr_number(),
         stderr=users_stderr(),
         env={**users_environment(), **environment},
         process_group=0 if apart else None,
         pass_fds=[its.fileno()],
     )
+
+
+def _stderr_number() -> int:
+    """Return where Python writes on stderr; that of the process where it has no file number."""
+    try:
+        return sys.stderr.fileno()
+    except (AttributeError, OSError, ValueError):  # in a notebook, say
+        return sys.__stderr__.fileno() if sys.__stderr__ else subprocess.DEVNULL
 
 
 def _ended(process: subprocess.Popen[bytes], ours: socket.socket, program: str) -> int:
