@@ -238,7 +238,7 @@ def ranks_of_groups(draw: st.DrawFn) -> tuple[list[dict[str, Any]], list[tuple[i
     return [rows[n] for n in order], [truth[n] for n in order]
 
 
-@settings(max_examples=examples(30, thorough=600), deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(ranks_of_groups())
 def test_generated_ranks_are_found(
     generated: tuple[list[dict[str, Any]], list[tuple[int, int]]],
