@@ -104,7 +104,7 @@ OF_STORE = [
         "overhead", "project", "stalls", "bubbles", "report", "export", "info", "sql", "runs",
         "topology", "ingest", "record", "hang", "straggler-cost", "gate",
     )),
-    "hang sample_traces/recorded/hang/gloo_trace_rank_0", "straggler-cost nowhere.csv",
+    "hang sample_traces/hang/gloo_trace_rank_0", "straggler-cost nowhere.csv",
 ]  # fmt: skip
 
 

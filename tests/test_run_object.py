@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import tracekit
-from tracekit.analysis.breakdowns import _breakdown
+from tracekit.engine import StageTally
 from tracekit.errors import UsageError
 from tracekit.present import html
 
@@ -28,13 +28,7 @@ def test_in_a_notebook_it_is_its_breakdown(
     expected = html(run.breakdown(), run.breakdown.answer().meta, "ddp · time by stage")
     assert "share: exposed_ns / window_ns" in expected
     times: list[object] = []
-    hand_out = _breakdown.hand_out
-
-    def counted(*given, **options):
-        times.append(given)
-        return hand_out(*given, **options)
-
-    monkeypatch.setattr(_breakdown, "hand_out", counted)
+    monkeypatch.setattr(StageTally, "add", lambda _, rows: times.append(rows))
     assert run._repr_html_() == expected
     assert not times  # what ops add up to is kept with the run
 

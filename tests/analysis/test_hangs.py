@@ -304,7 +304,7 @@ def test_pytorchs_own_tool_names_the_same(name: str, tmp_path: Path) -> None:
     assert ORACLE[name] in told.stdout + told.stderr
 
 
-RECORDED = Path(__file__).resolve().parents[2] / "sample_traces/recorded/hang"
+RECORDED = Path(__file__).resolve().parents[2] / "sample_traces/hang"
 
 
 def test_a_recorded_job_of_gloo(tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ LISTINGS = {
     "straggler-cost": [
         ["straggler-cost", str(TIMELINE), "--by", k] for k in ("stage", "worker", "kind")
     ],
-    "hang": [["hang", str(ROOT / "sample_traces/recorded/hang")]],
+    "hang": [["hang", str(ROOT / "sample_traces/hang")]],
     "latency": [
         *(["latency", *SIZED, "--buckets", each] for each in ("power2", "exact", "class")),
         *(["latency", "--what", w] for w in ("histogram", "pointer-queries", "staging")),

@@ -13,7 +13,8 @@ import polars as pl
 import pytest
 
 from tracekit.attribution import Rules, attribute
-from tracekit.model import Trace, union_length
+from tracekit.engine import union_length
+from tracekit.model import Trace
 from tracekit.sources import read
 
 DURATION = pl.col("end") - pl.col("start")

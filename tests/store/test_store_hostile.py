@@ -54,6 +54,7 @@ COMMANDS: dict[str, Sequence[str]] = {
     "whatif": ["p2p", "--loader", "2x"],
     "flops": ["p2p"],
     "compare": ["p2p", "p2p"],
+    "gate": ["p2p", "p2p"],
     "links": ["p2p"],
     "collectives": ["p2p"],
     "latency": ["p2p"],

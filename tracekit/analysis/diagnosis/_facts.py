@@ -19,7 +19,6 @@ from tracekit.analysis.idle_account import (
     plain_name,
     sampled,
 )
-from tracekit.analysis.statistics import cold_steps
 from tracekit.engine import (
     chosen_windows,
     counted_steps,
@@ -37,6 +36,8 @@ if TYPE_CHECKING:
 LENGTH = pl.col("end") - pl.col("start")
 CELL = ["device", "iteration"]
 """A step on a GPU."""
+COLD = 1.5
+"""A step at the beginning that takes so many times as long as a usual one is cold."""
 WORTH = 0.02
 """What takes a smaller part of a step is not spoken of."""
 _UNITS = (("s", 10**9), ("ms", 10**6), ("us", 10**3), ("ns", 1))
@@ -340,9 +341,16 @@ def facts_of(
 
 
 def _cold(windows: pl.DataFrame) -> pl.DataFrame:
-    """Return the cold steps at the beginning, as every table of steps leaves them out."""
+    """Return the steps before the first one that is no longer than most, at most half of all."""
     each = (
         windows.group_by("iteration", *_OWNER).agg(pl.col("start").min(), length=LENGTH.sum())
         .group_by("iteration").agg(pl.col("start").min(), pl.col("length").mean()).sort("start")
     )  # fmt: skip
-    return each.head(cold_steps(each["length"].to_numpy())).select("iteration", "length")
+    usual = each["length"].tail((each.height + 1) // 2).median()
+    is_usual = each["length"] <= COLD * float(usual if isinstance(usual, int | float) else 0)
+    first = min((is_usual.arg_max() if is_usual.any() else 0) or 0, each.height // 2)
+    others = each.tail(each.height - first)
+    # What comes again is no cold step but a rhythm, as of a loader that hands out several batches.
+    again = COLD * others["length"].top_k(2).min()  # type: ignore[operator]
+    is_cold = pl.col("length") > max(again, others["length"].mean())  # type: ignore[type-var]
+    return each.head(first).filter(is_cold).select("iteration", "length")

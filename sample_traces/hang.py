@@ -1,6 +1,6 @@
 """Recorded for `tracekit hang`: four ranks on gloo, of which one leaves before the last all-reduce.
 
-    python sample_traces/recorded/hang.py FOLDER
+    python sample_traces/hang.py FOLDER
 
 Each rank writes what PyTorch's flight recorder holds, as it does when a collective times out.
 Frames of libraries keep no folder of the machine that they were recorded on.
