@@ -42,7 +42,7 @@ NEEDS = {
     "breakdown inclusive": Need(200),
     "idle": Need(1_750),
     "diagnose": Need(2_500),
-    "stragglers": Need(150),
+    "stragglers": Need(1_450),
     "critical-path": Need(950, beside_bytes=0),
     "whatif": Need(1_900, beside_bytes=0),
     "flops": Need(520),
