@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from tracekit.cli import app
-from tracekit.cli._json import WRITTEN, Json
+from tracekit.cli._command import WRITTEN
+from tracekit.support.schemas import Json
 
 _REGISTERED = app  # each command says what it writes as it is registered
 

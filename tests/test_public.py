@@ -110,7 +110,7 @@ PUBLIC = {
         study_names trace_names unfinished
     """,
     "tracekit.runs": """
-        Run Time bubble_model bubbles compare history ingest input_cost memory
+        DECLARED Run Time bubble_model bubbles compare history ingest input_cost memory
         memory_points open overhead project report_of scaling select_runs stalls study
         study_dgx1
     """,

@@ -11,8 +11,8 @@ import pytest
 from cli_helpers import SAMPLE, command, environment, in_process, tracekit
 from polars.exceptions import PanicException
 
+from tracekit.analysis._keys import KEYS
 from tracekit.cli import main
-from tracekit.cli._breakdown import KEYS
 from tracekit.cli._options import complete_keys, complete_run
 from tracekit.errors import StoreError
 

@@ -2,9 +2,7 @@
 
 from typing import TYPE_CHECKING, Annotated
 
-from tracekit.cli._columns import columns, keys
 from tracekit.cli._command import command
-from tracekit.cli._json import Json, by_name
 from tracekit.cli._options import (
     LATEST,
     BytesOption,
@@ -18,6 +16,8 @@ from tracekit.cli._options import (
     parse_sizes,
     split_keys,
 )
+from tracekit.support.columns import columns, keys
+from tracekit.support.schemas import Json, by_name
 
 if TYPE_CHECKING:
     from tracekit.model import Answer

@@ -4,9 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracekit.cli._columns import columns, keys
 from tracekit.cli._command import command
-from tracekit.cli._json import STAGES, Json, either
 from tracekit.cli._options import (
     LATEST,
     IterationOption,
@@ -21,6 +19,8 @@ from tracekit.cli._options import (
     split_keys,
     steps_of,
 )
+from tracekit.support.columns import columns, keys
+from tracekit.support.schemas import STAGES, Json, either
 
 if TYPE_CHECKING:
     from tracekit.model import Answer

@@ -4,9 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracekit.cli._columns import keys
 from tracekit.cli._command import Judged, command
-from tracekit.cli._json import Json
 from tracekit.cli._options import (
     LATEST,
     IterationOption,
@@ -15,11 +13,13 @@ from tracekit.cli._options import (
     StoreOption,
     TopologyOption,
     open_run,
-    parse_percent,
     split_keys,
 )
 from tracekit.cli._output import EVERYWHERE, Format
 from tracekit.errors import UsageError
+from tracekit.support.columns import keys
+from tracekit.support.quantities import parse_percent
+from tracekit.support.schemas import Json
 
 if TYPE_CHECKING:
     from tracekit.model import Answer

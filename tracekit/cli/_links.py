@@ -4,9 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracekit.cli._columns import columns, keys
 from tracekit.cli._command import command
-from tracekit.cli._json import STAGES, Json, record
 from tracekit.cli._options import (
     LATEST,
     BytesOption,
@@ -18,10 +16,12 @@ from tracekit.cli._options import (
     TopologyOption,
     by_option,
     open_run,
-    parse_count,
     parse_sizes,
     split_keys,
 )
+from tracekit.support.columns import columns, keys
+from tracekit.support.quantities import parse_count
+from tracekit.support.schemas import STAGES, Json, record
 
 if TYPE_CHECKING:
     from tracekit.model import Answer

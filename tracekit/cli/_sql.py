@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracekit.cli._command import command
-from tracekit.cli._json import Json
 from tracekit.cli._limits import limited
-from tracekit.cli._options import RunArgument, StoreOption, open_run, parse_size
+from tracekit.cli._options import RunArgument, StoreOption, open_run
+from tracekit.support.quantities import parse_size
+from tracekit.support.schemas import Json
 
 if TYPE_CHECKING:
     from tracekit.model import Answer

@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import polars as pl
 
 from tracekit.errors import UsageError
+from tracekit.model._rows import places
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+    from tracekit.support.schemas import Column
+
 _WARNINGS = "warnings"
+_TYPES = {"String": pl.String, "Float64": pl.Float64}
 
 
 class Face(Protocol):
@@ -94,6 +98,52 @@ class Answer:
     def warning(self, texts: Sequence[str]) -> Self:
         """Return the same answer with warnings before its own."""
         return self.saying(warnings=[*texts, *self.warnings]) if texts else self
+
+    def choosing(
+        self, where: str | Sequence[str] = (), sort: str | None = None, top: int | None = None
+    ) -> Self:
+        """Return an answer with some of its rows alone, which its title says.
+
+        Parameters
+        ----------
+        where
+            Conditions that each row must meet, such as ``mean>1ms``.
+        sort
+            Column to order by, with `-` before it for the reverse; None keeps the order.
+        top
+            How many rows to keep; None keeps all.
+
+        Raises
+        ------
+        UsageError
+            If a condition cannot be read, a column does not exist, or no row is to be kept.
+        """
+        conditions = [where] if isinstance(where, str) else [*where]
+        if not conditions and sort is None and top is None:
+            return self
+        kept = places(self.rows, conditions, sort, top)
+        leaves_out = bool(conditions) or top is not None
+        said = [
+            *([f"{kept.len():,} of {self.rows.height:,} rows"] if leaves_out else []),
+            *([f"by {sort}"] if sort is not None else []),
+        ]
+        return replace(
+            self,
+            rows=self.rows[kept],
+            people=None if self.people is None else self.people[kept],
+            is_whole=not leaves_out,
+            title=" · ".join(filter(None, [self.title, *said])),
+            empty=f"no row meets {', '.join(conditions)}" if conditions else self.empty,
+        )
+
+    def typed(self, columns: Sequence[Column]) -> Self:
+        """Return the same answer whose rows have the types that are declared of their columns."""
+        made = [
+            pl.col(each.name).cast(_TYPES[each.type])
+            for each in columns
+            if each.name in self.rows.columns and each.type in _TYPES
+        ]
+        return replace(self, rows=self.rows.with_columns(made))
 
     def figure(self, name: str = "figure") -> go.Figure:
         """Draw the answer.

@@ -14,6 +14,7 @@ from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
     from tracekit.runs._comparisons import compare
+    from tracekit.runs._declared import DECLARED
     from tracekit.runs._dgx1 import study_dgx1
     from tracekit.runs._history import history
     from tracekit.runs._memories import memory
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from tracekit.runs._waits import Time, bubble_model, bubbles, input_cost, stalls
 
 _HOMES = {
+    "DECLARED": "tracekit.runs._declared",
     "Run": "tracekit.runs._run",
     "Time": "tracekit.runs._waits",
     "bubble_model": "tracekit.runs._waits",
@@ -49,6 +51,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "DECLARED",
     "Run",
     "Time",
     "bubble_model",

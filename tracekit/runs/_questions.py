@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,46 +24,6 @@ if TYPE_CHECKING:
     from tracekit.analysis.comparison import Skip
     from tracekit.analysis.studies import Along
     from tracekit.model import Answer
-
-
-def breakdown(
-    run: OpenedRun,
-    /,
-    by: str | Sequence[str] = "stage",
-    *,
-    skip: int = 0,
-    per_iteration: bool = False,
-    inclusive: bool = False,
-    depth: int | None = None,
-) -> Answer:
-    """Say where GPU time goes; see `tracekit.analysis.breakdown`.
-
-    Its figure ``steps`` shows steps one by one, and their distribution.
-    """
-    from tracekit.analysis import breakdown
-    from tracekit.analysis.comparison import steps_of_run
-
-    found = breakdown(
-        run.trace, by, skip=skip, per_iteration=per_iteration, inclusive=inclusive, depth=depth
-    )
-    # Steps are worked out only where they are drawn.
-    steps = functools.partial(steps_of_run, run.trace, run.name, skip=skip)
-    drawn = replace(found, figures={**found.figures, "steps": "steps"}, source=steps)
-    return of_run(run, drawn).warning(run.warnings)
-
-
-def idle(
-    run: OpenedRun,
-    /,
-    by: str | Sequence[str] = "cause",
-    *,
-    skip: int = 0,
-    longest: int | None = None,
-) -> Answer:
-    """Say why nothing runs on the GPUs; see `tracekit.analysis.idle_time.idle`."""
-    from tracekit.analysis.idle_time import idle
-
-    return of_run(run, idle(run.trace, by, skip=skip, longest=longest)).warning(run.warnings)
 
 
 def critical_path(
@@ -211,27 +170,6 @@ def _with_replays(answer: Answer, replays: Mapping[str, str]) -> Answer:
     advice = pl.concat_str("advice", replay, separator=" ", ignore_nulls=True)
     people = answer.for_people.with_columns(advice=advice)
     return replace(answer, rows=answer.rows.with_columns(whatif=told), tables=named, people=people)
-
-
-def stragglers(run: OpenedRun, /, by: str | Sequence[str] = "rank") -> Answer:
-    """Say who comes late, and what it costs; see `tracekit.analysis.diagnosis.stragglers`."""
-    from tracekit.analysis.diagnosis import stragglers
-
-    return of_run(run, stragglers(run.trace, by)).warning(run.warnings)
-
-
-def flops(
-    run: OpenedRun,
-    /,
-    by: str | Sequence[str] = "operator",
-    *,
-    skip: int = 0,
-    peak: int | None = None,
-) -> Answer:
-    """Say what GPUs compute, and at which share of their peak; see `analysis.arithmetic.flops`."""
-    from tracekit.analysis.arithmetic import flops
-
-    return of_run(run, flops(run.trace, by, skip=skip, peak=peak)).warning(run.warnings)
 
 
 def links(

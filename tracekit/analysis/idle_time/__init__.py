@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.analysis.idle_time._idle import idle
     from tracekit.analysis.idle_time._idle_ranges import idle_ranges
+    from tracekit.analysis.idle_time._question import idle
 
 _HOMES = {
-    "idle": "tracekit.analysis.idle_time._idle",
+    "idle": "tracekit.analysis.idle_time._question",
     "idle_ranges": "tracekit.analysis.idle_time._idle_ranges",
 }
 
