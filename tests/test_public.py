@@ -245,7 +245,8 @@ def test_importing_is_cheap(statement: str) -> None:
 def test_a_name_is_loaded_when_it_is_used() -> None:
     assert "polars" not in _loaded_by("import tracekit; tracekit.TracekitError")
     assert "polars" not in _loaded_by("import tracekit.analysis")
-    assert "polars" in _loaded_by("import tracekit.analysis; tracekit.analysis.breakdown")
+    assert "polars" not in _loaded_by("import tracekit.analysis; tracekit.analysis.breakdown")
+    assert "polars" in _loaded_by("import tracekit.analysis; tracekit.analysis.features")
 
 
 NEVER = {

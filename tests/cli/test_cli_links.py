@@ -12,7 +12,7 @@ import pytest
 from cli_helpers import SAMPLES, TOPOLOGY, tracekit
 
 from tracekit.analysis.communication._links import LINK_KEYS
-from tracekit.cli._links import KEYS
+from tracekit.analysis.communication.questions import _LINK_KEYS as KEYS
 from tracekit.cli._options import complete_keys
 from tracekit.cli._topology import complete_machine
 from tracekit.errors import UsageError

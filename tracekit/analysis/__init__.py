@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from tracekit.analysis._features import capabilities, features
     from tracekit.analysis._inclusive import projected_ranges
     from tracekit.analysis._query import query
-    from tracekit.analysis._question import breakdown
     from tracekit.analysis._range_paths import range_paths
     from tracekit.analysis._some_steps import chosen_steps, parse_iterations, some_steps
     from tracekit.analysis._summary import identify, summarise
     from tracekit.analysis._verdicts import confusion, verdict_evidence, verdict_meta
+    from tracekit.analysis.questions import breakdown
 
 _HOMES = {
     "DeviceSums": "tracekit.analysis._device_sums",
     "api_by_run": "tracekit.analysis._api",
     "api_calls": "tracekit.analysis._api",
-    "breakdown": "tracekit.analysis._question",
+    "breakdown": "tracekit.analysis.questions",
     "capabilities": "tracekit.analysis._features",
     "chosen_steps": "tracekit.analysis._some_steps",
     "confusion": "tracekit.analysis._verdicts",

@@ -10,10 +10,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tracekit.analysis import breakdown
-from tracekit.analysis.arithmetic import flops
-from tracekit.analysis.diagnosis import stragglers
-from tracekit.analysis.idle_time import idle
+from tracekit.analysis.arithmetic.questions import flops
+from tracekit.analysis.communication.questions import collectives, links
+from tracekit.analysis.dependencies.questions import critical_path
+from tracekit.analysis.diagnosis.questions import stragglers
+from tracekit.analysis.idle_time.questions import idle
+from tracekit.analysis.questions import breakdown
 from tracekit.runs._question import RunQuestion, declared
 
 if TYPE_CHECKING:
@@ -32,13 +34,36 @@ def _with_steps(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
     return of_run(run, drawn).warning(run.warnings)
 
 
+def _of_run(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
+    from tracekit.runs._facts import of_run
+
+    return of_run(run, ask(run)).warning(run.warnings)
+
+
+def _with_verdicts(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
+    """Add what the processes of the run do, of which it depends what their traffic means."""
+    from tracekit.runs._facts import of_run, verdicts_of
+
+    found = ask(run)
+    said = of_run(run, found.saying(**verdicts_of(run)))
+    return said.saying(warnings=[*run.warnings, *found.warnings])
+
+
+def _summed(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
+    number = run.trace.read("devices")["active"].sum()
+    return _with_verdicts(run, ask).saying(sum_over=f"{number} GPU{'' if number == 1 else 's'}")
+
+
 class DeclaredQuestions:
     """What a run is asked by its methods, and on the command line by commands of their names."""
 
     breakdown = declared(breakdown, _with_steps)
     idle = declared(idle)
     stragglers = declared(stragglers)
+    critical_path = declared(critical_path, _of_run)
     flops = declared(flops)
+    links = declared(links, _summed)
+    collectives = declared(collectives, _with_verdicts)
 
 
 DECLARED = {

@@ -112,6 +112,14 @@ class OpenedRun:
         other.trace = trace
         return other
 
+    def of_steps(self, iterations: tuple[int, int] | None) -> Self:
+        """Return the same run as if it held some of its steps alone: the first to the last one."""
+        if iterations is None:
+            return self
+        from tracekit.analysis import some_steps
+
+        return self.with_trace(some_steps(self.trace, *iterations))
+
     def require_memory(self, question: str, *, iterations: tuple[int, int] | None = None) -> None:
         """Raise `UsageError` where a question takes more memory than there is.
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracekit.errors import MissingDataError, UsageError
+from tracekit.errors import UsageError
 from tracekit.runs._facts import called, facts_of, of_run, require_known, verdicts_of
 from tracekit.runs._memory_answers import check_what, memory_answer, remembered
 from tracekit.runs._opened import OpenedRun, read_log
@@ -24,28 +24,6 @@ if TYPE_CHECKING:
     from tracekit.analysis.comparison import Skip
     from tracekit.analysis.studies import Along
     from tracekit.model import Answer
-
-
-def critical_path(
-    run: OpenedRun,
-    /,
-    by: str | Sequence[str] = "cause",
-    *,
-    skip: int = 0,
-    iterations: tuple[int, int] | None = None,
-    kernels: int | None = None,
-    topology: StrPath | None = None,
-) -> Answer:
-    """Say what the length of steps is made of; see `tracekit.analysis.dependencies`.
-
-    With `iterations`, the first and the last step, only these are looked at.
-    """
-    from tracekit.analysis.dependencies import critical_path
-
-    run = _of_steps(run, iterations)
-    traffic = run.traffic(topology=topology)
-    found = critical_path(run.trace, traffic, by, skip=skip, iterations=iterations, kernels=kernels)
-    return of_run(run, found).warning(run.warnings)
 
 
 def whatif(
@@ -100,19 +78,10 @@ def whatif(
         speed=speed, stage=stage, bandwidth=bandwidth, loader=loader, workers=workers,
         no_sync=no_sync, overlap=overlap, bucket=bucket,
     )  # fmt: skip
-    run = _of_steps(run, iterations)
+    run = run.of_steps(iterations)
     traffic = run.traffic(topology=topology, sizes=sizes)
     found = whatif(run.trace, traffic, changes, skip=skip, iterations=iterations)
     return of_run(run, found).warning(run.warnings)
-
-
-def _of_steps(run: OpenedRun, iterations: tuple[int, int] | None) -> OpenedRun:
-    """Return a run as if it held some of its steps alone."""
-    if iterations is None:
-        return run
-    from tracekit.analysis import some_steps
-
-    return run.with_trace(some_steps(run.trace, *iterations))
 
 
 def diagnose(
@@ -170,58 +139,6 @@ def _with_replays(answer: Answer, replays: Mapping[str, str]) -> Answer:
     advice = pl.concat_str("advice", replay, separator=" ", ignore_nulls=True)
     people = answer.for_people.with_columns(advice=advice)
     return replace(answer, rows=answer.rows.with_columns(whatif=told), tables=named, people=people)
-
-
-def links(
-    run: OpenedRun,
-    /,
-    by: str | Sequence[str] = "link",
-    *,
-    counters: bool = False,
-    parameters: int | None = None,
-    **options: Any,
-) -> Answer:
-    """Say which links carried which bytes; see `analysis.communication.links` for the columns.
-
-    Parameters
-    ----------
-    by
-        Keys, as a sequence or separated by commas.
-    counters
-        Hold attributed bytes against sampled counters instead.
-    parameters
-        Parameters of the model, to say what training must exchange.
-    options
-        Those of `Run.traffic`.
-    """
-    found = run.traffic(**options).answer(by, counters=counters, parameters=parameters)
-    said = of_run(run, found.saying(**verdicts_of(run)))
-    number = run.trace.read("devices")["active"].sum()
-    return said.saying(
-        warnings=[*run.warnings, *found.warnings],
-        sum_over=f"{number} GPU{'' if number == 1 else 's'}",
-    )
-
-
-def collectives(
-    run: OpenedRun,
-    /,
-    by: str | Sequence[str] = "library,collective,bytes,communicator",
-    *,
-    nccl_log: Sequence[StrPath] = (),
-    sizes: Mapping[str, int] | None = None,
-) -> Answer:
-    """Say what collectives cost; see `tracekit.analysis.communication.collectives`."""
-    from tracekit.analysis.communication import collectives
-
-    try:
-        traffic = run.traffic(nccl_log=nccl_log, sizes=sizes)
-        log, sent = traffic.log, traffic.sent()
-    except MissingDataError:  # no machine is known
-        log, sent = read_log(nccl_log), None
-    found = collectives(run.trace, by=by, log=log, sizes=sizes, sent=sent)
-    said = of_run(run, found.saying(**verdicts_of(run)))
-    return said.saying(warnings=[*run.warnings, *found.warnings])
 
 
 def latency(

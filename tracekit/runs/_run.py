@@ -19,11 +19,8 @@ class Run(OpenedRun, DeclaredQuestions):
     Made by `open` and `ingest`, not by hand.
     """
 
-    critical_path = RunQuestion(_questions.critical_path)
     whatif = RunQuestion(_questions.whatif)
     diagnose = RunQuestion(_questions.diagnose)
-    links = RunQuestion(_questions.links)
-    collectives = RunQuestion(_questions.collectives)
     latency = RunQuestion(_questions.latency)
     info = RunQuestion(_questions.info)
     confusion = RunQuestion(_questions.confusion)

@@ -6,14 +6,14 @@ from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
     from tracekit.analysis.diagnosis._diagnose import FINDINGS, diagnose
-    from tracekit.analysis.diagnosis._question import stragglers
     from tracekit.analysis.diagnosis._rules import RULES
+    from tracekit.analysis.diagnosis.questions import stragglers
 
 _HOMES = {
     "FINDINGS": "tracekit.analysis.diagnosis._diagnose",
     "diagnose": "tracekit.analysis.diagnosis._diagnose",
     "RULES": "tracekit.analysis.diagnosis._rules",
-    "stragglers": "tracekit.analysis.diagnosis._question",
+    "stragglers": "tracekit.analysis.diagnosis.questions",
 }
 __all__ = ["FINDINGS", "RULES", "diagnose", "stragglers"]
 

@@ -6,10 +6,10 @@ from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
     from tracekit.analysis.idle_time._idle_ranges import idle_ranges
-    from tracekit.analysis.idle_time._question import idle
+    from tracekit.analysis.idle_time.questions import idle
 
 _HOMES = {
-    "idle": "tracekit.analysis.idle_time._question",
+    "idle": "tracekit.analysis.idle_time.questions",
     "idle_ranges": "tracekit.analysis.idle_time._idle_ranges",
 }
 
