@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import pydoc
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,33 @@ def test_rows_are_chosen_as_on_the_command_line(
     assert run.breakdown.answer(**options).title.startswith("ddp · time by")
 
 
+ASKED: dict[str, list[dict[str, Any]]] = {
+    "breakdown": [
+        *({"by": key} for key in ("range", "layer", "stream", "rank", "node", "iteration")),
+        *({"by": key, "per_iteration": x} for key in ("stage", "kernel") for x in (True, False)),
+    ],
+    "idle": [{}, {"by": "stage,range"}, {"by": "iteration"}, {"longest": 3}],
+    "stragglers": [{}, {"by": "iteration"}],
+    "critical_path": [{}, {"by": "stage,link"}, {"by": "kernel"}, {"kernels": 3}],
+    "flops": [{}, {"by": "layer,stage"}, {"by": "iteration"}],
+    "links": [{}, {"by": "stage,method"}, {"by": "pair"}, {"by": "iteration"}],
+    "collectives": [{}, {"by": "collective,stage,rank"}],
+}  # fmt: skip
+"""Of each declared question, what its forms are asked by."""
+
+
+def test_columns_have_the_types_that_are_declared_of_them(run: tracekit.Run) -> None:
+    assert set(ASKED) == set(tracekit.runs.DECLARED)
+    for name, forms in ASKED.items():
+        declared = {each.name: each for each in tracekit.runs.DECLARED[name].writes.columns}
+        for options in forms:
+            schema = getattr(run, name)(**options).schema
+            for column, kind in schema.items():
+                told = declared[column].type
+                found = "Int64" if kind.is_integer() else str(kind)
+                assert found == told, f"{name} {options}: {column} is {kind}, declared {told}"
+
+
 def test_rows_that_cannot_be_chosen_are_refused(run: tracekit.Run) -> None:
     with pytest.raises(UsageError, match="no column 'colour'"):
         run.idle(sort="colour")
@@ -140,8 +168,21 @@ def test_rows_that_cannot_be_chosen_are_refused(run: tracekit.Run) -> None:
         run.idle(top=0)
 
 
+def test_a_frame_of_pandas_takes_an_extra(
+    run: tracekit.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = run.breakdown.answer()
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UsageError, match=r"pip install 'tracekit\[pandas\]'"):
+        answer.to_pandas()
+    monkeypatch.undo()
+    pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    assert answer.to_pandas().to_dict("records") == answer.rows.to_dicts()
+
+
 def test_help_says_what_a_question_takes_and_returns(run: tracekit.Run) -> None:
-    told = pydoc.render_doc(run.breakdown, renderer=pydoc.plaintext)
+    told = pydoc.render_doc(run.breakdown, renderer=pydoc.plaintext)  # type: ignore[attr-defined]
     head = told.splitlines()[2]
     assert head.startswith("breakdown(by: str | collections.abc.Sequence[str] = 'stage', *, skip:")
     assert head.endswith("-> 'polars.DataFrame'")

@@ -37,7 +37,7 @@ class _NamingTables(Command):
     def _tell(self, text: str) -> None:
         self._text = text
 
-    help = property(_told, _tell)  # type: ignore[assignment]
+    help = property(_told, _tell)
 
 
 @command(

@@ -12,12 +12,19 @@ from tracekit.errors import UsageError
 from tracekit.model._rows import places
 
 if TYPE_CHECKING:
+    import pandas as pd
     import plotly.graph_objects as go
 
     from tracekit.support.schemas import Column
 
 _WARNINGS = "warnings"
 _TYPES = {"String": pl.String, "Float64": pl.Float64}
+"""Types that are as declared; whole numbers keep the width that they are joined by."""
+
+
+def _with_texts(frame: pl.DataFrame) -> pl.DataFrame:
+    named = [name for name, kind in frame.schema.items() if kind in (pl.Categorical, pl.Enum)]
+    return frame.cast(dict.fromkeys(named, pl.String)) if named else frame
 
 
 class Face(Protocol):
@@ -80,6 +87,12 @@ class Answer:
     figures: Mapping[str, str] = field(default_factory=dict)
     source: Any = field(default=None, repr=False)
     face: Face | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Texts are String, whichever table they come from: `.str` works on all, and frames join.
+        object.__setattr__(self, "rows", _with_texts(self.rows))
+        tables = {name: _with_texts(table) for name, table in self.tables.items()}
+        object.__setattr__(self, "tables", tables)
 
     @property
     def for_people(self) -> pl.DataFrame:
@@ -144,6 +157,22 @@ class Answer:
             if each.name in self.rows.columns and each.type in _TYPES
         ]
         return replace(self, rows=self.rows.with_columns(made))
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the rows as a frame of pandas.
+
+        Raises
+        ------
+        UsageError
+            If pandas or pyarrow is not installed.
+        """
+        try:
+            return self.rows.to_pandas()
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                f"a frame of pandas takes {error.name or 'pandas and pyarrow'}",
+                "pip install 'tracekit[pandas]'",
+            ) from error
 
     def figure(self, name: str = "figure") -> go.Figure:
         """Draw the answer.

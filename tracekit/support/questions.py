@@ -220,6 +220,10 @@ class Chooses(Protocol):
     def choosing(self) -> Callable[..., Any]:
         """What returns it with some of its rows."""
 
+    @property
+    def typed(self) -> Callable[..., Any]:
+        """What returns it with columns of the types that are declared of them."""
+
 
 class Asked(Protocol[T_contra, P, A_co]):
     """A declared question, as its analysis is called: what it is put to, and its options."""
@@ -255,7 +259,7 @@ def question(
         @functools.wraps(function)
         def ask(*args: Any, **kwargs: Any) -> Any:
             chosen = {name: kwargs.pop(name) for name in rows if name in kwargs}
-            return function(*args, **kwargs).choosing(**chosen)
+            return function(*args, **kwargs).typed(writes.columns).choosing(**chosen)
 
         asked: Any = ask
         asked.__signature__ = signature
