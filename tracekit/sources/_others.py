@@ -37,7 +37,7 @@ class _Other:
     hint: str
 
 
-_PACKED = (
+_FILES = (
     _Other(r"PAR1", "a Parquet file", _FOLDER),
     _Other(r"ARROW1", "an Arrow file", _FOLDER),
     _Other(r"\xff\xff\xff\xff", "an Arrow stream", _FOLDER),
@@ -87,7 +87,7 @@ _JSON = (
         "a log of NCCL's inspector, which holds durations of collectives, and not when they ran",
         _NSYS,
     ),
-    _Other(r'CPU HIP API"|CPU HSA API"', "JSON of rocprof, the recorder before rocprofv3", _ROCPROF),
+    _Other(r'CPU HIP API"', "JSON of rocprof, the recorder before rocprofv3", _ROCPROF),
     _Other(
         r'"name"\s*:\s*"(?:thread|process)_name"[^}]*\{\s*"name"\s*:\s*"(?:Hip |GPU\d)',
         "the JSON that rpd2tracing.py writes of an RPD",
@@ -106,27 +106,29 @@ def refusal(path: Path) -> InputError:
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
     head = head_of(path)[:HEAD]
-    where = f"{path} is " + ("packed with gzip, and in it " if packed else "")
-    if packed and not head:
-        return UnsupportedTraceError(f"{path} is a gzip archive", f"unpack it first: gunzip {path}")
-    for each in _PACKED:
-        if re.match(each.begins.encode("latin-1"), head):
-            return UnsupportedTraceError(where + each.what, each.hint.format(path=path))
-    if head.lstrip()[:1] in (b"{", b"["):
-        for each in _JSON:
-            if re.search(each.begins.encode("latin-1"), head):
-                return UnsupportedTraceError(where + each.what, each.hint.format(path=path))
-        keys = ", ".join(_keys(head))
-        held = f" (it holds {keys})" if keys else ""
-        return UnsupportedTraceError(f"{where}JSON, but no PyTorch trace{held}", READS)
-    if _is_perfetto(head):
-        return UnsupportedTraceError(
-            f"{where}a trace of Perfetto, as rocprofv3 and rocprof-sys write them, too",
-            f"{_ROCPROF}; of a PyTorch trace give the JSON",
-        )
+    if known := _known(head):
+        what, hint = known
+        inside = "packed with gzip, and in it " if packed else ""
+        return UnsupportedTraceError(f"{path} is {inside}{what}", hint.format(path=path))
     if packed:
         return UnsupportedTraceError(f"{path} is a gzip archive", f"unpack it first: gunzip {path}")
     return NotATraceError(f"{path} is not a trace", READS)
+
+
+def _known(head: bytes) -> tuple[str, str] | None:
+    """Return what a file is by its first bytes, and what to do."""
+    is_json = head.lstrip()[:1] in (b"{", b"[")
+    look, kinds = (re.search, _JSON) if is_json else (re.match, _FILES)
+    for each in kinds:
+        if look(each.begins.encode("latin-1"), head):
+            return each.what, each.hint
+    if is_json:
+        keys = ", ".join(_keys(head))
+        return "JSON, but no PyTorch trace" + (f" (it holds {keys})" if keys else ""), READS
+    if _is_perfetto(head):
+        what = "a trace of Perfetto, as rocprofv3 and rocprof-sys write them, too"
+        return what, f"{_ROCPROF}; of a PyTorch trace give the JSON"
+    return None
 
 
 def _keys(head: bytes) -> list[str]:
