@@ -393,7 +393,6 @@ KINDS = {
         Kind(
             "rocprofv3 JSON",
             make_rocprof,
-            plain_rocpd,
             plain_rocprof,
             (damage_tree, damage_tree, damage_file),
             _FROM_FIRST,
