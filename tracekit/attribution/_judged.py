@@ -18,7 +18,7 @@ from tracekit.attribution._stages import Evidence
 from tracekit.attribution._structuring import SECOND_OPINION, Structures, find_structures
 from tracekit.attribution._teams import Teams
 from tracekit.attribution._verdict import judge, kernel_signs, with_places
-from tracekit.model import Stream
+from tracekit.model import TABLES, Stream
 from tracekit.support.spool import Workspace
 
 _PASSES = ("FP", "BP", "WU")
@@ -186,12 +186,21 @@ class Judged:
             .join(cut, on="process", how="left")
         )
 
+    def assumptions(self, reports: Mapping[int, int]) -> pl.DataFrame:
+        """Return the canonical table of what structure rests on, where it claims training."""
+        found = ((p, f) for p, f in sorted(self.structures.of.items()) if f.training)
+        rows = [
+            (reports.get(process, 0), process, each.name, each.result, each.doubt_ns, each.said)
+            for process, structure in found
+            for each in structure.assumptions
+        ]
+        return pl.DataFrame(rows, schema=TABLES["assumptions"].schema, orient="row")
+
     def _told(self, process: int) -> tuple[object, ...]:
         found = self.structures.of.get(process)
         decides = process in self.decides and found is not None and bool(found.training)
         if found is None:
             return (None, decides, *(None for _ in range(len(_TOLD) - 2)))
-        doubt = sum(each.before_ns + each.after_ns for each in found.doubts)
         return (
             found.method,
             decides,
@@ -199,7 +208,7 @@ class Judged:
             "; ".join(found.contradictions) or None,
             found.gaps,
             found.usual_gaps,
-            doubt if found.training else None,
+            found.doubt_ns if found.training else None,
             found.period,
             found.repeats,
         )
