@@ -10,9 +10,10 @@ import polars as pl
 
 from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution._columns import Array
-from tracekit.attribution._exchanges import Places, find_places
+from tracekit.attribution._exchanges import Places, find_places, roles_by_name, roles_of
 from tracekit.attribution._handing import find_handing
 from tracekit.attribution._nesting import Nesting
+from tracekit.attribution._op_loops import LAYER, OTHER
 from tracekit.attribution._relayed import find_relayed
 from tracekit.attribution._rules import Rules
 from tracekit.attribution._stages import Evidence, stages_of_launches
@@ -341,17 +342,18 @@ def _time_of_launches(
     -------
     ``process, thread, code, structure, ns``, and the ``stage`` that ranges and threads tell.
     """
-    parts = []
+    parts, roles = [], roles_by_name(known.counted, rules)
     for number, height in enumerate(ops.heights if processes else ()):
         launch = launches(number)
         says = -1 if structures is None else structures.read(number, height)[0]
-        rows = ops.read(number, "process", "kind", "start", "end").select(
-            "process", "kind", ns=pl.col("end") - pl.col("start"),
+        read = ops.read(number, "process", "name", "kind", "start", "end")
+        rows = read.select(
+            "process", ns=pl.col("end") - pl.col("start"),
+            computes=roles_of(read, roles).is_in([LAYER, OTHER]) | (read["kind"] == "graph"),
             thread=pl.Series(launch["thread"]), code=pl.Series(launch["evidence"]),
             structure=pl.Series(np.broadcast_to(np.asarray(says, np.int8), height)),
         )  # fmt: skip
-        computes = pl.col("kind").cast(pl.String).is_in(["compute", "graph"])
-        own = rows.filter(computes, pl.col("process").is_in(list(processes)))
+        own = rows.filter("computes", pl.col("process").is_in(list(processes)))
         parts.append(own.group_by(*_LAUNCHED, "structure").agg(pl.col("ns").sum()))
     if not parts:
         return _NO_LAUNCHES
