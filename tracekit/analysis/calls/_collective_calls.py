@@ -376,8 +376,8 @@ class _Logged:
     def of(cls, log: NcclLog, trace: Trace) -> _Logged:
         """Join a log to a run by process ids; those that are not unique in the run say nothing."""
         hosts = trace["reports"].select("report", "host")
-        processes = trace["processes"].join(hosts, on="report", how="left")
-        processes = processes.select("process", "pid", "host").collect()
+        placed = trace["processes"].join(hosts, on="report", how="left")
+        processes = placed.select("process", "pid", "host").collect()
         known = {
             name: frame.with_columns(hex_ids(frame["communicator"]))
             for name, frame in (("calls", log.calls), ("ranks", log.ranks), ("tuning", log.tuning))
