@@ -38,7 +38,7 @@ def test_what_could_be_contradicted_and_is_not_holds() -> None:
 @pytest.mark.parametrize(
     ("name", "mode", "assumption"),
     [("muon_alone", "threads", LAYERS), ("shampoo", "one_thread", LAYERS),
-     ("actor_and_learner", "threads", INPUT), ("lbfgs", "threads", UPDATE)],
+     ("actor_and_learner", "threads", INPUT), ("lbfgs_resident", "threads", UPDATE)],
 )  # fmt: skip
 def test_what_fails_is_said_with_its_time(name: str, mode: str, assumption: str) -> None:
     trace, told = _told(name, mode)
