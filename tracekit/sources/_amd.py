@@ -50,17 +50,18 @@ class KernelNames:
 
 
 def kernels(ops: pl.DataFrame, names: KernelNames) -> pl.DataFrame:
-    """Add ``name, short_name, kind`` to kernels with their recorded ``name``.
+    """Add ``name, short_name, kind`` to kernels with their recorded ``name``."""
+    return ops.with_columns(kind=kernel_kind().cast(KIND)).with_columns(names.of(ops["name"]))
 
-    The driver runs copies and fills as kernels, too: which ends such a copy has is not said.
+
+def kernel_kind() -> pl.Expr:
+    """Return the kind of kernels by ``name``: the driver runs copies and fills as kernels, too.
+
+    Which ends such a copy has is not said.
     """
     by_kernel = pl.col("name").str.extract(_BY_KERNEL)
-    kind = (
-        pl.when(by_kernel == "copy").then(pl.lit("unknown"))
-        .when(by_kernel == "fill").then(pl.lit("memset"))
-        .otherwise(pl.lit("compute"))
-    )  # fmt: skip
-    return ops.with_columns(kind=kind.cast(KIND)).with_columns(names.of(ops["name"]))
+    kinds = {"copy": "unknown", "fill": "memset"}
+    return by_kernel.replace_strict(kinds, default="compute", return_dtype=pl.String)
 
 
 def copies(ops: pl.DataFrame, direction: pl.Expr) -> pl.DataFrame:
