@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import polars as pl
 
+from tracekit.errors import MissingDataError
 from tracekit.model import KIND, RANGE_STYLE
 from tracekit.sources._launch_size import LAUNCH_SIZE, launch_size
+from tracekit.sources._seen import Seen, no_work
 from tracekit.sources.kineto._names import ShortNames
 from tracekit.sources.nvprof._names import readable
 
@@ -119,3 +123,31 @@ def threads_launched(sizes: pl.DataFrame, counts_threads: pl.Expr) -> pl.Series:
     """
     given = [pl.when(counts_threads).then(1).otherwise(name).alias(name) for name in BLOCK]
     return launch_size(sizes.with_columns(given))
+
+
+def absences(ops: Seen, calls: Seen, ranges: Seen, record: str, mark: str) -> tuple[str, ...]:
+    """Say what numbers must not be read as, where a file lacks what they would need.
+
+    Parameters
+    ----------
+    ops, calls, ranges
+        What it holds.
+    record, mark
+        How GPU work and calls, and how markers are recorded.
+    """
+    if not len(ops):
+        return (f"no GPU work was recorded: {record}",)
+    texts = (
+        (calls, f"no HIP calls were recorded, so no op's launch is known: {record}"),
+        (ranges, f"no markers were recorded, so structure and names tell the stages: {mark}"),
+    )
+    return tuple(text for there, text in texts if not len(there))
+
+
+def nothing(path: Path, product: str, calls: Seen, untimed: int, record: str) -> MissingDataError:
+    """Return the error of a file without GPU work and without markers, and say what it holds."""
+    also = f", but {len(calls):,} HIP calls" if len(calls) else ""
+    return MissingDataError(
+        f"{no_work(untimed)} and no markers in {path} ({product}){also}",
+        f"record the program while it uses a GPU: {record}",
+    )
