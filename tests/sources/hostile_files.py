@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from amd_builder import GPU_AGENT, HOST_AGENT, RocprofBuilder, RpdBuilder
+from amd_builder import GPU_AGENT, HOST_AGENT, RocpdBuilder, RocprofBuilder, RpdBuilder
 from columnar_builder import write_columnar
 from damages import (
     damage_file,
@@ -27,6 +27,7 @@ from damages import (
     damage_matrix,
     damage_tables,
     damage_tree,
+    damage_varints,
 )
 from kineto_helpers import event, kernel, launch, text_of, write
 from nsys_builder import NsysBuilder
@@ -41,8 +42,10 @@ from plain_readers import (
     plain_nsys,
     plain_nvprof,
     plain_nvprof_csv,
+    plain_rocpd,
     plain_rocprof,
     plain_rpd,
+    plain_xplane,
 )
 from plain_texts import (
     assert_same_log,
@@ -51,6 +54,7 @@ from plain_texts import (
     plain_nccl_log,
     text_of_file,
 )
+from xplane_builder import block, plane
 
 from tracekit.attribution import Rules, attribute
 from tracekit.errors import TracekitError
@@ -204,6 +208,21 @@ def make_rpd(folder: Path) -> Path:
     return rpd.path
 
 
+def make_rocpd(folder: Path, *, newer: bool) -> Path:
+    """Write a database of rocprofv3."""
+    with RocpdBuilder(folder / "t.db", newer=newer) as rocpd:
+        for step in range(STEPS):
+            at, number = 1000 * step, 10 * step
+            rocpd.marker(at, at + 900, f"step {step}")
+            rocpd.region(at + 10, at + 20, "hipLaunchKernel", correlation=number + 2)
+            rocpd.kernel(at + 30, at + 100, "void gemm<float>(int)", correlation=number + 2)
+            rocpd.copy(at + 200, at + 250, "HOST_TO_DEVICE", 64, 0, 4, number + 3)
+            rocpd.copy(at + 300, at + 350, "DEVICE_TO_DEVICE", 8, 4, 5)
+            rocpd.region(at + 400, at + 410, "ncclAllReduce", "RCCL_API")
+            rocpd.allocation(at + 500, "ALLOC", 256 * step, 64, 4)
+    return rocpd.path
+
+
 def make_rocprof(folder: Path) -> Path:
     """Write JSON of rocprofv3."""
     rocprof = RocprofBuilder()
@@ -216,6 +235,33 @@ def make_rocprof(folder: Path) -> Path:
         rocprof.copy(at + 300, at + 350, "DEVICE_TO_DEVICE", 8, GPU_AGENT, GPU_AGENT + 1)
         rocprof.record("rccl_api", "ncclAllReduce", at + 400, at + 410, correlation=number + 4)
     return rocprof.write(folder / "t.json")
+
+
+def make_xplane(folder: Path, *, annotated: bool) -> Path:
+    """Write a profile of XLA."""
+    kernels, copies, launches, host = [], [], [], []
+    for step in range(STEPS):
+        at, number = 10**6 * step, 10 * step
+        details = " grid:4,2,1 block:64,1,1 occ_pct:0"
+        path = {"correlation_id": number + 1, "name": "jit(f)/transpose(jvp(g))/dot_general"}
+        kernels.append(("fusion", at + 500_400, 20_000, {"correlation_id": number + 1,
+                                                         "kernel_details": details}))  # fmt: skip
+        copied = {"correlation_id": number + 2, "memcpy_details": "kind:Unknown size:4096 dest:2"}
+        copies.append(("MemcpyH2D", at + 600_000, 10_000, copied))
+        launches.append(("hipLaunchKernel", at + 100_000, 9_000, path))
+        launches.append(("hipMemcpyAsync", at + 200_000, 9_000, {"correlation_id": number + 2}))
+        for inner in (0, 10_000):
+            name = "loss" if annotated and not inner else "PjitFunction(f)"
+            told = {"step_num": 5 + step} if annotated and not inner else {}
+            host.append((name, at + 50_000 + inner, 300_000 - 2 * inner, told))
+        host.append(("$train.py:3 step", at, 9, {}))
+    path = folder / "host.xplane.pb"
+    path.write_bytes(
+        plane("/device:GPU:3", ("Stream #9(Kernel)", 1000, kernels), ("Stream #2", 1000, copies))
+        + plane("/host:CPU", ("Host Threads/77", 1000, launches), ("python3", 1000, host))
+        + block(4, "juniper")
+    )
+    return path
 
 
 def make_matrix(folder: Path) -> Path:
@@ -299,6 +345,12 @@ RPD_TABLES = (
     "ext_autogradapi",
 )  # fmt: skip
 
+ROCPD_TABLES = tuple(
+    f"rocpd_{name}_00aa"
+    for name in ("region", "kernel_dispatch", "memory_copy", "memory_allocate", "event", "string",
+                 "track", "info_agent", "info_process", "info_thread")
+)  # fmt: skip
+
 
 def _any_file(path: Path, pick: random.Random) -> str:
     files = sorted(path.iterdir())
@@ -344,6 +396,16 @@ KINDS = {
             (partial(damage_tables, tables=RPD_TABLES),) * 2 + (damage_file,),
             _FROM_FIRST,
         ),
+        *(
+            Kind(
+                f"rocpd, {layout} layout",
+                partial(make_rocpd, newer=layout == "newer"),
+                lambda path: plain_rocpd(PlainSqlite(path)),
+                (partial(damage_tables, tables=ROCPD_TABLES),) * 2 + (damage_file,),
+                _FROM_FIRST,
+            )
+            for layout in ("older", "newer")
+        ),
         Kind(
             "nvprof CSV",
             make_nvprof_csv,
@@ -364,6 +426,16 @@ KINDS = {
             plain_rocprof,
             (damage_tree, damage_tree, damage_file),
             _FROM_FIRST,
+        ),
+        *(
+            Kind(
+                f"profile of XLA, {'annotated' if annotated else 'with calls for steps'}",
+                partial(make_xplane, annotated=annotated),
+                plain_xplane,
+                (damage_varints, damage_varints, damage_file),
+                _FROM_FIRST,
+            )
+            for annotated in (True, False)
         ),
         Kind(
             "nvidia-smi topo -m",
