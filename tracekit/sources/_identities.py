@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from tracekit.model import REPORTS, STAGE, STAGE_SOURCE, Maker, PolarsType, Stream
+from tracekit.model import REPORTS, Maker, Stream
 from tracekit.sources._seen import OPEN, Seen
 from tracekit.support.progress import Progress
 
@@ -100,8 +100,6 @@ class Identities:
         return {
             **self._times(),
             "process": Maker(("pid",), lambda rows: self.process(rows["pid"])),
-            "stage": _constant("OTHER", STAGE),
-            "stage_source": _constant("none", STAGE_SOURCE),
         }
 
     def _host_columns(self) -> dict[str, Maker]:
@@ -122,7 +120,6 @@ class Identities:
 
     def _times(self) -> dict[str, Maker]:
         return {
-            "report": _constant(0, REPORTS.schema["report"]),
             "start": Maker(("start",), lambda rows: rows["start"] - self.origin),
             "end": Maker(("end",), lambda rows: rows["end"] - self.origin),
         }
@@ -135,11 +132,6 @@ class Identities:
     def _thread(self, rows: pl.DataFrame) -> pl.Series:
         ids = rows.select(HOST)
         return ids.join(self._threads, on=HOST, how="left", maintain_order="left")["thread"]
-
-
-def _constant(value: int | str, dtype: PolarsType) -> Maker:
-    # The time of a row is there to say how many rows there are.
-    return Maker(("start",), lambda rows: pl.repeat(value, rows.height, dtype=dtype, eager=True))
 
 
 def report(path: Path, format_: str, **known: object) -> pl.DataFrame:

@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from tracekit.errors import MissingDataError
-from tracekit.model import REPORTS, STAGE, STAGE_SOURCE, Maker, PolarsType, Recording, Stream
+from tracekit.model import Maker, PolarsType, Recording, Stream
 from tracekit.sources._seen import OPEN
 from tracekit.sources._syncs import chunks
 from tracekit.sources.kineto._document import Document, Piece, head_of
@@ -172,8 +172,6 @@ class _Columns:
                 else {}
             ),
             "process": _constant(process, pl.Int32()),
-            "stage": _constant("OTHER", STAGE),
-            "stage_source": _constant("none", STAGE_SOURCE),
         }
 
     def calls(self) -> dict[str, Maker]:
@@ -206,7 +204,6 @@ class _Columns:
 
     def _times(self) -> dict[str, Maker]:
         return {
-            "report": _constant(0, REPORTS.schema["report"]),
             "start": Maker(("start",), lambda rows: rows["start"] - self._origin),
             "end": Maker(("end",), lambda rows: rows["end"] - self._origin),
         }
