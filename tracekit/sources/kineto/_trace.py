@@ -228,18 +228,27 @@ def _constant(value: int | str, dtype: PolarsType) -> Maker:
 
 
 def _devices(gathered: Gathered, around: Mapping[str, Any]) -> pl.DataFrame:
-    """Return the GPUs that ops name; others of the machine are other ranks' and not told apart."""
+    """Return the GPUs that ops name; others of the machine are other ranks' and not told apart.
+
+    Ops of AMD's GPUs have the driver's number, which counts CPUs, too, so which description is of
+    which is not told: they are described where all that the trace describes are alike.
+    """
     given = around.get("deviceProperties")
     described = {
         each["id"]: each
         for each in (given if isinstance(given, list) else ())
         if isinstance(each, dict) and isinstance(each.get("id"), int)
     }
+    how = "ordinal"
+    if "hip_runtime_version" in around:
+        alike = {tuple(_described(each).items()) for each in described.values()}
+        any_one = next(iter(described.values())) if len(alike) == 1 else None
+        how, described = "assumed", dict.fromkeys(gathered.devices, any_one) if any_one else {}
     rows = [
         {
             "device": device,
             "active": device in gathered.active,
-            "identity": "ordinal" if device in described else "unknown",
+            "identity": how if device in described else "unknown",
             **_described(described.get(device, {})),
         }
         for device in sorted(gathered.devices)
@@ -255,7 +264,7 @@ def _described(given: Mapping[str, Any]) -> dict[str, object]:
     name = given.get("name")
     capability = [_whole(given.get(key)) for key in ("computeMajor", "computeMinor")]
     return {
-        "name": text_of(name) if isinstance(name, str) else None,
+        "name": text_of(name) if isinstance(name, str) and name else None,
         "memory_bytes": _whole(given.get("totalGlobalMem"), (1 << 63) - 1),
         "sm_count": _whole(given.get("numSms")),
         "compute_capability": None if None in capability else "{}.{}".format(*capability),
