@@ -9,7 +9,7 @@ from pathlib import Path
 
 import polars as pl
 
-from tracekit.model import REPORTS, STAGE, STAGE_SOURCE, Maker, PolarsType, Stream
+from tracekit.model import REPORTS, Maker, Stream
 from tracekit.sources._seen import OPEN, Seen
 from tracekit.support.progress import Progress
 
@@ -99,7 +99,7 @@ class Identities:
 
     def _op_columns(self) -> dict[str, Maker]:
         process = Maker(("pid",), lambda rows: self.process(rows["pid"]))
-        return {**self._columns.times(), "process": process, **UNATTRIBUTED}
+        return {**self._columns.times(), "process": process}
 
     @cached_property
     def _columns(self) -> HostColumns:
@@ -135,7 +135,6 @@ class HostColumns:
     def times(self) -> dict[str, Maker]:
         """Return columns that all large tables have."""
         return {
-            "report": constant(0, REPORTS.schema["report"]),
             "start": Maker(("start",), lambda rows: rows["start"] - self._origin),
             "end": Maker(("end",), lambda rows: rows["end"] - self._origin),
         }
@@ -166,19 +165,6 @@ class HostColumns:
     def _thread(self, rows: pl.DataFrame) -> pl.Series:
         ids = rows.select(HOST)
         return ids.join(self._threads, on=HOST, how="left", maintain_order="left")["thread"]
-
-
-def constant(value: int | str, dtype: PolarsType) -> Maker:
-    """Return a column of one value."""
-    # The time of a row is there to say how many rows there are.
-    return Maker(("start",), lambda rows: pl.repeat(value, rows.height, dtype=dtype, eager=True))
-
-
-UNATTRIBUTED = {
-    "stage": constant("OTHER", STAGE),
-    "stage_source": constant("none", STAGE_SOURCE),
-}
-"""Columns of ops before they are attributed."""
 
 
 def report(path: Path, format_: str, **known: object) -> pl.DataFrame:

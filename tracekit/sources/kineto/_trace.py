@@ -13,7 +13,7 @@ import polars as pl
 
 from tracekit.errors import MissingDataError
 from tracekit.model import Maker, Recording, Stream
-from tracekit.sources._identities import UNATTRIBUTED, HostColumns, constant
+from tracekit.sources._identities import HostColumns
 from tracekit.sources._syncs import chunks
 from tracekit.sources.kineto._document import Document, Piece, head_of
 from tracekit.sources.kineto._events import read_events, text_of
@@ -151,9 +151,10 @@ def _op_columns(columns: HostColumns, process: int, gathered: Gathered) -> dict[
     in_threads = pl.concat([pl.Series([], dtype=pl.Int64), *gathered.counted_in_threads])
     needs = ("launch_size", "block_size", "correlation")
     sized = {"launch_size": Maker(needs, partial(_threads, in_threads))} if len(in_threads) else {}
-    return {
-        **columns.times(), **sized, "process": constant(process, pl.Int32()), **UNATTRIBUTED,
-    }  # fmt: skip
+    of_all = pl.Series([process], dtype=pl.Int32)
+    # The time of a row is there to say how many rows there are.
+    owner = Maker(("start",), lambda rows: of_all.new_from_index(0, rows.height))
+    return {**columns.times(), **sized, "process": owner}
 
 
 def _threads(counted: pl.Series, ops: pl.DataFrame) -> pl.Series:
