@@ -199,7 +199,7 @@ def test_a_comparison(change_page: str, hostile_run: tracekit.Run, base_run: tra
     found = tracekit.compare(base_run, hostile_run)
     parsed = Page(change_page)
     assert [own["id"] for tag, own in parsed.tags if tag == "section"] == [
-        "verdict", "parts", "distributions", "step", "changes", "unknown",
+        "verdict", "parts", "distributions", "step", "changes", "method", "unknown",
     ]  # fmt: skip
     shown = [float(str(text)) for text in parsed.column("parts", "delta_ns")]
     assert shown == found.contributions["delta_ns"].to_list()
