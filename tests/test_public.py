@@ -124,7 +124,7 @@ PUBLIC = {
     "tracekit.sources.kineto": "is_kineto read",
     "tracekit.sources.nsys": "is_nsys read",
     "tracekit.sources.nvprof": "is_csv is_nvprof read read_csv",
-    "tracekit.sources.rocprof": "is_rocprof read",
+    "tracekit.sources.rocprof": "is_rocpd is_rocprof read read_rocpd",
     "tracekit.sources.rpd": "is_rpd read",
     "tracekit.sources.xplane": "is_xplane read",
     "tracekit.sources.columnar": "ColumnarExport table_files",
