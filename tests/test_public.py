@@ -76,15 +76,16 @@ PUBLIC = {
         unknown_bandwidths with_bandwidths
     """,
     "tracekit.model": """
-        Answer CALLS COLLECTIVE COLLECTIVES COLLECTIVE_CALLS CONTENTS Clock Column DERIVED
-        DEVICES DEVICE_SUMS EVENT_RECORDS EVIDENCE EVIDENCES Face GRAPH_NODES HOST
-        HOST_MEMORY ITERATIONS KERNEL_KINDS KEYS KIND KINDS MACHINE MEMORY METHOD METHODS
-        METRIC METRICS METRICS_SAMPLED Maker OPS PATHS PATH_SEPARATOR PATH_TEXTS PROCESSES
-        PathNodes PathTree Place PolarsType RANGES RANGE_STYLE RANGE_STYLES REPORTS
-        Recording STAGE STAGES STAGE_SOURCE STAGE_SOURCES SYNCS SYNC_TYPE Stream Stretch
-        TABLES THREADS TRANSFERS Table Trace TraceWriter Traits UNMATCHED VERDICT VERDICTS
-        combine damaged_files in_any is_checked missing_files normalised_name path_number
-        path_texts replace_table same_machine traits with_clocks with_one_tree
+        Answer CALLS COLLECTIVE COLLECTIVES COLLECTIVE_CALLS CONTENTS Clock Column
+        DERIVED DEVICES DEVICE_SUMS EVENT_RECORDS EVIDENCE EVIDENCES Face GRAPH_NODES
+        HOST HOST_MEMORY ITERATIONS KERNEL_KINDS KEYS KIND KINDS MACHINE MEMORY METHOD
+        METHODS METRIC METRICS METRICS_SAMPLED Maker OPS PATHS PATH_SEPARATOR PATH_TEXTS
+        PROCESSES PathNodes PathTree Place PolarsType RANGES RANGE_STYLE RANGE_STYLES
+        REPORTS Recording STAGE STAGES STAGE_SOURCE STAGE_SOURCES SYNCS SYNC_TYPE Stream
+        Stretch TABLES TESTED THREADS TRANSFERS Table Trace TraceWriter Traits UNMATCHED
+        VERDICT VERDICTS combine damaged_files in_any is_checked missing_files
+        normalised_name path_number path_texts replace_table same_machine traits
+        with_clocks with_one_tree
     """,
     "tracekit.present": """
         ACCENT ANSWER_COLOURS BYTE_UNITS CAUSE_COLOURS FACE IDLE_COLOUR KIND_COLOURS

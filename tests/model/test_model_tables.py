@@ -33,8 +33,8 @@ ENUMS = {
 def test_tables_are_those_of_the_design() -> None:
     assert list(TABLES) == [
         "reports", "contents", "processes", "threads", "devices", "ops", "calls", "ranges",
-        "paths", "iterations", "verdicts", "opinions", "device_sums", "host", "metrics",
-        "memory", "syncs", "event_records", "graph_nodes", "machine",
+        "paths", "iterations", "verdicts", "assumptions", "opinions", "device_sums", "host",
+        "metrics", "memory", "syncs", "event_records", "graph_nodes", "machine",
     ]  # fmt: skip
     assert list(DERIVED) == ["transfers", "collectives", "path_texts"]
 

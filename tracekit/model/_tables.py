@@ -23,6 +23,7 @@ from tracekit.model._vocabulary import (
     STAGE,
     STAGE_SOURCE,
     SYNC_TYPE,
+    TEST_RESULT,
     VERDICT,
 )
 
@@ -381,6 +382,22 @@ VERDICTS = Table(
     ),
 )  # fmt: skip
 
+ASSUMPTIONS = Table(
+    "assumptions",
+    "What the structure of a process' GPU work rests on beside facts of the recording, and what "
+    "testing it there says.",
+    (
+        _REPORT,
+        _key("process", "the process"),
+        Column("assumption", pl.String, "the assumption, as a sentence", nullable=False),
+        Column("result", TEST_RESULT, "`holds`: something there could contradict it and does not; "
+               "`untested`: nothing there could; `fails`", nullable=False),
+        Column("doubt_ns", pl.Int64, "busy time that is of another stage if it does not hold; null "
+               "where no other reading was looked at, or steps alone rest on it", "ns"),
+        Column("said", pl.String, "what it was held against, and what that says", nullable=False),
+    ),
+)  # fmt: skip
+
 OPINIONS = Table(
     "opinions",
     "What each source of stages says of ops, the one that decides among them, added up.",
@@ -555,7 +572,7 @@ TABLES = {
     table.name: table
     for table in (
         REPORTS, CONTENTS, PROCESSES, THREADS, DEVICES, OPS, CALLS, RANGES, PATHS, ITERATIONS,
-        VERDICTS, OPINIONS, DEVICE_SUMS, HOST, METRICS, MEMORY, SYNCS, EVENT_RECORDS,
+        VERDICTS, ASSUMPTIONS, OPINIONS, DEVICE_SUMS, HOST, METRICS, MEMORY, SYNCS, EVENT_RECORDS,
         GRAPH_NODES, MACHINE,
     )
 }  # fmt: skip
