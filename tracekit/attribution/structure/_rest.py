@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tracekit.attribution._chosen import CHOSEN
+from tracekit.attribution.structure._sequences import distinct
 from tracekit.attribution.structure._signs import Lane
 from tracekit.attribution.structure._told import Told
 from tracekit.attribution.structure._work import (
@@ -74,7 +75,7 @@ def _without_call(lane: Lane, stage: Array) -> None:
     lost = lane.work.thread < 0
     if not lost.any() or lost.all():
         return
-    streams, stream = np.unique(lane.work.context_stream, return_inverse=True)
+    streams, stream = distinct(lane.work.context_stream)
     width = int(stage.max()) + 2
     known = np.bincount(
         stream[~lost] * width + stage[~lost] + 1, minlength=streams.size * width
