@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from trace_builder import default_rules
 from training_kinds import simulate
@@ -11,6 +12,7 @@ from training_outcomes import trace_of
 
 from tracekit.analysis import verdict_evidence
 from tracekit.attribution import attribute
+from tracekit.attribution.structure._sequences import distinct
 from tracekit.model import Trace
 
 LAYERS = "an update holds no layer"
@@ -38,7 +40,7 @@ def test_what_could_be_contradicted_and_is_not_holds() -> None:
 @pytest.mark.parametrize(
     ("name", "mode", "assumption"),
     [("muon_alone", "threads", LAYERS), ("shampoo", "one_thread", LAYERS),
-     ("actor_and_learner", "threads", INPUT), ("lbfgs", "threads", UPDATE)],
+     ("actor_and_learner", "threads", INPUT), ("lbfgs_resident", "threads", UPDATE)],
 )  # fmt: skip
 def test_what_fails_is_said_with_its_time(name: str, mode: str, assumption: str) -> None:
     trace, told = _told(name, mode)
@@ -64,3 +66,13 @@ def test_a_forward_pass_alone_in_each_step_is_in_doubt_with_all_its_time() -> No
     alone = ops.filter(ops["stage"] == "ME")
     assert told[ALONE]["result"] == "untested"
     assert told[ALONE]["doubt_ns"] == (alone["end"] - alone["start"]).sum() > 0
+
+
+@pytest.mark.parametrize(
+    "numbers", [[], [5], [-1, 3, 3, 0, 7], [-1, 10**6, 2], [10**6, 10**6 + 3, 10**6]]
+)
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_distinct_numbers_are_those_of_sorting(numbers: list[int], dtype: type[Any]) -> None:
+    given = np.array(numbers, dtype)
+    for ours, sorted_ in zip(distinct(given), np.unique(given, return_inverse=True), strict=True):
+        assert ours.tolist() == sorted_.tolist()

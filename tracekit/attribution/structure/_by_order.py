@@ -10,6 +10,7 @@ from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution.structure._assumptions import of_period
 from tracekit.attribution.structure._period import Period, find_period, period_between
 from tracekit.attribution.structure._repeats import Repeats, find_repeats
+from tracekit.attribution.structure._sequences import distinct
 from tracekit.attribution.structure._signs import Lane
 from tracekit.attribution.structure._step import Step, refusal, take_apart, usual_step
 from tracekit.attribution.structure._told import Told, nothing
@@ -113,7 +114,7 @@ def _main_sequence(lane: Lane) -> Array:
     chosen = lane.kernel.copy()
     thread = work.thread if _trains(lane) else np.zeros_like(work.thread)
     for column in (thread, work.context_stream):
-        values, which, _ = np.unique(column, return_inverse=True, return_counts=True)
+        values, which = distinct(column)
         if chosen.any():
             chosen &= which == np.bincount(which[chosen], minlength=values.size).argmax()
     if not chosen.any():

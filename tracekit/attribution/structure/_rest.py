@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tracekit.attribution._chosen import CHOSEN
+from tracekit.attribution.structure._sequences import distinct
 from tracekit.attribution.structure._signs import Lane
 from tracekit.attribution.structure._told import Told
 from tracekit.attribution.structure._work import (
@@ -31,7 +32,7 @@ def tell_rest(lane: Lane, told: Told) -> tuple[Array, Array, tuple[Assumption, .
     stage[exchange & (stage != ME)] = WU
     brought = _pipelines(lane, told.core, exchange, stage)
     _without_call(lane, stage)
-    _surrounded(lane, stage, step)
+    _surrounded(lane, step)
     return stage, step, brought
 
 
@@ -74,7 +75,7 @@ def _without_call(lane: Lane, stage: Array) -> None:
     lost = lane.work.thread < 0
     if not lost.any() or lost.all():
         return
-    streams, stream = np.unique(lane.work.context_stream, return_inverse=True)
+    streams, stream = distinct(lane.work.context_stream)
     width = int(stage.max()) + 2
     known = np.bincount(
         stream[~lost] * width + stage[~lost] + 1, minlength=streams.size * width
@@ -85,7 +86,7 @@ def _without_call(lane: Lane, stage: Array) -> None:
     stage[free] = usual[stream[free]]
 
 
-def _surrounded(lane: Lane, stage: Array, step: Array) -> None:
+def _surrounded(lane: Lane, step: Array) -> None:
     """Work beside the steps is of the step whose launches surround its own."""
     own = np.flatnonzero(step >= 0)
     if not own.size:
@@ -94,7 +95,7 @@ def _surrounded(lane: Lane, stage: Array, step: Array) -> None:
     numbers, first = np.unique(step[own], return_index=True)
     last = own.size - 1 - np.unique(step[own][::-1], return_index=True)[1]
     begin, end = launch[own[first]], launch[own[last]]
-    free = np.flatnonzero((step < 0) & (stage != ME))
+    free = np.flatnonzero(step < 0)
     place = np.searchsorted(begin, launch[free], "right") - 1
     inside = (place >= 0) & (launch[free] <= end[place])
     step[free[inside]] = numbers[place[inside]]
