@@ -48,6 +48,7 @@ QUESTIONS = {
     "scaling": ("scaling",),
     "overhead": ("overhead",),
     "overhead api": ("overhead", "--api"),
+    "memory": ("memory",),
     "report": ("report", "--output", "report.html"),
     "attribution": ("breakdown", "--as", "other"),
     "export": ("export", "--iterations", "10:12", "--to", "chrome", "--output", "trace.json"),

@@ -78,7 +78,7 @@ PUBLIC = {
     "tracekit.model": """
         Answer CALLS COLLECTIVE COLLECTIVES COLLECTIVE_CALLS CONTENTS Clock Column
         DERIVED DEVICES DEVICE_SUMS EVENT_RECORDS EVIDENCE EVIDENCES Face GRAPH_NODES
-        HOST HOST_MEMORY ITERATIONS KERNEL_KINDS KEYS KIND KINDS MACHINE MEMORY METHOD
+        GivenClock HOST HOST_MEMORY ITERATIONS KERNEL_KINDS KEYS KIND KINDS MACHINE MEMORY METHOD
         METHODS METRIC METRICS METRICS_SAMPLED Maker OPS PATHS PATH_SEPARATOR PATH_TEXTS
         PROCESSES PathNodes PathTree Place PolarsType RANGES RANGE_STYLE RANGE_STYLES
         REPORTS Recording STAGE STAGES STAGE_SOURCE STAGE_SOURCES SYNCS SYNC_TYPE Stream
@@ -152,7 +152,7 @@ PUBLIC = {
     "tracekit.analysis.calls": """
         ASSUMED Found TOGETHER annotated_calls collective_calls collective_kernels
         communicators ends_by_arrivals find_collectives from_the_start in_stretch
-        log_processes made_communicators mpi_calls nccl_calls outermost outlier_ranks
+        log_processes made_communicators mpi_calls nccl_calls nccl_messages outermost outlier_ranks
         participants process_ranks read_calls unsized_of_others why_unsized with_devices
         with_kernels within
     """,

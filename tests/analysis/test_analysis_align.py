@@ -426,6 +426,25 @@ class TestGiven:
         third = align([report(ENDS, host=host, start=0) for host in "abc"], {2: 1_500})[2]
         assert third.against == 0
 
+    @pytest.mark.parametrize("first", [None, (-40, -20e-6, 2_000_000)])
+    def test_a_drift_turns_where_the_user_says(self, first: tuple[int, float, int] | None) -> None:
+        """Clock b loses 80 us a second, and is 1 us late at its 3 ms."""
+        seen = [1_000 * end for end in ENDS]
+        true = [at + 1_000 + round((at - 3_000_000) * 80e-6) for at in seen]
+        offset, drift, since = first or (0, 0.0, 0)
+        wrong = [round(since + (at - offset - since) / (1 + drift)) for at in true]
+        reports = [report(wrong), report(seen, host="b", start=0)]
+        given = {1: (1_000, 80e-6, 3_000_000)} | ({} if first is None else {0: first})
+        traces = aligned(reports, given)
+        one, other = ends_of(combine(traces))
+        assert other == true
+        assert one == pytest.approx(true, abs=1)
+        row = clock_evidence(traces).row(1, named=True)
+        assert (row["known_by"], row["offset_ns"]) == ("given", 1_000)
+        assert row["drift_ppm"] == pytest.approx(80)
+        assert max(abs(row["p5_ns"]), abs(row["p95_ns"])) <= 2
+        assert row["violations"] == 0
+
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_report_without_calls_has_none_in_common(first: int) -> None:

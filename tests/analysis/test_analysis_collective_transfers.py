@@ -160,13 +160,14 @@ def test_several_collectives_and_their_times() -> None:
 def message(direction: str, op: int, peer: int, size: int | None = 1000) -> dict[str, Any]:
     return {
         "report": 0, "process": 0, "direction": direction, "op": op, "peer": peer,
-        "communicator": "0xa", "message_bytes": size,
+        "communicator": "0xa", "message_bytes": size, "bytes_source": "payload",
     }  # fmt: skip
 
 
 MESSAGE = {
     "report": pl.Int32, "process": pl.Int32, "direction": pl.String, "op": pl.Int64,
     "peer": pl.Int32, "communicator": pl.String, "message_bytes": pl.Int64,
+    "bytes_source": pl.String,
 }  # fmt: skip
 
 

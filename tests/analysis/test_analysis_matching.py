@@ -243,18 +243,35 @@ def ranks_of_groups(draw: st.DrawFn) -> tuple[list[dict[str, Any]], list[tuple[i
 def test_generated_ranks_are_found(
     generated: tuple[list[dict[str, Any]], list[tuple[int, int]]],
 ) -> None:
+    """Calls of a group are matched if ends prove it to be one, else none is; none is wrongly."""
     rows, truth = generated
     found = matched(*rows)
-    members: dict[tuple[int, int], set[int]] = {}
+    members: dict[tuple[int, int], list[int]] = {}
     for number, key in enumerate(truth):
-        members.setdefault(key, set()).add(number)
-    for some in members.values():
-        numbers = {found[each] for each in some}
-        assert len(numbers) == 1
-        assert (numbers == {None}) == (len(some) == 1)
-    numbered = [number for number in found if number is not None]
-    assert len(set(numbered)) == sum(len(some) > 1 for some in members.values())
-    assert set(numbered) == set(range(len(set(numbered))))
+        members.setdefault(key, []).append(number)
+    known = []
+    for group in {group for group, _ in truth}:
+        calls = [some for (of, _), some in members.items() if of == group]
+        shared = [{found[each] for each in some} for some in calls if len(some) > 1]
+        assert all({found[each] for each in some} == {None} for some in calls if len(some) == 1)
+        assert all(len(numbers) == 1 for numbers in shared)
+        if is_proven([[rows[each] for each in some] for some in calls]):
+            assert {None} not in shared
+        known += [number for [number] in shared if number is not None]
+        assert {None} not in shared or all(numbers == {None} for numbers in shared)
+    assert sorted(known) == list(range(len(known)))
+
+
+def is_proven(calls: list[list[dict[str, Any]]]) -> bool:
+    """Tell whether all ranks waited for the last one, ten times as long as ends vary, often enough.
+
+    Ends vary by less than 1 us. However ranks are parted, the parts arrive 10 us apart in each
+    of these calls: in more than half of the quarter, or the four, in which they differ most.
+    """
+    ranks = len({each["device"] for some in calls for each in some})
+    starts = [sorted(each["start"] for each in some) for some in calls if len(some) == ranks > 1]
+    waits = sum(of_call[-1] - of_call[-2] >= 10_000 for of_call in starts)
+    return 2 * waits > max(len(calls) // 4, 4)
 
 
 @pytest.mark.parametrize("is_late", [False, True])

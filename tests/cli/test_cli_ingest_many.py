@@ -150,7 +150,12 @@ def test_each_report_has_a_line_on_a_terminal() -> None:
 @pytest.mark.slow
 def test_clocks_that_the_user_gives() -> None:
     words = ["ingest", SAMPLE, OTHER, "--run", "job"]
-    for text, says in (("+1ms", "is of no report"), ("report1=soon", "'soon' is not a time")):
+    for text, says in (
+        ("+1ms", "is of no report"), ("report1=soon", "'soon' is not a time"),
+        ("report1=1ms,soon", "'soon' is no drift of a clock"),
+        ("report1=2e4ppm", "'2e4ppm' is not a time"), ("report1=20000ppm", "of at most 10,000 ppm"),
+        ("report1=1ms,20ppm@9", "'9' is not a time"),
+    ):  # fmt: skip
         wrong = tracekit(*words, "--clock", text)
         assert wrong.exit_code == 2
         assert says in " ".join(wrong.stderr.split())
@@ -158,6 +163,11 @@ def test_clocks_that_the_user_gives() -> None:
     assert done.exit_code == 0, done.stderr
     found = rows("info", "job", "--clocks")
     assert (found[1]["known_by"], found[1]["offset_ns"]) == ("given", 1_500_000)
+    done = tracekit(*words, "--clock", "p2p_2gpu_start_end=-1us,-20.5ppm@10s")
+    assert done.exit_code == 0, done.stderr
+    found = rows("info", "job", "--clocks")
+    assert (found[1]["offset_ns"], found[1]["drift_ppm"]) == (-1_000, pytest.approx(-20.5))
+    assert found[1]["evidence"] == "given by the user, on time at 10 s of the report"
 
 
 @pytest.mark.slow

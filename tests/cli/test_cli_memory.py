@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,28 @@ def test_too_little_memory_is_a_refusal(name: str, filled: Path) -> None:
 def _options(name: str) -> list[Any]:
     found: Any = get_command(app)
     return list(found.get_command(None, name).params)
+
+
+def test_memory_is_taken_by_allocations_alone(filled: Path, tmp_path: Path) -> None:
+    """A run of many kernels and no allocation has little to look at."""
+    limit = ("--memory", "301MiB", "--store")
+    assert tracekit("memory", "ddp", *limit, filled).exit_code == 0
+    export = tmp_path / "allocates.sqlite"
+    shutil.copy(SAMPLE, export)
+    with closing(sqlite3.connect(export)) as database, database:
+        database.execute(
+            "CREATE TABLE CUDA_GPU_MEMORY_USAGE_EVENTS (start INT, globalPid INT, deviceId INT,"
+            " contextId INT, address INT, pc INT, bytes INT, memKind INT, memoryOperationType INT,"
+            " name INT, correlationId INT)"
+        )
+        [pid] = database.execute("SELECT globalPid FROM CUPTI_ACTIVITY_KIND_KERNEL").fetchone()
+        rows = [(n, pid, 0, 1, 4096 * n, 0, 512, 2, 0, None, 0) for n in range(10_000)]
+        database.executemany(f"INSERT INTO CUDA_GPU_MEMORY_USAGE_EVENTS VALUES "
+                             f"({', '.join('?' * 11)})", rows)  # fmt: skip
+    library.ingest(export, name="allocates", store=tmp_path / "store")
+    done = tracekit("memory", "allocates", *limit, tmp_path / "store")
+    assert done.exit_code == 2, done.stdout
+    assert done.stderr.startswith("tracekit: memory of 10,000 rows takes about 302 MiB of memory")
 
 
 def test_other_rules_are_asked_for_in_memory(filled: Path) -> None:

@@ -1,6 +1,8 @@
 """`tracekit ingest`: make runs of trace files."""
 
+import re
 from contextlib import suppress
+from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,8 +28,11 @@ from tracekit.support.schemas import Json, one
 
 if TYPE_CHECKING:
     import tracekit
+    from tracekit.model import GivenClock
 
 _MANY = "Many reports"
+_MOST_DRIFT = 10_000
+"""Parts per million: clocks of computers drift by some tens, and are corrected by 500 at most."""
 
 
 class OnError(StrEnum):
@@ -131,9 +136,10 @@ def ingest(
         list[str] | None,
         typer.Option(
             "--clock",
-            metavar="WHO=OFFSET",
+            metavar="WHO=OFFSET[,DRIFT@TIME]",
             help="What to add to a report's clock, such as rank3=+1.5ms, after the starts of "
-            "sessions have set reports apart. Default: what they tell; see info --clocks.",
+            "sessions have set reports apart; or rank3=+1.5ms,20ppm@10s: 1.5 ms at 10 s of its "
+            "time, and 20 us more each second. Default: what they tell; see info --clocks.",
             rich_help_panel=_MANY,
         ),
     ] = None,
@@ -199,16 +205,30 @@ def _check_names(files: list[Path], name: str | None, run: str | None, given: li
         )
 
 
-def _clocks(given: list[str]) -> dict[str, int]:
-    """Return what each report's clock is given, in ns."""
-    found: dict[str, int] = {}
+def _clocks(given: list[str]) -> "dict[str, GivenClock]":
+    """Return what each report's clock is given."""
+    found: dict[str, GivenClock] = {}
     for text in given:
-        who, _, offset = text.rpartition("=")
+        who, _, clock = text.rpartition("=")
         if not who or who in found:
             raise UsageError(f"the clock {text!r} is of no report, or of one that has another",
                              "give each once, as in --clock rank3=+1.5ms")  # fmt: skip
-        found[who] = parse_duration(offset)
+        found[who] = _clock(clock)
     return found
+
+
+def _clock(text: str) -> "GivenClock":
+    """Return the clock that a text means: ``+1.5ms``, ``20ppm@10s``, or ``+1.5ms,20ppm@10s``."""
+    offset, comma, drift = text.rpartition(",")
+    found = re.fullmatch(r"\s*([+-]?[0-9]+(?:\.[0-9]+)?)\s*ppm\s*(?:@(.*))?", drift.lower())
+    if found is None and not comma:
+        return parse_duration(text)
+    by = Decimal(found[1]) if found else Decimal("Infinity")
+    if found is None or abs(by) > _MOST_DRIFT:
+        raise UsageError(f"{drift!r} is no drift of a clock",
+                         f"write it as 20ppm@10s, of at most {_MOST_DRIFT:,} ppm")  # fmt: skip
+    since = parse_duration(found[2]) if found[2] else 0
+    return parse_duration(offset) if comma else 0, float(by / 1_000_000), since
 
 
 def _ingest_run(

@@ -2,7 +2,7 @@
 
 from tracekit.model._answer import Answer, Face
 from tracekit.model._checks import damaged_files, is_checked
-from tracekit.model._clocks import Clock, Place, same_machine, with_clocks
+from tracekit.model._clocks import Clock, GivenClock, Place, same_machine, with_clocks
 from tracekit.model._combine import UNMATCHED, combine, with_one_tree
 from tracekit.model._kernel_names import normalised_name
 from tracekit.model._paths import (
@@ -122,6 +122,7 @@ __all__ = [
     "Clock",
     "Column",
     "Face",
+    "GivenClock",
     "Maker",
     "PathNodes",
     "PathTree",

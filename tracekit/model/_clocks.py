@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import polars as pl
@@ -31,6 +31,11 @@ _KNOWN_BY = {
     "given": "the user",
 }
 
+GivenClock = int | tuple[int, float, int]
+"""What a user adds to a report's times, ns; or that, what for each ns more, and from which time on.
+
+The time is one of the report: there the first number alone is added, and before it less.
+"""
 Place = tuple[str | None, Collection[str]]
 """The name of a report's host, and the UUIDs of the GPUs that it lists."""
 
@@ -95,6 +100,14 @@ class Clock:
             row.get("clock_bound"),
         )
 
+    @classmethod
+    def given(cls, by_user: GivenClock) -> Self:
+        """Return a clock that a user gives."""
+        offset, drift, since = (by_user, 0.0, 0) if isinstance(by_user, int) else by_user
+        where = f", on time at {since / 1e9:g} s of the report" if drift else ""
+        reason = f"given by the user{where}"
+        return cls("", offset, drift, since, source="given", reason=reason)
+
     def told(self, reports: pl.DataFrame) -> pl.DataFrame:
         """Return a table `reports` that says this clock."""
         return clocks_told(reports, [self] * reports.height)
@@ -127,6 +140,11 @@ class Clock:
         run = np.round((times - self.since) * self.drift).astype(np.int64)
         return run + self.offset + sum((times >= at) * by for at, by in self.steps)
 
+    def inverse(self) -> Clock:
+        """Return what takes from times what this clock added; it must have no steps."""
+        drift = -self.drift / (1 + self.drift)
+        return Clock("", -self.offset, drift, self.since + self.offset)
+
     def after(self, first: Clock) -> Clock:
         """Return what to add to times that are put on another report's clock, and then on this.
 
@@ -138,7 +156,8 @@ class Clock:
         there = round((first.since + first.offset - self.since) * self.drift)
         steps = [*first.steps, *((at - first.offset, by) for at, by in self.steps)]
         return replace(
-            first, offset=self.offset + there + first.offset, drift=self.drift + first.drift,
+            first, offset=self.offset + there + first.offset,
+            drift=self.drift + first.drift + self.drift * first.drift,
             steps=tuple(sorted(steps)),
         )  # fmt: skip
 

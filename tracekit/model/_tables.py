@@ -637,8 +637,8 @@ TRANSFERS = Table(
             "call launched), `same_thread` (two copies of as many bytes, which one thread launched "
             "before the first ended), `same_bytes` (two copies of as many bytes, in order), "
             "`mpi_call` (the ranks of the MPI call around it), `payload` (peer and size of the "
-            "NCCL call), `log` (rings or trees of an NCCL log) or `topology` (rings found in the "
-            "topology)",
+            "NCCL call), `log` (rings, trees or calls of an NCCL log) or `topology` (rings found "
+            "in the topology)",
             nullable=False,
         ),
         Column("collective", COLLECTIVE, "the operation, for methods `nccl` and `collective`"),

@@ -31,7 +31,7 @@ from tracekit.support.progress import Progress, ReportProgress
 if TYPE_CHECKING:
     from tracekit.analysis.clocks import Calls
     from tracekit.attribution import Rules
-    from tracekit.model import Trace
+    from tracekit.model import GivenClock, Trace
     from tracekit.runs._foreign import Said
     from tracekit.store import Executor
 
@@ -68,8 +68,8 @@ class Request:
     dask
         Address of a Dask scheduler whose workers are to do it instead.
     clocks
-        What to add to the times of reports once the starts of their sessions set them apart, ns,
-        by ``rank3`` or the name of the file.
+        What to add to the times of reports once the starts of their sessions set them apart, by
+        ``rank3`` or the name of the file.
     force
         Whether reports are taken for one run whatever contradicts that.
     on_error
@@ -88,7 +88,7 @@ class Request:
     nsys: str | None
     processes: int | None
     dask: str | None
-    clocks: Mapping[str, int]
+    clocks: Mapping[str, GivenClock]
     force: bool
     on_error: OnError
     progress: Progress
@@ -210,7 +210,7 @@ def _check_unchanged(states: Mapping[Path, object]) -> None:
             )
 
 
-def options_text(rules: Rules, clocks: Mapping[str, int] | None = None) -> str:
+def options_text(rules: Rules, clocks: Mapping[str, GivenClock] | None = None) -> str:
     """Return what shapes the columns of a run, as canonical JSON."""
     digest = hashlib.sha256(rules.canonical().encode()).hexdigest()
     told = {"clocks": dict(sorted(clocks.items()))} if clocks else {}
@@ -335,7 +335,9 @@ def _put_digest(folder: Path, digest: str) -> None:
     replace_table(folder, "reports", reports.with_columns(digest=pl.lit(digest)))
 
 
-def _named_reports(traces: Sequence[Trace], clocks: Mapping[str, int]) -> dict[int, int]:
+def _named_reports(
+    traces: Sequence[Trace], clocks: Mapping[str, GivenClock]
+) -> dict[int, GivenClock]:
     """Return the clocks that a user gives by the numbers of the reports that they are of."""
     rows = [trace.read("reports").row(0, named=True) for trace in traces]
     names: dict[str, list[int]] = {}

@@ -75,4 +75,6 @@ def _remembered(
             raise UsageError("memory is of runs or of a table", "give either, not both")
         return Remembered(read_memory_table(Path(table)), {"table": str(table)})
     chosen = select_runs(references, where=where, store=store)
+    for run in chosen:
+        run.require_memory("memory")
     return remembered(chosen, None if smi is None else read_smi(Path(smi)))

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 _BESIDE = 2
 """How many steps are looked at beside those that are asked for: see `some_steps`."""
+_LONG = ("ops", "calls", "ranges")
+_GROWS = {"memory": ("memory",)}
+"""The tables of which the longest tells how much a question takes; by default `_LONG`."""
 
 
 class OpenedRun:
@@ -136,7 +139,8 @@ class OpenedRun:
     def require_memory(self, question: str, *, iterations: tuple[int, int] | None = None) -> None:
         """Raise `UsageError` where a question takes more memory than there is.
 
-        Told by how many rows the run has, which is kept with it: nothing is read.
+        Told by how many rows the run has of what grows with it, which is kept with it: nothing is
+        read.
 
         Parameters
         ----------
@@ -146,7 +150,7 @@ class OpenedRun:
             The first and the last step that are looked at.
         """
         rows = sum(
-            max(report.height(table) for table in ("ops", "calls", "ranges"))
+            max(report.height(table) for table in _GROWS.get(question, _LONG))
             for report in self._reports
         )
         steps = int(self.record.summary.get("iterations") or 0)

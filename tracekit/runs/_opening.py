@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tracekit.errors import UnknownRunError
 from tracekit.runs._digests import DigestBeside
@@ -15,6 +16,9 @@ from tracekit.store import DEFAULT_MEMORY, RunRecord, Store, file_size, is_named
 from tracekit.support.files import StrPath
 from tracekit.support.memory import free
 from tracekit.support.progress import Progress, ReportProgress
+
+if TYPE_CHECKING:
+    from tracekit.model import GivenClock
 
 _LOG = logging.getLogger("tracekit")
 
@@ -38,7 +42,7 @@ def ingest(
     nsys: StrPath | None = None,
     processes: int | None = None,
     dask: str | None = None,
-    clocks: Mapping[str, int] | None = None,
+    clocks: Mapping[str, GivenClock] | None = None,
     force: bool = False,
     on_error: OnError = "stop",
 ) -> tuple[Run, bool]:
@@ -82,7 +86,9 @@ def ingest(
     clocks
         What is known of the clocks of several reports: what to add to the times of some, in ns,
         after the starts of their sessions have set them apart, by ``rank3`` or the file's name.
-        Where nothing is given, it is found out: see ``docs/clocks.md``.
+        With a drift ``(1_500_000, 20e-6, 10_000_000_000)``: 20 ns more for each ms after 10 s of
+        that report's time, and less before. Where nothing is given, it is found out: see
+        ``docs/clocks.md``.
     force
         Whether several reports are taken for one run even where something says that they are not
         of one execution of one job.

@@ -42,7 +42,7 @@ NEEDS = {
     "breakdown inclusive": Need(200),
     "idle": Need(1_750),
     "diagnose": Need(2_500),
-    "stragglers": Need(150),
+    "stragglers": Need(1_450),
     "critical-path": Need(950, beside_bytes=0),
     "whatif": Need(1_900, beside_bytes=0),
     "flops": Need(520),
@@ -57,6 +57,7 @@ NEEDS = {
     "scaling": Need(30),
     "overhead": Need(30),
     "overhead api": Need(230),
+    "memory": Need(220),
     "report": Need(2_350),
     "export": Need(2_000, beside_bytes=1_150),
     "attribution": Need(650),
@@ -64,7 +65,8 @@ NEEDS = {
 """By command: what covers every peak that docs/performance.md#memory-of-questions lists.
 
 What finds gaps, `idle` and all that asks it, takes most where a gap follows each op. `attribution`
-is that of a run which is opened with other rules."""
+is that of a run which is opened with other rules; the rows of `memory` are allocations and
+releases."""
 
 
 _ALLOWED: ContextVar[int | None] = ContextVar("allowed", default=None)

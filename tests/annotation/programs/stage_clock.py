@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import multiprocessing
 import sys
 import time
 from collections import defaultdict
 from pathlib import Path
 
 import torch
+
+ENDS_WITH = 3
+"""The exit code of the programs."""
 
 _spent: defaultdict[str, int] = defaultdict(int)
 _open: list[str] = []
@@ -40,10 +44,12 @@ def _turn() -> None:
 
 
 def write(steps: int, *trained: torch.nn.Module) -> None:
-    """Write what was measured, and a digest of the weights, to the file that is named last."""
+    """Write what was measured, and a digest of the weights, to the file that is named last; end."""
     digest = hashlib.sha256()
     for weight in (each for network in trained for each in network.parameters()):
         whole = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
         digest.update(whole.detach().numpy().tobytes())
     said = {"steps": steps, "spent": _spent, "weights": digest.hexdigest() if trained else None}
     Path(sys.argv[-1]).write_text(json.dumps(said))
+    if multiprocessing.parent_process() is None:
+        sys.exit(ENDS_WITH)

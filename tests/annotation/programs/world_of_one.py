@@ -32,5 +32,7 @@ def train(distribute: Callable[[nn.Sequential], nn.Module]) -> None:
             optimizer.step()
             optimizer.zero_grad()
         steps += 1
-    write(steps, model)
-    distributed.destroy_process_group()
+    try:
+        write(steps, model)
+    finally:
+        distributed.destroy_process_group()

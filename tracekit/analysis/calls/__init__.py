@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         collective_calls,
         find_collectives,
         in_stretch,
+        nccl_messages,
         participants,
     )
     from tracekit.analysis.calls._groups import TOGETHER, ends_by_arrivals
@@ -47,6 +48,7 @@ _HOMES = {
     "made_communicators": "tracekit.analysis.calls._nccl_calls",
     "mpi_calls": "tracekit.analysis.calls._mpi_calls",
     "nccl_calls": "tracekit.analysis.calls._nccl_calls",
+    "nccl_messages": "tracekit.analysis.calls._collective_calls",
     "outermost": "tracekit.analysis.calls._mpi_calls",
     "outlier_ranks": "tracekit.analysis.calls._ranks",
     "participants": "tracekit.analysis.calls._collective_calls",
@@ -75,6 +77,7 @@ __all__ = [
     "made_communicators",
     "mpi_calls",
     "nccl_calls",
+    "nccl_messages",
     "outermost",
     "outlier_ranks",
     "participants",

@@ -60,7 +60,7 @@ _ALL_TO_ALL = r"(?i)^((nccl|c10d)(:|::)_*all_?to_?all|ncclAll_?to_?all)"
 """A path in which PyTorch carries out an all_to_all by sends and receives."""
 _OWNER = ("process", "collective", "direction")
 """What the calls of a log and of a trace are counted by."""
-_TOLD = ("message_bytes", "communicator", "root")
+_TOLD = ("message_bytes", "communicator", "root", "peer")
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _PER_RANK_SINCE = (2, 24)
 _MOST = (1 << 63) - 1
@@ -117,14 +117,8 @@ def find_collectives(
 def _found(
     trace: Trace, log: NcclLog | None = None, sizes: Mapping[str, int] | None = None
 ) -> Found:
-    hosts = trace["reports"].select("report", "host")
-    processes = trace["processes"].join(hosts, on="report", how="left")
-    logged = (
-        None if log is None
-        else _Logged.of(log, processes.select("process", "pid", "host").collect())
-    )  # fmt: skip
     notes: list[str] = []
-    rows = participants(trace, logged, notes)
+    rows = participants(trace, None if log is None else _Logged.of(log, trace), notes)
     rows = _with_user_sizes(rows, sizes or {})
     order = ("start", "end", "report", "process", "op")
     rows = rows.sort(order, nulls_last=True).with_columns(
@@ -139,6 +133,12 @@ def _found(
     )
     rows = rows.with_columns(match(lanes.select(_MATCHED_BY), trace.read("reports")))
     return Found(COLLECTIVE_CALLS.conform(rows), tuple(notes))
+
+
+def nccl_messages(trace: Trace, log: NcclLog | None = None) -> pl.DataFrame:
+    """Return `nccl_calls` with what a log says of them, and ``bytes_source``: payload or log."""
+    calls = _told_calls(trace, None if log is None else _Logged.of(log, trace), [])
+    return with_kernels(calls, collective_kernels(trace))
 
 
 def participants(
@@ -163,11 +163,7 @@ def _check_sizes(sizes: Mapping[str, int]) -> None:
 
 def _kernels(trace: Trace, logged: _Logged | None, notes: list[str]) -> pl.DataFrame:
     kernels = with_libraries(collective_kernels(trace))
-    calls = read_calls(trace)
-    sized = pl.col("message_bytes").is_not_null()
-    calls = calls.with_columns(bytes_source=pl.when(sized).then(pl.lit("payload")))
-    if logged is not None:
-        calls = logged.with_sizes(calls, "range", "start", notes)
+    calls = _told_calls(trace, logged, notes)
     carried = _carried(with_kernels(calls, kernels))
     rows = kernels.join(carried, on="op", how="left", maintain_order="left")
     rows = _with_collectives(rows, trace)
@@ -176,7 +172,7 @@ def _kernels(trace: Trace, logged: _Logged | None, notes: list[str]) -> pl.DataF
     if logged is not None:
         without = calls.drop_nulls("collective").select("process").unique()
         bare = rows.join(without, on="process", how="anti").with_columns(
-            direction=pl.lit(None, pl.String)
+            direction=pl.lit(None, pl.String), peer=pl.lit(None, pl.Int32)
         )
         sizes = logged.with_sizes(bare, "op", pl.coalesce("launch_start", "start"), notes)
         covered = rows.join(without, on="process", how="semi")
@@ -194,6 +190,13 @@ def _kernels(trace: Trace, logged: _Logged | None, notes: list[str]) -> pl.DataF
             stage=pl.col("stage").cast(pl.String),
         )
     )
+
+
+def _told_calls(trace: Trace, logged: _Logged | None, notes: list[str]) -> pl.DataFrame:
+    calls = read_calls(trace)
+    sized = pl.col("message_bytes").is_not_null()
+    calls = calls.with_columns(bytes_source=pl.when(sized).then(pl.lit("payload")))
+    return calls if logged is None else logged.with_sizes(calls, "range", "start", notes)
 
 
 def _carried(calls: pl.DataFrame) -> pl.DataFrame:
@@ -370,8 +373,11 @@ class _Logged:
     version: str | None
 
     @classmethod
-    def of(cls, log: NcclLog, processes: pl.DataFrame) -> _Logged:
+    def of(cls, log: NcclLog, trace: Trace) -> _Logged:
         """Join a log to a run by process ids; those that are not unique in the run say nothing."""
+        hosts = trace["reports"].select("report", "host")
+        placed = trace["processes"].join(hosts, on="report", how="left")
+        processes = placed.select("process", "pid", "host").collect()
         known = {
             name: frame.with_columns(hex_ids(frame["communicator"]))
             for name, frame in (("calls", log.calls), ("ranks", log.ranks), ("tuning", log.tuning))
@@ -409,6 +415,7 @@ class _Logged:
             # Others are pointers, which mean nothing to another process.
             told_communicator=pl.when(pl.col("communicator").is_in(ids)).then("communicator"),
             told_root=pl.when(kind.is_in(_ROOTED)).then(pl.col("root").cast(pl.Int32)),
+            told_peer=pl.when(kind == "send_recv").then(pl.col("root").cast(pl.Int32)),
         )
         found = (
             mine.join(agree, on=_OWNER, how="semi", nulls_equal=True)

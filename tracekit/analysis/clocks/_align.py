@@ -20,7 +20,7 @@ import polars as pl
 from tracekit.analysis.clocks._calls import Calls, best_fit, clock_calls
 from tracekit.analysis.clocks._fit import Fit, Messages, Pairs, held_to
 from tracekit.analysis.clocks._messages import messages, passed
-from tracekit.model import Clock, Trace, same_machine
+from tracekit.model import Clock, GivenClock, Trace, same_machine
 
 _MOST_TRIES = 4
 """With so many other reports is one compared that has no clock yet."""
@@ -51,7 +51,7 @@ class Alignment:
 
 def align(
     traces: Sequence[Trace],
-    given: Mapping[int, int] | None = None,
+    given: Mapping[int, GivenClock] | None = None,
     calls: Sequence[Calls] | None = None,
 ) -> list[Alignment]:
     """Return the clock of each report of a run, those that can be compared on that of the first.
@@ -62,7 +62,7 @@ def align(
         The reports, each on its own clock.
     given
         What the user knows of reports, by number: what to add to their times once they are set
-        apart by the starts of their sessions, ns.
+        apart by the starts of their sessions.
     calls
         What `clock_calls` returns of each report, where that is known.
     """
@@ -71,7 +71,7 @@ def align(
 
 def aligned(
     traces: Sequence[Trace],
-    given: Mapping[int, int] | None = None,
+    given: Mapping[int, GivenClock] | None = None,
     calls: Sequence[Calls] | None = None,
 ) -> list[Trace]:
     """Return the reports of a run with what `align` found in their tables ``reports``."""
@@ -90,10 +90,10 @@ class _Aligning:
     def __init__(
         self,
         traces: Sequence[Trace],
-        given: Mapping[int, int],
+        given: Mapping[int, GivenClock],
         calls: Sequence[Calls] | None,
     ) -> None:
-        self._given = given
+        self._given = {index: Clock.given(each) for index, each in given.items()}
         self._rows = [_row(trace) for trace in traces]
         self._places = [
             (row.get("host"), frozenset(trace.read("devices")["uuid"].drop_nulls()))
@@ -126,10 +126,10 @@ class _Aligning:
     def _once(self) -> list[Alignment]:
         """Put all reports on clocks, with what is known so far of the starts of sessions."""
         self._found, self._refused = {}, {}
-        source = "given" if 0 in self._given else None
-        self._found[0] = Alignment(
-            replace(self._own(0), offset=self._given.get(0, 0), source=source)
-        )
+        own = self._own(0)
+        if given := self._given.get(0):
+            own = replace(given, name=own.name, bound=own.bound, reason=None)
+        self._found[0] = Alignment(own)
         for index in sorted(self._given.keys() - {0}):
             self._found[index] = self._by_user(index)
         waiting = [index for index in range(len(self._rows)) if index not in self._found]
@@ -171,14 +171,13 @@ class _Aligning:
         return Clock(f"host {row['host']}" if named else f"report {index}", bound=0)
 
     def _by_user(self, index: int) -> Alignment:
-        offset = (self._apart(0, index) or 0) + self._given[index]
-        first = self._found[0].clock
-        check = self._check(0, index, Clock("", offset - first.offset))
-        clock = Clock(
-            first.name, offset, source="given", calls=check.calls if check else 0,
-            residual=check.residual if check else None, reason="given by the user",
-            bound=check.bound if check else None,
+        given, first = self._given[index], self._found[0].clock
+        clock = replace(
+            given, name=first.name, offset=(self._apart(0, index) or 0) + given.offset
         )  # fmt: skip
+        check = self._check(0, index, first.inverse().after(clock))
+        if check:
+            clock = replace(clock, calls=check.calls, residual=check.residual, bound=check.bound)
         return Alignment(clock, 0, check)
 
     def _machine(self, index: int, known: Sequence[int]) -> Alignment | None:
@@ -388,14 +387,15 @@ def clock_evidence(traces: Sequence[Trace]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=CLOCK_COLUMNS)
 
 
-def _given(traces: Sequence[Trace]) -> dict[int, int]:
+def _given(traces: Sequence[Trace]) -> dict[int, GivenClock]:
     """Return what the user had given, as the reports keep it."""
     rows = [_row(trace) for trace in traces]
     return {
-        index: row["clock_offset"] - (_later(rows[0]["session_start"], row["session_start"]) or 0)
+        index: (row["clock_offset"] - (_later(rows[0]["session_start"], row["session_start"]) or 0),
+                row["clock_drift"] or 0.0, row["clock_since"] or 0)
         for index, row in enumerate(rows)
         if row.get("clock_source") == "given"
-    }
+    }  # fmt: skip
 
 
 def _later(one: int | None, other: int | None) -> int | None:

@@ -229,7 +229,7 @@ def message_transfers(messages: pl.DataFrame, calls: pl.DataFrame, ranks: Ranks)
     Parameters
     ----------
     messages
-        NCCL calls, as `nccl_calls` returns them.
+        NCCL calls, as `nccl_messages` returns them.
     calls
         As in the table `COLLECTIVE_CALLS`, for when their kernels ran.
     ranks
@@ -248,7 +248,14 @@ def message_transfers(messages: pl.DataFrame, calls: pl.DataFrame, ranks: Ranks)
         )
     )  # fmt: skip
     placed = known.select(
-        "report", "process", "op", "communicator", "direction", "peer", bytes="message_bytes"
+        "report",
+        "process",
+        "op",
+        "communicator",
+        "direction",
+        "peer",
+        bytes="message_bytes",
+        source="bytes_source",
     ).join(kernels, on="op")
     others = ranks.devices.select("communicator", peer="rank", other="device").unique(
         ["communicator", "peer"], keep="first", maintain_order=True
@@ -262,7 +269,6 @@ def message_transfers(messages: pl.DataFrame, calls: pl.DataFrame, ranks: Ranks)
         dst_device=pl.when(sends).then("other").otherwise("device"),
         method=pl.lit("nccl"),
         evidence=pl.lit("measured"),
-        source=pl.lit("payload"),
         collective=pl.lit("send_recv"),
     ).filter(pl.col("src_device").ne_missing(pl.col("dst_device")))
     return TRANSFERS.conform(moved).sort("report", "start")

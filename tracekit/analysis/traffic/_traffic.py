@@ -12,7 +12,7 @@ import polars as pl
 from tracekit.analysis.calls import (
     collective_calls,
     in_stretch,
-    nccl_calls,
+    nccl_messages,
     process_ranks,
     unsized_of_others,
     why_unsized,
@@ -94,7 +94,7 @@ class Traffic:
             If the log is of another run.
         """
         machine, place = self.placed.machine, self.placed.place
-        messages = message_transfers(nccl_calls(self.trace), self.calls, self._known)
+        messages = message_transfers(nccl_messages(self.trace, self.log), self.calls, self._known)
         parts = [
             copy_transfers(self.trace, machine, place),
             messages,
