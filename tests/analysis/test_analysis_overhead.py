@@ -92,6 +92,25 @@ def test_the_table_of_the_slides() -> None:
     assert found == {name: pytest.approx(percents) for name, percents in SLIDES.items()}
 
 
+def test_a_matrix_has_the_intervals_of_what_steps_tell() -> None:
+    known = {"step_se_ns": 4e5, "step_effective": 26.0, "iterations": 26}
+    found = overhead(
+        table(
+            {"method": "p2p", "step_ns": 1e8, **known},
+            {"method": "nccl", "step_ns": 1.1e8, **known},
+            {"method": "p2p", "batch": 32, "step_ns": 1e8},
+            {"method": "nccl", "batch": 32, "step_ns": 1.1e8},
+        )
+    ).rows
+    matrix = overhead_matrix(found)
+    assert matrix.columns[4:] == ["16", "16 from", "16 to", "32", "32 from", "32 to"]
+    row = matrix.row(0, named=True)
+    assert row["16"] == pytest.approx(10)
+    assert row["16 from"] < row["16"] < row["16 to"]
+    assert (row["16 from"], row["16 to"]) == found.select("from_percent", "to_percent").row(0)
+    assert (row["32 from"], row["32 to"]) == (None, None)
+
+
 def test_ratio_of_throughputs() -> None:
     # 180 against 100 images per second; steps of 64 images.
     found = overhead(

@@ -357,8 +357,9 @@ _OVERHEAD = Json(
     },
     row_rules={
         "patternProperties": {
-            "^([0-9]+|batch unknown)$": one(
-                "number or null: With --as-matrix: overhead at this batch, percent."
+            "^([0-9]+|batch unknown)( from| to)?$": one(
+                "number or null: With --as-matrix: overhead at this batch, percent, "
+                "and the ends of its interval."
             )
         }
     },

@@ -189,17 +189,22 @@ def overhead_matrix(table: pl.DataFrame) -> pl.DataFrame:
     -------
     ``method, gpus, scaling, network`` (and ``run, baseline_run`` where several runs of a
     configuration stand by themselves), and the overhead in percent in a column per batch, named by
-    its number (``batch unknown`` for those without); rows without any overhead are left out.
+    its number (``batch unknown`` for those without); rows without any overhead are left out. Where
+    intervals are known, their ends follow, as ``16 from`` and ``16 to``.
     """
     named = pl.coalesce(pl.col("batch").cast(pl.String), pl.lit("batch unknown"))
     rows = table.drop_nulls("overhead_percent").sort("batch", nulls_last=True)
     batches = rows.select(named).to_series().unique(maintain_order=True).to_list()
     keys = ["method", "gpus", "scaling", "network", *_runs_apart(rows)]
+    ends = {"": "overhead_percent"}
+    if rows["from_percent"].count():
+        ends |= {" from": "from_percent", " to": "to_percent"}
     return (
         rows.group_by(keys)
         .agg(
-            pl.col("overhead_percent").filter(named == batch).first().alias(batch)
+            pl.col(column).filter(named == batch).first().alias(batch + end)
             for batch in batches
+            for end, column in ends.items()
         )
         .sort(keys, nulls_last=True)
     )
