@@ -49,8 +49,6 @@ are neither stored nor printed.
 Every format is asked for the same, and each recorder records it in its own way. This page is
 written by `docs/generate.py` from the declarations in `tracekit/analysis/`.
 
-| command | says | nsys | nvprof | torch.profiler |
-| --- | --- | --- | --- | --- |
 """
 
 
@@ -69,7 +67,8 @@ def pages() -> dict[str, str]:
 
 
 def _info_page() -> str:
-    rows = capabilities().iter_rows()
+    table = capabilities().rename({"feature": "says"})
+    rows = [table.columns, ["---"] * table.width, *table.iter_rows()]
     return _INFO_HEAD + "".join(f"| {' | '.join(map(_cell, row))} |\n" for row in rows)
 
 

@@ -6,8 +6,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from tracekit.cli import Json, app
-from tracekit.cli._json import WRITTEN
+from tracekit.cli import app
+from tracekit.cli._command import WRITTEN
+from tracekit.support.schemas import Json
 
 _REGISTERED = app  # each command says what it writes as it is registered
 

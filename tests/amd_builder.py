@@ -1,7 +1,7 @@
 """Small recordings of AMD's profilers, row by row.
 
 RPDs have the tables of rocmProfileData (schema version 2), JSON the keys of rocprofv3 that are read
-and some that are not.
+and some that are not, databases of rocprofv3 its tables in the older or the newer layout.
 """
 
 from __future__ import annotations
@@ -226,3 +226,162 @@ class RocprofBuilder:
         processes = [each.process for each in (self, *others)]
         path.write_text(json.dumps({"rocprofiler-sdk-tool": processes}, separators=(",", ":")))
         return path
+
+
+_ROCPD = """
+CREATE TABLE rocpd_metadata{e} (id INTEGER PRIMARY KEY, tag TEXT, value TEXT);
+CREATE TABLE rocpd_string{e} (id INTEGER PRIMARY KEY, guid TEXT, string TEXT);
+CREATE TABLE rocpd_info_node{e} (id INTEGER PRIMARY KEY, hostname TEXT);
+CREATE TABLE rocpd_info_process{e} (id INTEGER PRIMARY KEY, nid INTEGER, pid INTEGER, command TEXT,
+    environment JSONB);
+CREATE TABLE rocpd_info_thread{e} (id INTEGER PRIMARY KEY, nid INTEGER, pid INTEGER, tid INTEGER,
+    name TEXT);
+CREATE TABLE rocpd_info_agent{e} (id INTEGER PRIMARY KEY, type TEXT, absolute_index INTEGER,
+    type_index INTEGER, uuid INTEGER, name TEXT, product_name TEXT, extdata JSONB);
+CREATE TABLE rocpd_info_kernel_symbol{e} (id INTEGER PRIMARY KEY, kernel_name TEXT,
+    display_name TEXT);
+CREATE TABLE rocpd_event{e} (id INTEGER PRIMARY KEY, category_id INTEGER, stack_id INTEGER,
+    parent_stack_id INTEGER, correlation_id INTEGER, extdata JSONB);
+CREATE TABLE rocpd_track{e} (id INTEGER PRIMARY KEY, nid INTEGER{track});
+CREATE TABLE rocpd_region{e} (id INTEGER PRIMARY KEY{place}, start BIGINT, "end" BIGINT,
+    name_id INTEGER, event_id INTEGER);
+CREATE TABLE rocpd_kernel_dispatch{e} (id INTEGER PRIMARY KEY{place}, kernel_id INTEGER,
+    dispatch_id INTEGER, start BIGINT, "end" BIGINT, workgroup_size_x INTEGER,
+    workgroup_size_y INTEGER, workgroup_size_z INTEGER, grid_size_x INTEGER, grid_size_y INTEGER,
+    grid_size_z INTEGER, event_id INTEGER, graph_node_id INTEGER);
+CREATE TABLE rocpd_memory_copy{e} (id INTEGER PRIMARY KEY{place}, start BIGINT, "end" BIGINT,
+    name_id INTEGER, dst_agent_id INTEGER, src_agent_id INTEGER, size INTEGER, event_id INTEGER);
+CREATE TABLE rocpd_memory_allocate{e} (id INTEGER PRIMARY KEY{place}, type TEXT, level TEXT,
+    start BIGINT, "end" BIGINT, address INTEGER, size INTEGER, event_id INTEGER);
+"""
+_PLACE = ("pid", "tid", "agent_id", "queue_id", "stream_id")
+
+
+class RocpdBuilder:
+    """A database of rocprofv3, whose times count from `EPOCH`.
+
+    Parameters
+    ----------
+    path
+        The file; the tables of a process are added to those that are there.
+    newer
+        Whether the places of rows are in ``rocpd_track``, and numbers of threads are none of a
+        table.
+    """
+
+    def __init__(self, path: Path, pid: int = 7, guid: str = "_00aa", *, newer: bool = False,
+                 environment: dict[str, str] | None = None, gpus: int = 2) -> None:  # fmt: skip
+        self.path, self.pid, self._ending, self._newer = path, pid, guid, newer
+        self._file = sqlite3.connect(path)
+        place = "".join(f", {name} INTEGER" for name in _PLACE)
+        self._file.executescript(
+            _ROCPD.format(
+                e=guid,
+                place=", track_id INTEGER" if newer else place,
+                track=place if newer else ", pid INTEGER, tid INTEGER",
+            )
+        )
+        if newer:
+            self._file.execute(
+                f"CREATE TABLE rocpd_info_category{guid} (id INTEGER PRIMARY KEY, name TEXT)"
+            )
+        self._add("metadata", tag="schema_version", value="4.1.0" if newer else "3")
+        self._add("info_node", id=1, hostname="juniper")
+        self._add("info_process", id=pid + 1000, nid=1, pid=pid,
+                  command="/usr/bin/python3 train.py --key=secret",
+                  environment=json.dumps(environment or {}))  # fmt: skip
+        self._add("info_thread", id=2008, pid=pid + 1000, tid=8, name="main")
+        self._add("info_agent", id=0, type="CPU", absolute_index=0, type_index=0)
+        for number in range(gpus):
+            told = {"product_name": "AMD Instinct MI350X", "cu_count": 256, "domain": 0,
+                    "location_id": 29_952}  # fmt: skip
+            self._add(
+                "info_agent",
+                id=4 + number,
+                type="GPU",
+                absolute_index=4 + number,
+                type_index=number,
+                uuid=123,
+                name="gfx950",
+                extdata=json.dumps(told),
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.commit()
+        self._file.close()
+
+    def _add(self, table: str, **values: object) -> int:
+        names = ", ".join(f'"{name}"' for name in values)
+        marks = ", ".join("?" * len(values))
+        made = self._file.execute(
+            f'INSERT INTO "rocpd_{table}{self._ending}" ({names}) VALUES ({marks})',
+            tuple(values.values()),
+        )
+        return int(made.lastrowid or 0)
+
+    def _number(self, table: str, column: str, text: str) -> int:
+        found = self._file.execute(
+            f'SELECT id FROM "rocpd_{table}{self._ending}" WHERE "{column}" = ?', (text,)
+        ).fetchone()
+        return int(found[0]) if found else self._add(table, **{column: text})
+
+    def _event(self, category: str, correlation: int, message: str | None = None) -> int:
+        table = ("info_category", "name") if self._newer else ("string", "string")
+        told = {} if message is None else {"message": message}
+        return self._add(
+            "event", category_id=self._number(*table, category), stack_id=correlation,
+            parent_stack_id=correlation, correlation_id=0, extdata=json.dumps(told),
+        )  # fmt: skip
+
+    def _place(self, **place: int) -> dict[str, int]:
+        if not self._newer:
+            return {"pid": self.pid + 1000, "tid": 2008, **place}
+        row = {"pid": self.pid, "tid": 8, **place}
+        return {"track_id": self._add("track", **row)}
+
+    def region(self, start: int, end: int, name: str, category: str = "HIP_RUNTIME_API_EXT", *,
+               correlation: int = 1, message: str | None = None) -> int:  # fmt: skip
+        """Add a call or a range."""
+        return self._add(
+            "region", start=EPOCH + start, end=EPOCH + end,
+            name_id=self._number("string", "string", name),
+            event_id=self._event(category, correlation, message), **self._place(),
+        )  # fmt: skip
+
+    def marker(self, start: int, end: int, text: str, function: str = "roctxThreadRangeA") -> int:
+        """Add a range of roctx."""
+        return self.region(start, end, function, "MARKER_CORE_RANGE_API", message=text)
+
+    def kernel(self, start: int, end: int, name: str, *, correlation: int = 1, gpu: int = 0,
+               stream: int = 3, node: int = 0,
+               grid: tuple[int, int, int] = (512, 2, 1)) -> int:  # fmt: skip
+        """Add a kernel; its grid counts threads."""
+        sizes = dict(zip((f"grid_size_{axis}" for axis in "xyz"), grid, strict=True))
+        return self._add(
+            "kernel_dispatch", start=EPOCH + start, end=EPOCH + end, graph_node_id=node,
+            kernel_id=self._number("info_kernel_symbol", "display_name", name),
+            workgroup_size_x=64, workgroup_size_y=1, workgroup_size_z=1, **sizes,
+            event_id=self._event("KERNEL_DISPATCH", correlation),
+            **self._place(agent_id=4 + gpu, queue_id=1, stream_id=stream),
+        )  # fmt: skip
+
+    def copy(self, start: int, end: int, ends: str, size: int, source: int, target: int,
+             correlation: int = 1) -> int:  # fmt: skip
+        """Add a copy between agents: 0 is the host, 4 the first GPU."""
+        return self._add(
+            "memory_copy", start=EPOCH + start, end=EPOCH + end, size=size, src_agent_id=source,
+            dst_agent_id=target, name_id=self._number("string", "string", f"MEMORY_COPY_{ends}"),
+            event_id=self._event("MEMORY_COPY", correlation), **self._place(stream_id=3),
+        )  # fmt: skip
+
+    def allocation(self, at: int, kind: str, address: int, size: int = 0, agent: int | None = None,
+                   level: str = "REAL") -> int:  # fmt: skip
+        """Add an allocation or a release of memory."""
+        place = {} if agent is None else {"agent_id": agent}
+        return self._add(
+            "memory_allocate", type=kind, level=level, start=EPOCH + at, end=EPOCH + at + 1,
+            address=address, size=size, event_id=None, **self._place(**place),
+        )  # fmt: skip

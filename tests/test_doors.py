@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 import tracekit as tk
 from tracekit.cli import Json, Judged, app, command
-from tracekit.cli._json import WRITTEN
+from tracekit.cli._command import WRITTEN
 from tracekit.errors import NotATraceError
 from tracekit.model import Answer, Recording
 from tracekit.present._drawings import DRAWINGS

@@ -110,7 +110,7 @@ PUBLIC = {
         study_names trace_names unfinished
     """,
     "tracekit.runs": """
-        Run Time bubble_model bubbles compare gate hang history ingest input_cost memory
+        DECLARED Run Time bubble_model bubbles compare gate hang history ingest input_cost memory
         memory_points open overhead project report_of scaling select_runs stalls straggler_cost
         study study_dgx1
     """,
@@ -124,7 +124,7 @@ PUBLIC = {
     "tracekit.sources.kineto": "is_kineto read",
     "tracekit.sources.nsys": "is_nsys read",
     "tracekit.sources.nvprof": "is_csv is_nvprof read read_csv",
-    "tracekit.sources.rocprof": "is_rocprof read",
+    "tracekit.sources.rocprof": "is_rocpd is_rocprof read read_rocpd",
     "tracekit.sources.rpd": "is_rpd read",
     "tracekit.sources.xplane": "is_xplane read",
     "tracekit.sources.columnar": "ColumnarExport table_files",
@@ -156,7 +156,7 @@ PUBLIC = {
         with_kernels within
     """,
     "tracekit.analysis.facts": """
-        DEGREES Evidence Facts HOST NEEDS OF_PROCESSES OF_WINDOWS OUTSIDE_STEPS RECORDERS
+        DEGREES Evidence Facts HOST KEYS NEEDS OF_PROCESSES OF_WINDOWS OUTSIDE_STEPS RECORDERS
         WAITING chosen_keys columns_of confusion counted_micro_batches dividing
         how_to_record identify is_by_stage is_pipeline parse_keys share_meaning summarise
         unknown_passes verdict_evidence verdict_meta with_words work_of
@@ -313,7 +313,8 @@ def test_importing_is_cheap(statement: str) -> None:
 def test_a_name_is_loaded_when_it_is_used() -> None:
     assert "polars" not in _loaded_by("import tracekit; tracekit.TracekitError")
     assert "polars" not in _loaded_by("import tracekit.analysis")
-    assert "polars" in _loaded_by("import tracekit.analysis; tracekit.analysis.breakdown")
+    assert "polars" not in _loaded_by("import tracekit.analysis; tracekit.analysis.breakdown")
+    assert "polars" in _loaded_by("import tracekit.analysis; tracekit.analysis.features")
 
 
 NEVER = {

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+import json
+import pydoc
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import tracekit
+from tracekit.cli import app
 from tracekit.engine import StageTally
 from tracekit.errors import UsageError
 from tracekit.present import html
@@ -17,8 +24,13 @@ pytestmark = pytest.mark.usefixtures("samples_read_once")
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> tracekit.Run:
-    return tracekit.ingest(SAMPLE, name="ddp", store=tmp_path_factory.mktemp("run") / "store")[0]
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("run") / "store"
+
+
+@pytest.fixture(scope="module")
+def run(store: Path) -> tracekit.Run:
+    return tracekit.ingest(SAMPLE, name="ddp", store=store)[0]
 
 
 @pytest.mark.slow
@@ -81,6 +93,101 @@ def test_every_question_has_its_rows_and_its_answer(run: tracekit.Run) -> None:
         )
         assert "<table" in (answer._repr_html_() or "")
         assert question.__doc__
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"by": "kernel", "where": "mean>10us", "sort": "ops", "top": 5},
+            ["--by", "kernel", "--where", "mean>10us", "--sort", "ops", "--top", "5"],
+        ),
+        (
+            {"by": ["stage", "device"], "where": ["stage=BP", "device!=0"], "sort": "-busy"},
+            [
+                "--by",
+                "stage,device",
+                "--where",
+                "stage=BP",
+                "--where",
+                "device!=0",
+                "--sort",
+                "-busy",
+            ],
+        ),
+    ],
+)
+def test_rows_are_chosen_as_on_the_command_line(
+    run: tracekit.Run, store: Path, options: dict[str, Any], words: list[str]
+) -> None:
+    done = CliRunner().invoke(app, ["breakdown", "ddp", "--store", str(store), *words,
+                                    "--format", "json"])  # fmt: skip
+    rows = json.loads(done.stdout)["rows"]
+    assert rows == run.breakdown(**options).to_dicts()
+    assert 0 < len(rows) < run.breakdown(by=options["by"]).height
+    assert run.breakdown.answer(**options).title.startswith("ddp · time by")
+
+
+ASKED: dict[str, list[dict[str, Any]]] = {
+    "breakdown": [
+        *({"by": key} for key in ("range", "layer", "stream", "rank", "node", "iteration")),
+        *({"by": key, "per_iteration": x} for key in ("stage", "kernel") for x in (True, False)),
+    ],
+    "idle": [{}, {"by": "stage,range"}, {"by": "iteration"}, {"longest": 3}],
+    "stragglers": [{}, {"by": "iteration"}],
+    "critical_path": [{}, {"by": "stage,link"}, {"by": "kernel"}, {"kernels": 3}],
+    "flops": [{}, {"by": "layer,stage"}, {"by": "iteration"}],
+    "links": [{}, {"by": "stage,method"}, {"by": "pair"}, {"by": "iteration"}],
+    "collectives": [{}, {"by": "collective,stage,rank"}],
+}  # fmt: skip
+"""Of each declared question, what its forms are asked by."""
+
+
+def test_columns_have_the_types_that_are_declared_of_them(run: tracekit.Run) -> None:
+    assert set(ASKED) == set(tracekit.runs.DECLARED)
+    for name, forms in ASKED.items():
+        declared = {each.name: each for each in tracekit.runs.DECLARED[name].writes.columns}
+        for options in forms:
+            schema = getattr(run, name)(**options).schema
+            for column, kind in schema.items():
+                told = declared[column].type
+                found = "Int64" if kind.is_integer() else str(kind)
+                assert found == told, f"{name} {options}: {column} is {kind}, declared {told}"
+
+
+def test_rows_that_cannot_be_chosen_are_refused(run: tracekit.Run) -> None:
+    with pytest.raises(UsageError, match="no column 'colour'"):
+        run.idle(sort="colour")
+    with pytest.raises(UsageError, match="0 rows cannot be listed"):
+        run.idle(top=0)
+
+
+def test_a_frame_of_pandas_takes_an_extra(
+    run: tracekit.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = run.breakdown.answer()
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UsageError, match=r"pip install 'tracekit\[pandas\]'"):
+        answer.to_pandas()
+    monkeypatch.undo()
+    pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    assert answer.to_pandas().to_dict("records") == answer.rows.to_dicts()
+
+
+def test_help_says_what_a_question_takes_and_returns(run: tracekit.Run) -> None:
+    told = pydoc.render_doc(run.breakdown, renderer=pydoc.plaintext)  # type: ignore[attr-defined]
+    head = told.splitlines()[2]
+    assert head.startswith("breakdown(by: str | collections.abc.Sequence[str] = 'stage', *, skip:")
+    assert head.endswith("-> 'polars.DataFrame'")
+    for part in ("where", "exposed_ns : Int64", "null of idle and between"):
+        assert part in told
+    answer = inspect.signature(run.breakdown.answer)
+    assert answer.return_annotation == "tracekit.Answer"
+    assert [*answer.parameters] == [*inspect.signature(run.breakdown).parameters]
+    for name, told_of in tracekit.runs.DECLARED.items():
+        own = inspect.signature(getattr(run, name)).parameters
+        assert {each.name for each in told_of.options} <= set(own), name
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import networkx as nx
 import numpy as np
@@ -131,14 +131,27 @@ def test_what_waits_for_itself_has_no_place() -> None:
     assert _Arrays(3, [(0, 1, 1), (1, 0, 1)]).placed == 1
 
 
-_NOTHING_MOVED: Any = None
-
 # -- paths by hand ---------------------------------------------------------------------------------
 
 
+class _Run(NamedTuple):
+    """A run of which all steps are looked at."""
+
+    trace: Trace
+
+    def of_steps(self, iterations: tuple[int, int] | None) -> _Run:
+        assert iterations is None
+        return self
+
+    def traffic(self, *, topology: object = None) -> Traffic:
+        assert topology is None
+        return Traffic(self.trace, machine_of(self.trace.read("devices"), "dgx1v"))
+
+
 def _ask(question: Callable[..., Answer], trace: Trace, *rest: Any, **options: Any) -> Answer:
-    traffic = Traffic(trace, machine_of(trace.read("devices"), "dgx1v"))
-    return question(trace, traffic, *rest, **options)
+    run = _Run(trace)
+    return question(*((run,) if question is critical_path else (trace, run.traffic())), *rest,
+                    **options)  # fmt: skip
 
 
 def _path(trace: Trace, by: str = "cause", **options: Any) -> dict[Any, int]:
@@ -666,7 +679,7 @@ def test_changes_that_mean_nothing_are_refused(changes: dict[str, Any], message:
 
 def test_a_question_needs_work_and_steps() -> None:
     with pytest.raises(MissingDataError, match="no GPU work"):
-        critical_path(TraceBuilder().trace(), _NOTHING_MOVED)
+        critical_path(_Run(TraceBuilder().trace()))
     with pytest.raises(UsageError, match="0 kernels"):
         _ask(critical_path, _behind(), kernels=0)
     with pytest.raises(UsageError, match="no critical path by"):

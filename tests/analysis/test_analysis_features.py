@@ -10,6 +10,7 @@ import pytest
 from trace_builder import TraceBuilder
 
 from tracekit.analysis import capabilities, features
+from tracekit.analysis.facts import RECORDERS
 from tracekit.model import TABLES, Trace
 
 COLUMNS = ("command", "feature", "available", "found", "record_with")
@@ -291,7 +292,7 @@ def test_sizes_of_operators_are_what_flops_take() -> None:
 
 def test_every_capability_says_how_each_recorder_records_it() -> None:
     table = capabilities()
-    assert table.columns == ["command", "feature", "nsys", "nvprof", "torch.profiler"]
+    assert table.columns == ["command", "feature", *RECORDERS.values()]
     assert table.null_count().sum_horizontal().item() == 0
     rows = told(Trace.of({}))
     assert [key for key in rows if key[0] is not None] == table.select("command", "feature").rows()

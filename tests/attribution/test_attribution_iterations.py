@@ -31,11 +31,16 @@ def _named(*ranges: tuple[int, int, str], iteration: str | None = None) -> list[
         "epoch 3, step {}", "global_step {}", "step {}/100", "Warm-up Step {}", "batch {}",
         "mini-batch {}", "batch_{}", "train_step_{}", "step {}, seq = 3",
         "train#step_num={}#", "Batch [{}]", "step({})", "Iter[{}/200]",
+        "loss_fn#step_num={}#", "forward#_r=1,step_num={}#",
     ],
 )  # fmt: skip
 def test_numbered_ranges(name: str) -> None:
     found = _named((0, 10, name.format(7)), (20, 35, name.format(8)))
     assert found == [(0, 7, 0, 10), (0, 8, 20, 35)]
+
+
+def test_annotated_steps_of_evaluation_are_no_training_steps() -> None:
+    assert _named((0, 10, "eval#step_num=0#"), (20, 30, "eval#step_num=1#")) == []
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,7 @@ RANGES = {
         nvte_layernorm_fwd
         CachedOp::Forward
         Thunk:#name=jit(train_step)/jit(main)/jvp(Transformer)/dense/dot_general,hlo_op=fusion.3#
+        jit(loss_fn)/jvp()/dot_general
     """,
     "BP": """
         backward
@@ -304,6 +305,12 @@ RANGES = {
         [pl][profile]run_training_epoch
         PipelineEngine.train_batch
         XlaModule:#hlo_module=jit_train_step,program_id=12#
+        XlaModule:#hlo_module=jit_loss,program_id=12#
+        jit_loss_fn:XLA GPU module
+        PjitFunction(loss_fn)
+        jit(loss_fn)
+        jit(loss_fn)/reduce_sum
+        loss#step_num=3#
         XlaPassPipeline:#name=forward-allreduce,module=jit_train_step#
         XlaCompile:#module=jit_loss,program_id=3#
         update_progress_bar

@@ -7,8 +7,7 @@ import pytest
 from cli_helpers import SAMPLE, tracekit
 
 import tracekit as tk
-from tracekit.analysis.facts._keys import KEYS as ANALYSIS_KEYS
-from tracekit.cli._breakdown import KEYS
+from tracekit.analysis.facts._keys import KEYS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,10 +19,6 @@ def document(*words: str | Path) -> dict[str, Any]:
     content = json.loads(done.stdout)
     assert isinstance(content, dict)
     return content
-
-
-def test_the_keys_are_those_of_the_analysis() -> None:
-    assert tuple(ANALYSIS_KEYS) == KEYS
 
 
 def test_by_stage_has_the_documented_columns(stored: Path) -> None:

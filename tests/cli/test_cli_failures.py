@@ -11,8 +11,8 @@ import pytest
 from cli_helpers import SAMPLE, command, environment, in_process, tracekit
 from polars.exceptions import PanicException
 
+from tracekit.analysis.facts import KEYS
 from tracekit.cli import main
-from tracekit.cli._breakdown import KEYS
 from tracekit.cli._options import complete_keys, complete_run
 from tracekit.errors import StoreError
 
@@ -265,7 +265,7 @@ def test_what_nobody_expected_is_told_as_a_fault_of_ours(
     def fail(*_: object, **__: object) -> None:
         raise KeyError("a column")
 
-    monkeypatch.setattr("tracekit.analysis.breakdown", fail, raising=False)
+    monkeypatch.setattr("tracekit.analysis.breakdowns._breakdown.breakdown", fail, raising=False)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     done = tracekit("breakdown", "ddp")

@@ -12,6 +12,7 @@ from cli_helpers import ROOT, environment, tracekit
 
 from tracekit import __version__
 from tracekit.cli import app
+from tracekit.model import DERIVED, TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,6 +100,12 @@ def test_what_lists_has_every_format(path: tuple[str, ...], command: Any) -> Non
         assert {"--format", "--output"} <= options
         without = {("topology", "list"), ("hang",), ("straggler-cost",)}  # which open no run
         assert ("--store" in options) == (path not in without)
+
+
+def test_the_help_of_sql_names_every_table() -> None:
+    told = " ".join(tracekit("sql", "--help").stdout.split())
+    named = re.findall(r"\w+", told.partition("The tables are")[2].partition(".")[0])
+    assert {*TABLES, *DERIVED} <= set(named)
 
 
 def test_version() -> None:

@@ -11,8 +11,8 @@ import jsonschema
 import pytest
 from cli_helpers import ROOT, SAMPLE, SAMPLES, in_process, on_terminal, tracekit
 
-from tracekit.cli._options import parse_size
 from tracekit.errors import UsageError
+from tracekit.support.quantities import parse_size
 
 OTHER = SAMPLES / "p2p_2gpu_start_end.sqlite"
 

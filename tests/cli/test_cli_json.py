@@ -7,9 +7,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tracekit.cli._columns import columns, keys
-from tracekit.cli._json import STAGE_SOURCES, STAGES, by_name, either, one, record, records
 from tracekit.model import STAGE, STAGE_SOURCE
+from tracekit.support.columns import columns, keys
+from tracekit.support.schemas import STAGE_SOURCES, STAGES, by_name, either, one, record, records
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,13 @@ import jsonschema
 import pytest
 from cli_helpers import SAMPLES, TOPOLOGY, tracekit
 
+from tracekit.analysis.communication.questions import _LINK_KEYS as KEYS
 from tracekit.analysis.traffic._links import LINK_KEYS
-from tracekit.cli._links import KEYS
-from tracekit.cli._options import complete_keys, parse_count
+from tracekit.cli._options import complete_keys
 from tracekit.cli._topology import complete_machine
 from tracekit.errors import UsageError
 from tracekit.machine import read_topology
+from tracekit.support.quantities import parse_count
 
 SCHEMAS = Path(__file__).parents[2] / "schemas" / "json"
 P2P = SAMPLES / "p2p_2gpu_start_end.sqlite"

@@ -128,6 +128,31 @@ def test_rocprofv3_json_adds_up(published):
     assert trace.read("devices").select("device", "sm_count").rows() == [(0, 256)]
 
 
+def test_a_database_made_of_an_rpd_by_the_rules_of_rocprofv3_adds_up(published, rpd):
+    trace = read(published("rocpd/made_from_mytrace_schema3.db.gz"))
+    assert _sums(trace, "ops", "kind") == {
+        "compute": (1_228 + 7_720, 407_137_675), "h2d": (350, 2_570_452), "d2h": (22, 747_692),
+        "d2d": (164, 2_875_051),
+    }  # fmt: skip
+    sizes = trace.read("ops").group_by("kind").agg(pl.col("bytes").sum())
+    assert dict(sizes.filter(pl.col("bytes") > 0).rows()) == {
+        "h2d": 563_008, "d2h": 672, "d2d": 4_295_133_376,
+    }  # fmt: skip
+    calls = trace.read("calls")
+    assert (calls.height, calls.select(DURATION.sum()).item()) == (2_830, 366_724_554)
+    ranges = trace.read("ranges")
+    assert (ranges.height, ranges.select(DURATION.sum()).item()) == (11_884, 3_159_460_746)
+    launched = trace.read("ops").filter(pl.col("kind") == "compute").join(
+        calls.select("correlation", call_name="name"), on="correlation"
+    )  # fmt: skip
+    assert dict(launched["call_name"].cast(pl.String).value_counts().rows()) == {
+        "hipExtModuleLaunchKernel": 256, "hipLaunchKernel": 972, "hipGraphLaunch": 7_720,
+    }  # fmt: skip
+    in_rpd = rpd.read("ops").filter(pl.col("kind") == "compute")
+    assert sorted(launched["name"].to_list()) == sorted(in_rpd["name"].to_list())
+    assert trace.warnings == ()
+
+
 XPLANES = {
     "mi300__jax_conv_minimal_legacy__chi-mi300x-013.ord.vultr.cpe.ice.amd.com": {
         (0, "d2d"): (53, 889_028), (7, "compute"): (25, 3_586_493),

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from amd_builder import GPU_AGENT, HOST_AGENT, RocprofBuilder, RpdBuilder
+from amd_builder import GPU_AGENT, HOST_AGENT, RocpdBuilder, RocprofBuilder, RpdBuilder
 from columnar_builder import write_columnar
 from damages import (
     damage_file,
@@ -41,6 +41,7 @@ from plain_readers import (
     plain_nsys,
     plain_nvprof,
     plain_nvprof_csv,
+    plain_rocpd,
     plain_rocprof,
     plain_rpd,
 )
@@ -204,6 +205,21 @@ def make_rpd(folder: Path) -> Path:
     return rpd.path
 
 
+def make_rocpd(folder: Path, *, newer: bool) -> Path:
+    """Write a database of rocprofv3."""
+    with RocpdBuilder(folder / "t.db", newer=newer) as rocpd:
+        for step in range(STEPS):
+            at, number = 1000 * step, 10 * step
+            rocpd.marker(at, at + 900, f"step {step}")
+            rocpd.region(at + 10, at + 20, "hipLaunchKernel", correlation=number + 2)
+            rocpd.kernel(at + 30, at + 100, "void gemm<float>(int)", correlation=number + 2)
+            rocpd.copy(at + 200, at + 250, "HOST_TO_DEVICE", 64, 0, 4, number + 3)
+            rocpd.copy(at + 300, at + 350, "DEVICE_TO_DEVICE", 8, 4, 5)
+            rocpd.region(at + 400, at + 410, "ncclAllReduce", "RCCL_API")
+            rocpd.allocation(at + 500, "ALLOC", 256 * step, 64, 4)
+    return rocpd.path
+
+
 def make_rocprof(folder: Path) -> Path:
     """Write JSON of rocprofv3."""
     rocprof = RocprofBuilder()
@@ -299,6 +315,12 @@ RPD_TABLES = (
     "ext_autogradapi",
 )  # fmt: skip
 
+ROCPD_TABLES = tuple(
+    f"rocpd_{name}_00aa"
+    for name in ("region", "kernel_dispatch", "memory_copy", "memory_allocate", "event", "string",
+                 "track", "info_agent", "info_process", "info_thread")
+)  # fmt: skip
+
 
 def _any_file(path: Path, pick: random.Random) -> str:
     files = sorted(path.iterdir())
@@ -343,6 +365,16 @@ KINDS = {
             lambda path: plain_rpd(PlainSqlite(path)),
             (partial(damage_tables, tables=RPD_TABLES),) * 2 + (damage_file,),
             _FROM_FIRST,
+        ),
+        *(
+            Kind(
+                f"rocpd, {layout} layout",
+                partial(make_rocpd, newer=layout == "newer"),
+                lambda path: plain_rocpd(PlainSqlite(path)),
+                (partial(damage_tables, tables=ROCPD_TABLES),) * 2 + (damage_file,),
+                _FROM_FIRST,
+            )
+            for layout in ("older", "newer")
         ),
         Kind(
             "nvprof CSV",

@@ -396,6 +396,78 @@ def _rpd_ops(
     return ops
 
 
+ROCPD_TABLES = ("region", "kernel_dispatch", "memory_copy", "memory_allocate")
+ROCPD_PLACE = ("pid", "tid", "agent_id", "queue_id", "stream_id")
+
+
+def plain_rocpd(tables: Tables, ending: str = "_00aa") -> Numbers:
+    """Read a database of rocprofv3 of one process, in either layout."""
+    numbers = Numbers()
+
+    def firsts(name: str, /, **columns: str) -> dict[int, Row]:
+        return _firsts(tables, f"rocpd_{name}{ending}", "id", columns)
+
+    categories = strings = {k: row["string"] for k, row in firsts("string", string="text").items()}
+    if {"id", "name"} <= set(tables.columns(f"rocpd_info_category{ending}")):
+        categories = {k: row["name"] for k, row in firsts("info_category", name="text").items()}
+    pids = {k: row["pid"] for k, row in firsts("info_process", pid="int").items()}
+    tids = {k: row["tid"] for k, row in firsts("info_thread", tid="int").items()}
+    tracks = firsts("track", **_integers(*ROCPD_PLACE))
+    agents = firsts("info_agent", type="text", type_index="int")
+    gpus = {k for k, row in agents.items()
+            if row["type"] == "GPU" and 0 <= (row["type_index"] if row["type_index"] is not None
+                                              else -1) <= 1 << 30}  # fmt: skip
+    events = firsts("event", category_id="int", stack_id="int", extdata="text")
+    is_near = _nearness(tables, tuple(f"rocpd_{name}{ending}" for name in ROCPD_TABLES))
+    for name in ROCPD_TABLES[:3]:
+        table = f"rocpd_{name}{ending}"
+        is_apart = "track_id" in tables.columns(table)
+        own = ("track_id",) if is_apart else ROCPD_PLACE
+        columns = _integers("start", "end", "event_id", "name_id", "size", "src_agent_id",
+                            "dst_agent_id", *own)  # fmt: skip
+        for row in filter(is_near, tables.rows(table, columns)):
+            place = dict(row)
+            if is_apart:
+                place |= tracks.get(row["track_id"]) or dict.fromkeys(ROCPD_PLACE)
+            else:
+                for key, values in (("pid", pids), ("tid", tids)):
+                    stands_for = values.get(row[key])
+                    place[key] = row[key] if stands_for is None else stands_for
+            event = events.get(row["event_id"]) or {}
+            if name == "region":
+                category = categories.get(event.get("category_id")) or ""
+                _add_region(numbers, place, event, category, strings.get(row["name_id"]))
+                continue
+            ends = ("agent_id",) if name == "kernel_dispatch" else ("dst_agent_id", "src_agent_id")
+            if (
+                _is_recorded(row)
+                and place["pid"] is not None
+                and any(place[e] in gpus for e in ends)
+            ):
+                size = row["size"] if name == "memory_copy" and (row["size"] or 0) >= 0 else None
+                group = "copy" if name == "memory_copy" else "kernel"
+                numbers.ops[row["start"], row["end"], group, event.get("stack_id"),
+                            place["stream_id"], size] += 1  # fmt: skip
+    return numbers.from_first()
+
+
+def _add_region(numbers: Numbers, row: Row, event: Row, category: str, name: str | None) -> None:
+    if None in (row["start"], row["end"], row["pid"], row["tid"]):
+        return
+    times = row["start"], max(row["start"], row["end"])
+    if category.startswith("HIP_"):
+        numbers.calls[*times, event.get("stack_id"), row["pid"], row["tid"]] += 1
+    elif category == "RCCL_API":
+        numbers.ranges[*times, name] += 1
+    elif category.startswith("MARKER") and name not in ("roctxMarkA", "roctxRangePop"):
+        try:
+            told = json.loads(event.get("extdata") or "{}")
+        except ValueError:
+            told = {}
+        message = told.get("message") if isinstance(told, dict) else None
+        numbers.ranges[*times, name if message is None else message] += 1
+
+
 # --- nvprof's CSV
 
 SIZES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}

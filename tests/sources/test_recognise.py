@@ -117,8 +117,52 @@ class TestOtherTraces:
             (b"\x28\xb5\x2f\xfd\x04", "a zstd archive", "unzstd"),
             (b"PK\x03\x04\x14", "a zip archive", "unzip"),
             (b'<?xml version="1.0"?><session/>', "an XML file", "nvprof -o run.nvvp"),
-            (b'{"events": []}', "JSON, but no PyTorch trace", "nsys export --type sqlite"),
+            (b'{"events": []}', "JSON, but no PyTorch trace (it holds events)", "nsys export"),
             (b"\n  [ {}, {}", "JSON, but no PyTorch trace", "nsys export --type sqlite"),
+            (
+                gzip.compress(b'[{"a": {"b": 1}, "c": 2}]'),
+                "packed with gzip, and in it JSON, but no PyTorch trace (it holds a, c)",
+                "nsys",
+            ),
+            (b"NVR\x00\x02\x00", "a report of Nsight Compute", "nsys profile"),
+            (
+                b'==PROF== Connected\n"ID","Process ID","Process Name","Kernel Name"\n',
+                "a table of Nsight Compute",
+                "nsys profile",
+            ),
+            (b"\x07\n\x050.0.4\x10\x0a", "an execution trace of Chakra", "torch.profiler"),
+            (
+                b'{"schema": "1.1.1-chakra.0.0.4", "pid": 7, "nodes": [',
+                "an execution trace of PyTorch (Chakra)",
+                "torch.profiler",
+            ),
+            (b'"Index","KernelName","gpu-id","queue-id"\n', "a table of rocprof", "rocprofv3"),
+            (b'"Kind","Agent_Id","Queue_Id"\n', "a table of rocprofv3", "-f json"),
+            (
+                b'{ "traceEvents":[{}\n,{"args":{"name":"0 CPU HIP API"},"ph":"M"',
+                "JSON of rocprof, the recorder before rocprofv3",
+                "rocprofv3",
+            ),
+            (
+                b'[ {}\n,{"name": "process_name", "ph": "M", "pid":"2","args":{"name":"GPU2"}}',
+                "the JSON that rpd2tracing.py writes",
+                "give the RPD itself",
+            ),
+            (
+                b"\n\x06\x40\x05\x50\x01\x58\x02\n\x04\x40\x07\x50\x01",
+                "a trace of Perfetto",
+                "rocprofv3",
+            ),
+            (
+                b'{"entries":[{"collective_seq_id":1',
+                "a dump of PyTorch's flight recorder",
+                "tracekit hang",
+            ),
+            (
+                b'{"header": {"id": "0x1"}, "coll_perf": {"coll": "AllReduce"}}\n',
+                "a log of NCCL's inspector",
+                "nsys profile",
+            ),
         ],
         ids=lambda value: value if isinstance(value, str) else "",
     )

@@ -10,11 +10,11 @@ from tracekit.support.lazily import lazily
 if TYPE_CHECKING:
     from tracekit.cli._all import app
     from tracekit.cli._command import Judged, command
-    from tracekit.cli._json import Json
     from tracekit.cli._main import main
+    from tracekit.support.schemas import Json
 
 _HOMES = {
-    "Json": "tracekit.cli._json",
+    "Json": "tracekit.support.schemas",
     "Judged": "tracekit.cli._command",
     "app": "tracekit.cli._all",
     "command": "tracekit.cli._command",

@@ -9,6 +9,7 @@ import typer
 from typer.models import CommandInfo
 
 from tracekit.cli._command import app
+from tracekit.cli._declared import register_question
 from tracekit.cli._interrupted import has_descriptor
 from tracekit.support.process import own_process
 
@@ -18,23 +19,35 @@ _COMMANDS = (
     "latency", "memory", "studies", "dgx1", "project", "waits", "report", "export", "topology",
     "info", "sql",
 )  # fmt: skip
-"""The modules that register commands, in the order of the help."""
+"""Modules that register commands, and declared questions, in the order of the help."""
 
 
 def register_all() -> None:
     """Register every command, in the order of the help."""
-    for name in _COMMANDS:
+    from tracekit.runs import DECLARED
+
+    names = [*_COMMANDS, *(name for name in DECLARED if name not in _COMMANDS)]
+    for name in names:
         _register(name)
-    order = [f"tracekit.cli._{name}" for name in _COMMANDS]  # one may have been the first to come
-    app.registered_commands.sort(key=lambda each: order.index(_home(each)))
+    # One may have been the first to come.
+    app.registered_commands.sort(key=lambda each: names.index(_home(each)))
 
 
 def _register(name: str) -> None:
-    importlib.import_module(f"tracekit.cli._{name}")
+    from tracekit.runs import DECLARED
+
+    if name not in DECLARED:
+        importlib.import_module(f"tracekit.cli._{name}")
+    elif name not in map(_home, app.registered_commands):
+        register_question(name)
 
 
 def _home(each: CommandInfo) -> str:
-    return each.callback.__module__ if each.callback else ""
+    """Return the question of a command, or the module that registers it."""
+    home = each.callback.__module__ if each.callback else ""
+    if each.callback and home == register_question.__module__:
+        return each.callback.__name__
+    return home.rpartition("._")[2]
 
 
 def _print_version(wanted: bool) -> None:

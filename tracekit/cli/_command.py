@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from tracekit.cli._guard import GuardedGroup, complain
-from tracekit.cli._json import WRITTEN, Json
-from tracekit.cli._options import MemoryOption
+from tracekit.cli._options import MemoryOption, typer_option
 from tracekit.cli._output import EVERYWHERE, Format, Target
-from tracekit.cli._rows import Rows, SortOption, TopOption, WhereOption
 from tracekit.cli._words import Command
 from tracekit.support.memory import NEEDS, allowing
+from tracekit.support.questions import Sort, Top, Where
+from tracekit.support.schemas import Json
 
 if TYPE_CHECKING:
     from tracekit.model import Answer
@@ -83,7 +83,13 @@ _FLAGS = {"full_names": _FullNamesOption, "verbose": _VerboseOption}
 _MEMORY = "memory"
 _LIMITED = {"gate", *(name.replace("-", "_") for name in NEEDS)}
 """The functions of commands whose need is known, or of what they ask: these take `--memory`."""
-_ROWS = {"where": WhereOption, "sort": SortOption, "top": TopOption}
+_ROWS = {
+    name: typer_option(name, kind)
+    for name, kind in (("where", Where), ("sort", Sort), ("top", Top))
+}
+
+WRITTEN: dict[str, Json] = {}
+"""What each command writes, by the name that its answers give it."""
 
 
 def examples(*lines: str) -> str:
@@ -115,7 +121,7 @@ def command(
 
     Its parameters are those of the command, and its docstring the help; one whose type is a
     dataclass stands for options, the fields of that class. It gets the options ``--format``,
-    ``--output`` and those of `tracekit.cli._rows`, unless it has one of that name itself, and one
+    ``--output`` and those that choose rows, unless it has one of that name itself, and one
     for each of its figures; what it returns is written.
 
     Parameters
@@ -134,7 +140,7 @@ def command(
     group
         Whose command it is.
     rows
-        Whether its rows may be chosen, by the options of `tracekit.cli._rows`.
+        Whether its rows may be chosen, by `--where`, `--sort` and `--top`.
     settings
         Further settings for typer.
     """
@@ -167,7 +173,7 @@ def _writing(
         **options: Any,
     ) -> None:
         target = Target.of(output_format, output, formats, full_names=full_names, verbose=verbose)
-        which = Rows(**{name: value for name in chosen if (value := options.pop(name))})
+        which = {name: value for name in chosen if (value := options.pop(name))}
         paths = {figure: options.pop(_parameter(figure)) for figure in figures}
         wanted = {figure: path for figure, path in paths.items() if path is not None}
         _check_figures(wanted.values())
@@ -175,7 +181,7 @@ def _writing(
             found = function(**_gathered(options, groups))
         answer, code, quiet = found if isinstance(found, Judged) else Judged(found, 0)
         if not (quiet and target.is_for_people):
-            target.write(which.of(answer))
+            target.write(answer.choosing(**which))
         _draw(answer, wanted)
         if code:
             raise typer.Exit(code)

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracekit.cli._columns import columns, keys
 from tracekit.cli._command import Judged, TakesSeveral, command
 from tracekit.cli._gate import (
     AgainstOption,
@@ -16,7 +15,6 @@ from tracekit.cli._gate import (
     exit_code,
 )
 from tracekit.cli._guard import complain
-from tracekit.cli._json import NO_RUN, Json, record
 from tracekit.cli._options import (
     AutoSkipOption,
     IterationOption,
@@ -28,11 +26,13 @@ from tracekit.cli._options import (
     complete_run,
     open_run,
     parse_labels,
-    parse_percent,
     parse_skip,
     split_keys,
 )
 from tracekit.errors import UsageError
+from tracekit.support.columns import columns, keys
+from tracekit.support.quantities import parse_percent
+from tracekit.support.schemas import NO_RUN, Json, record
 
 if TYPE_CHECKING:
     from tracekit.analysis.comparison import Comparison

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracekit.cli._command import command
-from tracekit.cli._json import NO_RUN, Json, by_name, record
 from tracekit.cli._options import (
     AutoSkipOption,
     RunsArgument,
@@ -16,6 +15,7 @@ from tracekit.cli._options import (
     parse_labels,
     parse_skip,
 )
+from tracekit.support.schemas import NO_RUN, Json, by_name, record
 
 if TYPE_CHECKING:
     from tracekit.model import Answer

@@ -4,9 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracekit.cli._columns import keys
 from tracekit.cli._command import Judged, command
-from tracekit.cli._json import Json
 from tracekit.cli._options import (
     LATEST,
     IterationOption,
@@ -16,11 +14,13 @@ from tracekit.cli._options import (
     TopologyOption,
     complete_run,
     open_run,
-    parse_percent,
     split_keys,
 )
 from tracekit.cli._output import EVERYWHERE, Format
 from tracekit.errors import UsageError
+from tracekit.support.columns import keys
+from tracekit.support.quantities import parse_percent
+from tracekit.support.schemas import Json
 
 if TYPE_CHECKING:
     from tracekit.model import Answer

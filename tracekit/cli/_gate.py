@@ -5,10 +5,8 @@ from typing import Annotated
 
 import typer
 
-from tracekit.cli._columns import keys
 from tracekit.cli._command import Judged, TakesSeveral, command
 from tracekit.cli._guard import complain
-from tracekit.cli._json import ONE_RUN, Json, record
 from tracekit.cli._options import (
     AutoSkipOption,
     IterationOption,
@@ -17,11 +15,13 @@ from tracekit.cli._options import (
     TopologyOption,
     complete_run,
     open_run,
-    parse_percent,
     parse_skip,
 )
 from tracekit.cli._output import EVERYWHERE, Format
 from tracekit.errors import UsageError
+from tracekit.support.columns import keys
+from tracekit.support.quantities import parse_percent
+from tracekit.support.schemas import ONE_RUN, Json, record
 
 _TWO = 2
 _CODES = {"pass": 0, "fail": 1, "undecided": 3, "within": 0, "above": 1, "unknown": 3}

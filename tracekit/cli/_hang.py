@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracekit.cli._columns import keys
 from tracekit.cli._command import Judged, command
-from tracekit.cli._json import NO_RUN, Json
+from tracekit.support.columns import keys
+from tracekit.support.schemas import NO_RUN, Json
 
 if TYPE_CHECKING:
     from tracekit.model import Answer

@@ -4,15 +4,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracekit.cli._columns import keys
 from tracekit.cli._command import command
-from tracekit.cli._json import STAGE_SOURCES, STAGES, Json, one, record
 from tracekit.cli._options import (
     LATEST,
     RunArgument,
     StoreOption,
     open_run,
 )
+from tracekit.support.columns import keys
+from tracekit.support.schemas import STAGE_SOURCES, STAGES, Json, one, record
 
 if TYPE_CHECKING:
     from tracekit.model import Answer

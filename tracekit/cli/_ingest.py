@@ -7,23 +7,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tracekit.cli._columns import columns
 from tracekit.cli._command import Judged, command
 from tracekit.cli._guard import complain
-from tracekit.cli._json import Json, one
 from tracekit.cli._options import (
     IterationOption,
     LabelOption,
     RulesOption,
     StoreOption,
     VerdictOption,
-    parse_duration,
     parse_labels,
-    parse_size,
     rows_frame,
 )
 from tracekit.cli._progress import progress_bar, progress_bars
 from tracekit.errors import InputError, TracekitError, UsageError
+from tracekit.support.columns import columns
+from tracekit.support.quantities import parse_duration, parse_size
+from tracekit.support.schemas import Json, one
 
 if TYPE_CHECKING:
     import tracekit

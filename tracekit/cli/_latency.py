@@ -5,9 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracekit.cli._columns import columns, keys
 from tracekit.cli._command import command
-from tracekit.cli._json import Json
 from tracekit.cli._options import (
     LATEST,
     BytesOption,
@@ -18,6 +16,8 @@ from tracekit.cli._options import (
     open_run,
     parse_sizes,
 )
+from tracekit.support.columns import columns, keys
+from tracekit.support.schemas import Json
 
 if TYPE_CHECKING:
     from tracekit.model import Answer

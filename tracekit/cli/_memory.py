@@ -6,18 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracekit.cli._columns import columns, keys
 from tracekit.cli._command import command
-from tracekit.cli._json import NO_RUN, Json
-from tracekit.cli._options import (
-    LATEST,
-    StoreOption,
-    WhereOption,
-    complete_run,
-    parse_labels,
-    parse_size,
-)
+from tracekit.cli._options import LATEST, StoreOption, WhereOption, complete_run, parse_labels
 from tracekit.errors import UsageError
+from tracekit.support.columns import columns, keys
+from tracekit.support.quantities import parse_size
+from tracekit.support.schemas import NO_RUN, Json
 
 if TYPE_CHECKING:
     from tracekit.model import Answer

@@ -1,10 +1,9 @@
 """Options that commands share, and what they mean."""
 
-import re
-from collections.abc import Iterator
-from decimal import Decimal
+from collections.abc import Callable, Iterator
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
@@ -12,6 +11,17 @@ from tracekit.cli._output import Format, Target
 from tracekit.cli._progress import progress_bar
 from tracekit.errors import TracekitError, UsageError
 from tracekit.support.memory import allowed
+from tracekit.support.quantities import UNITS, parse_size
+from tracekit.support.questions import (
+    NcclLogs,
+    Option,
+    Sizes,
+    Skip,
+    Steps,
+    Topology,
+    choices,
+    grouped_by,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,14 +31,6 @@ if TYPE_CHECKING:
     import tracekit
 
 LATEST = "@latest"
-_TIMES = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-_COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
-_FLOPS = {"": 1, **{letter: 1000**power for power, letter in enumerate("kmgtp", 1)}}
-_SIZES = {"": 1, "b": 1} | {
-    f"{letter}{kind}": base ** (power + 1)
-    for power, letter in enumerate("kmgt")
-    for kind, base in (("b", 1000), ("ib", 1024))
-}
 
 
 def parse_labels(pairs: "Sequence[str]") -> dict[str, str]:
@@ -48,83 +50,6 @@ def parse_labels(pairs: "Sequence[str]") -> dict[str, str]:
             raise UsageError(f"label {key!r} is given twice", "give each label once")
         labels[key] = value
     return labels
-
-
-def parse_size(text: str) -> int:
-    """Return the bytes that a size means, such as ``4GiB``, ``500MB`` or ``1000000``.
-
-    Raises
-    ------
-    UsageError
-        If it is none.
-    """
-    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*", text.lower())
-    unit = _SIZES.get(found[2]) if found else None
-    size = int(Decimal(found[1]) * unit) if found and unit else 0
-    if not size:
-        raise UsageError(f"{text!r} is not a size of memory", "write it as 4GiB, 500MB or bytes")
-    return size
-
-
-def parse_flops(text: str) -> int:
-    """Return the FLOP/s that a rate means, such as ``312TFLOPS`` or ``1.5e12``.
-
-    Raises
-    ------
-    UsageError
-        If it is none.
-    """
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?(?:e[0-9]{1,2})?)([kmgtp]?)(flop/?s)?",
-                         text.lower().replace(" ", ""))  # fmt: skip
-    rate = int(Decimal(found[1]) * _FLOPS[found[2]]) if found else 0
-    if not rate:
-        raise UsageError(f"{text!r} is no rate of computing", "write it as 312TFLOPS")
-    return rate
-
-
-def parse_duration(text: str) -> int:
-    """Return the ns that a time with its unit means, such as ``+1.5ms`` or ``-300us``.
-
-    Raises
-    ------
-    UsageError
-        If it is none.
-    """
-    found = re.fullmatch(r"\s*([+-]?[0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*", text.lower())
-    unit = _TIMES.get(found[2]) if found else None
-    if found is None or unit is None:
-        raise UsageError(f"{text!r} is not a time", "write it as +1.5ms, -300us, 20ns or 1s")
-    return int(Decimal(found[1]) * unit)
-
-
-def parse_count(text: str) -> int:
-    """Return the number that a text means, such as ``60M``, ``1.3B`` or ``60000``.
-
-    Raises
-    ------
-    UsageError
-        If it is none.
-    """
-    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmbgt]?)\s*", text.lower())
-    count = int(Decimal(found[1]) * _COUNTS[found[2]]) if found else 0
-    if not count:
-        raise UsageError(f"{text!r} is not a number", "write it as 60M, 1.3B or 60000")
-    return count
-
-
-def parse_images(text: str) -> int:
-    """Return the number of images that a text means: 256K are 262,144, as data sets are cut.
-
-    Raises
-    ------
-    UsageError
-        If it is none.
-    """
-    found = re.fullmatch(r"\s*([0-9]+)\s*([km]?)\s*", text.lower())
-    count = int(found[1]) * {"": 1, "k": 1 << 10, "m": 1 << 20}[found[2]] if found else 0
-    if not count:
-        raise UsageError(f"{text!r} is no number of images", "write it as 256K, 1M or 50000")
-    return count
 
 
 def parse_sizes(pairs: "Sequence[str]") -> dict[str, int]:
@@ -162,16 +87,47 @@ def write_text(text: str, path: Path | None) -> None:
 
 def by_option(keys: "Sequence[str]") -> Any:
     """Return the option `--by` of a command whose rows can be grouped by some keys."""
+    return _typer_option("by", grouped_by(*keys))
 
+
+def typer_option(name: str, declared: Any) -> Any:
+    """Return a declared option as one of a command: what is typed for it, and its help."""
+    kind, *rest = get_args(declared)
+    option = next(each for each in rest if isinstance(each, Option))
+    return Annotated[option.typed or _typed(kind, option), _typer_option(name, option)]
+
+
+def _typed(kind: Any, option: Option) -> Any:
+    """Return the type of what is typed for an option: of a quantity with its unit a text."""
+    if option.unit is not None:
+        return str | None
+    if texts := choices(kind):
+        known = StrEnum("Choice", {text.upper(): text for text in texts})  # type: ignore[misc]
+        return known | None if type(None) in get_args(kind) else known
+    return kind
+
+
+def _typer_option(name: str, option: Option) -> Any:
     def complete(incomplete: str) -> Iterator[str]:
-        return complete_keys(keys, incomplete)
+        return complete_keys(option.keys, incomplete)
 
     return typer.Option(
-        "--by",
-        metavar="KEYS",
-        help=f"What to group by: {', '.join(keys)}, or several joined by commas.",
-        autocompletion=complete,
+        option.flag or f"--{name.replace('_', '-')}",
+        metavar=option.metavar,
+        min=option.least,
+        help=option.meaning,
+        rich_help_panel=option.panel,
+        autocompletion=complete if option.keys else None,
     )
+
+
+def read_option(option: Option, value: Any) -> Any:
+    """Return the value of an option as Python takes it, of what was typed."""
+    if value is None:
+        return () if "list" in str(option.typed) and option.unit is None else None
+    if isinstance(value, StrEnum):
+        return value.value
+    return value if option.unit is None else _READ[option.unit](value)
 
 
 def complete_keys(keys: "Sequence[str]", incomplete: str) -> Iterator[str]:
@@ -194,20 +150,6 @@ def parse_skip(text: str) -> int | Literal["auto"]:
     if not text.isdecimal():
         raise UsageError(f"{text!r} is no number of iterations", "give --skip 3, or --skip auto")
     return int(text)
-
-
-def parse_percent(text: str) -> float:
-    """Return the percentage that a text means, such as ``5%`` or ``2.5``.
-
-    Raises
-    ------
-    UsageError
-        If it is none.
-    """
-    found = re.fullmatch(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*%?\s*", text)
-    if found is None:
-        raise UsageError(f"{text!r} is not a percentage", "write it as 5% or 2.5")
-    return float(found[1])
 
 
 def rows_frame(rows: "Sequence[Mapping[str, Any]]") -> "pl.DataFrame":
@@ -270,25 +212,7 @@ MemoryOption = Annotated[
     ),
 ]
 
-StepsOption = Annotated[
-    str | None,
-    typer.Option(
-        "--iterations",
-        metavar="FIRST:LAST",
-        help="The steps to look at, both included, such as 10:20. Default: all of the run.",
-    ),
-]
-
-
-BetweenOption = Annotated[
-    str | None,
-    typer.Option(
-        "--between",
-        metavar="TIME:TIME",
-        help="The time to look at, from the start of the recording, such as 12.3s:12.9s. Default: "
-        "all of the run.",
-    ),
-]
+StepsOption = typer_option("iterations", Steps)
 
 
 def steps_of(text: str | None) -> tuple[int, int] | None:
@@ -341,35 +265,10 @@ RunArgument = Annotated[
         autocompletion=complete_run,
     ),
 ]
-TopologyOption = Annotated[
-    str | None,
-    typer.Option(
-        "--topology",
-        metavar="FILE",
-        help="The machine: output of `nvidia-smi topo -m` or `rocm-smi --showtopo`, NCCL's XML, an "
-        "nvprof database, TOML, or a preset (`tracekit topology list`). Default: told by the GPUs' "
-        "names.",
-    ),
-]
-NcclLogOption = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--nccl-log",
-        metavar="FILE",
-        help="A log of the run with NCCL_DEBUG=INFO; may be given several times.",
-    ),
-]
-BytesOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--bytes",
-        metavar="COLLECTIVE=SIZE",
-        help="Size of a collective that was not recorded, such as all_reduce=25MB.",
-    ),
-]
-SkipOption = Annotated[
-    int, typer.Option("--skip", min=0, help="Leave out so many iterations at the beginning.")
-]
+TopologyOption = typer_option("topology", Topology)
+NcclLogOption = typer_option("nccl_log", NcclLogs)
+BytesOption = typer_option("sizes", Sizes)
+SkipOption = typer_option("skip", Skip)
 AutoSkipOption = Annotated[
     str,
     typer.Option(
@@ -393,3 +292,8 @@ WhereOption = Annotated[
         "--where", metavar="KEY=VALUE", help="Runs with this label; may be given several times."
     ),
 ]
+
+_READ: dict[str, Callable[[Any], Any]] = {
+    **UNITS, "keys": split_keys, "sizes": parse_sizes, "steps": steps_of,
+}  # fmt: skip
+"""What reads an option that is typed as text, by its unit."""

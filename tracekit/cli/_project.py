@@ -6,18 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tracekit.cli._command import command
-from tracekit.cli._json import NO_RUN, Json
 from tracekit.cli._options import (
     AutoSkipOption,
     RunsArgument,
     StoreOption,
     WhereOption,
-    parse_count,
     parse_labels,
-    parse_size,
     parse_skip,
 )
 from tracekit.errors import UsageError
+from tracekit.support.quantities import parse_count, parse_size
+from tracekit.support.schemas import NO_RUN, Json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

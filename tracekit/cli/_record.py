@@ -13,7 +13,6 @@ import typer
 
 from tracekit.cli._command import Judged, command
 from tracekit.cli._guard import complain
-from tracekit.cli._json import NO_RUN, Json, one
 from tracekit.cli._options import (
     LabelOption,
     RulesOption,
@@ -24,6 +23,7 @@ from tracekit.cli._options import (
 )
 from tracekit.cli._progress import progress_bar, progress_bars
 from tracekit.errors import InputError, MissingDataError, RecordingError, UsageError
+from tracekit.support.schemas import NO_RUN, Json, one
 
 if TYPE_CHECKING:
     import tracekit

@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tracekit.cli._columns import columns, keys
 from tracekit.cli._command import Judged, app, command, examples
 from tracekit.cli._guard import ForgivingGroup
-from tracekit.cli._json import NO_RUN, Json
 from tracekit.cli._options import (
     LabelOption,
     RunArgument,
@@ -19,6 +17,8 @@ from tracekit.cli._options import (
     rows_frame,
 )
 from tracekit.cli._words import Command
+from tracekit.support.columns import columns, keys
+from tracekit.support.schemas import NO_RUN, Json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracekit.cli._command import command
-from tracekit.cli._json import Json
 from tracekit.cli._limits import limited
-from tracekit.cli._options import RunArgument, StoreOption, open_run, parse_size
+from tracekit.cli._options import RunArgument, StoreOption, open_run
+from tracekit.cli._words import Command
+from tracekit.support.quantities import parse_size
+from tracekit.support.schemas import Json
 
 if TYPE_CHECKING:
     from tracekit.model import Answer
@@ -23,10 +25,27 @@ _JSON = Json(
 )
 
 
+class _NamingTables(Command):
+    """A command whose help names the tables, which takes loading them."""
+
+    def _told(self) -> str:
+        from tracekit.model import DERIVED, TABLES
+
+        stored, made = ", ".join(TABLES), ", ".join(DERIVED)
+        return f"{self._text}\n\nThe tables are {stored}, and worked out of them {made}."
+
+    def _tell(self, text: str) -> None:
+        self._text = text
+
+    help = property(_told, _tell)
+
+
 @command(
     'tracekit sql @latest "SELECT kind, count(*) AS ops FROM ops GROUP BY kind"',
     rows=False,
     writes=[_JSON],
+    cls=_NamingTables,
+    short_help="Answer an SQL query (polars' dialect) over a run's tables; nothing can be changed.",
 )
 def sql(
     run: RunArgument,
@@ -46,8 +65,7 @@ def sql(
 ) -> "Answer":
     """Answer an SQL query (polars' dialect) over a run's tables; nothing can be changed.
 
-    The tables are reports, contents, processes, threads, devices, ops, calls, ranges, iterations,
-    host and metrics, and worked out of them transfers and collectives. Times are in ns.
+    docs/tables.md says what they hold. Times are in ns.
     """
     most, found = parse_size(memory), open_run(run, store)
     with limited(timeout, most):

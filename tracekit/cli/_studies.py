@@ -6,19 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracekit.cli._columns import columns, keys
 from tracekit.cli._command import command
-from tracekit.cli._json import NO_RUN, Json, one
 from tracekit.cli._options import (
     AutoSkipOption,
     RunsArgument,
     StoreOption,
     WhereOption,
-    parse_count,
-    parse_images,
     parse_labels,
     parse_skip,
 )
+from tracekit.support.columns import columns, keys
+from tracekit.support.quantities import parse_count, parse_images
+from tracekit.support.schemas import NO_RUN, Json, one
 
 if TYPE_CHECKING:
     from tracekit.model import Answer

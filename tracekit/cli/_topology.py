@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracekit.cli._columns import keys
 from tracekit.cli._command import Judged, app, command, examples
-from tracekit.cli._json import NO_RUN, Json, one
 from tracekit.cli._options import (
     LATEST,
     StoreOption,
@@ -18,6 +16,8 @@ from tracekit.cli._options import (
     write_text,
 )
 from tracekit.cli._words import Command, Group
+from tracekit.support.columns import keys
+from tracekit.support.schemas import NO_RUN, Json, one
 
 if TYPE_CHECKING:
     import polars as pl

@@ -4,19 +4,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tracekit.cli._columns import columns, keys
 from tracekit.cli._command import command
-from tracekit.cli._json import Json, record
 from tracekit.cli._options import (
     RunsArgument,
     SkipOption,
     StoreOption,
     WhereOption,
     complete_run,
-    parse_duration,
     parse_labels,
 )
 from tracekit.errors import UsageError
+from tracekit.support.columns import columns, keys
+from tracekit.support.quantities import parse_duration
+from tracekit.support.schemas import Json, record
 
 if TYPE_CHECKING:
     from tracekit.model import Answer

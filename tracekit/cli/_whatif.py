@@ -4,9 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tracekit.cli._columns import keys
 from tracekit.cli._command import command
-from tracekit.cli._json import Json
 from tracekit.cli._options import (
     LATEST,
     BytesOption,
@@ -18,10 +16,12 @@ from tracekit.cli._options import (
     StoreOption,
     TopologyOption,
     open_run,
-    parse_size,
     parse_sizes,
     steps_of,
 )
+from tracekit.support.columns import keys
+from tracekit.support.quantities import parse_size
+from tracekit.support.schemas import Json
 
 if TYPE_CHECKING:
     from tracekit.model import Answer

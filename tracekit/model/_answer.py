@@ -9,11 +9,22 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import polars as pl
 
 from tracekit.errors import UsageError
+from tracekit.model._rows import places
 
 if TYPE_CHECKING:
+    import pandas as pd
     import plotly.graph_objects as go
 
+    from tracekit.support.schemas import Column
+
 _WARNINGS = "warnings"
+_TYPES = {"String": pl.String, "Float64": pl.Float64}
+"""Types that are as declared; whole numbers keep the width that they are joined by."""
+
+
+def _with_texts(frame: pl.DataFrame) -> pl.DataFrame:
+    named = [name for name, kind in frame.schema.items() if kind in (pl.Categorical, pl.Enum)]
+    return frame.cast(dict.fromkeys(named, pl.String)) if named else frame
 
 
 class Face(Protocol):
@@ -77,6 +88,12 @@ class Answer:
     source: Any = field(default=None, repr=False)
     face: Face | None = field(default=None, repr=False, compare=False)
 
+    def __post_init__(self) -> None:
+        # Texts are String, whichever table they come from: `.str` works on all, and frames join.
+        object.__setattr__(self, "rows", _with_texts(self.rows))
+        tables = {name: _with_texts(table) for name, table in self.tables.items()}
+        object.__setattr__(self, "tables", tables)
+
     @property
     def for_people(self) -> pl.DataFrame:
         """The rows as people read them."""
@@ -94,6 +111,68 @@ class Answer:
     def warning(self, texts: Sequence[str]) -> Self:
         """Return the same answer with warnings before its own."""
         return self.saying(warnings=[*texts, *self.warnings]) if texts else self
+
+    def choosing(
+        self, where: str | Sequence[str] = (), sort: str | None = None, top: int | None = None
+    ) -> Self:
+        """Return an answer with some of its rows alone, which its title says.
+
+        Parameters
+        ----------
+        where
+            Conditions that each row must meet, such as ``mean>1ms``.
+        sort
+            Column to order by, with `-` before it for the reverse; None keeps the order.
+        top
+            How many rows to keep; None keeps all.
+
+        Raises
+        ------
+        UsageError
+            If a condition cannot be read, a column does not exist, or no row is to be kept.
+        """
+        conditions = [where] if isinstance(where, str) else [*where]
+        if not conditions and sort is None and top is None:
+            return self
+        kept = places(self.rows, conditions, sort, top)
+        leaves_out = bool(conditions) or top is not None
+        said = [
+            *([f"{kept.len():,} of {self.rows.height:,} rows"] if leaves_out else []),
+            *([f"by {sort}"] if sort is not None else []),
+        ]
+        return replace(
+            self,
+            rows=self.rows[kept],
+            people=None if self.people is None else self.people[kept],
+            is_whole=not leaves_out,
+            title=" · ".join(filter(None, [self.title, *said])),
+            empty=f"no row meets {', '.join(conditions)}" if conditions else self.empty,
+        )
+
+    def typed(self, columns: Sequence[Column]) -> Self:
+        """Return the same answer whose rows have the types that are declared of their columns."""
+        made = [
+            pl.col(each.name).cast(_TYPES[each.type])
+            for each in columns
+            if each.name in self.rows.columns and each.type in _TYPES
+        ]
+        return replace(self, rows=self.rows.with_columns(made))
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the rows as a frame of pandas.
+
+        Raises
+        ------
+        UsageError
+            If pandas or pyarrow is not installed.
+        """
+        try:
+            return self.rows.to_pandas()
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                f"a frame of pandas takes {error.name or 'pandas and pyarrow'}",
+                "pip install 'tracekit[pandas]'",
+            ) from error
 
     def figure(self, name: str = "figure") -> go.Figure:
         """Draw the answer.

@@ -14,6 +14,7 @@ from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
     from tracekit.runs._comparisons import compare
+    from tracekit.runs._declared import DECLARED
     from tracekit.runs._dgx1 import study_dgx1
     from tracekit.runs._gate import gate
     from tracekit.runs._hangs import hang
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from tracekit.runs._waits import Time, bubble_model, bubbles, input_cost, stalls
 
 _HOMES = {
+    "DECLARED": "tracekit.runs._declared",
     "Run": "tracekit.runs._run",
     "Time": "tracekit.runs._waits",
     "bubble_model": "tracekit.runs._waits",
@@ -55,6 +57,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "DECLARED",
     "Run",
     "Time",
     "bubble_model",

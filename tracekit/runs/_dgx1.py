@@ -15,7 +15,7 @@ from tracekit.runs._facts import is_simulated
 from tracekit.runs._memory_answers import memory_points
 from tracekit.runs._opened import OpenedRun
 from tracekit.runs._opening import ingest
-from tracekit.runs._question import Question
+from tracekit.runs._question import question_of
 from tracekit.runs._selecting import Reference, select_runs
 from tracekit.store import Store
 from tracekit.support.files import StrPath
@@ -39,7 +39,7 @@ _AMONG_GPUS = r"^GPU.*>GPU\d+$"
 _ROUTES = ("network", "batch", "gpus", "method", "route_type", "transfers", "bytes", "busy_ns")
 
 
-@Question
+@question_of
 def study_dgx1(
     references: Sequence[Reference] = (),
     *,

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tracekit.runs._question import Question
+from tracekit.runs._question import question_of
 from tracekit.support.files import StrPath
 
 if TYPE_CHECKING:
     from tracekit.model import Answer
 
 
-@Question
+@question_of
 def hang(dumps: Sequence[StrPath]) -> Answer:
     """Say why a job hangs.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tracekit.errors import UsageError
 from tracekit.runs._facts import facts_of
 from tracekit.runs._opened import OpenedRun
-from tracekit.runs._question import Question
+from tracekit.runs._question import question_of
 from tracekit.runs._selecting import Reference, select_runs
 from tracekit.support.files import StrPath
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tracekit.model import Answer
 
 
-@Question
+@question_of
 def history(
     label: str,
     references: Sequence[Reference] = (),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tracekit.errors import UsageError
 from tracekit.runs._memory_answers import Remembered, check_what, memory_answer, remembered
-from tracekit.runs._question import Question
+from tracekit.runs._question import question_of
 from tracekit.runs._selecting import Reference, select_runs
 from tracekit.support.files import StrPath
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tracekit.model import Answer
 
 
-@Question
+@question_of
 def memory(
     references: Sequence[Reference] = (),
     *,

@@ -112,6 +112,27 @@ class OpenedRun:
         other.trace = trace
         return other
 
+    def of_steps(self, iterations: tuple[int, int] | None) -> Self:
+        """Return the same run as if it held some of its steps alone: the first to the last one."""
+        if iterations is None:
+            return self
+        from tracekit.engine import some_steps
+
+        return self.with_trace(some_steps(self.trace, *iterations))
+
+    def within(
+        self,
+        *,
+        iterations: tuple[int, int] | None = None,
+        between: str | tuple[int, int] | None = None,
+    ) -> Self:
+        """Return the same run of which a stretch is asked about; see `tracekit.engine.within`."""
+        if iterations is None and between is None:
+            return self
+        from tracekit.engine import within
+
+        return self.with_trace(within(self.trace, iterations=iterations, between=between))
+
     def require_memory(self, question: str, *, iterations: tuple[int, int] | None = None) -> None:
         """Raise `UsageError` where a question takes more memory than there is.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracekit.errors import UsageError
 from tracekit.runs._facts import require_known
-from tracekit.runs._question import Question
+from tracekit.runs._question import question_of
 from tracekit.runs._selecting import Reference, select_runs
 from tracekit.support.files import StrPath
 
@@ -97,7 +97,7 @@ _WHATS: Mapping[str, tuple[str, Callable[[_Model], pl.DataFrame], str]] = {
 """What can be asked: its title, what answers it, and how it is drawn."""
 
 
-@Question
+@question_of
 def project(
     references: Sequence[Reference] = (),
     *,

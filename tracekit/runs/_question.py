@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from tracekit.support.memory import NEEDS
 
@@ -13,64 +14,135 @@ if TYPE_CHECKING:
 
     from tracekit.model import Answer
     from tracekit.runs._opened import OpenedRun
+    from tracekit.support.questions import Asked, Declaration
 
 
 P = ParamSpec("P")
 R = TypeVar("R", bound="OpenedRun")
+R_contra = TypeVar("R_contra", bound="OpenedRun", contravariant=True)
 
 
-class Question(Generic[P]):
+class Question(Protocol[P]):
     """A function that answers, which is called for the rows alone.
 
     >>> rows = run.breakdown(by="stage")  # doctest: +SKIP
     >>> answer = run.breakdown.answer(by="stage")  # doctest: +SKIP
     >>> answer.figure()  # doctest: +SKIP
-
-    Parameters
-    ----------
-    answer
-        What is asked, which returns an `Answer`.
     """
 
-    def __init__(self, answer: Callable[P, Answer]) -> None:
-        self.answer = answer
-        functools.update_wrapper(self, answer)
+    answer: Callable[P, Answer]
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> pl.DataFrame:
         """Return the rows of the answer."""
-        return self.answer(*args, **kwargs).rows
 
 
-class RunQuestion(Generic[R, P]):
+def question_of(answer: Callable[P, Answer]) -> Question[P]:
+    """Return the question that a function answers: a function for the rows alone."""
+    text = inspect.getdoc(answer) or ""
+    question: Question[P] = _asking(answer, answer.__name__, inspect.signature(answer), text)
+    return question
+
+
+def _asking(answer: Any, name: str, signature: inspect.Signature, text: str) -> Any:
+    """Return a function for the rows of an answer, which shows how it is called."""
+
+    def ask(*args: Any, **kwargs: Any) -> pl.DataFrame:
+        rows: pl.DataFrame = answer(*args, **kwargs).rows
+        return rows
+
+    asked: Any = ask
+    asked.answer = answer
+    asked.__name__ = asked.__qualname__ = name
+    asked.__module__ = "tracekit"
+    asked.__doc__ = text
+    asked.__signature__ = signature.replace(return_annotation="polars.DataFrame")
+    return asked
+
+
+class RunQuestion(Generic[R_contra, P]):
     """A `Question` to a run: as an attribute of its class, it is asked of each run.
 
     Parameters
     ----------
     answer
         What is asked; its first parameter is the run.
+    declaration
+        What is said of it, where it is declared beside its analysis.
     """
 
-    def __init__(self, answer: Callable[Concatenate[R, P], Answer]) -> None:
-        name = getattr(answer, "__name__", "").replace("_", "-")
-
-        @functools.wraps(answer)
-        def asked(run: R, *args: P.args, **kwargs: P.kwargs) -> Answer:
-            options: dict[str, Any] = {**kwargs}
-            asks = [f"{name} {flag}" for flag, value in options.items() if value is True]
-            for question in (name, *asks):
-                if question in NEEDS:
-                    run.require_memory(question, iterations=options.get("iterations"))
-            return answer(run, *args, **kwargs)
-
-        self._answer = asked
+    def __init__(
+        self,
+        answer: Callable[Concatenate[R_contra, P], Answer],
+        declaration: Declaration | None = None,
+    ) -> None:
+        self._answer, self.declaration = answer, declaration
         self.__doc__ = answer.__doc__
 
     @overload
-    def __get__(self, run: None, owner: type[R]) -> RunQuestion[R, P]: ...
+    def __get__(self, run: None, owner: type[Any]) -> RunQuestion[R_contra, P]: ...
     @overload
-    def __get__(self, run: R, owner: type[R]) -> Question[P]: ...
-    def __get__(self, run: R | None, owner: type[R]) -> RunQuestion[R, P] | Question[P]:
+    def __get__(self, run: R, owner: type[Any]) -> Question[P]: ...
+    def __get__(self, run: R | None, owner: type[Any]) -> RunQuestion[R_contra, P] | Question[P]:
         """Return the question, asked of `run`."""
         if run is None:
             return self
-        return Question(functools.partial(self._answer, run))
+        name, signature, text = self._shown
+        answer: Any = functools.partial(self._require_and_answer, run)
+        answer.__name__, answer.__doc__, answer.__signature__ = name, text, signature
+        question: Question[P] = _asking(answer, name, signature, text)
+        return question
+
+    def _require_and_answer(self, run: Any, *args: Any, **options: Any) -> Answer:
+        name = self._answer.__name__.replace("_", "-")
+        asks = [f"{name} {flag}" for flag, value in options.items() if value is True]
+        for question in (name, *asks):
+            if question in NEEDS:
+                run.require_memory(question, iterations=options.get("iterations"))
+        return self._answer(run, *args, **options)
+
+    @functools.cached_property
+    def _shown(self) -> tuple[str, inspect.Signature, str]:
+        """Its name, how a run is asked it, and what help says of it."""
+        told = self.declaration
+        if told is not None:
+            return told.name, told.signature_of("tracekit.Answer"), told.text("polars.DataFrame")
+        own = inspect.signature(self._answer)
+        options = [*own.parameters.values()][1:]
+        text = inspect.getdoc(self._answer) or ""
+        return self._answer.__name__, own.replace(parameters=options), text
+
+
+Finish = Callable[["OpenedRun", Callable[..., "Answer"]], "Answer"]
+"""Gives the answer of a run, of the run and a question whose options are known."""
+
+
+def declared(
+    asked: Asked[Any, P, Answer], finish: Finish | None = None
+) -> RunQuestion[OpenedRun, P]:
+    """Return what a run is asked of a declared question.
+
+    Parameters
+    ----------
+    asked
+        The question.
+    finish
+        Puts it to the run, and adds what is known of that; by default it is put to its tables.
+    """
+    cut_by = asked.declaration.stretch
+
+    @functools.wraps(asked)
+    def answer(run: OpenedRun, /, *args: P.args, **options: P.kwargs) -> Answer:
+        stretch: Any = {name: options.pop(name) for name in cut_by if name in options}
+
+        def ask(subject: Any) -> Answer:
+            return asked(subject, *args, **options)
+
+        return (finish or _of_tables)(run.within(**stretch), ask)
+
+    return RunQuestion(answer, asked.declaration)
+
+
+def _of_tables(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
+    from tracekit.runs._facts import of_run
+
+    return of_run(run, ask(run.trace)).warning(run.warnings)

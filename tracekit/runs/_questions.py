@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracekit.errors import MissingDataError, UsageError
+from tracekit.errors import UsageError
 from tracekit.runs._facts import called, facts_of, of_run, require_known, verdicts_of
 from tracekit.runs._gate import diagnosed_against
 from tracekit.runs._memory_answers import check_what, memory_answer, remembered
@@ -26,81 +25,6 @@ if TYPE_CHECKING:
     from tracekit.analysis.comparison import Skip
     from tracekit.analysis.studies import Along
     from tracekit.model import Answer
-
-
-def breakdown(
-    run: OpenedRun,
-    /,
-    by: str | Sequence[str] = "stage",
-    *,
-    skip: int = 0,
-    per_iteration: bool = False,
-    inclusive: bool = False,
-    depth: int | None = None,
-    iterations: tuple[int, int] | None = None,
-    between: str | tuple[int, int] | None = None,
-) -> Answer:
-    """Say where GPU time goes; see `tracekit.analysis.breakdown`.
-
-    Its figure ``steps`` shows steps one by one, and their distribution. With `iterations`, the
-    first and the last step, or `between`, such as ``12.3s:12.9s`` or from ns to ns, only that
-    stretch is looked at: `tracekit.engine.within`.
-    """
-    from tracekit.analysis import breakdown
-    from tracekit.analysis.comparison import steps_of_run
-
-    run = _within(run, iterations, between)
-    found = breakdown(
-        run.trace, by, skip=skip, per_iteration=per_iteration, inclusive=inclusive, depth=depth
-    )
-    # Steps are worked out only where they are drawn.
-    steps = functools.partial(steps_of_run, run.trace, run.name, skip=skip)
-    drawn = replace(found, figures={**found.figures, "steps": "steps"}, source=steps)
-    return of_run(run, drawn).warning(run.warnings)
-
-
-def idle(
-    run: OpenedRun,
-    /,
-    by: str | Sequence[str] = "cause",
-    *,
-    skip: int = 0,
-    longest: int | None = None,
-    iterations: tuple[int, int] | None = None,
-    between: str | tuple[int, int] | None = None,
-) -> Answer:
-    """Say why nothing runs on the GPUs; see `tracekit.analysis.idle_time.idle`.
-
-    With `iterations` or `between` of a stretch alone, as `breakdown`.
-    """
-    from tracekit.analysis.idle_time import idle
-
-    run = _within(run, iterations, between)
-    return of_run(run, idle(run.trace, by, skip=skip, longest=longest)).warning(run.warnings)
-
-
-def critical_path(
-    run: OpenedRun,
-    /,
-    by: str | Sequence[str] = "cause",
-    *,
-    skip: int = 0,
-    iterations: tuple[int, int] | None = None,
-    between: str | tuple[int, int] | None = None,
-    kernels: int | None = None,
-    topology: StrPath | None = None,
-) -> Answer:
-    """Say what the length of steps is made of; see `tracekit.analysis.dependencies`.
-
-    With `iterations`, the first and the last step, only these are looked at; with `between`, as
-    of `breakdown`, the steps that lie wholly in that time.
-    """
-    from tracekit.analysis.dependencies import critical_path
-
-    run = _within(_of_steps(run, iterations), None, between)
-    traffic = run.traffic(topology=topology)
-    found = critical_path(run.trace, traffic, by, skip=skip, iterations=iterations, kernels=kernels)
-    return of_run(run, found).warning(run.warnings)
 
 
 def whatif(
@@ -155,32 +79,10 @@ def whatif(
         speed=speed, stage=stage, bandwidth=bandwidth, loader=loader, workers=workers,
         no_sync=no_sync, overlap=overlap, bucket=bucket,
     )  # fmt: skip
-    run = _of_steps(run, iterations)
+    run = run.of_steps(iterations)
     traffic = run.traffic(topology=topology, sizes=sizes)
     found = whatif(run.trace, traffic, changes, skip=skip, iterations=iterations)
     return of_run(run, found).warning(run.warnings)
-
-
-def _within(
-    run: OpenedRun,
-    iterations: tuple[int, int] | None,
-    between: str | tuple[int, int] | None,
-) -> OpenedRun:
-    """Return a run of which a stretch alone is asked about."""
-    if iterations is None and between is None:
-        return run
-    from tracekit.engine import within
-
-    return run.with_trace(within(run.trace, iterations=iterations, between=between))
-
-
-def _of_steps(run: OpenedRun, iterations: tuple[int, int] | None) -> OpenedRun:
-    """Return a run as if it held some of its steps alone."""
-    if iterations is None:
-        return run
-    from tracekit.engine import some_steps
-
-    return run.with_trace(some_steps(run.trace, *iterations))
 
 
 def diagnose(
@@ -245,90 +147,6 @@ def _with_replays(answer: Answer, replays: Mapping[str, str]) -> Answer:
     advice = pl.concat_str("advice", replay, separator=" ", ignore_nulls=True)
     people = answer.for_people.with_columns(advice=advice)
     return replace(answer, rows=answer.rows.with_columns(whatif=told), tables=named, people=people)
-
-
-def stragglers(run: OpenedRun, /, by: str | Sequence[str] = "rank") -> Answer:
-    """Say who comes late, and what it costs; see `tracekit.analysis.diagnosis.stragglers`."""
-    from tracekit.analysis.diagnosis import stragglers
-
-    return of_run(run, stragglers(run.trace, by)).warning(run.warnings)
-
-
-def flops(
-    run: OpenedRun,
-    /,
-    by: str | Sequence[str] = "operator",
-    *,
-    skip: int = 0,
-    peak: int | None = None,
-) -> Answer:
-    """Say what GPUs compute, and at which share of their peak; see `analysis.arithmetic.flops`."""
-    from tracekit.analysis.arithmetic import flops
-
-    return of_run(run, flops(run.trace, by, skip=skip, peak=peak)).warning(run.warnings)
-
-
-def links(
-    run: OpenedRun,
-    /,
-    by: str | Sequence[str] = "link",
-    *,
-    counters: bool = False,
-    parameters: int | None = None,
-    iterations: tuple[int, int] | None = None,
-    between: str | tuple[int, int] | None = None,
-    **options: Any,
-) -> Answer:
-    """Say which links carried which bytes; see `analysis.communication.links` for the columns.
-
-    Parameters
-    ----------
-    by
-        Keys, as a sequence or separated by commas.
-    counters
-        Hold attributed bytes against sampled counters instead.
-    parameters
-        Parameters of the model, to say what training must exchange.
-    iterations, between
-        As of `breakdown`: only what began in that stretch, or was launched in these steps.
-    options
-        Those of `Run.traffic`.
-    """
-    run = _within(run, iterations, between)
-    found = run.traffic(**options).answer(by, counters=counters, parameters=parameters)
-    said = of_run(run, found.saying(**verdicts_of(run)))
-    number = run.trace.read("devices")["active"].sum()
-    return said.saying(
-        warnings=[*run.warnings, *found.warnings],
-        sum_over=f"{number} GPU{'' if number == 1 else 's'}",
-    )
-
-
-def collectives(
-    run: OpenedRun,
-    /,
-    by: str | Sequence[str] = "library,collective,bytes,communicator",
-    *,
-    nccl_log: Sequence[StrPath] = (),
-    sizes: Mapping[str, int] | None = None,
-    iterations: tuple[int, int] | None = None,
-    between: str | tuple[int, int] | None = None,
-) -> Answer:
-    """Say what collectives cost; see `tracekit.analysis.communication.collectives`.
-
-    With `iterations` or `between`, as of `breakdown`, only those that began in that stretch.
-    """
-    from tracekit.analysis.communication import collectives
-
-    run = _within(run, iterations, between)
-    try:
-        traffic = run.traffic(nccl_log=nccl_log, sizes=sizes)
-        log, sent = traffic.log, traffic.sent()
-    except MissingDataError:  # no machine is known
-        log, sent = read_log(nccl_log), None
-    found = collectives(run.trace, by=by, log=log, sizes=sizes, sent=sent)
-    said = of_run(run, found.saying(**verdicts_of(run)))
-    return said.saying(warnings=[*run.warnings, *found.warnings])
 
 
 def latency(

@@ -7,26 +7,20 @@ from pathlib import Path
 
 from tracekit.errors import MissingDataError
 from tracekit.runs import _questions
+from tracekit.runs._declared import DeclaredQuestions
 from tracekit.runs._opened import OpenedRun
 from tracekit.runs._question import RunQuestion
 from tracekit.support.files import StrPath, write_whole
 
 
-class Run(OpenedRun):
+class Run(OpenedRun, DeclaredQuestions):
     """One run of a store, and the questions that it answers.
 
     Made by `open` and `ingest`, not by hand.
     """
 
-    breakdown = RunQuestion(_questions.breakdown)
-    idle = RunQuestion(_questions.idle)
-    critical_path = RunQuestion(_questions.critical_path)
     whatif = RunQuestion(_questions.whatif)
     diagnose = RunQuestion(_questions.diagnose)
-    stragglers = RunQuestion(_questions.stragglers)
-    flops = RunQuestion(_questions.flops)
-    links = RunQuestion(_questions.links)
-    collectives = RunQuestion(_questions.collectives)
     latency = RunQuestion(_questions.latency)
     info = RunQuestion(_questions.info)
     confusion = RunQuestion(_questions.confusion)

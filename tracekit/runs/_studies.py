@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracekit.errors import UsageError
-from tracekit.runs._question import Question
+from tracekit.runs._question import question_of
 from tracekit.runs._selecting import Reference, select_runs
 from tracekit.runs._study_answers import (
     Studied,
@@ -37,7 +37,7 @@ _VALUES = {
 }
 
 
-@Question
+@question_of
 def study(
     references: Sequence[Reference] = (),
     *,
@@ -83,7 +83,7 @@ def study(
     )
 
 
-@Question
+@question_of
 def scaling(
     references: Sequence[Reference] = (),
     *,
@@ -122,7 +122,7 @@ def scaling(
     return shown(drawn, of.rows)
 
 
-@Question
+@question_of
 def overhead(
     references: Sequence[Reference] = (),
     *,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracekit.errors import MissingDataError, UndecidedError, UsageError
 from tracekit.runs._facts import of_run, simulated_of
-from tracekit.runs._question import Question
+from tracekit.runs._question import question_of
 from tracekit.runs._selecting import Reference, select_runs
 from tracekit.support.files import StrPath
 
@@ -31,7 +31,7 @@ Time = Reference | float
 """A run, or a time that was measured elsewhere, ns."""
 
 
-@Question
+@question_of
 def stalls(
     references: Sequence[Reference] = (),
     *,
@@ -74,7 +74,7 @@ def stalls(
     return replace(answer, figures={"figure": "stalls"}, source=parts)
 
 
-@Question
+@question_of
 def input_cost(
     preloaded: Time,
     cached: Time,
@@ -114,7 +114,7 @@ def _time(of: Time, skip: int, store: StrPath | None) -> float:
     return float(step)
 
 
-@Question
+@question_of
 def bubbles(
     references: Sequence[Reference] = (),
     *,
@@ -239,7 +239,7 @@ def _schedule(labels: Mapping[str, str]) -> str | None:
     return labels.get("schedule")
 
 
-@Question
+@question_of
 def bubble_model(stages: int, micro_batches: int, schedule: str | None = None) -> Answer:
     """Say what a pipeline of equal stages loses; see `tracekit.analysis.studies.bubble_theory`."""
     import polars as pl

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracekit.model import KIND
+from tracekit.model import KIND, RANGE_STYLE
 from tracekit.sources._launch_size import LAUNCH_SIZE, launch_size
 from tracekit.sources.kineto._names import ShortNames
 from tracekit.sources.nvprof._names import readable
@@ -15,6 +15,21 @@ GRID, BLOCK = LAUNCH_SIZE[:3], LAUNCH_SIZE[3:]
 _BY_KERNEL = r"^__amd_rocclr_(copy|fill)Buffer"
 _SHORT = {"HOST": "H", "DEVICE": "D"}
 _DIRECTIONS = {"HtoD": "h2d", "DtoH": "d2h", "DtoD": "d2d", "HtoH": "h2h"}
+_START_END = ("roctxProcessRangeA", "roctxRangeStartA")
+_NO_RANGES = ("roctxMarkA", "roctxGetThreadId", "roctxRangePop", "roctxRangeStop")
+"""What is recorded as a marker and is no range: marks, and ends of ranges in older versions."""
+
+
+def is_range(function: pl.Expr) -> pl.Expr:
+    """Tell whether a function of roctx makes a range."""
+    return ~function.is_in(_NO_RANGES).fill_null(value=False)
+
+
+def range_style(function: pl.Expr) -> pl.Expr:
+    """Return the style of the range that a function of roctx makes."""
+    starts = function.is_in(_START_END).fill_null(value=False)
+    style = pl.when(starts).then(pl.lit("start_end")).otherwise(pl.lit("push_pop"))
+    return style.cast(RANGE_STYLE)
 
 
 class KernelNames:

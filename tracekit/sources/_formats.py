@@ -38,11 +38,17 @@ def _rpd(one: Opening) -> Recording | None:
     return rpd.read(one.sqlite, one.workspace, one.progress) if rpd.is_rpd(one.sqlite) else None
 
 
+def _rocpd(one: Opening) -> Recording | None:
+    file = one.sqlite
+    return rocprof.read_rocpd(file, one.workspace, one.progress) if rocprof.is_rocpd(file) else None
+
+
 FORMATS = [
     Format("nsys reports", lambda path: path.is_file() and is_report(path), _report),
     Format("SQLite exports of nsys", _is_sqlite, _nsys),
     Format("Parquet and Arrow exports of nsys", Path.is_dir, _nsys),
     Format("databases of nvprof", _is_sqlite, _nvprof),
+    Format("databases of rocprofv3", _is_sqlite, _rocpd),
     Format("RPDs of rocmProfileData", _is_sqlite, _rpd),
     Format(
         "PyTorch traces",

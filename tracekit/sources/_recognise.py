@@ -4,38 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tracekit.errors import (
-    DamagedTraceError,
-    InputError,
-    NotATraceError,
-    UnsupportedTraceError,
-)  # fmt: skip
+from tracekit.errors import DamagedTraceError, InputError, NotATraceError
 from tracekit.model import Recording, Trace
 from tracekit.sources._format import Opening
 from tracekit.sources._formats import FORMATS
+from tracekit.sources._others import READS, refusal
 from tracekit.sources.columnar import table_files
 from tracekit.sources.sqlite import MAGIC
 from tracekit.support.progress import Progress
 from tracekit.support.spool import Workspace
-
-_USE_SQLITE = (
-    "tracekit reads nsys reports and their SQLite, Parquet and Arrow exports, nvprof databases and"
-    " CSV, and PyTorch traces: nsys export --type sqlite REPORT"
-)
-_USE_FOLDER = "give the folder of an export, or an SQLite one: nsys export --type sqlite REPORT"
-_USE_NVPROF = "tracekit reads databases of nvprof: nvprof -o run.nvvp PROGRAM"
-
-# How other files begin that people have beside an export, and what to do with each.
-_OTHERS = (
-    (b"PAR1", "a Parquet file", _USE_FOLDER),
-    (b"ARROW1", "an Arrow file", _USE_FOLDER),
-    (b"\xff\xff\xff\xff", "an Arrow stream", _USE_FOLDER),
-    (b"\x89HDF", "an HDF5 file", _USE_SQLITE),
-    (b"\x1f\x8b", "a gzip archive", "unpack it first: gunzip {path}"),
-    (b"\x28\xb5\x2f\xfd", "a zstd archive", "unpack it first: unzstd {path}"),
-    (b"PK\x03\x04", "a zip archive", "unpack it first: unzip {path}"),
-    (b"<?xml", "an XML file, as a session of the Visual Profiler is", _USE_NVPROF),
-)
 
 
 def read(path: Path, progress: Progress = lambda *_: None) -> Trace:
@@ -82,13 +59,13 @@ def open_report(
         if each.begins(path) and (recording := each.read(one)) is not None:
             return recording
     if path.is_dir():
-        raise NotATraceError(f"the strings in {path} are none of nsys", _USE_SQLITE)
+        raise NotATraceError(f"the strings in {path} are none of nsys", READS)
     head = _head(path)
     if not head.startswith(MAGIC):
-        raise _other(path, head)
+        raise refusal(path)
     raise NotATraceError(
         f"{path} is an SQLite database, but no trace (no table StringIds or StringTable)",
-        _USE_SQLITE,
+        READS,
     )
 
 
@@ -116,19 +93,9 @@ def check_readable(path: Path) -> None:
         )
     if any(each.begins(path) for each in FORMATS):
         return
-    raise _other(path, head)
+    raise refusal(path)
 
 
 def _head(path: Path) -> bytes:
     with path.open("rb") as file:
         return file.read(64)
-
-
-def _other(path: Path, head: bytes) -> InputError:
-    for magic, what, hint in _OTHERS:
-        if head.startswith(magic):
-            return UnsupportedTraceError(f"{path} is {what}", hint.format(path=path))
-    if head.lstrip()[:1] in (b"{", b"["):
-        what = "JSON, but no PyTorch trace"
-        return UnsupportedTraceError(f"{path} is {what}", _USE_SQLITE)
-    return NotATraceError(f"{path} is not a trace", _USE_SQLITE)

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.analysis.arithmetic._flops import flops
+    from tracekit.analysis.arithmetic.questions import flops
 
-_HOMES = {"flops": "tracekit.analysis.arithmetic._flops"}
+_HOMES = {"flops": "tracekit.analysis.arithmetic.questions"}
 
 __all__ = ["flops"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tracekit.analysis.arithmetic._work_done import work_done
-from tracekit.analysis.facts import chosen_keys, how_to_record
+from tracekit.analysis.facts import how_to_record
 from tracekit.engine import (
     chosen_windows,
     counted_steps,
@@ -24,7 +24,6 @@ from tracekit.model import Answer
 if TYPE_CHECKING:
     from tracekit.model import Trace
 
-_KEYS = ("operator", "sizes", "layer", "stage", "precision", "kernel", "iteration", "device")
 _OF_STEPS = {"iteration", "device"}
 _STEP = ["process", "device", "iteration"]
 _SHARES = "share: flops / flops of all rows; peak_share: of the peak of their precision"
@@ -37,56 +36,8 @@ _NO_SIZES = (
 )
 
 
-def flops(
-    trace: Trace, by: str | Sequence[str] = "operator", *, skip: int = 0, peak: int | None = None
-) -> Answer:
-    """Say how many floating-point operations a step takes, and at which share of the peak.
-
-    Counted are multiplications of matrices, convolutions and attention whose sizes were recorded;
-    ``docs/flops.md`` has the formulas.
-
-    Parameters
-    ----------
-    trace
-        The run.
-    by
-        Keys, as a sequence or separated by commas: operator, sizes (of its arguments), layer,
-        stage, precision, kernel (the operator's longest), iteration, device.
-    skip
-        How many iterations to leave out at the beginning.
-    peak
-        FLOP/s of a GPU at its peak, in place of what is known of its product and the precision.
-
-    Returns
-    -------
-    The keys' columns, then
-
-    ====================  ==========================================================
-    ``operators``         number of operators, or of kernels that multiply without one
-    ``unknown``           of how many of these the FLOPs are not known
-    ``flops``             FLOPs of the others, added up; null where there are none
-    ``step_flops``        the same, mean per step and GPU; null without steps
-    ``kernel_ns``         how long the kernels ran of all operators
-    ``achieved_flops_s``  FLOPs over the time of the kernels, of those that are known
-    ``peak_share``        that over the peak of their precision; null where one is not known
-    ``mfu``               by iteration and device alone: FLOPs over what the GPUs could have done
-                          in the time of the steps; null where anything is not known
-    ``share``             flops over those of all rows
-    ====================  ==========================================================
-
-    ``meta`` holds ``steps`` (on each GPU one), ``step_ns`` (their mean length), ``step_flops``,
-    ``mfu`` of all steps or null and ``mfu_unknown``, ``known_share`` (how much of the time of
-    kernels that compute is that of operators whose FLOPs are known), ``outside_flops`` (of work
-    that is in no step that counts), ``peaks`` (by product and precision, FLOP/s), ``skip, shares``.
-
-    Raises
-    ------
-    UsageError
-        If a key is unknown, the peak is none, or iterations are asked for that the run has not.
-    MissingDataError
-        If the run holds no GPU work.
-    """
-    keys = chosen_keys(by, _KEYS, "FLOPs")
+def flops(trace: Trace, keys: Sequence[str], *, skip: int, peak: int | None) -> Answer:
+    """Answer the question `flops`, whose declaration says what is given and returned."""
     if peak is not None and peak <= 0:
         raise UsageError(f"{peak} FLOP/s are no peak", "give --peak such as 312TFLOPS")
     if not has_ops(trace):

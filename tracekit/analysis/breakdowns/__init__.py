@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.analysis.breakdowns._breakdown import breakdown
+    from tracekit.analysis.breakdowns.questions import breakdown
 
 _HOMES = {
-    "breakdown": "tracekit.analysis.breakdowns._breakdown",
+    "breakdown": "tracekit.analysis.breakdowns.questions",
 }
 
 __all__ = [

@@ -16,7 +16,6 @@ from tracekit.analysis.facts import (
     columns_of,
     dividing,
     is_by_stage,
-    parse_keys,
     share_meaning,
     unknown_passes,
     verdict_meta,
@@ -56,82 +55,14 @@ _LENGTH = pl.col("end") - pl.col("start")
 
 def breakdown(
     trace: Trace,
-    by: str | Sequence[str] = "stage",
+    keys: tuple[str, ...],
     *,
-    skip: int = 0,
-    per_iteration: bool = False,
-    inclusive: bool = False,
-    depth: int | None = None,
+    skip: int,
+    per_iteration: bool,
+    inclusive: bool,
+    depth: int | None,
 ) -> Answer:
-    """Say where GPU time goes, grouped by one or more keys.
-
-    Times are lengths of unions of intervals on each device, added over devices. With the key
-    `iteration` every step is a window of its own and the row with a null iteration is the time
-    outside of all steps; by stage, rows `idle` and `between` hold the time in which nothing runs,
-    so that ``exposed_ns`` of a step's rows adds up to it. Definitions are in ``docs/breakdown.md``.
-
-    Of a run without any GPU work this is the time of NVTX ranges on the host, added over processes:
-    ``ranges`` is there in place of ``ops``, and no ``total_ns``.
-
-    Parameters
-    ----------
-    trace
-        The run.
-    by
-        Keys out of `KEYS`, as a sequence or separated by commas.
-    skip
-        How many iterations to leave out at the beginning.
-    per_iteration
-        Add, over the steps that count, ``p5_ns, median_ns, p95_ns`` of exposed (by stage) or busy
-        time, added over devices.
-    inclusive
-        By range: count in each range what the ranges inside it launch, too. The columns are then
-        those of `RANGE_COLUMNS`; by range and kernel those of `KERNEL_COLUMNS`; and those by layer,
-        which stands alone, of `LAYER_COLUMNS`.
-    depth
-        How many levels of ranges to list, which counts inclusively.
-
-    Returns
-    -------
-    The keys' columns, then
-
-    ==================  ============================================================
-    ``ops``             number of ops that start in the window
-    ``total_ns``        sum of their durations (which may overlap); not by stage
-    ``busy_ns``         length of the union of their intervals, inside the window
-    ``exposed_ns``      by stage: busy time in which no stage of higher rank is busy
-    ``overlap_ns``      by stage: busy_ns - exposed_ns
-    ``mean_ns`` etc.    by kernel: statistics of durations
-    ``window_ns``       by device or iteration: length of the window
-    ``idle_ns``         by device or iteration: time of the window in which nothing runs; by
-                        iteration while the host is inside the iteration
-    ``between_ns``      by iteration: time in which nothing runs and the host is in no iteration
-    ``devices``         by iteration: over how many devices the row's times are added; a GPU that
-                        two processes use counts for each. With `per_iteration`: over how many the
-                        percentiles are
-    ``share``           exposed_ns (by stage) or busy_ns over the length of the window
-    ==================  ============================================================
-
-    ``meta`` holds ``window_ns``, ``idle_ns`` and ``wu_residual_ns`` (window less the time in which
-    FP or BP is busy) added over devices; the numbers ``devices`` and ``iterations``; ``coverage``,
-    the share of GPU busy time by source of the stage (sources overlap, so shares may add to more
-    than 1); ``launched``, the share of ops whose launching call is known; ``skip``; ``share``, of
-    what shares are; ``per`` or ``sum_over``, what times are means or sums over; with
-    `per_iteration` ``percentiles_per``, what percentiles are people's means over; what
-    `verdict_meta` says of the processes; and by rank alone ``outlier_ranks``. Where the passes are
-    not known ``wu_residual_ns`` is null, and ``wu_residual_unknown`` says why. `Answer.for_people`
-    has times of steps as means over devices.
-
-    Raises
-    ------
-    UsageError
-        If a key is unknown, cannot be joined with what else is asked for, or iterations are asked
-        for that the run has not.
-    MissingDataError
-        If the run has neither GPU work nor NVTX ranges that are stages, or the key is one of GPU
-        work and it has none.
-    """
-    keys = parse_keys(by)
+    """Answer the question `breakdown`, whose declaration says what is given and returned."""
     table, meta = _measured(
         trace, keys, skip=skip, per_iteration=per_iteration, inclusive=inclusive, depth=depth
     )

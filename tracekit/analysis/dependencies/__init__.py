@@ -6,13 +6,13 @@ from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
     from tracekit.analysis.dependencies._changes import parse_changes
-    from tracekit.analysis.dependencies._critical_path import critical_path
     from tracekit.analysis.dependencies._prices import CHANGES, price_of
     from tracekit.analysis.dependencies._whatif import whatif
+    from tracekit.analysis.dependencies.questions import critical_path
 
 _HOMES = {
     "CHANGES": "tracekit.analysis.dependencies._prices",
-    "critical_path": "tracekit.analysis.dependencies._critical_path",
+    "critical_path": "tracekit.analysis.dependencies.questions",
     "parse_changes": "tracekit.analysis.dependencies._changes",
     "price_of": "tracekit.analysis.dependencies._prices",
     "whatif": "tracekit.analysis.dependencies._whatif",

@@ -12,7 +12,7 @@ from tracekit.analysis.calls import process_ranks
 from tracekit.analysis.dependencies._job import Job, distrust, job_of
 from tracekit.analysis.dependencies._paths_back import cause_of, slack_of
 from tracekit.analysis.dependencies._what_edges_are import op_names
-from tracekit.analysis.facts import chosen_keys, with_words
+from tracekit.analysis.facts import with_words
 from tracekit.errors import UsageError
 from tracekit.model import Answer
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from tracekit.analysis.traffic import Traffic
     from tracekit.model import Trace
 
-_KEYS = ("cause", "stage", "link", "device", "rank", "iteration", "kernel")
 _LENGTH = pl.col("end") - pl.col("start")
 _FIGURES = {"figure": "critical path"}
 _NAMELESS = {"name": "(no op: host or waiting)", "iteration": "(whole run)"}
@@ -31,61 +30,13 @@ _SHARES = "share: path_ns / steps_ns, the length of all steps"
 def critical_path(
     trace: Trace,
     traffic: Traffic,
-    by: str | Sequence[str] = "cause",
+    keys: Sequence[str],
     *,
-    skip: int = 0,
-    iterations: tuple[int, int] | None = None,
-    kernels: int | None = None,
+    skip: int,
+    iterations: tuple[int, int] | None,
+    kernels: int | None,
 ) -> Answer:
-    """Say what the length of steps is made of: the longest path through what waits for what.
-
-    From the moment that ends a step the path leads to what that moment waited for last, and so on
-    back to the step's begin; its parts add up to the step, to the nanosecond.
-    ``docs/critical-path.md`` defines what may wait for what.
-
-    Parameters
-    ----------
-    trace
-        The run.
-    traffic
-        What it moved.
-    by
-        Keys, as a sequence or separated by commas: cause, stage, link (that a transfer crosses),
-        device, rank, iteration, kernel.
-    skip
-        How many iterations to leave out at the beginning.
-    iterations
-        The first and the last step to look at, where `trace` is that of `some_steps`.
-    kernels
-        List so many of the ops that take longest on the path instead, by name.
-
-    Returns
-    -------
-    The keys' columns (``name`` of a kernel), then
-
-    ==============  ==============================================================
-    ``segments``    number of parts of paths
-    ``path_ns``     their length
-    ``step_ns``     the same, mean per step
-    ``share``       path_ns over the length of all steps
-    ==============  ==============================================================
-
-    With `kernels` a row per name: ``name, stage, ops`` (of the steps), ``on_path`` (how many of
-    these), ``path_ns, step_ns, share``, and by how much later such ops could end with no step
-    ending later: ``slack_min_ns`` and ``slack_p50_ns``, of those that the end of a step waits for.
-
-    ``meta`` holds ``steps``, ``steps_ns`` (their length, added up), ``step_p50_ns``, ``skip``,
-    ``unexplained_share`` (what nothing explains), ``shares``, and ``contradicted``, how many
-    dependencies were left out because they run against time.
-
-    Raises
-    ------
-    UsageError
-        If a key is unknown, or iterations are skipped that the run has not.
-    MissingDataError
-        If the run holds no GPU work or no whole step, or its reports are on several clocks.
-    """
-    keys = chosen_keys(by, _KEYS, "critical path")
+    """Answer the question `critical_path`, whose declaration says what is given and returned."""
     if kernels is not None and kernels < 1:
         raise UsageError(f"{kernels} kernels cannot be listed", "give 1 or more")
     job = job_of(trace, traffic, skip, iterations)

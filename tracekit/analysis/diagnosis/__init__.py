@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from tracekit.analysis.diagnosis._against import NOTICED, WORSE, against
     from tracekit.analysis.diagnosis._diagnose import FINDINGS, diagnose
     from tracekit.analysis.diagnosis._rules import RULES
-    from tracekit.analysis.diagnosis._stragglers import stragglers
+    from tracekit.analysis.diagnosis.questions import stragglers
 
 _HOMES = {
     "NOTICED": "tracekit.analysis.diagnosis._against",
@@ -17,7 +17,7 @@ _HOMES = {
     "FINDINGS": "tracekit.analysis.diagnosis._diagnose",
     "diagnose": "tracekit.analysis.diagnosis._diagnose",
     "RULES": "tracekit.analysis.diagnosis._rules",
-    "stragglers": "tracekit.analysis.diagnosis._stragglers",
+    "stragglers": "tracekit.analysis.diagnosis.questions",
 }
 __all__ = ["FINDINGS", "NOTICED", "RULES", "WORSE", "against", "diagnose", "stragglers"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
@@ -10,59 +9,19 @@ import polars as pl
 from tracekit.analysis.calls import process_ranks
 from tracekit.analysis.diagnosis._facts import LENGTH, Facts, facts_of
 from tracekit.analysis.diagnosis._late_ranks import MEMBER, exposed_waits
-from tracekit.analysis.facts import chosen_keys, how_to_record
+from tracekit.analysis.facts import how_to_record
 from tracekit.analysis.idle_account import BEHIND, merged_in_batches
 from tracekit.engine import has_ops, union_length
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Answer, Trace
 
-_KEYS = ("rank", "iteration")
 _CELL = [*MEMBER, "iteration"]
 _OF_GPU = r"^GPU (\d+)$"
 _PAIR = 2
 
 
-def stragglers(trace: Trace, by: str | Sequence[str] = "rank") -> Answer:
-    """Say who comes late to what ranks do together, and what it costs the others.
-
-    ``docs/stragglers.md`` defines the columns. Looked at are usual steps, as by `diagnose`.
-
-    Parameters
-    ----------
-    trace
-        The run.
-    by
-        ``rank``, or ``iteration`` for the time of each rank in each step.
-
-    Returns
-    -------
-    By rank a row per process and GPU, the one that costs most first:
-
-    ================  ==============================================================
-    ``rank, device``  who; the rank is null where it is not known
-    ``collectives``   how many it took part in with others
-    ``last``          in how many of these it came last; ``last_share``, their share
-    ``caused_ns``     how long the others waited for it, mean per step and other one
-    ``waited_ns``     how long it waited for others, per step
-    ``own_ns``        mean length of a step less that
-    ``late_in``       the stage, or cause of idle time, in which it takes longest beyond
-                      the median rank; null where it takes no longer
-    ``late_in_ns``    by how much, per step
-    ``late_ns``       median time by which it begins a collective after the first one
-                      does; null where clocks are not known to be one
-    ================  ==============================================================
-
-    By iteration: ``iteration, rank, device, step_ns, waited_ns, own_ns``; ``beyond_percent``,
-    own_ns over the median of the ranks in this step, less 100 %; ``last``, how often it came last.
-
-    Raises
-    ------
-    UsageError
-        If a key is unknown, or two are given.
-    MissingDataError
-        If the run holds no GPU work, or nothing in which several ranks were recorded.
-    """
-    keys = chosen_keys(by, _KEYS, "stragglers")
+def stragglers(trace: Trace, keys: tuple[str, ...]) -> Answer:
+    """Answer the question `stragglers`, whose declaration says what is given and returned."""
     if len(keys) > 1:
         raise UsageError("stragglers are by rank or by iteration", "give one of them")
     if not has_ops(trace):

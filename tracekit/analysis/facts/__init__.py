@@ -9,6 +9,7 @@ from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
     from tracekit.analysis.facts._keys import (
+        KEYS,
         OF_PROCESSES,
         OF_WINDOWS,
         chosen_keys,
@@ -43,6 +44,7 @@ _HOMES = {
     "Facts": "tracekit.analysis.facts._needs",
     "HOST": "tracekit.analysis.facts._work",
     "NEEDS": "tracekit.analysis.facts._needs",
+    "KEYS": "tracekit.analysis.facts._keys",
     "OF_PROCESSES": "tracekit.analysis.facts._keys",
     "OF_WINDOWS": "tracekit.analysis.facts._keys",
     "OUTSIDE_STEPS": "tracekit.analysis.facts._words",
@@ -70,6 +72,7 @@ _HOMES = {
 __all__ = [
     "DEGREES",
     "HOST",
+    "KEYS",
     "NEEDS",
     "OF_PROCESSES",
     "OF_WINDOWS",

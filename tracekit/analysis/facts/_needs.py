@@ -24,7 +24,10 @@ Degree = Literal["no", "none", "partly", "yes"]
 """Whether a run holds something, the worst first; ``none`` is what was recorded and did not run."""
 DEGREES: tuple[Degree, ...] = ("no", "none", "partly", "yes")
 
-RECORDERS = {"nsys": "nsys", "nvprof": "nvprof", "PyTorch": "torch.profiler"}
+RECORDERS = {
+    "nsys": "nsys", "nvprof": "nvprof", "PyTorch": "torch.profiler", "RPD": "rocmProfileData",
+    "rocprofv3": "rocprofv3", "XLA": "jax.profiler",
+}  # fmt: skip
 """What records reports, by how their formats begin."""
 
 _ALMOST_ALL = 0.9995
@@ -270,21 +273,27 @@ class Need:
         """Say how it is recorded; of several recorders each is named."""
         if "" in self.record:
             return self.record[""]
-        ways = [(recorder, self.record[recorder]) for recorder in recorders]
+        ways = [(each, self.record.get(each, f"{each} records none")) for each in recorders]
         if len(ways) == 1:
             return ways[0][1]
         return "; ".join(f"{recorder}: {way}" for recorder, way in ways)
 
 
-def _by(nsys: str, nvprof: str, pytorch: str) -> Mapping[str, str]:
-    return MappingProxyType({"nsys": nsys, "nvprof": nvprof, "torch.profiler": pytorch})
+def _by(nsys: str, nvprof: str, pytorch: str, *others: str) -> Mapping[str, str]:
+    return dict(zip(RECORDERS.values(), (nsys, nvprof, pytorch, *others), strict=False))
 
 
 _NVPROF = "nvprof -o run.nvvp PROGRAM"
 _NVPROF_CALLS = "nvprof --profile-api-trace all -o run.nvvp PROGRAM"
 _ACTIVITIES = "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
-_WORK = _by("nsys profile -t cuda", _NVPROF, _ACTIVITIES)
-_CALLED = _by("nsys profile -t cuda", _NVPROF_CALLS, _ACTIVITIES)
+_OTHERS = (
+    "runTracer.sh -o run.rpd PROGRAM",
+    "rocprofv3 --kernel-trace --memory-copy-trace --hip-runtime-trace -f json -- PROGRAM",
+    "jax.profiler.trace(FOLDER) around some steps, on a GPU",
+)
+_WORK = _by("nsys profile -t cuda", _NVPROF, _ACTIVITIES, *_OTHERS)
+_CALLED = _by("nsys profile -t cuda", _NVPROF_CALLS, _ACTIVITIES, *_OTHERS)
+_MARKERS = ("roctx ranges", "roctx ranges, and --marker-trace", "jax.profiler.TraceAnnotation")
 _NSYS_ALONE = "nsys instead, for it records none:"
 _STRUCTURE = "without ranges, the order of launches tells them where it can"
 _STEPS = "NVTX ranges `step N` around each training step, or --iteration REGEX"
@@ -305,6 +314,7 @@ NEEDS: Mapping[str, Need] = MappingProxyType(
                 "nsys profile -t cuda, without trimming the export",
                 _NVPROF_CALLS,
                 _ACTIVITIES,
+                *_OTHERS,
             ),
         ),
         "CUDA calls": Need(_rows("calls", "CUDA calls"), _CALLED),
@@ -314,6 +324,7 @@ NEEDS: Mapping[str, Need] = MappingProxyType(
                 "nsys profile -t cuda,nvtx, with NVTX ranges in the program",
                 f"{_NVPROF}, with NVTX ranges in the program",
                 "ProfilerActivity.CPU, and torch.profiler.record_function in the program",
+                *(f"{marker} in the program" for marker in _MARKERS),
             ),
         ),
         "stages": Need(
@@ -324,11 +335,18 @@ NEEDS: Mapping[str, Need] = MappingProxyType(
                 f"{_STRUCTURE}",
                 'record_function("forward") and the like around stages, or name yours: '
                 f"--rules FILE; {_STRUCTURE}",
+                *(f"{marker} around stages; {_STRUCTURE}" for marker in _MARKERS),
             ),
         ),
         "iterations": Need(
             _iterations,
-            _by(_STEPS, _STEPS, "profiler.step() in each training step, or --iteration REGEX"),
+            _by(
+                _STEPS,
+                _STEPS,
+                "profiler.step() in each training step, or --iteration REGEX",
+                *(f"{marker} around each training step" for marker in _MARKERS[:2]),
+                "jax.profiler.StepTraceAnnotation around each training step",
+            ),
         ),
         "physical GPUs": Need(
             _gpus,

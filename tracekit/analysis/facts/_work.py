@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from tracekit.analysis.facts._needs import how_to_record
 from tracekit.engine import Work, has_ops, on_host
 from tracekit.errors import MissingDataError
@@ -31,9 +33,9 @@ def work_of(trace: Trace, keys: Sequence[str] = ("stage",)) -> Work:
     host = on_host(trace, by_range="range" in keys)
     if not has_ops(host):
         raise MissingDataError(
-            "this run holds neither GPU work nor NVTX ranges that are stages",
-            f"record with {how_to_record(trace, 'ops')} and its NVTX ranges, or name your ranges"
-            " with --rules",
+            f"this run holds neither GPU work nor NVTX ranges that are stages{_held(trace)}",
+            f"run the program on a GPU, and record with {how_to_record(trace, 'ops')}; or name your"
+            " ranges with --rules",
         )
     for key in keys:
         if key not in _KEYS:
@@ -43,3 +45,11 @@ def work_of(trace: Trace, keys: Sequence[str] = ("stage",)) -> Work:
                 f" {', '.join(_KEYS)}",
             )
     return Work(host, is_host=True)
+
+
+def _held(trace: Trace) -> str:
+    """Say what a recording holds of a program that used no GPU, the most first."""
+    contents = trace.read("contents").filter(pl.col("rows") > 0).sort("rows", descending=True)
+    rows = contents.select("rows", "feature").unique("feature", maintain_order=True).head(3)
+    held = ", ".join(f"{count:,} rows of {feature}" for count, feature in rows.iter_rows())
+    return f", but {held}" if held else ""

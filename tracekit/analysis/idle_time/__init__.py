@@ -6,10 +6,10 @@ from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
     from tracekit.analysis.idle_account import idle_ranges
-    from tracekit.analysis.idle_time._idle import idle
+    from tracekit.analysis.idle_time.questions import idle
 
 _HOMES = {
-    "idle": "tracekit.analysis.idle_time._idle",
+    "idle": "tracekit.analysis.idle_time.questions",
     "idle_ranges": "tracekit.analysis.idle_account",
 }
 

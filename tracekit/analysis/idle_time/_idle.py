@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from tracekit.analysis.calls import collective_calls, in_stretch
-from tracekit.analysis.facts import OUTSIDE_STEPS, chosen_keys, how_to_record, with_words
+from tracekit.analysis.facts import OUTSIDE_STEPS, how_to_record, with_words
 from tracekit.analysis.idle_account import (
     CAUSES,
     QUEUED_NS,
@@ -21,7 +21,6 @@ from tracekit.engine import counted_steps, has_ops, iterations_in
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Answer, Trace, with_clocks
 
-_KEYS = ("cause", "stage", "iteration", "device", "rank", "range")
 _OWNER = ["process", "device"]
 _SHARES = "share: idle_ns / idle_ns of all rows; window_share: idle_ns / window_ns"
 _LENGTH = pl.col("end") - pl.col("start")
@@ -29,58 +28,8 @@ _MUCH = 0.05
 """From this share of idle time on it is said that nothing tells what the host did."""
 
 
-def idle(
-    trace: Trace, by: str | Sequence[str] = "cause", *, skip: int = 0, longest: int | None = None
-) -> Answer:
-    """Say why nothing runs on the GPUs, and for how long.
-
-    Each gap is cut along the time line of the host that launches the op which ends it; every piece
-    has one cause. ``docs/idle.md`` defines the causes.
-
-    Parameters
-    ----------
-    trace
-        The run.
-    by
-        Keys, as a sequence or separated by commas: cause, stage (that of the op that comes late),
-        iteration, device, rank, range (the innermost one in which the host was).
-    skip
-        How many iterations to leave out at the beginning.
-    longest
-        List so many of the longest gaps instead.
-
-    Returns
-    -------
-    The keys' columns, then
-
-    ==================  ============================================================
-    ``gaps``            number of gaps of which a piece is in the row
-    ``idle_ns``         time in which nothing runs, added over devices
-    ``step_ns``         of steps that count, mean per step and device; null where there
-                        are none; not by iteration
-    ``share``           idle_ns over all idle time of the table
-    ``window_share``    idle_ns over the windows of the table
-    ``rests_on``        what is recorded that says so, that of most of it first; null
-                        where nothing is
-    ==================  ============================================================
-
-    With `longest` a row per gap: ``place`` (1 is the longest), ``device, iteration, start_ns,
-    idle_ns, cause`` (that of most of it), ``evidence, range, share`` (of all idle time), and the
-    names of the ops around it, ``before, after``, with the ``stage`` of the later one.
-
-    ``meta`` holds ``window_ns`` and ``idle_ns`` as `breakdown` has them, ``devices, iterations,
-    skip``; ``collective_wait_ns``, how long collectives waited for their last participant (busy
-    time, beside what is listed), or null and ``collective_wait_unknown``; ``missing``, what to
-    record to know more, where something is not explained; ``shares``, of what shares are.
-
-    Raises
-    ------
-    UsageError
-        If a key is unknown, or iterations are asked for that the run has not.
-    MissingDataError
-        If the run holds no GPU work.
-    """
-    keys = chosen_keys(by, _KEYS, "idle time")
+def idle(trace: Trace, keys: Sequence[str], *, skip: int, longest: int | None) -> Answer:
+    """Answer the question `idle`, whose declaration says what is given and returned."""
     if longest is not None and longest < 1:
         raise UsageError(f"{longest} gaps cannot be listed", "give 1 or more")
     if not has_ops(trace):

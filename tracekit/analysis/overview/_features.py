@@ -148,7 +148,7 @@ def capabilities() -> pl.DataFrame:
     Returns
     -------
     ``command``, ``feature`` (what it says), and for each recorder a column with how it records what
-    that takes: ``nsys``, ``nvprof`` and ``torch.profiler``.
+    that takes: ``nsys``, ``nvprof``, ``torch.profiler`` and those of AMD and JAX.
     """
     rows = [
         {

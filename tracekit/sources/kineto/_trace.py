@@ -27,6 +27,8 @@ _MOST_RANKS = 1 << 30
 _MOST_UNKNOWN = 5
 _TELLING = (b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"')
 """One of these is in the head of every trace of Kineto's."""
+_ROCPROF = b'CPU HIP API"'
+"""In the heads of JSON of rocprof, the recorder of AMD before rocprofv3, which looks alike."""
 _REPORT = pl.lit(0, pl.Int32).alias("report")
 _PROFILE = "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
 _RECORD = f"record with {_PROFILE}"
@@ -62,7 +64,7 @@ _CONTENTS = (
 def is_kineto(path: Path) -> bool:
     """Tell whether a file is JSON such as Kineto writes, gzipped or not, by how it begins."""
     head = head_of(path).removeprefix(b"\xef\xbb\xbf").lstrip()
-    return head.startswith(b"{") and any(key in head for key in _TELLING)
+    return head.startswith(b"{") and any(key in head for key in _TELLING) and _ROCPROF not in head
 
 
 def read(path: Path, workspace: Workspace, progress: Progress = lambda *_: None) -> Recording:

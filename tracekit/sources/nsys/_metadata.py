@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from tracekit.sources._launchers import VARIABLES, launch_of
 from tracekit.sources._tables import ExportFile, Where
 from tracekit.sources._times import FARTHEST, REACH
 
@@ -24,20 +24,7 @@ _EXPORT_KEYS = (
     "EXPORT_PARAM_TIMES_TO_EXPORT",
 )
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
-_RANKS = (
-    "RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK",
-)  # fmt: skip
-"""Variables in which launchers tell a process its rank, the surest first."""
-_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
-"""Variables in which they tell it how many ranks there are."""
-
-_JOBS = (
-    "SLURM_JOB_ID", "SLURM_STEP_ID", "LSB_JOBID", "PBS_JOBID", "PMIX_NAMESPACE",
-    "TORCHELASTIC_RUN_ID", "MASTER_PORT",
-)  # fmt: skip
-"""Variables that have one value in all processes of a job, and another in other jobs."""
-
-_VARIABLES = (_VISIBLE, *_RANKS, *_SIZES, *_JOBS)
+_VARIABLES = (_VISIBLE, *VARIABLES)
 """Variables that are looked at. Others may hold secrets, so they do not even leave the file."""
 
 
@@ -58,7 +45,7 @@ class Metadata:
     ranks: int | None = None
     """Rank of the recorded command in its job, as its environment said."""
     job: str | None = None
-    """What its launcher calls the job: ``VARIABLE=digest`` for each variable of `_JOBS`."""
+    """What its launcher calls the job: ``VARIABLE=digest`` for each of its variables."""
     traced: frozenset[str] = frozenset()
     """What was traced, as the capture calls it: ``Cuda``, ``NvtxEvents``; empty if not known."""
     warnings: tuple[str, ...] = field(default=())
@@ -68,6 +55,7 @@ def read_metadata(file: ExportFile) -> Metadata:
     """Read the metadata tables; of the environment only GPUs, rank and job are looked at."""
     export = _export_values(file)
     variables = _variables(file)
+    launched = launch_of(variables)
     product = [export.get("EXPORT_PRODUCT_NAME"), export.get("EXPORT_PRODUCT_VERSION")]
     return Metadata(
         schema_version=export.get("EXPORT_SCHEMA_VERSION"),
@@ -77,9 +65,9 @@ def read_metadata(file: ExportFile) -> Metadata:
         duration=_first(file, "ANALYSIS_DETAILS", "duration", REACH),
         host=_host(file),
         visible_devices=_visible_devices(variables),
-        rank=_number(variables, _RANKS),
-        ranks=_number(variables, _SIZES),
-        job=_job(variables),
+        rank=launched.rank,
+        ranks=launched.ranks,
+        job=launched.job,
         traced=_traced(file),
         warnings=_filter_warnings(export),
     )
@@ -117,22 +105,6 @@ def _visible_devices(variables: Mapping[str, str]) -> tuple[str, ...] | None:
     """Return the entries of CUDA_VISIBLE_DEVICES; None where it is not set, or set in two ways."""
     value = variables.get(_VISIBLE)
     return None if value is None else tuple(part.strip() for part in value.split(","))
-
-
-def _number(variables: Mapping[str, str], names: tuple[str, ...]) -> int | None:
-    """Return the number that the first of some variables holds."""
-    found = (variables.get(name, "") for name in names)
-    return next((int(text) for text in found if re.fullmatch("[0-9]{1,9}", text)), None)
-
-
-def _job(variables: Mapping[str, str]) -> str | None:
-    """Return what tells jobs apart, as digests: two of them can be compared, and nothing read."""
-    told = [
-        f"{name}={hashlib.sha256(variables[name].encode()).hexdigest()[:12]}"
-        for name in _JOBS
-        if variables.get(name)
-    ]
-    return " ".join(told) or None
 
 
 def _traced(file: ExportFile) -> frozenset[str]:

@@ -1,14 +1,18 @@
-"""rocprofv3's recordings: its JSON (``rocprofv3 --output-format json``)."""
+"""rocprofv3's recordings: rocpd, its SQLite files, and its JSON (``--output-format json``)."""
 
 from typing import TYPE_CHECKING
 
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
+    from tracekit.sources.rocprof._database import is_rocpd, read_rocpd
     from tracekit.sources.rocprof._trace import is_rocprof, read
 
-_HOMES = dict.fromkeys(("is_rocprof", "read"), "tracekit.sources.rocprof._trace")
+_HOMES = {
+    **dict.fromkeys(("is_rocprof", "read"), "tracekit.sources.rocprof._trace"),
+    **dict.fromkeys(("is_rocpd", "read_rocpd"), "tracekit.sources.rocprof._database"),
+}
 
-__all__ = ["is_rocprof", "read"]
+__all__ = ["is_rocpd", "is_rocprof", "read", "read_rocpd"]
 
 __getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -13,11 +13,21 @@ import polars as pl
 
 from tracekit.errors import MissingDataError
 from tracekit.model import RANGE_STYLE, Recording
-from tracekit.sources._amd import BLOCK, GRID, KernelNames, copies, kernels, threads_launched
+from tracekit.sources._amd import (
+    BLOCK,
+    GRID,
+    KernelNames,
+    copies,
+    is_range,
+    kernels,
+    range_style,
+    threads_launched,
+)
 from tracekit.sources._identities import HOST, OPS, Identities, contents, report
 from tracekit.sources._seen import Seen, backward, no_work
 from tracekit.sources._times import Times
 from tracekit.sources.kineto._events import text_of
+from tracekit.sources.rocprof._agents import described, gpu_number, gpus, handle, mapping, whole
 from tracekit.sources.rocprof._document import Part, RocprofDocument, is_rocprof, parsed
 from tracekit.support.ahead import ahead
 from tracekit.support.progress import Progress
@@ -143,8 +153,8 @@ class _Gathered:
     def _device(self, part: Part, agent: pl.Expr) -> pl.Expr:
         """Return the number of an agent among the GPUs; null for the host."""
         numbers = {
-            handle: _number(each) for each in _gpus(part.told.get("agents"))
-            if (handle := _handle(each)) is not None
+            number: gpu_number(each) for each in gpus(part.told.get("agents"))
+            if (number := handle(each)) is not None
         }  # fmt: skip
         handles = _whole(agent.struct.field("handle"))
         return handles.replace_strict(numbers, default=None, return_dtype=pl.Int32)
@@ -173,13 +183,12 @@ class _Gathered:
             ["process", "correlation"], keep="first", maintain_order=True
         )
         marked = self._named(part, records.filter(pl.col("key").is_null()))
-        marked = marked.filter(~pl.col("operation").is_in(_NO_RANGES).fill_null(value=False))
+        marked = marked.filter(is_range(pl.col("operation")))
         known = self._texts.filter(pl.col("process") == part.process).drop("process")
         named = marked.join(known, on="correlation", how="left", maintain_order="left")
-        nests = ~pl.col("operation").is_in(_START_END).fill_null(value=False)
-        style = pl.when(nests).then(_PUSH_POP).otherwise(pl.lit("start_end", RANGE_STYLE))
         self._ranges.add(named.select(
-            "start", "end", "pid", "tid", name=pl.coalesce("text", "operation"), style=style,
+            "start", "end", "pid", "tid", name=pl.coalesce("text", "operation"),
+            style=range_style(pl.col("operation")),
             domain=pl.lit(None, pl.String),
         ))  # fmt: skip
 
@@ -229,19 +238,19 @@ class _Gathered:
                 f"(rocprofv3){also}",
                 f"record with {_RECORD}",
             )
-        told = [_object(each.get("metadata")) for each in processes]
-        pids = {number: _int(each.get("pid")) for number, each in enumerate(told)}
+        told = [mapping(each.get("metadata")) for each in processes]
+        pids = {number: whole(each.get("pid")) for number, each in enumerate(told)}
         who = Identities(ops, calls, ranges)
         real = pl.col("pid").replace_strict(pids, default=None, return_dtype=pl.Int64)
         table = who.processes({number: _executable(each) for number, each in enumerate(told)})
-        nodes = {_object(each.get("node")).get("hostname") for each in told}
+        nodes = {mapping(each.get("node")).get("hostname") for each in told}
         host = nodes.pop() if len(nodes) == 1 else None
         warnings = (*self._absences, *self._losses)
         return Recording(
             tables={
                 "processes": table.with_columns(pid=pl.coalesce(real, "pid"), global_id="pid"),
                 "threads": who.threads(),
-                "devices": who.devices(_described(processes), "device_table"),
+                "devices": who.devices(described(processes), "device_table"),
                 "reports": report(
                     self._path, FORMAT,
                     product="rocprofv3", host=text_of(host) if isinstance(host, str) else None,
@@ -277,45 +286,16 @@ class _Gathered:
 
 
 _PUSH_POP = pl.lit("push_pop", RANGE_STYLE)
-_START_END = ("roctxProcessRangeA", "roctxRangeStartA", "roctxRangeStop")
-_NO_RANGES = ("roctxMarkA", "roctxGetThreadId", "roctxRangePop", "roctxRangeStop")
-"""What is recorded as a marker and is no range: marks, and ends of ranges in older versions."""
 _OP = ("start", "end", "pid", "device", "stream", "correlation", "name", "short_name", "kind")
-_GPU = 2
 
 
 def _whole(number: pl.Expr) -> pl.Expr:
     return number.cast(pl.Int64, strict=False)
 
 
-def _object(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _int(value: object, most: int = (1 << 62)) -> int | None:
-    is_one = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < most
-    return value if is_one else None  # type: ignore[return-value]
-
-
 def _operations(kind: object) -> list[Any]:
-    operations = _object(kind).get("operations")
+    operations = mapping(kind).get("operations")
     return operations if isinstance(operations, list) else []
-
-
-def _gpus(agents: object) -> list[Mapping[str, Any]]:
-    """Return the agents that are GPUs, and say which number each has."""
-    listed = agents if isinstance(agents, list) else []
-    gpus = [_object(each) for each in listed if _object(each).get("type") == _GPU]
-    return [each for each in gpus if _number(each) is not None]
-
-
-def _number(agent: Mapping[str, Any]) -> int | None:
-    """Return the number of a GPU among the machine's."""
-    return _int(agent.get("logical_node_type_id"), 1 << 31)
-
-
-def _handle(agent: Mapping[str, Any]) -> int | None:
-    return _int(_object(agent.get("id")).get("handle"), 1 << 63)
 
 
 def _executable(metadata: Mapping[str, Any]) -> str | None:
@@ -323,32 +303,3 @@ def _executable(metadata: Mapping[str, Any]) -> str | None:
     command = metadata.get("command")
     first = command[0] if isinstance(command, list) and command else None
     return text_of(PurePath(first).name) if isinstance(first, str) else None
-
-
-def _described(processes: list[Mapping[str, Any]]) -> pl.DataFrame:
-    """Return what the file says of its GPUs; all processes see the same machine."""
-    rows = [_description(gpu) for each in processes for gpu in _gpus(each.get("agents"))]
-    schema = {
-        "device": pl.Int32, "name": pl.String, "uuid": pl.String, "pci_bus": pl.String,
-        "memory_bytes": pl.Int64, "sm_count": pl.Int32,
-    }  # fmt: skip
-    return pl.DataFrame(rows, schema=schema)
-
-
-def _description(gpu: Mapping[str, Any]) -> dict[str, object]:
-    name = gpu.get("product_name") or gpu.get("name")
-    banks = gpu.get("mem_banks")
-    bank = _object(banks[0]) if isinstance(banks, list) and banks else {}
-    given = _object(_object(gpu.get("uuid")).get("bytes"))
-    parts = [_int(given.get(f"value{place}"), 1 << 8) for place in range(8)]
-    whole = [part for part in parts if part is not None]
-    location, domain = _int(gpu.get("location_id"), 1 << 16), _int(gpu.get("domain"), 1 << 16)
-    return {
-        "device": _number(gpu),
-        "name": text_of(name) if isinstance(name, str) else None,
-        "uuid": bytes(whole).hex() if len(whole) == len(parts) and any(whole) else None,
-        "pci_bus": None if location is None or domain is None else
-        f"{domain:04x}:{location >> 8:02x}:{location >> 3 & 31:02x}.{location & 7}",
-        "memory_bytes": _int(bank.get("size_in_bytes")),
-        "sm_count": _int(gpu.get("cu_count"), 1 << 31),
-    }  # fmt: skip

@@ -104,6 +104,11 @@ class SqliteFile:
             tables.setdefault(same_case(table), set()).add(same_case(column))
         return tables
 
+    @property
+    def names(self) -> list[str]:
+        """The names of its tables, in small letters."""
+        return list(self._tables)
+
     @cached_property
     def _views(self) -> set[str]:
         """Names of its views of which nothing was said yet."""

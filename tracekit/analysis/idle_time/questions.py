@@ -1,35 +1,20 @@
-"""`tracekit idle`: why nothing runs on the GPUs."""
+"""The question `idle`, as it is asked."""
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Unpack
 
-import typer
-
-from tracekit.cli._columns import columns, keys
-from tracekit.cli._command import command
-from tracekit.cli._json import STAGES, Json, either
-from tracekit.cli._options import (
-    LATEST,
-    BetweenOption,
-    IterationOption,
-    RulesOption,
-    RunArgument,
-    SkipOption,
-    StepsOption,
-    StoreOption,
-    by_option,
-    open_run,
-    split_keys,
-    steps_of,
-)
+from tracekit.analysis.facts import chosen_keys
+from tracekit.support.columns import columns, keys
+from tracekit.support.questions import ChosenStretch, Option, Skip, grouped_by, question
+from tracekit.support.schemas import STAGES, Json, either
 
 if TYPE_CHECKING:
-    from tracekit.model import Answer
-
-KEYS = ("cause", "stage", "iteration", "device", "rank", "range")
-"""What idle time can be by."""
+    from tracekit.model import Answer, Trace
 
 
-_JSON = Json(
+_KEYS = ("cause", "stage", "iteration", "device", "rank", "range")
+
+_WRITES = Json(
     "idle",
     meta={
         "window_ns": "count: Length of the windows, added over devices.",
@@ -89,39 +74,30 @@ _JSON = Json(
 )
 
 
-@command(
+@question(
     "tracekit idle",
     "tracekit idle mnist --by device,cause",
     "tracekit idle mnist --longest 10",
+    writes=_WRITES,
     figures={"figure": "Draw the causes of each GPU's idle time"},
-    writes=[_JSON],
 )
 def idle(
-    run: RunArgument = LATEST,
+    trace: "Trace",
+    by: Annotated[
+        str | Sequence[str],
+        grouped_by(*_KEYS),
+    ] = "cause",
     *,
-    by: Annotated[list[str], by_option(KEYS)] = ["cause"],  # noqa: B006 - typer copies it
     longest: Annotated[
-        int | None,
-        typer.Option(
-            "--longest", min=1, metavar="N", help="List the N longest gaps, with their evidence."
-        ),
+        int | None, Option("List the N longest gaps, with their evidence.", "N", least=1)
     ] = None,
-    skip: SkipOption = 0,
-    iterations: StepsOption = None,
-    between: BetweenOption = None,
-    rules: RulesOption = None,
-    iteration: IterationOption = None,
-    store: StoreOption = None,
+    skip: Skip = 0,
+    **_: Unpack[ChosenStretch],
 ) -> "Answer":
     """Say why nothing runs on the GPUs, and how long: every gap by its cause.
 
     docs/idle.md says what the causes are, and what tells them.
     """
-    opened = open_run(run, store, rules, iteration)
-    return opened.idle.answer(
-        split_keys(by),
-        skip=skip,
-        longest=longest,
-        iterations=steps_of(iterations),
-        between=between,
-    )
+    from tracekit.analysis.idle_time._idle import idle
+
+    return idle(trace, chosen_keys(by, _KEYS, "idle time"), skip=skip, longest=longest)

@@ -1,33 +1,20 @@
-"""`tracekit flops`: what GPUs compute, and at which share of their peak."""
+"""The question `flops`, as it is asked."""
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Unpack
 
-import typer
-
-from tracekit.cli._columns import columns, keys
-from tracekit.cli._command import command
-from tracekit.cli._json import Json, by_name
-from tracekit.cli._options import (
-    LATEST,
-    IterationOption,
-    RulesOption,
-    RunArgument,
-    SkipOption,
-    StoreOption,
-    by_option,
-    open_run,
-    parse_flops,
-    split_keys,
-)
+from tracekit.analysis.facts import chosen_keys
+from tracekit.support.columns import columns, keys
+from tracekit.support.questions import ChosenRows, Option, Skip, grouped_by, question
+from tracekit.support.schemas import Json, by_name
 
 if TYPE_CHECKING:
-    from tracekit.model import Answer
-
-KEYS = ("operator", "sizes", "layer", "stage", "precision", "kernel", "iteration", "device")
-"""What FLOPs can be by."""
+    from tracekit.model import Answer, Trace
 
 
-_JSON = Json(
+_KEYS = ("operator", "sizes", "layer", "stage", "precision", "kernel", "iteration", "device")
+
+_WRITES = Json(
     "flops",
     meta={
         "steps": "count: Number of steps that count, on each GPU one.",
@@ -76,32 +63,34 @@ _JSON = Json(
 )
 
 
-@command(
+@question(
     "tracekit flops",
     "tracekit flops mnist --by layer",
     "tracekit flops mnist --by iteration --peak 312TFLOPS",
-    writes=[_JSON],
+    writes=_WRITES,
 )
 def flops(
-    run: RunArgument = LATEST,
+    trace: "Trace",
+    by: Annotated[
+        str | Sequence[str],
+        grouped_by(*_KEYS),
+    ] = "operator",
     *,
-    by: Annotated[list[str], by_option(KEYS)] = ["operator"],  # noqa: B006 - typer copies it
     peak: Annotated[
-        str | None,
-        typer.Option(
-            "--peak", metavar="RATE",
-            help="FLOP/s of a GPU at its peak, such as 312TFLOPS, whatever the precision.",
+        int | None,
+        Option(
+            "FLOP/s of a GPU at its peak, such as 312TFLOPS, whatever the precision.",
+            "RATE",
+            unit="FLOP/s",
         ),
     ] = None,
-    skip: SkipOption = 0,
-    rules: RulesOption = None,
-    iteration: IterationOption = None,
-    store: StoreOption = None,
-) -> "Answer":  # fmt: skip
+    skip: Skip = 0,
+    **_: Unpack[ChosenRows],
+) -> "Answer":
     """Say how many floating-point operations steps take, and at which share of the GPUs' peak.
 
     They are known where sizes of operators were recorded. docs/flops.md says how they are counted.
     """
-    rate = None if peak is None else parse_flops(peak)
-    opened = open_run(run, store, rules, iteration)
-    return opened.flops.answer(split_keys(by), skip=skip, peak=rate)
+    from tracekit.analysis.arithmetic._flops import flops
+
+    return flops(trace, chosen_keys(by, _KEYS, "FLOPs"), skip=skip, peak=peak)

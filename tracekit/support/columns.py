@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracekit.cli._json import STAGES, Said, by_name, record, records
+from tracekit.support.schemas import STAGES, Said, by_name, record, records
 
 _TRUST: Said = {
     "verdict": by_name(

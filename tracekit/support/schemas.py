@@ -7,6 +7,7 @@ that ends in a question mark may be absent. What cannot be said like this is a J
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -30,6 +31,12 @@ _KINDS: Mapping[str, Schema] = {
     "true": {"const": True},
     "null": {"type": "null"},
 }
+_TYPES = {"text": "String", "texts": "List(String)", "id": "String", "one of": "String",
+          "integer": "Int64", "count": "Int64", "positive": "Int64", "number": "Float64",
+          "amount": "Float64", "share": "Float64", "flag": "Boolean", "true": "Boolean",
+          "date": "Datetime"}  # fmt: skip
+_UNITS = {"ns": "ns", "bytes": "bytes", "gb_s": "GB/s", "percent": "%", "flops": "FLOP",
+          "flops_s": "FLOP/s"}  # fmt: skip
 _LINE = re.compile(r"(one of )?([^:]+)(?:: (.+))?")
 
 ONE_RUN = "text: Name of the run."
@@ -93,6 +100,58 @@ def either(*names: str) -> list[Schema]:
 
 
 @dataclass(frozen=True)
+class Column:
+    """A column of an answer.
+
+    Parameters
+    ----------
+    name
+        Its name.
+    type
+        Name of its polars type; None where it is nothing that one holds.
+    unit
+        Unit of its values, or None.
+    meaning
+        What it says, and what null means.
+    is_nullable
+        Whether a value may be null.
+    is_always
+        Whether each answer has it, and not only some.
+    """
+
+    name: str
+    type: str | None
+    unit: str | None
+    meaning: str
+    is_nullable: bool
+    is_always: bool
+
+    @property
+    def told(self) -> str:
+        """What it is, in a line."""
+        null = " or null" if self.is_nullable else ""
+        return f"{self.type or 'list of records'}{null}. {self.meaning}"
+
+
+def _column(name: str, said: str | Schema) -> Column:
+    """Return a column from what is said of it."""
+    plain = name.removesuffix("?")
+    unit = next((_UNITS[end] for end in ("flops_s", *_UNITS) if plain.endswith(end)), None)
+    unit = "ratio" if plain.endswith("share") else unit
+    is_always = plain == name
+    if not isinstance(said, str):
+        kind = "String" if isinstance(said.get("const"), str) else None
+        is_nullable = "null" in said.get("type", ())
+        return Column(plain, kind, unit, said.get("description", ""), is_nullable, is_always)
+    match = _LINE.fullmatch(said)
+    choice, kinds, meaning = match.groups() if match else (None, said, "")
+    *_, null = kinds.split(" or ")
+    kind = _TYPES["one of" if choice else kinds.split(" or ")[0]]
+    values = f" One of {kinds.partition(' or null')[0]}." if choice else ""
+    return Column(plain, kind, unit, f"{meaning}{values}", null == "null", is_always)
+
+
+@dataclass(frozen=True)
 class Json:
     """What a command writes as JSON.
 
@@ -124,6 +183,11 @@ class Json:
     typed: str | None = None
     keys: Said = field(default_factory=dict)
 
+    @functools.cached_property
+    def columns(self) -> list[Column]:
+        """The columns of its rows."""
+        return [_column(name, said) for name, said in self.rows.items()]
+
     def schema(self) -> Schema:
         """Return the JSON Schema of it."""
         keys: Said = {
@@ -137,7 +201,3 @@ class Json:
             "title": f"tracekit {self.typed or self.command} --format json",
             **record({**keys, **self.keys}),
         }
-
-
-WRITTEN: dict[str, Json] = {}
-"""What each command writes, by the name that its answers give it."""

@@ -1,38 +1,18 @@
-"""`tracekit breakdown`: where the time goes."""
+"""The question `breakdown`, as it is asked."""
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Unpack
 
-import typer
-
-from tracekit.cli._columns import columns, keys
-from tracekit.cli._command import command
-from tracekit.cli._json import STAGE_SOURCES, Json, by_name, either, records
-from tracekit.cli._options import (
-    LATEST,
-    BetweenOption,
-    IterationOption,
-    RulesOption,
-    RunArgument,
-    SkipOption,
-    StepsOption,
-    StoreOption,
-    VerdictOption,
-    by_option,
-    open_run,
-    split_keys,
-    steps_of,
-)
+from tracekit.analysis.facts import KEYS, parse_keys
+from tracekit.support.columns import columns, keys
+from tracekit.support.questions import ChosenStretch, Option, Skip, grouped_by, question
+from tracekit.support.schemas import STAGE_SOURCES, Json, by_name, either, records
 
 if TYPE_CHECKING:
-    from tracekit.model import Answer
-
-KEYS = (
-    "stage", "kind", "kernel", "range", "layer", "device", "stream", "rank", "node", "iteration"
-)  # fmt: skip
-"""What a breakdown can group by."""
+    from tracekit.model import Answer, Trace
 
 
-_JSON = Json(
+_WRITES = Json(
     "breakdown",
     meta={
         "window_ns": "count: Length of the windows, added over devices, or over processes where "
@@ -180,7 +160,7 @@ _JSON = Json(
 )
 
 
-@command(
+@question(
     "tracekit breakdown",
     "tracekit breakdown trace.sqlite --by kernel --format csv --output kernels.csv",
     "tracekit breakdown mnist --by stage,device --skip 2",
@@ -188,50 +168,39 @@ _JSON = Json(
     "tracekit breakdown mnist --by range,kernel --inclusive",
     "tracekit breakdown mnist --by device,stage --figure stages.html",
     "tracekit breakdown mnist --steps steps.html",
+    writes=_WRITES,
     figures={
         "figure": "Draw the rows as bars",
         "steps": "Draw steps one by one, and their distribution",
     },
-    writes=[_JSON],
+    opened=("rules", "iteration", "verdict"),
 )
 def breakdown(
-    run: RunArgument = LATEST,
+    trace: "Trace",
+    by: Annotated[str | Sequence[str], grouped_by(*KEYS)] = "stage",
     *,
-    by: Annotated[list[str], by_option(KEYS)] = ["stage"],  # noqa: B006 - typer copies it
-    skip: SkipOption = 0,
-    per_iteration: Annotated[
-        bool,
-        typer.Option("--per-iteration", help="Add median, p5 and p95 over the iterations."),
-    ] = False,
+    skip: Skip = 0,
+    per_iteration: Annotated[bool, Option("Add median, p5 and p95 over the iterations.")] = False,
     inclusive: Annotated[
         bool,
-        typer.Option(
-            "--inclusive",
-            help="By range, or range and kernel: count what the ranges inside launch, too.",
-        ),
+        Option("By range, or range and kernel: count what the ranges inside launch, too."),
     ] = False,
     depth: Annotated[
-        int | None,
-        typer.Option("--depth", min=1, metavar="N", help="List N levels of ranges, inclusively."),
+        int | None, Option("List N levels of ranges, inclusively.", "N", least=1)
     ] = None,
-    iterations: StepsOption = None,
-    between: BetweenOption = None,
-    rules: RulesOption = None,
-    iteration: IterationOption = None,
-    verdict: VerdictOption = None,
-    store: StoreOption = None,
+    **_: Unpack[ChosenStretch],
 ) -> "Answer":
     """Say where the GPUs' time goes: by stage, kernel, device, rank and other keys.
 
     Without RUN it is the run that was ingested last. A trace file is ingested on the way.
     """
-    opened = open_run(run, store, rules, iteration, verdict)
-    return opened.breakdown.answer(
-        split_keys(by),
+    from tracekit.analysis.breakdowns._breakdown import breakdown
+
+    return breakdown(
+        trace,
+        parse_keys(by),
         skip=skip,
         per_iteration=per_iteration,
         inclusive=inclusive,
         depth=depth,
-        iterations=steps_of(iterations),
-        between=between,
     )

@@ -1,29 +1,20 @@
-"""`tracekit stragglers`: who comes late, and what it costs the others."""
+"""The question `stragglers`, as it is asked."""
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Unpack
 
-from tracekit.cli._columns import columns, keys
-from tracekit.cli._command import command
-from tracekit.cli._json import Json, either
-from tracekit.cli._options import (
-    LATEST,
-    IterationOption,
-    RulesOption,
-    RunArgument,
-    StoreOption,
-    by_option,
-    open_run,
-    split_keys,
-)
+from tracekit.analysis.facts import chosen_keys
+from tracekit.support.columns import columns, keys
+from tracekit.support.questions import ChosenRows, grouped_by, question
+from tracekit.support.schemas import Json, either
 
 if TYPE_CHECKING:
-    from tracekit.model import Answer
-
-KEYS = ("rank", "iteration")
-"""What they can be by."""
+    from tracekit.model import Answer, Trace
 
 
-_JSON = Json(
+_KEYS = ("rank", "iteration")
+
+_WRITES = Json(
     "stragglers",
     meta={
         "steps": "count: Number of usual steps; 0 where none is known.",
@@ -60,23 +51,22 @@ _JSON = Json(
 )
 
 
-@command(
+@question(
     "tracekit stragglers",
     "tracekit stragglers --by iteration",
     "tracekit stragglers --figure ranks.html",
+    writes=_WRITES,
     figures={"figure": "Draw the own time of each rank in each step"},
-    writes=[_JSON],
 )
 def stragglers(
-    run: RunArgument = LATEST,
-    *,
-    by: Annotated[list[str], by_option(KEYS)] = ["rank"],  # noqa: B006 - typer copies it
-    rules: RulesOption = None,
-    iteration: IterationOption = None,
-    store: StoreOption = None,
+    trace: "Trace",
+    by: Annotated[str | Sequence[str], grouped_by(*_KEYS)] = "rank",
+    **_: Unpack[ChosenRows],
 ) -> "Answer":
     """Say who comes late, in which stage, how often, and what it costs the others.
 
     docs/stragglers.md says what the columns are.
     """
-    return open_run(run, store, rules, iteration).stragglers.answer(split_keys(by))
+    from tracekit.analysis.diagnosis._stragglers import stragglers
+
+    return stragglers(trace, chosen_keys(by, _KEYS, "stragglers"))

@@ -1,36 +1,44 @@
-"""`tracekit critical-path`: what the length of steps is made of."""
+"""The question `critical_path`, as it is asked."""
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Protocol, Self, Unpack
 
-import typer
-
-from tracekit.cli._columns import columns, keys
-from tracekit.cli._command import command
-from tracekit.cli._json import STAGES, Json, either
-from tracekit.cli._options import (
-    LATEST,
-    BetweenOption,
-    IterationOption,
-    RulesOption,
-    RunArgument,
-    SkipOption,
-    StepsOption,
-    StoreOption,
-    TopologyOption,
-    by_option,
-    open_run,
-    split_keys,
-    steps_of,
+from tracekit.analysis.facts import chosen_keys
+from tracekit.support.columns import columns, keys
+from tracekit.support.files import StrPath
+from tracekit.support.questions import (
+    ChosenTime,
+    Option,
+    Skip,
+    Steps,
+    Topology,
+    grouped_by,
+    question,
 )
+from tracekit.support.schemas import STAGES, Json, either
 
 if TYPE_CHECKING:
-    from tracekit.model import Answer
+    from tracekit.analysis.traffic import Traffic
+    from tracekit.model import Answer, Trace
 
-KEYS = ("cause", "stage", "link", "device", "rank", "iteration", "kernel")
-"""What the critical path can be by."""
+_KEYS = ("cause", "stage", "link", "device", "rank", "iteration", "kernel")
 
 
-_JSON = Json(
+class Waiting(Protocol):
+    """A run, as far as it is asked what waits for what."""
+
+    @property
+    def trace(self) -> "Trace":
+        """Its tables."""
+
+    def of_steps(self, iterations: tuple[int, int] | None) -> Self:
+        """Return it as if it held some of its steps alone."""
+
+    def traffic(self, *, topology: StrPath | None = None) -> "Traffic":
+        """Return what it moved between GPUs."""
+
+
+_WRITES = Json(
     "critical-path",
     meta={
         **keys("steps"),
@@ -65,43 +73,40 @@ _JSON = Json(
 )
 
 
-@command(
+@question(
     "tracekit critical-path",
     "tracekit critical-path mnist --by stage,cause --skip 1",
     "tracekit critical-path --kernels 10",
-    name="critical-path",
     figures={"figure": "Draw what each step waited for"},
-    writes=[_JSON],
+    writes=_WRITES,
 )
 def critical_path(
-    run: RunArgument = LATEST,
+    run: Waiting,
+    by: Annotated[str | Sequence[str], grouped_by(*_KEYS)] = "cause",
     *,
-    by: Annotated[list[str], by_option(KEYS)] = ["cause"],  # noqa: B006 - typer copies it
     kernels: Annotated[
         int | None,
-        typer.Option(
-            "--kernels", min=1, metavar="N",
-            help="List the N ops that take longest on the path, by name, and their slack.",
+        Option(
+            "List the N ops that take longest on the path, by name, and their slack.", "N", least=1
         ),
     ] = None,
-    skip: SkipOption = 0,
-    iterations: StepsOption = None,
-    between: BetweenOption = None,
-    topology: TopologyOption = None,
-    rules: RulesOption = None,
-    iteration: IterationOption = None,
-    store: StoreOption = None,
-) -> "Answer":  # fmt: skip
+    skip: Skip = 0,
+    iterations: Steps = None,
+    topology: Topology = None,
+    **_: Unpack[ChosenTime],
+) -> "Answer":
     """Say what steps waited for, one thing after the other, from their end back to their begin.
 
     The parts of the path add up to the steps. docs/critical-path.md says what may wait for what.
     """
-    opened = open_run(run, store, rules, iteration)
-    return opened.critical_path.answer(
-        split_keys(by),
+    from tracekit.analysis.dependencies._critical_path import critical_path
+
+    run = run.of_steps(iterations)
+    return critical_path(
+        run.trace,
+        run.traffic(topology=topology),
+        chosen_keys(by, _KEYS, "critical path"),
         skip=skip,
-        iterations=steps_of(iterations),
-        between=between,
+        iterations=iterations,
         kernels=kernels,
-        topology=topology,
     )

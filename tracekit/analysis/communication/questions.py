@@ -1,39 +1,51 @@
-"""`tracekit links`: which link carried which bytes."""
+"""The questions `links` and `collectives`, as they are asked."""
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Protocol, Unpack
 
-import typer
-
-from tracekit.cli._columns import columns, keys
-from tracekit.cli._command import command
-from tracekit.cli._json import STAGES, Json, record
-from tracekit.cli._options import (
-    LATEST,
-    BetweenOption,
-    BytesOption,
-    IterationOption,
-    NcclLogOption,
-    RulesOption,
-    RunArgument,
-    StepsOption,
-    StoreOption,
-    TopologyOption,
-    by_option,
-    open_run,
-    parse_count,
-    parse_sizes,
-    split_keys,
-    steps_of,
+from tracekit.support.columns import columns, keys
+from tracekit.support.files import StrPath
+from tracekit.support.questions import (
+    ChosenStretch,
+    NcclLogs,
+    Option,
+    Sizes,
+    Topology,
+    grouped_by,
+    question,
 )
+from tracekit.support.schemas import STAGES, Json, by_name, record
 
 if TYPE_CHECKING:
-    from tracekit.model import Answer
+    from tracekit.analysis.traffic import Traffic
+    from tracekit.model import Answer, Trace
 
-KEYS = ("link", "pair", "route", "method", "stage", "rank", "node", "iteration")
-"""What traffic can be grouped by."""
+_COLLECTIVE_KEYS = (
+    "library", "collective", "bytes", "communicator", "stage", "rank", "node", "iteration"
+)  # fmt: skip
+_LINK_KEYS = ("link", "pair", "route", "method", "stage", "rank", "node", "iteration")
 
 
-_JSON = Json(
+class Moving(Protocol):
+    """A run, as far as it is asked what it moved."""
+
+    @property
+    def trace(self) -> "Trace":
+        """Its tables."""
+
+    def traffic(
+        self,
+        *,
+        topology: StrPath | None = None,
+        nccl_log: Sequence[StrPath] = (),
+        sizes: Mapping[str, int] | None = None,
+        ranks: int | None = None,
+    ) -> "Traffic":
+        """Return what it moved between GPUs."""
+
+
+_LINKS = Json(
     "links",
     meta={
         "machine": "text: Preset or file that describes the machine.",
@@ -128,7 +140,7 @@ _JSON = Json(
 )
 
 
-@command(
+@question(
     "tracekit links",
     "tracekit links --by pair --matrix traffic.html",
     "tracekit links --topology topo.txt --nccl-log nccl.log --by link,stage",
@@ -138,51 +150,119 @@ _JSON = Json(
         "drawing": "Draw the machine, links coloured by utilisation",
         "timeline": "Draw the utilisation of links over time",
     },
-    writes=[_JSON],
+    writes=_LINKS,
 )
 def links(
-    run: RunArgument = LATEST,
+    run: Moving,
+    by: Annotated[str | Sequence[str], grouped_by(*_LINK_KEYS)] = "link",
     *,
-    by: Annotated[list[str], by_option(KEYS)] = ["link"],  # noqa: B006 - typer copies it
-    topology: TopologyOption = None,
-    nccl_log: NcclLogOption = None,
-    sizes: BytesOption = None,
+    topology: Topology = None,
+    nccl_log: NcclLogs = (),
+    sizes: Sizes = None,
     ranks: Annotated[
-        int | None,
-        typer.Option("--ranks", min=2, help="Ranks of communicators of which it is not recorded."),
+        int | None, Option("Ranks of communicators of which it is not recorded.", least=2)
     ] = None,
     parameters: Annotated[
-        str | None,
-        typer.Option(
-            "--parameters",
-            metavar="COUNT",
-            help="Parameters of the model, such as 60M: compare bytes with what must be exchanged.",
+        int | None,
+        Option(
+            "Parameters of the model, such as 60M: compare bytes with what must be exchanged.",
+            "COUNT",
+            unit="count",
         ),
     ] = None,
     counters: Annotated[
-        bool,
-        typer.Option("--counters", help="Hold attributed bytes against sampled counters instead."),
+        bool, Option("Hold attributed bytes against sampled counters instead.")
     ] = False,
-    iterations: StepsOption = None,
-    between: BetweenOption = None,
-    rules: RulesOption = None,
-    iteration: IterationOption = None,
-    store: StoreOption = None,
+    **_: Unpack[ChosenStretch],
 ) -> "Answer":
     """Say which NVLink or PCIe link carried which bytes, how fast, and how near its peak.
 
     Without RUN it is the run that was ingested last. What is modelled is never added to what is
     measured; docs/links.md defines each number.
     """
-    opened = open_run(run, store, rules, iteration)
-    return opened.links.answer(
-        split_keys(by),
-        counters=counters,
-        parameters=None if parameters is None else parse_count(parameters),
-        topology=topology,
-        nccl_log=nccl_log or (),
-        sizes=parse_sizes(sizes or []),
-        ranks=ranks,
-        iterations=steps_of(iterations),
-        between=between,
-    )
+    traffic = run.traffic(topology=topology, nccl_log=nccl_log, sizes=sizes, ranks=ranks)
+    return traffic.answer(by, counters=counters, parameters=parameters)
+
+
+_COLLECTIVES = Json(
+    "collectives",
+    meta={
+        "calls": "integer: Participants of all collectives.",
+        "sized": by_name(
+            "Those of known size, by its source.",
+            "integer",
+        ),
+        "matched": "integer: Those that were matched.",
+        "collectives": "integer: Into how many collectives.",
+        **keys("missing", "warnings", "verdict?", "given?", "cut?", "weak?"),
+    },
+    rows={
+        "library?": "text: Library.",
+        "collective?": "text: Collective operation.",
+        "bytes": "integer or null: Size as nccl-tests counts it; null where unknown.",
+        "communicator?": "text or null: Id of the communicator; null where unknown.",
+        "stage?": "text or null: Why it runs.",
+        "rank?": "integer or null: Rank of the participant's process in its job; null where "
+        "unknown.",
+        **columns("node?"),
+        "iteration?": "integer or null: Training step.",
+        "count": "positive: Collectives.",
+        "participants": "integer: How many participants were found (median).",
+        "ranks": "integer or null: Of how many; null where unknown.",
+        "duration_p50_ns": "integer: Duration, ns.",
+        "duration_p5_ns": "integer: Duration, ns.",
+        "duration_p95_ns": "integer: Duration, ns.",
+        "duration_max_ns": "integer: Duration, ns.",
+        "basis": "text: What the duration is.",
+        "algorithm_bandwidth_gb_s": "number or null: Bytes over median duration, GB/s; GB is 10^9 "
+        "bytes. Null where unknown.",
+        "bus_bandwidth_gb_s": "number or null: As nccl-tests defines it, GB/s; GB is 10^9 bytes. "
+        "Null where unknown.",
+        "transfer_ns": "integer or null: Median of the shortest participant's time, ns.",
+        "wait_ns": "integer or null: Median of own time less the shortest one's, ns.",
+        "skew_ns": "integer or null: Median of last start less first start, ns.",
+        "straggler_device": "integer or null: Device that starts last most often.",
+        "straggler_rank": "integer or null: Its rank.",
+        "straggler_share": "number or null: How often.",
+        "bytes_source": "text or null: Where sizes are from.",
+        "evidence": "one of measured, modelled: Whether sizes are recorded, or the user's or "
+        "assumed.",
+        "algorithm?": "text or null: The algorithm, from an NCCL log or a kernel's name; with `or` "
+        "between those of which one ran; null where several did or none is known.",
+        "least_gpu_bytes?": "integer or null: What each GPU sends by the algorithm that sends "
+        "least: a model.",
+        "most_gpu_bytes?": "integer or null: What each GPU sends by the one that sends most.",
+    },
+)
+
+
+@question(
+    "tracekit collectives",
+    "tracekit collectives --bytes all_reduce=25MB",
+    writes=_COLLECTIVES,
+)
+def collectives(
+    run: Moving,
+    by: Annotated[str | Sequence[str], grouped_by(*_COLLECTIVE_KEYS)] = (
+        "library,collective,bytes,communicator"
+    ),
+    *,
+    nccl_log: NcclLogs = (),
+    sizes: Sizes = None,
+    **_: Unpack[ChosenStretch],
+) -> "Answer":
+    """List collectives by operation, size and communicator: latency, bandwidth, waiting, skew.
+
+    A bandwidth is algorithm bandwidth (bytes over time) or bus bandwidth (as nccl-tests defines
+    it). Where only one participant is in the run its time includes waiting, and the row says so.
+    """
+    from tracekit.analysis.communication._collectives import collectives
+    from tracekit.errors import MissingDataError
+    from tracekit.machine import read_nccl_log
+
+    try:
+        traffic = run.traffic(nccl_log=nccl_log, sizes=sizes)
+        log, sent = traffic.log, traffic.sent()
+    except MissingDataError:  # no machine is known
+        log, sent = read_nccl_log(*map(Path, nccl_log)) if nccl_log else None, None
+    return collectives(run.trace, by=by, log=log, sizes=sizes, sent=sent)

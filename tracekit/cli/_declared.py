@@ -1,0 +1,78 @@
+"""Commands of the questions that are declared beside their analysis."""
+
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracekit.cli._command import command
+from tracekit.cli._options import (
+    LATEST,
+    IterationOption,
+    RulesOption,
+    RunArgument,
+    StoreOption,
+    VerdictOption,
+    open_run,
+    read_option,
+    typer_option,
+)
+from tracekit.runs import DECLARED
+from tracekit.support.questions import Declaration, option_of
+
+if TYPE_CHECKING:
+    from tracekit.model import Answer
+
+_OPENING = {"rules": RulesOption, "iteration": IterationOption, "verdict": VerdictOption}
+"""Options that say how a run is read."""
+
+
+def register_question(name: str) -> None:
+    """Register the command of a declared question to a run."""
+    told = DECLARED[name]
+    options = {each.name: option_of(each) for each in told.options}
+
+    def answer(
+        run: str,
+        *,
+        rules: Path | None = None,
+        iteration: str | None = None,
+        verdict: str | None = None,
+        store: Path | None = None,
+        **typed: Any,
+    ) -> "Answer":
+        # What makes no sense is said before a file is read.
+        given = {name: read_option(options[name], value) for name, value in typed.items()}
+        opened = open_run(run, store, rules, iteration, verdict)
+        found: Answer = getattr(opened, told.name).answer(**given)
+        return found
+
+    answer.__name__, answer.__doc__ = told.name, told.meaning
+    answer.__signature__ = _signature(told)  # type: ignore[attr-defined]
+    command(
+        *told.examples,
+        name=told.name.replace("_", "-"),
+        writes=[told.writes],
+        figures=told.figures,
+    )(answer)
+
+
+def _signature(told: "Declaration") -> inspect.Signature:
+    """Return the parameters of a command: the run, the question's own, and how a run is read."""
+    own = [(each.name, typer_option(each.name, each.annotation), _typed_default(each))
+           for each in told.options]  # fmt: skip
+    opening = [(name, _OPENING[name], None) for name in told.opened]
+    return inspect.Signature(
+        [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=value)
+            for name, kind, value in [
+                ("run", RunArgument, LATEST), *own, *opening, ("store", StoreOption, None)
+            ]
+        ]
+    )  # fmt: skip
+
+
+def _typed_default(parameter: inspect.Parameter) -> Any:
+    """Return the default of an option as it would be typed."""
+    if option_of(parameter).unit == "keys":
+        return [parameter.default]
+    return None if parameter.default == () else parameter.default

@@ -1,0 +1,74 @@
+"""The questions to a run that are declared beside their analysis, in the order of the help.
+
+A line here makes `run.x()`, `run.x.answer()` and `tracekit x`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tracekit.analysis.arithmetic.questions import flops
+from tracekit.analysis.breakdowns.questions import breakdown
+from tracekit.analysis.communication.questions import collectives, links
+from tracekit.analysis.dependencies.questions import critical_path
+from tracekit.analysis.diagnosis.questions import stragglers
+from tracekit.analysis.idle_time.questions import idle
+from tracekit.runs._question import RunQuestion, declared
+
+if TYPE_CHECKING:
+    from tracekit.model import Answer
+    from tracekit.runs._opened import OpenedRun
+
+
+def _with_steps(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
+    """Add the figure of steps, which are worked out only where they are drawn."""
+    from tracekit.analysis.comparison import steps_of_run
+    from tracekit.runs._facts import of_run
+
+    found = ask(run.trace)
+    steps = functools.partial(steps_of_run, run.trace, run.name, skip=found.meta["skip"])
+    drawn = replace(found, figures={**found.figures, "steps": "steps"}, source=steps)
+    return of_run(run, drawn).warning(run.warnings)
+
+
+def _of_run(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
+    from tracekit.runs._facts import of_run
+
+    return of_run(run, ask(run)).warning(run.warnings)
+
+
+def _with_verdicts(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
+    """Add what the processes of the run do, of which it depends what their traffic means."""
+    from tracekit.runs._facts import of_run, verdicts_of
+
+    found = ask(run)
+    said = of_run(run, found.saying(**verdicts_of(run)))
+    return said.saying(warnings=[*run.warnings, *found.warnings])
+
+
+def _summed(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
+    number = run.trace.read("devices")["active"].sum()
+    return _with_verdicts(run, ask).saying(sum_over=f"{number} GPU{'' if number == 1 else 's'}")
+
+
+class DeclaredQuestions:
+    """What a run is asked by its methods, and on the command line by commands of their names."""
+
+    breakdown = declared(breakdown, _with_steps)
+    idle = declared(idle)
+    stragglers = declared(stragglers)
+    critical_path = declared(critical_path, _of_run)
+    flops = declared(flops)
+    links = declared(links, _summed)
+    collectives = declared(collectives, _with_verdicts)
+
+
+DECLARED = {
+    name: each.declaration
+    for name, each in vars(DeclaredQuestions).items()
+    if isinstance(each, RunQuestion) and each.declaration is not None
+}
+"""What is said of each, by name."""

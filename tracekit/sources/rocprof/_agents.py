@@ -1,0 +1,70 @@
+"""GPUs of a machine, as rocprofv3 describes them: its agents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from tracekit.sources.kineto._events import text_of
+
+GPU = 2
+"""The type of an agent that is a GPU."""
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """Return an object of JSON; an empty one for anything else."""
+    return value if isinstance(value, dict) else {}
+
+
+def whole(value: object, most: int = (1 << 62)) -> int | None:
+    """Return a number of JSON that is whole, and from 0 to less than so much."""
+    is_one = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < most
+    return value if is_one else None  # type: ignore[return-value]
+
+
+def gpus(agents: object) -> list[Mapping[str, Any]]:
+    """Return the agents that are GPUs, and say which number each has."""
+    listed = agents if isinstance(agents, list) else []
+    found = [mapping(each) for each in listed if mapping(each).get("type") == GPU]
+    return [each for each in found if gpu_number(each) is not None]
+
+
+def gpu_number(agent: Mapping[str, Any]) -> int | None:
+    """Return the number of a GPU among the machine's."""
+    return whole(agent.get("logical_node_type_id"), 1 << 31)
+
+
+def handle(agent: Mapping[str, Any]) -> int | None:
+    """Return what records call an agent."""
+    return whole(mapping(agent.get("id")).get("handle"), 1 << 63)
+
+
+def described(processes: list[Mapping[str, Any]]) -> pl.DataFrame:
+    """Return what the file says of its GPUs; all processes see the same machine."""
+    rows = [_description(gpu) for each in processes for gpu in gpus(each.get("agents"))]
+    schema = {
+        "device": pl.Int32, "name": pl.String, "uuid": pl.String, "pci_bus": pl.String,
+        "memory_bytes": pl.Int64, "sm_count": pl.Int32,
+    }  # fmt: skip
+    return pl.DataFrame(rows, schema=schema)
+
+
+def _description(gpu: Mapping[str, Any]) -> dict[str, object]:
+    name = gpu.get("product_name") or gpu.get("name")
+    banks = gpu.get("mem_banks")
+    bank = mapping(banks[0]) if isinstance(banks, list) and banks else {}
+    given = mapping(mapping(gpu.get("uuid")).get("bytes"))
+    parts = [whole(given.get(f"value{place}"), 1 << 8) for place in range(8)]
+    known = [part for part in parts if part is not None]
+    location, domain = whole(gpu.get("location_id"), 1 << 16), whole(gpu.get("domain"), 1 << 16)
+    return {
+        "device": gpu_number(gpu),
+        "name": text_of(name) if isinstance(name, str) else None,
+        "uuid": bytes(known).hex() if len(known) == len(parts) and any(known) else None,
+        "pci_bus": None if location is None or domain is None else
+        f"{domain:04x}:{location >> 8:02x}:{location >> 3 & 31:02x}.{location & 7}",
+        "memory_bytes": whole(bank.get("size_in_bytes")),
+        "sm_count": whole(gpu.get("cu_count"), 1 << 31),
+    }  # fmt: skip

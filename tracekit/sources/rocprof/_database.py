@@ -1,0 +1,481 @@
+"""rocpd, the SQLite files of rocprofv3, to the canonical tables.
+
+A file holds a set of tables for each process that was recorded, whose names end in its guid; ids
+are of one set. Rows are read from the tables themselves, since the views beside them leave out rows
+without a thread, a queue or an event. In a newer layout the place of a row is in ``rocpd_track``:
+which of the two a set has is told by its columns, since versions do not tell.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import PurePath
+
+import polars as pl
+
+from tracekit.errors import MissingDataError
+from tracekit.model import RANGE_STYLE, Recording
+from tracekit.sources._amd import (
+    BLOCK,
+    GRID,
+    KernelNames,
+    copies,
+    is_range,
+    kernels,
+    range_style,
+    threads_launched,
+)
+from tracekit.sources._identities import HOST, OPS, Identities, contents, report, steps
+from tracekit.sources._launchers import VARIABLES, Launch, launch_of
+from tracekit.sources._seen import Seen, backward, no_work
+from tracekit.sources._tables import check_columns, coercions
+from tracekit.sources._times import Times
+from tracekit.sources.rocprof._agents import described, mapping
+from tracekit.sources.sqlite import SqliteFile, SqlType
+from tracekit.support.progress import Progress
+from tracekit.support.spool import Workspace
+
+FORMAT = "rocprofv3 SQLite"
+_RECORD = "rocprofv3 --kernel-trace --memory-copy-trace --hip-runtime-trace --marker-trace"
+_FEATURES = (
+    ("kernels", "rocpd_kernel_dispatch", "GPU time by stage and kernel", _RECORD),
+    ("copies", "rocpd_memory_copy", "input data and peer copies", _RECORD),
+    ("HIP calls", "rocpd_region", "which thread launched an op, and when", _RECORD),
+    ("markers", "rocpd_region", "stages, layers and iterations",
+     f"{_RECORD}, with roctx ranges in the program"),
+    ("RCCL calls", "rocpd_region", "which collective a kernel is", f"{_RECORD} --rccl-trace"),
+    ("allocations", "rocpd_memory_allocate", "memory before and in training",
+     f"{_RECORD} --memory-allocation-trace"),
+    ("HSA and other calls", "rocpd_region", "nothing: they lie beneath calls of HIP", _RECORD),
+)  # fmt: skip
+_DISPATCH, _REGION, _COPY, _ALLOCATE = (
+    "kernel_dispatch", "region", "memory_copy", "memory_allocate",
+)  # fmt: skip
+_TIMED = (_REGION, _DISPATCH, _COPY, _ALLOCATE)
+_PLACE = ("pid", "tid", "agent_id", "queue_id", "stream_id")
+_SIZES = dict(zip(
+    (f"{of}_size_{axis}" for of in ("grid", "workgroup") for axis in "xyz"),
+    (*GRID, *BLOCK), strict=True,
+))  # fmt: skip
+_OP = ("start", "end", "pid", "device", "stream", "correlation", "name", "short_name", "kind")
+_PUSH_POP = pl.lit("push_pop", RANGE_STYLE)
+_GPU = "GPU"
+_LARGEST = 1 << 50
+_LOST = {
+    "untimed": "GPU ops have no valid times and were left out",
+    "untimed calls": "calls and markers have no valid times and were left out",
+    "unplaced": "GPU ops have no device or process and were left out",
+    "threadless": "calls and markers have no process or thread and were left out",
+    "unnamed": "kernels have no name",
+    "unclear": "allocations and releases have no GPU or size and were left out",
+}
+
+
+def is_rocpd(file: SqliteFile) -> bool:
+    """Tell whether an SQLite file is one of rocprofv3."""
+    return bool(_endings(file))
+
+
+def _endings(file: SqliteFile) -> list[str]:
+    """Return what the names of tables end in, of each set of them."""
+    found = (re.fullmatch(r"rocpd_info_node(\w*)", name) for name in file.names)
+    endings = [each[1] for each in found if each]
+    return sorted(e for e in endings if file.has(f"rocpd_{_DISPATCH}{e}", "start", "end"))
+
+
+def read_rocpd(
+    file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_: None
+) -> Recording:
+    """Return the canonical tables of a database; stages and launches are not attributed yet.
+
+    Times are of a clock of the machine and count from the first event here. An op and the call
+    that launched it have rocprofiler's internal correlation id. The stream is HIP's, not the
+    hardware's queue; the GPU is the number of an agent among the machine's GPUs. Of the environment
+    only what launchers say of rank and job is looked at.
+
+    Raises
+    ------
+    MissingDataError
+        If the file holds no GPU work and no markers.
+    DamagedTraceError
+        If a table cannot be read.
+    """
+    endings = _endings(file)
+    starts = {f"rocpd_{name}{ending}": "start" for ending in endings for name in _TIMED}
+    check_columns(file, dict.fromkeys(starts, ("start", "end")), f"record again with {_RECORD}")
+    file.times = Times(file.path, file.first_times(starts))
+    sets = [_Set(file, ending) for ending in endings]
+    gathered = _Gathered(file, workspace)
+    for _, each in zip(steps(progress, *endings), sets, strict=False):
+        gathered.add(each, workspace.rows)
+    return gathered.recording(sets)
+
+
+@dataclass(frozen=True)
+class _Set:
+    """The tables of one process, of which several may be in a file."""
+
+    file: SqliteFile
+    ending: str
+
+    def read(self, name: str, /, **columns: SqlType) -> pl.DataFrame:
+        """Return columns of a table, whose rows have ids of their own."""
+        return self.file.read(f"rocpd_{name}{self.ending}", columns)
+
+    def batches(
+        self, name: str, rows: int, /, *columns: str, **texts: SqlType
+    ) -> Iterator[pl.DataFrame]:
+        """Yield the rows of a table, with the places of those that are in another one."""
+        table = f"rocpd_{name}{self.ending}"
+        numbers: dict[str, SqlType] = dict.fromkeys((*columns, "event_id"), "int")
+        if not self.file.has(table, "track_id"):
+            numbers |= dict.fromkeys(_PLACE, "int")
+            for batch in self.file.batches(table, {**numbers, **texts}, rows):
+                named = batch.with_columns(_known(batch["pid"], self.pids).alias("pid"))
+                yield named.with_columns(_known(batch["tid"], self.tids).alias("tid"))
+            return
+        for batch in self.file.batches(table, {**numbers, "track_id": "int", **texts}, rows):
+            yield batch.join(self._tracks, on="track_id", how="left", maintain_order="left")
+
+    @cached_property
+    def _tracks(self) -> pl.DataFrame:
+        columns: dict[str, SqlType] = dict.fromkeys(("id", *_PLACE), "int")
+        tracks = self.read("track", **columns)
+        return _once(tracks).rename({"id": "track_id"})
+
+    @cached_property
+    def processes(self) -> pl.DataFrame:
+        """``id, pid, command``, and of the environment what launchers say."""
+        told = self.read("info_process", id="int", pid="int", command="text", environment="text")
+        said = [
+            pl.col("environment").str.json_path_match(f"$.{name}").alias(name) for name in VARIABLES
+        ]
+        return _once(told).with_columns(said).drop("environment")
+
+    @cached_property
+    def pids(self) -> pl.DataFrame:
+        """Which process id each number stands for."""
+        return self.processes.select("id", value="pid")
+
+    @cached_property
+    def tids(self) -> pl.DataFrame:
+        """Which thread id each number stands for."""
+        return _once(self.read("info_thread", id="int", tid="int")).select("id", value="tid")
+
+    @cached_property
+    def threads(self) -> pl.DataFrame:
+        """``pid, tid, name`` of threads that have a name."""
+        told = self.read("info_thread", pid="int", tid="int", name="text").drop_nulls()
+        return told.with_columns(_known(told["pid"], self.pids).alias("pid"))
+
+    @cached_property
+    def strings(self) -> pl.DataFrame:
+        """``id, value`` of texts."""
+        return _once(self.read("string", id="int", string="text")).rename({"string": "value"})
+
+    @cached_property
+    def symbols(self) -> pl.DataFrame:
+        """``id, value``: the names of kernels."""
+        told = self.read("info_kernel_symbol", id="int", display_name="text", kernel_name="text")
+        name = pl.coalesce("display_name", "kernel_name").str.strip_suffix(".kd")
+        return _once(told).select("id", value=name)
+
+    @cached_property
+    def agents(self) -> pl.DataFrame:
+        """``id, type, type_index``, names, and all that is known of each as JSON."""
+        names: dict[str, SqlType] = dict.fromkeys(
+            ("type", "name", "product_name", "extdata"), "text"
+        )
+        return _once(self.read("info_agent", id="int", type_index="int", **names))
+
+    @cached_property
+    def devices(self) -> pl.DataFrame:
+        """``id, value``: the number of each agent that is a GPU among the machine's."""
+        gpus = self.agents.filter(
+            pl.col("type") == _GPU, pl.col("type_index").is_between(0, 1 << 30)
+        )
+        return gpus.select("id", value="type_index")
+
+    @cached_property
+    def events(self) -> pl.DataFrame:
+        """``event_id, correlation, category, text`` of what rows happened in."""
+        columns: dict[str, SqlType] = dict.fromkeys(("id", "category_id", "stack_id"), "int")
+        categories = self.strings
+        if self.file.has(f"rocpd_info_category{self.ending}", "id", "name"):
+            categories = _once(self.read("info_category", id="int", name="text"))
+            categories = categories.rename({"name": "value"})
+        marked = categories.filter(pl.col("value").str.starts_with("MARKER"))["id"].implode()
+        parts = [pl.DataFrame(schema={
+            "event_id": pl.Int64, "correlation": pl.Int64, "category": pl.String, "text": pl.String,
+        })]  # fmt: skip
+        for batch in self.file.batches(f"rocpd_event{self.ending}", {**columns, "extdata": "text"}):
+            is_marker = pl.col("category_id").is_in(marked)
+            text = pl.when(is_marker).then(pl.col("extdata").str.json_path_match("$.message"))
+            category = _known(batch["category_id"], categories, known_only=True)
+            parts.append(batch.with_columns(category.alias("category")).select(
+                "category", event_id="id", correlation="stack_id", text=text,
+            ))  # fmt: skip
+        events = pl.concat(parts, how="diagonal_relaxed").drop_nulls("event_id")
+        return events.unique("event_id", keep="first", maintain_order=True)
+
+    def launch(self) -> Launch:
+        """Return what the launcher told the process, where there is one."""
+        told = self.processes.select(name for name in VARIABLES if name in self.processes.columns)
+        row = told.row(0, named=True) if told.height == 1 else {}
+        return launch_of({name: value for name, value in row.items() if value is not None})
+
+
+class _Gathered:
+    """The rows of a database, with times of the machine's clock, and what was noticed."""
+
+    def __init__(self, file: SqliteFile, workspace: Workspace) -> None:
+        self._file = file
+        self._ops, self._calls, self._ranges = (
+            Seen((), workspace, *identities) for identities in (OPS, HOST, HOST)
+        )
+        self._counts: Counter[str] = Counter()
+        self._lost: Counter[str] = Counter()
+        self._names = KernelNames()
+        self._pids: dict[tuple[str, int], int] = {}
+        self._memory: list[pl.DataFrame] = []
+
+    def add(self, tables: _Set, rows: int) -> None:
+        """Sort the rows of a set of tables in."""
+        for batch in tables.batches(_REGION, rows, "start", "end", "name_id"):
+            self._add_regions(tables, batch)
+        for batch in tables.batches(
+            _DISPATCH, rows, "start", "end", "kernel_id", "graph_node_id", *_SIZES
+        ):
+            self._ops.add(self._kernels(tables, batch))
+        for batch in tables.batches(
+            _COPY, rows, "start", "end", "name_id", "size", "src_agent_id", "dst_agent_id"
+        ):
+            self._ops.add(self._copies(tables, batch))
+        for batch in tables.batches(
+            _ALLOCATE, rows, "start", "address", "size", type="text", level="text"
+        ):
+            self._memory.append(self._allocations(tables, batch))
+
+    def _placed(self, tables: _Set, rows: pl.DataFrame) -> pl.DataFrame:
+        """Give processes numbers: they may have the same id on two machines."""
+        for pid in rows["pid"].drop_nulls().unique().sort().to_list():
+            self._pids.setdefault((tables.ending, pid), len(self._pids))
+        numbers = {pid: n for (ending, pid), n in self._pids.items() if ending == tables.ending}
+        pids = pl.col("pid").replace_strict(numbers, default=None, return_dtype=pl.Int64)
+        return rows.with_columns(pids)
+
+    def _add_regions(self, tables: _Set, batch: pl.DataFrame) -> None:
+        timed = batch.drop_nulls(["start", "end"])
+        placed = self._placed(tables, timed.drop_nulls(["pid", "tid"]))
+        self._lost["untimed calls"] += batch.height - timed.height
+        self._lost["threadless"] += timed.height - placed.height
+        self._lost["backward"] += placed.filter(pl.col("end") < pl.col("start")).height
+        named = placed.join(tables.events, on="event_id", how="left", maintain_order="left")
+        named = named.with_columns(
+            _known(named["name_id"], tables.strings, known_only=True).alias("name"),
+            end=pl.max_horizontal("start", "end"),
+        )
+        category = pl.col("category").fill_null("")
+        parts = {
+            "HIP calls": category.str.starts_with("HIP_"),
+            "RCCL calls": category == "RCCL_API",
+            "markers": category.str.starts_with("MARKER"),
+        }
+        for feature, is_part in parts.items():
+            part = named.filter(is_part)
+            self._counts[feature] += part.height
+            self._add_part(feature, part)
+        self._counts["HSA and other calls"] += named.filter(
+            ~pl.any_horizontal(parts.values())
+        ).height
+
+    def _add_part(self, feature: str, part: pl.DataFrame) -> None:
+        head = ("start", "end", *HOST)
+        if feature == "HIP calls":
+            name = pl.col("name").cast(pl.Categorical())
+            self._calls.add(part.select(*head, name, "correlation"))
+        elif feature == "RCCL calls":
+            self._ranges.add(part.select(*head, "name", domain=pl.lit("NCCL"), style=_PUSH_POP))
+        else:
+            marked = part.filter(is_range(pl.col("name")))
+            self._ranges.add(marked.select(
+                *head, name=pl.coalesce("text", "name"), domain=pl.lit(None, pl.String),
+                style=range_style(pl.col("name")),
+            ))  # fmt: skip
+
+    def _work(self, tables: _Set, batch: pl.DataFrame, device: pl.Series) -> pl.DataFrame:
+        """Return ops that say when and where they ran."""
+        ops = batch.with_columns(device.cast(pl.Int32).alias("device"), stream="stream_id")
+        timed = ops.filter((pl.col("start") > 0) & (pl.col("end") >= pl.col("start")))
+        placed = self._placed(tables, timed.drop_nulls(["device", "pid"]))
+        self._lost["untimed"] += ops.height - timed.height
+        self._lost["unplaced"] += timed.height - placed.height
+        events = tables.events.select("event_id", "correlation")
+        return placed.join(events, on="event_id", how="left", maintain_order="left")
+
+    def _kernels(self, tables: _Set, batch: pl.DataFrame) -> pl.DataFrame:
+        device = _known(batch["agent_id"], tables.devices, known_only=True)
+        ops = self._work(tables, batch, device).rename(_SIZES)
+        self._counts["kernels"] += batch.height
+        names = _known(ops["kernel_id"], tables.symbols, known_only=True).alias("name")
+        self._lost["unnamed"] += names.null_count()
+        sized = ops.with_columns(threads_launched(ops, pl.lit(value=True)), names)
+        node = pl.when(pl.col("graph_node_id") != 0).then("graph_node_id").alias("graph_node")
+        return kernels(sized.with_columns(node), self._names).select(
+            *_OP, "launch_size", "graph_node"
+        )
+
+    def _copies(self, tables: _Set, batch: pl.DataFrame) -> pl.DataFrame:
+        ends = [
+            _known(batch[f"{end}_agent_id"], tables.devices, known_only=True)
+            .cast(pl.Int32)
+            .alias(f"{end}_device")
+            for end in ("src", "dst")
+        ]
+        ops = batch.with_columns(ends)
+        device = ops.select(pl.coalesce("dst_device", "src_device")).to_series()
+        ops = self._work(tables, ops, device)
+        self._counts["copies"] += batch.height
+        size = pl.when(pl.col("size") >= 0).then("size").alias("bytes")
+        direction = _known(ops["name_id"], tables.strings, known_only=True).alias("direction")
+        made = copies(ops.with_columns(size, direction), pl.col("direction"))
+        return made.select(*_OP, "bytes", "copy_kind", "src_device", "dst_device")
+
+    def _allocations(self, tables: _Set, batch: pl.DataFrame) -> pl.DataFrame:
+        """Return ``pid, device, time, address, size`` of memory; the size is null of releases."""
+        real = batch.filter(pl.col("level") == "REAL", pl.col("type").is_in(["ALLOC", "FREE"]))
+        device = _known(real["agent_id"], tables.devices, known_only=True).cast(pl.Int32)
+        placed = self._placed(tables, real.with_columns(device.alias("device")))
+        allocates = pl.col("type") == "ALLOC"
+        on_host = allocates & pl.col("agent_id").is_not_null() & pl.col("device").is_null()
+        placed = placed.filter(~on_host)
+        clear = placed.drop_nulls(["pid", "start", "address"]).filter(
+            ~allocates | (pl.col("size").is_between(0, _LARGEST) & pl.col("device").is_not_null())
+        )
+        self._counts["allocations"] += clear.height
+        self._lost["unclear"] += placed.height - clear.height
+        return clear.select(
+            "pid", "device", "address", time="start", size=pl.when(allocates).then("size")
+        )
+
+    def recording(self, sets: list[_Set]) -> Recording:
+        """Return all of it."""
+        ops, calls, ranges, file = self._ops, self._calls, self._ranges, self._file
+        if not len(ops) and not len(ranges):
+            also = f", but {len(calls):,} HIP calls" if len(calls) else ""
+            raise MissingDataError(
+                f"{no_work(self._lost['untimed'])} and no markers in {file.path} (rocprofv3){also}",
+                f"record the program while it uses a GPU: {_RECORD}",
+            )
+        who = Identities(ops, calls, ranges)
+        real = {number: pid for (_, pid), number in self._pids.items()}
+        threads = [self._placed(each, each.threads) for each in sets]
+        launches = {each.launch() for each in sets}
+        launch = launches.pop() if len(launches) == 1 else Launch(None, None, None)
+        hosts = {h for each in sets for h in each.read("info_node", hostname="text")["hostname"]}
+        versions = self._file.read(
+            f"rocpd_metadata{sets[0].ending}", {"tag": "text", "value": "text"}
+        )
+        version = versions.filter(pl.col("tag") == "schema_version")["value"]
+        table = who.processes(self._programs(sets))
+        pids = pl.col("pid").replace_strict(real, return_dtype=pl.Int64)
+        return Recording(
+            tables={
+                "processes": table.with_columns(pid=pids, global_id="pid"),
+                "threads": who.threads(pl.concat(threads).select("pid", "tid", "name")),
+                "devices": who.devices(_devices(sets), "device_table"),
+                "reports": report(
+                    file.path, FORMAT, product="rocprofv3", rank=launch.rank, ranks=launch.ranks,
+                    job=launch.job, host=hosts.pop() if len(hosts) == 1 else None,
+                    schema_version=version[0] if len(version) else None,
+                ),
+                "contents": contents(_FEATURES, self._counts),
+                "memory": self._changes(who),
+            },
+            streams=who.streams(),
+            warnings=(
+                *self._absences,
+                *((f"{len(hosts)} hosts are in one file, whose clocks differ",) * (len(hosts) > 1)),
+                *(f"{n:,} {_LOST[why]}" for why, n in self._lost.items() if n and why in _LOST),
+                *backward(self._lost["backward"], "calls and markers"),
+                *coercions(file),
+                *file.times.losses,
+                *file.warnings,
+            ),
+        )  # fmt: skip
+
+    def _programs(self, sets: list[_Set]) -> dict[int, str | None]:
+        """Return the names of programs, not their arguments, which may be nobody's business."""
+        told = {
+            (each.ending, pid): command
+            for each in sets
+            for pid, command in each.processes.select("pid", "command").drop_nulls().iter_rows()
+        }
+        first = {key: command.split()[:1] for key, command in told.items()}
+        return {
+            number: PurePath(first[key][0]).name
+            for key, number in self._pids.items()
+            if first.get(key)
+        }
+
+    def _changes(self, who: Identities) -> pl.DataFrame:
+        """Return the table ``memory``: a release gives back what was allocated at its address."""
+        schema = {"pid": pl.Int64, "device": pl.Int32, "address": pl.Int64, "time": pl.Int64,
+                  "size": pl.Int64}  # fmt: skip
+        events = pl.concat([pl.DataFrame(schema=schema), *self._memory], how="diagonal_relaxed")
+        held = pl.col("size", "device").shift().over("pid", "address").name.prefix("held_")
+        events = events.sort("time", maintain_order=True).with_columns(held).with_columns(
+            device=pl.when(pl.col("size").is_null()).then("held_device").otherwise("device"),
+            change=pl.coalesce("size", -pl.col("held_size")),
+        )  # fmt: skip
+        known = events.drop_nulls(["change", "device"])
+        return known.select(
+            "device", "change",
+            report=pl.lit(0, pl.Int32),
+            process=who.process(known["pid"]),
+            time=pl.col("time") - who.origin,
+            in_use=pl.col("change").cum_sum().over("pid", "device"),
+        ).drop_nulls("process")  # fmt: skip
+
+    @property
+    def _absences(self) -> tuple[str, ...]:
+        """Say what numbers must not be read as, where the file lacks what they would need."""
+        if not len(self._ops):
+            return (f"no GPU work was recorded: record with {_RECORD}",)
+        absences = (
+            (self._calls, "no HIP calls were recorded, so no op's launch is known"),
+            (self._ranges, "no markers were recorded, so structure and names tell the stages"),
+        )
+        return tuple(f"{what}: record with {_RECORD}" for there, what in absences if not len(there))
+
+
+def _once(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.drop_nulls("id").unique("id", keep="first", maintain_order=True)
+
+
+def _known(numbers: pl.Series, values: pl.DataFrame, *, known_only: bool = False) -> pl.Series:
+    """Return what each number stands for; else null, or itself."""
+    wanted = numbers.alias("id").to_frame().cast(pl.Int64)
+    found = wanted.join(values, on="id", how="left", maintain_order="left")
+    return found["value"] if known_only else found.select(pl.coalesce("value", "id")).to_series()
+
+
+def _devices(sets: list[_Set]) -> pl.DataFrame:
+    """Return what the file says of its GPUs; all processes of a machine see the same."""
+    rows = pl.concat([each.agents for each in sets]).filter(pl.col("type") == _GPU)
+    told = []
+    for index, name, product, text in rows.select(
+        "type_index", "name", "product_name", "extdata"
+    ).iter_rows():
+        try:
+            known: Mapping[str, object] = mapping(json.loads(text or "{}"))
+        except (ValueError, RecursionError):
+            known = {}
+        names = {"product_name": product, "name": name}
+        told.append({**names, **known, "type": 2, "logical_node_type_id": index})
+    return described([{"agents": told}])

@@ -1,0 +1,335 @@
+"""A question is declared once, beside its analysis; Python, command line and pages follow from it.
+
+    @question("tracekit flops --by layer", writes=Json("flops", rows={"flops": "amount: ..."}))
+    def flops(trace: "Trace", *, skip: Skip = 0, **_: Unpack[ChosenRows]) -> "Answer":
+        ...
+
+Its signature declares the options: a type, a default, and an `Option` that says what it means. What
+`writes` says of its columns makes their types, the JSON Schema and the pages. Such a module loads
+what answers only when it is asked, so that help waits for no table.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import (
+    Annotated,
+    Any,
+    Concatenate,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from tracekit.support.files import StrPath
+from tracekit.support.schemas import Json
+
+P = ParamSpec("P")
+T_contra = TypeVar("T_contra", contravariant=True)
+A_co = TypeVar("A_co", bound="Chooses", covariant=True)
+_GIVEN = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+@dataclass(frozen=True)
+class Option:
+    """What an option means, beside its type and default.
+
+    Parameters
+    ----------
+    meaning
+        What it says, as help and pages print it.
+    metavar
+        What stands for its value in help.
+    unit
+        What it is in; the command line reads it with this unit (`support.quantities`, and names of
+        lists: ``keys``, ``sizes``, ``steps``).
+    least
+        The smallest number it can be.
+    flag
+        The option on the command line, where that is not its name.
+    typed
+        What is typed for it on the command line, where that is not told by its type and unit.
+    panel
+        Heading that it stands under in help.
+    keys
+        What lists of names may hold.
+    """
+
+    meaning: str
+    metavar: str | None = None
+    unit: str | None = None
+    least: int | None = None
+    flag: str | None = None
+    typed: Any = None
+    panel: str | None = None
+    keys: tuple[str, ...] = ()
+
+
+def grouped_by(*names: str) -> Option:
+    """Return the option of what rows are grouped by: some of these keys."""
+    meaning = f"What to group by: {', '.join(names)}, or several joined by commas."
+    return Option(meaning, "KEYS", unit="keys", typed=list[str], keys=names)
+
+
+Skip = Annotated[int, Option("Leave out so many iterations at the beginning.", least=0)]
+Steps = Annotated[
+    tuple[int, int] | None,
+    Option(
+        "The steps to look at, both included, such as 10:20. Default: all of the run.",
+        "FIRST:LAST",
+        unit="steps",
+    ),
+]
+Between = Annotated[
+    str | tuple[int, int] | None,
+    Option(
+        "The time to look at, from the start of the recording, such as 12.3s:12.9s. Default: all "
+        "of the run.",
+        "TIME:TIME",
+        typed=str | None,
+    ),
+]
+Topology = Annotated[
+    StrPath | None,
+    Option(
+        "The machine: output of `nvidia-smi topo -m` or `rocm-smi --showtopo`, NCCL's XML, an "
+        "nvprof database, TOML, or a preset (`tracekit topology list`). Default: told by the GPUs' "
+        "names.",
+        "FILE",
+        typed=str | None,
+    ),
+]
+NcclLogs = Annotated[
+    Sequence[StrPath],
+    Option(
+        "A log of the run with NCCL_DEBUG=INFO; may be given several times.",
+        "FILE",
+        flag="--nccl-log",
+        typed=list[Path] | None,
+    ),
+]
+Sizes = Annotated[
+    Mapping[str, int] | None,
+    Option(
+        "Size of a collective that was not recorded, such as all_reduce=25MB.",
+        "COLLECTIVE=SIZE",
+        unit="sizes",
+        flag="--bytes",
+        typed=list[str] | None,
+    ),
+]
+Where = Annotated[
+    str | Sequence[str],
+    Option(
+        "Rows that meet it, such as stage=BP, mean>1ms, share>=5% or name~gemm (a pattern); "
+        "may be given several times.",
+        "CONDITION",
+        typed=list[str] | None,
+        panel="Rows",
+    ),
+]
+Sort = Annotated[
+    str | None,
+    Option(
+        "Order by a column: largest first, texts by the alphabet; -COLUMN is the reverse.",
+        "COLUMN",
+        panel="Rows",
+    ),
+]
+Top = Annotated[int | None, Option("The first N rows.", "N", least=1, panel="Rows")]
+
+
+class ChosenRows(TypedDict, total=False):
+    """Which rows of an answer are wanted; any question may be asked so."""
+
+    where: Where
+    sort: Sort
+    top: Top
+
+
+class ChosenTime(ChosenRows, total=False):
+    """From which time to which a run is looked at; ``docs/breakdown.md`` says what that means."""
+
+    between: Between
+
+
+class ChosenStretch(ChosenTime, total=False):
+    """Which stretch of a run is looked at, by time or by steps."""
+
+    iterations: Steps
+
+
+_ROWS = tuple(get_type_hints(ChosenRows))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """All that is said of a question.
+
+    Parameters
+    ----------
+    name
+        Its name in Python.
+    meaning
+        What it answers, as help and pages print it.
+    signature
+        Its options, and what it is put to.
+    examples
+        Command lines.
+    writes
+        The columns and `meta` of its answers.
+    figures
+        What can be drawn of these, by the name of the figure.
+    opened
+        Options of `tracekit.open` that its command has: how the run that is asked is read.
+    stretch
+        Options that say of which stretch it is asked; the run is cut to it before.
+    """
+
+    name: str
+    meaning: str
+    signature: inspect.Signature
+    examples: Sequence[str]
+    writes: Json
+    figures: Mapping[str, str] = field(default_factory=dict)
+    opened: Sequence[str] = ()
+    stretch: Sequence[str] = ()
+
+    @property
+    def options(self) -> list[inspect.Parameter]:
+        """The options that are its own, each with its type, default and `Option`."""
+        return [
+            each
+            for each in self.signature.parameters.values()
+            if get_origin(each.annotation) is Annotated and each.name not in _ROWS
+        ]
+
+    def signature_of(self, returns: str) -> inspect.Signature:
+        """Return how it is called where what it is put to is known."""
+        asked = [
+            each.replace(annotation=get_args(each.annotation)[0])
+            for each in self.signature.parameters.values()
+            if get_origin(each.annotation) is Annotated
+        ]
+        return self.signature.replace(parameters=asked, return_annotation=returns)
+
+    def text(self, returns: str) -> str:
+        """Return its docstring: what it answers, its parameters, and the columns of its rows."""
+        taken = self.signature_of(returns).parameters.values()
+        options = [option_of(self.signature.parameters[each.name]) for each in taken]
+        lines = [
+            self.meaning, "", "Parameters", "----------",
+            *(line for each, option in zip(taken, options, strict=True)
+              for line in (f"{each.name} : {type_text(each)}", f"    {option.meaning}")),
+            "", "Returns", "-------", returns, f"    {self.writes.of_rows}", "",
+            *(f"    {column.name} : {column.told}" for column in self.writes.columns),
+        ]  # fmt: skip
+        return "\n".join(lines)
+
+
+class Chooses(Protocol):
+    """An answer, as far as is asked of it here."""
+
+    @property
+    def choosing(self) -> Callable[..., Any]:
+        """What returns it with some of its rows."""
+
+    @property
+    def typed(self) -> Callable[..., Any]:
+        """What returns it with columns of the types that are declared of them."""
+
+
+class Asked(Protocol[T_contra, P, A_co]):
+    """A declared question, as its analysis is called: what it is put to, and its options."""
+
+    declaration: Declaration
+
+    def __call__(self, subject: T_contra, /, *args: P.args, **kwargs: P.kwargs) -> A_co:
+        """Answer it."""
+
+
+def question(
+    *examples: str,
+    writes: Json,
+    figures: Mapping[str, str] | None = None,
+    opened: Sequence[str] = ("rules", "iteration"),
+) -> Callable[[Callable[Concatenate[T_contra, P], A_co]], Asked[T_contra, P, A_co]]:
+    """Declare a question, by the function that answers it; see the module for an example.
+
+    The function never sees its keyword arguments `ChosenRows`, which are taken here, nor those of
+    `ChosenStretch`, by which a run is cut before it is asked.
+
+    Parameters
+    ----------
+    examples, writes, figures, opened
+        As in `Declaration`.
+    """
+
+    def declare(function: Callable[Concatenate[T_contra, P], A_co]) -> Asked[T_contra, P, A_co]:
+        own = inspect.signature(function)
+        taken = [each for each in own.parameters.values() if each.kind in _GIVEN]
+        shared = _shared(own)
+        rows = [name for name in shared if name in _ROWS]
+        answers = own.replace(parameters=[*taken, *(shared[name] for name in rows)])
+
+        @functools.wraps(function)
+        def ask(*args: Any, **kwargs: Any) -> Any:
+            answers.bind(*args, **kwargs)
+            chosen = {name: kwargs.pop(name) for name in rows if name in kwargs}
+            return function(*args, **kwargs).typed(writes.columns).choosing(**chosen)
+
+        asked: Any = ask
+        asked.__signature__ = answers
+        asked.declaration = Declaration(
+            name=function.__name__, meaning=inspect.cleandoc(function.__doc__ or ""),
+            signature=own.replace(parameters=[*taken, *shared.values()]), examples=examples,
+            writes=writes, figures=figures or {}, opened=opened,
+            stretch=[name for name in shared if name not in _ROWS],
+        )  # fmt: skip
+        declared: Asked[T_contra, P, A_co] = asked
+        return declared
+
+    return declare
+
+
+def _shared(own: inspect.Signature) -> dict[str, inspect.Parameter]:
+    """Return the options that a function's ``**_`` stands for, those of rows last."""
+    rest = [each for each in own.parameters.values() if each.kind is inspect.Parameter.VAR_KEYWORD]
+    chosen = get_args(rest[0].annotation)[0] if rest else ChosenRows
+    kinds = get_type_hints(chosen, include_extras=True)
+    return {
+        name: inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, annotation=kinds[name],
+            default=() if name == "where" else None,
+        )
+        for name in sorted(kinds, key=lambda name: name in _ROWS)
+        if name not in own.parameters
+    }  # fmt: skip
+
+
+def option_of(parameter: inspect.Parameter) -> Option:
+    """Return what a parameter's option means."""
+    return next(each for each in get_args(parameter.annotation) if isinstance(each, Option))
+
+
+def type_text(parameter: inspect.Parameter) -> str:
+    """Return the type of a parameter, and its default, as pages print them."""
+    kind = parameter.annotation
+    told = kind.__name__ if isinstance(kind, type) else str(kind)
+    for name in ("typing.", "collections.abc.", "pathlib.", "os."):
+        told = told.replace(name, "")
+    default = "" if parameter.default is parameter.empty else f", default {parameter.default!r}"
+    return f"{told}{default}"
+
+
+def choices(kind: Any) -> tuple[str, ...]:
+    """Return the texts that an option can be, where its type names them."""
+    parts = [kind, *get_args(kind)]
+    return next((get_args(each) for each in parts if get_origin(each) is Literal), ())
