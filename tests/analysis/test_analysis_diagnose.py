@@ -25,7 +25,8 @@ STEP = 1000 * US
 @pytest.fixture(autouse=True)
 def _tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have rules be as sure as the trace makes them, as if each was tried often and was right."""
-    monkeypatch.setattr(_rules, "score", lambda: dict.fromkeys(RULES, {"claims": 100, "wrong": 0}))
+    score = {rule: {"claims": 100, "wrong": 0} for rule in RULES}
+    monkeypatch.setattr(_rules, "score", lambda: score)
 
 
 def _op(b: TraceBuilder, at: int, start: int, end: int, *, done: int | None = None,

@@ -234,7 +234,7 @@ def unhidden_copies(facts: Facts) -> Finding | None:
             *([held] if blocking else []),
             f"{duration(sure.mean)} {facts.per} for which they waited, and what follows as well"
             if sure.mean >= 1
-            else "they begin when they are launched: whether a batch was there earlier is not known",
+            else "they begin when they are launched: whether a batch was there before is unknown",
         ),
         advice=("Do not block in them (`non_blocking=True`). " if blocking else "")
         + "Copy the next batch while this one is computed: on a stream of its own, from "
