@@ -213,9 +213,9 @@ def with_tables(page: str, tables: str) -> str:
 def main() -> None:
     """Try all rules, and write the tables and the score."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jobs", type=int, default=400)
+    parser.add_argument("--jobs", type=int, default=176)
     parser.add_argument("--seed", type=int, default=20261124)
-    parser.add_argument("--clean", type=int, default=100)
+    parser.add_argument("--clean", type=int, default=21)
     parser.add_argument("--real", type=Path)
     parser.add_argument("--workers", type=int, default=1)
     asked = parser.parse_args()

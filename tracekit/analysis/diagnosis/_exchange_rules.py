@@ -160,9 +160,9 @@ def _is_no_chance(facts: Facts, waits: pl.DataFrame, worst: dict[str, Any]) -> b
     if apart.len() <= 1:
         return False
     members = waits.select(MEMBER).n_unique()
-    reach = float(quantile(apart.len() - 1, 1 - _CHANCE / members))
+    reach = quantile(apart.len() - 1, 1 - _CHANCE / members).item()
     error = float(apart.std() or 0.0) / apart.len() ** 0.5  # type: ignore[arg-type]
-    return float(apart.mean() or 0.0) > reach * error  # type: ignore[arg-type]
+    return bool(float(apart.mean() or 0.0) > reach * error)  # type: ignore[arg-type]
 
 
 def _waited_for(facts: Facts, waits: pl.DataFrame, worst: dict[str, Any]) -> list[float]:
