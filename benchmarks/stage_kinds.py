@@ -1,9 +1,9 @@
 """How often stages and steps are wrong without a word, by kind of program.
 
-    python benchmarks/stage_kinds.py [--apart] [--seeds N] [KIND...]
+    python benchmarks/stage_kinds.py [--set built|apart|later] [--seeds N] [KIND...]
 
-Prints a table of simulated programs (`tests/training_kinds.py`) by what is recorded of them. The
-kinds that are held apart come only with ``--apart``.
+Prints a table of simulated programs (`tests/training_kinds.py`) by what is recorded of them: those
+used while building, those held apart, or those written later (`tests/training_later.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from training_kinds import KINDS, held_apart
+from training_later import LATER
 from training_outcomes import TOLERATED, Outcome, outcome_of
 from training_sim import MODES
 
@@ -73,15 +74,19 @@ def _classes(found: Outcome) -> Iterator[str]:
         yield "steps wrong, silent"
 
 
+def _set_of(name: str) -> str:
+    return "later" if name in LATER else "apart" if held_apart(name) else "built"
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kinds", nargs="*")
-    parser.add_argument("--apart", action="store_true")
+    parser.add_argument("--set", choices=("built", "apart", "later"), default="built")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--words", action="store_true")
     given = parser.parse_args()
-    kinds = given.kinds or [name for name in KINDS if held_apart(name) == given.apart]
+    kinds = given.kinds or [name for name in KINDS if _set_of(name) == given.set]
     for line in lines(kinds, given.seeds, words=given.words):
         print(line, flush=True)
 

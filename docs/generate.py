@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import architecture
+from api_page import api_page
 from commands_page import commands_page
 from gallery import gallery_page
 from json_schemas import schema_files
@@ -57,6 +58,7 @@ def pages() -> dict[str, str]:
     return {
         "tables.md": _tables_page(),
         "commands.md": commands_page(),
+        "api.md": api_page(),
         "gallery.md": gallery_page(),
         "notebook.md": notebook_page(),
         "tutorial.md": told(FOLDER / "tutorial.md"),

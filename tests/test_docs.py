@@ -7,16 +7,25 @@ import re
 import runpy
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import architecture
 import gallery
+import jsonschema
 import notebook
 import plotly.graph_objects as go
 import pytest
+from json_schemas import schema_files
 from typer.testing import CliRunner
 
+import tracekit
+from tracekit import sources
 from tracekit.cli import app
+from tracekit.cli._command import WRITTEN
+from tracekit.cli._declared import register_question
 from tracekit.present._drawings import DRAWINGS
+from tracekit.runs import DECLARED
+from tracekit.runs._question import declared
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -31,20 +40,11 @@ def pages() -> dict[str, str]:
     return dict(runpy.run_path(str(DOCS / "generate.py"))["pages"]())
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "tables.md",
-        "commands.md",
-        "tutorial.md",
-        "info.md",
-        "architecture.svg",
-        "gallery.md",
-        "notebook.md",
-    ],
-)
-def test_pages_are_as_generated(pages: dict[str, str], name: str) -> None:
-    assert (DOCS / name).read_text(encoding="utf-8") == pages[name]
+def test_pages_are_as_generated(pages: dict[str, str]) -> None:
+    made = {name: text for name, text in pages.items() if not name.endswith(".schema.json")}
+    assert "api.md" in made
+    for name, text in made.items():
+        assert (DOCS / name).read_text(encoding="utf-8") == text, name
 
 
 def test_schemas_are_as_generated(pages: dict[str, str]) -> None:
@@ -223,3 +223,51 @@ def test_the_task_runner_does_what_the_page_says() -> None:
     tasks = (ROOT / "noxfile.py").read_text(encoding="utf-8")
     named = set(re.findall(r"`nox -s (\w+)`", CONTRIBUTING))
     assert named == set(re.findall(r"^def ([a-z]\w*)\(session", tasks, re.MULTILINE))
+
+
+def _module(path: str) -> ModuleType:
+    """Return the module that the page shows as this file."""
+    (block,) = (each for each in _blocks("python") if each.startswith(f"# {path}\n"))
+    module = ModuleType(path)
+    # Annotations of the example are not to be texts, as those of this file are.
+    exec(compile(block, path, "exec", dont_inherit=True), vars(module))
+    return module
+
+
+def test_a_command_is_a_question(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert "`longest = declared(longest)`" in CONTRIBUTING
+    question = declared(_module("tracekit/analysis/longest/questions.py").longest)
+    assert question.declaration is not None
+    monkeypatch.setattr(tracekit.Run, "longest", question, raising=False)
+    monkeypatch.setitem(DECLARED, "longest", question.declaration)
+    monkeypatch.setattr(app, "registered_commands", [*app.registered_commands])
+    register_question("longest")
+    try:
+        written = json.loads(schema_files()["longest.schema.json"])
+    finally:
+        WRITTEN.pop("longest")
+    trace = ROOT / "sample_traces" / "closure_1gpu.sqlite"
+    words = ["longest", str(trace), "--kind", "h2d", "--store", str(tmp_path), "-f", "json"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, written)
+    assert [row["device"] for row in document["rows"]] == [0]
+    assert document["rows"][0]["op_ns"] > 0
+    run = tracekit.open(trace, store=tmp_path)
+    assert run.longest(kind="h2d", top=1).to_dicts() == document["rows"]  # type: ignore[attr-defined]
+    assert "Its longest op; null without any." in run.longest.__doc__  # type: ignore[attr-defined]
+    assert "tracekit longest mnist --kind h2d" in CliRunner().invoke(app, ["longest", "-h"]).stdout
+
+
+def test_a_format_is_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    module = _module("tracekit/sources/lists/__init__.py")
+    sources.FORMATS.append(module.FORMAT)
+    try:
+        file = tmp_path / "trace.csv"
+        file.write_text("start,end,name\n20,30,relu\n0,10,sgemm\n")
+        run, _ = tracekit.ingest(file, store=tmp_path / "store")
+    finally:
+        sources.FORMATS.pop()
+    assert run.breakdown("kernel")["ops"].to_list() == [1, 1]
+    assert run.trace.read("ops")["stage_source"].is_not_null().all()

@@ -42,6 +42,8 @@ def test_an_outlier_is_named_with_its_cause() -> None:
     told = found.meta["headline"]
     assert "slower by" in told
     assert "without step 5 of B (an all_reduce of 39.90 ms) B is faster by 20.00 us" in told
+    odd = found.tables["outliers"].select("side", "iteration", "cause")
+    assert odd.rows() == [("B", 5, "an all_reduce of 39.90 ms")]
     other = compare(_run(STEADY, late={5: 7_000}), _run(QUICK)).meta["headline"]
     assert "without step 5 of A (idle for 7.00 ms more) B is faster by 20.00 us" in other
     longer = compare(_run(STEADY), _run([*QUICK[:5], 5_000, *QUICK[6:]])).meta["headline"]

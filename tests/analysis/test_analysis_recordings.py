@@ -70,7 +70,7 @@ def test_three_against_three_by_hand() -> None:
     ]  # fmt: skip
     assert found.meta["headline"].startswith(
         "step: 1.02 us in A (3 recordings), 1.09 us in B (3 recordings): slower by 70 ns "
-        "(+6.9 %); shown, 95 % interval +25 ns to +115 ns"
+        "(+6.9 %); shown of the two programs, 95 % interval +25 ns to +115 ns"
     )
     assert found.meta["notes"] == [
         "recordings scatter by 2 % in A, 2 % in B; with 3 and 3 changes of 4.4 % or more are shown",

@@ -16,7 +16,9 @@ from tracekit.model import KEYS, TABLES, Recording, Stream, Trace
 from tracekit.support import compiled as _compiled
 from tracekit.support.spool import Workspace
 
-ATTRIBUTED = ("ops", "calls", "ranges", "paths", "iterations", "verdicts", "opinions")
+ATTRIBUTED = (
+    "ops", "calls", "ranges", "paths", "iterations", "verdicts", "assumptions", "opinions",
+)  # fmt: skip
 THREADS = (0, 1, 2, 10, 11)
 
 

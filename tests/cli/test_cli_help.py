@@ -12,7 +12,9 @@ from cli_helpers import ROOT, environment, tracekit
 
 from tracekit import __version__
 from tracekit.cli import app
+from tracekit.cli._app import _COMMANDS, _home
 from tracekit.model import DERIVED, TABLES
+from tracekit.runs import DECLARED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,16 +37,18 @@ EXAMPLES = [
 ]
 
 
-def test_the_commands() -> None:
-    assert [" ".join(path) for path, _ in ALL] == [
-        "", "ingest", "record", "breakdown", "diagnose", "idle", "stragglers", "straggler-cost",
-        "critical-path", "whatif", "flops", "compare", "gate", "links", "collectives", "hang",
-        "latency", "memory", "study", "scaling", "overhead", "study dgx1", "project", "stalls",
-        "bubbles", "report", "export",
-        "info", "sql", "runs", "runs list", "runs show", "runs rename", "runs remove", "runs check",
-        "runs gc", "runs share",
-        "topology", "topology show", "topology list", "topology check", "topology import",
-    ]  # fmt: skip
+def test_every_question_and_every_module_of_commands_is_registered() -> None:
+    paths = [" ".join(path) for path, _ in ALL]
+    assert len(set(paths)) == len(paths)
+    assert {name.replace("_", "-") for name in DECLARED} <= set(paths)
+    modules = (ROOT / "tracekit" / "cli").glob("_*.py")
+    homes = {file.stem[1:] for file in modules if "\n@command(" in file.read_text("utf-8")}
+    assert homes <= set(_COMMANDS)
+
+
+def test_commands_stand_in_the_order_in_which_they_are_registered() -> None:
+    own = [_home(each) for each in app.registered_commands]
+    assert list(dict.fromkeys(own)) == [name for name in _COMMANDS if name in own]
 
 
 @pytest.mark.parametrize(("path", "command"), ALL, ids=[" ".join(p) or "tracekit" for p, _ in ALL])

@@ -108,6 +108,11 @@ def test_a_dry_run_does_nothing(tmp_path: Path, nsys: Path) -> None:
         (["--study", "x"], "no study 'x'"),
         (["--study", "cpu", "--", "a"], "leave out the program"),
         (["--cpu", "--", "a"], "--where, --set and --cpu are for a study"),
+        (["--study", "cpu", "--times", "2"], "leave out the program, --name, --calibrate, --times"),
+        (["--times", "2", "--calibrate", "--", "a"], "--calibrate keeps no recording"),
+        (["--against", "'", "--", "a"], "is no command (No closing quotation)"),
+        (["--against", "", "--", "a"], "there is no program to record"),
+        (["--times", "0", "--", "a"], "should be greater than or equal to 1"),
         (["--label", "x", "--", "a"], "label 'x' is not of the form"),
         (["--label", "=x", "--", "a"], "label '=x' is not of the form"),
         (["--name", "a/b", "--", "touch", "ran"], "the run name 'a/b' has a slash"),
@@ -121,6 +126,42 @@ def test_what_cannot_be_recorded(words: list[str], message: str) -> None:
     assert message in done.stderr
     assert done.stdout == ""
     assert not Path("ran").exists()
+
+
+def test_two_programs_are_recorded_in_turn() -> None:
+    words = ["--times", "3", "--against", "old 'a b'", "--name", "x", "--", "new"]
+    lines = tracekit("record", "--dry-run", *words).stdout.splitlines()
+    asked = [(line.rsplit("/")[-2], line.split("/report ")[1]) for line in lines]
+    old = "old 'a b'"
+    assert asked == [
+        ("x-a-1", old), ("x-b-1", "new"), ("x-b-2", "new"),
+        ("x-a-2", old), ("x-a-3", old), ("x-b-3", "new"),
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_several_recordings_of_two_programs_are_compared(tmp_path: Path) -> None:
+    old = f"{sys.executable} -c 'print(1)'"
+    done = tracekit("record", "--times", "2", "--against", old, "--name", "x", "--", *PRINTING)
+    assert done.exit_code == 0, done.stderr
+    assert "950.00 ns in A (2 recordings), 950.00 ns in B (2 recordings): no ch" in done.stdout
+    assert "recording 4 of 4" in done.stderr
+    labels = {name: dict(tk.open(name).labels) for name in ("x-a-1", "x-b-1", "x-b-2", "x-a-2")}
+    assert labels["x-b-2"] == {"series": "x", "side": "b", "recording": "3"}
+    taken = tracekit("record", "--times", "2", "--against", old, "--name", "x", "--", *PRINTING)
+    assert taken.exit_code == 2
+    assert "there is a run 'x-a-1' already" in taken.stderr
+    later = tracekit("compare", "--where", "side=a", "--against-where", "side=b")
+    assert "in B (2 recordings): no change" in later.stdout
+
+
+@pytest.mark.slow
+def test_several_recordings_of_one_program_are_listed_in_their_order(tmp_path: Path) -> None:
+    done = tracekit("record", "--times", "2", "--name", "python", "--format", "json", *PRINTING)
+    assert done.exit_code == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["run"] for row in rows] == ["python-1", "python-2"]
+    assert [row["step_ns"] for row in rows] == [rows[0]["step_ns"]] * 2
 
 
 @pytest.mark.slow

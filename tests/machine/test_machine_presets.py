@@ -42,6 +42,8 @@ FACTS = {
     "hgx-h100-4": (4, 18, 450 * GB, 63_015_384_615),
     "hgx-h100-8": (8, 18, 450 * GB, 63_015_384_615),
     "hgx-h800-8": (8, 8, 200 * GB, 63_015_384_615),
+    "mi300x-8": (8, 7, 448 * GB, 63_015_384_615),
+    "mi325x-8": (8, 7, 0, 63_015_384_615),
     "pcie-1": (1, 0, 0, None),
     "pcie-2": (2, 0, 0, None),
     "pcie-4": (4, 0, 0, None),
@@ -66,7 +68,7 @@ def test_preset(name: str) -> None:
     assert machine.gpus == list(range(gpus))
     assert nx.is_connected(machine.graph)
     for gpu in machine.gpus:
-        nvlinks = _links_at(machine, gpu, "nvlink")
+        nvlinks = _links_at(machine, gpu, "nvlink", "xgmi")
         assert sum(link.bricks or 0 for link in nvlinks) == bricks
         assert sum(link.bandwidth or 0 for link in nvlinks) == bandwidth
         assert [link.bandwidth for link in _links_at(machine, gpu, "pcie", "c2c")] == [pcie]
@@ -147,6 +149,7 @@ def test_unknown_preset(name: str) -> None:
         ("NVIDIA H800", 8, "hgx-h800-8"),
         ("NVIDIA B200", 8, "hgx-b200-8"),
         ("NVIDIA GB200", 4, "gb200-4"),
+        ("AMD Instinct MI300X", 8, "mi300x-8"),
     ],
 )
 def test_recognised(product: str, gpus: int, name: str) -> None:
@@ -154,7 +157,8 @@ def test_recognised(product: str, gpus: int, name: str) -> None:
     assert machine is not None
     assert (machine.name, machine.origin) == (name, "recognised")
     assert len(machine.warnings) == 1
-    assert {link.bandwidth is None for link in machine.links if link.type == "nvlink"} == {False}
+    peers = [link for link in machine.links if link.type in ("nvlink", "xgmi")]
+    assert {link.bandwidth is None for link in peers} == {False}
 
 
 @pytest.mark.parametrize(
@@ -201,6 +205,16 @@ def test_a_share_of_a_board_has_nvlinks_of_which_none_is_known(products: list[st
     assert completed(machine, dict(enumerate(products))).warnings == machine.warnings
 
 
+def test_gpus_of_amd_are_joined_by_xgmi() -> None:
+    whole, share = (recognise(["AMD Instinct MI300X"] * count) for count in (8, 4))
+    assert whole is not None
+    assert share is not None
+    assert {whole.route(0, gpu).type for gpu in range(1, 8)} == {"xgmi"}  # type: ignore[union-attr]
+    assert share.route(0, 1) is None
+    assert "xGMI links between them" in share.warnings[0]
+    assert "NVLink" not in share.warnings[0]
+
+
 def test_mixed_single_and_no_gpus() -> None:
     mixed = recognise(["Tesla V100-PCIE-16GB", "NVIDIA L4"])
     assert mixed is not None
@@ -238,6 +252,8 @@ def test_mixed_single_and_no_gpus() -> None:
         ("GeForce RTX 2070", 0, None, 3),
         ("NVIDIA TITAN V", None, None, 3),
         ("NVIDIA H100 80GB HBM3", 18, 25 * GB, 5),
+        ("AMD Instinct MI300X", 7, 64 * GB, 5),
+        ("AMD Instinct MI325X", 7, None, 5),
         ("NVIDIA H100 PCIe", 12, 25 * GB, 5),
         ("NVIDIA H800", 8, 25 * GB, 5),
         ("NVIDIA H800 PCIe", None, 25 * GB, 5),

@@ -511,7 +511,7 @@ def test_missing_parts_are_noticed(tmp_path) -> None:
     (folder / "parts.json").write_text('{"ops": [2]}')
     later = {
         "host", "metrics", "memory", "syncs", "event_records", "graph_nodes", "machine", "verdicts",
-        "opinions", "device_sums",
+        "assumptions", "opinions", "device_sums",
     }  # fmt: skip
     expected = set(TABLES) - {"ops"} - later
     assert set(missing_files(folder)) == {f"table {name}" for name in expected}

@@ -33,8 +33,8 @@ ENUMS = {
 def test_tables_are_those_of_the_design() -> None:
     assert list(TABLES) == [
         "reports", "contents", "processes", "threads", "devices", "ops", "calls", "ranges",
-        "paths", "iterations", "verdicts", "opinions", "device_sums", "host", "metrics",
-        "memory", "syncs", "event_records", "graph_nodes", "machine",
+        "paths", "iterations", "verdicts", "assumptions", "opinions", "device_sums", "host",
+        "metrics", "memory", "syncs", "event_records", "graph_nodes", "machine",
     ]  # fmt: skip
     assert list(DERIVED) == ["transfers", "collectives", "path_texts"]
 
@@ -112,8 +112,17 @@ def test_conform_refuses_words_that_are_none() -> None:
     ranges = pl.DataFrame(
         {"range": [0], "report": [0], "process": [0], "thread": [0], "start": [0], "end": [1]}
     )
-    with pytest.raises(pl.exceptions.InvalidOperationError):
+    said = "column style of table ranges cannot be 'sideways': it is push_pop, start_end"
+    with pytest.raises(ValueError, match=said):
         TABLES["ranges"].conform(ranges.with_columns(style=pl.lit("sideways")))
+
+
+def test_a_source_leaves_out_what_it_cannot_know() -> None:
+    op = {"op": [0], "process": [0], "start": [0], "end": [1], "kind": ["compute"]}
+    ops = TABLES["ops"].conform(pl.DataFrame({**op, "device": [0]}))
+    assert ops.select("report", "stage", "stage_source").row(0) == (0, "OTHER", "none")
+    with pytest.raises(ValueError, match="table ops lacks device"):
+        TABLES["ops"].conform(pl.DataFrame(op))
 
 
 def test_trace_has_every_table() -> None:

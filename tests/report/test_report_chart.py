@@ -9,7 +9,6 @@ import pytest
 from browsing import opened
 
 from tracekit.analysis import closeup
-from tracekit.model import STAGES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,26 +20,12 @@ pytestmark = pytest.mark.slow
 AROUND = 400_000
 
 
-def covered(pieces: list[tuple[int, int]]) -> set[int]:
-    """Return the nanoseconds that pieces cover, one by one: there are few."""
-    return {ns for start, end in pieces for ns in range(start, end)}
-
-
-def parts(ops: pl.DataFrame, start: int, end: int) -> dict[str, tuple[int, int]]:
-    """Return the busy and the exposed time of each stage in a span, added up over GPUs."""
-    found: dict[str, tuple[int, int]] = {}
-    idle = 0
-    for own in ops.partition_by("device"):
-        above: set[int] = set()
-        for stage in STAGES:
-            rows = own.filter(pl.col("stage").cast(pl.String) == stage)
-            pieces = [(max(a, start), min(b, end)) for a, b in rows.select("start", "end").rows()]
-            busy = covered(pieces)
-            before = found.get(stage, (0, 0))
-            found[stage] = before[0] + len(busy), before[1] + len(busy - above)
-            above |= busy
-        idle += end - start - len(above)
-    return {**{stage: both for stage, both in found.items() if both[0]}, "idle": (0, idle)}
+def parts(run: tracekit.Run, between: tuple[int, int]) -> dict[str, tuple[int, int]]:
+    """Return the busy and the exposed time of each stage in a time, and idle time."""
+    answer = run.breakdown.answer(by="stage", between=between)
+    rows = answer.rows.filter(pl.col("busy_ns") > 0).select("stage", "busy_ns", "exposed_ns")
+    found = {stage: (busy, exposed) for stage, busy, exposed in rows.iter_rows()}
+    return {**found, "idle": (0, answer.meta["idle_ns"])}
 
 
 def told(page: Any) -> dict[str, tuple[int, int]]:
@@ -71,6 +56,24 @@ def test_a_finding_and_a_dot_lead_to_their_place(
             arg=number,
         )
     assert heard == []
+
+
+def test_a_selection_has_the_numbers_of_its_time_at_the_ends_of_a_step_too(
+    browser: Any, page_file: Path, heard: list[str], hostile_run: tracekit.Run
+) -> None:
+    """What began in the step before, and what other GPUs do already, is in it."""
+    spans = closeup.step_spans(hostile_run.trace)
+    page = opened(browser, page_file, heard, 1280)
+    lengths = closeup.step_lengths(spans)
+    for step in (closeup.slowest_step(lengths), closeup.median_step(lengths)):
+        own = spans.filter(iteration=step)
+        page.locator(".view", has_text=f"({step})").click()
+        start, end = own["start"].min(), own["end"].max()
+        for first, last in ((0, 300_000), (end - start - 300_000, end - start)):
+            page.locator(".span").fill(f"{first}ns-{last}ns")
+            page.locator(".span").press("Enter")
+            found = {n: own for n, own in told(page).items() if not n.startswith("idle: ")}
+            assert found == parts(hostile_run, (start + first, start + last))
 
 
 def test_keys_alone_find_an_op_and_what_is_around_it(
@@ -107,17 +110,12 @@ def test_keys_alone_find_an_op_and_what_is_around_it(
     keys.press("Enter")
     middle = round((wanted["start"] + wanted["end"]) / 2 - zero + 1e-6)
     start = zero + max(middle - AROUND // 2, 0)
-    expected = parts(ops, start, zero + middle + AROUND // 2)
+    between = start, zero + middle + AROUND // 2
     found = told(page)
     causes = {name: found.pop(name)[1] for name in list(found) if name.startswith("idle: ")}
-    assert found == expected
-    idle = closeup.idle_spans(trace, own)
-    inside = idle.select(
-        "cause", length=pl.min_horizontal("end", pl.lit(zero + middle + AROUND // 2))
-        - pl.max_horizontal("start", pl.lit(start)),
-    ).filter(pl.col("length") > 0)  # fmt: skip
-    sums = inside.group_by("cause").agg(pl.col("length").sum())
-    assert causes == {f"idle: {cause}": length for cause, length in sums.iter_rows()}
+    assert found == parts(hostile_run, between)
+    sums = hostile_run.idle(by="cause", between=between).filter(pl.col("idle_ns") > 0)
+    assert causes == {f"idle: {cause}": ns for cause, ns in sums["cause", "idle_ns"].iter_rows()}
     assert f"#step={step}&" in page.evaluate("location.hash")
 
     again = page.evaluate("location.href")

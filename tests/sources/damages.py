@@ -53,6 +53,15 @@ def damage_file(path: Path, pick: random.Random) -> str:
     return "bytes"
 
 
+def damage_varints(path: Path, pick: random.Random) -> str:
+    """Change some bytes, but for the bit that says whether a number goes on."""
+    content = bytearray(path.read_bytes())
+    for _ in range(pick.choice((1, 1, 2, 4))):
+        content[pick.randrange(len(content))] ^= 1 << pick.randrange(7)
+    path.write_bytes(content)
+    return "numbers"
+
+
 # --- tables of SQLite
 
 

@@ -27,6 +27,7 @@ from damages import (
     damage_matrix,
     damage_tables,
     damage_tree,
+    damage_varints,
 )
 from kineto_helpers import event, kernel, launch, text_of, write
 from nsys_builder import NsysBuilder
@@ -44,6 +45,7 @@ from plain_readers import (
     plain_rocpd,
     plain_rocprof,
     plain_rpd,
+    plain_xplane,
 )
 from plain_texts import (
     assert_same_log,
@@ -52,6 +54,7 @@ from plain_texts import (
     plain_nccl_log,
     text_of_file,
 )
+from xplane_builder import block, plane
 
 from tracekit.attribution import Rules, attribute
 from tracekit.errors import TracekitError
@@ -234,6 +237,33 @@ def make_rocprof(folder: Path) -> Path:
     return rocprof.write(folder / "t.json")
 
 
+def make_xplane(folder: Path, *, annotated: bool) -> Path:
+    """Write a profile of XLA."""
+    kernels, copies, launches, host = [], [], [], []
+    for step in range(STEPS):
+        at, number = 10**6 * step, 10 * step
+        details = " grid:4,2,1 block:64,1,1 occ_pct:0"
+        path = {"correlation_id": number + 1, "name": "jit(f)/transpose(jvp(g))/dot_general"}
+        kernels.append(("fusion", at + 500_400, 20_000, {"correlation_id": number + 1,
+                                                         "kernel_details": details}))  # fmt: skip
+        copied = {"correlation_id": number + 2, "memcpy_details": "kind:Unknown size:4096 dest:2"}
+        copies.append(("MemcpyH2D", at + 600_000, 10_000, copied))
+        launches.append(("hipLaunchKernel", at + 100_000, 9_000, path))
+        launches.append(("hipMemcpyAsync", at + 200_000, 9_000, {"correlation_id": number + 2}))
+        for inner in (0, 10_000):
+            name = "loss" if annotated and not inner else "PjitFunction(f)"
+            told = {"step_num": 5 + step} if annotated and not inner else {}
+            host.append((name, at + 50_000 + inner, 300_000 - 2 * inner, told))
+        host.append(("$train.py:3 step", at, 9, {}))
+    path = folder / "host.xplane.pb"
+    path.write_bytes(
+        plane("/device:GPU:3", ("Stream #9(Kernel)", 1000, kernels), ("Stream #2", 1000, copies))
+        + plane("/host:CPU", ("Host Threads/77", 1000, launches), ("python3", 1000, host))
+        + block(4, "juniper")
+    )
+    return path
+
+
 def make_matrix(folder: Path) -> Path:
     """Write what `nvidia-smi topo -m` prints of four GPUs and two NICs."""
     names = ("GPU0", "GPU1", "GPU2", "GPU3", "mlx5_0", "mlx5_1")
@@ -396,6 +426,16 @@ KINDS = {
             plain_rocprof,
             (damage_tree, damage_tree, damage_file),
             _FROM_FIRST,
+        ),
+        *(
+            Kind(
+                f"profile of XLA, {'annotated' if annotated else 'with calls for steps'}",
+                partial(make_xplane, annotated=annotated),
+                plain_xplane,
+                (damage_varints, damage_varints, damage_file),
+                _FROM_FIRST,
+            )
+            for annotated in (True, False)
         ),
         Kind(
             "nvidia-smi topo -m",

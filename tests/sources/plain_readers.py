@@ -714,3 +714,175 @@ def _microseconds(value: Any) -> int | None:
         return None
     nanoseconds = int((number * 1000).to_integral_value(ROUND_HALF_UP))
     return nanoseconds if abs(nanoseconds) < 2**61 else None
+
+
+# --- XLA
+
+
+def plain_xplane(path: Path) -> Numbers:
+    """Read a profile of XLA, message by message."""
+    numbers, annotated, functions = Numbers(), Counter[Any](), []
+    for which, _, plane in _message(path.read_bytes(), top=True):
+        if which != 1:
+            continue
+        parts = _message(plane)
+        name = _last_text(parts, 2) or ""
+        names, stat_names = (dict(map(_named, _blocks(parts, number))) for number in (4, 5))
+        gpu = re.search(r"^/device:GPU:(\d{1,9})$", name, re.ASCII)
+        for line in _blocks(parts, 3):
+            said = _message(line)
+            title = next((v.decode("utf-8", "replace") for f, k, v in said
+                          if f in (2, 11) and k == 2 and v), "")  # fmt: skip
+            base = ([0] + [v for f, k, v in said if f == 3 and k == 0])[-1]
+            stream = re.search(r"^Stream #(\d{1,18})", title, re.ASCII)
+            if not (gpu and stream) and name != "/host:CPU":
+                continue
+            thread = re.search(r"/(-?\d{1,18})$", title, re.ASCII)
+            number = ([0] + [v for f, k, v in said if f == 1 and k == 0])[-1]
+            for event in _blocks(said, 4):
+                told = _xla_event(event, names, stat_names, base)
+                if told is None:
+                    continue
+                if gpu:
+                    _add_xla_op(numbers, told, int(stream[1]))
+                else:
+                    tid = int(thread[1]) if thread else number
+                    _add_xla_call(numbers, annotated, functions, told, tid)
+    _add_xla_steps(numbers, annotated, functions)
+    return numbers.from_first()
+
+
+def _message(data: bytes, *, top: bool = False) -> list[tuple[int, int, Any]]:
+    """Return the fields of a message: number, kind, and value."""
+    found, at = [], 0
+    while at < len(data):
+        key, at = _varint(data, at, 5)
+        field, kind = key >> 3, key & 7
+        if field == 0 or kind in (3, 4, 6, 7) or (top and kind != 2):
+            raise UnreadableError("no message")
+        value: Any = 0
+        if kind == 0:
+            value, at = _varint(data, at, 10)
+            value = value - (1 << 64) if value >= 1 << 63 else value
+        else:
+            size, at = _varint(data, at, 10) if kind == 2 else ({1: 8, 5: 4}[kind], at)
+            if size > len(data) - at:
+                raise UnreadableError("cut")
+            value, at = data[at : at + size], at + size
+        found.append((field, kind, value))
+    return found
+
+
+def _varint(data: bytes, at: int, most: int) -> tuple[int, int]:
+    value = 0
+    for place in range(most):
+        if at + place >= len(data):
+            raise UnreadableError("cut")
+        value |= (data[at + place] & 127) << 7 * place
+        if data[at + place] < 128:
+            return value & (1 << 64) - 1, at + place + 1
+    raise UnreadableError("no number")
+
+
+def _blocks(parts: list[tuple[int, int, Any]], field: int) -> list[bytes]:
+    return [value for number, kind, value in parts if number == field and kind == 2]
+
+
+def _last_text(parts: list[tuple[int, int, Any]], field: int) -> str | None:
+    return next((v.decode("utf-8", "replace") for v in reversed(_blocks(parts, field))), None)
+
+
+def _named(entry: bytes) -> tuple[int, str]:
+    parts = _message(entry)
+    key = ([0] + [value for field, kind, value in parts if field == 1 and kind == 0])[-1]
+    texts = [_last_text(_message(inner), 2) for inner in _blocks(parts, 2)]
+    return key, next((text for text in reversed(texts) if text is not None), "")
+
+
+def _xla_event(event: bytes, names: Row, stat_names: Row, base: int) -> Row | None:
+    """Return start, end, name and stats of an event that has times."""
+    parts = _message(event)
+    numbers = {number: value for number, kind, value in parts if kind == 0 and number in (1, 2, 3)}
+    offset, length = numbers.get(2, 0), numbers.get(3, 0)
+    if not (0 <= offset <= 1 << 61 and 0 <= length <= 1 << 61 and abs(base) < 2**61):
+        return None
+    start, end = (base + (ps + 500) // 1000 for ps in (offset, offset + length))
+    if max(abs(start), abs(end)) > 2**51:
+        raise UnreadableError("times far from the others")
+    told: Row = {"start": start, "end": end, "event": names.get(numbers.get(1, 0))}
+    told.update(_xla_stat(stat, stat_names) for stat in _blocks(parts, 4))
+    return told
+
+
+def _xla_stat(stat: bytes, stat_names: Row) -> tuple[str, str | None]:
+    which, value = "", None
+    for number, kind, given in _message(stat):
+        if number == 1 and kind == 0:
+            which = stat_names.get(given, "")
+        elif number > 1:
+            value = None
+            if kind == 0 and number in (3, 4):
+                value = str(given)
+            elif kind == 0 and number == 7:
+                value = stat_names.get(given)
+            elif kind == 2 and number == 5:
+                value = given.decode("utf-8", "replace")
+    return which, value
+
+
+def _add_xla_op(numbers: Numbers, told: Row, stream: int) -> None:
+    name, copied = told["event"] or "", told.get("memcpy_details")
+    by_kernel = re.search("^__amd_rocclr_(copy|fill)Buffer", name)
+    group, size = "kernel", None
+    if told.get("kernel_details") is None and (
+        copied is not None
+        or re.search("^(?:Copy|Memcpy)(H|Host|D|Device|P)(?:To|2)(H|Host|D|Device|P)", name)
+    ):
+        group = "copy"
+        found = re.search(r"size:(\d{1,18})", copied or "", re.ASCII)
+        size = int(found[1]) if found else None
+    elif told.get("kernel_details") is None and (
+        told.get("memset_details") is not None or name == "Memset"
+    ):
+        group = "memset"
+    elif by_kernel:
+        group = {"copy": "copy", "fill": "memset"}[by_kernel[1]]
+    numbers.ops[told["start"], told["end"], group, _digits(told.get("correlation_id") or ""),
+                stream, size] += 1  # fmt: skip
+
+
+def _add_xla_call(
+    numbers: Numbers, annotated: Counter[Any], functions: list[Any], told: Row, tid: int
+) -> None:
+    name, times = told["event"], (told["start"], told["end"])
+    if (name or "").startswith("$"):
+        return
+    if told.get("correlation_id") is not None:
+        numbers.calls[*times, _digits(told["correlation_id"]), 0, tid] += 1
+        if told.get("name") is not None:
+            numbers.ranges[*times, told["name"]] += 1
+    elif told.get("step_num") is not None:
+        annotated[*times, None if name is None else f"{name}#step_num={told['step_num']}#"] += 1
+    else:
+        numbers.ranges[*times, name] += 1
+        if (name or "").startswith("PjitFunction("):
+            functions.append((tid, *times, name))
+
+
+def _add_xla_steps(numbers: Numbers, annotated: Counter[Any], functions: list[Any]) -> None:
+    if annotated or not functions:
+        numbers.ranges += annotated
+        return
+    lasted: Counter[str] = Counter()
+    for _, start, end, name in functions:
+        lasted[name] += end - start
+    longest = max(lasted, key=lambda name: (lasted[name], name))
+    reached: dict[int, int] = {}
+    outer = []
+    for tid, start, end, name in sorted(functions, key=lambda each: (each[0], each[1], -each[2])):
+        if name == longest:
+            if start >= reached.get(tid, start):
+                outer.append((start, end))
+            reached[tid] = max(reached.get(tid, end), end)
+    for count, (start, end) in enumerate(sorted(outer)):
+        numbers.ranges[start, end, f"step {count}"] += 1

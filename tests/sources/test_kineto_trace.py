@@ -455,6 +455,28 @@ class TestReport:
         ]
 
     @pytest.mark.parametrize(
+        ("sms", "described", "identity"),
+        [
+            ((304, 304), ("AMD Instinct MI300X", 304), "assumed"),
+            ((304, 38), (None, None), "unknown"),
+        ],
+    )
+    def test_amd_numbers_ops_and_descriptions_apart(self, tmp_path, sms, described, identity):
+        """Ops have the number of the driver, which counts CPUs: described only where all agree."""
+        given = [{"id": n, "name": "AMD Instinct MI300X", "numSms": count}
+                 for n, count in enumerate(sms)]  # fmt: skip
+        told = {"deviceProperties": given, "hip_runtime_version": 60443483}
+        trace = trace_of(tmp_path, kernel("k", 1, 1, 1, device=9), **told)
+        assert rows(trace, "devices", "device", "name", "sm_count", "identity") == [
+            (9, *described, identity),
+        ]
+
+    def test_a_gpu_with_an_empty_name_has_none(self, tmp_path):
+        given = {"deviceProperties": [{"id": 0, "name": "", "numSms": 304}]}
+        trace = trace_of(tmp_path, kernel("k", 1, 1, 1), **given)
+        assert rows(trace, "devices", "name", "sm_count") == [(None, 304)]
+
+    @pytest.mark.parametrize(
         "around",
         [
             {"deviceProperties": None},

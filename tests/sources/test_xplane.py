@@ -2,54 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import time
+from collections import Counter
+from pathlib import Path
+
+import polars as pl
 import pytest
 from source_helpers import column, rows
+from xplane_builder import block, number, plane
 
+from tracekit.attribution import Rules, attribute
 from tracekit.errors import DamagedTraceError
 from tracekit.sources import read
+from tracekit.sources.xplane._planes import planes
 
-
-def number(field: int, value: int) -> bytes:
-    return _varint(field << 3) + _varint(value & (1 << 64) - 1)
-
-
-def block(field: int, value: bytes | str) -> bytes:
-    content = value.encode() if isinstance(value, str) else value
-    return _varint(field << 3 | 2) + _varint(len(content)) + content
-
-
-def _varint(value: int) -> bytes:
-    made = bytearray()
-    while value > 127:
-        made.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*made, value])
-
-
-STATS = ("correlation_id", "kernel_details", "memcpy_details", "name", "step_num")
-
-
-def plane(
-    name: str, *lines: tuple[str, int, list[tuple[str, int, int, dict[str, object]]]]
-) -> bytes:
-    """Make a plane of lines of events: name, offset and duration in ps, stats."""
-    names: dict[str, int] = {}
-    body = b""
-    for line_name, timestamp, events in lines:
-        line = number(1, 7) + block(2, line_name) + number(3, timestamp)
-        for event, offset, duration, stats in events:
-            key = names.setdefault(event, len(names) + 1)
-            told = number(1, key) + number(2, offset) + number(3, duration)
-            for stat, value in stats.items():
-                kind = number(4, value) if isinstance(value, int) else block(5, str(value))
-                told += block(4, number(1, STATS.index(stat) + 1) + kind)
-            line += block(4, told)
-        body += block(3, line)
-    for field, known in ((4, names), (5, {n: i for i, n in enumerate(STATS, 1)})):
-        for text, key in known.items():
-            body += block(field, number(1, key) + block(2, number(1, key) + block(2, text)))
-    return block(1, number(1, 1) + block(2, name) + body)
-
+SAMPLES = Path(__file__).resolve().parents[2] / "sample_traces" / "jax"
 
 KERNEL = {"correlation_id": 5, "kernel_details": " grid:4,2,1 block:64,1,1 occ_pct:0"}
 COPY = {"correlation_id": 6, "memcpy_details": "kind:Unknown size:4096 dest:2 async:1"}
@@ -98,3 +67,84 @@ def test_one_that_is_cut_is_refused(profile):
         profile.write_bytes(content[:kept])
         with pytest.raises(DamagedTraceError, match=r"host\.xplane\.pb is cut short"):
             read(profile)
+
+
+def test_a_stat_of_another_kind_is_not_known(profile):
+    """A fraction for a whole number, as damaged files have it, is no place in the file."""
+    fraction = block(4, number(1, 1) + bytes([2 << 3 | 1]) + bytes(8))
+    event = number(1, 1) + number(2, 0) + number(3, 9_000) + fraction
+    names = block(4, number(1, 1) + block(2, number(1, 1) + block(2, "k")))
+    stats = block(5, number(1, 1) + block(2, number(1, 1) + block(2, "correlation_id")))
+    line = block(3, block(2, "Stream #9(Kernel)") + block(4, event))
+    profile.write_bytes(block(1, block(2, "/device:GPU:0") + line + names + stats))
+    assert rows(read(profile), "ops", "end", "correlation") == [(9, None)]
+
+
+RECORDED = [SAMPLES / f"steps_{version}.xplane.pb" for version in ("0_4_38", "0_10_2")]
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name)
+def test_annotated_steps_of_real_programs_are_iterations(path):
+    """A program of JAX on a CPU, whose steps 5 to 8 are annotated as `loss`."""
+    trace = attribute(read(path), Rules.load(None, None))
+    steps = trace.read("iterations")
+    assert steps["iteration"].to_list() == [5, 6, 7, 8]
+    ranges = trace.read("ranges")
+    inside = ranges.filter(pl.col("name") == "PjitFunction(train_step)", pl.col("depth") == 1)
+    begins = steps.join_where(
+        inside.select("start", "end"),
+        pl.col("start") <= pl.col("start_right"), pl.col("end_right") <= pl.col("end"),
+    )  # fmt: skip
+    assert sorted(begins["iteration"]) == [5, 6, 7, 8]
+
+
+def _published() -> list[Path]:
+    folder = os.environ.get("TRACEKIT_REAL_TRACES")
+    return sorted(Path(folder, "new_formats", "xplane").glob("*.pb")) if folder else []
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("path", [*RECORDED, *_published()], ids=lambda path: path.name)
+def test_events_are_those_of_jaxlibs_own_reader(path):
+    """Of each line, its events by name, start and duration, to the ns."""
+    if importlib.util.find_spec("jaxlib") is None:
+        pytest.skip("no jaxlib: pip install 'tracekit[jax]'")
+    from jaxlib._profile_data import ProfileData
+
+    theirs = {
+        (each.name, line.name): Counter(
+            (event.name, round(event.start_ns), round(event.duration_ns)) for event in line.events
+        )
+        for each in ProfileData.from_file(str(path)).planes
+        for line in each.lines
+    }
+    ours: dict[tuple[str, str], Counter[tuple[str, int, int]]] = {}
+    for _, each in planes(path):
+        for line in each.lines() if not isinstance(each, str) else ():
+            events = each.events(line).select(
+                "name", line.timestamp + rounded("offset"), rounded("duration")
+            )
+            ours[each.name, line.name] = Counter(events.rows())
+    assert theirs
+    assert ours == theirs
+
+
+def rounded(picoseconds: str) -> pl.Expr:
+    return (pl.col(picoseconds) / 1000).round(mode="half_to_even").cast(pl.Int64)
+
+
+@pytest.mark.nightly
+def test_a_million_ops_take_six_seconds_of_a_processor(tmp_path):
+    count, repeat = 10_000, 100
+    kernels = [(f"fusion_{n % 200}", 20_000 * n, 10_000, {**KERNEL, "correlation_id": n})
+               for n in range(count)]  # fmt: skip
+    calls = [("hipLaunchKernel", 20_000 * n, 5_000, {"correlation_id": n}) for n in range(count)]
+    path = tmp_path / "host.xplane.pb"
+    path.write_bytes(
+        plane("/device:GPU:0", ("Stream #9(Kernel)", 1000, kernels), repeat=repeat)
+        + plane("/host:CPU", ("Host Threads/77", 500, calls), repeat=repeat)
+    )
+    before = time.process_time()
+    trace = read(path)
+    assert time.process_time() - before < 6
+    assert (trace.read("ops").height, trace.read("calls").height) == (repeat * count,) * 2

@@ -128,7 +128,11 @@ def attribute_recording(
     opinions = passed.opinions.join(
         verdicts.select("process", "report"), on="process", how="left", maintain_order="left"
     )
-    written = {"iterations": iterations, "verdicts": verdicts, "opinions": opinions}
+    assumptions = says.assumptions(people.reports)
+    written = {
+        "iterations": iterations, "verdicts": verdicts, "assumptions": assumptions,
+        "opinions": opinions,
+    }  # fmt: skip
     for table, frame in written.items():
         write(table, frame.clone)
     return (

@@ -36,6 +36,9 @@ class Chosen:
 
     # What a process does.
 
+    left: float = 0.01
+    """Share of the time of kernels that ranges must leave untold for structure to be asked. If it
+    agrees with what they tell, but for `disagreement`, it tells what they leave."""
     unnamed: float = 0.1
     """Share of the kernels whose names say nothing, above which it is not known that nothing
     trains: 0 to 0.4 % in four real traces of inference, 53 % in one of training by a compiler."""

@@ -108,8 +108,8 @@ def find_places(
     """
     trains = evidence.processes.filter("trains")["process"]
     own = counted.filter(pl.col("process").is_in(trains.implode()))
-    roles = _roles(own, rules)
-    exchanges = int(own.filter(_roles_of(own, roles) > LAYER)["ops"].sum())
+    roles = roles_by_name(own, rules)
+    exchanges = int(own.filter(roles_of(own, roles) > LAYER)["ops"].sum())
     streams = _computing(ops, roles, trains) if exchanges else pl.DataFrame()
     if streams.is_empty():
         return Places(*np.empty((3, 0), np.int64))
@@ -119,7 +119,7 @@ def find_places(
     return Places(told["op"].to_numpy(), stage.to_numpy(), told["process"].to_numpy())
 
 
-def _roles(counted: pl.DataFrame, rules: Rules) -> Array:
+def roles_by_name(counted: pl.DataFrame, rules: Rules) -> Array:
     """Return by the code of a name what such kernels are to places; the last one is of no name."""
     names = counted.unique("name").with_columns(collective=pl.lit(None, pl.String))
     meant = classify_kernels(names, rules)
@@ -138,7 +138,7 @@ def _roles(counted: pl.DataFrame, rules: Rules) -> Array:
     return roles
 
 
-def _roles_of(rows: pl.DataFrame, roles: Array) -> pl.Series:
+def roles_of(rows: pl.DataFrame, roles: Array) -> pl.Series:
     """Return what ops are to places."""
     codes, kernel = codes_of(rows["name"]), _IS_KERNEL[given(rows["kind"].to_physical())]
     return pl.Series("role", roles[np.where((codes < roles.size - 1) & kernel, codes, -1)])
@@ -150,7 +150,7 @@ def _computing(ops: Stream, roles: Array, processes: pl.Series) -> pl.DataFrame:
     for number, height in enumerate(ops.heights):
         some = np.arange(-ops.first[number] % stride, height, stride)
         rows = ops.read(number, *_COLUMNS)[some]
-        layers = rows.filter(_roles_of(rows, roles) == LAYER)
+        layers = rows.filter(roles_of(rows, roles) == LAYER)
         parts.append(layers.group_by(_STREAM).agg(ns=(pl.col("end") - pl.col("start")).sum()))
     sums = pl.concat(parts).group_by(_STREAM).agg(pl.col("ns").sum())
     share = pl.col("ns") / pl.col("ns").sum().over(_GPU)
@@ -173,7 +173,7 @@ def _placed(ops: Stream, roles: Array, streams: pl.DataFrame, exchanges: int) ->
         columns = {
             name: given(rows[name], np.int64, null=-1) for name in (*_STREAM, "start", "end")
         }
-        placed = PlaceRows(first=ops.first[number], role=given(_roles_of(rows, roles)), **columns)
+        placed = PlaceRows(first=ops.first[number], role=given(roles_of(rows, roles)), **columns)
         loop(placed, lines, (context, stream), state, found)
     return pl.DataFrame(found._asdict()).head(int(state.total[0]))
 

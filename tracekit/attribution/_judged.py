@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
+from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution._columns import Array
-from tracekit.attribution._exchanges import Places, find_places
+from tracekit.attribution._exchanges import Places, find_places, roles_by_name, roles_of
 from tracekit.attribution._handing import find_handing
 from tracekit.attribution._nesting import Nesting
+from tracekit.attribution._op_loops import LAYER, OTHER
 from tracekit.attribution._relayed import find_relayed
 from tracekit.attribution._rules import Rules
-from tracekit.attribution._stages import Evidence
+from tracekit.attribution._stages import Evidence, stages_of_launches
 from tracekit.attribution._structuring import SECOND_OPINION, Structures, find_structures
 from tracekit.attribution._teams import Teams
 from tracekit.attribution._verdict import judge, kernel_signs, with_places
-from tracekit.model import Stream
+from tracekit.model import STAGES, TABLES, Stream
 from tracekit.support.spool import Workspace
 
 _PASSES = ("FP", "BP", "WU")
+_Placing = Callable[..., Mapping[str, Array]]
 
 
 @dataclass(frozen=True)
@@ -186,12 +189,21 @@ class Judged:
             .join(cut, on="process", how="left")
         )
 
+    def assumptions(self, reports: Mapping[int, int]) -> pl.DataFrame:
+        """Return the canonical table of what structure rests on, where it claims training."""
+        found = ((p, f) for p, f in sorted(self.structures.of.items()) if f.training)
+        rows = [
+            (reports.get(process, 0), process, each.name, each.result, each.doubt_ns, each.said)
+            for process, structure in found
+            for each in structure.assumptions
+        ]
+        return pl.DataFrame(rows, schema=TABLES["assumptions"].schema, orient="row")
+
     def _told(self, process: int) -> tuple[object, ...]:
         found = self.structures.of.get(process)
         decides = process in self.decides and found is not None and bool(found.training)
         if found is None:
             return (None, decides, *(None for _ in range(len(_TOLD) - 2)))
-        doubt = sum(each.before_ns + each.after_ns for each in found.doubts)
         return (
             found.method,
             decides,
@@ -199,7 +211,7 @@ class Judged:
             "; ".join(found.contradictions) or None,
             found.gaps,
             found.usual_gaps,
-            doubt if found.training else None,
+            found.doubt_ns if found.training else None,
             found.period,
             found.repeats,
         )
@@ -242,10 +254,11 @@ def judged(
     seen = pl.concat([known.processes["process"], signs["process"]]).unique().sort()
     untold = _untold(known, seen)
     launched = known.launched()
+    left = _left_by_ranges(ops, launches, known, set(seen) - untold, rules)
     asked = [
         process
         for process, count in signs.select("process", "ops").sort("process").iter_rows()
-        if (process in untold or count <= SECOND_OPINION)
+        if (process in untold or process in left or count <= SECOND_OPINION)
         # The order in which ops start says neither who launched them nor when.
         and 2 * launched.get(process, 0) >= count
     ]
@@ -271,6 +284,8 @@ def judged(
         and (process in trains or process not in spoken_of)
     ]
     handing = find_handing(ops, launches, known.teams, known.nesting.skeleton)
+    claimed = trains & left & {process for process, training in claims.items() if training}
+    decides += _agreeing(ops, launches, known, structures, claimed, rules)
     evidence = _evidence(known, verdicts, decides, handing)
     places = find_places(ops, launches, known.counted, evidence, structures, rules)
     return Judged(
@@ -279,6 +294,82 @@ def judged(
         _input_streams(ops, launches, known) if has_unlaunched else pl.DataFrame(),
         find_relayed(ops, launches, known.autograd), places,
     )  # fmt: skip
+
+
+def _left_by_ranges(
+    ops: Stream, launches: _Placing, known: Known, processes: Collection[int], rules: Rules
+) -> set[int]:
+    """Return processes of whose time of kernels ranges and threads leave more than a little."""
+    told = _time_of_launches(ops, launches, known, processes, rules)
+    sums = told.group_by("process").agg(
+        pl.col("ns").sum(), left=pl.col("ns").filter(pl.col("stage") == "OTHER").sum()
+    )
+    return set(sums.filter(pl.col("left") > CHOSEN.left * pl.col("ns"))["process"])
+
+
+def _agreeing(
+    ops: Stream,
+    launches: _Placing,
+    known: Known,
+    structures: Structures,
+    processes: Collection[int],
+    rules: Rules,
+) -> list[int]:
+    """Return processes whose structure says what ranges say, so that it fills what these leave."""
+    told = _time_of_launches(ops, launches, known, processes, rules, structures)
+    own = told.filter(pl.col("stage") != "OTHER", pl.col("structure") >= 0).with_columns(
+        agrees=pl.col("stage")
+        == pl.col("structure").replace_strict(_STAGE_OF, return_dtype=pl.String)
+    )
+    sums = own.group_by("process").agg(
+        pl.col("ns").sum(), agreed=pl.col("ns").filter("agrees").sum()
+    )
+    share = pl.col("agreed") > (1 - CHOSEN.disagreement) * pl.col("ns")
+    return sums.filter(share)["process"].sort().to_list()
+
+
+def _time_of_launches(
+    ops: Stream,
+    launches: _Placing,
+    known: Known,
+    processes: Collection[int],
+    rules: Rules,
+    structures: Structures | None = None,
+) -> pl.DataFrame:
+    """Return by where they were launched the time of kernels of some processes.
+
+    Returns
+    -------
+    ``process, thread, code, structure, ns``, and the ``stage`` that ranges and threads tell.
+    """
+    parts, roles = [], roles_by_name(known.counted, rules)
+    for number, height in enumerate(ops.heights if processes else ()):
+        launch = launches(number)
+        says = -1 if structures is None else structures.read(number, height)[0]
+        read = ops.read(number, "process", "name", "kind", "start", "end")
+        rows = read.select(
+            "process", ns=pl.col("end") - pl.col("start"),
+            computes=roles_of(read, roles).is_in([LAYER, OTHER]) | (read["kind"] == "graph"),
+            thread=pl.Series(launch["thread"]), code=pl.Series(launch["evidence"]),
+            structure=pl.Series(np.broadcast_to(np.asarray(says, np.int8), height)),
+        )  # fmt: skip
+        own = rows.filter("computes", pl.col("process").is_in(list(processes)))
+        parts.append(own.group_by(*_LAUNCHED, "structure").agg(pl.col("ns").sum()))
+    if not parts:
+        return _NO_LAUNCHES
+    sums = pl.concat(parts).group_by(*_LAUNCHED, "structure").agg(pl.col("ns").sum())
+    alone = sums.select(*_LAUNCHED, structure=pl.lit(-1, pl.Int8))
+    trains = pl.DataFrame({"process": list(processes)}, schema={"process": pl.Int32})
+    nothing = trains.select("process", trains=False, infers=False)
+    evidence = _evidence(known, nothing, [], pl.Series([], dtype=pl.Int32))
+    return sums.with_columns(stage=stages_of_launches(alone, evidence, rules))
+
+
+_STAGE_OF = dict(enumerate(STAGES))
+_LAUNCHED = ("process", "thread", "code")
+_NO_LAUNCHES = pl.DataFrame(
+    schema={"process": pl.Int32, "structure": pl.Int8, "ns": pl.Int64, "stage": pl.String}
+)
 
 
 def _input_streams(

@@ -42,6 +42,8 @@ def register_question(name: str) -> None:
     ) -> "Answer":
         # What makes no sense is said before a file is read.
         given = {name: read_option(options[name], value) for name, value in typed.items()}
+        if told.check is not None:
+            told.check(**given)
         opened = open_run(run, store, rules, iteration, verdict)
         found: Answer = getattr(opened, told.name).answer(**given)
         return found

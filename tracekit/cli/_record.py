@@ -1,6 +1,7 @@
 """`tracekit record`: record a program, or a study, with Nsight Systems."""
 
 import itertools
+import shlex
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 _WHAT = "What to record"
 _STUDY = "Studies"
+_SERIES = "Several recordings"
 _FOLDER = Path("recordings")
 _FAILED = 1
 
@@ -220,12 +222,54 @@ class _OfStudy:
     ] = False
 
 
+@dataclass(frozen=True)
+class _OfSeries:
+    """How often a program is recorded, and what other one in turn with it."""
+
+    times: Annotated[
+        int,
+        typer.Option(
+            "--times",
+            metavar="N",
+            min=1,
+            help="Record the program so many times, and say how its step scatters.",
+            rich_help_panel=_SERIES,
+        ),
+    ] = 1
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against",
+            metavar="PROGRAM",
+            help="Record this program (A) in turn with the other (B), A B B A, each --times times, "
+            "and compare them.",
+            rich_help_panel=_SERIES,
+        ),
+    ] = None
+
+    def programs(self, program: Sequence[str]) -> dict[str, Sequence[str]]:
+        """Return the programs to record by what their runs' names end with, in order."""
+        from tracekit.recording import in_turn
+
+        if self.against is None:
+            return {f"-{number + 1}": program for number in range(self.times)}
+        try:
+            other = shlex.split(self.against)
+        except ValueError as error:
+            raise UsageError(f"--against {self.against!r} is no command ({error})") from None
+        counts = {"a": itertools.count(1), "b": itertools.count(1)}
+        sides = ("b" if is_b else "a" for is_b in in_turn(self.times))
+        return {f"-{side}-{next(counts[side])}": program if side == "b" else other
+                for side in sides}  # fmt: skip
+
+
 _JSON = Json(
     "record",
     typed="record --study",
     run=NO_RUN,
     of_rows="A row for each configuration; its options are columns by their names. Of a program "
-    "alone it is all as breakdown writes it.",
+    "alone it is all as breakdown writes it, of several recordings as compare --history does, "
+    "and of two programs as compare.",
     meta={"study": "text: Name of the study.", "title": "text: What it is."},
     rows={
         "run": "text: Name of its run.",
@@ -241,6 +285,7 @@ _JSON = Json(
     "tracekit record --annotate -- python train.py",
     "tracekit record --name lenet-2 -- torchrun --nproc-per-node 2 train.py",
     "tracekit record --dry-run --memory-usage -- mpirun -n 4 python train.py",
+    "tracekit record --times 5 --against 'python old.py' -- python new.py",
     "tracekit record --study dgx1 --where network=lenet",
     rows=False,
     context_settings={"allow_interspersed_args": False},
@@ -295,6 +340,7 @@ def record(
         ),
     ] = None,
     what: _What,
+    of_series: _OfSeries,
     of_study: _OfStudy,
     rules: RulesOption = None,
     store: StoreOption = None,
@@ -317,11 +363,12 @@ def record(
         wait or "work",
     )
     recorder.check()
+    is_series = of_series != _OfSeries()
     if of_study.study is not None:
-        if program or name or calibrate:
+        if program or name or calibrate or is_series:
             raise UsageError(
                 "a study names its programs and runs itself",
-                "leave out the program, --name and --calibrate",
+                "leave out the program, --name, --calibrate, --times and --against",
             )
         where = parse_labels(of_study.where or [])
         given = parse_labels(of_study.settings or [])
@@ -329,11 +376,20 @@ def record(
         return _record_study(recorder, of_study.study, where, given, cpu=cpu, dry_run=dry_run)
     if of_study.where or of_study.cpu or of_study.settings:
         raise UsageError("--where, --set and --cpu are for a study", "name it with --study")
+    if is_series and calibrate:
+        raise UsageError("--calibrate keeps no recording", "leave out --times and --against")
+    if is_series:
+        return _record_series(recorder, program or [], name, of_series, dry_run=dry_run)
     free = recorder.free_name(program or [], name)
     plan = recorder.plan(program or [], free)
     if dry_run or calibrate:
         typer.echo(plan.script if dry_run else recorder.cost(plan))
         raise typer.Exit
+    return _record_once(recorder, plan, free, is_annotated=what.annotate)
+
+
+def _record_once(recorder: "_Recorder", plan: "Plan", name: str, *, is_annotated: bool) -> "Answer":
+    """Record a program, and return where its time goes."""
     if not recorder.tool.sees_switches:
         typer.echo(
             f"{recorder.tool} may not record here when threads are on a CPU (see `nsys status"
@@ -341,21 +397,52 @@ def record(
             err=True,
         )
     try:
-        run = recorder.record(plan, free)
+        run = recorder.record(plan, name)
     except MissingDataError as error:  # the program did what it should, and was recorded
         complain(str(error))
         raise typer.Exit from None
-    if what.annotate:
+    if is_annotated:
         typer.echo(f"steps are known {_steps_known(run)}", err=True)
     try:
         return run.breakdown.answer()
     except MissingDataError as error:  # of MPI alone, say: the run is there, and of use
         typer.echo(
             f"ingested as {run.name}, of which there is no breakdown: {error.what}"
-            + ("" if what.annotate else "; --annotate has a PyTorch program say its stages"),
+            + ("" if is_annotated else "; --annotate has a PyTorch program say its stages"),
             err=True,
         )
         raise typer.Exit from None
+
+
+def _record_series(
+    recorder: "_Recorder",
+    program: Sequence[str],
+    name: str | None,
+    of_series: _OfSeries,
+    *,
+    dry_run: bool,
+) -> "Answer":
+    """Record one program several times, or two in turn, and return how their steps differ."""
+    import tracekit
+
+    programs = of_series.programs(program)
+    series = recorder.free_name(program, name, list(programs))
+    plans = {f"{series}{end}": recorder.plan(words, f"{series}{end}")
+             for end, words in programs.items()}  # fmt: skip
+    if dry_run:
+        typer.echo("\n".join(plan.script for plan in plans.values()))
+        raise typer.Exit
+    sides: dict[str, list[tracekit.Run]] = {"a": [], "b": []}
+    labels = {"series": series}
+    for number, ((run, plan), end) in enumerate(zip(plans.items(), programs, strict=True), 1):
+        side = "b" if end.startswith("-b") else "a"
+        typer.echo(f"recording {number} of {len(plans)}", err=True)
+        of_side = {} if of_series.against is None else {"side": side}
+        own = {**labels, **of_side, "recording": str(number)}
+        sides[side].append(recorder.record(plan, run, own))
+    if of_series.against is None:
+        return tracekit.history.answer("recording", sides["a"])
+    return tracekit.compare(sides["a"], sides["b"])
 
 
 def _steps_known(run: "tracekit.Run") -> str:
@@ -389,8 +476,13 @@ class _Recorder:
 
         return {each.name: each.labels for each in Store.discover(self.store).runs()}
 
-    def free_name(self, program: Sequence[str], name: str | None) -> str:
-        """Return a name that no run has: the one asked for, or the program's with a number."""
+    def free_name(
+        self, program: Sequence[str], name: str | None, endings: Sequence[str] = ("",)
+    ) -> str:
+        """Return a name that no run has: the one asked for, or the program's with a number.
+
+        Of several runs, whose names have endings, none of these is taken.
+        """
         from tracekit.errors import NameTakenError
         from tracekit.recording import file_name
         from tracekit.store import check_name
@@ -398,13 +490,15 @@ class _Recorder:
         taken = self.runs()
         if name is not None:
             check_name(name)
-            if name in taken:
-                raise NameTakenError(f"there is a run {name!r} already", "give another --name")
+            for each in (f"{name}{ending}" for ending in endings):
+                if each in taken:
+                    raise NameTakenError(f"there is a run {each!r} already", "give another --name")
             return name
         there = {path.name.removesuffix(".partial") for path in self.folder.glob("*")}
         own = file_name(_program_name(program))
         tried = itertools.chain([own], (f"{own}-{number}" for number in itertools.count(2)))
-        return next(each for each in tried if each not in taken and each not in there)
+        used = taken.keys() | there
+        return next(each for each in tried if used.isdisjoint(each + end for end in endings))
 
     def check(self) -> None:
         """Find out before anything is run whether what it makes can be ingested."""

@@ -85,15 +85,16 @@ def _unknown(products: Sequence[str | None], boards: Sequence[str]) -> tuple[str
     """Return what a user should know where nothing but PCIe is assumed."""
     if len(products) == 1:
         return ()
+    links = "xGMI links" if all(name and "Instinct" in name for name in products) else "NVLinks"
     if boards:
         text = (
-            f"of which machine {len(products)} GPUs are a share is not known, nor the NVLinks "
-            f"between them, for {', '.join(boards)} come on boards with NVLinks: no route between "
+            f"of which machine {len(products)} GPUs are a share is not known, nor the {links} "
+            f"between them, for {', '.join(boards)} come on boards with {links}: no route between "
             "two GPUs is known: give --topology"
         )
         return (text,)
     linked = any(product is None or product.bricks != 0 for product in map(nvlink_of, products))
-    nvlinks = "NVLinks between them, " if linked else ""
+    nvlinks = f"{links} between them, " if linked else ""
     names = sorted({name or "of an unknown name" for name in products})
     return (
         (

@@ -25,9 +25,10 @@ class Product:
     nvlink
         Generation of its NVLinks; None where it has none.
     bricks
-        Number of its NVLinks, wired or not; 0 where it has none, None where that is not known.
+        Number of its NVLinks (of AMD's GPUs xGMI links), wired or not; 0 where it has none, None
+        where that is not known.
     brick_bandwidth
-        Peak of one NVLink per direction, bytes/s.
+        Peak of one of these per direction, bytes/s.
     pcie
         Generation of its PCIe interface; None where it has none or that is not known.
     pcie_bandwidth

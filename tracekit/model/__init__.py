@@ -64,6 +64,7 @@ from tracekit.model._vocabulary import (
     STAGE_SOURCES,
     STAGES,
     SYNC_TYPE,
+    TESTED,
     VERDICT,
     VERDICTS,
 )  # fmt: skip
@@ -111,6 +112,7 @@ __all__ = [
     "SYNCS",
     "SYNC_TYPE",
     "TABLES",
+    "TESTED",
     "THREADS",
     "TRANSFERS",
     "UNMATCHED",

@@ -54,7 +54,7 @@ class Stream:
     rows
         The rows.
     columns
-        How other columns are made than by taking those of the same name; absent ones are null.
+        How other columns are made than by taking those of the same name, or `Column.absent`.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class Stream:
         self._key = key
         self._rows = rows
         self._makers = columns or {}
+        self._absent = {c.name: pl.Series([c.absent], dtype=c.dtype) for c in self._table.columns}
         self.heights = list(rows.heights)
         self.first = [0, *itertools.accumulate(self.heights)][: len(self.heights)]
         """Number of the first row of each chunk."""
@@ -114,20 +115,20 @@ class Stream:
         elif name in raw.columns:
             made = raw[name]
         else:
-            made = pl.Series([None], dtype=dtype).new_from_index(0, height)
+            made = self._absent[name].new_from_index(0, height)
         if isinstance(made, pl.Expr):
             made = raw.select(made).to_series()
-        return _typed(made, dtype).alias(name)
+        return self._typed(made.alias(name), dtype)
 
-
-def _typed(column: pl.Series, dtype: PolarsType) -> pl.Series:
-    """Return a column in its type, or as categories if that is how its texts are kept."""
-    if column.dtype == dtype or (dtype == pl.String and column.dtype == pl.Categorical):
-        return column
-    if dtype == pl.String and isinstance(column.dtype, pl.Enum):  # sooner than by a cast
-        texts = pl.DataFrame([column.dtype.categories])
-        return texts[column.to_physical().cast(pl.UInt32)].to_series()
-    return column.cast(dtype)
+    def _typed(self, column: pl.Series, dtype: PolarsType) -> pl.Series:
+        """Return a column in its type, or as categories if that is how its texts are kept."""
+        if column.dtype == dtype or (dtype == pl.String and column.dtype == pl.Categorical):
+            return column
+        if dtype == pl.String and isinstance(column.dtype, pl.Enum):  # sooner than by a cast
+            texts = pl.DataFrame([column.dtype.categories])
+            codes = column.to_physical().cast(pl.UInt32)
+            return texts[codes].to_series().alias(column.name)
+        return self._table.typed(column)
 
 
 class _Frame:

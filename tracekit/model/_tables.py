@@ -23,6 +23,7 @@ from tracekit.model._vocabulary import (
     STAGE,
     STAGE_SOURCE,
     SYNC_TYPE,
+    TEST_RESULT,
     VERDICT,
 )
 
@@ -31,13 +32,17 @@ PolarsType = DataType | DataTypeClass
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its name, type, meaning, and the unit of its values."""
+    """One column: its name, type, meaning, and the unit of its values.
+
+    `absent` is its value in each row of a source that does not say it.
+    """
 
     name: str
     dtype: PolarsType
     meaning: str
     unit: str | None = None
     nullable: bool = True
+    absent: int | str | None = None
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ class Table:
     def _made(self) -> dict[tuple[str, bool], pl.Expr]:
         """What makes each column: of one that is there, and of none."""
         return {
-            (c.name, is_there): (pl.col(c.name) if is_there else pl.lit(None))
+            (c.name, is_there): (pl.col(c.name) if is_there else pl.lit(c.absent))
             .cast(c.dtype)
             .alias(c.name)
             for c in self.columns
@@ -73,20 +78,44 @@ class Table:
         return self._empty.clone()
 
     def conform(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Give `frame` this table's columns, order and types; absent nullable columns are null.
+        """Give `frame` this table's columns, order and types; columns it lacks are `Column.absent`.
 
         Raises
         ------
         ValueError
-            If a column that may not be null is absent.
+            If a column is absent that may not be null, or holds what it cannot be.
         """
         if frame.schema == self.schema:
             return frame
         present = set(frame.columns)
-        absent = [c.name for c in self.columns if c.name not in present and not c.nullable]
-        if absent:
-            raise ValueError(f"table {self.name} lacks {', '.join(absent)}")
-        return frame.select(self._made[c.name, c.name in present] for c in self.columns)
+        absent = [c for c in self.columns if c.name not in present and not c.nullable]
+        if lacks := [c.name for c in absent if c.absent is None]:
+            raise ValueError(f"table {self.name} lacks {', '.join(lacks)}")
+        try:
+            return frame.select(self._made[c.name, c.name in present] for c in self.columns)
+        except pl.exceptions.InvalidOperationError:
+            for c in self.columns:
+                if c.name in present:
+                    self.typed(frame[c.name])
+            raise
+
+    def typed(self, values: pl.Series) -> pl.Series:
+        """Return the values of the column of this name in its type.
+
+        Raises
+        ------
+        ValueError
+            If it cannot hold one of them: says which, and which it can.
+        """
+        dtype = self.schema[values.name]
+        try:
+            return values.cast(dtype)
+        except pl.exceptions.InvalidOperationError as error:
+            found = values.cast(dtype, strict=False)
+            wrong = values.filter(found.is_null() & values.is_not_null())[0]
+            known = dtype.categories.to_list() if isinstance(dtype, pl.Enum) else [str(dtype)]
+            place = f"column {values.name} of table {self.name}"
+            raise ValueError(f"{place} cannot be {wrong!r}: it is {', '.join(known)}") from error
 
 
 def _key(name: str, meaning: str) -> Column:
@@ -97,7 +126,7 @@ def _time(name: str, meaning: str, *, nullable: bool = False) -> Column:
     return Column(name, pl.Int64, meaning, "ns", nullable)
 
 
-_REPORT = _key("report", "index of the report in the run")
+_REPORT = Column("report", pl.Int32, "index of the report in the run", nullable=False, absent=0)
 
 REPORTS = Table(
     "reports",
@@ -245,8 +274,9 @@ OPS = Table(
         _time("launch_start", "start of that call", nullable=True),
         _time("launch_end", "end of that call", nullable=True),
         Column("range", pl.Int64, "innermost range open on the launching thread at launch"),
-        Column("stage", STAGE, "why it runs", nullable=False),
-        Column("stage_source", STAGE_SOURCE, "how the stage was found", nullable=False),
+        Column("stage", STAGE, "why it runs", nullable=False, absent="OTHER"),
+        Column("stage_source", STAGE_SOURCE, "how the stage was found", nullable=False,
+               absent="none"),
         Column("iteration", pl.Int64, "iteration in which it was launched"),
     ),
 )  # fmt: skip
@@ -378,6 +408,22 @@ VERDICTS = Table(
                "either side", "ns"),
         Column("period", pl.Int64, "launches after which they repeat"),
         Column("repeats", pl.Float64, "how often they do"),
+    ),
+)  # fmt: skip
+
+ASSUMPTIONS = Table(
+    "assumptions",
+    "What the structure of a process' GPU work rests on beside facts of the recording, and what "
+    "testing it there says.",
+    (
+        _REPORT,
+        _key("process", "the process"),
+        Column("assumption", pl.String, "the assumption, as a sentence", nullable=False),
+        Column("result", TEST_RESULT, "`holds`: something there could contradict it and does not; "
+               "`untested`: nothing there could; `fails`", nullable=False),
+        Column("doubt_ns", pl.Int64, "busy time that is of another stage if it does not hold; null "
+               "where no other reading was looked at, or steps alone rest on it", "ns"),
+        Column("said", pl.String, "what it was held against, and what that says", nullable=False),
     ),
 )  # fmt: skip
 
@@ -555,7 +601,7 @@ TABLES = {
     table.name: table
     for table in (
         REPORTS, CONTENTS, PROCESSES, THREADS, DEVICES, OPS, CALLS, RANGES, PATHS, ITERATIONS,
-        VERDICTS, OPINIONS, DEVICE_SUMS, HOST, METRICS, MEMORY, SYNCS, EVENT_RECORDS,
+        VERDICTS, ASSUMPTIONS, OPINIONS, DEVICE_SUMS, HOST, METRICS, MEMORY, SYNCS, EVENT_RECORDS,
         GRAPH_NODES, MACHINE,
     )
 }  # fmt: skip

@@ -29,7 +29,7 @@ _SHORT = 10_000
 """Tables of no more rows than these are read as a whole, and kept; of a run, not of a report."""
 _LATER = (
     "host", "metrics", "memory", "syncs", "event_records", "graph_nodes", "machine", "verdicts",
-    "opinions", "device_sums",
+    "assumptions", "opinions", "device_sums",
 )  # fmt: skip
 """Tables that runs of an earlier version lack."""
 

@@ -84,6 +84,9 @@ SYNC_TYPES = ("event", "stream_wait_event", "stream", "context")
 """What is waited for: by the host for an event, by a stream for an event, by the host for a stream,
 and by the host for all work of a context."""
 
+TESTED = ("holds", "untested", "fails")
+"""What testing an assumption says, the worst last; `untested` is what nothing could contradict."""
+
 KIND = pl.Enum(KINDS)
 STAGE = pl.Enum(STAGES)
 STAGE_SOURCE = pl.Enum(STAGE_SOURCES)
@@ -95,4 +98,5 @@ RANGE_STYLE = pl.Enum(RANGE_STYLES)
 METHOD = pl.Enum(METHODS)
 EVIDENCE = pl.Enum(EVIDENCES)
 METRIC = pl.Enum(METRICS_SAMPLED)
+TEST_RESULT = pl.Enum(TESTED)
 SYNC_TYPE = pl.Enum(SYNC_TYPES)

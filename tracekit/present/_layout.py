@@ -17,7 +17,7 @@ from tracekit.present._columns import NULL, ShownColumn
 from tracekit.present._text import cells, pad, pad_each, shorten_apart, widths, wrap
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
 GAP = 2
 """Spaces between columns."""
@@ -85,18 +85,31 @@ def place(columns: Sequence[ShownColumn], width: int | None) -> tuple[list[Place
     tuple
         The placed columns, and the names of those left out.
     """
-    natural = [Placed(c, _width(c, (c.header,)), (c.header,)) for c in columns]
-    if width is None or total_width(natural) <= width:
-        return natural, []
+    whole = [natural(column) for column in columns]
+    if width is None or total_width(whole) <= width:
+        return whole, []
     stacked = [_stacked(column) for column in _merged(columns)]
+    stacked, hidden = without_spare(stacked, lambda placed: _least_width(placed) > width)
+    return _squeeze(stacked, width), hidden
+
+
+def without_spare(
+    placed: list[Placed], is_too_wide: Callable[[Sequence[Placed]], bool]
+) -> tuple[list[Placed], list[str]]:
+    """Leave out the column that tells least until what is left is not too wide; name those."""
     hidden: list[str] = []
-    while len(stacked) > 1 and _least_width(stacked) > width:
-        spare = _most_spare(stacked).column.name
+    while len(placed) > 1 and is_too_wide(placed):
+        spare = _most_spare(placed).column.name
         # Half an interval tells less than none.
         left_out = {spare, spare.replace("high", "low"), spare.replace("low", "high")}
-        hidden += [p.column.name for p in stacked if p.column.name in left_out]
-        stacked = [p for p in stacked if p.column.name not in left_out]
-    return _squeeze(stacked, width), hidden
+        hidden += [p.column.name for p in placed if p.column.name in left_out]
+        placed = [p for p in placed if p.column.name not in left_out]
+    return placed, hidden
+
+
+def natural(column: ShownColumn) -> Placed:
+    """Place a column as wide as it is."""
+    return Placed(column, _width(column, (column.header,)), (column.header,))
 
 
 def _merged(columns: Sequence[ShownColumn]) -> list[ShownColumn]:

@@ -1,6 +1,6 @@
 """Records programs with Nsight Systems: which command that takes, and running it."""
 
-from tracekit.recording._calibration import Cost, calibrate
+from tracekit.recording._calibration import Cost, calibrate, in_turn
 from tracekit.recording._launchers import LAUNCHERS, Launch, is_python, split
 from tracekit.recording._machine import gpu_count
 from tracekit.recording._names import file_name
@@ -23,6 +23,7 @@ __all__ = [
     "file_name",
     "find_nsys",
     "gpu_count",
+    "in_turn",
     "is_python",
     "load_study",
     "perform",

@@ -71,6 +71,14 @@ class Cost:
         return f"{said}\n({len(self.ratios)} pairs of runs, without and with nsys; {alone})"
 
 
+def in_turn(times: int) -> list[bool]:
+    """Return the order of two kinds of runs, A B B A: what gets slower all the time counts alike.
+
+    Of an odd number of pairs the last one begins with A.
+    """
+    return [is_second for pair in range(times) for is_second in (pair % 2 == 1, pair % 2 == 0)]
+
+
 def calibrate(plan: Plan, *, wait: str = "work", started: Callable[[int, int], None]) -> Cost:
     """Measure what recording costs, by alternating runs without and with nsys.
 
@@ -94,12 +102,11 @@ def calibrate(plan: Plan, *, wait: str = "work", started: Callable[[int, int], N
     RecordingError
         If it cannot be recorded.
     """
-    orders = [(False,), *((False, True) if pair % 2 else (True, False) for pair in range(PAIRS))]
+    order = [False, *in_turn(PAIRS)]
     timings: dict[bool, list[_Timing]] = {False: [], True: []}
-    count = sum(map(len, orders))
     with tempfile.TemporaryDirectory(prefix="tracekit-", ignore_cleanup_errors=True) as name:
-        for number, is_recorded in enumerate(each for order in orders for each in order):
-            started(number + 1, count)
+        for number, is_recorded in enumerate(order):
+            started(number + 1, len(order))
             folder = Path(name) / str(number)
             (folder / _STEPS).mkdir(parents=True)
             timings[is_recorded].append(_time(plan, folder, wait, is_recorded=is_recorded))

@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import polars as pl
+from markupsafe import Markup
 
 from tracekit.present import BYTE_UNITS, CAUSE_COLOURS, TIME_UNITS, duration, unit_of
-from tracekit.present.pages import fragment
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
+from tracekit.present.pages import fragment, joined
 
 _LABELLED = 7.0
 """A piece of a bar has its name on it from so many percent of the width on."""
@@ -254,6 +251,16 @@ class Plot:
     def html(self) -> Markup:
         """Return the chart."""
         return fragment("plot", self)
+
+
+def step_tag(text: str, across: float, up: float) -> Tag:
+    """Return a text above a point, that does not leave the chart."""
+    return Tag(round(min(max(100 * across, 8), 92), 2), round(min(100 * up, 92), 2), text)
+
+
+def pair(*pieces: Markup) -> Markup:
+    """Return charts side by side, where there is room."""
+    return Markup('<div class="pair">{}</div>').format(joined(*pieces))
 
 
 def dots(look: str, points: Sequence[tuple[float, float]], x: Axis, y: Axis) -> Line:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracekit.present import MINUS, duration
-from tracekit.present.pages import answer_table, fragment, frame_table, joined
+from tracekit.present import MINUS, duration, percent
+from tracekit.present.pages import fragment, frame_table, joined
 from tracekit.report._charts import (
     Axis,
     Bar,
@@ -17,6 +17,9 @@ from tracekit.report._charts import (
     Plot,
     Track,
     curve,
+    dots,
+    pair,
+    step_tag,
     steps_curve,
     time_axis,
 )
@@ -27,12 +30,14 @@ from tracekit.report._subject import Close
 from tracekit.report._verdict import Tile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from markupsafe import Markup
 
     from tracekit.analysis.comparison import Comparison
     from tracekit.report._subject import Subject
+
+_MOST_TAGS = 8
 
 
 def _compared(subject: Subject, by: str) -> Comparison:
@@ -46,31 +51,101 @@ def _sides(subject: Subject) -> Mapping[str, Close]:
 
 
 def verdict(subject: Subject) -> Markup:
-    """Say whether the step changed, and how sure that is."""
+    """Say whether the step changed, by how much, and which part carries it."""
     answer = _compared(subject, "stage")
-    step = answer.meta.get("step") or {}
-    said = [str(answer.meta["headline"])] if answer.meta.get("headline") else []
-    said += [str(text) for text in answer.meta.get("not_comparable") or ()]
-    notes = [str(text) for text in answer.meta.get("notes", ())]
-    return joined(
-        fragment("paragraphs", said, "lead"),
-        fragment("tiles", _tiles(step)) if step.get("a_ns") is not None else None,
-        fragment("notes", [*notes, f"Method: {answer.meta.get('method', 'none')}"]),
-    )
+    step, reasons = answer.meta.get("step") or {}, answer.meta.get("not_comparable") or ()
+    said = [f"These runs cannot be compared: {'; '.join(reasons)}."] if reasons else []
+    if step.get("a_ns") is None:
+        said += [str(answer.meta.get("headline") or "No step of both runs is known.")]
+        return fragment("paragraphs", said, "lead")
+    said.append(_change_told(step, answer.tables["outliers"]))
+    said += _carried(answer.contributions, _shown_change(step))
+    return joined(fragment("paragraphs", said, "lead"), fragment("tiles", list(_tiles(step))))
 
 
-def _tiles(step: Mapping[str, Any]) -> list[Tile]:
-    interval = (
-        f"95 % interval {_signed(step['low_ns'])} to {_signed(step['high_ns'])}"
-        if step.get("low_ns") is not None
-        else "no interval can be told"
-    )
-    return [
-        Tile("a_ns", "Step in A, mean", duration(step["a_ns"]), "the base", step["a_ns"]),
-        Tile("b_ns", "Step in B, mean", duration(step["b_ns"]), "compared with it", step["b_ns"]),
-        Tile("delta_ns", "Change", _signed(step["delta_ns"]), interval, step["delta_ns"]),
-        Tile("verdict", "Verdict", str(step.get("verdict") or "unknown"), "of the step"),
-    ]
+_SHOWN = ("faster", "slower")
+_PARTS = {
+    "FP": "forward propagation, FP", "BP": "backward propagation, BP", "WU": "weight update, WU",
+    "IO": "input, IO", "ME": "evaluation, ME", "OTHER": "work of no known stage",
+    "idle": "idle time in steps", "between": "time between steps",
+}  # fmt: skip
+"""What parts of a step are in words."""
+
+
+def _change_told(step: Mapping[str, Any], odd: pl.DataFrame) -> str:
+    """Say in one sentence how long a step takes in B, and whether a difference is shown."""
+    a, b, delta = step["a_ns"], step["b_ns"], step["delta_ns"]
+    means = f"{duration(b)} in place of {duration(a)}"
+    if not delta:
+        return f"A step of B takes as long as one of A: {duration(a)}."
+    if step["verdict"] in _SHOWN:
+        return (
+            f"A step of B takes {means} in the mean, {_less(delta)} ({percent(abs(delta) / a)}); "
+            f"the recordings show it ({_interval(step, '')})."
+        )
+    if step.get("shift_verdict") in _SHOWN:
+        far = f"; of its steps {odd.height:,} are far off the others" if odd.height else ""
+        return (
+            f"A typical step of B takes {_less(step['shift_ns'])} than one of A; the recordings "
+            f"show it ({_interval(step, 'shift_')}). The mean of all steps, {means}, shows no "
+            f"difference{far}."
+        )
+    if step["verdict"] is None:
+        return f"A step of B takes {means} in the mean; that is no verdict."
+    if step["verdict"] in ("unknown", "not enough iterations"):
+        why = step.get("reason") or "there are too few steps"
+        return f"Whether B is faster is unknown ({why}): its step takes {means} in the mean."
+    return f"No difference is shown: a step of B takes {means} in the mean ({_interval(step, '')})."
+
+
+def _less(delta: float) -> str:
+    return f"{duration(abs(delta))} {'less' if delta < 0 else 'more'}"
+
+
+def _interval(step: Mapping[str, Any], prefix: str) -> str:
+    low, high = step.get(f"{prefix}low_ns"), step.get(f"{prefix}high_ns")
+    if low is None or high is None:
+        return "no interval can be told"
+    return f"95 % interval {_signed(low)} to {_signed(high)}"
+
+
+def _shown_change(step: Mapping[str, Any]) -> float:
+    """Return the change that is shown, of the mean step or of a typical one; else none."""
+    if step["verdict"] in _SHOWN:
+        return float(step["delta_ns"])
+    return float(step["shift_ns"]) if step.get("shift_verdict") in _SHOWN else 0.0
+
+
+def _carried(parts: pl.DataFrame, change: float) -> list[str]:
+    """Name the part that changed most the way the step did, and the most that went the other."""
+    moved = parts.filter(pl.col("delta_ns") * change > 0).sort(-pl.col("delta_ns").abs())
+    against = parts.filter(pl.col("delta_ns") * change < 0).sort(-pl.col("delta_ns").abs())
+    named = [_part_told(own) for own in (moved, against)]
+    if not named[0]:
+        return []
+    other = f"; the other way went {named[1]}" if named[1] else ""
+    return [f"The largest part of it is {named[0]}{other}."]
+
+
+def _part_told(parts: pl.DataFrame) -> str:
+    if parts.is_empty():
+        return ""
+    row = parts.row(0, named=True)
+    shown = "" if row["verdict"] in _SHOWN else f", {row['verdict'] or 'no verdict'}"
+    return f"{_PARTS[row['part']]} ({_signed(row['delta_ns'])}{shown})"
+
+
+def _tiles(step: Mapping[str, Any]) -> Iterator[Tile]:
+    yield Tile("a_ns", "Step in A, mean", duration(step["a_ns"]), "the base", step["a_ns"])
+    yield Tile("b_ns", "Step in B, mean", duration(step["b_ns"]), "compared with it", step["b_ns"])
+    yield _change_tile(step, "", "delta_ns", "Change of the mean")
+    if step.get("shift_ns") is not None:
+        yield _change_tile(step, "shift_", "shift_ns", "Change of a typical step")
+
+
+def _change_tile(step: Mapping[str, Any], prefix: str, name: str, label: str) -> Tile:
+    told = f"{step.get(f'{prefix}verdict') or 'no verdict'}; {_interval(step, prefix)}"
+    return Tile(name, label, _signed(step[name]), told, step[name])
 
 
 def _signed(length: float) -> str:
@@ -78,19 +153,27 @@ def _signed(length: float) -> str:
 
 
 def waterfall(subject: Subject) -> Markup:
-    """Draw which parts of a step changed it, and by how much."""
+    """Draw which parts of a step changed it, by how much, and how sure that is."""
     answer = _compared(subject, "stage")
-    parts = answer.contributions
-    widest = float(parts["delta_ns"].abs().max() or 1)  # type: ignore[arg-type]
-    bars = [_change(row["part"], row["delta_ns"], row["verdict"], widest)
-            for row in parts.iter_rows(named=True)]  # fmt: skip
+    parts = answer.contributions.select(pl.exclude("a_total_ns", "b_total_ns"))
+    step = answer.meta.get("step") or {}
+    rows = parts.filter((pl.col("a_ns") != 0) | (pl.col("b_ns") != 0)).to_dicts()
+    rows += [{**step, "part": "step, mean"}] if step.get("delta_ns") is not None else []
+    if step.get("shift_ns") is not None:
+        typical = {"delta_ns": step["shift_ns"]}
+        typical |= {name: step[f"shift_{name}"] for name in ("low_ns", "high_ns", "verdict")}
+        rows.append({**typical, "part": "step, typical"})
+    rows = [row for row in rows if row["delta_ns"] is not None]
+    ends = [row.get(name) for row in rows for name in ("delta_ns", "low_ns", "high_ns")]
+    widest = max((abs(end) for end in ends if end is not None), default=0.0) or 1.0
     legend = [
         Entry("better", "shorter in B, to the left"),
         Entry("worse", "longer in B, to the right"),
+        Entry("whisker", "95 % interval"),
     ]
     drawn = Bars("Change of a step by its parts, ms/step/GPU",
                  "Change of the step time by stage, idle and between", legend,
-                 [bar for bar in bars if bar is not None])  # fmt: skip
+                 [_change(row, widest) for row in rows])  # fmt: skip
     return joined(
         drawn.html(),
         _on_gpus(answer),
@@ -143,31 +226,68 @@ def _step(answer: Comparison) -> dict[str, Any]:
     return {"step": answer.meta["step"]} if answer.meta.get("step") else {}
 
 
-def _change(name: object, delta: float | None, verdict: object, widest: float | None) -> Bar | None:
+def _change(row: Mapping[str, Any], widest: float) -> Bar:
     """Return a bar that goes left of the middle where something got shorter, right where longer."""
-    if delta is None:
-        return None
-    width = 50 * abs(delta) / (widest or abs(delta) or 1)
-    left = 50.0 if delta > 0 else 50 - width
-    look = "worse" if delta > 0 else "better"
-    title = f"{name}: {_signed(delta)}, {verdict or 'unknown'}"
-    piece = Piece(round(left, 3), round(width, 3), look, title)
-    return Bar(str(name), [Track([piece], "signed")], _signed(delta))
+    delta, low, high = row["delta_ns"], row.get("low_ns"), row.get("high_ns")
+    told = row.get("verdict") or "no verdict"
+    title = f"{row['part']}: {_signed(delta)}, {told}"
+    pieces = [
+        _piece(min(delta, 0), max(delta, 0), widest, "worse" if delta > 0 else "better", title)
+    ]
+    if low is not None and high is not None:
+        pieces.append(_piece(low, high, widest, "whisker", f"{title}; {_interval(row, '')}"))
+    return Bar(str(row["part"]), [Track(pieces, "signed")], f"{_signed(delta)}, {told}")
+
+
+def _piece(start: float, end: float, widest: float, look: str, title: str) -> Piece:
+    """Lay a change from one length to another on a track whose middle is no change."""
+    left, width = 50 + 50 * start / widest, 50 * (end - start) / widest
+    return Piece(round(left, 3), round(width, 3), look, title)
 
 
 def distributions(subject: Subject) -> Markup:
-    """Draw both distributions of steps over each other."""
-    sides = _sides(subject)
-    times = {side: close.lengths["step_ns"].to_list() for side, close in sides.items()}
-    known = [time for own in times.values() for time in own]
-    if not all(times.values()):
+    """Draw the steps of both runs over time and as distributions, and say why some are far off."""
+    answer = _compared(subject, "stage")
+    sides = {own["side"][0]: own for own in answer.tables["steps"].partition_by("side")}
+    if len(sides) < 2:  # noqa: PLR2004 - A and B
         return fragment("unknown", "Steps of one of the runs are not known.")
-    x = time_axis("step", min(known), max(known))
-    y = Axis("share of steps (%)", 0.0, 1.0, 0.01)
-    lines = [curve(f"line{side}", steps_curve(own), x, y) for side, own in times.items()]
-    legend = [Entry(side, f"{side}: {close.run.name}") for side, close in sides.items()]
+    legend = [Entry(side, f"{side}: {own['run'][0]}") for side, own in sides.items()]
+    times = answer.tables["steps"]["step_ns"]
+    low, high = float(times.min()), float(times.max())  # type: ignore[arg-type]
+    up = Axis("share of steps (%)", 0.0, 1.0, 0.01)
+    across = time_axis("step", low, high)
+    lines = [curve(f"line{side}", steps_curve(own["step_ns"].to_list()), across, up)
+             for side, own in sides.items()]  # fmt: skip
     title = "Share of steps that take no longer"
-    return Plot(title, title, x, y, lines, legend=legend).html()
+    return joined(
+        pair(
+            _over_time(sides, low, high, legend),
+            Plot(title, title, across, up, lines, legend=legend).html(),
+        ),
+        _far_off(answer.tables["outliers"]),
+    )
+
+
+def _over_time(
+    sides: Mapping[str, pl.DataFrame], low: float, high: float, legend: list[Entry]
+) -> Markup:
+    y = time_axis("step", low, high)
+    numbers = [number for own in sides.values() for number in own["iteration"].to_list()]
+    x = Axis("step number", min(numbers) - 0.5, max(numbers) + 0.5)
+    lines, tags = [], []
+    for side, own in sides.items():
+        lines.append(curve(f"line{side}", own.select("iteration", "step_ns").rows(), x, y))
+        far = own.filter("is_outlier").select("iteration", "step_ns").rows()
+        lines.append(dots("odd", far, x, y))
+        tags += [step_tag(f"{side}: {number}", x.share(number), y.share(t)) for number, t in far]
+    title = "Steps over time; those far off have a number"
+    return Plot(title, title, x, y, lines, tags[:_MOST_TAGS], legend).html()
+
+
+def _far_off(odd: pl.DataFrame) -> Markup:
+    if odd.is_empty():
+        return fragment("paragraphs", ["No step of either run is far off the others."], "")
+    return frame_table(odd, "outliers", "Steps far off the others, and why", is_open=True)
 
 
 def aligned(subject: Subject) -> Markup:
@@ -178,15 +298,22 @@ def aligned(subject: Subject) -> Markup:
 def changes(subject: Subject, by: str, key: str, title: str) -> Markup:
     """List what changed most."""
     answer = _compared(subject, by)
-    rows = answer.rows.sort(pl.col("delta_ns").abs(), descending=True, nulls_last=True)
+    rows = answer.for_people.sort(pl.col("delta_ns").abs(), descending=True, nulls_last=True)
     return frame_table(rows, key, title, is_open=True)
 
 
 def _tables(subject: Subject) -> Markup:
     return joined(
         changes(subject, "kernel", "kernels", "Change by kernel"),
-        answer_table(_compared(subject, "stage"), "stages", "Change by stage"),
+        changes(subject, "stage", "stages", "Change by stage"),
     )
+
+
+def method(subject: Subject) -> Markup:
+    """Say what the verdict rests on."""
+    meta = _compared(subject, "stage").meta
+    told = [f"Method: {meta.get('method', 'none')}", f"In short: {meta.get('headline', '')}"]
+    return fragment("notes", [*map(str, meta.get("notes", ())), *told])
 
 
 COMPARISON_SECTIONS = (
@@ -195,6 +322,7 @@ COMPARISON_SECTIONS = (
     Section("distributions", "Steps", "Did all steps change, or some?", distributions),
     Section("step", "One step of each", "Where in a step do they part?", aligned),
     Section("changes", "Top changes", "Which kernels and stages changed most?", _tables),
+    Section("method", "How it is told", "What does the verdict rest on?", method),
     Section("unknown", "Not known", "What can the recording of B not say?", unknown),
 )
 """In the order of the page."""

@@ -36,6 +36,8 @@ _MOST_TEXT = 300
 _LONGEST = 20
 _NAMED = ("label", "brief", "device")
 """What of a lane is told apart by the side of a comparison."""
+_NUMBERS = {"delay": "delay_ns", "bytes": "bytes", "threads": "threads"}
+"""What of an op the script reads as numbers, by its names of them."""
 _UNKNOWN = -1
 """What the script reads as null."""
 
@@ -88,12 +90,12 @@ def steps_chart(close: Close, title: str) -> Markup:
     views: dict[str, dict[str, Any]] = {}
     tables = []
     for what, step in close.chosen.items():
-        ops, spans = _ops(close, step)
+        ops, spans, window = _ops(close, step)
         shown = ops.head(min(left, _MOST_OPS))
         left -= shown.height
-        view = _view(close.run.trace, spans, shown, names)
+        view = _view(close.run.trace, window, shown, names)
         views[what] = {**view, "step": step, "lost": ops.height - shown.height}
-        tables.append(_longest(close.run.trace, ops, spans, step))
+        tables.append(_longest(close.run.trace, _starting(ops, spans), spans, step))
     notes = [note for what, view in views.items() for note in _notes(what, view)]
     chart = Chart(
         title, "Ops of a step by GPU and stream",
@@ -135,7 +137,8 @@ class Place:
 def places(close: Close) -> Mapping[str, Place | None]:
     """Return, by rule, the longest of what it is about in the slowest step."""
     step = closeup.slowest_step(close.lengths)
-    ops, spans = _ops(close, step)
+    ops, spans, _ = _ops(close, step)
+    ops = _starting(ops, spans)
     found: dict[str, Place | None] = dict.fromkeys(RULES)
     if ops.is_empty():
         return found
@@ -166,10 +169,26 @@ def _place(rows: pl.DataFrame, step: int | None) -> Place | None:
     return Place(f"step={number}&t={shown}&select={chosen}", f"The longest of it in {where}")
 
 
-def _ops(close: Close, step: int | None) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the ops of a step, and where it lies."""
+def _ops(close: Close, step: int | None) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """Return what runs during a step, where the step lies, and the time that the chart is of.
+
+    The chart is of one time of all GPUs on a clock, and holds what reaches into it: so that what is
+    selected in it has the numbers of that time of the run.
+    """
     spans = _of_step(close, step)
-    return closeup.ops_inside(close.run.trace, spans.drop_nulls("device")), spans
+    window = spans.with_columns(
+        pl.col("start").min().over("clock"), pl.col("end").max().over("clock")
+    )
+    ops = closeup.ops_inside(close.run.trace, window.drop_nulls("device"), reaching=True)
+    return ops, spans, window
+
+
+def _starting(ops: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """Return the ops that start in the span of their GPU and process."""
+    own = spans.select("process", "device", begin="start", until="end")
+    inside = pl.col("start").is_between("begin", "until", closed="left")
+    found = ops.join(own, on=["process", "device"], maintain_order="left").filter(inside)
+    return found.drop("begin", "until")
 
 
 def _longest(
@@ -201,8 +220,8 @@ def aligned_chart(sides: Mapping[str, Close], title: str) -> Markup:
     names = _Names()
     both: dict[str, Any] = {"span": 1, "lost": 0, "step": None, "lanes": []}
     for side, close in sides.items():
-        ops, spans = _ops(close, closeup.median_step(close.lengths))
-        view = _view(close.run.trace, spans, ops.head(_MOST_OPS), names)
+        ops, _, window = _ops(close, closeup.median_step(close.lengths))
+        view = _view(close.run.trace, window, ops.head(_MOST_OPS), names)
         lanes = [
             {**lane, **{key: f"{side} · {lane[key]}" for key in _NAMED if key in lane}}
             for lane in view["lanes"]
@@ -259,7 +278,7 @@ def _op_lanes(
         pl.col("name").cast(pl.String).fill_null("(no name)"),
         hatched=pl.col("kind").is_in(_COMMUNICATION),
         inside=beside["range"],
-        **{name: beside[name] for name in ("launch", "layer", "way", "delay_ns")},
+        **{name: beside[name] for name in ("launch", "layer", "way", "delay_ns", "threads")},
     ).join(zeros, on="process")
     seen: set[int] = set()
     keys = ["device", "process", "context", "stream"]
@@ -275,7 +294,7 @@ def _op_lanes(
             "told": {
                 **{key: names.of(lane[key]) for key in ("launch", "inside", "layer", "way")},
                 **{key: lane[name].fill_null(_UNKNOWN).to_list()
-                   for key, name in (("delay", "delay_ns"), ("bytes", "bytes"))},
+                   for key, name in _NUMBERS.items()},
             },
         }  # fmt: skip
         seen.add(device)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
-from markupsafe import Markup
 
 from tracekit.analysis.comparison import outliers
 from tracekit.model import STAGES
@@ -23,12 +22,13 @@ from tracekit.report._charts import (
     Link,
     Part,
     Plot,
-    Tag,
     cause_looks,
     curve,
     dots,
     heat_level,
     icicle_nodes,
+    pair,
+    step_tag,
     steps_curve,
     time_axis,
     track,
@@ -36,6 +36,8 @@ from tracekit.report._charts import (
 from tracekit.report._gantt import places, steps_chart
 
 if TYPE_CHECKING:
+    from markupsafe import Markup
+
     from tracekit.report._subject import Close, Subject
 
 _MOST_DEVICES = 64
@@ -119,7 +121,7 @@ def steps(subject: Subject) -> Markup:
     x = Axis("step number", numbers[0] - 0.5, numbers[-1] + 0.5)
     points = list(zip(numbers, times, strict=True))
     far = [(row["iteration"], row["step_ns"]) for row in odd.iter_rows(named=True)]
-    tags = [_tag(f"step {n}", x.share(n), y.share(t)) for n, t in far]
+    tags = [step_tag(f"step {n}", x.share(n), y.share(t)) for n, t in far]
     close = subject.close
     medians = [float(own["step_ns"].quantile(0.5, "nearest") or 0) for own in close.kinds]
     said = close.of_kinds or f"median {duration(medians[0])}"
@@ -138,7 +140,7 @@ def steps(subject: Subject) -> Markup:
     by_iteration = subject.run.breakdown.answer(by="iteration")
     return joined(
         fragment("paragraphs", [_told(odd, medians[0], close.of_kinds)], ""),
-        _pair(over_time.html(), spread.html()),
+        pair(over_time.html(), spread.html()),
         answer_table(by_iteration, "steps", "Time by step"),
     )
 
@@ -154,15 +156,6 @@ def _links(close: Close, x: Axis, y: Axis) -> list[Link]:
         for what, step in close.chosen.items()
         if step is not None
     ]  # fmt: skip
-
-
-def _tag(text: str, across: float, up: float) -> Tag:
-    """Return a text above a point, that does not leave the chart."""
-    return Tag(round(min(max(100 * across, 8), 92), 2), round(min(100 * up, 92), 2), text)
-
-
-def _pair(*pieces: Markup) -> Markup:
-    return Markup('<div class="pair">{}</div>').format(joined(*pieces))
 
 
 def _outliers(lengths: pl.DataFrame) -> pl.DataFrame:

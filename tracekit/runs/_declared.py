@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tracekit.analysis.arithmetic.questions import flops
 from tracekit.analysis.breakdowns.questions import breakdown
 from tracekit.analysis.communication.questions import collectives, links
-from tracekit.analysis.dependencies.questions import critical_path
+from tracekit.analysis.dependencies.questions import critical_path, whatif
 from tracekit.analysis.diagnosis.questions import stragglers
 from tracekit.analysis.idle_time.questions import idle
 from tracekit.runs._question import RunQuestion, declared
@@ -61,6 +61,7 @@ class DeclaredQuestions:
     idle = declared(idle)
     stragglers = declared(stragglers)
     critical_path = declared(critical_path, _of_run)
+    whatif = declared(whatif, _of_run)
     flops = declared(flops)
     links = declared(links, _summed)
     collectives = declared(collectives, _with_verdicts)

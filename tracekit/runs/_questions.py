@@ -27,64 +27,6 @@ if TYPE_CHECKING:
     from tracekit.model import Answer
 
 
-def whatif(
-    run: OpenedRun,
-    /,
-    *,
-    speed: Sequence[str] = (),
-    stage: Sequence[str] = (),
-    bandwidth: Sequence[str] = (),
-    loader: str | None = None,
-    workers: int | None = None,
-    no_sync: bool = False,
-    overlap: bool = False,
-    bucket: int | None = None,
-    skip: int = 0,
-    iterations: tuple[int, int] | None = None,
-    topology: StrPath | None = None,
-    sizes: Mapping[str, int] | None = None,
-) -> Answer:
-    """Say how long steps would take with something changed, by replay.
-
-    Parameters
-    ----------
-    speed
-        Kernels that are faster, by a pattern of their names, such as ``gemm=2x``.
-    stage
-        Stages whose kernels are faster, such as ``BP=1.5x``.
-    bandwidth
-        Types of links that are faster, such as ``nvlink=2x``, or ``collective=2x``.
-    loader
-        How much faster the data loader is, such as ``2x``; ``inf`` for one that takes no time.
-    workers
-        How many workers prepare batches, where their rhythm tells how many there are.
-    no_sync
-        Whether the host waits for no GPU work.
-    overlap
-        Whether nothing but communication waits for communication between GPUs.
-    bucket
-        How many bytes of gradients are exchanged at once.
-    skip
-        How many iterations to leave out at the beginning.
-    iterations
-        The first and the last step to look at; all by default.
-    topology, sizes
-        As `Run.traffic` takes them.
-
-    See `tracekit.analysis.dependencies` for the columns.
-    """
-    from tracekit.analysis.dependencies import parse_changes, whatif
-
-    changes = parse_changes(
-        speed=speed, stage=stage, bandwidth=bandwidth, loader=loader, workers=workers,
-        no_sync=no_sync, overlap=overlap, bucket=bucket,
-    )  # fmt: skip
-    run = run.of_steps(iterations)
-    traffic = run.traffic(topology=topology, sizes=sizes)
-    found = whatif(run.trace, traffic, changes, skip=skip, iterations=iterations)
-    return of_run(run, found).warning(run.warnings)
-
-
 def diagnose(
     run: OpenedRun,
     /,

@@ -19,7 +19,6 @@ class Run(OpenedRun, DeclaredQuestions):
     Made by `open` and `ingest`, not by hand.
     """
 
-    whatif = RunQuestion(_questions.whatif)
     diagnose = RunQuestion(_questions.diagnose)
     latency = RunQuestion(_questions.latency)
     info = RunQuestion(_questions.info)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import polars as pl
 
+from tracekit.errors import MissingDataError
 from tracekit.model import KIND, RANGE_STYLE
 from tracekit.sources._launch_size import LAUNCH_SIZE, launch_size
+from tracekit.sources._seen import Seen, no_work
 from tracekit.sources.kineto._names import ShortNames
 from tracekit.sources.nvprof._names import readable
 
@@ -50,17 +54,18 @@ class KernelNames:
 
 
 def kernels(ops: pl.DataFrame, names: KernelNames) -> pl.DataFrame:
-    """Add ``name, short_name, kind`` to kernels with their recorded ``name``.
+    """Add ``name, short_name, kind`` to kernels with their recorded ``name``."""
+    return ops.with_columns(kind=kernel_kind().cast(KIND)).with_columns(names.of(ops["name"]))
 
-    The driver runs copies and fills as kernels, too: which ends such a copy has is not said.
+
+def kernel_kind() -> pl.Expr:
+    """Return the kind of kernels by ``name``: the driver runs copies and fills as kernels, too.
+
+    Which ends such a copy has is not said.
     """
     by_kernel = pl.col("name").str.extract(_BY_KERNEL)
-    kind = (
-        pl.when(by_kernel == "copy").then(pl.lit("unknown"))
-        .when(by_kernel == "fill").then(pl.lit("memset"))
-        .otherwise(pl.lit("compute"))
-    )  # fmt: skip
-    return ops.with_columns(kind=kind.cast(KIND)).with_columns(names.of(ops["name"]))
+    kinds = {"copy": "unknown", "fill": "memset"}
+    return by_kernel.replace_strict(kinds, default="compute", return_dtype=pl.String)
 
 
 def copies(ops: pl.DataFrame, direction: pl.Expr) -> pl.DataFrame:
@@ -118,3 +123,31 @@ def threads_launched(sizes: pl.DataFrame, counts_threads: pl.Expr) -> pl.Series:
     """
     given = [pl.when(counts_threads).then(1).otherwise(name).alias(name) for name in BLOCK]
     return launch_size(sizes.with_columns(given))
+
+
+def absences(ops: Seen, calls: Seen, ranges: Seen, record: str, mark: str) -> tuple[str, ...]:
+    """Say what numbers must not be read as, where a file lacks what they would need.
+
+    Parameters
+    ----------
+    ops, calls, ranges
+        What it holds.
+    record, mark
+        How GPU work and calls, and how markers are recorded.
+    """
+    if not len(ops):
+        return (f"no GPU work was recorded: {record}",)
+    texts = (
+        (calls, f"no HIP calls were recorded, so no op's launch is known: {record}"),
+        (ranges, f"no markers were recorded, so structure and names tell the stages: {mark}"),
+    )
+    return tuple(text for there, text in texts if not len(there))
+
+
+def nothing(path: Path, product: str, calls: Seen, untimed: int, record: str) -> MissingDataError:
+    """Return the error of a file without GPU work and without markers, and say what it holds."""
+    also = f", but {len(calls):,} HIP calls" if len(calls) else ""
+    return MissingDataError(
+        f"{no_work(untimed)} and no markers in {path} ({product}){also}",
+        f"record the program while it uses a GPU: {record}",
+    )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 
 import polars as pl
 
-from tracekit.model import REPORTS, STAGE, STAGE_SOURCE, Maker, PolarsType, Stream
+from tracekit.model import REPORTS, Maker, Stream
 from tracekit.sources._seen import OPEN, Seen
 from tracekit.support.progress import Progress
 
@@ -92,54 +93,78 @@ class Identities:
         """Return the large tables."""
         return {
             "ops": Stream("ops", "op", self._ops.rows, self._op_columns()),
-            "calls": Stream("calls", "call", self._calls.rows, self._host_columns()),
-            "ranges": Stream("ranges", "range", self._ranges.rows, self._range_columns()),
+            "calls": Stream("calls", "call", self._calls.rows, self._columns.calls()),
+            "ranges": Stream("ranges", "range", self._ranges.rows, self._columns.ranges()),
         }
 
     def _op_columns(self) -> dict[str, Maker]:
+        process = Maker(("pid",), lambda rows: self.process(rows["pid"]))
+        return {**self._columns.times(), "process": process}
+
+    @cached_property
+    def _columns(self) -> HostColumns:
+        return HostColumns(self._pids, self._threads, self.origin, self.last)
+
+    def process(self, pids: pl.Series) -> pl.Series:
+        """Return the numbers of processes."""
+        return self._columns.process(pids)
+
+
+class HostColumns:
+    """How columns of calls and ranges are made of rows with ``start, end, pid, tid``.
+
+    Parameters
+    ----------
+    processes
+        ``pid, process``.
+    threads
+        ``pid, tid, thread``.
+    origin
+        Time 0 on the recorder's clock, ns.
+    last
+        When a range ended that was still open, ns on the same clock.
+    """
+
+    def __init__(
+        self, processes: pl.DataFrame, threads: pl.DataFrame, origin: int, last: int
+    ) -> None:
+        self._processes = processes.select("pid", "process")
+        self._threads = threads.select(*HOST, "thread")
+        self._origin, self._last = origin, last
+
+    def times(self) -> dict[str, Maker]:
+        """Return columns that all large tables have."""
         return {
-            **self._times(),
-            "process": Maker(("pid",), lambda rows: self.process(rows["pid"])),
-            "stage": _constant("OTHER", STAGE),
-            "stage_source": _constant("none", STAGE_SOURCE),
+            "start": Maker(("start",), lambda rows: rows["start"] - self._origin),
+            "end": Maker(("end",), lambda rows: rows["end"] - self._origin),
         }
 
-    def _host_columns(self) -> dict[str, Maker]:
+    def calls(self) -> dict[str, Maker]:
+        """Return the columns of calls that are not as they were recorded."""
         return {
-            **self._times(),
+            **self.times(),
             "process": Maker(("pid",), lambda rows: self.process(rows["pid"])),
             "thread": Maker(HOST, self._thread),
         }
 
-    def _range_columns(self) -> dict[str, Maker]:
-        closed = pl.max_horizontal(pl.lit(self.last), "start")
-        end = pl.when(pl.col("end") == OPEN).then(closed).otherwise("end") - self.origin
+    def ranges(self) -> dict[str, Maker]:
+        """Return the columns of ranges that are not as they were recorded."""
+        closed = pl.max_horizontal(pl.lit(self._last), "start")
+        end = pl.when(pl.col("end") == OPEN).then(closed).otherwise("end") - self._origin
         return {
-            **self._host_columns(),
+            **self.calls(),
             "end": Maker(("start", "end"), lambda _: end),
             "open": Maker(("end",), lambda rows: rows["end"] == OPEN),
-        }
-
-    def _times(self) -> dict[str, Maker]:
-        return {
-            "report": _constant(0, REPORTS.schema["report"]),
-            "start": Maker(("start",), lambda rows: rows["start"] - self.origin),
-            "end": Maker(("end",), lambda rows: rows["end"] - self.origin),
         }
 
     def process(self, pids: pl.Series) -> pl.Series:
         """Return the numbers of processes."""
         ids = pids.alias("pid").to_frame()
-        return ids.join(self._pids, on="pid", how="left", maintain_order="left")["process"]
+        return ids.join(self._processes, on="pid", how="left", maintain_order="left")["process"]
 
     def _thread(self, rows: pl.DataFrame) -> pl.Series:
         ids = rows.select(HOST)
         return ids.join(self._threads, on=HOST, how="left", maintain_order="left")["thread"]
-
-
-def _constant(value: int | str, dtype: PolarsType) -> Maker:
-    # The time of a row is there to say how many rows there are.
-    return Maker(("start",), lambda rows: pl.repeat(value, rows.height, dtype=dtype, eager=True))
 
 
 def report(path: Path, format_: str, **known: object) -> pl.DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,11 @@ def no_work(untimed: int) -> str:
         How many ops have none: recorders write zeros where they could not measure.
     """
     return f"no times of {untimed:,} GPU ops" if untimed else "no GPU work"
+
+
+def counted(lost: Mapping[str, int], words: Mapping[str, str]) -> tuple[str, ...]:
+    """Say how many of each kind were lost, in words for some kinds."""
+    return tuple(f"{lost[kind]:,} {what}" for kind, what in words.items() if lost.get(kind))
 
 
 def backward(count: int, what: str) -> tuple[str, ...]:

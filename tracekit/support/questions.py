@@ -191,6 +191,8 @@ class Declaration:
         Options of `tracekit.open` that its command has: how the run that is asked is read.
     stretch
         Options that say of which stretch it is asked; the run is cut to it before.
+    check
+        Raises for options that make no sense together, as long as no file is read.
     """
 
     name: str
@@ -201,6 +203,7 @@ class Declaration:
     figures: Mapping[str, str] = field(default_factory=dict)
     opened: Sequence[str] = ()
     stretch: Sequence[str] = ()
+    check: Callable[..., object] | None = None
 
     @property
     def options(self) -> list[inspect.Parameter]:
@@ -260,6 +263,7 @@ def question(
     writes: Json,
     figures: Mapping[str, str] | None = None,
     opened: Sequence[str] = ("rules", "iteration"),
+    check: Callable[..., object] | None = None,
 ) -> Callable[[Callable[Concatenate[T_contra, P], A_co]], Asked[T_contra, P, A_co]]:
     """Declare a question, by the function that answers it; see the module for an example.
 
@@ -268,7 +272,7 @@ def question(
 
     Parameters
     ----------
-    examples, writes, figures, opened
+    examples, writes, figures, opened, check
         As in `Declaration`.
     """
 
@@ -291,7 +295,7 @@ def question(
             name=function.__name__, meaning=inspect.cleandoc(function.__doc__ or ""),
             signature=own.replace(parameters=[*taken, *shared.values()]), examples=examples,
             writes=writes, figures=figures or {}, opened=opened,
-            stretch=[name for name in shared if name not in _ROWS],
+            stretch=[name for name in shared if name not in _ROWS], check=check,
         )  # fmt: skip
         declared: Asked[T_contra, P, A_co] = asked
         return declared

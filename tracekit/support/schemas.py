@@ -36,7 +36,7 @@ _TYPES = {"text": "String", "texts": "List(String)", "id": "String", "one of": "
           "amount": "Float64", "share": "Float64", "flag": "Boolean", "true": "Boolean",
           "date": "Datetime"}  # fmt: skip
 _UNITS = {"ns": "ns", "bytes": "bytes", "gb_s": "GB/s", "percent": "%", "flops": "FLOP",
-          "flops_s": "FLOP/s"}  # fmt: skip
+          "flops_s": "FLOP/s", "share": "ratio"}  # fmt: skip
 _LINE = re.compile(r"(one of )?([^:]+)(?:: (.+))?")
 
 ONE_RUN = "text: Name of the run."
@@ -136,8 +136,7 @@ class Column:
 def _column(name: str, said: str | Schema) -> Column:
     """Return a column from what is said of it."""
     plain = name.removesuffix("?")
-    unit = next((_UNITS[end] for end in ("flops_s", *_UNITS) if plain.endswith(end)), None)
-    unit = "ratio" if plain.endswith("share") else unit
+    unit = next((unit for end, unit in _UNITS.items() if f"_{plain}".endswith(f"_{end}")), None)
     is_always = plain == name
     if not isinstance(said, str):
         kind = "String" if isinstance(said.get("const"), str) else None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _OWNER = ["process", "device"]
 
 
-def ops_inside(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
+def ops_inside(trace: Trace, spans: pl.DataFrame, *, reaching: bool = False) -> pl.DataFrame:
     """Return the ops that start in a span of their process and GPU, in order of time.
 
     Parameters
@@ -24,13 +24,18 @@ def ops_inside(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
         The run.
     spans
         ``process, device, start, end``; no two of one GPU and process overlap.
+    reaching
+        Whether those that start before and reach into a span are among them.
 
     Returns
     -------
     The columns of ``ops``.
     """
     bounds = spans.select(*_OWNER, span_start="start", span_end="end").lazy()
-    inside = (pl.col("start") >= pl.col("span_start")) & (pl.col("start") < pl.col("span_end"))
+    begins = pl.col("start") >= pl.col("span_start")
+    if reaching:
+        begins |= pl.col("end") > pl.col("span_start")
+    inside = begins & (pl.col("start") < pl.col("span_end"))
     found = trace["ops"].join(bounds, on=_OWNER).filter(inside).drop("span_start", "span_end")
     return found.sort("start", "op").collect()
 

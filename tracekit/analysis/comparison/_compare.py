@@ -12,7 +12,7 @@ import polars as pl
 from tracekit.analysis.comparison._comparability import comparability, empty_steps, has_iterations
 from tracekit.analysis.comparison._headline import Metric, headline, judged, length_text
 from tracekit.analysis.comparison._kernel_names import with_names_alike, with_normalised_names
-from tracekit.analysis.comparison._outlier_causes import without_outliers
+from tracekit.analysis.comparison._outlier_causes import outlier_rows, without_outliers
 from tracekit.analysis.comparison._outliers import cold_notes, step_notes
 from tracekit.analysis.comparison._step_change import (
     TOTALS,
@@ -222,6 +222,8 @@ def compare(
         table = _with_idle(table, parts, of_a, of_b)
     if keys == ("step",):
         table = parts
+    odd = outlier_rows((a, b), measured, steps)
+    without = without_outliers(odd, measured, steps)
     meta = {
         "headline": headline(
             parts,
@@ -231,7 +233,7 @@ def compare(
             least=least,
             few=min(len(run.iterations) for run in measured) < _FEW_STEPS,
             one_run=one_run,
-            without=without_outliers((a, b), measured, steps),
+            without=without,
         ),
         "names": list(names),
         "by": list(keys),
@@ -274,6 +276,7 @@ def compare(
             "contributions": parts,
             "devices": _by_device(of_a, of_b),
             "steps": pl.concat([step_rows(of_a, names[0], "A"), step_rows(of_b, names[1], "B")]),
+            "outliers": odd,
         },
         people=_for_people(table),
         empty="nothing ran in either",

@@ -86,8 +86,8 @@ def _standing(step: Mapping[str, Any], *, few: bool, least: float | None) -> str
     if step.get("reason"):
         return f"unknown: {step['reason']}"
     told = _SHOWN.get(step["verdict"], "not shown")
-    if told == "shown" and "a_runs" not in step:
-        told += " of these two recordings"
+    if told == "shown":
+        told += " of these two recordings" if "a_runs" not in step else " of the two programs"
     if step["low_ns"] is None:
         return told
     share = _LEAST if least is None else least / 100

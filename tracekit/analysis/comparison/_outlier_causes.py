@@ -14,16 +14,26 @@ from tracekit.analysis.statistics import ENOUGH, Numbers
 from tracekit.analysis.step_sums import Measured
 from tracekit.model import Trace
 
+OUTLIERS = pl.Schema(
+    {
+        "side": pl.String,
+        "iteration": pl.Int64,
+        "step_ns": pl.Float64,
+        "ratio": pl.Float64,
+        "cause": pl.String,
+    }
+)
+"""Columns of a table of outliers."""
 _FEW = 2
 """So many outliers are named."""
 _HALF = 0.5
 """An op is the cause that makes up so much of what is too long."""
 
 
-def without_outliers(
+def outlier_rows(
     traces: Sequence[Trace], measured: Sequence[Measured], steps: Sequence[Numbers]
-) -> str | None:
-    """Say how the mean step changed without outliers, which are named with their cause.
+) -> pl.DataFrame:
+    """Return the steps of A and of B that are unlike the others, each with its cause.
 
     Parameters
     ----------
@@ -32,19 +42,43 @@ def without_outliers(
 
     Returns
     -------
+    ``side, iteration, step_ns`` (mean over devices), ``ratio`` to the median step of the side, and
+    ``cause``: what is longer than in the median step.
+    """
+    found = [
+        (side, run.iterations[place], each[place] / max(1, run.devices),
+         each[place] / np.median(each), _cause(trace, run, run.iterations[place]))
+        for side, trace, run, each in zip("AB", traces, measured, steps, strict=True)
+        for place in outliers(each)
+    ]  # fmt: skip
+    return pl.DataFrame(found, OUTLIERS, orient="row")
+
+
+def without_outliers(
+    odd: pl.DataFrame, measured: Sequence[Measured], steps: Sequence[Numbers]
+) -> str | None:
+    """Say how the mean step changed without outliers, of which a few are named with their cause.
+
+    Parameters
+    ----------
+    odd
+        As `outlier_rows` returns them.
+    measured, steps
+        Of A and of B: what was measured, and its steps, added over devices.
+
+    Returns
+    -------
     None where there are no outliers, or too few other steps.
     """
-    places = [outliers(each) for each in steps]
-    kept = [np.delete(each, own)[np.newaxis, :] for each, own in zip(steps, places, strict=True)]
-    if not any(places) or min(each.shape[1] for each in kept) < ENOUGH:
+    kept = [np.delete(each, outliers(each))[np.newaxis, :] for each in steps]
+    if odd.is_empty() or min(each.shape[1] for each in kept) < ENOUGH:
         return None
     devices = [np.full(1, max(1, run.devices)) for run in measured]
     found = show(kept[0], kept[1], (devices[0], devices[1]), has_verdict=True).row(0, named=True)
     means = [float(each.mean()) / number[0] for each, number in zip(kept, devices, strict=True)]
     named = [
-        f"step {run.iterations[place]} of {side} ({_cause(trace, run, run.iterations[place])})"
-        for side, trace, run, own in zip("AB", traces, measured, places, strict=True)
-        for place in own
+        f"step {number} of {side} ({cause})"
+        for side, number, cause in odd.select("side", "iteration", "cause").iter_rows()
     ]
     more = [f"{len(named) - _FEW} more"] if len(named) > _FEW else []
     delta = means[1] - means[0]

@@ -1,14 +1,16 @@
-"""The question `critical_path`, as it is asked."""
+"""The questions `critical_path` and `whatif`, as they are asked."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Protocol, Self, Unpack
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self, Unpack
 
 from tracekit.analysis.facts import chosen_keys
 from tracekit.support.columns import columns, keys
 from tracekit.support.files import StrPath
 from tracekit.support.questions import (
+    ChosenRows,
     ChosenTime,
     Option,
+    Sizes,
     Skip,
     Steps,
     Topology,
@@ -34,11 +36,13 @@ class Waiting(Protocol):
     def of_steps(self, iterations: tuple[int, int] | None) -> Self:
         """Return it as if it held some of its steps alone."""
 
-    def traffic(self, *, topology: StrPath | None = None) -> "Traffic":
+    def traffic(
+        self, *, topology: StrPath | None = None, sizes: Mapping[str, int] | None = None
+    ) -> "Traffic":
         """Return what it moved between GPUs."""
 
 
-_WRITES = Json(
+_PATH_WRITES = Json(
     "critical-path",
     meta={
         **keys("steps"),
@@ -78,7 +82,7 @@ _WRITES = Json(
     "tracekit critical-path mnist --by stage,cause --skip 1",
     "tracekit critical-path --kernels 10",
     figures={"figure": "Draw what each step waited for"},
-    writes=_WRITES,
+    writes=_PATH_WRITES,
 )
 def critical_path(
     run: Waiting,
@@ -110,3 +114,134 @@ def critical_path(
         iterations=iterations,
         kernels=kernels,
     )
+
+
+_WHATIF_WRITES = Json(
+    "whatif",
+    meta={
+        **keys("steps", "skip"),
+        "replay_error_share": "amount or null: By how much the unchanged replay of a step is off, "
+        "over its length, in the median.",
+        "unexplained_share": "share or null: What of the recorded steps nothing explains.",
+        "trusted": "flag: Whether that is at most a tenth, and of all changed paths too.",
+        **keys("warnings?"),
+    },
+    rows={
+        "change": "text: What is changed.",
+        "edges": "count: Number of dependencies that get another length.",
+        "step_ns": "amount or null: A step, mean over the steps that count: the middle of its "
+        "range; null where that is wider than a fifth of a measured step.",
+        "low_ns": "amount or null: How short it may be, with every bound that the recording leaves "
+        "open at that end; null of the measured steps.",
+        "high_ns": "amount or null: How long it may be, likewise.",
+        "saved_ns": "number or null: How much shorter a step is than in the unchanged replay; "
+        "null of the measured steps, and where step_ns is.",
+        "saved_share": "number or null: The same over a step of the unchanged replay.",
+        "speedup": "number or null: A step of the unchanged replay over this one.",
+        "unexplained_share": "share or null: What of the path of these steps nothing explains.",
+    },
+)
+_PANEL = "Changes"
+
+
+def _changes(
+    *,
+    speed: Sequence[str],
+    stage: Sequence[str],
+    bandwidth: Sequence[str],
+    loader: str | None,
+    workers: int | None,
+    no_sync: bool,
+    overlap: bool,
+    bucket: int | None,
+    **_: Any,
+) -> "list[Any]":
+    from tracekit.analysis.dependencies._changes import parse_changes
+
+    return parse_changes(
+        speed=speed, stage=stage, bandwidth=bandwidth, loader=loader, workers=workers,
+        no_sync=no_sync, overlap=overlap, bucket=bucket,
+    )  # fmt: skip
+
+
+@question(
+    "tracekit whatif --speed 'gemm|conv=2x' --stage BP=1.5x --skip 1",
+    "tracekit whatif mnist --loader 2x --no-sync",
+    "tracekit whatif ddp --bandwidth nvlink=2x --overlap --bucket 25MB",
+    figures={"figure": "Draw a step under each change, with its range"},
+    writes=_WHATIF_WRITES,
+    check=_changes,
+)
+def whatif(
+    run: Waiting,
+    *,
+    speed: Annotated[
+        Sequence[str],
+        Option(
+            "Kernels are faster whose names match a pattern; may be given several times.",
+            "NAME=FACTOR",
+            typed=list[str] | None,
+            panel=_PANEL,
+        ),
+    ] = (),
+    stage: Annotated[
+        Sequence[str],
+        Option(
+            "Kernels of a stage are faster; may be given several times.",
+            "STAGE=FACTOR",
+            typed=list[str] | None,
+            panel=_PANEL,
+        ),
+    ] = (),
+    bandwidth: Annotated[
+        Sequence[str],
+        Option(
+            "Links are faster: nvlink, pcie, socket, network, xgmi, c2c, or all that "
+            "collectives cross (collective); may be given several times.",
+            "LINK=FACTOR",
+            typed=list[str] | None,
+            panel=_PANEL,
+        ),
+    ] = (),
+    loader: Annotated[
+        str | None,
+        Option(
+            "The data loader is faster; inf for one that takes no time.", "FACTOR", panel=_PANEL
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None, Option("So many workers prepare batches.", "N", panel=_PANEL)
+    ] = None,
+    no_sync: Annotated[bool, Option("The host waits for no GPU work.", panel=_PANEL)] = False,
+    overlap: Annotated[
+        bool,
+        Option("Nothing but communication waits for communication between GPUs.", panel=_PANEL),
+    ] = False,
+    bucket: Annotated[
+        int | None,
+        Option(
+            "Gradients are all-reduced in pieces of at least this size, such as 25MB.",
+            "SIZE",
+            unit="bytes",
+            panel=_PANEL,
+        ),
+    ] = None,
+    sizes: Sizes = None,
+    skip: Skip = 0,
+    iterations: Steps = None,
+    topology: Topology = None,
+    **_: Unpack[ChosenRows],
+) -> "Answer":
+    """Say how long steps would take with something changed: each change alone, and all of them.
+
+    What waits for what is replayed; docs/whatif.md says how, and how far to trust it.
+    """
+    from tracekit.analysis.dependencies._whatif import whatif
+
+    changes = _changes(
+        speed=speed, stage=stage, bandwidth=bandwidth, loader=loader, workers=workers,
+        no_sync=no_sync, overlap=overlap, bucket=bucket,
+    )  # fmt: skip
+    run = run.of_steps(iterations)
+    traffic = run.traffic(topology=topology, sizes=sizes)
+    return whatif(run.trace, traffic, changes, skip=skip, iterations=iterations)

@@ -293,7 +293,7 @@ _OTHERS = (
 )
 _WORK = _by("nsys profile -t cuda", _NVPROF, _ACTIVITIES, *_OTHERS)
 _CALLED = _by("nsys profile -t cuda", _NVPROF_CALLS, _ACTIVITIES, *_OTHERS)
-_MARKERS = ("roctx ranges", "roctx ranges, and --marker-trace", "jax.profiler.TraceAnnotation")
+_MARKERS = ("roctx ranges", "roctx ranges (--marker-trace)", "jax.profiler.TraceAnnotation")
 _NSYS_ALONE = "nsys instead, for it records none:"
 _STRUCTURE = "without ranges, the order of launches tells them where it can"
 _STEPS = "NVTX ranges `step N` around each training step, or --iteration REGEX"
@@ -363,6 +363,9 @@ NEEDS: Mapping[str, Need] = MappingProxyType(
                 "nsys profile -o rank%q{RANK}",
                 "a database per rank: nvprof -o rank%q{RANK}.nvvp PROGRAM",
                 "a trace per rank, with torch.distributed initialised, or `rank0` in its name",
+                "its files name no rank",
+                "a database per rank, of a launcher that sets RANK (torchrun, mpirun)",
+                "its profiles name no rank",
             ),
         ),
         "nodes": Need(
@@ -410,7 +413,14 @@ NEEDS: Mapping[str, Need] = MappingProxyType(
         "pipeline": Need(_pipeline, {"": "say that it is one: --micro-batches, or --schedule"}),
         "memory": Need(
             _rows("memory", "allocations and releases"),
-            _by(_ALLOCATIONS, _SAMPLED, _SAMPLED),
+            _by(
+                _ALLOCATIONS,
+                _SAMPLED,
+                _SAMPLED,
+                "its files hold none",
+                "a database with --memory-allocation-trace",
+                "its profiles hold none that is read",
+            ),
         ),
         "memory, not sampled": Need(
             _rows("memory", "allocations and releases"),

@@ -50,12 +50,23 @@ def verdict_evidence(trace: Trace) -> list[str]:
     named = trace.read("verdicts").join(
         trace.read("processes").select("process", "pid"), on="process", how="left"
     )
+    assumptions = trace.read("assumptions")
     lines = []
     for each in named.sort("process").to_dicts():
         pid = each["process"] if each["pid"] is None else each["pid"]
         who = f"process {pid}: " if named.height > 1 else ""
-        lines += [f"{who}{text}" for text in _worded(each)]
+        assumed = assumptions.filter(process=each["process"]).to_dicts()
+        lines += [f"{who}{text}" for text in (*_worded(each), *map(_assumed, assumed))]
     return lines
+
+
+def _assumed(each: Mapping[str, Any]) -> str:
+    """Say whether an assumption holds, what says so, and how much time rests on it."""
+    result = {"untested": "cannot be tested here"}.get(each["result"], each["result"])
+    doubt = "doubt unknown"
+    if each["doubt_ns"] is not None:
+        doubt = f"doubt {each['doubt_ns'] / _NS_PER_MS:,.3f} ms"
+    return f"assumption: {each['assumption']}: {result}, {doubt} ({each['said']})"
 
 
 def _worded(each: Mapping[str, Any]) -> Iterator[str]:

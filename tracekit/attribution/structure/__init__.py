@@ -6,6 +6,7 @@ into updates, input and forward passes (`_by_threads`), and made into steps (`_s
 thread only, the period of the sequence and the mirror image that a backward pass is of its forward
 pass give an estimate (`_by_order`, `_period`, `_mirror`). What else runs is told last (`_rest`).
 A process of more ops than are held at once is looked at piece by piece (`_pieces`).
+What all this assumes is held against the same work (`_assumptions`).
 What names say is data: ``schemas/stages/structure.toml`` (`_signs`). Nothing here reads a range.
 """
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tracekit.attribution._chosen import CHOSEN
+from tracekit.attribution.structure._assumptions import of_period
 from tracekit.attribution.structure._period import Period, find_period, period_between
 from tracekit.attribution.structure._repeats import Repeats, find_repeats
+from tracekit.attribution.structure._sequences import distinct
 from tracekit.attribution.structure._signs import Lane
 from tracekit.attribution.structure._step import Step, refusal, take_apart, usual_step
 from tracekit.attribution.structure._told import Told, nothing
@@ -59,7 +61,7 @@ def _of_period(sequence: _Sequence, first: int) -> Told:
             told, period=sequence.period.size, repeats=sequence.repeats,
             recomputes=apart.recomputed > CHOSEN.recomputed,
         )  # fmt: skip
-    return _estimated(sequence, apart, found)
+    return _estimated(sequence, apart, found, step.symbol)
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ def _main_sequence(lane: Lane) -> Array:
     chosen = lane.kernel.copy()
     thread = work.thread if _trains(lane) else np.zeros_like(work.thread)
     for column in (thread, work.context_stream):
-        values, which, _ = np.unique(column, return_inverse=True, return_counts=True)
+        values, which = distinct(column)
         if chosen.any():
             chosen &= which == np.bincount(which[chosen], minlength=values.size).argmax()
     if not chosen.any():
@@ -192,13 +194,19 @@ def _iterates(sequence: _Sequence, found: Repeats) -> Told:
     return replace(told, step=step, whole=found.whole(size, launches))
 
 
-def _estimated(sequence: _Sequence, apart: Step, found: Repeats) -> Told:
+def _estimated(sequence: _Sequence, apart: Step, found: Repeats, usual: Array) -> Told:
     """Give all work of the sequence the stages of the usual step."""
     lane, rows = sequence.lane, sequence.rows
     stage, step = np.full((2, len(lane)), NOTHING)
     stage[rows] = _stages(sequence.own, apart, found)
     step[rows] = found.number
     _memsets(lane, rows, stage)
+    spent, at = sequence.own.work.end - sequence.own.work.start, found.offset
+    other = (at >= 0) & (sequence.own.symbol != usual[np.maximum(at, 0)])
+    assumed = of_period(
+        lane, stage, differ_ns=int(spent[other].sum()), recomputed=apart.recomputed,
+        steps=int(found.begins.size),
+    )  # fmt: skip
     count, whole = int(found.begins.size), found.whole(sequence.period.size, rows.size)
     return Told(
         stage=stage.astype(np.int8),
@@ -214,6 +222,7 @@ def _estimated(sequence: _Sequence, apart: Step, found: Repeats) -> Told:
         doubts=tuple(
             Doubt(cut, before * count, after * count) for cut, before, after in apart.doubts
         ),
+        assumptions=tuple(assumed),
         cut_begin=int(not whole[0] or found.pieces[0]),
         cut_end=int(not whole[-1] or found.pieces[1]),
         period=sequence.period.size,

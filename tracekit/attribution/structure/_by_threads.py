@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.attribution._chosen import CHOSEN
+from tracekit.attribution.structure._assumptions import of_turns
 from tracekit.attribution.structure._gaps import Parts, has_update, part_gaps
 from tracekit.attribution.structure._pair import Pair
 from tracekit.attribution.structure._sequences import (
@@ -46,6 +47,7 @@ def by_threads(lane: Lane, pair: Pair) -> Told:
     numbered = number_bursts(turns, parts)
     bursts = numbered.bursts
     own = _stages(turns, parts, bursts, pipeline=_is_pipeline(lane))
+    assumed = of_turns(turns, parts, pair, numbered, own.stage)
     stage, step = np.full((2, len(lane)), NOTHING)
     stage[rows], step[rows] = own.stage, own.step
     first, last = _edges(turns, parts, numbered)
@@ -65,6 +67,7 @@ def by_threads(lane: Lane, pair: Pair) -> Told:
         usual_gaps=parts.usual,
         gaps=turns.bursts.size - 1,
         doubts=_doubts(turns, parts, pair),
+        assumptions=assumed,
         cut_begin=int(not first or own.begins_in_update),
         cut_end=int(not last or own.ends_in_forward),
     )
@@ -296,8 +299,6 @@ def _contradictions(turns: Turns, parts: Parts, pair: Pair, numbered: Numbered) 
     short = int((lengths[1:-1] < CHOSEN.short_pass * np.median(lengths)).sum())
     against = [name for name, vote in pair.votes.items() if vote < 0]
     found = []
-    if numbered.unfed:
-        found.append(f"{numbered.unfed}: what counts as a step may be a pass of a longer one")
     if against:
         found.append(f"against these roles speaks: {', '.join(against)}")
     if short and not several:

@@ -51,6 +51,9 @@ class Cut:
         pass is a pass that stands alone.
     multiplies
         Whether there are layers in the update.
+    fed
+        What the forward pass is seen to begin with, so that layers before it would be of an update;
+        empty where nothing is.
     """
 
     at: int
@@ -59,6 +62,7 @@ class Cut:
     why: str
     head: int
     multiplies: bool = False
+    fed: str = ""
 
 
 def cut_gap(turns: Turns, number: int) -> Cut:
@@ -90,7 +94,8 @@ def cut_gap(turns: Turns, number: int) -> Cut:
         at, why = low or high, f"nothing between says more, so at {low or high}"
     at = _before_lead(lane, place, at, low)
     named = f"optimizer kernels until {low}, " if updates.size else ""
-    return Cut(at, low, high, f"{named}{layer}, {why}", at)
+    fed = found[1] if found is not None else ""
+    return Cut(at, low, high, f"{named}{layer}, {why}", at, fed=fed)
 
 
 def _cut_before(turns: Turns, number: int, front: int, why: str) -> Cut:
@@ -103,7 +108,8 @@ def _cut_before(turns: Turns, number: int, front: int, why: str) -> Cut:
     inside = ", with layers in the update" if multiplies else ""
     alone = f", a pass alone from {head} on" if head < front else ""
     named = f"optimizer kernels until {low}, " if low else ""
-    return Cut(front, low, front, f"{named}{why}{inside}{alone}", head, multiplies)
+    said = f"{named}{why}{inside}{alone}"
+    return Cut(front, low, front, said, head, multiplies, fed=why)
 
 
 def find_front(turns: Turns, number: int) -> tuple[int, str] | None:

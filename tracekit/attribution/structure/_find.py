@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.attribution._chosen import CHOSEN
+from tracekit.attribution.structure._assumptions import failures, merged
 from tracekit.attribution.structure._bursts import find_bursts, has_unfed
 from tracekit.attribution.structure._by_order import by_order
 from tracekit.attribution.structure._by_threads import by_threads
@@ -22,11 +23,13 @@ from tracekit.attribution.structure._work import (
     NOTHING,
     STEPS,
     Array,
+    Assumption,
     Doubt,
     Structure,
     Work,
 )
 
+READINGS = "names of gradients and the period of launches tell the same stages"
 METHODS = ("threads", "order", "refused", "none")
 """From what says most to what says nothing."""
 
@@ -51,9 +54,14 @@ def _tell(work: Work) -> Told:
     if not told.training:
         return told
     told = _with_others(lane, told)
-    stage, step, beside = tell_rest(lane, told)
-    against = (*told.contradictions, beside) if beside else told.contradictions
-    return replace(told, stage=stage, step=step, contradictions=against)
+    stage, step, brought = tell_rest(lane, told)
+    assumed = merged((*told.assumptions, *brought))
+    known = " ".join(told.contradictions)
+    failed = (text for text in failures(assumed) if text.partition(": ")[2] not in known)
+    return replace(
+        told, stage=stage, step=step, assumptions=assumed,
+        contradictions=(*told.contradictions, *failed),
+    )  # fmt: skip
 
 
 def _of_one_thread(lane: Lane) -> Told:
@@ -76,13 +84,19 @@ def _of_one_thread(lane: Lane) -> Told:
     spent = lane.work.end - lane.work.start
     both = (by_period.stage != NOTHING) & (by_names.stage != NOTHING)
     differ = int(spent[both & (by_period.stage != by_names.stage)].sum())
-    doubt = Doubt("by the period | by names", differ, 0)
+    said = f"by the period of its launches {differ / 1e6:,.3f} ms are of other stages"
     if differ > CHOSEN.readings * spent.sum():
-        said = f"by the period of its launches {differ / 1e6:,.3f} ms are of other stages"
-        against = (*by_names.contradictions, said)
-        return replace(by_names, contradictions=against, doubts=(*by_names.doubts, doubt))
+        apart = Assumption(READINGS, "fails", differ, said)
+        return replace(by_names, assumptions=(*by_names.assumptions, apart))
     stage = np.where(by_period.stage != NOTHING, by_period.stage, by_names.stage)
-    return replace(_steadier(by_period, by_names), stage=stage, doubts=(*by_period.doubts, doubt))
+    # Names looked for what the period takes for granted.
+    tested = {each.name for each in by_names.assumptions}
+    left = (each for each in by_period.assumptions if each.name not in tested)
+    agree = Assumption(READINGS, "holds", differ, said)
+    return replace(
+        _steadier(by_period, by_names), stage=stage, doubts=by_period.doubts,
+        assumptions=(*by_names.assumptions, *left, agree),
+    )  # fmt: skip
 
 
 def _steadier(by_period: Told, by_names: Told) -> Told:
@@ -115,7 +129,10 @@ def _with_others(lane: Lane, told: Told) -> Told:
         stage[rest[other.core]] = other.stage[other.core]
         core[rest[other.core]] = True
         beside += other.whole.size
-        told = replace(told, stage=stage, core=core, doubts=summed_doubts([told, other]))
+        told = replace(
+            told, stage=stage, core=core, doubts=summed_doubts([told, other]),
+            assumptions=(*told.assumptions, *other.assumptions),
+        )  # fmt: skip
         if not other.core.any():
             break
     if not beside:
@@ -159,6 +176,7 @@ def _joined(work: Work, devices: Array, rows: Sequence[Array], told: Sequence[To
         usual_gaps=sum(each.usual_gaps for each in joined),
         gaps=sum(each.gaps for each in joined),
         doubts=summed_doubts(joined),
+        assumptions=merged(chain.from_iterable(each.assumptions for each in joined)),
         cut_begin=leader.cut_begin,
         cut_end=leader.cut_end,
         period=leader.period,

@@ -155,10 +155,19 @@ def _cut_kind(
         tail = common_suffix(symbol, forward)
         body = size if near else max(tail, min(forward.size, size - weights.size))
     front = size - body
-    if may_differ and layer[:front].any():  # what it has more of may be its forward pass' own
+    if layer[:front].any() and (may_differ or _fed(turns, number)):
+        # What it has more of may be its forward pass' own, and its input says where that begins.
         own = cut_gap(turns, number)
         return own.head, own.at
     return _head(symbol[:front], layer[:front], lane.optimizer[place][:front], weights), front
+
+
+def _fed(turns: Turns, number: int) -> bool:
+    """Tell whether a gap holds one copy of input before its layers, and none later."""
+    lane, place = turns.lane, turns.gap(number)
+    fed = np.flatnonzero((lane.batch & (lane.work.kind == H2D))[place])
+    layers = np.flatnonzero(lane.layer[place])
+    return bool(fed.size and layers.size and fed[-1] < layers[0])
 
 
 def _mended(turns: Turns, number: int, head: int, front: int) -> tuple[int, int]:
@@ -203,6 +212,8 @@ def _begin(turns: Turns, template: int, cut: Cut) -> int:
     usual = slice(place.start + cut.at, place.stop)
     lead = int(np.append(lane.layer[usual], values=True).argmax())
     begin = int(turns.stop[0]) - (usual.stop - usual.start)
+    if lane.layer[: max(begin, 0)].any() and _fed(turns, 0):  # longer than the usual one
+        begin = int((lane.batch & (lane.work.kind == H2D))[: begin + 1].argmax()) - lead
     plain = bool((copy | lane.fill)[usual][:lead].all())
     if begin + lead <= 0 or not plain:
         return int(max(begin, 0))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.attribution._chosen import CHOSEN
+from tracekit.attribution.structure._sequences import distinct
 from tracekit.attribution.structure._signs import Lane
 from tracekit.attribution.structure._work import D2H, GRAPH, H2D, REDUCTIONS, Array
 
@@ -79,8 +80,8 @@ def _sides(lane: Lane) -> Iterator[tuple[Array, Array]]:
     more than one for passes within passes.
     """
     work = lane.work
-    threads, thread = np.unique(work.thread, return_inverse=True)
-    streams, stream = np.unique(work.context_stream, return_inverse=True)
+    threads, thread = distinct(work.thread)
+    streams, stream = distinct(work.context_stream)
     own = lane.kernel & (work.thread >= 0)
     pairs, kernels = np.unique(thread[own] * streams.size + stream[own], return_counts=True)
     # Sorted by kernels, so that of a thread's streams the one with most is written last.

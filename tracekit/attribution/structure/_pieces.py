@@ -13,6 +13,7 @@ from itertools import chain
 import numpy as np
 import polars as pl
 
+from tracekit.attribution.structure._assumptions import merged
 from tracekit.attribution.structure._find import METHODS, summed_doubts
 from tracekit.attribution.structure._work import NOTHING, Array, Structure
 
@@ -89,6 +90,7 @@ class Pieces:
             usual_gaps=sum(found.usual_gaps for found in same),
             gaps=sum(found.gaps for found in same),
             doubts=summed_doubts(same),
+            assumptions=merged(chain.from_iterable(found.assumptions for found in same)),
             cut_begin=self._found[0].cut_begin,
             cut_end=self._found[-1].cut_end,
             period=next((found.period for found in same if found.period), None),

@@ -8,6 +8,8 @@ from tracekit.attribution.structure._work import Array
 
 _BASE = np.uint64(6364136223846793005)
 """Odd and large: powers of it spread over all 64 bits."""
+_CLOSE = 1 << 12
+"""By how much more than there are numbers these may lie apart to be counted and not sorted."""
 
 
 def common_prefix(one: Array, other: Array) -> int:
@@ -33,6 +35,18 @@ def ranges_of(first: Array, stop: Array) -> tuple[Array, Array]:
     owner = np.repeat(np.arange(first.size), lengths)
     before = np.cumsum(lengths) - lengths
     return np.arange(int(lengths.sum())) - np.repeat(before - first, lengths), owner
+
+
+def distinct(numbers: Array) -> tuple[Array, Array]:
+    """Return the distinct numbers, sorted, and which of them each one is, as `np.unique` does.
+
+    Numbers of threads and streams lie close together, so that none needs sorting.
+    """
+    least = int(numbers.min(initial=0))
+    if not numbers.size or int(numbers.max()) - least > numbers.size + _CLOSE:
+        return np.unique(numbers, return_inverse=True)
+    seen = np.bincount(numbers - least) > 0
+    return np.flatnonzero(seen) + least, (np.cumsum(seen) - 1)[numbers - least]
 
 
 def total_in(values: Array, first: Array, stop: Array) -> Array:

@@ -49,6 +49,8 @@ def number_bursts(turns: Turns, parts: Parts) -> Numbered:
     named = total_in(turns.lane.optimizer, turns.first[1:count], turns.stop[1:count])
     if not updates[parts.template] and not named.any():  # each backward pass is a step
         return Numbered(np.arange(count))
+    if parts.accumulating and named.any():  # what others begin with is of their forward pass
+        updates[1:count] &= named > 0
     begins = np.flatnonzero(updates[1:count]) + 1
     fed = total_in(turns.lane.batch, turns.first[begins] + parts.head[begins], turns.stop[begins])
     networks = networks_of(turns)[np.append(begins[1:] - 1, count - 1)]  # a step's last one's
@@ -62,6 +64,9 @@ def number_bursts(turns: Turns, parts: Parts) -> Numbered:
     inputs = begins[total_in(turns.lane.batch, (turns.first + parts.front)[begins],
                              turns.stop[begins]) > 0]  # fmt: skip
     unfed = _unfed(turns, begins, inputs)
+    if not inputs.size and _searches(turns, parts, begins, inputs):
+        said = "the host decides by results in the midst of updates, and copies no input"
+        return Numbered(_counted(begins, count), unfed=said)
     if unfed and _searches(turns, parts, begins, inputs):
         several = f"{unfed}, and the host decides by results in each: those between are one step"
         return Numbered(_counted(inputs, count), several, steady=False)
@@ -90,21 +95,27 @@ def _searches(turns: Turns, parts: Parts, begins: Array, inputs: Array) -> bool:
     """Tell whether an optimizer calls forward and backward itself, as a line search does.
 
     It has no kernel by name. In each of its updates the host fetches a result that the GPU works
-    out from gradients there, by which it decides whether to go on. Steps have several updates.
+    out from gradients there, by which it decides whether to go on. Steps have several updates; how
+    many, input alone tells.
     """
     lane, others = turns.lane, np.setdiff1d(begins, inputs)
-    each = np.diff(np.searchsorted(begins, inputs))
+    each = np.diff(np.searchsorted(begins, inputs)) if inputs.size else np.array([2])
     if lane.optimizer.any() or each.min() <= 1 or each.max() > CHOSEN.updates_of_step:
         return False
     place = turns.gap(parts.template)
     kernels = np.flatnonzero((lane.kernel & ~lane.fill)[place])
-    fetched = np.flatnonzero(lane.work.kind[place] == D2H)
+    fetched = np.flatnonzero(lane.work.kind[place] == D2H)  # the loss of before may be the first
+    fetched = fetched[np.searchsorted(fetched, kernels[:1].sum()) :]
     alike = turns.kinds[others] == turns.kinds[parts.template]
+    first = int(np.append(lane.layer[place], values=True).argmax())
+    # Of a loss that is read between an update and the next step little of the update follows.
+    more = CHOSEN.barely if not inputs.size else -1
     return bool(
         alike.mean() >= CHOSEN.rhythm
         and kernels.size
         and fetched.size
-        and kernels[0] < fetched[0] < int(np.append(lane.layer[place], values=True).argmax())
+        and fetched[0] < first
+        and ((kernels > fetched[0]) & (kernels < first)).sum() > more
     )
 
 

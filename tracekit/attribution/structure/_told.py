@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tracekit.attribution.structure._work import NOTHING, Array, Doubt
+from tracekit.attribution.structure._work import NOTHING, Array, Assumption, Doubt
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Told:
     usual_gaps: int = 0
     gaps: int = 0
     doubts: tuple[Doubt, ...] = ()
+    assumptions: tuple[Assumption, ...] = ()
     cut_begin: int = 0
     cut_end: int = 0
     period: int | None = None

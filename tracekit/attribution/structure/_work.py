@@ -113,6 +113,29 @@ class Doubt:
 
 
 @dataclass(frozen=True)
+class Assumption:
+    """What stages or steps rest on though it is no fact of the recording, and how it was tested.
+
+    Parameters
+    ----------
+    name
+        The assumption, as a sentence.
+    result
+        One of `TESTED`.
+    doubt_ns
+        Busy time that is of another stage if it does not hold; None where no other reading was
+        looked at, and for what steps alone rest on.
+    said
+        What it was held against, and what that says.
+    """
+
+    name: str
+    result: str
+    doubt_ns: int | None
+    said: str
+
+
+@dataclass(frozen=True)
 class Structure:
     """What the structure of a process' work says.
 
@@ -139,6 +162,8 @@ class Structure:
         How many of the gaps between backward passes (``order``: of the steps) are the usual one.
     doubts
         By kind of cut.
+    assumptions
+        What stages and steps rest on; what fails is among the contradictions as well.
     cut_begin, cut_end
         Steps that the beginning and the end of the recording cut off.
     period, repeats
@@ -155,7 +180,14 @@ class Structure:
     usual_gaps: int = 0
     gaps: int = 0
     doubts: tuple[Doubt, ...] = ()
+    assumptions: tuple[Assumption, ...] = ()
     cut_begin: int = 0
     cut_end: int = 0
     period: int | None = None
     repeats: float | None = None
+
+    @property
+    def doubt_ns(self) -> int:
+        """Busy time that may be of another stage."""
+        cuts = sum(each.before_ns + each.after_ns for each in self.doubts)
+        return cuts + sum(each.doubt_ns or 0 for each in self.assumptions)

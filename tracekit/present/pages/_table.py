@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tracekit.present._kernel_names import readable_names
-from tracekit.present._layout import place
+from tracekit.present._layout import Placed, natural, without_spare
 from tracekit.present._notes import count, notes
 from tracekit.present._palette import STAGE_COLOURS
 from tracekit.present._totals import shown_with_totals
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 _MARKED = frozenset({*STAGE_COLOURS, "idle", "between"})
 _KERNELS = ("name", "before", "after")
 _MOST = 500
-_WIDE = 120
-"""So many cells of a terminal are about as wide as a page on a screen of 1,280 pixels."""
+_WIDE = 950
+"""Room for a table, in pixels, on a screen of 1,280 pixels."""
+_LETTER, _GAP, _LONG_WIDE = 8, 13, 240
+"""Widths of a letter, between columns, and of a column of long texts (``td.long`` of page.css)."""
 _FEW = 3
 _LONG = 24
 _SHOWN = {"step"}
@@ -120,11 +122,17 @@ def frame_table(
 
 
 def _in_sight(columns: Sequence[ShownColumn]) -> list[ShownColumn]:
-    """Put the columns that a terminal leaves out first behind all others."""
-    if len(columns) > 1:
-        _, hidden = place(columns, _WIDE)
-        columns = sorted(columns, key=lambda column: column.name in hidden)
-    return list(columns)
+    """Put the columns that tell least behind all others, so that the others are in sight."""
+    placed = [natural(column) for column in columns]
+    _, hidden = without_spare(placed, lambda some: sum(map(_pixels, some)) > _WIDE)
+    return sorted(columns, key=lambda column: column.name in hidden)
+
+
+def _pixels(placed: Placed) -> int:
+    """Return about how wide a column is in a page."""
+    wide = _LETTER * placed.width
+    is_long = not placed.column.numeric and placed.width > _LONG
+    return _GAP + (_LONG_WIDE if is_long else wide)
 
 
 def _each_once(columns: Sequence[ShownColumn]) -> tuple[list[ShownColumn], dict[str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -12,8 +12,8 @@ from typing import Any
 import polars as pl
 
 from tracekit.errors import MissingDataError
-from tracekit.model import REPORTS, STAGE, STAGE_SOURCE, Maker, PolarsType, Recording, Stream
-from tracekit.sources._seen import OPEN
+from tracekit.model import Maker, Recording, Stream
+from tracekit.sources._identities import HostColumns
 from tracekit.sources._syncs import chunks
 from tracekit.sources.kineto._document import Document, Piece, head_of
 from tracekit.sources.kineto._events import read_events, text_of
@@ -117,7 +117,9 @@ def _recording(path: Path, gathered: Gathered, around: Mapping[str, Any]) -> Rec
     number_of = dict(processes.select("pid", "process").iter_rows())
     owners = threads["pid"].replace_strict(number_of, return_dtype=pl.Int32)
     origin = gathered.first or 0
-    columns = _Columns(threads, owners, origin, gathered.last or origin)
+    columns = HostColumns(processes, threads, origin, gathered.last or origin)
+    whose = _REPORT, pl.lit(number_of[gathered.pid], pl.Int32).alias("process")
+    moved = pl.col("start", "end") - origin
     return Recording(
         tables={
             "processes": processes.with_columns(_REPORT, global_id="pid"),
@@ -128,94 +130,31 @@ def _recording(path: Path, gathered: Gathered, around: Mapping[str, Any]) -> Rec
         },
         streams={
             "ops": Stream(
-                "ops", "op", gathered.ops, columns.ops(number_of[gathered.pid], gathered)
+                "ops", "op", gathered.ops, _op_columns(columns, number_of[gathered.pid], gathered)
             ),
             "calls": Stream("calls", "call", gathered.calls, columns.calls()),
             "ranges": Stream("ranges", "range", gathered.ranges, columns.ranges()),
         },
         passing={
-            "syncs": lambda: columns.syncs(gathered, number_of[gathered.pid]),
-            "event_records": lambda: columns.event_records(gathered, number_of[gathered.pid]),
+            "syncs": lambda: (
+                each.with_columns(*whose, moved) for each in chunks(gathered.syncs, "syncs")
+            ),
+            "event_records": lambda: (
+                each.with_columns(whose) for each in chunks(gathered.event_records, "event_records")
+            ),
         },
         warnings=(*_absences(gathered), *_losses(gathered)),
     )
 
 
-class _Columns:
-    """How columns of the large tables are made.
-
-    Parameters
-    ----------
-    threads
-        ``thread, pid, tid``.
-    owners
-        The process of each thread.
-    origin
-        Time 0 on the trace's clock, ns.
-    last
-        When a range ended that was still open, ns on the same clock.
-    """
-
-    def __init__(self, threads: pl.DataFrame, owners: pl.Series, origin: int, last: int) -> None:
-        self._threads = threads.select("pid", "tid", "thread")
-        self._owners = owners
-        self._origin, self._last = origin, last
-
-    def ops(self, process: int, gathered: Gathered) -> dict[str, Maker]:
-        in_threads = pl.concat([pl.Series([], dtype=pl.Int64), *gathered.counted_in_threads])
-        needs = ("launch_size", "block_size", "correlation")
-        return {
-            **self._times(),
-            **(
-                {"launch_size": Maker(needs, partial(_threads, in_threads))}
-                if len(in_threads)
-                else {}
-            ),
-            "process": _constant(process, pl.Int32()),
-            "stage": _constant("OTHER", STAGE),
-            "stage_source": _constant("none", STAGE_SOURCE),
-        }
-
-    def calls(self) -> dict[str, Maker]:
-        ids = ("pid", "tid")
-        return {
-            **self._times(),
-            "thread": Maker(ids, self._thread),
-            "process": Maker(ids, lambda rows: self._owners.gather(self._thread(rows))),
-        }
-
-    def ranges(self) -> dict[str, Maker]:
-        closed = pl.max_horizontal(pl.lit(self._last), "start")
-        end = pl.when(pl.col("end") == OPEN).then(closed).otherwise("end") - self._origin
-        return {
-            **self.calls(),
-            "end": Maker(("start", "end"), lambda _: end),
-            "open": Maker(("end",), lambda rows: rows["end"] == OPEN),
-        }
-
-    def syncs(self, gathered: Gathered, process: int) -> Iterator[pl.DataFrame]:
-        """Return the table ``syncs``."""
-        for chunk in chunks(gathered.syncs, "syncs"):
-            moved = pl.col("start", "end") - self._origin
-            yield chunk.with_columns(_REPORT, moved, process=pl.lit(process, pl.Int32))
-
-    def event_records(self, gathered: Gathered, process: int) -> Iterator[pl.DataFrame]:
-        """Return the table ``event_records``."""
-        for chunk in chunks(gathered.event_records, "event_records"):
-            yield chunk.with_columns(_REPORT, process=pl.lit(process, pl.Int32))
-
-    def _times(self) -> dict[str, Maker]:
-        return {
-            "report": _constant(0, REPORTS.schema["report"]),
-            "start": Maker(("start",), lambda rows: rows["start"] - self._origin),
-            "end": Maker(("end",), lambda rows: rows["end"] - self._origin),
-        }
-
-    def _thread(self, rows: pl.DataFrame) -> pl.Series:
-        ids = rows.select("pid", "tid")
-        return ids.join(self._threads, on=["pid", "tid"], how="left", maintain_order="left")[
-            "thread"
-        ]
+def _op_columns(columns: HostColumns, process: int, gathered: Gathered) -> dict[str, Maker]:
+    in_threads = pl.concat([pl.Series([], dtype=pl.Int64), *gathered.counted_in_threads])
+    needs = ("launch_size", "block_size", "correlation")
+    sized = {"launch_size": Maker(needs, partial(_threads, in_threads))} if len(in_threads) else {}
+    of_all = pl.Series([process], dtype=pl.Int32)
+    # The time of a row is there to say how many rows there are.
+    owner = Maker(("start",), lambda rows: of_all.new_from_index(0, rows.height))
+    return {**columns.times(), **sized, "process": owner}
 
 
 def _threads(counted: pl.Series, ops: pl.DataFrame) -> pl.Series:
@@ -225,24 +164,28 @@ def _threads(counted: pl.Series, ops: pl.DataFrame) -> pl.Series:
     return ops.select(launch_size=size.otherwise("launch_size")).to_series()
 
 
-def _constant(value: int | str, dtype: PolarsType) -> Maker:
-    # The time of a row is there to say how many rows there are.
-    return Maker(("start",), lambda rows: pl.repeat(value, rows.height, dtype=dtype, eager=True))
-
-
 def _devices(gathered: Gathered, around: Mapping[str, Any]) -> pl.DataFrame:
-    """Return the GPUs that ops name; others of the machine are other ranks' and not told apart."""
+    """Return the GPUs that ops name; others of the machine are other ranks' and not told apart.
+
+    Ops of AMD's GPUs have the driver's number, which counts CPUs, too, so which description is of
+    which is not told: they are described where all that the trace describes are alike.
+    """
     given = around.get("deviceProperties")
     described = {
         each["id"]: each
         for each in (given if isinstance(given, list) else ())
         if isinstance(each, dict) and isinstance(each.get("id"), int)
     }
+    how = "ordinal"
+    if "hip_runtime_version" in around:
+        alike = {tuple(_described(each).items()) for each in described.values()}
+        any_one = next(iter(described.values())) if len(alike) == 1 else None
+        how, described = "assumed", dict.fromkeys(gathered.devices, any_one) if any_one else {}
     rows = [
         {
             "device": device,
             "active": device in gathered.active,
-            "identity": "ordinal" if device in described else "unknown",
+            "identity": how if device in described else "unknown",
             **_described(described.get(device, {})),
         }
         for device in sorted(gathered.devices)
@@ -258,7 +201,7 @@ def _described(given: Mapping[str, Any]) -> dict[str, object]:
     name = given.get("name")
     capability = [_whole(given.get(key)) for key in ("computeMajor", "computeMinor")]
     return {
-        "name": text_of(name) if isinstance(name, str) else None,
+        "name": text_of(name) if isinstance(name, str) and name else None,
         "memory_bytes": _whole(given.get("totalGlobalMem"), (1 << 63) - 1),
         "sm_count": _whole(given.get("numSms")),
         "compute_capability": None if None in capability else "{}.{}".format(*capability),

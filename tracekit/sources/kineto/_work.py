@@ -7,6 +7,7 @@ from itertools import product
 import polars as pl
 
 from tracekit.model import HOST_MEMORY, KIND
+from tracekit.sources._amd import COUNT_THREADS, kernel_kind
 from tracekit.sources._copies import COPY_KINDS
 from tracekit.sources._launch_size import LAUNCH_SIZE, launch_size
 from tracekit.sources.kineto._names import ShortNames
@@ -15,7 +16,6 @@ _COPY = r"^Memcpy (?P<copy_kind>\w+)(?: \((?P<source>[\w ]+) -> (?P<target>[\w ]
 _KIND_OF = {name: kind for name, kind in COPY_KINDS.values() if kind != "unknown"}
 _DEVICE_MEMORY = ("Device", "Array", "Device Static")
 _HOST_MEMORY = ("Pageable", "Pinned", "Host")
-_COUNT_THREADS = ("hipExtModuleLaunchKernel", "hipHccModuleLaunchKernel")
 _INT32 = (1 << 31) - 1
 _FIRST_NUMBER = r"(\d+)"
 _THREE_NUMBERS = r"^\[\s*(\d{1,10})\s*,\s*(\d{1,10})\s*,\s*(\d{1,10})\s*\]$"
@@ -78,7 +78,7 @@ def counted_in_threads(calls: pl.DataFrame) -> pl.Series:
     HIP's function for kernels of a module that was loaded as a file is given its grid so, and
     AMD's profiler writes down what the function is given.
     """
-    of = calls.filter(pl.col("name").cast(pl.String).is_in(_COUNT_THREADS))
+    of = calls.filter(pl.col("name").cast(pl.String).is_in(COUNT_THREADS))
     return of["correlation"].drop_nulls()
 
 
@@ -96,12 +96,8 @@ def _copied() -> pl.Expr:
     from_host, to_host = (pl.col(name).is_in(_HOST_MEMORY) for name in ("source", "target"))
     kind = pl.col("copy_kind").replace_strict(_KIND_OF, default=None, return_dtype=pl.String)
     between = (kind == "d2d") & (pl.col("from_device") != pl.col("to_device"))
-    # AMD's driver runs copies and fills as kernels, too: which ends a copy has is not said.
-    by_kernel = pl.col("name").str.extract(r"^__amd_rocclr_(copy|fill)Buffer")
     return (
-        pl.when((pl.col("group") == "kernel") & by_kernel.is_not_null())
-        .then(pl.when(by_kernel == "copy").then(pl.lit("unknown")).otherwise(pl.lit("memset")))
-        .when(pl.col("group") == "kernel").then(pl.lit("compute"))
+        pl.when(pl.col("group") == "kernel").then(kernel_kind())
         .when(pl.col("group") == "memset").then(pl.lit("memset"))
         .when(halves).then(pl.lit("staged"))
         .when(between).then(pl.lit("p2p"))

@@ -123,8 +123,8 @@ def read(
             "contents": read_contents(file, counted),
         },
         streams={
-            "ops": Stream("ops", "op", ops.rows, places.ops()),
-            "calls": Stream("calls", "call", calls.rows, places.calls()),
+            "ops": Stream("ops", "op", ops.rows),
+            "calls": Stream("calls", "call", calls.rows),
             "ranges": Stream("ranges", "range", ranges.rows, range_columns),
         },
         passing={

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracekit.model import REPORTS, STAGE, STAGE_SOURCE, Maker, PolarsType
+from tracekit.model import Maker
 from tracekit.sources._seen import OPEN, WHO, Seen
 from tracekit.sources.nsys._devices import DeviceMap
 from tracekit.sources.nsys._ids import process_of
@@ -88,18 +88,6 @@ class Places:
         if "end_thread_gid" in ranges.columns:
             yield self._ended(ranges).alias("end_thread")
 
-    def ops(self) -> Mapping[str, Maker]:
-        """Return how columns of ops are made."""
-        return {
-            "report": _constant(0, REPORTS.schema["report"]),
-            "stage": _constant("OTHER", STAGE),
-            "stage_source": _constant("none", STAGE_SOURCE),
-        }
-
-    def calls(self) -> Mapping[str, Maker]:
-        """Return how columns of calls are made."""
-        return {"report": _constant(0, REPORTS.schema["report"])}
-
     def ranges(
         self, domains: pl.DataFrame, categories: pl.DataFrame, last: int, duration: int | None
     ) -> Mapping[str, Maker]:
@@ -119,7 +107,6 @@ class Places:
         domains, categories = map(self._by_process, (domains, categories))
         ids = ("domain_id", "category_id")
         return {
-            **self.calls(),
             "end": Maker(
                 ("start", "end"),
                 lambda rows: (
@@ -159,12 +146,6 @@ def _settle(seen: Seen, places: Callable[[pl.DataFrame], Iterator[pl.Series]]) -
 
 _NOWHERE = np.iinfo(np.int64).min
 """An id that nothing has."""
-
-
-def _constant(value: int | str, dtype: PolarsType) -> Maker:
-    # The time of a row is there to say how many rows there are.
-    one = pl.Series([value], dtype=dtype)
-    return Maker(("start",), lambda rows: one.new_from_index(0, rows.height))
 
 
 def _position(values: pl.Series, known: NDArray[np.int64]) -> pl.Series:

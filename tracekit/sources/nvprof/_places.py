@@ -8,7 +8,7 @@ from pathlib import PurePath
 import numpy as np
 import polars as pl
 
-from tracekit.model import DEVICES, REPORTS, STAGE, STAGE_SOURCE, Maker, PolarsType
+from tracekit.model import DEVICES, Maker
 from tracekit.sources._seen import OPEN
 from tracekit.sources.nvprof._input import (
     PROCESS,
@@ -64,8 +64,6 @@ class Places:
         return {
             **self._times(),
             "process": Maker(("pid",), lambda ops: self.process(ops["pid"])),
-            "stage": _constant("OTHER", STAGE),
-            "stage_source": _constant("none", STAGE_SOURCE),
         }
 
     def calls(self) -> Mapping[str, Maker]:
@@ -98,15 +96,9 @@ class Places:
 
     def _times(self) -> dict[str, Maker]:
         return {
-            "report": _constant(0, REPORTS.schema["report"]),
             "start": Maker(("start",), lambda _: pl.col("start") - self._origin),
             "end": Maker(("end",), lambda _: pl.col("end") - self._origin),
         }
-
-
-def _constant(value: int | str, dtype: PolarsType) -> Maker:
-    # The time of a row is there to say how many rows there are.
-    return Maker(("start",), lambda rows: pl.repeat(value, rows.height, dtype=dtype, eager=True))
 
 
 def object_names(file: SqliteFile, strings: Strings) -> pl.DataFrame:

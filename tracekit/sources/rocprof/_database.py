@@ -18,21 +18,22 @@ from pathlib import PurePath
 
 import polars as pl
 
-from tracekit.errors import MissingDataError
 from tracekit.model import RANGE_STYLE, Recording
 from tracekit.sources._amd import (
     BLOCK,
     GRID,
     KernelNames,
+    absences,
     copies,
     is_range,
     kernels,
+    nothing,
     range_style,
     threads_launched,
 )
 from tracekit.sources._identities import HOST, OPS, Identities, contents, report, steps
 from tracekit.sources._launchers import VARIABLES, Launch, launch_of
-from tracekit.sources._seen import Seen, backward, no_work
+from tracekit.sources._seen import Seen, backward, counted
 from tracekit.sources._tables import check_columns, coercions
 from tracekit.sources._times import Times
 from tracekit.sources.rocprof._agents import described, mapping
@@ -367,11 +368,7 @@ class _Gathered:
         """Return all of it."""
         ops, calls, ranges, file = self._ops, self._calls, self._ranges, self._file
         if not len(ops) and not len(ranges):
-            also = f", but {len(calls):,} HIP calls" if len(calls) else ""
-            raise MissingDataError(
-                f"{no_work(self._lost['untimed'])} and no markers in {file.path} (rocprofv3){also}",
-                f"record the program while it uses a GPU: {_RECORD}",
-            )
+            raise nothing(file.path, "rocprofv3", calls, self._lost["untimed"], _RECORD)
         who = Identities(ops, calls, ranges)
         real = {number: pid for (_, pid), number in self._pids.items()}
         threads = [self._placed(each, each.threads) for each in sets]
@@ -399,9 +396,9 @@ class _Gathered:
             },
             streams=who.streams(),
             warnings=(
-                *self._absences,
+                *absences(ops, calls, ranges, _RECORD, _RECORD),
                 *((f"{len(hosts)} hosts are in one file, whose clocks differ",) * (len(hosts) > 1)),
-                *(f"{n:,} {_LOST[why]}" for why, n in self._lost.items() if n and why in _LOST),
+                *counted(self._lost, _LOST),
                 *backward(self._lost["backward"], "calls and markers"),
                 *coercions(file),
                 *file.times.losses,
@@ -441,17 +438,6 @@ class _Gathered:
             time=pl.col("time") - who.origin,
             in_use=pl.col("change").cum_sum().over("pid", "device"),
         ).drop_nulls("process")  # fmt: skip
-
-    @property
-    def _absences(self) -> tuple[str, ...]:
-        """Say what numbers must not be read as, where the file lacks what they would need."""
-        if not len(self._ops):
-            return (f"no GPU work was recorded: record with {_RECORD}",)
-        absences = (
-            (self._calls, "no HIP calls were recorded, so no op's launch is known"),
-            (self._ranges, "no markers were recorded, so structure and names tell the stages"),
-        )
-        return tuple(f"{what}: record with {_RECORD}" for there, what in absences if not len(there))
 
 
 def _once(rows: pl.DataFrame) -> pl.DataFrame:

@@ -11,20 +11,21 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.errors import MissingDataError
 from tracekit.model import RANGE_STYLE, Recording
 from tracekit.sources._amd import (
     BLOCK,
     GRID,
     KernelNames,
+    absences,
     copies,
     is_range,
     kernels,
+    nothing,
     range_style,
     threads_launched,
 )
 from tracekit.sources._identities import HOST, OPS, Identities, contents, report
-from tracekit.sources._seen import Seen, backward, no_work
+from tracekit.sources._seen import Seen, backward, counted
 from tracekit.sources._times import Times
 from tracekit.sources.kineto._events import text_of
 from tracekit.sources.rocprof._agents import described, gpu_number, gpus, handle, mapping, whole
@@ -232,12 +233,7 @@ class _Gathered:
         """Return all of it, given what the file says of each process."""
         ops, calls, ranges = self._ops, self._calls, self._ranges
         if not len(ops) and not len(ranges):
-            also = f", but {len(calls):,} HIP calls" if len(calls) else ""
-            raise MissingDataError(
-                f"{no_work(self._lost['untimed'])} and no markers in {self._path} "
-                f"(rocprofv3){also}",
-                f"record with {_RECORD}",
-            )
+            raise nothing(self._path, "rocprofv3", calls, self._lost["untimed"], _RECORD)
         told = [mapping(each.get("metadata")) for each in processes]
         pids = {number: whole(each.get("pid")) for number, each in enumerate(told)}
         who = Identities(ops, calls, ranges)
@@ -245,7 +241,11 @@ class _Gathered:
         table = who.processes({number: _executable(each) for number, each in enumerate(told)})
         nodes = {mapping(each.get("node")).get("hostname") for each in told}
         host = nodes.pop() if len(nodes) == 1 else None
-        warnings = (*self._absences, *self._losses)
+        warnings = (
+            *absences(ops, calls, ranges, _RECORD, _RECORD),
+            *counted(self._lost, _LOST),
+            *backward(self._lost["backward"], "calls and markers"),
+        )
         return Recording(
             tables={
                 "processes": table.with_columns(pid=pl.coalesce(real, "pid"), global_id="pid"),
@@ -261,30 +261,14 @@ class _Gathered:
             warnings=(*warnings, *(self._times.losses if self._times else ())),
         )  # fmt: skip
 
-    @property
-    def _absences(self) -> tuple[str, ...]:
-        """Say what numbers must not be read as, where the file lacks what they would need."""
-        if not len(self._ops):
-            return (f"no GPU work was recorded: record with {_RECORD}",)
-        absences = (
-            (self._calls, "no HIP calls were recorded, so no op's launch is known"),
-            (self._ranges, "no markers were recorded, so structure and names tell the stages"),
-        )
-        return tuple(f"{what}: record with {_RECORD}" for there, what in absences if not len(there))
 
-    @property
-    def _losses(self) -> tuple[str, ...]:
-        losses = {
-            "untimed": "GPU ops have no valid times and were left out",
-            "untimed calls": "calls and markers have no valid times and were left out",
-            "unplaced": "GPU ops have no device and were left out",
-            "threadless": "calls and markers have no thread and were left out",
-            "unnamed": "kernels have no name",
-        }
-        told = (f"{self._lost[why]:,} {what}" for why, what in losses.items() if self._lost[why])
-        return (*told, *backward(self._lost["backward"], "calls and markers"))
-
-
+_LOST = {
+    "untimed": "GPU ops have no valid times and were left out",
+    "untimed calls": "calls and markers have no valid times and were left out",
+    "unplaced": "GPU ops have no device and were left out",
+    "threadless": "calls and markers have no thread and were left out",
+    "unnamed": "kernels have no name",
+}
 _PUSH_POP = pl.lit("push_pop", RANGE_STYLE)
 _OP = ("start", "end", "pid", "device", "stream", "correlation", "name", "short_name", "kind")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracekit.errors import MissingDataError
 from tracekit.model import Recording
+from tracekit.sources._amd import absences, nothing
 from tracekit.sources._identities import HOST, OPS, Identities, contents, report, steps
-from tracekit.sources._seen import Seen, no_work
+from tracekit.sources._seen import Seen
 from tracekit.sources._tables import check_columns, coercions
 from tracekit.sources._times import Times
 from tracekit.sources.rpd._gpu import GpuWork
@@ -67,11 +67,7 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
     ops = Seen(work.batches(rows), workspace, *OPS)
     next(told)
     if not len(ops) and not len(ranges):
-        also = f", but {len(calls):,} HIP calls" if len(calls) else ""
-        raise MissingDataError(
-            f"{no_work(work.lost['untimed'])} and no markers in {file.path} (RPD){also}",
-            f"record the program while it uses a GPU: {_RECORD}",
-        )
+        raise nothing(file.path, "RPD", calls, work.lost["untimed"], _RECORD)
     who = Identities(ops, calls, ranges)
     counts = {
         **work.counts,
@@ -95,7 +91,7 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
         },
         streams=who.streams(),
         warnings=(
-            *_absences(ops, calls, ranges),
+            *absences(ops, calls, ranges, _RECORD, _MARK),
             *work.losses,
             *host.losses,
             *coercions(file),
@@ -103,14 +99,3 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
             *file.warnings,
         ),
     )  # fmt: skip
-
-
-def _absences(ops: Seen, calls: Seen, ranges: Seen) -> tuple[str, ...]:
-    """Say what numbers must not be read as, where the file lacks what they would need."""
-    if not len(ops):
-        return (f"no GPU work was recorded: {_RECORD}",)
-    absences = (
-        (calls, f"no HIP calls were recorded, so no op's launch is known: {_RECORD}"),
-        (ranges, f"no markers were recorded, so structure and names tell the stages: {_MARK}"),
-    )
-    return tuple(absence for there, absence in absences if not len(there))

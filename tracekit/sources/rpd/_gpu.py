@@ -9,6 +9,7 @@ import polars as pl
 
 from tracekit.sources._amd import KernelNames, copies, kernels, memsets
 from tracekit.sources._identities import INT32
+from tracekit.sources._seen import counted
 from tracekit.sources.rpd._host import Launches
 from tracekit.sources.rpd._input import OP, Strings
 from tracekit.sources.sqlite import SqliteFile, SqlType
@@ -61,7 +62,7 @@ class GpuWork:
     @property
     def losses(self) -> tuple[str, ...]:
         """What of the ops was left out, in words."""
-        return tuple(f"{self.lost[why]:,} {what}" for why, what in _LOST.items() if self.lost[why])
+        return counted(self.lost, _LOST)
 
     def _placed(self, batch: pl.DataFrame) -> pl.DataFrame:
         texts = [self._strings.of(batch[f"{n}_id"]).alias(n) for n in ("description", "opType")]

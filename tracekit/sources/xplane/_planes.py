@@ -15,6 +15,7 @@ from tracekit.errors import DamagedTraceError
 from tracekit.sources.xplane._wire import (
     REFERENCE,
     STRING,
+    UNSIGNED,
     Bytes,
     Ints,
     WireError,
@@ -186,11 +187,21 @@ class Plane:
         if (kinds == REFERENCE).any():
             found = found.zip_with(kind != REFERENCE, self._named(values, self._stat_names))
         if (kinds == STRING).any():
+            values = np.where(kinds == STRING, values, 0)
             spans = pl.DataFrame({"begin": values, "length": (ends - values).clip(0)})
             whole = pl.lit(self._data.tobytes())
-            own = spans.select(whole.bin.slice("begin", "length").cast(pl.String, strict=False))
-            found = found.zip_with(kind != STRING, own.to_series())
-        return found.set(kind == 0, None)
+            own = _decoded(spans.select(whole.bin.slice("begin", "length")).to_series())
+            found = found.zip_with(kind != STRING, own)
+        return found.set(kind < UNSIGNED, None)
+
+
+def _decoded(texts: pl.Series) -> pl.Series:
+    """Return bytes as texts; what is none in them is replaced."""
+    try:
+        return texts.cast(pl.String)
+    except pl.exceptions.ComputeError:
+        known = {each: each.decode("utf-8", "replace") for each in texts.unique().to_list()}
+        return pl.Series([known[each] for each in texts.to_list()], dtype=pl.String)
 
 
 def planes(path: Path) -> Iterator[tuple[int, Plane | str]]:

@@ -13,7 +13,7 @@ from tracekit.model import RANGE_STYLE, Recording
 from tracekit.sources._amd import BLOCK, GRID, KernelNames, copies, kernels, memsets
 from tracekit.sources._identities import HOST, OPS, Identities, contents, report
 from tracekit.sources._launch_size import launch_size
-from tracekit.sources._seen import Seen, no_work
+from tracekit.sources._seen import Seen, counted, no_work
 from tracekit.sources._times import FARTHEST, Times
 from tracekit.sources.xplane._planes import Line, Plane, damaged, planes
 from tracekit.sources.xplane._wire import WireError
@@ -291,9 +291,7 @@ class _Gathered:
             "untimed": "GPU ops have no valid times and were left out",
             "untimed host": "events of the host have no valid times and were left out",
         }
-        told = (f"{self._lost[why]:,} {what}" for why, what in losses.items() if self._lost[why])
-        far = self._times.losses if self._times else ()
-        return (*told, *far)
+        return (*counted(self._lost, losses), *(self._times.losses if self._times else ()))
 
 
 _MOST_PS = 1 << 61

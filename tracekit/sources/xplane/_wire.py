@@ -1,6 +1,6 @@
 """Messages of Protocol Buffers, as bytes: fields, and events with their stats as columns."""
 
-# ruff: noqa: C901, PLR0912, PLR2004 - loops that are compiled, over the bits of a format
+# ruff: noqa: C901, PLR0912, PLR0915, PLR2004 - loops that are compiled, over the bits of a format
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tracekit.support.compiled import compiled
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 
-STRING, REFERENCE = 5, 7
-"""Fields of a stat: a text, and a text that the plane holds by its number."""
+UNSIGNED, SIGNED, STRING, REFERENCE = 3, 4, 5, 7
+"""Fields of a stat: whole numbers, a text, and a text that the plane holds by its number."""
 
 
 class WireError(Exception):
@@ -114,7 +114,8 @@ def read_events(
     stats
         Becomes the values of stats, or where their texts begin, and where these end (2 rows each).
     kinds
-        Becomes which field of a stat holds its value (1 row each); 0 where there is none.
+        Becomes which field of a stat holds its value (1 row each); 0 where there is none, 1 where
+        it is of another kind, such as a fraction.
     """
     for row in range(begins.size):
         at, end = begins[row], stops[row]
@@ -158,7 +159,8 @@ def read_events(
                 if field == 1 and kind == 0:
                     column = columns[number] if 0 <= number < columns.size else -1
                 elif field > 1:
-                    field_of = field
+                    is_number = kind == 0 and field in (UNSIGNED, SIGNED, REFERENCE)
+                    field_of = field if is_number or (kind == 2 and field == STRING) else 1
                     value = number if kind == 0 else at
                     value_end = 0 if kind == 0 else at + size
                 at += size

@@ -370,17 +370,19 @@ class Chart {
 
   facts({ lane, i }) {
     const alike = this.view.lanes.filter((each) => Boolean(each.told) === Boolean(lane.told)).flatMap((each) =>
-      each.name.map((name, j) => (name === lane.name[i] ? each.end[j] - each.start[j] : null))).filter((length) => length !== null);
+      each.name.map((name, j) => (name === lane.name[i] && each.start[j] >= 0 ? each.end[j] - each.start[j] : null))).filter((length) => length !== null);
     const sum = alike.reduce((all, each) => all + each, 0);
     const like = ["Of this name", `${alike.length.toLocaleString("en")} in this step, ${timeText(sum)} in all`];
     if (!lane.told) return [like];
     const of = (name) => (lane.told[name][i] < 0 ? null : this.data.full[lane.told[name][i]]);
-    const delay = lane.told.delay[i], bytes = lane.told.bytes[i], call = of("launch");
+    const { delay, bytes, threads } = Object.fromEntries(["delay", "bytes", "threads"].map((name) => [name, lane.told[name][i]]));
+    const call = of("launch");
     return [
       ["Launched by", call ? `${call}, ${timeText(delay)} before it started` : "unknown"],
       ["Range", of("inside") ?? "none known"],
       ...(of("layer") ? [["Layer", of("layer")]] : []),
       ...(bytes >= 0 ? [["Bytes", `${bytes.toLocaleString("en")}${of("way") ? `, ${of("way")}` : ""}`]] : []),
+      ...(threads > 0 ? [["Threads", threads.toLocaleString("en")]] : []),
       like,
     ];
   }
@@ -471,6 +473,7 @@ class Chart {
     const causes = Object.entries(found.causes).sort((a, b) => b[1] - a[1]);
     for (const [cause, ns] of causes) add(`idle: ${cause}`, null, ns);
     box.append(table);
+    if (this.view.lost) box.append(element("p", `${this.view.lost.toLocaleString("en")} ops of this step are not in the page: what they cover counts as idle here.`));
   }
 
   // -- address

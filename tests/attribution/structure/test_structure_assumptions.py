@@ -1,0 +1,78 @@
+"""What stages rest on is held against the work, and what fails is said of every table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from trace_builder import default_rules
+from training_kinds import simulate
+from training_outcomes import trace_of
+
+from tracekit.analysis import verdict_evidence
+from tracekit.attribution import attribute
+from tracekit.attribution.structure._sequences import distinct
+from tracekit.model import Trace
+
+LAYERS = "an update holds no layer"
+ALONE = "a forward pass that no backward pass follows is evaluation"
+UPDATE = "an update ends a step"
+INPUT = "a thread that copies to the GPU, to streams of its own, brings input"
+THREADS = "one thread launches forward passes, others launch backward passes"
+
+
+def _told(name: str, mode: str) -> tuple[Trace, dict[str, dict[str, Any]]]:
+    trace = attribute(trace_of(simulate(name, mode)), default_rules())
+    return trace, {row["assumption"]: row for row in trace.read("assumptions").to_dicts()}
+
+
+def test_what_could_be_contradicted_and_is_not_holds() -> None:
+    trace, told = _told("cnn", "threads")
+    assert {name: (row["result"], row["doubt_ns"]) for name, row in told.items()} == {
+        THREADS: ("holds", 0), LAYERS: ("holds", 0), ALONE: ("holds", 0), UPDATE: ("holds", None),
+    }  # fmt: skip
+    assert not any("assumed" in text for text in trace.warnings)
+    lines = verdict_evidence(trace)
+    assert any(line.startswith(f"assumption: {LAYERS}: holds, doubt 0.000 ms (") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "assumption"),
+    [("muon_alone", "threads", LAYERS), ("shampoo", "one_thread", LAYERS),
+     ("actor_and_learner", "threads", INPUT), ("lbfgs_resident", "threads", UPDATE)],
+)  # fmt: skip
+def test_what_fails_is_said_with_its_time(name: str, mode: str, assumption: str) -> None:
+    trace, told = _told(name, mode)
+    failed = told[assumption]
+    assert failed["result"] == "fails"
+    if assumption != UPDATE:
+        assert failed["doubt_ns"] > 0
+    said = [text for text in trace.warnings if "contradicted" in text]
+    assert any(f"assumed that {assumption}: {failed['said']}" in text for text in said), said
+
+
+@pytest.mark.parametrize("name", ["resident_unnamed", "data_parallel"])
+def test_what_nothing_could_contradict_has_no_doubt_that_is_known(name: str) -> None:
+    _, told = _told(name, "threads")
+    untested = {assumption for assumption, row in told.items() if row["result"] == "untested"}
+    assert untested == {LAYERS, UPDATE}
+    assert all(told[assumption]["doubt_ns"] is None for assumption in untested)
+
+
+def test_a_forward_pass_alone_in_each_step_is_in_doubt_with_all_its_time() -> None:
+    trace, told = _told("accuracy", "threads")
+    ops = trace.read("ops")
+    alone = ops.filter(ops["stage"] == "ME")
+    assert told[ALONE]["result"] == "untested"
+    assert told[ALONE]["doubt_ns"] == (alone["end"] - alone["start"]).sum() > 0
+
+
+@pytest.mark.parametrize(
+    "numbers", [[], [5], [-1, 3, 3, 0, 7], [-1, 10**6, 2], [10**6, 10**6 + 3, 10**6]]
+)
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_distinct_numbers_are_those_of_sorting(numbers: list[int], dtype: type[Any]) -> None:
+    given = np.array(numbers, dtype)
+    for ours, sorted_ in zip(distinct(given), np.unique(given, return_inverse=True), strict=True):
+        assert ours.tolist() == sorted_.tolist()

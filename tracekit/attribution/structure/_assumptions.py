@@ -1,0 +1,149 @@
+"""Holds what stages and steps rest on against the work: it holds, it fails, or nothing can tell.
+
+Where no other reading was looked at, the doubt is not known, rather than 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from tracekit.attribution._chosen import CHOSEN
+from tracekit.attribution.structure._gaps import Parts
+from tracekit.attribution.structure._pair import Pair
+from tracekit.attribution.structure._sequences import total_in
+from tracekit.attribution.structure._signs import Lane
+from tracekit.attribution.structure._steps import Numbered
+from tracekit.attribution.structure._turns import Turns
+from tracekit.attribution.structure._work import (
+    BP,
+    FP,
+    H2D,
+    ME,
+    WU,
+    Array,
+    Assumption,
+)
+from tracekit.model import TESTED
+
+LAUNCHED = "one thread launches forward passes, others launch backward passes"
+NAMED = "kernels that are named after gradients are of backward passes"
+LAYERS = "an update holds no layer"
+ALONE = "a forward pass that no backward pass follows is evaluation"
+UPDATE = "an update ends a step"
+SEVERAL = "several updates make a step"
+PERIOD = "each step launches the same kernels"
+NEW = "backward computes no layer of forward again"
+
+
+def merged(assumptions: Iterable[Assumption]) -> tuple[Assumption, ...]:
+    """Join assumptions by name: what fails once fails, and doubts add up."""
+    by_name: dict[str, list[Assumption]] = {}
+    for each in assumptions:
+        by_name.setdefault(each.name, []).append(each)
+    return tuple(_worst(each) for each in by_name.values())
+
+
+def _worst(same: list[Assumption]) -> Assumption:
+    worst = max(same, key=lambda each: TESTED.index(each.result))
+    known = sum(each.doubt_ns or 0 for each in same)
+    return replace(worst, doubt_ns=None if worst.doubt_ns is None else known)
+
+
+def failures(assumptions: Iterable[Assumption]) -> tuple[str, ...]:
+    """Return a sentence for each assumption that fails."""
+    return tuple(
+        f"assumed that {each.name}: {each.said}" for each in assumptions if each.result == "fails"
+    )
+
+
+def of_turns(
+    turns: Turns, parts: Parts, pair: Pair, numbered: Numbered, stage: Array
+) -> tuple[Assumption, ...]:
+    """Test what stages rest on that turns tell, given the stages of the ops of the pair."""
+    return (
+        _who_launches(turns.lane, pair, stage),
+        _layers_in_updates(turns, parts, stage),
+        passes_alone(turns.lane, stage, turns.bursts.size),
+        _steps(turns, numbered),
+    )
+
+
+def _who_launches(lane: Lane, pair: Pair, stage: Array) -> Assumption:
+    """Hold who launches backward against names of kernels, or these against the passes."""
+    spent = lane.work.end - lane.work.start
+    named = lane.backward & ~lane.optimizer
+    outside = int(spent[named & np.isin(stage, (FP, ME))].sum())
+    inside = int(spent[named & (stage == BP)].sum())
+    name = NAMED if pair.by_names else LAUNCHED
+    if not outside + inside:
+        return Assumption(name, "untested", None, "no kernel is named after gradients")
+    said = (
+        f"of the time of kernels that are named after gradients {outside / 1e6:,.3f} of "
+        f"{(outside + inside) / 1e6:,.3f} ms lie in forward passes"
+    )
+    fails = outside > CHOSEN.named_before * (outside + inside)
+    return Assumption(name, "fails" if fails else "holds", outside, said)
+
+
+def _layers_in_updates(turns: Turns, parts: Parts, stage: Array) -> Assumption:
+    """Tell whether layers come between a backward pass and what ends its update."""
+    lane, spent = turns.lane, turns.lane.work.end - turns.lane.work.start
+    first = turns.first[1:]
+    held = total_in(lane.layer & (stage == WU), first, first + parts.head[1:]) > 0
+    length = total_in(spent * lane.layer * (stage == WU), first, first + parts.head[1:])
+    if held.any():
+        said = (
+            f"{int(held.sum()):,} updates hold layers ({int(length.sum()) / 1e6:,.3f} ms), by"
+            f" what forward passes begin with ({parts.cut.fed}): an optimizer that multiplies, or"
+            " passes alone"
+        )
+        return Assumption(LAYERS, "fails", int(length.sum()), said)
+    if parts.cut.fed:
+        return Assumption(LAYERS, "holds", 0, f"none before {parts.cut.fed}")
+    return Assumption(
+        LAYERS, "untested", None, "neither input nor a fetched result comes before forward passes"
+    )
+
+
+def passes_alone(lane: Lane, stage: Array, steps: int) -> Assumption:
+    """Tell how often layers run that no backward pass follows: in each step, they may be of it."""
+    alone = np.flatnonzero(stage == ME)
+    if not alone.size:
+        return Assumption(ALONE, "holds", 0, "there is none")
+    spent = int((lane.work.end - lane.work.start)[alone].sum())
+    times = 1 + int((np.diff(alone) > 1).sum())
+    said = f"told {times:,} times, {spent / 1e6:,.3f} ms, beside {steps:,} backward passes"
+    if times < CHOSEN.few_usual * steps:
+        return Assumption(ALONE, "holds", 0, said)
+    return Assumption(ALONE, "untested", spent, f"{said}: they may be part of each step")
+
+
+def _steps(turns: Turns, numbered: Numbered) -> Assumption:
+    """Tell whether input speaks for each step."""
+    if numbered.unfed:
+        return Assumption(UPDATE, "fails", None, numbered.unfed)
+    if numbered.several:
+        return Assumption(SEVERAL, "holds", None, numbered.several)
+    begins = np.flatnonzero(np.diff(numbered.bursts)) + 1
+    fed = total_in(turns.lane.batch & (turns.lane.work.kind == H2D), turns.first, turns.stop) > 0
+    if not begins.size or not fed[begins].any():
+        return Assumption(UPDATE, "untested", None, "no input is copied from the host")
+    said = f"input is copied before {int(fed[begins].sum()):,} of {begins.size:,} steps"
+    return Assumption(UPDATE, "holds", None, said)
+
+
+def of_period(
+    lane: Lane, stage: Array, *, differ_ns: int, recomputed: float, steps: int
+) -> Iterator[Assumption]:
+    """Test what an estimate from order rests on; see `by_order`."""
+    said = f"{differ_ns / 1e6:,.3f} ms of other kernels than the usual step has at their place"
+    yield Assumption(PERIOD, "holds", differ_ns, said)
+    share = f"{recomputed:.0%} of the layers of a backward pass stand as they do in forward"
+    backward = int((lane.work.end - lane.work.start)[stage == BP].sum())
+    yield Assumption(NEW, "holds", int(recomputed * backward), share)
+    yield Assumption(LAYERS, "untested", None, "a step is taken to end after its last layer")
+    yield passes_alone(lane, stage, steps)
+    yield Assumption(UPDATE, "untested", None, "a step is taken to be what repeats")
