@@ -1,51 +1,78 @@
-"""Try findings on simulated runs whose faults are known, and write what came of it into a page.
+"""Score the rules of `tracekit diagnose` on simulated jobs with injected faults and on real traces.
 
-    python benchmarks/findings.py docs/diagnose.md [CLEAN] [SEEDS]
+    python benchmarks/findings.py [--jobs N] [--seed N] [--clean N] [--real FOLDER] [--workers N]
 
-100 clean runs and 5 of each fault take some minutes. The tables stand between two comments of the
-page; nothing else is changed.
+Every finding of every job is judged by simulating that job once more with its advice followed, and
+every fault that is worth as much as a finding and is not named is missed. Writes the tables between
+two comments of ``docs/diagnose.md``, and ``schemas/findings/score.toml``, which `tracekit diagnose`
+reads: by it a rule may say no more than it has shown. Findings of real traces are held against
+``judged_findings.toml``, which a person wrote who read the raw tables.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
+import shutil
 import sys
 import tempfile
-from collections import Counter
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import polars as pl
-from finding_kinds import FAULTS, Fault, clean_jobs, step_ns
+from finding_kinds import MENDS, TOGETHER, clean_jobs, drawn_jobs, first_step_ratio, step_ns
+from scipy.stats import beta
 from simulate.export import write_export
 from simulate.job import Job
 from simulate.run import simulate
 
 import tracekit as tk
+from tracekit.analysis.diagnosis import RULES
 
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "diagnose.md"
+SCORE = ROOT / "schemas" / "findings" / "score.toml"
+JUDGED = Path(__file__).with_name("judged_findings.toml")
 _BEGIN, _END = "<!-- trials -->", "<!-- end of trials -->"
-CLEAN, SEEDS = 100, 5
+_RIGHT = 0.01
+"""A claim is right if following its advice wins so much of a step: half of what is spoken of."""
+_MISSED = 0.04
+"""A fault is missed if mending it wins so much of a step, twice what is spoken of."""
+_COLD, _MISSED_COLD = 1.5, 1.75
+_REAL = (".sqlite", ".nsys-rep", ".qdrep", ".nvvp", ".json.gz")
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What was found in a run with a fault.
+    """A rule on a job: whether it spoke, and what a step wins with its advice followed.
 
-    Parameters
-    ----------
-    found
-        Whether one of the right rules spoke; ``first``, whether it came first.
-    held
-        Whether its interval holds what a step really wins; None where it was not found.
-    true, win
-        What a step wins by simulation, and by the finding, of the step.
+    ``won`` and ``win`` are shares of a step, null where none is claimed; ``held``, whether the
+    finding's interval holds what is won.
     """
 
-    found: bool
-    first: bool
-    held: bool | None
-    true: float
-    win: float | None
+    rule: str
+    job: str
+    spoke: bool
+    right: bool
+    missed: bool
+    won: float | None = None
+    win: float | None = None
+    held: bool | None = None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a rule said of a real trace, and what a person found; null where nobody looked."""
+
+    trace: str
+    rule: str
+    finding: str
+    right: bool | None
+    seen: str
 
 
 def findings_of(job: Job) -> pl.DataFrame:
@@ -57,62 +84,123 @@ def findings_of(job: Job) -> pl.DataFrame:
         return run.diagnose(top=None)
 
 
-def tried(fault: Fault) -> Trial:
-    """Try findings on a run with a fault."""
-    rows = findings_of(fault.job)
-    first = 1 if "cold_steps" in rows["rule"] else 0
-    step = step_ns(fault.job, first)
-    true = step - step_ns(fault.mended, first)
-    own = rows.filter(pl.col("rule").is_in(fault.rules)).drop_nulls("win_ns")
-    if own.is_empty():
-        return Trial(found=False, first=False, held=None, true=true / step, win=None)
-    said = own.row(0, named=True)
+def tried(named: tuple[str, Job]) -> list[Trial]:
+    """Try all rules that can be judged on a simulated job."""
+    name, job = named
+    rows = {row["rule"]: row for row in findings_of(job).rows(named=True)}
+    first = 1 if "cold_steps" in rows else 0
+    step = step_ns(job, first)
+    gains = {
+        rule: max((step - step_ns(other, first) for other in mends(job)), default=0.0)
+        for rule, mends in MENDS.items()
+    }
+    trials = [_trial(name, rule, rows, gain, step) for rule, gain in gains.items()]
+    cold, ratio = "cold_steps" in rows, first_step_ratio(job)
+    return [*trials, Trial("cold_steps", name, cold, right=ratio >= _COLD * 0.9,
+                           missed=not cold and ratio > _MISSED_COLD)]  # fmt: skip
+
+
+def _trial(name: str, rule: str, rows: dict[str, dict], gain: float, step: float) -> Trial:
+    said = rows.get(rule)
+    others = next((group for group in TOGETHER if rule in group), {rule})
+    missed = not others & set(rows) and gain >= _MISSED * step
+    if said is None:
+        return Trial(rule, name, spoke=False, right=False, missed=missed, won=gain / step)
+    low, high = said["win_low_ns"], said["win_high_ns"]
     return Trial(
-        found=True,
-        first=rows["rule"][0] in fault.rules,
-        held=said["win_low_ns"] <= true <= said["win_high_ns"],
-        true=true / step,
-        win=said["win_ns"] / step,
-    )
+        rule, name, spoke=True, right=gain >= _RIGHT * step, missed=False, won=gain / step,
+        win=None if said["win_ns"] is None else said["win_ns"] / step,
+        held=None if low is None else low <= gain <= high,
+    )  # fmt: skip
 
 
-def clean_table(number: int) -> str:
-    """Return how often each rule speaks of clean runs, in words."""
-    said: Counter[str] = Counter()
-    wrong = 0
-    for job in clean_jobs(number):
-        rules = findings_of(job)["rule"].to_list()
-        said.update(rules)
-        wrong += bool(rules)
-        if rules:
-            print(job.network, job.batch, job.gpus, job.seed, rules, file=sys.stderr)
-    names = ", ".join(f"`{rule}` {times}" for rule, times in said.most_common()) or "none"
-    return f"Of {number} clean runs, {wrong} have a finding ({names})."
+def wrong_interval(wrong: int, claims: int) -> tuple[float, float]:
+    """Return the 95 % interval of a rate of error (Clopper-Pearson)."""
+    low = float(beta.ppf(0.025, wrong, claims - wrong + 1)) if wrong else 0.0
+    high = float(beta.ppf(0.975, wrong + 1, claims - wrong)) if wrong < claims else 1.0
+    return low, high
 
 
-def fault_table(seeds: int) -> str:
-    """Return what comes of runs with faults, as a table in Markdown."""
-    head = "| fault | found | first | interval holds | won by simulation | win of the finding |"
-    return "\n".join([head, "| --- " * 6 + "|", *(_line(name, seeds) for name in FAULTS)])
+def claims_of_traces(folder: Path) -> Iterator[Claim]:
+    """Yield what rules say of the traces in a folder, with what a person said of it."""
+    judged = tomllib.loads(JUDGED.read_text(encoding="utf-8"))
+    paths = sorted(path for path in folder.iterdir() if path.name.endswith(_REAL))
+    paths += sorted(path for path in (folder / "tracelens").glob("*.json.gz"))
+    for path in paths:
+        with tempfile.TemporaryDirectory() as own:
+            copy = Path(shutil.copy(path, own))
+            copy.chmod(0o644)
+            run, _ = tk.ingest(copy, store=Path(own) / "store")
+            said = run.diagnose(top=None)
+        name = path.name.split(".")[0]
+        for rule, finding in said.select("rule", "finding").rows():
+            known = judged.get(name, {}).get(rule, {})
+            yield Claim(name, rule, finding, known.get("right"), known.get("seen", ""))
 
 
-def _line(name: str, seeds: int) -> str:
-    trials = [tried(FAULTS[name](seed)) for seed in range(seeds)]
-    print(name, trials, file=sys.stderr)
-    held = [trial.held for trial in trials if trial.held is not None]
-    wins = [trial.win for trial in trials if trial.win is not None]
+def score_file(trials: Sequence[Trial], claims: Sequence[Claim]) -> str:
+    """Return how often each rule was judged and wrong, as TOML."""
+    lines = ["# Written by `python benchmarks/findings.py`: judged claims of each rule, simulated",
+             "# jobs and real traces together. docs/diagnose.md has the tables."]  # fmt: skip
+    for rule in RULES:
+        right = [each.right for each in trials if each.rule == rule and each.spoke]
+        right += [each.right for each in claims if each.rule == rule and each.right is not None]
+        lines += ["", f"[{rule}]", f"claims = {len(right)}", f"wrong = {right.count(False)}"]
+    return "\n".join(lines) + "\n"
+
+
+def rules_table(trials: Sequence[Trial], jobs: int) -> str:
+    """Return a line per rule of what came of it on simulated jobs, as Markdown."""
+    head = (f"| rule | faults of {jobs} jobs | found | missed | claims | wrong | wrong, 95 % | "
+            "won by simulation | win of the finding | interval holds |")  # fmt: skip
+    return "\n".join([head, "| --- " + "| ---: " * 9 + "|", *map(_rule_line, *_by_rule(trials))])
+
+
+def _by_rule(trials: Sequence[Trial]) -> tuple[list[str], list[list[Trial]]]:
+    names = [rule for rule in RULES if any(each.rule == rule for each in trials)]
+    return names, [[each for each in trials if each.rule == rule] for rule in names]
+
+
+def _rule_line(rule: str, trials: Sequence[Trial]) -> str:
+    claims = [each for each in trials if each.spoke]
+    missed = sum(each.missed for each in trials)
+    found = [each for each in claims if each.right]
+    wrong = len(claims) - len(found)
+    low, high = wrong_interval(wrong, len(claims)) if claims else (0.0, 1.0)
+    held = [each.held for each in claims if each.held is not None]
+    priced = [each for each in found if each.win is not None]
     cells = (
-        f"{sum(trial.found for trial in trials)} of {seeds}",
-        f"{sum(trial.first for trial in trials)}",
-        f"{sum(held)} of {len(held)}",
-        _range([trial.true for trial in trials]),
-        _range(wins) if wins else "-",
-    )
-    return f"| {name} | {' | '.join(cells)} |"
+        len(found) + missed, len(found), missed, len(claims), wrong,
+        f"{100 * low:.0f} to {100 * high:.0f} %" if claims else "-",
+        _spread([each.won or 0 for each in priced]), _spread([each.win or 0 for each in priced]),
+        f"{sum(held)} of {len(held)}" if held else "-",
+    )  # fmt: skip
+    return f"| `{rule}` | {' | '.join(map(str, cells))} |"
 
 
-def _range(shares: list[float]) -> str:
-    return f"{100 * min(shares):.1f} to {100 * max(shares):.1f} %"
+def _spread(shares: Sequence[float]) -> str:
+    if not shares:
+        return "-"
+    ends = f"{100 * min(shares):.1f} to {100 * max(shares):.1f}"
+    return f"{100 * median(shares):.1f} % ({ends})"
+
+
+def claims_table(claims: Iterable[Claim]) -> str:
+    """Return what was said of real traces, and what a person saw, as Markdown."""
+    words = {True: "right", False: "wrong", None: "-"}
+    lines = [
+        f"| {each.trace} | `{each.rule}` | {words[each.right]} | {each.seen} |" for each in claims
+    ]
+    return "\n".join(["| trace | rule | judged | what was seen |", "| --- " * 4 + "|", *lines])
+
+
+def clean_line(number: int) -> str:
+    """Return how often rules speak of runs without a fault, in words."""
+    said = [(job, findings_of(job)["rule"].to_list()) for job in clean_jobs(number)]
+    wrong = [(job, rules) for job, rules in said if rules]
+    for job, rules in wrong:
+        print(job.network, job.batch, job.gpus, job.seed, rules, file=sys.stderr)
+    return f"Of {number} clean runs, {len(wrong)} have a finding."
 
 
 def with_tables(page: str, tables: str) -> str:
@@ -122,11 +210,29 @@ def with_tables(page: str, tables: str) -> str:
     )
 
 
-def main(page: Path, clean: int = CLEAN, seeds: int = SEEDS) -> None:
-    """Try all kinds, and write the tables into a page."""
-    tables = f"{clean_table(clean)}\n\n{fault_table(seeds)}"
-    page.write_text(with_tables(page.read_text(encoding="utf-8"), tables), "utf-8")
+def main() -> None:
+    """Try all rules, and write the tables and the score."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=176)
+    parser.add_argument("--seed", type=int, default=20261124)
+    parser.add_argument("--clean", type=int, default=21)
+    parser.add_argument("--real", type=Path)
+    parser.add_argument("--workers", type=int, default=1)
+    asked = parser.parse_args()
+    with ProcessPoolExecutor(asked.workers) as pool:
+        parts = pool.map(tried, drawn_jobs(asked.jobs, asked.seed), chunksize=4)
+        trials = [trial for part in parts for trial in part]
+    for each in trials:
+        if each.missed or (each.spoke and not (each.right and each.held is not False)):
+            print(each, file=sys.stderr)
+    claims = list(claims_of_traces(asked.real)) if asked.real else []
+    tables = (
+        f"{rules_table(trials, asked.jobs)}\n\n{clean_line(asked.clean)}\n\n{claims_table(claims)}"
+    )
+    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8"), tables), "utf-8")
+    SCORE.parent.mkdir(exist_ok=True)
+    SCORE.write_text(score_file(trials, claims), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))
+    main()

@@ -48,9 +48,12 @@ def test_what_fails(store: Path, what: str, code: int) -> None:
 
 
 def test_without_steps_it_cannot_be_told() -> None:
-    rows = pl.DataFrame({"rule": ["launch_bound"], "share": [0.3]})
+    rows = pl.DataFrame({"rule": ["launch_bound"], "share": [0.3], "sure": ["likely"]})
     found = Answer(rows=rows, tables={"findings": rows}, meta={"steps": 0})
     assert [judged(found, what) for what in ("10%", "40%", "any")] == [3, 0, 1]
+    doubtful = rows.with_columns(sure=pl.lit("perhaps"))
+    found = Answer(rows=doubtful, tables={"findings": doubtful}, meta={"steps": 4})
+    assert [judged(found, what) for what in ("10%", "any", "launch_bound")] == [0, 0, 1]
 
 
 def test_sarif_holds_all_findings(store: Path) -> None:

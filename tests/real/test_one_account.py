@@ -26,6 +26,9 @@ NAMES = (
     "transformer_rtx3070ti",
 )  # fmt: skip
 FEW = ("mnist_1xa100_phases", "sendrecv_2xh100_two_processes", "transformer_rtx3070ti")
+EVERY = [*FEW, *(pytest.param(name, marks=pytest.mark.nightly)
+                 for name in NAMES if name not in FEW)]  # fmt: skip
+"""The dear ones by night."""
 REPORTS = ("jax_compile", "unet_1xa100_1worker", "unet_1xa100_16workers")
 SURE = ("hint", "likely", "measured")
 
@@ -78,7 +81,7 @@ def _same_without_ranges(with_ranges: tk.Run, without: tk.Run) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("name", EVERY)
 def test_ranges_deleted(
     real_run: Callable[[str], tk.Run], real_trace: Callable[[str], Path], tmp_path: Path, name: str
 ) -> None:
@@ -139,7 +142,7 @@ def _wins(trace: Trace) -> dict[str, float | None]:
     return dict(diagnose(trace, top=None).rows.select("rule", "win_ns").rows())
 
 
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("name", EVERY)
 def test_times_doubled(real_run: Callable[[str], tk.Run], name: str) -> None:
     """Some thresholds are times of machines, such as 100 us of a call: not all is double."""
     trace = real_run(name).trace
@@ -152,7 +155,7 @@ def test_times_doubled(real_run: Callable[[str], tk.Run], name: str) -> None:
     assert after == 2 * before
 
 
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("name", EVERY)
 def test_devices_threads_and_processes_renumbered(
     real_run: Callable[[str], tk.Run], name: str
 ) -> None:

@@ -35,6 +35,8 @@ _JSON = Json(
         "devices": "positive: Number of GPUs.",
         "findings": "count: Number of findings, with those that are not listed.",
         "asked": "positive: Number of rules that were asked.",
+        "perhaps?": "positive: Number of findings that are not listed as their rules are often "
+        "wrong.",
         "wins?": "text: How wins are to be read.",
         "against?": "text: Name of the base.",
         "base_steps?": "count: Number of its usual steps.",
@@ -54,7 +56,8 @@ _JSON = Json(
         "win_high_ns": "amount or null: What it would be at best.",
         "share": "amount or null: What is won of a step; where no steps are known, of the "
         "recording.",
-        "sure": "one of measured, likely, hint: How sure the finding is.",
+        "sure": "one of measured, likely, hint, perhaps: How sure the finding is; perhaps of rules "
+        "that are often wrong.",
         "evidence": "texts: The numbers that say so.",
         "advice": "text: What to do, and what would have to be true.",
         "whatif": "text or null: What to ask `tracekit whatif` for, where a replay can price it; "
@@ -136,11 +139,12 @@ def judged(found: "Answer", fail_on: str) -> int:
     every = found.tables["findings"]
     if "state" in every.columns:
         every = every.filter(every["state"].is_in(WORSE))
-    if fail_on == "any":
-        return int(every.height > 0)
     names = set(split_keys([fail_on]))
     if names <= set(RULES):
         return int(any(rule in names for rule in every["rule"]))
+    every = every.filter(every["sure"] != "perhaps")
+    if fail_on == "any":
+        return int(every.height > 0)
     if not fail_on.strip().removesuffix("%").replace(".", "", 1).isdigit():
         raise UsageError(
             f"{fail_on!r} is nothing to fail on",

@@ -97,7 +97,7 @@ _JSON = Json(
         "share": "amount or null: What is won of a step.",
         "base_win_ns": "amount or null: The same of A.",
         "base_share": "amount or null: What is won of a step of A.",
-        "sure": "one of measured, likely, hint or null: How sure the finding is.",
+        "sure": "one of measured, likely, hint, perhaps or null: How sure the finding is.",
         "evidence": {
             "description": "The numbers that say so.",
             "type": ["array", "null"],

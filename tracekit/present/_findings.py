@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tracekit.model import Answer
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-_LEVELS = {"measured": "warning", "likely": "warning", "hint": "note"}
+_LEVELS = {"measured": "warning", "likely": "warning", "hint": "note", "perhaps": "note"}
 _NUMBERS = (
     "win_ns", "win_low_ns", "win_high_ns", "share", "base_win_ns", "base_share", "sure", "evidence",
     "win_unknown",

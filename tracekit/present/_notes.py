@@ -246,6 +246,8 @@ def _diagnosis(meta: Mapping[str, Any]) -> list[str]:
     on = f"on {count(meta['devices'], 'GPU')}"
     steps = f"{count(meta['steps'], 'usual step')} {on}, {_time(meta['step_ns'])} in the mean"
     said = f"{count(meta['asked'], 'rule')} asked, {count(meta['findings'], 'finding')}"
+    if "perhaps" in meta:
+        said += f", {meta['perhaps']} by rules that are often wrong (--all)"
     return [f"{steps if meta['steps'] else f'no steps {on}'} · {said}"]
 
 

@@ -18,6 +18,8 @@ from tracekit.model import STAGES
 
 _LATENCY_NS = {"collective": 50_000, "copy": 10_000}
 """What of them no link makes faster is at most this, and no more than the shortest takes."""
+_LEAST_BUCKET = 1_024
+"""Who asks for fewer bytes forgot the unit."""
 WORKERS = " workers"
 """The end of the label of a change of workers."""
 _EACH = 0.5
@@ -244,8 +246,8 @@ def parse_changes(
             )
         changes.append(Workers(workers))
     if bucket is not None:
-        if bucket < 1:
-            raise UsageError(f"{bucket} bytes cannot be exchanged", "write --bucket 25MB")
+        if bucket < _LEAST_BUCKET:
+            raise UsageError(f"a bucket of {bucket} bytes holds no gradient", "write --bucket 25MB")
         changes.append(Bucket(bucket))
     changes += [*([NoSync()] if no_sync else []), *([Overlap()] if overlap else [])]
     if not changes:

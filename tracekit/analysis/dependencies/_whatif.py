@@ -16,6 +16,7 @@ from tracekit.analysis.dependencies._changes import (
     Loader,
     NoSync,
     Overlap,
+    Speed,
     Workers,
 )
 from tracekit.analysis.dependencies._edges import HOLDS_NOTHING
@@ -24,7 +25,7 @@ from tracekit.analysis.dependencies._links_of import UNTOLD
 from tracekit.analysis.dependencies._moments import LANE
 from tracekit.analysis.dependencies._paths_back import path_segments
 from tracekit.analysis.idle_account import merged
-from tracekit.errors import UndecidedError
+from tracekit.errors import UndecidedError, UsageError
 from tracekit.model import Answer
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def whatif(
     Raises
     ------
     UsageError
-        If iterations are skipped that the run has not.
+        If iterations are skipped that the run has not, or no kernel has a name that is asked for.
     MissingDataError
         As `critical_path`.
     UndecidedError
@@ -117,6 +118,7 @@ def whatif(
     replays = [measured, base, *(_replayed(job, base, each.label, [each]) for each in known)]
     if len(known) > 1:
         replays.append(_replayed(job, base, ALL, known))
+    _require_kernels(known, replays[2:])
     off = max(error or 0.0, _OFF)
     if not any(each.is_told(measured, off) for each in replays[2:]):
         raise UndecidedError(
@@ -344,6 +346,16 @@ def _untold(job: Job, replay: _Replay, error: float) -> str:
     if replay.label.endswith(WORKERS):
         why = ": how much workers slow each other is not recorded"
     return f"{replay.label}: a step would be between {ends} ms{why}"
+
+
+def _require_kernels(changes: Sequence[Change], alone: Sequence[_Replay]) -> None:
+    """Refuse a name that no kernel has: what was meant is something else."""
+    for change, found in zip(changes, alone, strict=False):
+        if isinstance(change, Speed) and change.name is not None and not found.edges:
+            raise UsageError(
+                f"{change.label}: no kernel of these steps has such a name",
+                "`tracekit breakdown --by kernel` lists the names that there are",
+            )
 
 
 def _unmatched(job: Job, changes: Sequence[Change], replays: Sequence[_Replay]) -> list[str]:

@@ -10,7 +10,7 @@ import polars as pl
 
 from tracekit.analysis.diagnosis._facts import WORTH, Facts, facts_of
 from tracekit.analysis.diagnosis._finding import Finding
-from tracekit.analysis.diagnosis._rules import RULES
+from tracekit.analysis.diagnosis._rules import RULES, at_most
 from tracekit.analysis.facts import how_to_record
 from tracekit.engine import has_ops
 from tracekit.errors import MissingDataError, UsageError
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 TOP = 5
 """So many findings are listed unless more are asked for."""
+PERHAPS = "perhaps"
 FINDINGS = pl.Schema(
     {
         "rule": pl.String(), "finding": pl.String(), "win_ns": pl.Float64(),
@@ -72,7 +73,8 @@ def diagnose(
                       is not known, and then ``win_unknown`` says why
     ``win_low_ns``    what it would be at worst; ``win_high_ns``, at best
     ``share``         what is won of a step; without steps, of the recording
-    ``sure``          ``measured``, ``likely`` or ``hint``
+    ``sure``          ``measured``, ``likely`` or ``hint``; ``perhaps`` of rules that were wrong
+                      more than once in twenty, which are listed last and not among the first 5
     ``evidence``      the numbers that say so
     ``advice``        what to do, and what would have to be true
     ``fingerprint``   names the finding, in any run
@@ -80,7 +82,8 @@ def diagnose(
 
     ``meta`` holds ``step_ns``, the mean usual step on a GPU, null without steps; ``steps`` and
     ``devices``; ``findings``, how many there are with those that are not listed; ``asked``, how
-    many rules were asked; ``wins``, how they are to be read. The table ``findings`` holds all.
+    many rules were asked; ``perhaps``, how many are left out of the list as their rules are often
+    wrong; ``wins``, how they are to be read. The table ``findings`` holds all.
 
     Raises
     ------
@@ -98,18 +101,28 @@ def diagnose(
         )
     facts = facts_of(trace, traffic, worth=worth, without=without)
     said = {name: RULES[name](facts) for name in asked}
-    found = [_row(facts, name, finding) for name, finding in said.items() if finding is not None]
+    found = [
+        _row(facts, name, finding)
+        for name, finding in said.items()
+        if finding is not None and _is_left(facts, finding)
+    ]
     rows = pl.DataFrame(found, schema=FINDINGS).sort(
-        "share", descending=True, nulls_last=True, maintain_order=True
-    )
-    listed = rows if top is None else rows.head(top)
+        pl.col("sure") == PERHAPS, "share", descending=[False, True], nulls_last=True,
+        maintain_order=True,
+    )  # fmt: skip
+    doubtful = rows.filter(pl.col("sure") == PERHAPS).height
+    # Who asks for a rule by its name hears it; nobody reads it among the first five else.
+    is_hidden = doubtful and rules is None and top is not None and top <= TOP
+    firm = rows.head(rows.height - doubtful) if is_hidden else rows
+    listed = firm if top is None else firm.head(top)
     return Answer(
         rows=listed,
-        meta=_meta(facts, rows.height, len(asked)),
+        meta=_meta(facts, rows.height, len(asked)) | ({PERHAPS: doubtful} if is_hidden else {}),
         title="what takes time",
         tables={"findings": rows},
         people=for_people(listed),
-        empty=f"nothing found that takes {100 * worth:g} % of a step or more",
+        empty=f"nothing found that takes {100 * worth:g} % of a step or more"
+        + (", but by rules that are often wrong: --all lists them" if is_hidden else ""),
         as_records=True,
         command="diagnose",
         source=tuple(asked),
@@ -125,19 +138,30 @@ def _chosen(rules: Sequence[str] | None) -> Sequence[str]:
     return [name for name in RULES if rules is None or name in rules]
 
 
+def _is_left(facts: Facts, found: Finding) -> bool:
+    """Tell whether waits for host and input leave some of a finding's win."""
+    if not found.of_gpu or found.win is None:
+        return True
+    left = facts.shortened(found.win)
+    return left == found.win or facts.is_worth(left)
+
+
 def _row(facts: Facts, rule: str, found: Finding) -> dict[str, Any]:
     """Return a finding as a row: no win is more than a step could lose."""
     most = None if found.outside else facts.winnable_ns
+    won = [
+        facts.shortened(value) if found.of_gpu and value is not None else value
+        for value in (found.win, found.low)
+    ]
     bounded = [
-        value if value is None or most is None else min(value, most)
-        for value in (found.win, found.low, found.high)
+        value if value is None or most is None else min(value, most) for value in (*won, found.high)
     ]
     win, low, high = bounded if facts.has_steps else (None, None, None)
     share = bounded[0] / facts.step_ns if bounded[0] is not None and facts.step_ns else None
     return {
         "rule": rule, "finding": found.finding, "win_ns": win, "win_low_ns": low,
-        "win_high_ns": high, "share": share, "sure": found.sure, "evidence": list(found.evidence),
-        "advice": found.advice,
+        "win_high_ns": high, "share": share, "sure": at_most(rule, found.sure),
+        "evidence": list(found.evidence), "advice": found.advice,
         "win_unknown": found.unknown or (None if facts.has_steps else _NO_STEPS),
         "fingerprint": fingerprint(rule),
     }  # fmt: skip

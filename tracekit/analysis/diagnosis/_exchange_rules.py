@@ -9,6 +9,7 @@ import polars as pl
 from tracekit.analysis.diagnosis._facts import CELL, LENGTH, Facts, counted, duration, rounded
 from tracekit.analysis.diagnosis._finding import Finding
 from tracekit.analysis.diagnosis._late_ranks import MEMBER, exposed_waits
+from tracekit.analysis.statistics import quantile
 
 _MANY = 8
 """So many collectives in a step may be too many."""
@@ -18,6 +19,7 @@ _BUCKET_BYTES = 25 * 2**20
 """Size of the buckets of PyTorch's DistributedDataParallel."""
 _HALF = 0.5
 _SHORTEST = 0.05
+_CHANCE = 0.01
 _TWICE = 1.5
 """Who is last in so many times as many collectives as by chance is a straggler."""
 
@@ -30,6 +32,7 @@ def exposed_collectives(facts: Facts) -> Finding | None:
     if not facts.is_worth(lost.mean) or late.mean > _HALF * lost.mean:
         return None
     return Finding(
+        of_gpu=True,
         finding=_headline(facts, each, lost.mean),
         win=lost.mean / 2,
         low=0.0,
@@ -60,11 +63,13 @@ def late_buckets(facts: Facts) -> Finding | None:
     if not facts.is_worth(lost.mean) or lost.mean <= _HALF * whole.mean:
         return None
     return Finding(
+        of_gpu=True,
         finding=f"{counted(late.height / facts.cells.height, 'collective')} {facts.per_gpu} "
         f"only after the backward pass, and nothing hides {duration(lost.mean)} of that, "
         f"{facts.share(lost.mean)}.",
         win=0.75 * lost.mean,
-        low=lost.least / 2,
+        # Of a step's only one, the latency of a last bucket is left, which is not known.
+        low=lost.least / 2 if each.height > facts.cells.height else 0.0,
         high=facts.lost(late, "exposed").most,
         sure="measured",
         evidence=(*_exchanged(facts, each), _waited(facts, each)),
@@ -89,6 +94,7 @@ def small_buckets(facts: Facts) -> Finding | None:
     if usual > _SMALL * latency or not facts.is_worth(win):
         return None
     return Finding(
+        of_gpu=True,
         finding=f"{counted(number, 'collective')} {facts.per_gpu} take {duration(usual)} in "
         f"the median, hardly more than the shortest ones, {duration(latency)}.",
         win=win,
@@ -118,11 +124,12 @@ def stragglers(facts: Facts) -> Finding | None:
     chance = 1 / by_member.height
     often = worst["last"] / worst["number"]
     is_one = often >= min(_TWICE * chance, (1 + chance) / 2) and share >= _HALF
-    if not facts.is_worth(lost) or not is_one:
+    if not facts.is_worth(lost) or not is_one or not _is_no_chance(facts, waits, worst):
         return None
     others = _waited_for(facts, waits, worst)
     by_chance = f"{worst['last']:,} of {worst['number']:,} collectives, by chance {chance:.1%}"
     return Finding(
+        of_gpu=True,
         finding=f"GPU {worst['device']} comes last to {100 * often:.0f} % of collectives; the "
         f"others wait {duration(lost)} {facts.per} for it, {facts.share(lost)}.",
         win=lost,
@@ -137,6 +144,25 @@ def stragglers(facts: Facts) -> Finding | None:
         "look for a slower clock, another program or a busier host there. The win holds if "
         "no other rank is nearly as slow.",
     )
+
+
+def _is_no_chance(facts: Facts, waits: pl.DataFrame, worst: dict[str, Any]) -> bool:
+    """Tell whether one causes more waiting than all others in a step, and not by chance.
+
+    Student's test of the difference over steps (of a single one, over its collectives), for as many
+    as could have been found the worst. The collectives of a step are no trials of their own: who
+    begins it late is late to all of them.
+    """
+    unit = "step" if facts.number > 1 else "match"
+    is_it = (pl.col("process") == worst["process"]) & (pl.col("device") == worst["device"])
+    caused = pl.col("caused_ns") * pl.when(is_it).then(1).otherwise(-1)
+    apart = waits.group_by(unit).agg(caused.sum())["caused_ns"]
+    if apart.len() <= 1:
+        return False
+    members = waits.select(MEMBER).n_unique()
+    reach = quantile(apart.len() - 1, 1 - _CHANCE / members).item()
+    error = float(apart.std() or 0.0) / apart.len() ** 0.5  # type: ignore[arg-type]
+    return bool(float(apart.mean() or 0.0) > reach * error)  # type: ignore[arg-type]
 
 
 def _waited_for(facts: Facts, waits: pl.DataFrame, worst: dict[str, Any]) -> list[float]:

@@ -18,6 +18,7 @@ from tracekit.analysis.idle_account import (
     pairs_of,
     plain_name,
     sampled,
+    waits,
 )
 from tracekit.engine import (
     chosen_windows,
@@ -252,6 +253,29 @@ class Facts:
         )  # fmt: skip
         rest = most.with_columns(rest=pl.col("length") - pl.col("busy").fill_null(0))
         return min(self.lost(rest, "rest").most, self.step_ns)
+
+    def shortened(self, gain: float) -> float:
+        """Return by how much a step is shorter if its GPUs have so much less to do, ns.
+
+        A GPU that waits for input waits longer then, as batches come no sooner. A GPU that waits
+        for launches does as well, unless the host waits for that GPU and is sooner back.
+        """
+        if not self.has_steps:
+            return gain
+        late = min(self._host_waits.least, max(gain - self._waited_for, 0.0))
+        return max(gain - self.lost(self.idle_of("input")).least - late, 0.0)
+
+    @cached_property
+    def _host_waits(self) -> Lost:
+        return self.lost(self.idle_of("launch", "late_launch", "between_steps", "off_cpu"))
+
+    @cached_property
+    def _waited_for(self) -> float:
+        """Mean time of a step in which its host waits for a GPU that is busy."""
+        spans = self.steps.select(pl.col("start").min(), pl.col("end").max()).row(0)
+        inside = waits(self.trace).filter(pl.col("start").is_between(*spans))
+        whole = float(inside.select(LENGTH.sum()).item()) / max(self.cells.height, 1)
+        return max(whole - self.lost(self.idle_of("waiting_call")).mean, 0.0)
 
     @cached_property
     def is_of_networks(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Sure = Literal["measured", "likely", "hint"]
+Sure = Literal["measured", "likely", "hint", "perhaps"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,12 +23,15 @@ class Finding:
     sure
         Whether it is ``measured`` (the trace says so), ``likely`` (it follows from what the trace
         says if something holds that it does not say), or a ``hint`` (other causes are possible).
+        No rule says ``perhaps`` itself: that is said of rules that were wrong too often.
     evidence
         The numbers that say so.
     advice
         What to do.
     outside
         Whether it is time outside of steps, which no step's idle time bounds.
+    of_gpu
+        Whether GPUs would have less to do: a win that their waits for host and input may take up.
     """
 
     finding: str
@@ -40,3 +43,4 @@ class Finding:
     high: float | None = None
     unknown: str | None = None
     outside: bool = False
+    of_gpu: bool = False

@@ -24,6 +24,8 @@ _LONGEST_LAUNCH_NS = 1_000_000
 """A launch and the Python before it take 5 to 100 us; who is later by more does something else."""
 _SLEEP = (SWITCHES, OS_CALLS)
 _ASLEEP = "asleep in "
+_KEPT = "lock|timedwait"
+"""Calls in which a thread waits for what another one holds; Python's lock is waited for in time."""
 _LOCK = "Python's lock"
 _TAKE_OUT = (
     "Take what waits out of the loop: `cudaDeviceSynchronize`, `.cpu()`, copies that block; or do "
@@ -88,8 +90,13 @@ def _asleep(facts: Facts, own: pl.DataFrame) -> tuple[str, ...]:
 
 
 def off_cpu(facts: Facts) -> Finding | None:
-    """Say that the thread that launches does not get to run."""
-    own = facts.idle_of("off_cpu")
+    """Say that the thread that launches does not get to run.
+
+    One that sleeps until another thread has something for it (a condition, a pipe) is none.
+    """
+    sleeps = facts.idle_of("off_cpu")
+    by_choice = pl.col("detail").str.starts_with(_ASLEEP) & ~pl.col("detail").str.contains(_KEPT)
+    own = sleeps.filter(~by_choice.fill_null(value=False) | (pl.col("rests_on") == SWITCHES))
     lost = facts.lost(own)
     if not facts.is_worth(lost.mean):
         return None
@@ -215,6 +222,7 @@ def unhidden_copies(facts: Facts) -> Finding | None:
     blocking = copies.filter(_holds_its_call()).height
     held = f"{blocking:,} of them hold their call although their memory is pinned: they block"
     return Finding(
+        of_gpu=True,
         finding=f"Copies to the GPU run for {duration(lost.mean)} {facts.per} while it computes "
         f"nothing, {facts.share(lost.mean)}, at {_rate(copies)}.",
         win=(sure.mean + lost.mean) / 2,
@@ -224,7 +232,9 @@ def unhidden_copies(facts: Facts) -> Finding | None:
         evidence=(
             _number(copies),
             *([held] if blocking else []),
-            f"{duration(sure.mean)} {facts.per} for which they waited, and what follows as well",
+            f"{duration(sure.mean)} {facts.per} for which they waited, and what follows as well"
+            if sure.mean >= 1
+            else "they begin when they are launched: whether a batch was there before is unknown",
         ),
         advice=("Do not block in them (`non_blocking=True`). " if blocking else "")
         + "Copy the next batch while this one is computed: on a stream of its own, from "
@@ -240,6 +250,7 @@ def unified_memory(facts: Facts) -> Finding | None:
     if not facts.is_worth(lost.mean):
         return None
     return Finding(
+        of_gpu=True,
         finding=f"Pages of unified memory move for {duration(lost.mean)} {facts.per} while nothing "
         f"else runs, {facts.share(lost.mean)}, at {_rate(copies)}.",
         win=lost.mean / 2,

@@ -1,12 +1,16 @@
-"""The rules, by name: the one table of them."""
+"""The rules, by name: the one table of them, and how sure each may be."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
 
 from tracekit.analysis.diagnosis import _exchange_rules, _host_rules, _run_rules
 from tracekit.analysis.diagnosis._facts import Facts
-from tracekit.analysis.diagnosis._finding import Finding
+from tracekit.analysis.diagnosis._finding import Finding, Sure
+from tracekit.support.resources import schemas
+from tracekit.support.toml import parse_toml
 
 Rule = Callable[[Facts], Finding | None]
 
@@ -38,3 +42,23 @@ RULES: Mapping[str, Rule] = {
     )
 }
 """Each of them says something, or nothing."""
+
+_ENOUGH = 40
+"""A rule with fewer judged claims says `likely` at best."""
+_OFTEN = 20
+"""A rule that is wrong more than once in so many says `perhaps`."""
+
+
+@cache
+def score() -> Mapping[str, Any]:
+    """Return ``claims, wrong`` of each rule, as ``benchmarks/findings.py`` judged them."""
+    path = schemas() / "findings" / "score.toml"
+    return parse_toml(path.read_text(encoding="utf-8"))
+
+
+def at_most(rule: str, sure: Sure) -> Sure:
+    """Return how sure a rule is of what it says, no surer than it was right before."""
+    claims, wrong = (score().get(rule, {}).get(key, 0) for key in ("claims", "wrong"))
+    if _OFTEN * wrong > claims:
+        return "perhaps"
+    return "likely" if sure == "measured" and claims < _ENOUGH else sure

@@ -122,6 +122,7 @@ def slow_clocks(facts: Facts) -> Finding | None:
     if min(worst["pace"], worst["least"]) < _PACE or not facts.is_worth(lost):
         return None
     return Finding(
+        of_gpu=True,
         finding=f"GPU {worst['device']} takes {worst['pace']:.3g} times as long as the median GPU "
         f"for the same kernels, {duration(lost)} {facts.per}.",
         win=lost,
