@@ -42,34 +42,6 @@ if TYPE_CHECKING:
     )
     from tracekit.store import RunRecord, Store
 
-_HOMES = {
-    "__version__": "tracekit._version",
-    "Answer": "tracekit.model",
-    "Run": "tracekit.runs",
-    "RunRecord": "tracekit.store",
-    "Store": "tracekit.store",
-    "TracekitError": "tracekit.errors",
-    "annotate": "tracekit.annotation",
-    "bubble_model": "tracekit.runs",
-    "bubbles": "tracekit.runs",
-    "compare": "tracekit.runs",
-    "gate": "tracekit.runs",
-    "hang": "tracekit.runs",
-    "history": "tracekit.runs",
-    "ingest": "tracekit.runs",
-    "input_cost": "tracekit.runs",
-    "memory": "tracekit.runs",
-    "memory_points": "tracekit.runs",
-    "open": "tracekit.runs",
-    "overhead": "tracekit.runs",
-    "project": "tracekit.runs",
-    "scaling": "tracekit.runs",
-    "select_runs": "tracekit.runs",
-    "stalls": "tracekit.runs",
-    "straggler_cost": "tracekit.runs",
-    "study": "tracekit.runs",
-}
-
 __all__ = [
     "Answer",
     "Run",
@@ -99,4 +71,4 @@ __all__ = [
 ]
 
 
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__)

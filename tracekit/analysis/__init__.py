@@ -22,21 +22,6 @@ if TYPE_CHECKING:
     from tracekit.analysis.overview import capabilities, features, query
     from tracekit.analysis.studies import api_by_run, api_calls, profiler_overhead
 
-_HOMES = {
-    "api_by_run": "tracekit.analysis.studies",
-    "api_calls": "tracekit.analysis.studies",
-    "breakdown": "tracekit.analysis.breakdowns",
-    "capabilities": "tracekit.analysis.overview",
-    "confusion": "tracekit.analysis.facts",
-    "features": "tracekit.analysis.overview",
-    "identify": "tracekit.analysis.facts",
-    "profiler_overhead": "tracekit.analysis.studies",
-    "query": "tracekit.analysis.overview",
-    "summarise": "tracekit.analysis.facts",
-    "verdict_evidence": "tracekit.analysis.facts",
-    "verdict_meta": "tracekit.analysis.facts",
-}
-
 __all__ = [
     "api_by_run",
     "api_calls",
@@ -52,4 +37,4 @@ __all__ = [
     "verdict_meta",
 ]
 
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__)

@@ -13,14 +13,6 @@ if TYPE_CHECKING:
     from tracekit.cli._main import main
     from tracekit.support.schemas import Json
 
-_HOMES = {
-    "Json": "tracekit.support.schemas",
-    "Judged": "tracekit.cli._command",
-    "app": "tracekit.cli._all",
-    "command": "tracekit.cli._command",
-    "main": "tracekit.cli._main",
-}
-
 __all__ = ["Json", "Judged", "app", "command", "main"]
 
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__)

@@ -31,48 +31,6 @@ if TYPE_CHECKING:
         star_bytes,
     )
 
-_HOMES = {
-    "IN_SWITCH": "tracekit.machine._volumes",
-    "SYMMETRIC": "tracekit.machine._volumes",
-    "Edge": "tracekit.machine._volumes",
-    "Link": "tracekit.machine._graph",
-    "Machine": "tracekit.machine._graph",
-    "NcclLog": "tracekit.machine._nccl_log",
-    "Placed": "tracekit.machine._choose",
-    "Placing": "tracekit.machine._placing",
-    "Product": "tracekit.machine._products",
-    "Relay": "tracekit.machine._graph",
-    "Ring": "tracekit.machine._rings",
-    "Route": "tracekit.machine._graph",
-    "Tree": "tracekit.machine._volumes",
-    "adjacency": "tracekit.machine._listings",
-    "bus_factor": "tracekit.machine._volumes",
-    "find_machine": "tracekit.machine._choose",
-    "find_rings": "tracekit.machine._rings",
-    "is_topology": "tracekit.machine._choose",
-    "link_table": "tracekit.machine._listings",
-    "load_preset": "tracekit.machine._presets",
-    "machine_of": "tracekit.machine._choose",
-    "machine_toml": "tracekit.machine._toml",
-    "nvlink_of": "tracekit.machine._products",
-    "peak_flops": "tracekit.machine._peaks",
-    "place": "tracekit.machine._placing",
-    "preset_names": "tracekit.machine._presets",
-    "problems": "tracekit.machine._check",
-    "read_machine_toml": "tracekit.machine._toml",
-    "read_nccl_log": "tracekit.machine._nccl_log",
-    "read_topology": "tracekit.machine._read",
-    "recognise": "tracekit.machine._presets",
-    "reducing_gpus": "tracekit.machine._products",
-    "relay_table": "tracekit.machine._listings",
-    "ring_bytes": "tracekit.machine._volumes",
-    "route_table": "tracekit.machine._listings",
-    "shares": "tracekit.machine._volumes",
-    "star_bytes": "tracekit.machine._volumes",
-    "unknown_bandwidths": "tracekit.machine._check",
-    "with_bandwidths": "tracekit.machine._products",
-}
-
 __all__ = [
     "IN_SWITCH",
     "SYMMETRIC",
@@ -115,4 +73,4 @@ __all__ = [
     "with_bandwidths",
 ]
 
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__)

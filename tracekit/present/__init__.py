@@ -53,61 +53,6 @@ if TYPE_CHECKING:
     from tracekit.present._text import printable
     from tracekit.present._totals import shown_with_totals
 
-_HOMES = {
-    "ACCENT": "tracekit.present._palette",
-    "ANSWER_COLOURS": "tracekit.present._palette",
-    "BYTE_UNITS": "tracekit.present._figures",
-    "MINUS": "tracekit.present._figures",
-    "CAUSE_COLOURS": "tracekit.present._palette",
-    "FACE": "tracekit.present._face",
-    "IDLE_COLOUR": "tracekit.present._palette",
-    "KIND_COLOURS": "tracekit.present._palette",
-    "STAGE_COLOURS": "tracekit.present._palette",
-    "ShownColumn": "tracekit.present._columns",
-    "TIME_UNITS": "tracekit.present._figures",
-    "changes_figure": "tracekit.present._compare_figures",
-    "colour_of": "tracekit.present._palette",
-    "comparison_figure": "tracekit.present._compare_figures",
-    "components_figure": "tracekit.present._projection_figures",
-    "distribution_figure": "tracekit.present._projection_figures",
-    "count": "tracekit.present._notes",
-    "duration": "tracekit.present._columns",
-    "figure_layout": "tracekit.present._figures",
-    "figure_text": "tracekit.present._figures",
-    "hardware_figure": "tracekit.present._projection_figures",
-    "heat_figure": "tracekit.present._heat_figure",
-    "histogram_figure": "tracekit.present._latency_figures",
-    "html": "tracekit.present._notebook",
-    "latency_figure": "tracekit.present._latency_figures",
-    "machine_figure": "tracekit.present._machine_figure",
-    "machine_layout": "tracekit.present._machine_layout",
-    "matrix_figure": "tracekit.present._link_figures",
-    "memory_figure": "tracekit.present._memory_figures",
-    "memory_fit_figure": "tracekit.present._memory_figures",
-    "notes": "tracekit.present._notes",
-    "overhead_figure": "tracekit.present._overhead_figure",
-    "percent": "tracekit.present._columns",
-    "printable": "tracekit.present._text",
-    "readable_names": "tracekit.present._kernel_names",
-    "records": "tracekit.present._terminal",
-    "check_figure_file": "tracekit.present._saving",
-    "one_browser": "tracekit.present._saving",
-    "save_figure": "tracekit.present._saving",
-    "scaling_figure": "tracekit.present._scaling_figure",
-    "shown_with_totals": "tracekit.present._totals",
-    "stage_bars_figure": "tracekit.present._stage_bars",
-    "terminal": "tracekit.present._terminal",
-    "to_csv": "tracekit.present._formats",
-    "to_json": "tracekit.present._formats",
-    "to_junit": "tracekit.present._findings",
-    "to_markdown": "tracekit.present._formats",
-    "to_parquet": "tracekit.present._formats",
-    "to_sarif": "tracekit.present._findings",
-    "unit_of": "tracekit.present._figures",
-    "utilisation_figure": "tracekit.present._link_figures",
-    "with_readable_names": "tracekit.present._kernel_names",
-}
-
 __all__ = [
     "ACCENT",
     "ANSWER_COLOURS",
@@ -163,4 +108,4 @@ __all__ = [
     "with_readable_names",
 ]
 
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__)

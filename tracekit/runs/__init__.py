@@ -30,32 +30,6 @@ if TYPE_CHECKING:
     from tracekit.runs._studies import overhead, scaling, study
     from tracekit.runs._waits import Time, bubble_model, bubbles, input_cost, stalls
 
-_HOMES = {
-    "DECLARED": "tracekit.runs._declared",
-    "Run": "tracekit.runs._run",
-    "Time": "tracekit.runs._waits",
-    "bubble_model": "tracekit.runs._waits",
-    "bubbles": "tracekit.runs._waits",
-    "compare": "tracekit.runs._comparisons",
-    "gate": "tracekit.runs._gate",
-    "hang": "tracekit.runs._hangs",
-    "history": "tracekit.runs._history",
-    "ingest": "tracekit.runs._opening",
-    "input_cost": "tracekit.runs._waits",
-    "memory": "tracekit.runs._memories",
-    "memory_points": "tracekit.runs._memory_answers",
-    "open": "tracekit.runs._opening",
-    "overhead": "tracekit.runs._studies",
-    "project": "tracekit.runs._projections",
-    "report_of": "tracekit.runs._reports",
-    "scaling": "tracekit.runs._studies",
-    "select_runs": "tracekit.runs._selecting",
-    "stalls": "tracekit.runs._waits",
-    "straggler_cost": "tracekit.runs._straggler_cost",
-    "study": "tracekit.runs._studies",
-    "study_dgx1": "tracekit.runs._dgx1",
-}
-
 __all__ = [
     "DECLARED",
     "Run",
@@ -83,4 +57,4 @@ __all__ = [
 ]
 
 
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__)

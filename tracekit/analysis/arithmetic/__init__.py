@@ -7,8 +7,6 @@ from tracekit.support.lazily import lazily
 if TYPE_CHECKING:
     from tracekit.analysis.arithmetic.questions import flops
 
-_HOMES = {"flops": "tracekit.analysis.arithmetic.questions"}
-
 __all__ = ["flops"]
 
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__)

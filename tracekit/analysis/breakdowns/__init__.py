@@ -7,12 +7,8 @@ from tracekit.support.lazily import lazily
 if TYPE_CHECKING:
     from tracekit.analysis.breakdowns.questions import breakdown
 
-_HOMES = {
-    "breakdown": "tracekit.analysis.breakdowns.questions",
-}
-
 __all__ = [
     "breakdown",
 ]
 
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__)

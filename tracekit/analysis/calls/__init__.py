@@ -32,35 +32,6 @@ if TYPE_CHECKING:
     from tracekit.analysis.calls._ranks import outlier_ranks, process_ranks, with_devices
     from tracekit.analysis.calls._sizes import unsized_of_others, why_unsized
 
-_HOMES = {
-    "ASSUMED": "tracekit.analysis.calls._collective_calls",
-    "Found": "tracekit.analysis.calls._collective_calls",
-    "TOGETHER": "tracekit.analysis.calls._groups",
-    "annotated_calls": "tracekit.analysis.calls._mpi_calls",
-    "collective_calls": "tracekit.analysis.calls._collective_calls",
-    "collective_kernels": "tracekit.analysis.calls._nccl_calls",
-    "communicators": "tracekit.analysis.calls._nccl_calls",
-    "ends_by_arrivals": "tracekit.analysis.calls._groups",
-    "find_collectives": "tracekit.analysis.calls._collective_calls",
-    "from_the_start": "tracekit.analysis.calls._mpi_order",
-    "in_stretch": "tracekit.analysis.calls._collective_calls",
-    "log_processes": "tracekit.analysis.calls._log_processes",
-    "made_communicators": "tracekit.analysis.calls._nccl_calls",
-    "mpi_calls": "tracekit.analysis.calls._mpi_calls",
-    "nccl_calls": "tracekit.analysis.calls._nccl_calls",
-    "nccl_messages": "tracekit.analysis.calls._collective_calls",
-    "outermost": "tracekit.analysis.calls._mpi_calls",
-    "outlier_ranks": "tracekit.analysis.calls._ranks",
-    "participants": "tracekit.analysis.calls._collective_calls",
-    "process_ranks": "tracekit.analysis.calls._ranks",
-    "read_calls": "tracekit.analysis.calls._nccl_calls",
-    "unsized_of_others": "tracekit.analysis.calls._sizes",
-    "why_unsized": "tracekit.analysis.calls._sizes",
-    "with_devices": "tracekit.analysis.calls._ranks",
-    "with_kernels": "tracekit.analysis.calls._nccl_calls",
-    "within": "tracekit.analysis.calls._mpi_calls",
-}
-
 __all__ = [
     "ASSUMED",
     "TOGETHER",
@@ -90,4 +61,4 @@ __all__ = [
     "within",
 ]
 
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__)

@@ -8,14 +8,6 @@ if TYPE_CHECKING:
     from tracekit.analysis.clocks._align import align, aligned, clock_evidence
     from tracekit.analysis.clocks._calls import Calls, clock_calls
 
-_HOMES = {
-    "Calls": "tracekit.analysis.clocks._calls",
-    "align": "tracekit.analysis.clocks._align",
-    "aligned": "tracekit.analysis.clocks._align",
-    "clock_calls": "tracekit.analysis.clocks._calls",
-    "clock_evidence": "tracekit.analysis.clocks._align",
-}
-
 __all__ = [
     "Calls",
     "align",
@@ -24,4 +16,4 @@ __all__ = [
     "clock_evidence",
 ]
 
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__)

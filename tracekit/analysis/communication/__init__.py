@@ -17,22 +17,6 @@ if TYPE_CHECKING:
     from tracekit.analysis.communication._pointer_queries import pointer_queries, staging
     from tracekit.analysis.traffic import Traffic, links
 
-_HOMES = {
-    "Buckets": "tracekit.analysis.communication._latency",
-    "Measure": "tracekit.analysis.communication._latency",
-    "Traffic": "tracekit.analysis.traffic",
-    "collective_calls": "tracekit.analysis.communication._collectives",
-    "collectives": "tracekit.analysis.communication._collectives",
-    "communicators": "tracekit.analysis.calls",
-    "latency": "tracekit.analysis.communication._latency",
-    "latency_speedup": "tracekit.analysis.communication._latency",
-    "links": "tracekit.analysis.traffic",
-    "message_histogram": "tracekit.analysis.communication._latency",
-    "pointer_queries": "tracekit.analysis.communication._pointer_queries",
-    "read_calls": "tracekit.analysis.calls",
-    "staging": "tracekit.analysis.communication._pointer_queries",
-}
-
 __all__ = [
     "Buckets",
     "Measure",
@@ -49,4 +33,4 @@ __all__ = [
     "staging",
 ]
 
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__)

@@ -15,23 +15,6 @@ if TYPE_CHECKING:
     from tracekit.analysis.comparison._steps_table import steps_of_run
     from tracekit.analysis.statistics import Skip
 
-_HOMES = {
-    "Comparison": "tracekit.analysis.comparison._compare",
-    "Metric": "tracekit.analysis.comparison._headline",
-    "Recorded": "tracekit.analysis.comparison._recordings",
-    "Skip": "tracekit.analysis.statistics",
-    "change_points": "tracekit.analysis.comparison._history",
-    "check_limit": "tracekit.analysis.comparison._limit",
-    "comparability": "tracekit.analysis.comparison._comparability",
-    "compare": "tracekit.analysis.comparison._compare",
-    "compare_recordings": "tracekit.analysis.comparison._recordings",
-    "history": "tracekit.analysis.comparison._history",
-    "modes": "tracekit.analysis.comparison._outliers",
-    "outliers": "tracekit.analysis.comparison._outliers",
-    "steps_of_run": "tracekit.analysis.comparison._steps_table",
-    "typical_step": "tracekit.analysis.comparison._history",
-}
-
 __all__ = [
     "Comparison",
     "Metric",
@@ -49,4 +32,4 @@ __all__ = [
     "typical_step",
 ]
 
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__)

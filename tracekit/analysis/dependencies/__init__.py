@@ -10,14 +10,6 @@ if TYPE_CHECKING:
     from tracekit.analysis.dependencies._whatif import whatif
     from tracekit.analysis.dependencies.questions import critical_path
 
-_HOMES = {
-    "CHANGES": "tracekit.analysis.dependencies._prices",
-    "critical_path": "tracekit.analysis.dependencies.questions",
-    "parse_changes": "tracekit.analysis.dependencies._changes",
-    "price_of": "tracekit.analysis.dependencies._prices",
-    "whatif": "tracekit.analysis.dependencies._whatif",
-}
-
 __all__ = ["CHANGES", "critical_path", "parse_changes", "price_of", "whatif"]
 
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__)

@@ -10,15 +10,6 @@ if TYPE_CHECKING:
     from tracekit.analysis.diagnosis._rules import RULES
     from tracekit.analysis.diagnosis.questions import stragglers
 
-_HOMES = {
-    "NOTICED": "tracekit.analysis.diagnosis._against",
-    "WORSE": "tracekit.analysis.diagnosis._against",
-    "against": "tracekit.analysis.diagnosis._against",
-    "FINDINGS": "tracekit.analysis.diagnosis._diagnose",
-    "diagnose": "tracekit.analysis.diagnosis._diagnose",
-    "RULES": "tracekit.analysis.diagnosis._rules",
-    "stragglers": "tracekit.analysis.diagnosis.questions",
-}
 __all__ = ["FINDINGS", "NOTICED", "RULES", "WORSE", "against", "diagnose", "stragglers"]
 
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__)

@@ -38,37 +38,6 @@ if TYPE_CHECKING:
     from tracekit.analysis.facts._words import OUTSIDE_STEPS, with_words
     from tracekit.analysis.facts._work import HOST, work_of
 
-_HOMES = {
-    "DEGREES": "tracekit.analysis.facts._needs",
-    "Evidence": "tracekit.analysis.facts._needs",
-    "Facts": "tracekit.analysis.facts._needs",
-    "HOST": "tracekit.analysis.facts._work",
-    "NEEDS": "tracekit.analysis.facts._needs",
-    "KEYS": "tracekit.analysis.facts._keys",
-    "OF_PROCESSES": "tracekit.analysis.facts._keys",
-    "OF_WINDOWS": "tracekit.analysis.facts._keys",
-    "OUTSIDE_STEPS": "tracekit.analysis.facts._words",
-    "RECORDERS": "tracekit.analysis.facts._needs",
-    "WAITING": "tracekit.analysis.facts._pipeline",
-    "chosen_keys": "tracekit.analysis.facts._keys",
-    "columns_of": "tracekit.analysis.facts._keys",
-    "confusion": "tracekit.analysis.facts._verdicts",
-    "counted_micro_batches": "tracekit.analysis.facts._pipeline",
-    "dividing": "tracekit.analysis.facts._keys",
-    "how_to_record": "tracekit.analysis.facts._needs",
-    "identify": "tracekit.analysis.facts._summary",
-    "is_by_stage": "tracekit.analysis.facts._keys",
-    "is_pipeline": "tracekit.analysis.facts._pipeline",
-    "parse_keys": "tracekit.analysis.facts._keys",
-    "share_meaning": "tracekit.analysis.facts._keys",
-    "summarise": "tracekit.analysis.facts._summary",
-    "unknown_passes": "tracekit.analysis.facts._verdicts",
-    "verdict_evidence": "tracekit.analysis.facts._verdicts",
-    "verdict_meta": "tracekit.analysis.facts._verdicts",
-    "with_words": "tracekit.analysis.facts._words",
-    "work_of": "tracekit.analysis.facts._work",
-}
-
 __all__ = [
     "DEGREES",
     "HOST",
@@ -100,4 +69,4 @@ __all__ = [
     "work_of",
 ]
 
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__)

@@ -29,30 +29,6 @@ if TYPE_CHECKING:
     )
     from tracekit.analysis.idle_account._timeline import covered, merged, merged_in_batches
 
-_HOMES = {
-    "BEHIND": "tracekit.analysis.idle_account._held",
-    "BLOCKING_COPY": "tracekit.analysis.idle_account._host_states",
-    "CAUSES": "tracekit.analysis.idle_account._pieces",
-    "ITEM": "tracekit.analysis.idle_account._host_states",
-    "IdlePieces": "tracekit.analysis.idle_account._causes",
-    "OS_CALLS": "tracekit.analysis.idle_account._pieces",
-    "QUEUED_NS": "tracekit.analysis.idle_account._pieces",
-    "SWITCHES": "tracekit.analysis.idle_account._pieces",
-    "allocations": "tracekit.analysis.idle_account._host_states",
-    "covered": "tracekit.analysis.idle_account._timeline",
-    "idle_causes": "tracekit.analysis.idle_account._causes",
-    "idle_pieces": "tracekit.analysis.idle_account._pieces",
-    "idle_ranges": "tracekit.analysis.idle_account._idle_ranges",
-    "in_ranges": "tracekit.analysis.idle_account._host_states",
-    "merged": "tracekit.analysis.idle_account._timeline",
-    "merged_in_batches": "tracekit.analysis.idle_account._timeline",
-    "pairs_of": "tracekit.analysis.idle_account._host_states",
-    "pieces_in_windows": "tracekit.analysis.idle_account._causes",
-    "plain_name": "tracekit.analysis.idle_account._idle_ranges",
-    "sampled": "tracekit.analysis.idle_account._host_states",
-    "waits": "tracekit.analysis.idle_account._host_states",
-}
-
 __all__ = [
     "BEHIND",
     "BLOCKING_COPY",
@@ -77,4 +53,4 @@ __all__ = [
     "waits",
 ]
 
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__)

@@ -8,14 +8,9 @@ if TYPE_CHECKING:
     from tracekit.analysis.idle_account import idle_ranges
     from tracekit.analysis.idle_time.questions import idle
 
-_HOMES = {
-    "idle": "tracekit.analysis.idle_time.questions",
-    "idle_ranges": "tracekit.analysis.idle_account",
-}
-
 __all__ = [
     "idle",
     "idle_ranges",
 ]
 
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__)

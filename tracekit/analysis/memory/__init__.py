@@ -16,14 +16,6 @@ if TYPE_CHECKING:
         memory_use,
     )
 
-_HOMES = {
-    "largest_batch": "tracekit.analysis.memory._memory_use",
-    "memory_extra": "tracekit.analysis.memory._memory_use",
-    "memory_growth": "tracekit.analysis.memory._memory_use",
-    "memory_table": "tracekit.analysis.memory._memory_use",
-    "memory_use": "tracekit.analysis.memory._memory_use",
-}
-
 __all__ = [
     "largest_batch",
     "memory_extra",
@@ -32,4 +24,4 @@ __all__ = [
     "memory_use",
 ]
 
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__)

@@ -11,16 +11,10 @@ if TYPE_CHECKING:
     from tracekit.analysis.operators._counted import counted_operators
     from tracekit.analysis.operators._recorded import backward_nodes, recorded_operators
 
-_HOMES = {
-    "backward_nodes": "tracekit.analysis.operators._recorded",
-    "counted_operators": "tracekit.analysis.operators._counted",
-    "recorded_operators": "tracekit.analysis.operators._recorded",
-}
-
 __all__ = [
     "backward_nodes",
     "counted_operators",
     "recorded_operators",
 ]
 
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__)

@@ -8,16 +8,10 @@ if TYPE_CHECKING:
     from tracekit.analysis.overview._features import capabilities, features
     from tracekit.analysis.overview._query import query
 
-_HOMES = {
-    "capabilities": "tracekit.analysis.overview._features",
-    "features": "tracekit.analysis.overview._features",
-    "query": "tracekit.analysis.overview._query",
-}
-
 __all__ = [
     "capabilities",
     "features",
     "query",
 ]
 
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__)

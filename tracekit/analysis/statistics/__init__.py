@@ -28,27 +28,6 @@ if TYPE_CHECKING:
     )
     from tracekit.analysis.statistics._student import quantile
 
-_HOMES = {
-    "COSINES": "tracekit.analysis.statistics._long_run",
-    "ENOUGH": "tracekit.analysis.statistics._long_run",
-    "Flags": "tracekit.analysis.statistics._long_run",
-    "Floats": "tracekit.analysis.statistics._long_run",
-    "LEVEL": "tracekit.analysis.statistics._statistics",
-    "METHOD": "tracekit.analysis.statistics._statistics",
-    "Numbers": "tracekit.analysis.statistics._long_run",
-    "Shift": "tracekit.analysis.statistics._shift",
-    "Skip": "tracekit.analysis.statistics._cold_steps",
-    "adjusted": "tracekit.analysis.statistics._statistics",
-    "cold_steps": "tracekit.analysis.statistics._cold_steps",
-    "differences": "tracekit.analysis.statistics._statistics",
-    "long_run": "tracekit.analysis.statistics._long_run",
-    "p_values": "tracekit.analysis.statistics._statistics",
-    "quantile": "tracekit.analysis.statistics._student",
-    "shift": "tracekit.analysis.statistics._shift",
-    "spread_of": "tracekit.analysis.statistics._shift",
-    "welch_error": "tracekit.analysis.statistics._statistics",
-}
-
 __all__ = [
     "COSINES",
     "ENOUGH",
@@ -70,4 +49,4 @@ __all__ = [
     "welch_error",
 ]
 
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__)

@@ -29,25 +29,6 @@ if TYPE_CHECKING:
         sums_by_keys,
     )
 
-_HOMES = {
-    "KeySums": "tracekit.analysis.step_sums._sums",
-    "Measured": "tracekit.analysis.step_sums._per_iteration",
-    "PARTS": "tracekit.analysis.step_sums._per_iteration",
-    "StepTimes": "tracekit.analysis.step_sums._sums",
-    "group_lengths": "tracekit.analysis.step_sums._sums",
-    "grouped_sums": "tracekit.analysis.step_sums._sums",
-    "in_one_account": "tracekit.analysis.step_sums._per_iteration",
-    "parse_compare_keys": "tracekit.analysis.step_sums._per_iteration",
-    "peak_memory": "tracekit.analysis.step_sums._per_iteration",
-    "per_iteration": "tracekit.analysis.step_sums._per_iteration",
-    "stages_of": "tracekit.analysis.step_sums._sums",
-    "step_times": "tracekit.analysis.step_sums._sums",
-    "steps_by_keys": "tracekit.analysis.step_sums._sums",
-    "steps_of": "tracekit.analysis.step_sums._per_iteration",
-    "sums_by_keys": "tracekit.analysis.step_sums._sums",
-    "with_hosts_matched": "tracekit.analysis.step_sums._per_iteration",
-}
-
 __all__ = [
     "PARTS",
     "KeySums",
@@ -67,4 +48,4 @@ __all__ = [
     "with_hosts_matched",
 ]
 
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__)

@@ -13,14 +13,6 @@ if TYPE_CHECKING:
     from tracekit.analysis.traffic._traffic import Traffic
     from tracekit.analysis.traffic._transfers import AMONG_GPUS, copy_transfers
 
-_HOMES = {
-    "AMONG_GPUS": "tracekit.analysis.traffic._transfers",
-    "Traffic": "tracekit.analysis.traffic._traffic",
-    "copy_transfers": "tracekit.analysis.traffic._transfers",
-    "crossings": "tracekit.analysis.traffic._routes",
-    "links": "tracekit.analysis.traffic._links",
-}
-
 __all__ = [
     "AMONG_GPUS",
     "Traffic",
@@ -29,4 +21,4 @@ __all__ = [
     "links",
 ]
 
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__)

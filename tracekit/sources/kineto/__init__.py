@@ -12,11 +12,6 @@ from tracekit.support.lazily import lazily
 if TYPE_CHECKING:
     from tracekit.sources.kineto._trace import is_kineto, read
 
-_HOMES = {
-    "is_kineto": "tracekit.sources.kineto._trace",
-    "read": "tracekit.sources.kineto._trace",
-}
-
 __all__ = ["is_kineto", "read"]
 
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__)

@@ -13,13 +13,6 @@ if TYPE_CHECKING:
     from tracekit.sources.nvprof._csv import is_csv, read_csv
     from tracekit.sources.nvprof._database import is_nvprof, read
 
-_HOMES = {
-    "is_csv": "tracekit.sources.nvprof._csv",
-    "is_nvprof": "tracekit.sources.nvprof._database",
-    "read": "tracekit.sources.nvprof._database",
-    "read_csv": "tracekit.sources.nvprof._csv",
-}
-
 __all__ = ["is_csv", "is_nvprof", "read", "read_csv"]
 
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__)

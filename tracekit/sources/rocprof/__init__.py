@@ -8,11 +8,6 @@ if TYPE_CHECKING:
     from tracekit.sources.rocprof._database import is_rocpd, read_rocpd
     from tracekit.sources.rocprof._trace import is_rocprof, read
 
-_HOMES = {
-    **dict.fromkeys(("is_rocprof", "read"), "tracekit.sources.rocprof._trace"),
-    **dict.fromkeys(("is_rocpd", "read_rocpd"), "tracekit.sources.rocprof._database"),
-}
-
 __all__ = ["is_rocpd", "is_rocprof", "read", "read_rocpd"]
 
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__)

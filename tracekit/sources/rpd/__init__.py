@@ -12,8 +12,6 @@ from tracekit.support.lazily import lazily
 if TYPE_CHECKING:
     from tracekit.sources.rpd._database import is_rpd, read
 
-_HOMES = dict.fromkeys(("is_rpd", "read"), "tracekit.sources.rpd._database")
-
 __all__ = ["is_rpd", "read"]
 
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__)

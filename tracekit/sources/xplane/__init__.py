@@ -12,8 +12,6 @@ from tracekit.support.lazily import lazily
 if TYPE_CHECKING:
     from tracekit.sources.xplane._profile import is_xplane, read
 
-_HOMES = dict.fromkeys(("is_xplane", "read"), "tracekit.sources.xplane._profile")
-
 __all__ = ["is_xplane", "read"]
 
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__)
