@@ -156,6 +156,18 @@ def test_several_recordings_of_two_programs_are_compared(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+def test_a_series_that_fails_says_what_is_there_and_how_it_is_compared(tmp_path: Path) -> None:
+    failing = [sys.executable, "-c", "raise SystemExit(7)"]
+    old = f"{sys.executable} -c 'print(1)'"
+    done = in_process("record", "--times", "2", "--against", old, "--name", "x", "--", *failing)
+    assert done.code == 7
+    assert "1 of 4 recordings are in the store" in done.stderr
+    compared = "`tracekit compare --where series=x --where side=a --against-where series=x"
+    assert compared in done.stderr
+    assert list(tk.open("x-a-1").labels) == ["series", "side", "recording"]
+
+
+@pytest.mark.slow
 def test_several_recordings_of_one_program_are_listed_in_their_order(tmp_path: Path) -> None:
     done = tracekit("record", "--times", "2", "--name", "python", "--format", "json", *PRINTING)
     assert done.exit_code == 0, done.stderr

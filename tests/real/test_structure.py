@@ -66,6 +66,7 @@ class TestAgainstRanges:
             assert row.found.steps.height == row.steps
             assert abs(row.error("FP")) <= 0.01
             assert abs(row.error("BP")) <= 0.01
+            assert [each for each in row.found.assumptions if each.result == "fails"] == []
 
     def test_steps_hold_the_same_work(self, known: KnownOf, name: str) -> None:
         for each in known(name):

@@ -23,7 +23,13 @@ from tracekit.cli._options import (
     rows_frame,
 )
 from tracekit.cli._progress import progress_bar, progress_bars
-from tracekit.errors import InputError, MissingDataError, RecordingError, UsageError
+from tracekit.errors import (
+    InputError,
+    MissingDataError,
+    RecordingError,
+    TracekitError,
+    UsageError,
+)
 from tracekit.support.schemas import NO_RUN, Json, one
 
 if TYPE_CHECKING:
@@ -439,10 +445,24 @@ def _record_series(
         typer.echo(f"recording {number} of {len(plans)}", err=True)
         of_side = {} if of_series.against is None else {"side": side}
         own = {**labels, **of_side, "recording": str(number)}
-        sides[side].append(recorder.record(plan, run, own))
+        try:
+            sides[side].append(recorder.record(plan, run, own))
+        except TracekitError:
+            two = of_series.against is not None
+            complain(_left_of_series(series, number - 1, len(plans), two=two))
+            raise
     if of_series.against is None:
         return tracekit.history.answer("recording", sides["a"])
     return tracekit.compare(sides["a"], sides["b"])
+
+
+def _left_of_series(series: str, made: int, number: int, *, two: bool) -> str:
+    """Say what there is of a series that ends early, of one or two programs, and what shows it."""
+    of = f"series={series}"
+    looks = f"--history recording --where {of}"
+    if two:
+        looks = f"--where {of} --where side=a --against-where {of} --against-where side=b"
+    return f"{made} of {number} recordings are in the store: `tracekit compare {looks}`"
 
 
 def _steps_known(run: "tracekit.Run") -> str:

@@ -1,0 +1,25 @@
+"""Which names of kernels structure takes for those of gradients."""
+
+from __future__ import annotations
+
+import pytest
+
+from tracekit.attribution.structure._signs import _matches
+
+
+@pytest.mark.parametrize(
+    ("name", "is_gradient"),
+    [
+        ("void cudnn::cnn::wgrad2d_grouped_direct_kernel<float>", True),
+        ("void at::native::softmax_grad_kernel<float>(float*)", True),
+        ("relu_gradKernel", True),
+        # cuDNN runs it for a transposed convolution, which decoders have in forward; the gradient
+        # is in the name of what it is given alone.
+        ("void convolveNd_dgrad_float_engine<__half, (int)3>(int, kernel_gradNd_params)", False),
+        ("xmma_cudnn::implicit_gemm::strided_dgrad_indexed::kernel<Ampere_hmma>", False),
+    ],
+)
+def test_gradients_are_told_by_names_that_no_forward_pass_has(
+    name: str, *, is_gradient: bool
+) -> None:
+    assert _matches([name], "backward").tolist() == [is_gradient]
