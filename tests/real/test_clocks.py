@@ -46,6 +46,7 @@ def _ends(run: tk.Run) -> dict[int, list[int]]:
     }
 
 
+@pytest.mark.nightly  # by day simulated ranks are shifted: tests/many/test_many_clocks.py
 def test_shifted_pytorch_ranks_come_back(dlrm: list[Path], tmp_path: Path) -> None:
     """They agree with the unshifted ones, and with their Unix times, which one machine gave."""
     here, _ = tk.ingest(dlrm, name="here", store=tmp_path / "store")

@@ -165,7 +165,10 @@ def test_what_ranges_hold_is_what_nsys_says_here(real_run, real_trace, by_nsys, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("report", REPORTS)
+@pytest.mark.parametrize(
+    "report",
+    [*REPORTS[:2], *(pytest.param(each, marks=pytest.mark.nightly) for each in REPORTS[2:])],
+)
 def test_what_ranges_of_a_report_hold_is_what_nsys_says(real_trace, by_nsys, tmp_path, report):
     path = real_trace("ddp_unet_4xa100_rank0").with_name(report)
     if not path.is_file():
