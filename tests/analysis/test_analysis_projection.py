@@ -198,6 +198,11 @@ def test_gains_count_what_is_faster() -> None:
     found = gains(table, ["to"]).filter(architecture="all")
     assert found["speedup"].to_list() == pytest.approx([1.5, 1.25])
     assert found["faster_share"].to_list() == pytest.approx([0.5, 0.25])
+    assert "throughput_speedup" not in found.columns  # other hardware changes no replicas
+    moved = gains(table.with_columns(throughput_speedup=pl.Series([0.5, 2.0])), ["to"])
+    found = moved.filter(architecture="all")
+    assert found["throughput_speedup"].to_list() == pytest.approx([1.25, 1.625])
+    assert found["throughput_faster_share"].to_list() == pytest.approx([0.5, 0.75])
 
 
 AMOUNT = st.floats(0, 1e15)

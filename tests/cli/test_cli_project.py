@@ -59,6 +59,30 @@ def test_means_and_distributions() -> None:
     assert swept[0]["value"] == pytest.approx(1.7339, abs=5e-5)
 
 
+def test_a_shorter_step_is_no_gain_where_fewer_replicas_take_it() -> None:
+    """64 replicas become 8: each step is 4.2 times as short, and 0.525 times as much is done."""
+    asked = ("--jobs", "shares", "--to", "AllReduce-Local")
+    (mean,) = (
+        row for row in rows(*asked, "--what", "means")
+        if (row["architecture"], row["weighting"]) == ("PS/Worker", "job")
+    )  # fmt: skip
+    assert mean["speedup"] == pytest.approx(4.2)
+    assert mean["throughput_speedup"] == pytest.approx(0.525)
+    assert (mean["faster_share"], mean["throughput_faster_share"]) == (1, 0)
+    curve = [
+        (row["measure"], pytest.approx(row["value"]), row["job_share"])
+        for row in rows(*asked, "--what", "distribution")
+    ]
+    assert curve == [
+        ("speedup, AllReduce-Local", 1.0, pytest.approx(2 / 3)),
+        ("speedup, AllReduce-Local", 4.2, 1.0),
+        ("throughput_speedup, AllReduce-Local", 0.525, pytest.approx(1 / 3)),
+        ("throughput_speedup, AllReduce-Local", 1.0, 1.0),
+    ]
+    said = tracekit("project", *asked, "--what", "means").stdout
+    assert "33.3 % of 3 jobs have a shorter step, and 0.0 % handle more samples per second" in said
+
+
 def test_measured_against_estimated() -> None:
     step = rows("--jobs", "worked", "--what", "measured")[0]
     assert step["error_percent"] == pytest.approx(-10)

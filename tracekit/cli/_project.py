@@ -66,6 +66,8 @@ _JSON = Json(
     meta={
         "modelled?": "text: How times are modelled; absent from a list of jobs.",
         "hardware?": "text: What jobs run on in the model; absent from a list of jobs.",
+        "gain?": "text: How many jobs gain on other architectures, by the step of a replica and by "
+        "the samples of all of them.",
         "warnings": "texts: What is not known of jobs and how it is given, one sentence each.",
     },
     rows={
@@ -107,6 +109,8 @@ _JSON = Json(
         "speedup?": "number or null: By how much a step is shorter; or the mean of that.",
         "throughput_speedup?": "number or null: By how much more samples all replicas handle.",
         "faster_share?": "number or null: Share of jobs, or of replicas, whose step is shorter.",
+        "throughput_faster_share?": "number or null: Share of jobs, or of replicas of jobs, whose "
+        "replicas together handle more samples.",
         "weighting?": "one of job, node: Whether each job counts one, or by its replicas.",
         "jobs?": "integer: Number of jobs.",
         "nodes?": "integer or null: Number of their replicas.",

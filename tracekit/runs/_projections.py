@@ -75,14 +75,19 @@ class _Model:
         table = self.swept() if self.sweep else self.architectures()
         label = pl.format("{} {}", "resource", "value") if self.sweep else pl.col("to")
         parts = self._with_nodes(table).with_columns(label=label)
+        measures = [name for name in _SPEEDUPS if name in parts.columns]
         return pl.concat(
-            distribution(part, "speedup").with_columns(measure=pl.lit(f"speedup, {key}"))
+            distribution(part, name).with_columns(measure=pl.lit(f"{name}, {key}"))
             for (key,), part in parts.group_by("label", maintain_order=True)
+            for name in measures
         )
 
     def _with_nodes(self, table: pl.DataFrame) -> pl.DataFrame:
         """Add how many workers each job has where it runs now."""
         return table.join(self.jobs.select("job", nodes="workers"), on="job", how="left")
+
+
+_SPEEDUPS = ("speedup", "throughput_speedup")
 
 
 _WHATS: Mapping[str, tuple[str, Callable[[_Model], pl.DataFrame], str]] = {
@@ -155,6 +160,7 @@ def project(
     cluster = load_hardware(hardware)
     rows = ask(_Model(table, cluster, to, sweep or {}, pcie_share))
     modelled = {} if what == "jobs" else {"modelled": MODELLED, "hardware": cluster.title}
+    modelled |= {"gain": _gain(rows)} if what == "means" and to else {}
     return Answer(
         rows=rows,
         meta={**modelled, "warnings": _asked_for(table)},
@@ -203,6 +209,16 @@ def _asked_for(jobs: pl.DataFrame) -> list[str]:
             option = f"--{name.replace('_', '-')}"
             warnings.append(f"{name} of {of} is not known: give it with {option}, or in a file")
     return warnings
+
+
+def _gain(means: pl.DataFrame) -> str:
+    """Say how many jobs gain, by the step of a replica and by what all replicas handle."""
+    of_all = means.filter(architecture="all", weighting="job")
+    return "; ".join(
+        f"with {row['to']} {100 * row['faster_share']:.1f} % of {row['jobs']:,} jobs have a shorter step, "
+        f"and {100 * row['throughput_faster_share']:.1f} % handle more samples per second"
+        for row in of_all.rows(named=True)
+    )
 
 
 def _for_people(rows: pl.DataFrame) -> pl.DataFrame:

@@ -254,10 +254,17 @@ def gains(table: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
 
     Returns
     -------
-    As `weighted_means`: ``speedup``, and ``faster_share``, the share of jobs (or nodes) that are.
+    As `weighted_means`: ``speedup`` of a step, and ``faster_share``, the share of jobs (or nodes)
+    whose step is shorter. Where the number of workers changes, ``throughput_speedup`` and
+    ``throughput_faster_share`` too: a replica that waits for fewer others has a shorter step even
+    where all of them together handle fewer samples.
     """
-    said = table.with_columns(faster_share=(pl.col("speedup") > 1).cast(pl.Float64))
-    return weighted_means(said, ["speedup", "faster_share"], by)
+    measures = {"speedup": "faster_share", "throughput_speedup": "throughput_faster_share"}
+    known = {each: share for each, share in measures.items() if each in table.columns}
+    said = table.with_columns(
+        (pl.col(each) > 1).cast(pl.Float64).alias(share) for each, share in known.items()
+    )
+    return weighted_means(said, [name for pair in known.items() for name in pair], by)
 
 
 def distribution(table: pl.DataFrame, measure: str) -> pl.DataFrame:
