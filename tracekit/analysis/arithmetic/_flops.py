@@ -115,14 +115,16 @@ def _rows(work: pl.DataFrame, keys: Sequence[str], steps: pl.DataFrame) -> pl.Da
         kernel_ns=pl.col("kernel_ns").sum(),
         known_ns=known,
         ideal_ns=_ideal(),
+        model_ns=_ideal_of_model(),
+        recomputed_flops=_recomputed(),
     )  # fmt: skip
     counted = _of_steps(grouped, keys, steps)
     total = grouped["flops"].sum()
     return counted.select(
-        *keys, "operators", "unknown", "flops",
+        *keys, "operators", "unknown", "flops", "recomputed_flops",
         step_flops=pl.when(pl.col("steps") > 0).then(pl.col("flops") / pl.col("steps")),
         kernel_ns="kernel_ns", **_rates(),
-        **({"mfu": _utilisation()} if set(keys) <= _OF_STEPS else {}),
+        **(_utilisations() if set(keys) <= _OF_STEPS else {}),
         share=pl.col("flops") / total if total else pl.lit(None, pl.Float64),
     )  # fmt: skip
 
@@ -136,16 +138,35 @@ def _rates() -> dict[str, pl.Expr]:
     }
 
 
-def _utilisation() -> pl.Expr:
-    """Return the share of the steps' time that all FLOPs would take at the peak."""
+def _utilisations() -> dict[str, pl.Expr]:
+    """Return the share of the steps' time that the model's, and all, FLOPs take at the peak."""
     is_known = (pl.col("unknown") == 0) & (pl.col("step_ns") > 0)
-    return pl.when(is_known).then(pl.col("ideal_ns") / pl.col("step_ns"))
+    return {
+        name: pl.when(is_known).then(pl.col(ideal) / pl.col("step_ns"))
+        for name, ideal in (("mfu", "model_ns"), ("hfu", "ideal_ns"))
+    }
 
 
 def _ideal() -> pl.Expr:
     """Return how long what is known takes at the peak, null where a peak is not known."""
     missing = (_KNOWN & pl.col("ideal_ns").is_null()).any()
     return pl.when(_KNOWN.any() & ~missing).then(pl.col("ideal_ns").sum())
+
+
+def _ideal_of_model() -> pl.Expr:
+    """Return the same of what is not recomputed, null where that is not known."""
+    own = pl.col("ideal_ns").filter(~pl.col("recomputed")).sum()
+    return pl.when(_ideal().is_not_null() & ~_may_be_recomputed().any()).then(own)
+
+
+def _recomputed() -> pl.Expr:
+    """Return the FLOPs that are recomputed, null where that is not known."""
+    again = pl.col("flops").cast(pl.Float64).filter(pl.col("recomputed")).sum()
+    return pl.when(_KNOWN.any() & ~_may_be_recomputed().any()).then(again)
+
+
+def _may_be_recomputed() -> pl.Expr:
+    return _KNOWN & pl.col("recomputed").is_null()
 
 
 def _of_steps(rows: pl.DataFrame, keys: Sequence[str], steps: pl.DataFrame) -> pl.DataFrame:
@@ -163,8 +184,14 @@ def _meta(
     number, length = steps.height, int(steps["step_ns"].sum())
     total = float(work["flops"].cast(pl.Float64).sum())
     is_known = work["flops"].count() > 0
-    ideal = work.select(_ideal()).item()
+    ideal, of_model, again = work.select(
+        _ideal().alias("all"), _ideal_of_model().alias("model"), _recomputed().alias("again")
+    ).row(0)
     why = _unknown(work, ideal, number)
+    known = length if length and not why else None
+    if not why and of_model is None:
+        some = work.filter(_may_be_recomputed()).height
+        why = f"whether {some:,} of {work.height:,} operators run for a second time is not"
     outside = float(every["flops"].cast(pl.Float64).sum()) - total
     computing = _computing(trace)
     known_ns = every.filter(_KNOWN)["kernel_ns"].sum()
@@ -173,7 +200,9 @@ def _meta(
         "steps": number,
         "step_ns": length / number if number else None,
         "step_flops": total / number if number and is_known else None,
-        "mfu": None if why or not length else ideal / length,
+        "step_recomputed_flops": again / number if number and again is not None else None,
+        "mfu": of_model / known if known and of_model is not None else None,
+        "hfu": ideal / known if known and ideal is not None else None,
         **({"mfu_unknown": why} if why else {}),
         "known_share": known_ns / computing if computing else None,
         "outside_flops": outside,

@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis.operators import backward_nodes, counted_operators, recorded_operators
+from tracekit.analysis.operators import (
+    backward_graphs,
+    backward_nodes,
+    counted_operators,
+    recorded_operators,
+)
 
 if TYPE_CHECKING:
     from tracekit.model import Trace
@@ -80,6 +85,7 @@ _LENGTH = pl.col("end") - pl.col("start")
 _OF_KERNEL = ("process", "device", "iteration", "stage", "kernel")
 _COLUMNS = (
     "range", *_OF_KERNEL, "operator", "sizes", "precision", "flops", "kernel_ns",
+    "recomputed",
 )  # fmt: skip
 
 
@@ -89,10 +95,12 @@ def work_done(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     ``range`` (of the operator), ``process, device, iteration, stage, kernel`` (of the kernel that
-    took longest), ``operator, sizes, precision, flops`` (null where they are not known), and
-    ``kernel_ns``: how long its kernels ran, added up.
+    took longest), ``operator, sizes, precision, flops`` (null where they are not known),
+    ``kernel_ns``: how long its kernels ran, added up; and ``recomputed``, see `counted_operators`.
     """
-    counted = counted_operators(recorded_operators(trace), backward_nodes(trace))
+    counted = counted_operators(
+        recorded_operators(trace), backward_nodes(trace), backward_graphs(trace)
+    )
     kernels = _kernels(trace)
     owned = _owned(kernels, counted)
     placed = owned.filter(pl.col("range").is_not_null())
@@ -101,7 +109,7 @@ def work_done(trace: Trace) -> pl.DataFrame:
     alone = others.with_columns(
         precision=precision_by_name(pl.col("name")), kernel_ns=_LENGTH,
         operator=pl.lit(None, pl.String), sizes=pl.lit(None, pl.String),
-        flops=pl.lit(None, pl.Int64),
+        flops=pl.lit(None, pl.Int64), recomputed=pl.lit(None, pl.Boolean),
     )  # fmt: skip
     return pl.concat([own.select(_COLUMNS), alone.select(_COLUMNS)])
 

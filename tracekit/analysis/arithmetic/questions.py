@@ -21,8 +21,12 @@ _WRITES = Json(
         "step_ns": "amount or null: Their mean length; null without steps.",
         "step_flops": "amount or null: FLOPs that are known, mean per step and GPU; null where "
         "none are, or without steps.",
-        "mfu": "amount or null: FLOPs over what the GPUs could have done in the time of the "
-        "steps, at the peak of the precision; null where anything of this is not known.",
+        "step_recomputed_flops": "amount or null: Of these, FLOPs of operators that a backward "
+        "pass runs again; null where that is not known.",
+        "mfu": "amount or null: FLOPs without recomputed ones over what the GPUs could have done "
+        "in the time of the steps, at the peak of the precision; null where anything of this is "
+        "not known.",
+        "hfu": "amount or null: All FLOPs over the same.",
         "mfu_unknown?": "text: Why mfu is null.",
         "known_share": "amount or null: How much of the time of kernels that compute is that of "
         "operators whose FLOPs are known.",
@@ -50,14 +54,17 @@ _WRITES = Json(
         "operators": "count: Number of operators, and of kernels that multiply without one.",
         "unknown": "count: Of how many of these the FLOPs are not known.",
         "flops": "amount or null: FLOPs of the others, added up; null where there are none.",
-        "step_flops": "amount or null: The same, mean per step and GPU; null without steps.",
+        "recomputed_flops": "amount or null: Of these, FLOPs of operators that a backward pass "
+        "runs again; null where that is not known.",
+        "step_flops": "amount or null: `flops`, mean per step and GPU; null without steps.",
         "kernel_ns": "count: How long the kernels of all these operators ran, added up.",
         "achieved_flops_s": "amount or null: FLOPs over the time of the kernels, of operators "
         "that are known.",
         "peak_share": "amount or null: That over the peak of its precision; null where a peak is "
         "not known.",
-        "mfu?": "amount or null: FLOPs over what the GPUs could have done in the time of the "
-        "steps; null where anything of this is not known.",
+        "mfu?": "amount or null: FLOPs without recomputed ones over what the GPUs could have "
+        "done in the time of the steps; null where anything of this is not known.",
+        "hfu?": "amount or null: All FLOPs over the same.",
         "share": "amount or null: flops over those of all rows.",
     },
 )

@@ -9,9 +9,14 @@ from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
     from tracekit.analysis.operators._counted import counted_operators
-    from tracekit.analysis.operators._recorded import backward_nodes, recorded_operators
+    from tracekit.analysis.operators._recorded import (
+        backward_graphs,
+        backward_nodes,
+        recorded_operators,
+    )
 
 __all__ = [
+    "backward_graphs",
     "backward_nodes",
     "counted_operators",
     "recorded_operators",

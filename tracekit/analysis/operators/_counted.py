@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 
 import polars as pl
 
@@ -14,7 +14,9 @@ _A, _B, _C = (pl.col(name) for name in "abc")
 _FORM = pl.col("form")
 
 
-def counted_operators(operators: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
+def counted_operators(
+    operators: pl.DataFrame, nodes: pl.DataFrame, graphed: Sequence[int]
+) -> pl.DataFrame:
     """Return one operator of each nest, and its FLOPs.
 
     ``aten::linear`` is made of ``aten::addmm``, ``aten::conv2d`` of ``aten::convolution`` and that
@@ -27,13 +29,16 @@ def counted_operators(operators: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFr
         As `recorded_operators` returns them.
     nodes
         As `backward_nodes` returns them.
+    graphed
+        As `backward_graphs` returns them.
 
     Returns
     -------
     Columns of `operators`, and ``flops``, ``gradients``: null, or of a backward convolution by how
-    many it is to be multiplied, which kernels tell where `mask` does not.
+    many it is to be multiplied, which kernels tell where `mask` does not; and ``recomputed``,
+    whether a backward pass repeats a forward operator, null where that is not known.
     """
-    nested = _nested(_in_nodes(operators, nodes))
+    nested = _with_recomputed(_nested(_in_nodes(operators, nodes)), graphed)
     forms = set(nested["form"].unique())
     sized = nested.with_columns(flops=_flops(_known_positions(), forms))
     found = _with_backward_matrices(_with_forward_convolutions(sized))
@@ -59,6 +64,32 @@ def _nested(rows: pl.DataFrame) -> pl.DataFrame:
     outer = _outer()
     ordered = rows.sort("thread", "start", "end", descending=[False, False, True])
     return ordered.with_columns(is_outer=outer).with_columns(nest=pl.col("is_outer").cum_sum())
+
+
+def _with_recomputed(rows: pl.DataFrame, graphed: Sequence[int]) -> pl.DataFrame:
+    """Add ``recomputed``, by what activation checkpointing leaves in a backward pass.
+
+    Gradients are computed without recording a graph, so only operators that run forward again have
+    a number there; the same operator of the same sizes ran forward. Where the backward pass records
+    a graph, as a gradient penalty does, its own multiplications have numbers too, and may look the
+    same.
+    """
+    alike = ["process", "operator", "sizes"]
+    forward = rows.filter(pl.col("node").is_null()).select(alike).unique().drop_nulls("sizes")
+    numbered = pl.col("sequence").is_not_null().any().over("nest")
+    again = pl.col("node").is_not_null() & numbered & ~_FORM.str.ends_with("_backward")
+    is_graphed = pl.col("process").is_in(list(graphed))
+    ran = pl.col("ran").fill_null(value=False)
+    told = (
+        pl.when(~again).then(pl.lit(value=False))
+        .when(is_graphed & ~ran).then(pl.lit(value=False))
+        .when(~is_graphed & ran).then(pl.lit(value=True))
+    )  # fmt: skip
+    return (
+        rows.join(forward.with_columns(ran=pl.lit(value=True)), on=alike, how="left",
+                  maintain_order="left")
+        .with_columns(recomputed=told).drop("ran")
+    )  # fmt: skip
 
 
 def _outermost(rows: pl.DataFrame) -> pl.DataFrame:

@@ -22,6 +22,7 @@ _OPERATOR = rf"^(?:aten::|flash_attn::)?({_NAMES})_?(?:,|$)"
 _PYPROF = r"^\{'mod':.*?'op': '(\w+)'"
 _PYPROF_TENSOR = r"'type': 'tensor', 'shape': \([\d, ]*\), 'dtype': '\w+'"
 _BACKWARD = r"(?:^|::)\w*Backward\w*, (?:stashed )?seq ?= ?\d+"
+_GRAPHED = r"^aten::\w+_backward, seq ?= ?\d"
 _SEQUENCE = r"seq ?= ?(\d+)"
 _SIZES = r", sizes = (\[(?:\[[\d, -]*\](?:, )?)*\])"
 _NUMBER = r"-?(0|[1-9]\d{0,17})"
@@ -82,6 +83,15 @@ def backward_nodes(trace: Trace) -> pl.DataFrame:
         .select("process", "thread", "start", "end", sequence=sequence)
         .collect().sort("start", "end", descending=[False, True])
     )  # fmt: skip
+
+
+def backward_graphs(trace: Trace) -> list[int]:
+    """Return the processes whose backward passes record a graph of their own (`create_graph`).
+
+    Autograd numbers an operator only while it records a graph.
+    """
+    named = trace["ranges"].filter(pl.col("name").str.contains(_GRAPHED))
+    return named.select(pl.col("process").unique()).collect()["process"].to_list()
 
 
 def _sequence() -> pl.Expr:
