@@ -168,7 +168,9 @@ PUBLIC = {
         pairs_of pieces_in_windows plain_name sampled waits
     """,
     "tracekit.analysis.memory": "largest_batch memory_extra memory_growth memory_table memory_use",
-    "tracekit.analysis.operators": "backward_nodes counted_operators recorded_operators",
+    "tracekit.analysis.operators": """
+        backward_graphs backward_nodes counted_operators recorded_operators
+    """,
     "tracekit.analysis.overview": "capabilities features query",
     "tracekit.analysis.statistics": """
         COSINES ENOUGH Flags Floats LEVEL METHOD Numbers Shift Skip adjusted cold_steps

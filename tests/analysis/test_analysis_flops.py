@@ -373,6 +373,10 @@ def test_types_tell_the_precision_where_kernels_do_not() -> None:
         ("void flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, cutlass::bfloat16_t>>", "bf16"),
         ("void implicit_convolve_sgemm<float, float, 1024>", "fp32"),
         ("volta_dgemm_64x64_nn", "fp64"),
+        ("sm80_xmma_gemm_f64f64_f64f64_f64_tn_n_tilesize128x64x16", "fp64"),
+        ("void gemv2T_kernel_val<int, int, double, double, double, 128>(double)", "fp64"),
+        ("transpose_NCHW2CNHW_V2_2D_WG_off64", None),
+        ("void kernel<3, (anonymous)::stats(at::Tensor const&, double, double, long)>(int)", None),
         ("Cijk_Ailk_Bljk", None),
     ],
 )
@@ -479,3 +483,54 @@ def test_against_a_second_implementation(
         b.op("elementwise", at=at, thread=thread)
     found = flops(b.trace()).rows["flops"].sum()
     assert found == counted_by_hand(ranges, kernels)
+
+
+MM = nvtx("mm", [2, 3], [3, 4])
+
+
+def checkpointed(*inside: str, forward: str = MM, process: int = 1, b: TraceBuilder) -> None:
+    """A product forward, and a node of its backward pass with some operators inside."""
+    main, backward = 10 * process + 1, 10 * process + 2
+    b.range(0, 100, forward, thread=main)
+    b.op(GEMM, at=10, thread=main)
+    b.range(200, 400, "MmBackward0, seq = 7", thread=backward)
+    for at, name in enumerate(inside):
+        b.range(210 + 40 * at, 230 + 40 * at, name, thread=backward)
+        b.op(GEMM, at=212 + 40 * at, thread=backward)
+
+
+def again(*inside: str, **row: Any) -> tuple[float | None, float | None]:
+    b = TraceBuilder()
+    checkpointed(*inside, b=b, **row)
+    rows = flops(b.trace(), by="device").rows
+    return rows["flops"].item(), rows["recomputed_flops"].item()
+
+
+NUMBERED = nvtx("mm", [2, 3], [3, 4], seq=9)
+
+
+@pytest.mark.parametrize(
+    ("inside", "expected"),
+    [
+        ((), (48, 0)),
+        ((MM, MM), (144, 0)),  # its gradients, which record no graph
+        ((NUMBERED, MM, MM), (192, 48)),
+        ((nvtx("mm", [9, 3], [3, 4], seq=9),), (264, None)),  # nothing like it ran forward
+        # A gradient's own graph: the numbered product may be a gradient itself.
+        ((NUMBERED, "aten::threshold_backward, seq = 12"), (96, None)),
+    ],
+)
+def test_what_a_backward_pass_runs_again(
+    inside: tuple[str, ...], expected: tuple[float, float | None]
+) -> None:
+    assert again(*inside) == expected
+
+
+@pytest.mark.parametrize(("first", "expected"), [(NUMBERED, None), (MM, 0)])
+def test_a_graph_of_one_process_says_nothing_of_another(first: str, expected: float | None) -> None:
+    b = TraceBuilder()
+    checkpointed(first, "aten::threshold_backward, seq = 12", b=b, process=2)
+    checkpointed(NUMBERED, b=b)
+    rows = flops(b.trace(), by="operator").rows.filter(operator="mm")
+    assert rows["flops"].item() == 4 * 48
+    assert rows["recomputed_flops"].item() == (None if expected is None else expected + 48)

@@ -58,6 +58,18 @@ def _linears_and_products(path: Path) -> int:
     return total
 
 
+def test_what_checkpointing_computes_again(real_run) -> None:
+    """Its README counts 57 of 117 convolutions, and 101.7 of 421 GFLOP."""
+    run = real_run("tracelens/mi300_resnet_checkpoint")
+    answer = run.flops.answer("operator", peak=163.4e12)
+    assert answer.rows["flops"].sum() == pytest.approx(421e9, rel=0.001)
+    again = answer.rows["recomputed_flops"].sum()
+    assert again == pytest.approx(101.7e9, rel=0.001)
+    meta = answer.meta
+    own = 1 - meta["step_recomputed_flops"] / meta["step_flops"]
+    assert meta["mfu"] / meta["hfu"] == pytest.approx(own, rel=1e-9)
+
+
 def test_a_trace_without_sizes_says_so(real_run) -> None:
     answer = real_run("mnist_1xa100_phases").flops.answer("operator")
     assert answer.rows["flops"].null_count() == answer.rows.height

@@ -31,7 +31,7 @@ NULL = "-"
 _TIME = re.compile(r"_ns(?=_|$)")
 _STATISTIC = re.compile(r"(^|_)(mean|median|min|max|p\d+)(_|$)")
 _WINDOW = re.compile(r"(^|_)(window|idle|between|host|projected)_ns$")
-_SHARE = re.compile(r"(^|_)(share|mfu|coverage|launched|utilisation|efficiency)(_|$)")
+_SHARE = re.compile(r"(^|_)(share|mfu|hfu|coverage|launched|utilisation|efficiency)(_|$)")
 _RATE = re.compile(r"_gb_s$")
 _FLOPS = re.compile(r"(^|_)flops(_s)?$")
 _PERCENT = re.compile(r"_percent$")

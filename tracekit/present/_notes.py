@@ -20,7 +20,9 @@ _COMPARISON_KEYS = {
 }  # fmt: skip
 _HISTORY_KEYS = {"label", "metric", "points", "changes", "untimed", "method"}
 _DIAGNOSIS_KEYS = {"step_ns", "steps", "devices", "findings", "asked"}
-_FLOPS_KEYS = {"steps", "step_ns", "step_flops", "mfu", "known_share", "peaks"}
+_FLOPS_KEYS = {
+    "steps", "step_ns", "step_flops", "step_recomputed_flops", "mfu", "hfu", "known_share", "peaks",
+}  # fmt: skip
 _HOW_KEYS = {"wu_residual_ns", "wu_residual_unknown", "coverage"}
 _HOW = ("idle in A, by", "idle in B, by", "outside: ", "interval: ")
 """How lines begin that say how a comparison was done."""
@@ -259,6 +261,9 @@ def _flops(meta: Mapping[str, Any]) -> list[str]:
     if meta["steps"]:
         each = "FLOPs unknown" if meta["step_flops"] is None else _flop(meta["step_flops"])
         step = f"{each} in a step of {duration(meta['step_ns'])}"
+    if meta["step_recomputed_flops"]:
+        step += f", {_flop(meta['step_recomputed_flops'])} of it recomputed"
+        mfu += "" if meta["hfu"] is None else f", HFU {percent(meta['hfu'])}"
     peaks = [
         f"{text_of(precision)} {peak / 1e12:,.5g} TFLOP/s ({text_of(product)})"
         for product, each in meta["peaks"].items()

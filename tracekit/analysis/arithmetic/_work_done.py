@@ -31,10 +31,11 @@ _BY_NAME = (
     ("tf32", "(?i)tf32"),
     ("fp16", "(?i)fp16|f16|half|[hs]884|h1688|h16816|nvjet_(sm[0-9]+_)?h|hcudnn|hgemm"),
     ("tf32", "(?i)s1688|s161616"),
-    ("fp64", "(?i)dgemm|f64|d884|double"),
+    ("fp64", r"(?i)dgemm|(^|[^a-z])f64|d884|<([^<>()]*, )?double\b"),
     ("fp32", "(?i)sgemm|scudnn|simt|ffma|f32f32_f32f32|<float|, float"),
 )
-"""What names say, the surest first: ``s1688`` alone is TF32, beside ``fp16`` it is that."""
+"""What names say, the surest first: ``s1688`` alone is TF32, beside ``fp16`` it is that. An offset
+may be named ``off64``, and a kernel of any type takes arguments that are ``double``."""
 _BY_TYPE = {
     **dict.fromkeys(("float16", "c10::Half", "half", "Half"), "fp16"),
     **dict.fromkeys(("bfloat16", "c10::BFloat16", "BFloat16"), "bf16"),
