@@ -29,6 +29,8 @@ BATCHES = (16, 32, 64)
 GPUS = (1, 2, 4, 8)
 METHODS = ("p2p", "nccl")
 SCALINGS = ("strong", "weak")
+STEPS = 10
+"""Of a run of the studies: the first are cold, and no interval is of fewer than five."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def grid(
     ):
         name = f"{network}-batch{batch}-gpus{count}-{method}-{scaling}"
         yield name, Job(
-            network=network, batch=batch, gpus=count, method=method, scaling=scaling,
+            network=network, batch=batch, gpus=count, method=method, scaling=scaling, steps=STEPS,
             seed=zlib.crc32(name.encode()), **PROGRAMS[program][method],
         )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,8 @@ RECORDED, SIMULATED = "dgx1", "dgx1-simulated"
 """What the label ``study`` says of runs that were recorded, and of those that were simulated."""
 
 _SIMULATOR = Path(__file__).resolve().parents[2] / "sample_traces" / "simulate"
+_SIMULATOR_IS = "simulator"
+"""The label that says which simulator made a run."""
 _MACHINE = "dgx1v"
 _AMONG_GPUS = r"^GPU.*>GPU\d+$"
 _ROUTES = ("network", "batch", "gpus", "method", "route_type", "transfers", "bytes", "busy_ns")
@@ -86,7 +89,7 @@ def study_dgx1(
         if references or where:
             raise UsageError("--simulated chooses its own runs", "name no runs with it")
         _simulate(networks, store, say or _silent)
-        where, topology = {"study": SIMULATED}, topology or _MACHINE
+        where, topology = _labels(), topology or _MACHINE
     elif networks:
         raise UsageError("networks are chosen for the simulator", "give --simulated, or --where")
     elif not references and where is None:
@@ -174,8 +177,10 @@ def _silent(text: str) -> None:
 def _simulate(networks: Sequence[str], store: StrPath | None, say: Say) -> None:
     """Put into the store what it lacks of the grid of the study, by the simulator."""
     place = Store.discover(None if store is None else Path(store))
-    there = {record.name for record in place.runs({"study": SIMULATED})}
-    missing = [name for name in _names(networks) if f"simulated-{name}" not in there]
+    labels = _labels()
+    there = {record.name for record in place.runs(labels)}
+    runs = {name: f"simulated-{labels[_SIMULATOR_IS]}-{name}" for name in _names(networks)}
+    missing = [name for name, run in runs.items() if run not in there]
     if not missing:
         return
     with tempfile.TemporaryDirectory(prefix="tracekit-") as folder:
@@ -183,9 +188,15 @@ def _simulate(networks: Sequence[str], store: StrPath | None, say: Say) -> None:
         for number, name in enumerate(done, 1):
             say(f"simulated {number} of {len(missing)}: {name}")
             trace = Path(folder) / f"{name}.sqlite"
-            labels = {"study": SIMULATED}
-            ingest(trace, name=f"simulated-{name}", labels=labels, store=store)
+            ingest(trace, name=runs[name], labels=labels, store=store)
             trace.unlink()
+
+
+def _labels() -> dict[str, str]:
+    """Return the labels of runs of the simulator as it is: those of another do not count."""
+    files = sorted(each for each in _SIMULATOR.glob("*") if each.suffix in {".py", ".toml"})
+    made_of = hashlib.sha256(b"\0".join(each.read_bytes() for each in files))
+    return {"study": SIMULATED, _SIMULATOR_IS: made_of.hexdigest()[:8]}
 
 
 def _names(networks: Sequence[str]) -> list[str]:
