@@ -669,12 +669,22 @@ def test_a_change_of_nothing_says_so() -> None:
         ({"bandwidth": ["ether=2x"]}, "no type of link 'ether'"),
         ({"loader": "0x"}, "is not a factor"),
         ({"loader": "twice"}, "is not a factor"),
+        ({"bucket": 3}, "a bucket of 3 bytes holds no gradient"),
         ({}, "nothing is changed: say what"),
     ],
 )
 def test_changes_that_mean_nothing_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):
         parse_changes(**changes)
+
+
+def test_a_speed_of_no_kernel_is_refused() -> None:
+    """A name that no kernel has is refused, also beside one that there is."""
+    for speed in (["nothing=2x"], ["gemm=2x", "nothing=2x"]):
+        with pytest.raises(
+            UsageError, match=r"nothing.*: no kernel of these steps has such a name"
+        ):
+            _ask(whatif, _behind(), parse_changes(speed=speed))
 
 
 def test_a_question_needs_work_and_steps() -> None:

@@ -59,7 +59,9 @@ def test_another_store(stored: Path, tmp_path: Path) -> None:
 def test_show(stored: Path) -> None:
     lines = tracekit("runs", "show").stdout.splitlines()
     assert lines[0] == " ddp"
-    fields = dict(line.split(maxsplit=1) for line in lines[1:])
+    *told, empty, below = lines[1:]
+    assert (empty, below.split(":")[0]) == ("", " unknown or none")
+    fields = dict(line.split(maxsplit=1) for line in told)
     assert fields["labels"] == "gpus=4"
     assert fields["files"] == "ddp_4gpu.sqlite"
     assert fields["iterations"] == "6"

@@ -136,6 +136,22 @@ def test_hostile_names_stay_text() -> None:
         assert "␛[31mred␛[0m [bold]x[/bold] a|b␊" in text
 
 
+def test_records_name_once_what_is_known_of_none() -> None:
+    frame = pl.DataFrame(
+        {"name": ["a", "b"], "ops": [1, None], "p5": [None, None], "labels": [[], []]},
+        schema={"name": pl.String, "ops": pl.Int64, "p5": pl.Int64, "labels": pl.List(pl.String)},
+    )
+    assert lines(records(frame, {})) == [
+        " a",
+        "   ops  1",
+        "",
+        " b",
+        "   ops  -",
+        "",
+        " unknown or none: p5, labels",
+    ]
+
+
 def test_rows_as_records() -> None:
     frame = pl.DataFrame(
         {

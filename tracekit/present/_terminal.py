@@ -95,15 +95,20 @@ def records(
 ) -> str:
     """Return each row of `frame` as a block of lines, headed by the value of its first column.
 
-    Parameters are those of `terminal`.
+    Columns without a value in any row are named once, below. Parameters are those of `terminal`.
     """
+    unknown = [each for each in shown(frame)[1:] if each.texts and set(each.texts) <= {NULL, ""}]
+    frame = frame.drop([each.name for each in unknown])
+    below = notes(meta)
+    if unknown:
+        below = [*below, f"unknown or none: {', '.join(each.label for each in unknown)}"]
     lines: list[list[Span]] = [
         [(part, "bold")] for line in headed("", meta, None) for part in _wrapped(line, width)
     ]
     lines += [[(empty, None)]] if frame.is_empty() and empty else []
     for row in frame.iter_slices(1):
         lines += [*([[]] if lines else []), *_record(row, width)]
-    return _paint([*lines, *_noted(notes(meta), width)], colours)
+    return _paint([*lines, *_noted(below, width)], colours)
 
 
 def _record(row: pl.DataFrame, width: int | None) -> Iterator[list[Span]]:
