@@ -180,7 +180,7 @@ def test_disagreements_are_added_up_by_pair_and_the_largest_comes_first() -> Non
     ]  # fmt: skip
 
 
-def test_disagreements_of_one_length_are_in_the_order_in_which_sources_decide() -> None:
+def test_disagreements_of_one_length_are_told_once_in_the_order_in_which_sources_decide() -> None:
     opinions: list[Opinion] = [
         ("FP", "nvtx", "nvtx", "FP", 50),
         *[
@@ -191,11 +191,14 @@ def test_disagreements_of_one_length_are_in_the_order_in_which_sources_decide() 
             ]
         ],
     ]  # fmt: skip
-    told = [text.partition("of which ")[2].split() for text in _told(_verdict(), opinions=opinions)]
-    assert [(words[0], words[5]) for words in told] == [
-        ("nvtx", "autograd"), ("nvtx", "structure"), ("thread_name", "nvtx"),
-        ("process_range", "autograd"), ("process_range", "structure"),
-    ]  # fmt: skip
+    assert [text.partition(";")[0] for text in _told(_verdict(), opinions=opinions)] == [
+        f"{number} sources disagree about 20% of GPU time, of which {told}"
+        for number, told in [
+            (3, "nvtx tells the stages and autograd and structure tell others"),
+            ("two", "thread_name tells the stages and nvtx tells others"),
+            (3, "process_range tells the stages and autograd and structure tell others"),
+        ]
+    ]
 
 
 def test_an_exchange_contradicts_nothing() -> None:

@@ -136,7 +136,7 @@ def _exchanges_forward(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterat
 
 
 def _disagreements(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
-    """Tell of two sources that disagree about much of the GPU time of a process."""
+    """Tell of sources that disagree about much of the GPU time of a process, each time once."""
     if verdict["verdict"] != "training":
         return
     source, other = (pl.col(name).cast(pl.String) for name in ("stage_source", "other_source"))
@@ -148,10 +148,15 @@ def _disagreements(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[s
         .agg(pl.col("total_ns").sum())
         .sort("total_ns", "stage_source", "other_source", descending=[True, False, False])
     )
+    said: dict[tuple[str, int], list[str]] = {}
     for decides, differs, length in pairs.iter_rows():
         least = CHOSEN.disagreement_by_names if differs in _BY_NAMES else CHOSEN.disagreement
         if length >= least * total > 0:
-            yield (
-                f"two sources disagree about {length / total:.0%} of GPU time, of which {decides} "
-                f"tells the stages and {differs} tells others; see `tracekit info --stages`"
-            )
+            said.setdefault((decides, length), []).append(differs)
+    for (decides, length), (*others, last) in said.items():
+        number, told = (len(others) + 2, "tell") if others else ("two", "tells")
+        differing = f"{', '.join(others)} and {last}" if others else last
+        yield (
+            f"{number} sources disagree about {length / total:.0%} of GPU time, of which {decides} "
+            f"tells the stages and {differing} {told} others; see `tracekit info --stages`"
+        )
