@@ -154,9 +154,9 @@ def _disagreements(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[s
         if length >= least * total > 0:
             said.setdefault((decides, length), []).append(differs)
     for (decides, length), (*others, last) in said.items():
-        number, told = (len(others) + 2, "tell") if others else ("two", "tells")
+        number, verb = (len(others) + 2, "tell") if others else ("two", "tells")
         differing = f"{', '.join(others)} and {last}" if others else last
         yield (
             f"{number} sources disagree about {length / total:.0%} of GPU time, of which {decides} "
-            f"tells the stages and {differing} {told} others; see `tracekit info --stages`"
+            f"tells the stages and {differing} {verb} others; see `tracekit info --stages`"
         )
