@@ -44,6 +44,20 @@ def test_the_worked_step() -> None:
     assert row["rests_on"] == "ranges"
 
 
+def test_time_outside_of_steps_is_told() -> None:
+    """Ops from 0 to 200 ms, of which a step has 90: its window begins with its first op."""
+    b = TraceBuilder()
+    b.iteration(0, 30 * MS, 130 * MS)
+    b.op("warm", 0, start=0, end=20 * MS)
+    b.op("gemm", 31 * MS, start=40 * MS, end=130 * MS, stage="FP", iteration=0)
+    b.op("after", 140 * MS, start=150 * MS, end=200 * MS)
+    row = data_stalls(b.trace()).row(0, named=True)
+    assert (row["window_ns"], row["outside_ns"]) == (90 * MS, 110 * MS)
+    alone = TraceBuilder()
+    alone.op("gemm", 0, start=0, end=20 * MS)
+    assert data_stalls(alone.trace())["outside_ns"].to_list() == [0]  # the whole run is the window
+
+
 def test_a_range_of_input_hides_no_wait_before_it() -> None:
     """A range around the copies says nothing of the sleep until the batch was there."""
     b = TraceBuilder()

@@ -36,6 +36,8 @@ _STALLS = Json(
     of_rows="The result; which columns there are depends on what was asked for.",
     meta={
         "sum_over?": "text: What times are added over.",
+        "outside?": "text: How much time lies outside of steps, where that is over a hundredth "
+        "of theirs.",
         **keys("per?", "warnings?", "share?", "simulated?"),
     },
     rows={
@@ -51,6 +53,8 @@ _STALLS = Json(
         "between GPUs runs, ns.",
         "data_stall_ns?": "number or null: wait_ns + input_ns.",
         "other_idle_ns?": "number or null: idle_ns - wait_ns: idle time of other causes.",
+        "outside_ns?": "integer: Time from the GPU's first op to its last one that lies in no step "
+        "that counts, ns; it is in no other column.",
         "utilisation?": "number or null: kernel_ns / window_ns.",
         "data_stall_share?": "number or null: data_stall_ns / window_ns.",
         "rests_on?": "text or null: What is recorded that says so of wait_ns; null where nothing "

@@ -27,6 +27,9 @@ _STALLS = {
 }  # fmt: skip
 """Parts of a GPU's time in figures."""
 
+_OUTSIDE = 0.01
+"""Share of the steps from which on time outside of them is spoken of."""
+
 Time = Reference | float
 """A run, or a time that was measured elsewhere, ns."""
 
@@ -62,6 +65,12 @@ def stalls(
     if len(runs) == 1:
         steps = tables[0].select("iterations").max().item()
         meta = {"sum_over": f"{steps:,} steps of each GPU" if steps else "the whole run"}
+        outside, length = tables[0].select(pl.col("outside_ns", "window_ns").max()).row(0)
+        if length and outside > _OUTSIDE * length:
+            meta["outside"] = (
+                f"{outside / 1e6:,.3f} ms of the recording are in none of these steps, on the GPU "
+                "with most, and count nowhere here"
+            )
         answer = _answer("stalls", "data stalls", tables[0], meta, runs)
         parts = _stall_parts(tables[0], pl.format("GPU {}", "device"))
         return replace(answer, figures={"figure": "stalls"}, source=parts)

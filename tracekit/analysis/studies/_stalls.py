@@ -37,6 +37,7 @@ STALLS = pl.Schema(
         "device": pl.Int64,
         "iterations": pl.Int64,
         **dict.fromkeys(_SUMS, pl.Int64),
+        "outside_ns": pl.Int64,
         "utilisation": pl.Float64,
         "data_stall_share": pl.Float64,
         "rests_on": pl.String,
@@ -71,6 +72,8 @@ def data_stalls(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
                           copy between GPUs runs
     ``data_stall_ns``     wait_ns + input_ns; ``data_stall_share``, its share of the window
     ``other_idle_ns``     idle_ns - wait_ns: idle time of other causes
+    ``outside_ns``        time from a device's first op to its last one that lies in no step that
+                          counts; it counts in no other column
     ====================  ==========================================================================
 
     Raises
@@ -90,7 +93,24 @@ def data_stalls(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
     ops = trace["ops"].select(*NEEDED, kind).collect()
     windows = step_windows(trace, ops, skip)
     layered = ops.select(*_OWNER, *_SPAN, layer=_layer(), is_kernel=pl.col("kind").is_in(_KERNELS))
-    return _table(windows, inside_steps(layered, windows), _waits(trace, windows))
+    outside = _outside(ops, windows)
+    return _table(windows, inside_steps(layered, windows), _waits(trace, windows), outside)
+
+
+def _outside(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
+    """Return ``process, device, outside_ns``: time among a device's ops that no step has."""
+    worked = ops.group_by(_OWNER).agg(first=pl.col("start").min(), last=pl.col("end").max())
+    steps = (
+        windows.filter("counts")
+        .join(worked, on=_OWNER)
+        .with_columns(
+            start=pl.max_horizontal("start", "first"), end=pl.min_horizontal("end", "last")
+        )
+    )
+    inside = union_length(steps.filter(_LENGTH > 0), _OWNER)
+    return worked.join(inside, on=_OWNER, how="left").select(
+        *_OWNER, outside_ns=pl.col("last") - pl.col("first") - pl.col("length").fill_null(0)
+    )
 
 
 def _layer() -> pl.Expr:
@@ -113,7 +133,9 @@ def _waits(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _table(windows: pl.DataFrame, pieces: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
+def _table(
+    windows: pl.DataFrame, pieces: pl.DataFrame, waits: pl.DataFrame, outside: pl.DataFrame
+) -> pl.DataFrame:
     owners = (
         windows.filter("counts")
         .group_by(_OWNER)
@@ -130,6 +152,7 @@ def _table(windows: pl.DataFrame, pieces: pl.DataFrame, waits: pl.DataFrame) -> 
         owners.join(exposed, on=_OWNER, how="left")
         .join(kernels, on=_OWNER, how="left")
         .join(waits, on=_OWNER, how="left")
+        .join(outside, on=_OWNER, how="left")
         .with_columns(pl.col("busy", "wait_ns", "input_ns", "kernel_ns").fill_null(0))
         .with_columns(
             idle_ns=window - pl.col("busy"),
