@@ -30,7 +30,7 @@ GPUS = (1, 2, 4, 8)
 METHODS = ("p2p", "nccl")
 SCALINGS = ("strong", "weak")
 STEPS = 10
-"""Of a run of the studies: the first are cold, and no interval is of fewer than five."""
+"""Steps of a run of the studies: the first are cold, and an interval takes five or more."""
 
 
 @dataclass(frozen=True)

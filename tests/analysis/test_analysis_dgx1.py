@@ -112,7 +112,7 @@ def test_alexnet_beside_lenet() -> None:
 def _precise(network: str, method: str, gpus: int, step: float, error: float) -> dict[str, Any]:
     """A run of twenty steps, the mean of which has a standard error of so many percent."""
     return _run(
-        network, method, gpus, step, steps=20, step_se_ns=step * MS * error / 100,
+        network, method, gpus, step, iterations=20, step_se_ns=step * MS * error / 100,
         step_effective=20.0,
     )  # fmt: skip
 
@@ -140,6 +140,23 @@ def test_what_may_be_noise_is_no_finding(error: float, claim: bool) -> None:
         )
     ]  # fmt: skip
     assert list(_answers(runs)["methods"].meta["claims"].values()) == [claim]
+
+
+def test_what_one_case_leaves_open_is_not_said_of_all() -> None:
+    """Of two large networks one has no interval; that the other is slower would still tell."""
+    for step, claim in ((80.0, None), (320.0, False)):
+        runs = [
+            _precise(network, method, gpus, time, 0.1)
+            for network in ("googlenet", "inception-v3")
+            for method, gpus, time in (
+                ("p2p", 1, 40.0), ("nccl", 1, 40.0), ("p2p", 8, 160.0), ("nccl", 8, step),
+            )
+        ]  # fmt: skip
+        runs[-1] |= {"step_se_ns": None, "step_effective": None}
+        answers = _answers(runs)
+        large, _ = answers["networks"].meta["claims"].values()
+        assert large is claim
+        assert list(answers["routes"].meta["claims"].values()) == [claim]
 
 
 def test_networks_on_most_gpus(answers: dict[str, Answer]) -> None:

@@ -356,6 +356,15 @@ def test_types_tell_the_precision_where_kernels_do_not() -> None:
     assert set(flops(b.trace(), "precision").rows["precision"]) == {"fp16", None}
 
 
+def test_what_only_moves_says_nothing_of_the_precision() -> None:
+    """AMD's transposes are named after halves, whatever two bytes they move."""
+    b = TraceBuilder()
+    b.range(0, 50, "aten::mm", payload=kineto([[2, 3], [3, 4]], dtype="c10::BFloat16"))
+    b.op("batched_transpose_16x32_half", at=10)
+    b.op("kernel_gemm_xdl_cshuffle", at=20)
+    assert flops(b.trace(), "precision").rows["precision"].to_list() == ["bf16"]
+
+
 @pytest.mark.parametrize(
     ("name", "precision"),
     [
@@ -515,7 +524,10 @@ NUMBERED = nvtx("mm", [2, 3], [3, 4], seq=9)
         ((), (48, 0)),
         ((MM, MM), (144, 0)),  # its gradients, which record no graph
         ((NUMBERED, MM, MM), (192, 48)),
-        ((nvtx("mm", [9, 3], [3, 4], seq=9),), (264, None)),  # nothing like it ran forward
+        ((nvtx("mm", [9, 3], [3, 4], seq=9), MM), (312, None)),  # nothing like it ran forward
+        # An old PyTorch numbers gradients too, and a square one looks like a forward product.
+        ((NUMBERED, NUMBERED), (144, None)),
+        ((nvtx("mm", [9, 3], [3, 4], seq=9),), (264, 0)),
         # A gradient's own graph: the numbered product may be a gradient itself.
         ((NUMBERED, "aten::threshold_backward, seq = 12"), (96, None)),
     ],
@@ -530,7 +542,20 @@ def test_what_a_backward_pass_runs_again(
 def test_a_graph_of_one_process_says_nothing_of_another(first: str, expected: float | None) -> None:
     b = TraceBuilder()
     checkpointed(first, "aten::threshold_backward, seq = 12", b=b, process=2)
-    checkpointed(NUMBERED, b=b)
+    checkpointed(NUMBERED, MM, b=b)
     rows = flops(b.trace(), by="operator").rows.filter(operator="mm")
-    assert rows["flops"].item() == 4 * 48
+    assert rows["flops"].item() == 5 * 48
     assert rows["recomputed_flops"].item() == (None if expected is None else expected + 48)
+
+
+def test_what_is_not_known_to_be_recomputed_leaves_hfu_alone() -> None:
+    """Two steps of 48 FLOPs and, backward, 48 that may be a gradient's own."""
+    b = two_steps()
+    b.range(300, 390, "MmBackward0, seq = 7", thread=1)
+    b.range(310, 330, NUMBERED, thread=1)
+    b.op("ampere_bf16_s16816gemm_bf16", at=312, start=320, end=340, thread=1, iteration=1)
+    b.range(350, 360, "aten::threshold_backward, seq = 12", thread=1)
+    answer = flops(b.trace(), peak=48 * 10**9)
+    assert answer.meta["hfu"] == pytest.approx(3 / 400)
+    assert answer.meta["mfu"] is None
+    assert answer.meta["mfu_unknown"] == "nothing tells whether 1 of 3 operators is recomputed"

@@ -112,8 +112,7 @@ def _disagreement(
 )
 def test_a_disagreement(length: int, other: str, told: str | None) -> None:
     sentence = (
-        f"two sources disagree about {told} of GPU time, of which nvtx tells the stages and "
-        f"{other} tells others; {LOOK}"
+        f"nvtx tells stages, and other sources disagree: {other} about {told} of GPU time; {LOOK}"
     )
     assert _disagreement(length, other=other) == (() if told is None else (sentence,))
 
@@ -175,12 +174,13 @@ def test_disagreements_are_added_up_by_pair_and_the_largest_comes_first() -> Non
         ("FP", "nvtx", "structure", "BP", 6), ("BP", "nvtx", "structure", "WU", 6),
         ("FP", "nvtx", "autograd", "BP", 30),
     ]  # fmt: skip
-    assert [text.split(" of GPU")[0] for text in _told(_verdict(), opinions=opinions)] == [
-        "two sources disagree about 30%", "two sources disagree about 12%",
-    ]  # fmt: skip
+    (told,) = _told(_verdict(), opinions=opinions)
+    assert "autograd about 30%, structure about 12% of GPU time;" in told
 
 
-def test_disagreements_of_one_length_are_told_once_in_the_order_in_which_sources_decide() -> None:
+def test_disagreements_with_one_source_are_told_together_in_the_order_in_which_sources_decide() -> (
+    None
+):
     opinions: list[Opinion] = [
         ("FP", "nvtx", "nvtx", "FP", 50),
         *[
@@ -191,14 +191,14 @@ def test_disagreements_of_one_length_are_told_once_in_the_order_in_which_sources
             ]
         ],
     ]  # fmt: skip
-    assert [text.partition(";")[0] for text in _told(_verdict(), opinions=opinions)] == [
-        f"{number} sources disagree about 20% of GPU time, of which {told}"
-        for number, told in [
-            (3, "nvtx tells the stages and autograd and structure tell others"),
-            ("two", "thread_name tells the stages and nvtx tells others"),
-            (3, "process_range tells the stages and autograd and structure tell others"),
+    assert [text.partition(" of GPU time")[0] for text in _told(_verdict(), opinions=opinions)] == [
+        f"{decides} tells stages, and other sources disagree: {others}"
+        for decides, others in [
+            ("nvtx", "autograd about 20%, structure about 20%"),
+            ("thread_name", "nvtx about 20%"),
+            ("process_range", "autograd about 20%, structure about 20%"),
         ]
-    ]
+    ]  # fmt: skip
 
 
 def test_an_exchange_contradicts_nothing() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import tracekit as tk
 from tracekit.analysis.step_sums import PARTS
 from tracekit.analysis.step_sums._per_iteration import COMPARE_KEYS
 from tracekit.cli._compare import KEYS
+from tracekit.runs import _dgx1
 from tracekit.runs._memory_answers import _rows
 
 P2P = SAMPLES / "p2p_2gpu_start_end.sqlite"
@@ -424,6 +426,18 @@ def test_an_installed_package_has_no_simulator(
     assert done.exit_code == 2
     assert "no part of an installed tracekit" in done.stderr
     assert "sample_traces/simulate grid" in done.stderr
+
+
+def test_runs_of_another_simulator_are_told_by_their_label(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = _dgx1._labels()
+    other = shutil.copytree(_dgx1._SIMULATOR, tmp_path / "simulate")
+    monkeypatch.setattr("tracekit.runs._dgx1._SIMULATOR", other)
+    assert _dgx1._labels() == own
+    network = other / "networks" / "lenet.toml"
+    network.write_text(network.read_text() + "\n")
+    assert _dgx1._labels() != own
 
 
 @pytest.mark.slow

@@ -59,9 +59,10 @@ def _linears_and_products(path: Path) -> int:
 
 
 def test_what_checkpointing_computes_again(real_run) -> None:
-    """Its README counts 57 of 117 convolutions, and 101.7 of 421 GFLOP."""
+    """Its README says 101.7 of 421 GFLOP; all its operands are bfloat16."""
     run = real_run("tracelens/mi300_resnet_checkpoint")
-    answer = run.flops.answer("operator", peak=163.4e12)
+    answer = run.flops.answer("operator,precision")
+    assert set(answer.rows["precision"]) == {"bf16"}
     assert answer.rows["flops"].sum() == pytest.approx(421e9, rel=0.001)
     again = answer.rows["recomputed_flops"].sum()
     assert again == pytest.approx(101.7e9, rel=0.001)

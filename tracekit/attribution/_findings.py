@@ -1,4 +1,4 @@
-"""What a user should know about how stages were told, one sentence each."""
+"""Warnings about how stages were told, one sentence each."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _cut(verdict: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _unlike(iterations: pl.DataFrame, process: int) -> Iterator[str]:
-    """Tell of two whole iterations that differ, of which neither is known to be usual."""
+    """Warn of two whole iterations that differ, where nothing tells which is usual."""
     counts = iterations.filter(pl.col("process") == process, pl.col("whole"))["ops"].to_list()
     if len(counts) == _PAIR and min(counts) < CHOSEN.like_others * max(counts):
         first, last = counts
@@ -136,7 +136,7 @@ def _exchanges_forward(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterat
 
 
 def _disagreements(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
-    """Tell of sources that disagree about much of the GPU time of a process, each time once."""
+    """Warn of sources that disagree with one that tells stages, by GPU time of a process."""
     if verdict["verdict"] != "training":
         return
     source, other = (pl.col(name).cast(pl.String) for name in ("stage_source", "other_source"))
@@ -148,15 +148,13 @@ def _disagreements(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[s
         .agg(pl.col("total_ns").sum())
         .sort("total_ns", "stage_source", "other_source", descending=[True, False, False])
     )
-    said: dict[tuple[str, int], list[str]] = {}
+    others: dict[str, list[str]] = {}
     for decides, differs, length in pairs.iter_rows():
         least = CHOSEN.disagreement_by_names if differs in _BY_NAMES else CHOSEN.disagreement
         if length >= least * total > 0:
-            said.setdefault((decides, length), []).append(differs)
-    for (decides, length), (*others, last) in said.items():
-        number, verb = (len(others) + 2, "tell") if others else ("two", "tells")
-        differing = f"{', '.join(others)} and {last}" if others else last
+            others.setdefault(decides, []).append(f"{differs} about {length / total:.0%}")
+    for decides, shares in others.items():
         yield (
-            f"{number} sources disagree about {length / total:.0%} of GPU time, of which {decides} "
-            f"tells the stages and {differing} {verb} others; see `tracekit info --stages`"
+            f"{decides} tells stages, and other sources disagree: {', '.join(shares)} of GPU time; "
+            "see `tracekit info --stages`"
         )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class What(StrEnum):
-    """What is listed."""
+    """Tables that can be asked for."""
 
     JOBS = "jobs"
     COMPONENTS = "components"

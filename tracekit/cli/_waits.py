@@ -36,8 +36,8 @@ _STALLS = Json(
     of_rows="The result; which columns there are depends on what was asked for.",
     meta={
         "sum_over?": "text: What times are added over.",
-        "outside?": "text: How much time lies outside of steps, where that is over a hundredth "
-        "of theirs.",
+        "outside_steps?": "text: How much time lies outside of steps, where that is over a "
+        "hundredth of theirs.",
         **keys("per?", "warnings?", "share?", "simulated?"),
     },
     rows={

@@ -1,4 +1,4 @@
-"""What is special about the columns of answers, whatever table they stand in.
+"""Traits of the columns of answers, whatever table they stand in.
 
 Units follow from names everywhere (``_ns``, ``_bytes``, ``_gb_s``, ``_percent``). What does not is
 declared here once, and whoever shows a table asks for it by name.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Traits:
-    """What is special about a column.
+    """Traits of a column.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a frame's columns look like to a person: labels, units, and the text of every cell.
+"""Columns as people read them: labels, units, and the text of every cell.
 
 Times (`*_ns`) and sizes (`bytes`, `*_bytes`) are shown in one unit per column, which stands beside
 the label; sizes of messages, which go over many powers of two, each in its own. Shares are percent;
@@ -145,7 +145,7 @@ def duration(value: Number) -> str:
 
 
 def percent(fraction: float) -> str:
-    """Return a fraction as text in percent; what is not quite all does not read as all of it."""
+    """Return a fraction as percent; just below 1 it reads ``>99.9 %``, not ``100.0 %``."""
     if 0.9995 <= fraction < 1:  # noqa: PLR2004 - would round to 100.0
         return ">99.9 %"
     return f"{scaled([fraction], 0.01, 1)[0]} %"

@@ -231,7 +231,7 @@ def _comparison(meta: Mapping[str, Any]) -> list[str]:
 
 
 def _history(meta: Mapping[str, Any]) -> list[str]:
-    """Say what the points of a history are, and what is missing of it."""
+    """Say how many points a history has, and which runs are left out."""
     of = f"{text_of(meta['metric'])} steps" + _skipped(meta.get("skip"))
     untimed = ", ".join(map(text_of, meta["untimed"]))
     return [
@@ -263,7 +263,8 @@ def _flops(meta: Mapping[str, Any]) -> list[str]:
         step = f"{each} in a step of {duration(meta['step_ns'])}"
     if meta["step_recomputed_flops"]:
         step += f", {_flop(meta['step_recomputed_flops'])} of it recomputed"
-        mfu += "" if meta["hfu"] is None else f", HFU {percent(meta['hfu'])}"
+    if meta["hfu"] != meta["mfu"]:
+        mfu += f", HFU {percent(meta['hfu'])}"
     peaks = [
         f"{text_of(precision)} {peak / 1e12:,.5g} TFLOP/s ({text_of(product)})"
         for product, each in meta["peaks"].items()

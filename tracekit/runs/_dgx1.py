@@ -21,6 +21,7 @@ from tracekit.runs._selecting import Reference, select_runs
 from tracekit.store import Store
 from tracekit.support.files import StrPath
 from tracekit.support.process import users_stderr
+from tracekit.support.resources import schemas
 
 if TYPE_CHECKING:
     import polars as pl
@@ -193,8 +194,9 @@ def _simulate(networks: Sequence[str], store: StrPath | None, say: Say) -> None:
 
 
 def _labels() -> dict[str, str]:
-    """Return the labels of runs of the simulator as it is: those of another do not count."""
-    files = sorted(each for each in _SIMULATOR.glob("*") if each.suffix in {".py", ".toml"})
+    """Return the labels of runs that the simulator made as its files are now."""
+    files = sorted(each for each in _SIMULATOR.rglob("*") if each.suffix in {".py", ".toml"})
+    files.append(schemas() / "machines" / f"{_MACHINE}.toml")
     made_of = hashlib.sha256(b"\0".join(each.read_bytes() for each in files))
     return {"study": SIMULATED, _SIMULATOR_IS: made_of.hexdigest()[:8]}
 

@@ -1,4 +1,4 @@
-"""What jobs would take on other architectures and hardware: the model, asked of files and runs."""
+"""Project jobs from files and runs onto other architectures and hardware, by a model."""
 
 from __future__ import annotations
 

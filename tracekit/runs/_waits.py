@@ -1,4 +1,4 @@
-"""What GPUs wait for, asked of one run or of several: input data, and stages of a pipeline."""
+"""Waits of GPUs in one run or several: for input data, and for stages of a pipeline."""
 
 from __future__ import annotations
 
@@ -65,12 +65,7 @@ def stalls(
     if len(runs) == 1:
         steps = tables[0].select("iterations").max().item()
         meta = {"sum_over": f"{steps:,} steps of each GPU" if steps else "the whole run"}
-        outside, length = tables[0].select(pl.col("outside_ns", "window_ns").max()).row(0)
-        if length and outside > _OUTSIDE * length:
-            meta["outside"] = (
-                f"{outside / 1e6:,.3f} ms of the recording are in none of these steps, on the GPU "
-                "with most, and count nowhere here"
-            )
+        meta |= _outside_steps(runs, tables)
         answer = _answer("stalls", "data stalls", tables[0], meta, runs)
         parts = _stall_parts(tables[0], pl.format("GPU {}", "device"))
         return replace(answer, figures={"figure": "stalls"}, source=parts)
@@ -78,9 +73,23 @@ def stalls(
         {"run": run.name, **stalls_of_run(table)} for run, table in zip(runs, tables, strict=True)
     ]
     found = before_and_after(rows, "window_ns")
-    answer = _answer("stalls", "data stalls by run", found, {"per": "step/GPU"}, runs)
+    meta = {"per": "step/GPU", **_outside_steps(runs, tables)}
+    answer = _answer("stalls", "data stalls by run", found, meta, runs)
     parts = _stall_parts(found, pl.col("run"))
     return replace(answer, figures={"figure": "stalls"}, source=parts)
+
+
+def _outside_steps(runs: Sequence[OpenedRun], tables: Sequence[pl.DataFrame]) -> dict[str, str]:
+    """Say of each run how much time lies in no step, where that is much."""
+    import polars as pl
+
+    found = []
+    for run, table in zip(runs, tables, strict=True):
+        outside, length = table.select(pl.col("outside_ns", "window_ns").max()).row(0)
+        if length and outside > _OUTSIDE * length:
+            found.append(f"{outside / 1e6:,.3f} ms ({run.name})")
+    told = f"up to {', '.join(found)} of a GPU lie in no step that counts"
+    return {"outside_steps": told} if found else {}
 
 
 @question_of
@@ -264,7 +273,7 @@ def bubble_model(stages: int, micro_batches: int, schedule: str | None = None) -
 def _answer(
     command: str, title: str, rows: Any, meta: Mapping[str, Any], runs: Sequence[OpenedRun] = ()
 ) -> Answer:
-    """Return what is said of some runs; of one alone, under its name."""
+    """Return an answer about some runs; of one alone, under its name."""
     from tracekit.model import Answer
     from tracekit.present import FACE
 

@@ -1,4 +1,4 @@
-"""What GPUs compute: FLOPs by operator, layer, stage or step, and the share of the peak."""
+"""FLOPs by operator, layer, stage or step, and the share of the peak."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def _rates() -> dict[str, pl.Expr]:
 
 
 def _utilisations() -> dict[str, pl.Expr]:
-    """Return the share of the steps' time that the model's, and all, FLOPs take at the peak."""
+    """Return MFU and HFU: the share of the steps' time that FLOPs would take at the peak."""
     is_known = (pl.col("unknown") == 0) & (pl.col("step_ns") > 0)
     return {
         name: pl.when(is_known).then(pl.col(ideal) / pl.col("step_ns"))
@@ -188,10 +188,10 @@ def _meta(
         _ideal().alias("all"), _ideal_of_model().alias("model"), _recomputed().alias("again")
     ).row(0)
     why = _unknown(work, ideal, number)
-    known = length if length and not why else None
+    hfu = None if why or not length else ideal / length
     if not why and of_model is None:
         some = work.filter(_may_be_recomputed()).height
-        why = f"whether {some:,} of {work.height:,} operators run for a second time is not"
+        why = f"nothing tells whether {some:,} of {work.height:,} operators is recomputed"
     outside = float(every["flops"].cast(pl.Float64).sum()) - total
     computing = _computing(trace)
     known_ns = every.filter(_KNOWN)["kernel_ns"].sum()
@@ -201,8 +201,8 @@ def _meta(
         "step_ns": length / number if number else None,
         "step_flops": total / number if number and is_known else None,
         "step_recomputed_flops": again / number if number and again is not None else None,
-        "mfu": of_model / known if known and of_model is not None else None,
-        "hfu": ideal / known if known and ideal is not None else None,
+        "mfu": None if why or not length else of_model / length,
+        "hfu": hfu,
         **({"mfu_unknown": why} if why else {}),
         "known_share": known_ns / computing if computing else None,
         "outside_flops": outside,

@@ -146,7 +146,7 @@ def _of_operators(kernels: pl.DataFrame, counted: pl.DataFrame) -> pl.DataFrame:
     name = pl.col("name")
     told = longest.group_by("range", maintain_order=True).agg(
         *(pl.col(column).first() for column in _OF_KERNEL),
-        by_name=pl.col("precision").drop_nulls().first(),
+        by_name=_by_what_multiplies(),
         kernel_ns=_LENGTH.sum(),
         weight=of_weight(name).any(),
         input=of_input(name).any(),
@@ -156,6 +156,16 @@ def _of_operators(kernels: pl.DataFrame, counted: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(
         flops=_whole(), precision=pl.coalesce("by_name", precision_by_type(pl.col("types")))
     )
+
+
+def _by_what_multiplies() -> pl.Expr:
+    """Return the precision that kernels' names tell: of those that multiply, if there are any.
+
+    A transpose of two bytes an element is named after halves, whatever it moves.
+    """
+    own = pl.col("precision").filter(pl.col("multiplies")).drop_nulls().first()
+    every = pl.col("precision").drop_nulls().first()
+    return pl.when(pl.col("multiplies").any()).then(own).otherwise(every)
 
 
 def _whole() -> pl.Expr:

@@ -1,4 +1,4 @@
-"""Which of the operators inside each other are counted, and how much each computes."""
+"""Count nested operators once, with the FLOPs of each."""
 
 from __future__ import annotations
 
@@ -71,14 +71,16 @@ def _with_recomputed(rows: pl.DataFrame, graphed: Sequence[int]) -> pl.DataFrame
 
     Gradients are computed without recording a graph, so only operators that run forward again have
     a number there; the same operator of the same sizes ran forward. Where the backward pass records
-    a graph, as a gradient penalty does, its own multiplications have numbers too, and may look the
-    same.
+    a graph, as a gradient penalty does, or PyTorch is so old that it numbers every operator, its
+    own multiplications have numbers too, and may look the same: there all are numbered.
     """
     alike = ["process", "operator", "sizes"]
     forward = rows.filter(pl.col("node").is_null()).select(alike).unique().drop_nulls("sizes")
     numbered = pl.col("sequence").is_not_null().any().over("nest")
-    again = pl.col("node").is_not_null() & numbered & ~_FORM.str.ends_with("_backward")
-    is_graphed = pl.col("process").is_in(list(graphed))
+    is_inside = pl.col("node").is_not_null()
+    again = is_inside & pl.col("numbered") & ~_FORM.str.ends_with("_backward")
+    all_numbered = (pl.col("numbered") | ~is_inside).all().over("process")
+    is_graphed = pl.col("process").is_in(list(graphed)) | pl.col("all_numbered")
     ran = pl.col("ran").fill_null(value=False)
     told = (
         pl.when(~again).then(pl.lit(value=False))
@@ -86,9 +88,11 @@ def _with_recomputed(rows: pl.DataFrame, graphed: Sequence[int]) -> pl.DataFrame
         .when(~is_graphed & ran).then(pl.lit(value=True))
     )  # fmt: skip
     return (
-        rows.join(forward.with_columns(ran=pl.lit(value=True)), on=alike, how="left",
-                  maintain_order="left")
-        .with_columns(recomputed=told).drop("ran")
+        rows.with_columns(numbered=numbered)
+        .join(forward.with_columns(ran=pl.lit(value=True)), on=alike, how="left",
+              maintain_order="left")
+        .with_columns(all_numbered=all_numbered)
+        .with_columns(recomputed=told).drop("ran", "numbered", "all_numbered")
     )  # fmt: skip
 
 
@@ -103,7 +107,7 @@ def _outer() -> pl.Expr:
 
 
 def _known_positions() -> pl.Expr:
-    """Return the positions of a forward convolution of which stride and padding are recorded."""
+    """Return a forward convolution's output positions, where stride and padding are recorded."""
     told = formulas.output_positions(
         _A, _B, pl.col("stride"), pl.col("padding"),
         pl.coalesce("dilation", pl.lit([1], pl.List(pl.Int64))),

@@ -1,4 +1,4 @@
-"""What a step of a job would take on other architectures and hardware: a model, no measurement.
+"""Model the time of a job's step on other architectures and hardware; nothing is measured.
 
 Every resource gives programs a fixed share of its peak, and nothing overlaps: a step's time is the
 sum of what its input, computation, memory and exchange of weights take. ``docs/studies.md`` has the
