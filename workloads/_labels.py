@@ -16,8 +16,10 @@ from workloads.networks import Network
 _PACKAGES = ("nvtx", "numpy", "mpi4py", "grpcio")
 _OF_METHOD = {
     "p2p": ("root", "overlap"),
-    "nccl": ("exchange",),
-    "gloo": ("exchange",),
+    "nccl": ("exchange", "bucket_mb"),
+    "gloo": ("exchange", "bucket_mb"),
+    "mpi": ("bucket_mb",),
+    "ps": ("bucket_mb",),
     "pipeline": ("schedule", "micro_batches"),
 }
 
@@ -43,6 +45,7 @@ def run_labels(options: Options, plan: Plan, network: Network, method: Method) -
         "auxiliary": None if options.auxiliary else "no",
         "precision": options.precision,
         "compile": options.compile,
+        "cudnn_benchmark": options.cudnn_benchmark if device.type == "cuda" else None,
         "seed": options.seed,
         "parameters": network.parameters,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",

@@ -99,6 +99,7 @@ class Options:
     auxiliary: bool = True
     precision: Precision = Precision.FP32
     compile: Compiler | None = None
+    cudnn_benchmark: bool = True
     seed: int = 0
     learning_rate: float = 0.01
     momentum: float = 0.9

@@ -73,6 +73,7 @@ class Passes:
                 "give --precision bf16 on the CPU",
             )
         _multiply(options.precision, kind)
+        torch.backends.cudnn.benchmark = options.cudnn_benchmark
         self._options = options
         self._weights = network.auxiliary
         self._kind = kind

@@ -67,6 +67,13 @@ def train(
         Compiler | None,
         typer.Option("--compile", help="Compile the network with torch.compile by this backend."),
     ] = _DEFAULT.compile,
+    cudnn_benchmark: Annotated[
+        bool,
+        typer.Option(
+            "--cudnn-benchmark/--no-cudnn-benchmark",
+            help="Let cuDNN try its algorithms in the first step, and take the fastest.",
+        ),
+    ] = _DEFAULT.cudnn_benchmark,
     learning_rate: Annotated[
         float, typer.Option("--learning-rate", min=0, help="Of stochastic gradient descent.")
     ] = _DEFAULT.learning_rate,
@@ -164,7 +171,7 @@ def train(
         bool,
         typer.Option(
             "--overlap/--no-overlap",
-            help="p2p: copy each gradient as soon as the backward pass has it.",
+            help="p2p: copy each bucket of gradients as soon as the backward pass has it.",
             rich_help_panel=_METHOD,
         ),
     ] = _DEFAULT.overlap,
@@ -182,7 +189,7 @@ def train(
         typer.Option(
             "--bucket-mb",
             min=0.001,
-            help="nccl, gloo, mpi: MiB of gradients in one all-reduce.",
+            help="nccl, gloo, mpi, ps, p2p --overlap: MiB of gradients that travel together.",
             rich_help_panel=_METHOD,
         ),
     ] = _DEFAULT.bucket_mb,
@@ -251,6 +258,7 @@ def train(
         auxiliary=auxiliary,
         precision=precision,
         compile=compiler,
+        cudnn_benchmark=cudnn_benchmark,
         seed=seed,
         learning_rate=learning_rate,
         momentum=momentum,

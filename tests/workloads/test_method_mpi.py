@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -26,8 +27,9 @@ from workloads._errors import MissingError  # noqa: E402
 from workloads._loop import train  # noqa: E402
 from workloads._options import BatchScope, DeviceKind, Options, Staging  # noqa: E402
 from workloads.latency import sizes, sweep  # noqa: E402
+from workloads.methods._buckets import fill_buckets  # noqa: E402
 from workloads.methods._method import World  # noqa: E402
-from workloads.methods.mpi import Mpi, fill_buckets, is_staged  # noqa: E402
+from workloads.methods.mpi import Mpi, is_staged  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 120
@@ -159,10 +161,34 @@ def test_device_memory_that_mpi_does_not_take() -> None:
 
 def test_fill_buckets() -> None:
     parameters = [torch.nn.Parameter(torch.zeros(size)) for size in (1, 2, 3, 4, 5)]
-    filled = [[one.numel() for one in some] for some in fill_buckets(parameters, 12)]
-    assert filled == [[1, 2], [3], [4], [5]]
-    assert [len(some) for some in fill_buckets(parameters, 0)] == [1, 1, 1, 1, 1]
-    assert [len(some) for some in fill_buckets(parameters, 1 << 20)] == [5]
+    by_bytes = {enough: fill_buckets(parameters, enough) for enough in (0, 20, 24, math.inf)}
+    sizes = {
+        enough: [[one.numel() for one in bucket.parameters] for bucket in buckets]
+        for enough, buckets in by_bytes.items()
+    }
+    assert sizes[0] == [[5], [4], [3], [2], [1]]
+    assert sizes[20] == [[5], [4, 3], [2, 1]]
+    assert sizes[24] == [[5, 4], [3, 2, 1]]
+    assert sizes[math.inf] == [[5, 4, 3, 2, 1]]
+
+
+def test_a_bucket_packs_and_gives_back() -> None:
+    parameters = [torch.nn.Parameter(torch.full((size, 2), float(size))) for size in (1, 2)]
+    for one in parameters:
+        one.grad = -one.detach()
+    [bucket] = fill_buckets(parameters, math.inf)
+    assert bucket.take_gradients().tolist() == [-2, -2, -2, -2, -1, -1]
+    assert [one.grad for one in parameters] == [None, None]
+    bucket.vector += 1
+    bucket.give_gradients()
+    assert [one.grad.tolist() for one in parameters] == [[[0, 0]], [[-1, -1], [-1, -1]]]
+    assert bucket.take_weights().tolist() == [2, 2, 2, 2, 1, 1]
+    bucket.vector *= 3
+    bucket.give_weights()
+    assert [one.tolist() for one in parameters] == [[[3, 3]], [[6, 6], [6, 6]]]
+    parameters[0].grad = None
+    with pytest.raises(RuntimeError, match="has no gradient"):
+        bucket.take_gradients()
 
 
 @pytest.mark.training

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rank_helpers import train_each
@@ -28,7 +29,7 @@ from workloads._options import (  # noqa: E402
 from workloads._passes import Passes, make_ready, total_loss  # noqa: E402
 from workloads._stores import file_store  # noqa: E402
 from workloads._summary import Summary  # noqa: E402
-from workloads.methods import METHODS, find_method  # noqa: E402
+from workloads.methods import METHODS, find_method, p2p  # noqa: E402
 from workloads.methods._method import World  # noqa: E402
 from workloads.methods._shards import shard  # noqa: E402
 from workloads.methods.p2p import spread_roots  # noqa: E402
@@ -92,6 +93,62 @@ def test_copies_between_devices_are_as_good_as_one_device(
     assert (summary.gather_bytes, summary.scatter_bytes) == ((gpus - 1) * BYTES,) * 2
     assert summary.parameter_bytes == BYTES
     assert summary.evidence == "copied"
+
+
+@pytest.mark.parametrize(
+    ("root", "overlap", "bucket_mb", "there", "back"),
+    [
+        # Of LeNet's 5 layers with 10 parameters: a copy from each peer, and one to it.
+        (Root.FIRST, False, 25, 2, 2),
+        # Each of three devices is the root of some parameters, and has two peers.
+        (Root.SPREAD, False, 25, 6, 6),
+        # One by one, were a bucket closed by any parameter.
+        (Root.FIRST, True, 1e-6, 20, 20),
+        # The last two layers, then that of 400 x 120 floats, then both convolutions.
+        (Root.FIRST, True, 0.03, 6, 6),
+    ],
+)
+def test_parameters_of_two_devices_travel_together(
+    monkeypatch: pytest.MonkeyPatch,
+    root: Root, overlap: bool, bucket_mb: float, there: int, back: int,
+) -> None:  # fmt: skip
+    copies: Counter[str] = Counter()
+    for name in ("fetch", "send"):
+        copy = getattr(p2p, name)
+
+        def counted(*ends: Any, name: str = name, copy: Any = copy) -> Any:
+            copies[name] += 1
+            return copy(*ends)
+
+        monkeypatch.setattr(p2p, name, counted)
+    options = replace(CPU, steps=1, warm_up=0, evaluate_every=None)
+    found = train(
+        replace(options, method="p2p", gpus=3, root=root, overlap=overlap, bucket_mb=bucket_mb),
+        World(),
+    )
+    assert copies == {"fetch": there, "send": back}
+    assert (found.gather_bytes, found.scatter_bytes) == (2 * BYTES, 2 * BYTES)
+
+
+@pytest.mark.parametrize(("bucket_mb", "calls"), [(25, 1), (1e-6, 10)])
+def test_a_bucket_is_reduced_and_broadcast_by_one_call(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bucket_mb: float, calls: int
+) -> None:
+    made: Counter[str] = Counter()
+    for name in ("reduce", "broadcast"):
+        call = getattr(torch.distributed, name)
+
+        def counted(*given: Any, name: str = name, call: Any = call, **options: Any) -> Any:
+            made[name] += 1
+            return call(*given, **options)
+
+        monkeypatch.setattr(torch.distributed, name, counted)
+    options = replace(
+        CPU, method="gloo", exchange=Exchange.REDUCE_BROADCAST, bucket_mb=bucket_mb, steps=1,
+        warm_up=0, evaluate_every=None,
+    )  # fmt: skip
+    train(options, World(make_store=lambda: file_store(str(tmp_path / "store"), 1)))
+    assert made == {"reduce": calls, "broadcast": calls}
 
 
 BACK = {Exchange.ALL_REDUCE: 0, Exchange.REDUCE_BROADCAST: 1, Exchange.SHARDED: 2}

@@ -8,7 +8,7 @@ gRPC's limit of a message, as plain bytes, so that no generated code is needed.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -181,8 +181,13 @@ class Courier:
 
     def put(self, data: memoryview) -> None:
         """Put something."""
+        self.put_all([data])
+
+    def put_all(self, pieces: Iterable[memoryview]) -> None:
+        """Put something in pieces, each of which is asked for when it can go."""
+        chunks = (chunk for piece in pieces for chunk in cut(piece))
         try:
-            self._put(cut(data), metadata=[("rank", str(self.rank))])
+            self._put(chunks, metadata=[("rank", str(self.rank))])
         except grpc.RpcError as error:
             raise self._fault(error) from error
 

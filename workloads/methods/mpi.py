@@ -7,17 +7,17 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from workloads._devices import choose_devices
 from workloads._errors import MissingError, RankError
 from workloads._mpi import HOW_TO_GET_MPI, load_mpi, require_mpi4py
 from workloads._options import Options, Staging
+from workloads.methods._buckets import Bucket, bucket_bytes, fill_buckets
 from workloads.methods._method import Evidence, Exchanged, Launch, Setup, World
 from workloads.methods._replicas import Replicas
 
@@ -29,8 +29,9 @@ class Mpi(Replicas):
     """A replica per process, whose gradients are averaged by ``MPI_Allreduce``.
 
     Gradients travel in buckets of at least ``bucket_mb``, packed on the device once the backward
-    pass is done. Staged through the host, a bucket is copied there, reduced, and copied back;
-    otherwise MPI is handed the device's memory. On the CPU there is nothing to stage.
+    pass is done. Staged through the host, a bucket is copied there, reduced, and copied back,
+    while others are copied; otherwise MPI is handed the device's memory. On the CPU there is
+    nothing to stage.
 
     Parameters
     ----------
@@ -56,10 +57,8 @@ class Mpi(Replicas):
         self._counts = rank == 0
         parameters = list(self._modules[0].parameters())
         self._optimizer = self._passes.optimizer(parameters)
-        self._buckets = [
-            Bucket(some, staged=staged)
-            for some in fill_buckets(parameters, int(setup.options.bucket_mb * (1 << 20)))
-        ]
+        buckets = fill_buckets(parameters, bucket_bytes(setup.options))
+        self._messages = [Message(bucket, staged=staged) for bucket in buckets]
 
     @classmethod
     def check(cls, options: Options, local: int) -> None:
@@ -109,73 +108,56 @@ class Mpi(Replicas):
 
     def _update(self) -> None:
         with self._notes.range("gradient exchange"):
-            for bucket in self._buckets:
-                bucket.average(self._communicator)
-                self.exchanged.gather += bucket.nbytes if self._counts else 0
+            for message in self._messages:
+                message.pack()
+            for message in self._messages:
+                message.average(self._communicator)
+                self.exchanged.gather += message.nbytes if self._counts else 0
         with self._notes.range("optimizer"):
             self._passes.update(self._optimizer)
 
 
-class Bucket:
-    """Gradients of some parameters in one piece of memory.
+class Message:
+    """The gradients of a bucket, on their way through MPI.
 
     Parameters
     ----------
-    parameters
-        Whose gradients; all on the same device and of the same type.
+    bucket
+        Whose gradients.
     staged
         Whether they go through host memory.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], *, staged: bool) -> None:
-        sizes = [parameter.numel() for parameter in parameters]
-        self._packed = parameters[0].new_zeros(sum(sizes), requires_grad=False)
-        *ends, _ = accumulate(sizes)
-        views = self._packed.tensor_split(ends)
-        self._pieces = [
-            (parameter, view.view_as(parameter))
-            for parameter, view in zip(parameters, views, strict=True)
-        ]
+    def __init__(self, bucket: Bucket, *, staged: bool) -> None:
+        self._bucket = bucket
         self._staged = staged
-        self._message = (
-            torch.empty_like(self._packed, device="cpu", pin_memory=True)
-            if staged
-            else self._packed
-        )
+        vector = bucket.vector
+        self._sent = torch.empty_like(vector, device="cpu", pin_memory=True) if staged else vector
         # Not in place: from a trace, the size of a call in place cannot be told for certain.
-        self._sum = torch.empty_like(self._message, pin_memory=staged)
+        self._sum = torch.empty_like(self._sent, pin_memory=staged)
+        self._packed: torch.cuda.Event | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes of the gradients."""
-        return self._packed.nbytes
+        return self._bucket.nbytes
+
+    def pack(self) -> None:
+        """Begin to bring the gradients to where MPI takes them."""
+        packed = self._bucket.take_gradients()
+        if self._staged:
+            self._sent.copy_(packed, non_blocking=True)
+        if packed.is_cuda:
+            self._packed = torch.cuda.current_stream().record_event()
 
     def average(self, communicator: MPI.Intracomm) -> None:
         """Put the mean over all processes in the place of each gradient."""
-        for parameter, view in self._pieces:
-            if parameter.grad is None:
-                raise RuntimeError("a parameter of the network has no gradient")
-            view.copy_(parameter.grad)
-            parameter.grad = view
-        if self._staged:
-            self._message.copy_(self._packed, non_blocking=True)
-        if self._packed.is_cuda:  # MPI does not know of streams
-            torch.cuda.current_stream().synchronize()
-        communicator.Allreduce(self._message, self._sum)
-        self._packed.copy_(self._sum, non_blocking=True)
-        self._packed /= communicator.size
-
-
-def fill_buckets(
-    parameters: Sequence[nn.Parameter], enough: int
-) -> list[list[nn.Parameter]]:  # fmt: skip
-    """Return parameters in their order, in buckets that are closed once they hold enough bytes."""
-    buckets: list[list[nn.Parameter]] = [[]]
-    for parameter in parameters:
-        if sum(one.nbytes for one in buckets[-1]) >= max(enough, 1):
-            buckets.append([])
-        buckets[-1].append(parameter)
-    return buckets
+        if self._packed is not None:  # MPI does not know of streams
+            self._packed.synchronize()
+        communicator.Allreduce(self._sent, self._sum)
+        self._bucket.vector.copy_(self._sum, non_blocking=True)
+        self._bucket.vector /= communicator.size
+        self._bucket.give_gradients()
 
 
 def is_staged(wanted: Staging, device: str, *, knows_cuda: bool | None) -> bool:

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import nn
 
 from workloads._devices import choose_devices
 from workloads._options import Options, Root
+from workloads.methods._buckets import Bucket, bucket_bytes, fill_buckets
 from workloads.methods._copies import Copy, fetch, send
 from workloads.methods._method import Launch, Setup
-from workloads.methods._replicas import Replicas, gradient
+from workloads.methods._replicas import Replicas
+
+
+class Exchange(NamedTuple):
+    """The same parameters on each device: where they are updated, and elsewhere."""
+
+    root: Bucket
+    others: Sequence[Bucket]
 
 
 class PeerToPeer(Replicas):
     """Gradients are copied to a root device, averaged and applied there; weights are copied back.
 
-    Copies between different devices overlap. With ``overlap`` each gradient sets out as soon as the
-    backward pass has it, else all do behind it.
+    Between two devices all travels in one copy each way. Copies between different devices overlap.
+    With ``overlap`` gradients travel in buckets of at least ``bucket_mb``, each of which sets out
+    as soon as the backward pass has it.
 
     Parameters
     ----------
@@ -35,19 +45,28 @@ class PeerToPeer(Replicas):
     def __init__(self, setup: Setup, devices: Sequence[torch.device]) -> None:
         super().__init__(setup, devices, parts=len(devices))
         replicas = [list(module.parameters()) for module in self._modules]
-        self._copies: list[tuple[nn.Parameter, ...]] = list(zip(*replicas, strict=True))
-        sizes = [copies[0].nbytes for copies in self._copies]
+        sizes = [parameter.nbytes for parameter in replicas[0]]
         spread = setup.options.root is Root.SPREAD
-        self._roots = spread_roots(sizes, len(devices)) if spread else [0] * len(sizes)
+        roots = spread_roots(sizes, len(devices)) if spread else [0] * len(sizes)
         self._optimizer = self._passes.optimizer(
-            copies[root] for copies, root in zip(self._copies, self._roots, strict=True)
+            replicas[root][number] for number, root in enumerate(roots)
         )
-        self._on_their_way: dict[nn.Parameter, Copy] = {}
+        enough = bucket_bytes(setup.options) if setup.options.overlap else math.inf
+        self._exchanges = [
+            exchange for root in sorted(set(roots))
+            for exchange in _exchanges(
+                [[one[n] for n, its in enumerate(roots) if its == root] for one in replicas],
+                root, enough,
+            )
+        ]  # fmt: skip
+        self._on_their_way: dict[Bucket, Copy] = {}
+        self._awaited: dict[Bucket, int] = {}
         if setup.options.overlap:
-            for copies, root in zip(self._copies, self._roots, strict=True):
-                for parameter in _others(copies, root):
-                    begin = partial(self._set_out, copies[root].device)
-                    parameter.register_post_accumulate_grad_hook(begin)  # type: ignore[no-untyped-call]
+            for root_bucket, others in self._exchanges:
+                for bucket in others:
+                    begin = partial(self._note, bucket, root_bucket.vector.device)
+                    for parameter in bucket.parameters:
+                        parameter.register_post_accumulate_grad_hook(begin)  # type: ignore[no-untyped-call]
 
     @classmethod
     def check(cls, options: Options, local: int) -> None:
@@ -67,34 +86,49 @@ class PeerToPeer(Replicas):
         with self._notes.range("weight exchange"):
             self._scatter()
 
-    def _set_out(self, root: torch.device, parameter: nn.Parameter) -> None:
-        """Begin to copy the gradient of a parameter to its root."""
-        self._on_their_way[parameter] = fetch(gradient(parameter), root)
+    def _note(self, bucket: Bucket, root: torch.device, _: nn.Parameter) -> None:
+        """Begin to copy a bucket to its root once the last of its gradients is there."""
+        awaited = self._awaited.get(bucket, len(bucket.parameters)) - 1
+        self._awaited[bucket] = awaited or len(bucket.parameters)
+        if not awaited:
+            self._set_out(bucket, root)
+
+    def _set_out(self, bucket: Bucket, root: torch.device) -> None:
+        self._on_their_way[bucket] = fetch(bucket.take_gradients(), root)
 
     def _gather(self) -> None:
         """Average the gradients of each parameter at its root."""
-        exchanges = list(zip(self._copies, self._roots, strict=True))
-        for copies, root in exchanges:
-            for parameter in _others(copies, root):
-                if parameter not in self._on_their_way:
-                    self._set_out(copies[root].device, parameter)
-        for copies, root in exchanges:
-            mean = gradient(copies[root])
-            for parameter in _others(copies, root):
-                mean += self._on_their_way.pop(parameter).arrive()
-                parameter.grad = None
-                self.exchanged.gather += mean.nbytes
-            mean /= len(copies)
+        for root, others in self._exchanges:
+            for bucket in others:
+                if bucket not in self._on_their_way:
+                    self._set_out(bucket, root.vector.device)
+        for root, others in self._exchanges:
+            mean = root.take_gradients()
+            for bucket in others:
+                mean += self._on_their_way.pop(bucket).arrive()
+                self.exchanged.gather += bucket.nbytes
+            mean /= len(others) + 1
+            root.give_gradients()
 
     def _scatter(self) -> None:
         """Copy each parameter from its root to the other devices."""
         begun = [
-            send(copies[root].detach(), parameter.detach())
-            for copies, root in zip(self._copies, self._roots, strict=True)
-            for parameter in _others(copies, root)
+            (bucket, send(weights, bucket.vector))
+            for root, others in self._exchanges
+            for weights in ([root.take_weights()] if others else [])
+            for bucket in others
         ]
-        for copy in begun:
+        for bucket, copy in begun:
             self.exchanged.scatter += copy.arrive().nbytes
+            bucket.give_weights()
+
+
+def _exchanges(
+    replicas: Sequence[Sequence[nn.Parameter]], root: int, enough: float
+) -> list[Exchange]:
+    """Return the buckets of the parameters of a root, of each device."""
+    filled = zip(*(fill_buckets(parameters, enough) for parameters in replicas), strict=True)
+    return [Exchange(buckets[root], [*buckets[:root], *buckets[root + 1 :]]) for buckets in filled]
 
 
 def spread_roots(sizes: Sequence[int], devices: int) -> list[int]:
@@ -115,7 +149,3 @@ def spread_roots(sizes: Sequence[int], devices: int) -> list[int]:
         roots[index] = loads.index(min(loads))
         loads[roots[index]] += sizes[index]
     return roots
-
-
-def _others(copies: Sequence[nn.Parameter], root: int) -> list[nn.Parameter]:
-    return [copy for device, copy in enumerate(copies) if device != root]

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from workloads._devices import require_gpus
 from workloads._errors import MissingError, OptionError
 from workloads._options import DeviceKind, Exchange, Options, Precision
+from workloads.methods._buckets import Bucket, bucket_bytes, fill_buckets
 from workloads.methods._method import (
     Evidence,
     Exchanged,
@@ -22,7 +23,7 @@ from workloads.methods._method import (
     World,
     parameter_bytes,
 )
-from workloads.methods._replicas import Replicas, gradient
+from workloads.methods._replicas import Replicas
 from workloads.methods._shards import Volume, shard
 
 
@@ -30,8 +31,9 @@ class ProcessGroup(Replicas):
     """A replica per process, whose gradients are exchanged by collectives of PyTorch.
 
     With ``exchange`` all_reduce, DistributedDataParallel all-reduces gradients while the backward
-    pass still runs. With reduce_broadcast, the process of rank 0 gets the sum of each gradient,
-    updates the parameters and broadcasts them, as MXNet's key-value store ``nccl`` does. With
+    pass still runs. With reduce_broadcast, the process of rank 0 gets the sums of gradients,
+    updates the parameters and broadcasts them, as MXNet's key-value store ``nccl`` does, but in
+    buckets of at least ``bucket_mb`` (there each array is a message, which binds the host). With
     sharded, each process keeps a part of every parameter (`fully_shard`): blocks of the network
     gather theirs before each of their passes, and scatter gradients behind the backward pass.
 
@@ -59,8 +61,11 @@ class ProcessGroup(Replicas):
             self._volume = Volume(size_of_all, size_of_all)
         elif self._exchange is Exchange.SHARDED:
             self._volume = shard(self._module, device, size)
-        self._parameters = list(self._module.parameters())
-        self._optimizer = self._passes.optimizer(self._parameters)
+        parameters = list(self._module.parameters())
+        self._optimizer = self._passes.optimizer(parameters)
+        self._buckets: list[Bucket] = []
+        if self._exchange is Exchange.REDUCE_BROADCAST:
+            self._buckets = fill_buckets(parameters, bucket_bytes(setup.options))
         self._parallel: DistributedDataParallel | None = None
         if self._exchange is Exchange.ALL_REDUCE:
             self._parallel = DistributedDataParallel(
@@ -120,20 +125,22 @@ class ProcessGroup(Replicas):
 
     def _update_at_root(self) -> None:
         with self._notes.range("gradient exchange"):
-            for parameter in self._parameters:
-                dist.reduce(gradient(parameter), dst=0)
+            for bucket in self._buckets:
+                dist.reduce(bucket.take_gradients(), dst=0)
         with self._notes.range("optimizer"):
-            self._optimize_at_root()
+            if self._rank == 0:
+                self._optimize()
         with self._notes.range("weight exchange"):
-            for parameter in self._parameters:
-                dist.broadcast(parameter.detach(), src=0)
+            for bucket in self._buckets:
+                # What others have in its place is overwritten.
+                dist.broadcast(bucket.take_weights() if self._rank == 0 else bucket.vector, src=0)
+                if self._rank != 0:
+                    bucket.give_weights()
 
-    def _optimize_at_root(self) -> None:
-        if self._rank != 0:
-            self._optimizer.zero_grad(set_to_none=True)
-            return
-        for parameter in self._parameters:
-            gradient(parameter).div_(self.parts)
+    def _optimize(self) -> None:
+        for bucket in self._buckets:
+            bucket.vector /= self.parts
+            bucket.give_gradients()
         self._passes.update(self._optimizer)
 
 

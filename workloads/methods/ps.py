@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterator
 from importlib.util import find_spec
-from itertools import accumulate
 from typing import Self
 
 import torch
@@ -14,6 +14,7 @@ from workloads._devices import choose_devices
 from workloads._errors import MissingError, OptionError
 from workloads._options import Options, Precision
 from workloads._passes import Passes
+from workloads.methods._buckets import bucket_bytes, fill_buckets
 from workloads.methods._method import Exchanged, Launch, Setup, World
 from workloads.methods._replicas import Replicas
 
@@ -41,9 +42,10 @@ class ParameterServer(Replicas):
 
     def __init__(self, setup: Setup, device: torch.device) -> None:
         super().__init__(setup, [device], first=setup.world.rank, parts=setup.world.size)
-        self._parameters = list(self._modules[0].parameters())
+        [self._bucket] = fill_buckets(list(self._modules[0].parameters()), math.inf)
+        self._host = HostVector(self._bucket.vector, bucket_bytes(setup.options))
         self._end = (
-            Server(setup.world, to_host(self._parameters), self._passes)
+            Server(setup.world, self._bucket.take_weights().cpu(), self._passes)
             if setup.world.rank == 0
             else Worker(setup.world, self.exchanged)
         )
@@ -88,12 +90,52 @@ class ParameterServer(Replicas):
 
     def _update(self) -> None:
         with self._notes.range("gradient exchange"):
-            self._end.push(to_host(take_gradients(self._parameters)))
+            self._bucket.take_gradients()
+            self._end.push(self._host)
         if isinstance(self._end, Server):
             with self._notes.range("optimizer"):
                 self._end.update()
         with self._notes.range("weight exchange"):
-            hand_out(self._end.pull(), self._parameters)
+            self._host.fill(self._end.pull())
+            self._bucket.give_weights()
+
+
+class HostVector:
+    """A vector of a device, and its copy in host memory: the same one on the CPU.
+
+    Parameters
+    ----------
+    vector
+        The vector.
+    piece_bytes
+        About how many bytes are copied at a time.
+    """
+
+    def __init__(self, vector: Tensor, piece_bytes: int) -> None:
+        self._vector = vector
+        self._enough = max(piece_bytes // vector.element_size(), 1)
+        pinned = vector.is_cuda
+        self.host = torch.empty_like(vector, device="cpu", pin_memory=True) if pinned else vector
+
+    def pieces(self) -> Iterator[Tensor]:
+        """Copy the vector to the host, and yield each piece as soon as it is there."""
+        if not self._vector.is_cuda:
+            yield self.host
+            return
+        begun = []
+        both = (torch.split(one, self._enough) for one in (self.host, self._vector))
+        for here, there in zip(*both, strict=True):
+            here.copy_(there, non_blocking=True)
+            begun.append((here, torch.cuda.current_stream(there.device).record_event()))
+        for here, there_is in begun:
+            there_is.synchronize()
+            yield here
+
+    def fill(self, values: Tensor) -> None:
+        """Copy values to the device, through memory that it reads by itself."""
+        self.host.copy_(values)
+        if self._vector.is_cuda:
+            self._vector.copy_(self.host, non_blocking=True)
 
 
 class Server:
@@ -122,9 +164,11 @@ class Server:
             self._store.set(_KEY, self._mailbox.address)
         self._mailbox.await_all(_PATIENCE_S)
 
-    def push(self, gradients: Tensor) -> None:
+    def push(self, gradients: HostVector) -> None:
         """Average the gradients of all workers, its own given, in the order of ranks."""
-        self._weights.grad = self._sum(gradients) / self._size
+        for _ in gradients.pieces():
+            pass  # each is waited for
+        self._weights.grad = self._add(gradients.host).div_(self._size)
 
     def update(self) -> None:
         """Update the weights."""
@@ -138,7 +182,7 @@ class Server:
 
     def total(self, values: Tensor) -> Tensor:
         """Return the sum of all processes' values, its own given."""
-        summed = self._sum(values)
+        summed = self._add(values.clone())
         self._mailbox.publish(_bytes(summed))
         return summed
 
@@ -146,12 +190,11 @@ class Server:
         """Serve no more, once all workers have left or that time is over."""
         self._mailbox.close(patience_s)
 
-    def _sum(self, own: Tensor) -> Tensor:
-        # Gradients come in any order. They are added in one order, and in double precision.
-        summed = own.double()
+    def _add(self, own: Tensor) -> Tensor:
+        """Add what the others put, which comes in any order, in the order of ranks."""
         for data in self._mailbox.collect():
-            summed += _tensor(data, own)
-        return summed.to(own.dtype)
+            own += _tensor(data, own)
+        return own
 
 
 class Worker:
@@ -174,11 +217,11 @@ class Worker:
         self._courier = Courier(self._store.get(_KEY).decode(), world.rank)
         self._exchanged = exchanged
 
-    def push(self, gradients: Tensor) -> None:
-        """Send gradients."""
-        self._like = gradients
-        self._courier.put(_bytes(gradients))
-        self._exchanged.gather += gradients.nbytes
+    def push(self, gradients: HostVector) -> None:
+        """Send gradients, each piece while the next ones are copied to the host."""
+        self._like = gradients.host
+        self._courier.put_all(map(_bytes, gradients.pieces()))
+        self._exchanged.gather += gradients.host.nbytes
 
     def pull(self) -> Tensor:
         """Receive weights, once the server has updated them."""
@@ -195,28 +238,6 @@ class Worker:
         """Leave the server, at once."""
         del patience_s
         self._courier.close()
-
-
-def to_host(tensors: Iterable[Tensor]) -> Tensor:
-    """Return tensors as one vector in host memory."""
-    return torch.cat([tensor.detach().flatten() for tensor in tensors]).cpu()
-
-
-def take_gradients(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
-    """Return the gradients of parameters, and leave them without."""
-    gradients = [one.grad for one in parameters if one.grad is not None]
-    if len(gradients) < len(parameters):
-        raise RuntimeError("a parameter of the network has no gradient")
-    for parameter in parameters:
-        parameter.grad = None
-    return gradients
-
-
-def hand_out(vector: Tensor, parameters: Sequence[nn.Parameter]) -> None:
-    """Copy the pieces of a vector into parameters."""
-    *ends, _ = accumulate(one.numel() for one in parameters)
-    for parameter, piece in zip(parameters, vector.tensor_split(ends), strict=True):
-        parameter.detach().copy_(piece.view_as(parameter))
 
 
 def _bytes(tensor: Tensor) -> memoryview:

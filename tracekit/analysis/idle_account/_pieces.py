@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -93,9 +94,34 @@ def idle_pieces(trace: Trace, windows: pl.DataFrame) -> tuple[pl.DataFrame, pl.D
         pairs.select(*keys, "pair"), on=keys, how="left", nulls_equal=True, maintain_order="left"
     )
     waiting = of_pairs(trace.once(_of_threads)["waiting"], threads_of(pairs))
-    pieces = _by_host(trace, gaps, pairs)
-    pieces = _credited(pieces, waited_before(gaps, waiting))
-    return gaps, _held(trace, pieces, gaps)
+    hosts, held = _of_hosts(trace, gaps, pairs), holders(trace, gaps)
+    behind, rest = [], []
+    for own in _apart(gaps):  # few are held at a time, but for what other GPUs hold up
+        pieces = _credited(_by_host(trace, own, pairs, hosts), waited_before(own, waiting))
+        known = pieces.join(held, on="gap", how="left", maintain_order="left")
+        until = pl.min_horizontal("held_until", "end")
+        behind.append(known.filter(_is_held()).with_columns(end=until))
+        start = pl.when(_is_held()).then(until).otherwise("start")
+        rest.append(_explained(known.with_columns(start=start).filter(_LENGTH > 0)))
+    named = _explained(_behind(trace, pl.concat(behind)))
+    found = pl.concat([*rest, named])
+    is_ordered = named.is_empty() and found["gap"].is_sorted()
+    return gaps, found if is_ordered else found.sort("gap", "start")
+
+
+def _apart(gaps: pl.DataFrame) -> list[pl.DataFrame]:
+    """Return gaps in groups, of which no two share a device or a host: few are held at a time."""
+    met = gaps.select("device", "pair").unique().with_columns(group="device")
+    while True:  # until devices of one host, and hosts of one device, are in one group
+        joined = met
+        for key in ("pair", "device"):
+            joined = joined.with_columns(pl.col("group").min().over(key))
+        if joined.equals(met):
+            break
+        met = joined
+    groups = met.select("device", "group").unique()
+    placed = gaps.join(groups, on="device", nulls_equal=True, maintain_order="left")
+    return placed.partition_by("group", maintain_order=True, include_key=False) or [gaps]
 
 
 def _phases(gaps: pl.DataFrame) -> pl.DataFrame:
@@ -143,12 +169,16 @@ def _of_hosts(trace: Trace, gaps: pl.DataFrame, pairs: pl.DataFrame) -> dict[str
     return found | {"compiling": compilations(trace, gaps, asleep)}
 
 
-def _by_host(trace: Trace, gaps: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
+def _by_host(
+    trace: Trace, gaps: pl.DataFrame, pairs: pl.DataFrame, hosts: Mapping[str, pl.DataFrame]
+) -> pl.DataFrame:
     """Say what the host did meanwhile, as long as the later op was not launched."""
     phases = _phases(gaps)
     of_host = pl.col("phase").is_in(["host", "call"])
     pieces = phases.filter(of_host)
-    for state, intervals in _of_hosts(trace, gaps, pairs).items():
+    pairs = pairs.join(gaps, on="pair", how="semi")
+    for state, whole in hosts.items():
+        intervals = whole.join(pairs, on="pair", how="semi", maintain_order="left")
         pieces = (
             pieces.with_columns(pl.lit(None, pl.String).alias(state))
             if intervals.is_empty()
@@ -260,38 +290,37 @@ def _credited(pieces: pl.DataFrame, credits_: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([after_wait, rest]).select(pieces.columns).sort("gap", "start")
 
 
-def _held(trace: Trace, pieces: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
-    """Lay on another GPU what its work held up; what else was queued for long is unexplained."""
-    known = pieces.join(holders(trace, gaps), on="gap", how="left", maintain_order="left")
-    until = pl.min_horizontal("held_until", "end")
+def _is_held() -> pl.Expr:
+    """Tell of which pieces another GPU holds up the begin."""
     eligible = pl.col("cause").is_in(list(_HELD)) | (pl.col("phase") == "unknown")
-    is_held = (eligible & (pl.col("held_until") > pl.col("start"))).fill_null(value=False)
-    held = known.filter(is_held).with_columns(end=until)
-    rest = known.with_columns(
-        start=pl.when(is_held).then(until).otherwise("start")
-    ).filter(_LENGTH > 0)  # fmt: skip
-    by = pl.format("GPU {}", "held_by")
-    behind = named_behind(trace, held) if held.height else held.with_columns(
-        behind=pl.lit(None, pl.String)
-    )  # fmt: skip
-    named = behind.with_columns(
-        cause=pl.coalesce(pl.col("behind").cast(CAUSE), "cause"),
-        rests_on=pl.when(pl.col("behind").is_not_null())
-        .then(pl.lit("work of other GPUs").cast(SOURCE))
-        .otherwise("rests_on"),
-        detail=pl.when(pl.col("behind").is_not_null()).then(by).otherwise("detail"),
+    return (eligible & (pl.col("held_until") > pl.col("start"))).fill_null(value=False)
+
+
+def _behind(trace: Trace, held: pl.DataFrame) -> pl.DataFrame:
+    """Lay on another GPU what its work holds up."""
+    if held.is_empty():
+        return held
+    is_known = pl.col("behind").is_not_null()
+    return (
+        named_behind(trace, held)
+        .with_columns(
+            cause=pl.coalesce(pl.col("behind").cast(CAUSE), "cause"),
+            rests_on=pl.when(is_known)
+            .then(pl.lit("work of other GPUs").cast(SOURCE))
+            .otherwise("rests_on"),
+            detail=pl.when(is_known).then(pl.format("GPU {}", "held_by")).otherwise("detail"),
+        )
+        .select(held.columns)
     )
-    together = pl.concat([named.select(known.columns), rest]).sort("gap", "start")
-    columns = ["gap", "pair", "process", "device", "start", "end", "cause", "rests_on", "detail"]
-    return _unexplained(together).select(columns)
 
 
-def _unexplained(pieces: pl.DataFrame) -> pl.DataFrame:
+def _explained(pieces: pl.DataFrame) -> pl.DataFrame:
+    """Return the columns of pieces; what else was queued for long is unexplained."""
     queued = (pl.col("phase") == "queued") & (pl.col("cause") == "launch")
     too_long = queued & (_LENGTH > QUEUED_NS)
     cause = pl.when(too_long).then(pl.lit("unexplained")).otherwise("cause").cast(CAUSE)
-    return pieces.with_columns(
-        cause=cause,
+    return pieces.select(
+        "gap", "pair", "process", "device", "start", "end", cause=cause,
         rests_on=pl.when(~too_long).then("rests_on"),
         detail=pl.when(too_long).then(pl.lit("launched, and not started")).otherwise("detail"),
-    )
+    )  # fmt: skip

@@ -98,10 +98,11 @@ def split_at(pieces: pl.DataFrame, marks: pl.DataFrame, key: str, state: str) ->
         .explode("turn")
     )
     met = ordered.select(pl.col("time", state).gather(exploded["turn"]))
+    goes_on = (pl.col("piece").shift(-1) == pl.col("piece")).fill_null(value=False)
     return (
         exploded.with_columns(met)
         .with_columns(start=pl.max_horizontal("start", "time"))
-        .with_columns(end=pl.coalesce(pl.col("start").shift(-1).over("piece"), "end"))
+        .with_columns(end=pl.when(goes_on).then(pl.col("start").shift(-1)).otherwise("end"))
         .select(*pieces.columns, state)
     )
 

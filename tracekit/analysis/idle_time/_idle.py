@@ -42,7 +42,8 @@ def idle(trace: Trace, keys: Sequence[str], *, skip: int, longest: int | None) -
         return _longest(trace, found, meta, longest)
     if "range" in keys:
         found = found.with_ranges(trace)
-    rows = _rows(found, keys, meta)
+    rows, drawn = _rows(found, keys, meta), _by_device(found)
+    del found  # before pieces of steps are found, which take as much
     if "iteration" not in keys:
         rows = rows.join(
             _per_step(trace, rows, keys, skip), on=list(keys), how="left", nulls_equal=True
@@ -59,7 +60,7 @@ def idle(trace: Trace, keys: Sequence[str], *, skip: int, longest: int | None) -
         empty="no idle time",
         command="idle",
         figures={"figure": "idle"},
-        source=_by_device(found),
+        source=drawn,
     )
 
 

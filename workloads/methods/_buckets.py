@@ -1,0 +1,78 @@
+"""Gradients and weights of many parameters as one vector, so that one copy or call moves them all.
+
+A network has hundreds of parameters, most of them small: moved one by one, launching takes longer
+than moving. Buckets are filled from the last parameter on, since the backward pass has the
+gradients of the last layers first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import torch
+from torch import Tensor, nn
+
+from workloads._options import Options
+from workloads.methods._replicas import gradient
+
+
+class Bucket:
+    """Some parameters, and one vector for their gradients or their weights.
+
+    Parameters
+    ----------
+    parameters
+        All on the same device and of the same type.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        self.parameters = parameters
+        sizes = [parameter.numel() for parameter in parameters]
+        self.vector = parameters[0].new_empty(sum(sizes), requires_grad=False)
+        *ends, _ = accumulate(sizes)
+        pieces = self.vector.tensor_split(ends)
+        self._pieces = [
+            piece.view_as(parameter) for parameter, piece in zip(parameters, pieces, strict=True)
+        ]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the vector."""
+        return self.vector.nbytes
+
+    def take_gradients(self) -> Tensor:
+        """Pack the gradients, and leave the parameters without."""
+        torch._foreach_copy_(self._pieces, [gradient(one) for one in self.parameters])
+        for parameter in self.parameters:
+            parameter.grad = None
+        return self.vector
+
+    def give_gradients(self) -> None:
+        """Make the vector's pieces the gradients, until the optimizer forgets them."""
+        for parameter, piece in zip(self.parameters, self._pieces, strict=True):
+            parameter.grad = piece
+
+    def take_weights(self) -> Tensor:
+        """Pack the weights."""
+        torch._foreach_copy_(self._pieces, [one.detach() for one in self.parameters])
+        return self.vector
+
+    def give_weights(self) -> None:
+        """Make the vector's pieces the weights."""
+        torch._foreach_copy_([one.detach() for one in self.parameters], self._pieces)
+
+
+def bucket_bytes(options: Options) -> int:
+    """Return how many bytes fill a bucket."""
+    return int(options.bucket_mb * (1 << 20))
+
+
+def fill_buckets(parameters: Sequence[nn.Parameter], enough: float) -> list[Bucket]:
+    """Return parameters, the last one first, in buckets: closed once they hold enough bytes."""
+    filled: list[list[nn.Parameter]] = [[]]
+    for parameter in reversed(parameters):
+        if sum(one.nbytes for one in filled[-1]) >= max(enough, 1):
+            filled.append([])
+        filled[-1].append(parameter)
+    return [Bucket(some) for some in filled if some]
