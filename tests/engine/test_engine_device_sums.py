@@ -11,8 +11,9 @@ from polars.testing import assert_frame_equal
 from trace_builder import TraceBuilder
 
 from tracekit.analysis import breakdown, summarise
+from tracekit.analysis.step_sums import _sums
 from tracekit.engine import DeviceSums, kept_sums
-from tracekit.model import KERNEL_KINDS, KINDS, STAGES, Trace, combine
+from tracekit.model import KERNEL_KINDS, KINDS, STAGES, Clock, Trace, combine
 
 KINDS_OF_OPS = st.sampled_from(KINDS)
 OPS = st.lists(
@@ -122,7 +123,51 @@ def test_other_ops_have_other_sums() -> None:
     assert kept_sums(trace) is not None
     assert kept_sums(later) is None
     assert kept_sums(trace.with_tables({"ops": trace.read("ops")[:2]})) is None
-    assert kept_sums(combine([trace, trace])) is None
+
+
+def _of_gpus(*uuids: str) -> Trace:
+    """Return a report of two GPUs, and what is kept of it."""
+    rows = [
+        {"report": 0, "device": number, "uuid": uuid, "identity": "device_table", "active": True}
+        for number, uuid in enumerate(uuids)
+    ]
+    return _kept(_two_steps().with_tables({"devices": pl.DataFrame(rows)}))
+
+
+def _on_clock(trace: Trace, clock: Clock) -> Trace:
+    reports = {"report": 0, "file": "rank1.sqlite", "format": "nsys", "size": 1}
+    return trace.with_tables({"reports": clock.told(pl.DataFrame([reports]))})
+
+
+@pytest.mark.parametrize("by", ["stage", "device", "stage,device"])
+def test_what_several_reports_keep_is_that_of_their_run(by: str, monkeypatch) -> None:
+    reports = [_of_gpus("a", "b"), _of_gpus("c", "d")]
+    reports[1] = _on_clock(reports[1], Clock("host", 7, source="given"))
+    run = combine(reports)
+    read = combine([each.with_lazy({"ops": each["ops"]}) for each in reports])
+    assert kept_sums(read) is None
+    own = breakdown(read, by)
+    with monkeypatch.context() as patch:
+        patch.delattr(_sums, "hand_out")  # whatever reads all ops
+        kept = breakdown(run, by)
+    assert_frame_equal(kept.rows, own.rows)
+    assert kept.meta == own.meta
+    assert summarise(run) == summarise(read)
+    # Windows are on the clock of the run.
+    starts = dict(run.read("device_sums").drop_nulls("start").select("device", "start").iter_rows())
+    assert starts == {0: 5, 1: 25, 2: 12, 3: 32}
+
+
+def test_several_reports_keep_nothing_where_it_is_no_sum() -> None:
+    one, other = _of_gpus("a", "b"), _of_gpus("c", "d")
+    assert kept_sums(combine([one, other])) is not None
+    assert kept_sums(combine([one, _of_gpus("c", "b")])) is None  # both saw one GPU
+    bare = other.with_lazy({"ops": other["ops"]})
+    assert kept_sums(combine([one, bare])) is None
+    empty = other.with_tables({"ops": other.read("ops")[:0]})
+    assert kept_sums(combine([one, empty])) is not None
+    for clock in (Clock("host", drift=1e-3), Clock("host", steps=((50, 9),))):
+        assert kept_sums(combine([one, _on_clock(other, clock)])) is None
 
 
 def test_ops_out_of_order_have_none() -> None:

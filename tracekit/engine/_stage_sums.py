@@ -94,7 +94,7 @@ class KeptSums:
 
 
 def kept_sums(trace: Trace) -> KeptSums | None:
-    """Return what is kept of a run; None where nothing is, as of several reports."""
+    """Return what is kept of a run; None where nothing is, as of a GPU in two reports."""
     table = trace.read("device_sums")
     return None if table.is_empty() else KeptSums(table)
 

@@ -80,9 +80,8 @@ def combine(traces: Sequence[Trace]) -> Trace:
     devices, numbers = _combined_devices(small, firsts)
     clocks = [_clock(tables["reports"], index) for index, tables in enumerate(small)]
     read["reports"] = _told(read["reports"], clocks)
-    # What several reports saw of one device is no sum of theirs, nor what a clock has stretched.
-    opened = {"devices": devices, "device_sums": TABLES["device_sums"].empty()}
-    whole = _CombinedTables(traces, _Changes.of(firsts, numbers, clocks), read, opened)
+    changes = _Changes.of(firsts, numbers, clocks)
+    whole = _CombinedTables(traces, changes, read, {"devices": devices})
     return Trace(whole, _warnings(traces, read["reports"], clocks))
 
 
@@ -113,6 +112,11 @@ class _Changes:
             for first, clock in zip(firsts, clocks, strict=True)
         ]
         return cls(pl.DataFrame(rows), devices, most)
+
+    @property
+    def keeps_lengths(self) -> bool:
+        """Whether intervals keep their length: no clock drifts, and none is reset."""
+        return not self.steps and not (self.added["drift"] != 0).any()
 
     def columns(self, table: str, which: pl.Series) -> list[pl.Expr]:
         """Return the columns of a table that change.
@@ -211,6 +215,8 @@ class _CombinedTables(LaterTables):
     def _open(self, name: str) -> pl.LazyFrame:
         if name == "paths":
             return self._tree[0].lazy()
+        if name == "device_sums":
+            return self._device_sums().lazy()
         heights = [trace.height(name) for trace in self._traces]
         if not any(heights):
             return TABLES[name].empty().lazy()
@@ -224,6 +230,23 @@ class _CombinedTables(LaterTables):
             trace[name].with_columns(self._columns(name, pl.Series([number])))
             for number, trace in enumerate(self._traces)
         )
+
+    def _device_sums(self) -> pl.DataFrame:
+        """Return what each report keeps of its devices, where that holds in the run.
+
+        Not where a report with ops keeps nothing, where a clock stretches lengths, or where several
+        reports saw one device, whose busy time is no sum of theirs.
+        """
+        none = TABLES["device_sums"].empty()
+        if not self._changes.keeps_lengths or any(
+            trace.height("ops") and not trace.height("device_sums") for trace in self._traces
+        ):
+            return none
+        rows, heights = read_together(self._traces, "device_sums")
+        which = pl.Series(np.repeat(np.arange(len(heights)), heights))
+        sums = rows.with_columns(self._columns("device_sums", which)) if rows.height else none
+        of_all = sums.filter(pl.col("stage").is_null(), pl.col("stage_source").is_null())
+        return none if of_all["device"].is_duplicated().any() else sums
 
     def _in_groups(self, name: str, heights: Sequence[int]) -> pl.LazyFrame:
         """Return a table of which those of some traces are read and renumbered at a time."""

@@ -447,7 +447,8 @@ OPINIONS = Table(
 DEVICE_SUMS = Table(
     "device_sums",
     "What the ops of each device add up to: all of them, those of each stage, and those of each "
-    "source of stages. A run of several reports has none.",
+    "source of stages. A run of several reports has none where two saw one device, or a clock "
+    "drifts or was reset.",
     (
         _REPORT,
         _key("device", "device that ran the ops"),
