@@ -117,6 +117,27 @@ def test_a_need_is_no_less_than_what_was_measured(name: str) -> None:
     assert most <= (in_steps or NEEDS[name].row_bytes)
 
 
+_PEAKS = {
+    name: [
+        int(cell.split()[0].replace(",", "")) if cell != "-" else 0 for cell in cells.split(" | ")
+    ]
+    for name, cells in re.findall(r"^\| `([^`]+)` \| (.*) \|$", _TABLE, re.MULTILINE)
+    if cells.count(" | ") == 2 * 3 - 1
+}
+"""MiB of 1, 4 and 8 M kernels of either export."""
+
+
+@pytest.mark.parametrize("name", [name for name in NEEDS if name not in ("export", "memory")])
+def test_what_is_told_covers_each_peak(name: str) -> None:
+    for asked in (each for each in _PEAKS if _need_of(each) == name):
+        for place, peak in enumerate(_PEAKS[asked]):
+            rows = (1, 4, 8)[place % 3] * 1_000_000
+            require(name, rows, 64 << 30)
+            if peak:
+                with pytest.raises(UsageError):
+                    require(name, rows, (peak << 20) - 1)
+
+
 def _need_of(question: str) -> str:
     """Return the need that covers what a row of the page asks."""
     return question if question in NEEDS else question.split(" by ", maxsplit=1)[0]

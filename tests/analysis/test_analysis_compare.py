@@ -74,10 +74,10 @@ def test_stages_side_by_side() -> None:
                "only_in")  # fmt: skip
     assert found.table.select(columns).rows() == [
         ("FP", 500, 450, 1, 1, -50, 0.9, "faster", None),
-        ("WU", 20, 20, 1, 1, 0, 1, "no difference shown", None),
+        ("WU", 20, 20, 1, 1, 0, 1, "too small to matter", None),
         ("idle", 1910 / 6, 2160 / 6, None, None, pytest.approx(250 / 6),
          pytest.approx(216 / 191), "no difference shown", None),
-        ("between", 500 / 6, 500 / 6, None, None, 0, 1, "no difference shown", None),
+        ("between", 500 / 6, 500 / 6, None, None, 0, 1, "too small to matter", None),
     ]  # fmt: skip
     low, high = found.table.row(0, named=True)["low_ns"], found.table.row(0, named=True)["high_ns"]
     assert -54 < low < -50 < high < -46
@@ -219,10 +219,37 @@ def test_means_are_those_of_breakdowns(a: list[int], b: list[int]) -> None:
 def test_a_run_does_not_differ_from_itself(by: str) -> None:
     found = compare(_run(A), _run(A), by)
     for table in (found.table, found.contributions):
-        assert set(table["verdict"]) == {"no difference shown"}
+        assert set(table["verdict"]) == {"too small to matter"}
         for column in ("delta_ns", "low_ns", "high_ns"):
             assert set(table[column]) == {0}
-    assert found.meta["step"]["verdict"] == "no difference shown"
+    assert found.meta["step"]["verdict"] == "too small to matter"
+
+
+@settings(max_examples=examples(12, thorough=200), deadline=None)
+@given(
+    st.lists(st.integers(400, 500), min_size=5, max_size=9),
+    st.lists(st.integers(0, 4), min_size=5, max_size=9),
+    st.sampled_from([None, 0.01, 1.0, 20.0]),
+)
+def test_no_difference_matters_where_the_whole_interval_is_small(
+    a: list[int], more: list[int], least: float | None
+) -> None:
+    runs = _run(a), _run([length + extra for length, extra in zip(a, more, strict=False)])
+    found, back = compare(*runs, least=least), compare(*runs[::-1], least=least)
+    _assert_mirrored(found, back, ["stage"])
+    step = found.meta["step"]
+    bound = min(step["a_ns"], step["b_ns"]) * (0.1 if least is None else least) / 100
+    rows = found.contributions.select("delta_ns", "low_ns", "high_ns", "verdict").rows()
+    named = ("delta_ns", "low_ns", "high_ns", "verdict")
+    for delta, low, high, verdict in (*rows, tuple(step[name] for name in named)):
+        if low is None:
+            assert verdict in ("unknown", "not enough iterations")
+            continue
+        assert low <= delta <= high
+        if verdict not in ("faster", "slower"):
+            is_small = -bound < low and high < bound
+            told = "too small to matter" if is_small else "no difference shown"
+            assert verdict == told
 
 
 @pytest.mark.parametrize("by", ["stage", "kernel", "api"])
@@ -338,7 +365,7 @@ def test_runs_that_are_not_comparable_say_so() -> None:
     assert check_limit(found, 5).outcome == "unknown"
     assert check_limit(found, 100, anyway=True).outcome == "within"
     anyway = compare(one, two, names=("old", "new"), anyway=True)
-    assert set(anyway.table["verdict"]) == {"no difference shown"}
+    assert set(anyway.table["verdict"]) == {"too small to matter"}
     assert "not comparable (1 GPUs in old, 2 GPUs in new; A100 in old" in anyway.meta["headline"]
     assert comparability(one, _run(A)) == []  # an unknown model is no other model
 
@@ -425,7 +452,7 @@ def test_calls_by_name() -> None:
     columns = ("api", "a_ns", "b_ns", "a_count", "b_count", "verdict", "only_in")
     assert table.select(columns).rows() == [
         ("cudaDeviceSynchronize", 0, 302.5, 0, 1, "slower", "B"),
-        ("cudaLaunchKernel", 2, 2, 2, 2, "no difference shown", None),
+        ("cudaLaunchKernel", 2, 2, 2, 2, "too small to matter", None),
     ]  # fmt: skip
 
 
@@ -596,7 +623,7 @@ def test_two_kinds_of_steps_in_long_blocks_show_nothing() -> None:
     assert "24 steps of A drift through the recording" in found.meta["headline"]
     # Against itself there is nothing to be told apart.
     same = compare(_steps_of(*blocks), _steps_of(*blocks))
-    assert same.meta["step"]["verdict"] == "no difference shown"
+    assert same.meta["step"]["verdict"] == "too small to matter"
     assert same.meta["step"]["reason"] is None
 
 
@@ -689,16 +716,15 @@ def test_slow_loading_is_idle_time(
     other = _simulate(tmp_path / "slow", monkeypatch)
     found = compare(simulated, other, skip=1)
     assert found.table["a_count"].equals(found.table["b_count"])
-    changed = found.table.filter(pl.col("verdict") != "no difference shown")
+    changed = found.table.filter(pl.col("verdict").is_in(["faster", "slower"]))
     assert changed["stage"].to_list() == ["idle"]
     parts = {each["part"]: each for each in found.contributions.iter_rows(named=True)}
-    assert {name for name, part in parts.items() if part["verdict"] != "no difference shown"} == {
-        "idle"
-    }
+    told = {name for name, part in parts.items() if part["verdict"] in ("faster", "slower")}
+    assert told == {"idle"}
     assert parts["idle"]["delta_ns"] == pytest.approx(3_000_000, rel=0.3)
     assert check_limit(found, 5).outcome == "above"
     kernels = compare(simulated, other, "kernel", skip=1).table.filter(kind="compute")
-    assert set(kernels["verdict"]) == {"no difference shown"}
+    assert set(kernels["verdict"]) == {"too small to matter"}
 
 
 @pytest.mark.slow
@@ -721,7 +747,7 @@ def test_a_faster_loader_shows_between_steps(
     parts = {row["part"]: row for row in found.contributions.iter_rows(named=True)}
     assert parts["between"]["verdict"] == "faster"
     assert parts["between"]["delta_ns"] == pytest.approx(-7_500_000, rel=0.1)
-    assert parts["idle"]["verdict"] == "no difference shown"
+    assert parts["idle"]["verdict"] == "too small to matter"
     step = found.meta["step"]
     line = rf"step: .* faster by .*\({100 * (step['ratio'] - 1):.1f} %\); shown .*; carried by time"
     assert re.match(line + " between steps", found.meta["headline"])

@@ -69,7 +69,8 @@ _COMPARE = Json(
                 "low_ns?": "number or null: Lower end of the 95 % interval of delta_ns.",
                 "high_ns?": "number or null: Upper end of it.",
                 "p_value?": "number or null: Adjusted for the number of rows.",
-                "verdict": "one of faster, slower, no difference shown, not enough iterations, "
+                "verdict": "one of faster, slower, too small to matter, "
+                "no difference shown, not enough iterations, "
                 "unknown or null: What the iterations show of B against A; null if the runs are "
                 "not comparable.",
                 "a_median_ns?": "number or null: Median over iterations of run A, ns.",
@@ -90,7 +91,8 @@ _COMPARE = Json(
                 "shift_low_ns?": "number or null: Lower end of its 95 % interval; null for too "
                 "few steps, or unknown.",
                 "shift_high_ns?": "number or null: Upper end of it.",
-                "shift_verdict?": "one of faster, slower, no difference shown, not enough "
+                "shift_verdict?": "one of faster, slower, too small to matter, "
+                "no difference shown, not enough "
                 "iterations, unknown or null: What it shows of B against A; null if the runs are "
                 "not comparable.",
                 "a_runs?": "integer: Recordings of side A, where there are several a side.",
@@ -111,7 +113,8 @@ _COMPARE = Json(
             {
                 "metric": "one of mean, median: What is compared of steps.",
                 "least_percent": "number or null: Least change that matters.",
-                "verdict": "one of faster, slower, same, no difference shown, not enough "
+                "verdict": "one of faster, slower, same, too small to matter, "
+                "no difference shown, not enough "
                 "iterations, unknown or null: As of the step; with a least change also same, "
                 "within it.",
                 "sentence": "text: The same in words.",
@@ -161,7 +164,8 @@ _COMPARE = Json(
         "low_ns?": "number or null: Lower end of the 95 % interval of delta_ns.",
         "high_ns?": "number or null: Upper end of it.",
         "p_value?": "number or null: Adjusted for the number of rows.",
-        "verdict?": "one of faster, slower, no difference shown, not enough iterations, unknown "
+        "verdict?": "one of faster, slower, too small to matter, "
+        "no difference shown, not enough iterations, unknown "
         "or null: What the iterations show of B against A; null if the runs are not comparable.",
         "only_in?": "text or null: The run that alone has this group.",
         "a_outside_ns?": "number or null: Time of run A outside of the steps that count, over "

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 VERDICT_COLOURS = {
     "faster": "#88CCEE",
     "slower": "#882255",
+    "too small to matter": "#BBBBBB",
     "no difference shown": "#999999",
     "not enough iterations": "#E4E8EC",
     "unknown": "#F0E442",

@@ -38,10 +38,10 @@ class Need:
 
 
 NEEDS = {
-    "breakdown": Need(20),
+    "breakdown": Need(30),
     "breakdown inclusive": Need(200),
-    "idle": Need(1_750),
-    "diagnose": Need(2_500),
+    "idle": Need(850),
+    "diagnose": Need(2_000),
     "stragglers": Need(1_450),
     "critical-path": Need(950, beside_bytes=0),
     "whatif": Need(1_900, beside_bytes=0),
@@ -50,15 +50,15 @@ NEEDS = {
     "collectives": Need(30),
     "latency": Need(30),
     "info": Need(60),
-    "compare": Need(220),
+    "compare": Need(400),
     "compare by kernel": Need(650),
-    "stalls": Need(1_500),
+    "stalls": Need(850),
     "study": Need(30),
     "scaling": Need(30),
     "overhead": Need(30),
     "overhead api": Need(230),
     "memory": Need(220),
-    "report": Need(2_350),
+    "report": Need(2_100),
     "export": Need(2_000, beside_bytes=1_150),
     "attribution": Need(650),
 }

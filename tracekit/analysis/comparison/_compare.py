@@ -23,6 +23,7 @@ from tracekit.analysis.comparison._step_change import (
     show,
     side_by_side,
     totals,
+    with_small,
 )
 from tracekit.analysis.comparison._steps_table import step_rows
 from tracekit.analysis.facts import HOST, how_to_record, verdict_meta
@@ -145,7 +146,8 @@ def compare(
         of the differences of all pairs of steps, which few long steps do not move.
     least
         The least change of the step that matters, in percent: the headline says whether the step
-        is faster or slower by more, the same within it, or that this is unknown.
+        is faster or slower by more, the same within it, or that this is unknown. A row whose whole
+        interval lies within it is too small to matter.
     one_run
         Whether both are the same run, which the headline says.
 
@@ -162,9 +164,11 @@ def compare(
     ``ratio``             ``b_ns / a_ns``; null where ``a_ns`` is 0
     ``low_ns, high_ns``   95 % interval of ``delta_ns``; null for too few iterations, or unknown
     ``p_value``           adjusted for the number of rows; null likewise
-    ``verdict``           ``faster`` or ``slower`` (B, than A), ``no difference shown``, ``not
-                          enough iterations`` (fewer than 5 in either run), ``unknown`` (steps that
-                          drift through the recording); null if the runs are not comparable
+    ``verdict``           ``faster`` or ``slower`` (B, than A), ``too small to matter`` (the whole
+                          interval lies within `least`, or 0.1 % of the shorter step), ``no
+                          difference shown``, ``not enough iterations`` (fewer than 5 in either
+                          run), ``unknown`` (steps that drift through the recording); null if the
+                          runs are not comparable
     ``only_in``           ``A`` or ``B`` if the group occurs in that run alone, in steps or not
     ``a_total_ns`` etc.   sums over steps and devices, whole numbers: ``a_ns`` is
                           ``a_total_ns / (a_steps * a_devices)``
@@ -222,6 +226,7 @@ def compare(
         table = _with_idle(table, parts, of_a, of_b)
     if keys == ("step",):
         table = parts
+    (table, parts), step = with_small((table, parts), step, least)
     odd = outlier_rows((a, b), measured, steps)
     without = without_outliers(odd, measured, steps)
     meta = {

@@ -7,15 +7,17 @@ from typing import Any, Literal
 
 import polars as pl
 
+from tracekit.analysis.comparison._step_change import LEAST_PERCENT, SMALL
+
 _NAMES = {
     "idle": "idle time inside steps",
     "between": "time between steps, in which the host is in none and nothing runs",
 }
 _SHOWN = {"faster": "shown", "slower": "shown", "not enough iterations": "too few steps to show it"}
+SHIFT = "median of pairwise differences"
+"""What the change of a typical step is: the Hodges-Lehmann estimator."""
 _UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns"))
 _MOST = 0.5
-_LEAST = 0.001
-"""A smaller share of the step is no difference that matters, unless another one is given."""
 
 
 Metric = Literal["mean", "median"]
@@ -90,12 +92,9 @@ def _standing(step: Mapping[str, Any], *, few: bool, least: float | None) -> str
         told += " of these two recordings" if "a_runs" not in step else " of the two programs"
     if step["low_ns"] is None:
         return told
-    share = _LEAST if least is None else least / 100
-    if (
-        told == "not shown"
-        and _against((step["low_ns"], step["high_ns"]), share * step["a_ns"]) == "same"
-    ):
-        told = f"no difference that matters (within {100 * share:g} % of the step)"
+    if step["verdict"] == SMALL:
+        percent = LEAST_PERCENT if least is None else least
+        told = f"no difference that matters (within {percent:g} % of the step)"
     supposed = ", if steps do not depend on each other over more than a few" if few else ""
     ends = f"{signed_length(step['low_ns'])} to {signed_length(step['high_ns'])}"
     return f"{told}, 95 % interval {ends}{supposed}"
@@ -106,7 +105,7 @@ def _typical(step: Mapping[str, Any]) -> list[str]:
     if step.get("shift_low_ns") is None or not (step["delta_ns"] or step["shift_ns"]):
         return []
     ends = f"{signed_length(step['shift_low_ns'])} to {signed_length(step['shift_high_ns'])}"
-    told = f"typical step {signed_length(step['shift_ns'])} ({ends})"
+    told = f"typical step {signed_length(step['shift_ns'])} ({ends}; {SHIFT})"
     if step["shift_ns"] * step["delta_ns"] < 0:
         told += ", the other way than the mean"
     return [told]
@@ -149,7 +148,8 @@ def _carried(contributions: pl.DataFrame, change: float) -> str | None:
     same = contributions.filter(pl.col("delta_ns") * change > 0).sort(-pl.col("delta_ns").abs())
     named, known = [], 0.0
     for part, delta, verdict in same.select("part", "delta_ns", "verdict").iter_rows():
-        shown = "" if verdict in (None, *_SHOWN) else ", not shown"
+        shown = {None: "", SMALL: f", {SMALL}"}.get(verdict, ", not shown")
+        shown = "" if verdict in _SHOWN else shown
         named.append(f"{_NAMES.get(part, part)} ({signed_length(delta)}{shown})")
         known += delta
         if abs(known) >= _MOST * abs(change):

@@ -28,7 +28,7 @@ from tracekit.analysis.comparison._compare import (
 from tracekit.analysis.comparison._headline import Metric, headline, judged
 from tracekit.analysis.comparison._kernel_names import with_names_alike, with_normalised_names
 from tracekit.analysis.comparison._outliers import cold_notes
-from tracekit.analysis.comparison._step_change import VERDICT, matrix, verdict_of
+from tracekit.analysis.comparison._step_change import VERDICT, matrix, verdict_of, with_small
 from tracekit.analysis.comparison._steps_table import step_rows
 from tracekit.analysis.facts import HOST, verdict_meta
 from tracekit.analysis.statistics import Flags, Floats, Skip
@@ -147,6 +147,7 @@ def compare_recordings(
         table = parts if keys == ("step",) else _table(traces[0], sides, has_verdict=has_verdict)
     if keys == ("stage",):
         table = _with_idle(table, parts)
+    (table, parts), step = with_small((table, parts), step, least)
     meta = {
         "headline": headline(parts, step, reasons, metric=metric, least=least),
         "names": list(names),

@@ -14,6 +14,9 @@ from tracekit.analysis.step_sums import PARTS, Measured
 
 FASTER, SLOWER = "faster", "slower"
 NOT_SHOWN, NOT_ENOUGH, UNKNOWN = "no difference shown", "not enough iterations", "unknown"
+SMALL = "too small to matter"
+LEAST_PERCENT = 0.1
+"""A smaller share of the step does not matter, unless another one is given."""
 VERDICT = ("low_ns", "high_ns", "p_value", "verdict")
 TOTALS = ("a_total_ns", "b_total_ns")
 _SLOW = 0.25
@@ -102,6 +105,39 @@ def verdict_of(*, has_verdict: bool = True) -> pl.Expr:
         .otherwise(pl.lit(NOT_SHOWN))
     )  # fmt: skip
     return pl.when(pl.lit(has_verdict)).then(verdict).otherwise(pl.lit(None, pl.String))
+
+
+def with_small(
+    tables: Sequence[pl.DataFrame], step: Mapping[str, Any], least: float | None
+) -> tuple[list[pl.DataFrame], dict[str, Any]]:
+    """Say where a difference is too small to matter: a whole interval lies within the least.
+
+    Parameters
+    ----------
+    tables
+        Rows with ``low_ns, high_ns, verdict``, if they have verdicts.
+    step
+        The change of the step.
+    least
+        The least change that matters, in percent of the shorter step, so that exchanging the runs
+        changes nothing; by default `LEAST_PERCENT`.
+    """
+    share = (LEAST_PERCENT if least is None else least) / 100
+    bound = share * min(step["a_ns"] or 0, step["b_ns"] or 0)
+    within = (pl.col("low_ns") > -bound) & (pl.col("high_ns") < bound)
+    verdict = (
+        pl.when((pl.col("verdict") == NOT_SHOWN) & within).then(pl.lit(SMALL)).otherwise("verdict")
+    )
+    named = [
+        each.with_columns(verdict=verdict) if "verdict" in each.columns else each for each in tables
+    ]
+    worded = {}
+    for prefix, base in (("", "ns"), ("shift_", "median_ns")):
+        low, high, told = (step.get(prefix + name) for name in ("low_ns", "high_ns", "verdict"))
+        own = share * min(step[f"a_{base}"], step[f"b_{base}"])
+        if told == NOT_SHOWN and -own < low and high < own:
+            worded[f"{prefix}verdict"] = SMALL
+    return named, {**step, **worded}
 
 
 # -- what the change of the step time is made of -----------------------------------------------
