@@ -65,7 +65,7 @@ _ESSENTIAL = (
     "images_per_s", "bus_bandwidth_gb_s", "utilisation", "share", "exposed_ns", "busy_ns",
     "duration_p50_ns", "speedup_from", "speedup_to", "from_percent", "to_percent", "step_low_ns",
     "step_high_ns", "expected_bytes", "observed_bytes", "crossing",
-    "bubble_share", "data_stall_share",
+    "bubble_share", "data_stall_ns", "data_stall_share",
     "caused_ns", "late_in", "bytes", "least_bytes", "most_bytes", "evidence", "only_in",
     "least_utilisation", "most_utilisation", "least_gpu_bytes", "most_gpu_bytes",
     "step_flops", "mfu", "hfu",

@@ -97,7 +97,7 @@ def _working(trace: Trace) -> pl.DataFrame:
 
 
 def _weak(trace: Trace, verdicts: pl.DataFrame) -> list[dict[str, Any]]:
-    decided = _decided(trace)
+    decided = trace.once(_decided)
     total = int(decided["total_ns"].sum())
     estimated = verdicts.filter((pl.col("structure") == "order") & pl.col("decides"))["process"]
     source = pl.col("stage_source").cast(pl.String)
@@ -136,7 +136,7 @@ def unknown_passes(trace: Trace) -> str | None:
 
     Both have to be told by ranges, threads or structure, in each process that trains.
     """
-    decided = _decided(trace)
+    decided = trace.once(_decided)
     verdicts = _working(trace)
     trains = verdicts.filter(pl.col("verdict") == "training")["process"]
     if verdicts.is_empty():
@@ -162,7 +162,7 @@ def confusion(trace: Trace) -> pl.DataFrame:
     """
     opinions = trace.read("opinions").with_columns(pl.selectors.enum().cast(pl.String))
     keys = ("stage", "stage_source", "other_source", "other_stage")
-    total = int(_decided(trace)["total_ns"].sum())
+    total = int(trace.once(_decided)["total_ns"].sum())
     sums = opinions.group_by(keys).agg(pl.col("ops", "total_ns").sum())
     return sums.select(
         *keys,
