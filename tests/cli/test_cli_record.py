@@ -139,6 +139,16 @@ def test_two_programs_are_recorded_in_turn() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("old", "name"), [("python old.py", "old-vs-new"), ("old/new.py --quick", "new")]
+)
+def test_two_programs_give_their_names_to_the_recordings(old: str, name: str) -> None:
+    asked = tracekit("record", "--dry-run", "--times", "1", "--against", old, "--", "new.py")
+    paths = [line.split("/report ")[0] for line in asked.stdout.splitlines()]
+    found = [path.rsplit("/", 1)[1] for path in paths]
+    assert found == [f"{name}-a-1", f"{name}-b-1"]
+
+
 @pytest.mark.slow
 def test_several_recordings_of_two_programs_are_compared(tmp_path: Path) -> None:
     old = f"{sys.executable} -c 'print(1)'"

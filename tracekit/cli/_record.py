@@ -386,7 +386,7 @@ def record(
         raise UsageError("--calibrate keeps no recording", "leave out --times and --against")
     if is_series:
         return _record_series(recorder, program or [], name, of_series, dry_run=dry_run)
-    free = recorder.free_name(program or [], name)
+    free = recorder.free_name([program or []], name)
     plan = recorder.plan(program or [], free)
     if dry_run or calibrate:
         typer.echo(plan.script if dry_run else recorder.cost(plan))
@@ -432,7 +432,7 @@ def _record_series(
     import tracekit
 
     programs = of_series.programs(program)
-    series = recorder.free_name(program, name, list(programs))
+    series = recorder.free_name(list(programs.values()), name, list(programs))
     plans = {f"{series}{end}": recorder.plan(words, f"{series}{end}")
              for end, words in programs.items()}  # fmt: skip
     if dry_run:
@@ -497,9 +497,9 @@ class _Recorder:
         return {each.name: each.labels for each in Store.discover(self.store).runs()}
 
     def free_name(
-        self, program: Sequence[str], name: str | None, endings: Sequence[str] = ("",)
+        self, programs: Sequence[Sequence[str]], name: str | None, endings: Sequence[str] = ("",)
     ) -> str:
-        """Return a name that no run has: the one asked for, or the program's with a number.
+        """Return a name that no run has: the one asked for, or the programs' with a number.
 
         Of several runs, whose names have endings, none of these is taken.
         """
@@ -515,7 +515,7 @@ class _Recorder:
                     raise NameTakenError(f"there is a run {each!r} already", "give another --name")
             return name
         there = {path.name.removesuffix(".partial") for path in self.folder.glob("*")}
-        own = file_name(_program_name(program))
+        own = "-vs-".join(dict.fromkeys(file_name(_program_name(each)) for each in programs))
         tried = itertools.chain([own], (f"{own}-{number}" for number in itertools.count(2)))
         used = taken.keys() | there
         return next(each for each in tried if used.isdisjoint(each + end for end in endings))

@@ -14,8 +14,9 @@ _NAMES = {
     "between": "time between steps, in which the host is in none and nothing runs",
 }
 _SHOWN = {"faster": "shown", "slower": "shown", "not enough iterations": "too few steps to show it"}
-SHIFT = "median of pairwise differences"
+_SHIFT = "median of pairwise differences"
 """What the change of a typical step is: the Hodges-Lehmann estimator."""
+_OF_RECORDINGS = "mean of the recordings' medians"
 _UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns"))
 _MOST = 0.5
 
@@ -105,7 +106,8 @@ def _typical(step: Mapping[str, Any]) -> list[str]:
     if step.get("shift_low_ns") is None or not (step["delta_ns"] or step["shift_ns"]):
         return []
     ends = f"{signed_length(step['shift_low_ns'])} to {signed_length(step['shift_high_ns'])}"
-    told = f"typical step {signed_length(step['shift_ns'])} ({ends}; {SHIFT})"
+    what = _OF_RECORDINGS if "a_runs" in step else _SHIFT
+    told = f"typical step {signed_length(step['shift_ns'])} ({ends}; {what})"
     if step["shift_ns"] * step["delta_ns"] < 0:
         told += ", the other way than the mean"
     return [told]
