@@ -129,6 +129,26 @@ def test_many_outliers_are_counted() -> None:
     assert notes[-1] == "2 more steps of A are outliers"
 
 
+def test_slow_steps_that_come_regularly_are_a_kind_of_their_own() -> None:
+    """Every 20th step takes 4 times as long, less than a tenth of all; in B all take longer."""
+    a, b = (
+        [4 * length if n % 20 == 7 else length for n, length in enumerate(_calm(usual, 80))]
+        for usual in (1000, 1100)
+    )
+    notes = step_notes([(_array(each), range(80), 1) for each in (a, b)])
+    for side, steps, note in zip("AB", (a, b), notes, strict=False):
+        slow, quick = np.median(steps[7::20]) / 1000, np.median(np.delete(steps, [7, 27, 47, 67]))
+        assert note == (
+            f"steps of {side} are of two kinds: 76 of {quick / 1000:.2f} us and 4 of {slow:.2f} us "
+            "(medians); a slow one every 20 steps"
+        )
+    assert notes[2].startswith("quick steps, B less A: typically +100 ns (+")
+    assert notes[3].startswith("slow steps, B less A: typically +4")
+    a[47], a[48] = a[48], a[47]
+    irregular = step_notes([(_array(a), range(80), 1), (_array([]), [], 1)])
+    assert irregular[0].startswith("step 7 of A: 4")
+
+
 def test_two_kinds_of_steps_are_named_and_are_no_outliers() -> None:
     steps = [length * (1 if n % 3 else 4) for n, length in enumerate(_calm(2000, 21))]
     (note,) = step_notes([(_array(steps), range(21), 2), (_array([]), [], 2)])

@@ -71,7 +71,7 @@ def cold_notes(names: Sequence[str], measured: Sequence[Measured]) -> list[str]:
 
 
 def _outlier_notes(side: str, steps: Numbers, numbers: Sequence[int]) -> list[str]:
-    found = outliers(steps)
+    found = [] if _period(outliers(steps), len(steps)) else outliers(steps)
     median = float(np.median(steps)) if found else 1.0
     told = [
         f"step {numbers[place]} of {side}: {steps[place] / median:.2g} times the median"
@@ -82,13 +82,36 @@ def _outlier_notes(side: str, steps: Numbers, numbers: Sequence[int]) -> list[st
 
 
 def _modes(side: str, steps: Numbers, devices: int) -> list[str]:
-    parts = modes(steps)
+    parts = _kinds(steps)
     told = [f"{len(part)} of {length_text(float(np.median(part)) / devices)}" for part in parts]
     if not told:
         return []
     number = _NUMBERS.get(len(told), str(len(told)))
     listed = f"{', '.join(told[:-1])} and {told[-1]}"
-    return [f"steps of {side} are of {number} kinds: {listed} (medians)"]
+    period = _period(np.flatnonzero(steps >= parts[-1].min()).tolist(), len(steps))
+    regular = f"; a slow one every {period} steps" if period else ""
+    return [f"steps of {side} are of {number} kinds: {listed} (medians){regular}"]
+
+
+def _kinds(steps: Numbers) -> list[Numbers]:
+    """Return the modes of steps; or the usual ones and the slow ones where these come regularly."""
+    slow = outliers(steps)
+    if not _period(slow, len(steps)):
+        return modes(steps)
+    return [np.delete(steps, slow), steps[slow]]
+
+
+def _period(places: Sequence[int], number: int) -> int | None:
+    """Return every how many steps one of these places comes; None if they are not regular.
+
+    Three or more of them stand equally far apart, from the beginning to the end.
+    """
+    apart = set(np.diff(places).tolist())
+    if len(places) < _LEAST_OF_A_MODE or len(apart) > 1:
+        return None
+    [period] = apart
+    begins, ends = places[0] < period, places[-1] + period >= number
+    return int(period) if period > 1 and begins and ends else None
 
 
 def mode_edges(sample: Numbers | Floats) -> Floats:
@@ -143,7 +166,7 @@ def modes(steps: Numbers) -> list[Numbers]:
 
 def _mode_by_mode(sides: Sequence[tuple[Numbers, int]]) -> list[str]:
     """Compare the steps of each kind with those of the same kind, if both runs have as many."""
-    (a, of_a), (b, of_b) = ((modes(steps), devices) for steps, devices in sides)
+    (a, of_a), (b, of_b) = ((_kinds(steps), devices) for steps, devices in sides)
     if not a or len(a) != len(b):
         return []
     shifts = [shift(one * of_b, other * of_a) for one, other in zip(a, b, strict=True)]
