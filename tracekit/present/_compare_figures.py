@@ -308,7 +308,7 @@ def changes_figure(
     unit = step_unit(_reach(groups))
     bars = _change_bars(groups, unit)
     labels = _labels(groups)
-    margin = {"l": max(text_width(labels) + 20, 160), "r": 148, "b": 62}
+    margin = {"l": max(text_width(labels) + 32, 160), "r": 148, "b": 62}
     lines = legend_lines(
         [bar.name for bar in bars] + [_INTERVAL], _WIDTH - margin["l"] - margin["r"]
     )
@@ -390,7 +390,7 @@ def _change_bars(groups: Sequence[dict[str, Any]], unit: tuple[int, str]) -> lis
     bars = []
     for verdict in verdicts:
         own = [(y, group) for y, group in enumerate(groups) if group["verdict"] == verdict]
-        line = {"color": MUTED, "width": 1 if verdict not in list(VERDICT_COLOURS)[:3] else 0}
+        line = {"color": MUTED, "width": 1 if verdict not in list(VERDICT_COLOURS)[:4] else 0}
         bars.append(
             go.Bar(
                 x=[group["delta_ns"] and group["delta_ns"] / unit[0] for _, group in own],
