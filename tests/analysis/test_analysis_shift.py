@@ -179,7 +179,8 @@ def test_steps_of_two_kinds_are_compared_kind_by_kind() -> None:
 def _step(low: float | None, high: float | None, verdict: str | None) -> dict[str, object]:
     nothing = {"shift_low_ns": None, "shift_high_ns": None, "shift_verdict": "unknown"}
     ends = {"low_ns": low, "high_ns": high, "verdict": verdict}
-    return {"a_ns": 1000.0, "a_median_ns": 1000.0, **ends, **nothing}
+    sizes = {f"{side}_{name}": 1000.0 for side in "ab" for name in ("ns", "median_ns")}
+    return {**sizes, **ends, **nothing}
 
 
 @pytest.mark.parametrize(
@@ -192,6 +193,13 @@ def test_a_least_change(low: float, high: float, told: str) -> None:
     assert found["verdict"] == told
     expected = "same within 1 %" if told == "same" else f"{told} (least 1 %)"
     assert found["sentence"] == f"by mean: {expected}"
+
+
+def test_the_same_is_what_tables_call_too_small_to_matter() -> None:
+    """1 % of A is 10, of B 9.9: an interval between them is the same in neither, either way."""
+    for sizes in ((1000.0, 990.0), (990.0, 1000.0)):
+        step = {**_step(-9.95, 9.95, "no difference shown"), "a_ns": sizes[0], "b_ns": sizes[1]}
+        assert judged(step, "mean", 1.0)["verdict"] == "unknown"
 
 
 def test_what_is_not_known_stays_so() -> None:

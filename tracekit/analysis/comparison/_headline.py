@@ -119,14 +119,16 @@ def judged(step: Mapping[str, Any], metric: Metric, least: float | None) -> dict
     Returns
     -------
     ``metric``, ``least_percent`` (or None), ``verdict`` and a ``sentence``. With a least change the
-    verdict is ``faster`` or ``slower`` where the whole interval is beyond it, ``same`` where all of
-    it is within, else ``unknown``; without interval as without a least change.
+    verdict is ``faster`` or ``slower`` where the whole interval is beyond it, of A's step, ``same``
+    where all of it is within it, of the shorter step as in tables, else ``unknown``; without
+    interval as without a least change.
     """
     prefix = "" if metric == "mean" else "shift_"
     verdict, ends = step[f"{prefix}verdict"], (step[f"{prefix}low_ns"], step[f"{prefix}high_ns"])
-    base = step["a_ns" if metric == "mean" else "a_median_ns"]
+    base = "ns" if metric == "mean" else "median_ns"
     if least is not None and verdict is not None and None not in ends:
-        verdict = _against(ends, base * least / 100)
+        of_a, of_b = (step[f"{side}_{base}"] * least / 100 for side in "ab")
+        verdict = _against(ends, of_a, min(of_a, of_b))
     told = verdict or "no verdict"
     if least is not None:
         told = f"same within {least:g} %" if verdict == "same" else f"{told} (least {least:g} %)"
@@ -134,13 +136,14 @@ def judged(step: Mapping[str, Any], metric: Metric, least: float | None) -> dict
     return {**found, "sentence": f"by {metric}: {told}"}
 
 
-def _against(ends: tuple[float, float], least: float) -> str:
+def _against(ends: tuple[float, float], beyond: float, within: float) -> str:
+    """Say whether an interval is beyond the least change that matters, or within that."""
     low, high = ends
-    if low > least:
+    if low > beyond:
         return "slower"
-    if high < -least:
+    if high < -beyond:
         return "faster"
-    return "same" if -least < low and high < least else "unknown"
+    return "same" if -within < low and high < within else "unknown"
 
 
 def _carried(contributions: pl.DataFrame, change: float) -> str | None:
