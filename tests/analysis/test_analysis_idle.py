@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
 from tracekit.analysis import breakdown
-from tracekit.analysis.idle_account import pairs_of
+from tracekit.analysis.idle_account import _pieces, idle_pieces, pairs_of
 from tracekit.analysis.idle_account._gaps import gaps_of
 from tracekit.analysis.idle_account._held import _named
 from tracekit.analysis.idle_time import idle
@@ -487,6 +488,34 @@ def test_a_gpu_that_is_held_itself_passes_on_what_holds_it() -> None:
         (2, "launch", 10),
     ]  # fmt: skip
     assert "(GPU 1)" in idle(b.trace(), longest=1).rows["evidence"][0]
+
+
+def test_gaps_of_hosts_apart_are_cut_as_all_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three processes with a GPU each; the first one's copy holds up the second one's GPU."""
+    b = TraceBuilder()
+    b.rows["devices"] = [
+        {"report": 0, "device": gpu, "active": True, "identity": "ordinal"} for gpu in range(3)
+    ]
+    for gpu, number in itertools.product(range(3), range(6)):
+        at, place = 1_000 * number + 100 * gpu, {"thread": 10 * gpu, "device": gpu}
+        _launched(b, at, at + 4, at + 50, at + 400, context=gpu, **place)
+    _launched(
+        b, 2_410, 2_414, 2_420, 2_900, context=0, stage="FP", kind="p2p", copy_kind="PtoP",
+        src_device=0, dst_device=1,
+    )  # fmt: skip
+    windows = pl.DataFrame(
+        {"process": range(3), "device": range(3), "start": [0] * 3, "end": [6_000] * 3},
+        schema={"process": pl.Int32, "device": pl.Int32, "start": pl.Int64, "end": pl.Int64},
+    )
+    gaps, pieces = idle_pieces(b.trace(), windows)
+    assert len(_pieces._apart(gaps)) == 3
+    assert set(pieces["device"]) == {0, 1, 2}
+    assert "behind_stage" in pieces["cause"].cast(pl.String)
+    lengths = pieces.group_by("gap").agg((pl.col("end") - pl.col("start")).sum())
+    assert lengths.sort("gap")["end"].equals((gaps["end"] - gaps["start"]).alias("end"))
+    assert pieces.equals(pieces.sort("gap", "start"))
+    monkeypatch.setattr(_pieces, "_apart", lambda gaps: [gaps])
+    assert pieces.equals(idle_pieces(b.trace(), windows)[1])
 
 
 def test_an_event_of_the_same_gpu_holds_nothing() -> None:

@@ -149,6 +149,14 @@ def test_slow_steps_that_come_regularly_are_a_kind_of_their_own() -> None:
     assert irregular[0].startswith("step 7 of A: 4")
 
 
+def test_short_steps_that_come_regularly_are_outliers() -> None:
+    steps = [length // 4 if n % 20 == 7 else length for n, length in enumerate(_calm(1000, 80))]
+    notes = step_notes([(_array(steps), range(80), 1), (_array([]), [], 1)])
+    assert [each.partition(":")[0] for each in notes] == [
+        "step 7 of A", "step 27 of A", "step 47 of A", "1 more step of A is an outlier",
+    ]  # fmt: skip
+
+
 def test_two_kinds_of_steps_are_named_and_are_no_outliers() -> None:
     steps = [length * (1 if n % 3 else 4) for n, length in enumerate(_calm(2000, 21))]
     (note,) = step_notes([(_array(steps), range(21), 2), (_array([]), [], 2)])

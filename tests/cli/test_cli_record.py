@@ -140,8 +140,9 @@ def test_two_programs_are_recorded_in_turn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "name"), [("python old.py", "old-vs-new"), ("old/new.py --quick", "new")]
-)
+    ("old", "name"), [("python old.py", "old-vs-new"), ("old/new.py --quick", "new"),
+     ("--forgotten", "forgotten-vs-new")],
+)  # fmt: skip
 def test_two_programs_give_their_names_to_the_recordings(old: str, name: str) -> None:
     asked = tracekit("record", "--dry-run", "--times", "1", "--against", old, "--", "new.py")
     paths = [line.split("/report ")[0] for line in asked.stdout.splitlines()]

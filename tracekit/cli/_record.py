@@ -622,7 +622,7 @@ def _program_name(program: Sequence[str]) -> str:
     if is_python(words):
         words = _behind_options(words[1:]) or words
     own = PurePath(words[0]).name
-    return own.removesuffix(".py") or "program"
+    return own.removesuffix(".py").lstrip("-") or "program"  # a name that begins so is an option
 
 
 def _behind_options(words: Sequence[str]) -> list[str]:

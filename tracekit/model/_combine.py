@@ -115,7 +115,7 @@ class _Changes:
 
     @property
     def keeps_lengths(self) -> bool:
-        """Whether intervals keep their length: no clock drifts, and none is reset."""
+        """Whether durations stay as recorded: no clock drifts or is reset."""
         return not self.steps and not (self.added["drift"] != 0).any()
 
     def columns(self, table: str, which: pl.Series) -> list[pl.Expr]:

@@ -71,14 +71,16 @@ def cold_notes(names: Sequence[str], measured: Sequence[Measured]) -> list[str]:
 
 
 def _outlier_notes(side: str, steps: Numbers, numbers: Sequence[int]) -> list[str]:
-    found = [] if _period(outliers(steps), len(steps)) else outliers(steps)
+    regular = _regularly_slow(steps)
+    found = [place for place in outliers(steps) if place not in regular]
     median = float(np.median(steps)) if found else 1.0
     told = [
         f"step {numbers[place]} of {side}: {steps[place] / median:.2g} times the median"
         for place in found
     ]
     more = len(told) - _FEW
-    return [*told[:_FEW], *([f"{more} more steps of {side} are outliers"] if more > 0 else [])]
+    are = "step of {} is an outlier" if more == 1 else "steps of {} are outliers"
+    return [*told[:_FEW], *([f"{more} more {are.format(side)}"] if more > 0 else [])]
 
 
 def _modes(side: str, steps: Numbers, devices: int) -> list[str]:
@@ -95,10 +97,14 @@ def _modes(side: str, steps: Numbers, devices: int) -> list[str]:
 
 def _kinds(steps: Numbers) -> list[Numbers]:
     """Return the modes of steps; or the usual ones and the slow ones where these come regularly."""
-    slow = outliers(steps)
-    if not _period(slow, len(steps)):
-        return modes(steps)
-    return [np.delete(steps, slow), steps[slow]]
+    slow = _regularly_slow(steps)
+    return [np.delete(steps, slow), steps[slow]] if slow else modes(steps)
+
+
+def _regularly_slow(steps: Numbers) -> list[int]:
+    """Return the places of slow outliers that come regularly; none if they do not."""
+    slow = [place for place in outliers(steps) if steps[place] > np.median(steps)]
+    return slow if _period(slow, len(steps)) else []
 
 
 def _period(places: Sequence[int], number: int) -> int | None:

@@ -110,7 +110,7 @@ def verdict_of(*, has_verdict: bool = True) -> pl.Expr:
 def with_small(
     tables: Sequence[pl.DataFrame], step: Mapping[str, Any], least: float | None
 ) -> tuple[list[pl.DataFrame], dict[str, Any]]:
-    """Say where a difference is too small to matter: a whole interval lies within the least.
+    """Mark differences whose whole interval lies within the least that matters.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def with_small(
     worded = {}
     for prefix, base in (("", "ns"), ("shift_", "median_ns")):
         low, high, told = (step.get(prefix + name) for name in ("low_ns", "high_ns", "verdict"))
-        own = share * min(step[f"a_{base}"], step[f"b_{base}"])
+        own = share * min(step[f"a_{base}"] or 0, step[f"b_{base}"] or 0)
         if told == NOT_SHOWN and -own < low and high < own:
             worded[f"{prefix}verdict"] = SMALL
     return named, {**step, **worded}

@@ -96,7 +96,7 @@ def idle_pieces(trace: Trace, windows: pl.DataFrame) -> tuple[pl.DataFrame, pl.D
     waiting = of_pairs(trace.once(_of_threads)["waiting"], threads_of(pairs))
     hosts, held = _of_hosts(trace, gaps, pairs), holders(trace, gaps)
     behind, rest = [], []
-    for own in _apart(gaps):  # few are held at a time, but for what other GPUs hold up
+    for own in _apart(gaps):  # what other GPUs hold up is named for all groups together
         pieces = _credited(_by_host(trace, own, pairs, hosts), waited_before(own, waiting))
         known = pieces.join(held, on="gap", how="left", maintain_order="left")
         until = pl.min_horizontal("held_until", "end")
@@ -110,7 +110,7 @@ def idle_pieces(trace: Trace, windows: pl.DataFrame) -> tuple[pl.DataFrame, pl.D
 
 
 def _apart(gaps: pl.DataFrame) -> list[pl.DataFrame]:
-    """Return gaps in groups, of which no two share a device or a host: few are held at a time."""
+    """Split gaps into groups that share no device and no host, to hold few at a time."""
     met = gaps.select("device", "pair").unique().with_columns(group="device")
     while True:  # until devices of one host, and hosts of one device, are in one group
         joined = met
@@ -291,13 +291,13 @@ def _credited(pieces: pl.DataFrame, credits_: pl.DataFrame) -> pl.DataFrame:
 
 
 def _is_held() -> pl.Expr:
-    """Tell of which pieces another GPU holds up the begin."""
+    """Tell which pieces begin while another GPU holds up the next op."""
     eligible = pl.col("cause").is_in(list(_HELD)) | (pl.col("phase") == "unknown")
     return (eligible & (pl.col("held_until") > pl.col("start"))).fill_null(value=False)
 
 
 def _behind(trace: Trace, held: pl.DataFrame) -> pl.DataFrame:
-    """Lay on another GPU what its work holds up."""
+    """Name what the other GPU does that holds pieces up."""
     if held.is_empty():
         return held
     is_known = pl.col("behind").is_not_null()
@@ -315,7 +315,7 @@ def _behind(trace: Trace, held: pl.DataFrame) -> pl.DataFrame:
 
 
 def _explained(pieces: pl.DataFrame) -> pl.DataFrame:
-    """Return the columns of pieces; what else was queued for long is unexplained."""
+    """Return the columns of `idle_pieces`; what is queued for too long becomes unexplained."""
     queued = (pl.col("phase") == "queued") & (pl.col("cause") == "launch")
     too_long = queued & (_LENGTH > QUEUED_NS)
     cause = pl.when(too_long).then(pl.lit("unexplained")).otherwise("cause").cast(CAUSE)
