@@ -373,6 +373,7 @@ _SOURCES: tuple[tuple[str, Callable[[Rules], pl.Expr]], ...] = (
     ("pass_exchange", lambda rules: _where(_by_place(rules) & (pl.col("place") != "WU"), "place")),
     ("weight_exchange", lambda rules: _where(_by_place(rules), "place")),
     ("gradient_exchange", lambda rules: _where("trains", _exchanged(rules["exchange"]))),
+    ("gradient_exchange", lambda _: _where(pl.col("trains") & _of_unknown_operation(), _UPDATE)),
     ("nvtx", lambda _: pl.col("range_stage")),
     ("thread_name", lambda _: pl.col("thread_stage")),
     # An update that is open around passes, as that of a closure is, hides none of them.
@@ -391,6 +392,16 @@ _SOURCES: tuple[tuple[str, Callable[[Rules], pl.Expr]], ...] = (
     ("structure", lambda _: pl.col("structure_stage")),  # a second opinion, after all is decided
 )
 """What tells stages, in the order in which it is asked, and what it says."""
+
+
+def _of_unknown_operation() -> pl.Expr:
+    """Tell which collectives say their operation by the range around them alone."""
+    return (pl.col("kind").cast(pl.String) == "collective") & (
+        pl.col("collective").cast(pl.String) == "unknown"
+    )
+
+
+_UPDATE = pl.when(pl.col("range_stage") == "WU").then(pl.lit("WU"))
 
 
 def _is_kernel() -> pl.Expr:
