@@ -11,8 +11,9 @@
     python benchmarks/reliability.py mutants FILE           # of benchmarks/mutants.py
     python benchmarks/reliability.py page                   # docs/evidence/reliability.md, of all
 
-Each part is kept in ``docs/evidence/reliability.json`` until it is run again; the page repeats them. A wrong
-number, a traceback, a hang or something left behind ends a part with an error: nothing is written.
+Each part is kept in ``docs/evidence/reliability.json`` until it is run again; the page repeats
+them. A wrong number, a traceback, a hang or something left behind ends a part with an error:
+nothing is written.
 """
 
 from __future__ import annotations

@@ -373,7 +373,6 @@ _SOURCES: tuple[tuple[str, Callable[[Rules], pl.Expr]], ...] = (
     ("pass_exchange", lambda rules: _where(_by_place(rules) & (pl.col("place") != "WU"), "place")),
     ("weight_exchange", lambda rules: _where(_by_place(rules), "place")),
     ("gradient_exchange", lambda rules: _where("trains", _exchanged(rules["exchange"]))),
-    ("gradient_exchange", lambda _: _where(pl.col("trains") & _of_unknown_operation(), _UPDATE)),
     ("nvtx", lambda _: pl.col("range_stage")),
     ("thread_name", lambda _: pl.col("thread_stage")),
     # An update that is open around passes, as that of a closure is, hides none of them.
@@ -392,16 +391,6 @@ _SOURCES: tuple[tuple[str, Callable[[Rules], pl.Expr]], ...] = (
     ("structure", lambda _: pl.col("structure_stage")),  # a second opinion, after all is decided
 )
 """What tells stages, in the order in which it is asked, and what it says."""
-
-
-def _of_unknown_operation() -> pl.Expr:
-    """Tell which collectives say their operation by the range around them alone."""
-    return (pl.col("kind").cast(pl.String) == "collective") & (
-        pl.col("collective").cast(pl.String) == "unknown"
-    )
-
-
-_UPDATE = pl.when(pl.col("range_stage") == "WU").then(pl.lit("WU"))
 
 
 def _is_kernel() -> pl.Expr:
@@ -454,7 +443,10 @@ def _exchanged(entries: Sequence[Entry]) -> pl.Expr:
     staged = (entry["stage"] for entry in entries if "staged" in entry.get("kind", ()))
     relayed = pl.when("relayed").then(pl.lit(next(staged, None), pl.String))
     carries = pl.col("hands_on") & pl.col("kind").cast(pl.String).is_in(["p2p", "staged"])
-    return pl.when(~carries).then(pl.coalesce(_by_sets(entries), relayed))
+    # A kernel may not name its operation; the range around it does.
+    unnamed = pl.col("kind").cast(pl.String).eq("collective") & (pl.col("collective") == "unknown")
+    by_range = pl.when(unnamed & (pl.col("range_stage") == "WU")).then("range_stage")
+    return pl.when(~carries).then(pl.coalesce(_by_sets(entries), relayed, by_range))
 
 
 def _handed(rules: Rules) -> pl.Expr:
