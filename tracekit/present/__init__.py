@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         CAUSE_COLOURS,
         IDLE_COLOUR,
         KIND_COLOURS,
+        PATH_COLOURS,
         STAGE_COLOURS,
         colour_of,
     )
@@ -62,6 +63,7 @@ __all__ = [
     "IDLE_COLOUR",
     "KIND_COLOURS",
     "MINUS",
+    "PATH_COLOURS",
     "STAGE_COLOURS",
     "TIME_UNITS",
     "ShownColumn",
