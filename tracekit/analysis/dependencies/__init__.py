@@ -11,6 +11,4 @@ if TYPE_CHECKING:
     from tracekit.analysis.dependencies._whatif import whatif
     from tracekit.analysis.dependencies.questions import critical_path
 
-__all__ = ["CHANGES", "critical_path", "parse_changes", "path_spans", "price_of", "whatif"]
-
 __getattr__, __dir__ = lazily(__name__)

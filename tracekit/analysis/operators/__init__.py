@@ -15,11 +15,4 @@ if TYPE_CHECKING:
         recorded_operators,
     )
 
-__all__ = [
-    "backward_graphs",
-    "backward_nodes",
-    "counted_operators",
-    "recorded_operators",
-]
-
 __getattr__, __dir__ = lazily(__name__)
