@@ -118,7 +118,7 @@ def _first_and_last(items: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def _found(folder: Path, name: str) -> Path:
-    for path in (folder / f"{name}.sqlite", folder / f"{name}.json.gz"):
+    for path in (folder / name, folder / f"{name}.sqlite", folder / f"{name}.json.gz"):
         if path.is_file():
             return path
     pytest.skip(f"no {name} in {folder}; TRACEKIT_REAL_TRACES may name the traces' folder")
@@ -170,7 +170,10 @@ def _commands_are_made_once() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def real_trace() -> Callable[[str], Path]:
-    """Give the path of a real trace by its name; the test is skipped where it is absent."""
+    """Give the path of a real trace by its name; the test is skipped where it is absent.
+
+    The endings of an export and of PyTorch's traces may be left out.
+    """
     return lambda name: _found(TRACES, name)
 
 
