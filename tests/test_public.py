@@ -44,7 +44,9 @@ PUBLIC = {
         Comparison Metric Recorded Skip change_points check_limit comparability compare
         compare_recordings history modes outliers steps_of_run typical_step
     """,
-    "tracekit.analysis.dependencies": "CHANGES critical_path parse_changes path_spans price_of whatif",
+    "tracekit.analysis.dependencies": """
+        CHANGES critical_path parse_changes path_spans price_of whatif
+    """,
     "tracekit.analysis.diagnosis": "FINDINGS NOTICED RULES WORSE against diagnose stragglers",
     "tracekit.analysis.hangs": "find_hang",
     "tracekit.analysis.idle_time": "idle idle_ranges",
