@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         CAUSE_COLOURS,
         IDLE_COLOUR,
         KIND_COLOURS,
+        PATH_COLOURS,
         STAGE_COLOURS,
         colour_of,
     )
