@@ -48,7 +48,7 @@ def _nsys(path: Path) -> str:
 def real_run(real_trace: Callable[[str], Path], shared_folder: Path) -> Callable[[str], tk.Run]:
     """Give the run of a real trace by the trace's name; the test is skipped where it is absent.
 
-    Reports of nsys are named with their endings.
+    The ending may be left out, of a report only where there is no export beside it.
     """
     runs: dict[str, tk.Run] = {}
 
@@ -66,13 +66,15 @@ def real_run(real_trace: Callable[[str], Path], shared_folder: Path) -> Callable
 
 @pytest.fixture(scope="session")
 def nsys_export(real_trace: Callable[[str], Path], shared_folder: Path) -> Callable[[str], Path]:
-    """Give the SQLite file that nsys exports of a report; it is not to be written.
+    """Give an export of nsys, or the one that nsys makes of a report; it is not to be written.
 
     The test is skipped without nsys, or the report, or where this nsys cannot export it.
     """
 
     def export(name: str) -> Path:
         report = real_trace(name)
+        if report.suffix not in REPORTS:
+            return report
         made = shared_folder / "exports" / f"{report.stem}.sqlite"
         made.parent.mkdir(exist_ok=True)
         command = [_nsys(report), "export", "--type", "sqlite", "--output", made, report]

@@ -111,12 +111,11 @@ def _whole(path: Path) -> Trace:
 @pytest.fixture(scope="module")
 def pair(
     cut: Cut,
-    real_trace: Callable[[str], Path],
     nsys_export: Callable[[str], Path],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Pair:
     name, first, last = cut
-    source = real_trace(name) if name in EXPORTS else nsys_export(name)
+    source = nsys_export(name)
     path = tmp_path_factory.mktemp("cut") / "cut.sqlite"
     shutil.copyfile(source, path)
     _cut(path, first / 100, last / 100)

@@ -23,13 +23,9 @@ Cut = Callable[..., tk.Run]
     scope="module",
     params=[DAILY, *(pytest.param(name, marks=pytest.mark.nightly) for name in REPORTS)],
 )
-def source(
-    request: pytest.FixtureRequest,
-    real_trace: Callable[[str], Path],
-    nsys_export: Callable[[str], Path],
-) -> Path:
+def source(request: pytest.FixtureRequest, nsys_export: Callable[[str], Path]) -> Path:
     """An export of nsys whose steps have ranges."""
-    return real_trace(DAILY) if request.param == DAILY else nsys_export(request.param)
+    return nsys_export(request.param)
 
 
 @pytest.fixture(scope="module")
