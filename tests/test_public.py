@@ -44,7 +44,9 @@ PUBLIC = {
         Comparison Metric Recorded Skip change_points check_limit comparability compare
         compare_recordings history modes outliers steps_of_run typical_step
     """,
-    "tracekit.analysis.dependencies": "CHANGES critical_path parse_changes price_of whatif",
+    "tracekit.analysis.dependencies": """
+        CHANGES critical_path parse_changes path_spans price_of whatif
+    """,
     "tracekit.analysis.diagnosis": "FINDINGS NOTICED RULES WORSE against diagnose stragglers",
     "tracekit.analysis.hangs": "find_hang",
     "tracekit.analysis.idle_time": "idle idle_ranges",
@@ -89,7 +91,7 @@ PUBLIC = {
         with_clocks with_one_tree
     """,
     "tracekit.present": """
-        ACCENT ANSWER_COLOURS BYTE_UNITS CAUSE_COLOURS FACE IDLE_COLOUR KIND_COLOURS
+        ACCENT ANSWER_COLOURS BYTE_UNITS CAUSE_COLOURS FACE IDLE_COLOUR KIND_COLOURS PATH_COLOURS
         MINUS STAGE_COLOURS TIME_UNITS ShownColumn changes_figure
         check_figure_file one_browser colour_of
         comparison_figure components_figure count distribution_figure duration

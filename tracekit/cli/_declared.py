@@ -45,6 +45,11 @@ def register_question(name: str) -> None:
         if told.check is not None:
             told.check(**given)
         opened = open_run(run, store, rules, iteration, verdict)
+        given |= {
+            each: open_run(given[each], store, rules, iteration, verdict)
+            for each, option in options.items()
+            if option.unit == "run" and given[each] is not None
+        }
         found: Answer = getattr(opened, told.name).answer(**given)
         return found
 
@@ -53,7 +58,7 @@ def register_question(name: str) -> None:
     command(
         *told.examples,
         name=told.name.replace("_", "-"),
-        writes=[told.writes],
+        writes=[told.writes, *told.also],
         figures=told.figures,
     )(answer)
 

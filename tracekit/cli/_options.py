@@ -109,6 +109,8 @@ def _typed(kind: Any, option: Option) -> Any:
 
 def _typer_option(name: str, option: Option) -> Any:
     def complete(incomplete: str) -> Iterator[str]:
+        if option.unit == "run":
+            return complete_run(incomplete)
         return complete_keys(option.keys, incomplete)
 
     return typer.Option(
@@ -117,7 +119,7 @@ def _typer_option(name: str, option: Option) -> Any:
         min=option.least,
         help=option.meaning,
         rich_help_panel=option.panel,
-        autocompletion=complete if option.keys else None,
+        autocompletion=complete if option.keys or option.unit == "run" else None,
     )
 
 
@@ -294,6 +296,6 @@ WhereOption = Annotated[
 ]
 
 _READ: dict[str, Callable[[Any], Any]] = {
-    **UNITS, "keys": split_keys, "sizes": parse_sizes, "steps": steps_of,
+    **UNITS, "keys": split_keys, "sizes": parse_sizes, "steps": steps_of, "run": str,
 }  # fmt: skip
 """What reads an option that is typed as text, by its unit."""

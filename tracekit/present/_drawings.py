@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tracekit.present._breakdown_figure import breakdown_figure
+from tracekit.present._columns import percent
 from tracekit.present._compare_figures import changes_figure, comparison_figure
 from tracekit.present._heat_figure import heat_figure
 from tracekit.present._history_figure import history_figure
@@ -341,9 +342,9 @@ def _waited(answer: Answer) -> str:
 def _one_step(answer: Answer) -> go.Figure:
     facts = answer.meta["pipeline"]
     told = [answer.title.rpartition(" · ")[0], "the step with the median length"]
-    told += [f"{facts['bubble_share']:.1%} of all steps is bubble"]
+    told += [f"{percent(facts['bubble_share'])} of all steps is bubble"]
     if facts["theory_share"] is not None:
-        told.append(f"{facts['theory_share']:.1%} by theory")
+        told.append(f"{percent(facts['theory_share'])} by theory")
     return pipeline_figure(
         answer.source, title="A step of the pipeline", subtitle=", ".join(filter(None, told))
     )

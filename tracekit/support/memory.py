@@ -63,7 +63,7 @@ NEEDS = {
     "export": Need(2_000, beside_bytes=1_150),
     "attribution": Need(650),
 }
-"""By command: what covers every peak that docs/performance.md#memory-of-questions lists.
+"""By command: what covers every peak that docs/evidence/performance.md#memory-of-questions lists.
 
 What finds gaps, `idle` and all that asks it, takes most where a gap follows each op. `attribution`
 is that of a run which is opened with other rules; the rows of `memory` are allocations and

@@ -7,6 +7,4 @@ from tracekit.support.lazily import lazily
 if TYPE_CHECKING:
     from tracekit.analysis.arithmetic.questions import flops, roofline
 
-__all__ = ["flops", "roofline"]
-
 __getattr__, __dir__ = lazily(__name__)

@@ -18,14 +18,4 @@ if TYPE_CHECKING:
         recorded_operators,
     )
 
-__all__ = [
-    "MULTIPLYING_FORMS",
-    "backward_graphs",
-    "backward_nodes",
-    "counted_operators",
-    "named_operators",
-    "recorded_operators",
-    "with_bytes",
-]
-
 __getattr__, __dir__ = lazily(__name__)
