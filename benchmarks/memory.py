@@ -37,6 +37,7 @@ QUESTIONS = {
     "critical-path": ("critical-path",),
     "whatif": ("whatif", "--speed", "kernel=2x"),
     "flops": ("flops",),
+    "roofline": ("roofline",),
     "links": ("links",),
     "collectives": ("collectives",),
     "latency": ("latency",),

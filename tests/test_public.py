@@ -30,7 +30,7 @@ PUBLIC = {
         api_by_run api_calls breakdown capabilities confusion features identify
         profiler_overhead query summarise verdict_evidence verdict_meta
     """,
-    "tracekit.analysis.arithmetic": "flops",
+    "tracekit.analysis.arithmetic": "flops roofline",
     "tracekit.analysis.clocks": "Calls align aligned clock_calls clock_evidence",
     "tracekit.analysis.closeup": """
         details exposed_communication idle_spans median_step ops_inside ranges_inside
@@ -72,8 +72,9 @@ PUBLIC = {
     "tracekit.machine": """
         Edge IN_SWITCH Link Machine NcclLog Placed Placing Product Relay Ring Route
         SYMMETRIC Tree adjacency bus_factor find_machine find_rings is_topology
-        link_table load_preset machine_of machine_toml nvlink_of peak_flops place
-        preset_names problems read_machine_toml read_nccl_log read_topology recognise
+        link_table load_preset machine_of machine_toml nvlink_of peak_flops
+        peak_memory_bandwidth
+        place preset_names problems read_machine_toml read_nccl_log read_topology recognise
         reducing_gpus relay_table ring_bytes route_table shares star_bytes
         unknown_bandwidths with_bandwidths
     """,
@@ -171,7 +172,8 @@ PUBLIC = {
     """,
     "tracekit.analysis.memory": "largest_batch memory_extra memory_growth memory_table memory_use",
     "tracekit.analysis.operators": """
-        backward_graphs backward_nodes counted_operators recorded_operators
+        MULTIPLYING_FORMS backward_graphs backward_nodes counted_operators named_operators
+        recorded_operators with_bytes
     """,
     "tracekit.analysis.overview": "capabilities features query",
     "tracekit.analysis.statistics": """
