@@ -1,6 +1,7 @@
 """Options that commands share, and what they mean."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     import tracekit
 
 LATEST = "@latest"
+MANY = "Many reports"
+"""Heading in help of options for runs of several reports."""
 
 
 def parse_labels(pairs: "Sequence[str]") -> dict[str, str]:
@@ -161,26 +164,28 @@ def rows_frame(rows: "Sequence[Mapping[str, Any]]") -> "pl.DataFrame":
     return pl.DataFrame(rows, infer_schema_length=None, schema_overrides=types)
 
 
-def open_run(
-    reference: str,
-    store: Path | None,
-    rules: Path | None = None,
-    iteration: str | None = None,
-    verdict: str | None = None,
-) -> "tracekit.Run":
-    """Return the run that a user means by a name, the start of an id, `@latest` or a file."""
+def open_run(reference: str, store: Path | None, *opening: Any) -> "tracekit.Run":
+    """Return the run that a user means by a name, the start of an id, `@latest` or a file.
+
+    With ``rules``, ``iteration`` and ``verdict``, as `tracekit.open` takes them.
+    """
+    given = dict(zip(("rules", "iteration", "verdict"), opening, strict=False))
+    with opened_run(reference, store, **given) as run:
+        return run
+
+
+@contextmanager
+def opened_run(
+    reference: str, store: Path | None, *, processes: int | None = None, **opening: Any
+) -> Iterator["tracekit.Run"]:
+    """Yield the same, and show how far it is what is asked of it meanwhile."""
     import tracekit
 
     with progress_bar(reference) as progress:
-        return tracekit.open(
-            reference,
-            store=store,
-            rules=rules,
-            iteration=iteration,
-            verdict=verdict,
-            progress=progress,
-            memory=allowed(),
-        )
+        yield tracekit.open(
+            reference, store=store, progress=progress, memory=allowed(), processes=processes or 1,
+            **opening,
+        )  # fmt: skip
 
 
 def complete_run(incomplete: str) -> Iterator[str]:
@@ -243,6 +248,25 @@ IterationOption = Annotated[
     str | None,
     typer.Option(
         "--iteration", metavar="REGEX", help="Pattern of the names of ranges that are iterations."
+    ),
+]
+PartProcessesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--processes",
+        metavar="N",
+        min=1,
+        help="How many processes add up the reports of a run of several. Default: this one.",
+        rich_help_panel=MANY,
+    ),
+]
+PartDaskOption = Annotated[
+    str | None,
+    typer.Option(
+        "--dask",
+        metavar="ADDRESS",
+        help="Add up the reports on the Dask cluster of this scheduler, such as tcp://host:8786.",
+        rich_help_panel=MANY,
     ),
 ]
 VerdictOption = Annotated[
