@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from many_helpers import workers, write_ranks
-from test_many_dask import Cluster
+from many_helpers import await_true, workers, write_ranks
+from test_many_dask import ROOT, Cluster
 
 import tracekit
 from tracekit.errors import InputError, StoreError, UsageError
@@ -155,3 +159,78 @@ def test_what_cannot_be_is_refused_before_anything_is_read(asked) -> None:
         tracekit.open("job", store=asked, processes=2, iteration="step")
     with pytest.raises(UsageError, match="no Dask scheduler answers"):
         tracekit.open("job", store=asked, dask="tcp://127.0.0.1:1").breakdown(by="kernel")
+
+
+def _blocks(language: str) -> list[str]:
+    page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+    return re.findall(f"```{language}\n(.*?)```", page, re.DOTALL)
+
+
+def _stub(folder: Path, name: str, text: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/bash\n{text}\n", encoding="utf-8")
+    path.chmod(0o755)
+
+
+def test_the_job_for_slurm_answers(asked, tmp_path) -> None:
+    [script] = _blocks("bash")
+    programs = tmp_path / "venv" / "bin"
+    programs.mkdir(parents=True)
+    (programs / "activate").write_text(f'PATH="{programs}:$PATH"\n', encoding="utf-8")
+    # What stands in for Slurm begins its task twice, as on two nodes, and ends both when it ends.
+    _stub(programs, "srun", 'shift; trap \'kill $(jobs -p)\' TERM; "$@" & "$@" & wait')
+    _stub(programs, "dask", f'exec {sys.executable} -m "distributed.cli.dask_$1" "${{@:2}}"')
+    _stub(programs, "tracekit", f'exec {sys.executable} -m tracekit "$@"')
+    _stub(programs, "python", f'exec {sys.executable} "$@"')
+    changes = {"/shared/.tracekit": str(asked), "/shared/venv": str(tmp_path / "venv"),
+               "breakdown unet": "breakdown job"}  # fmt: skip
+    for old, new in changes.items():
+        assert old in script
+        script = script.replace(old, new)
+    subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, check=True, timeout=200,
+        env={**os.environ, "SLURM_JOB_ID": "7", "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    expected = tracekit.open("job", store=asked).breakdown(by="kernel")
+    assert (tmp_path / "kernels-7.csv").read_text().count("\n") == expected.height + 1
+
+
+def test_the_containers_for_kubernetes_answer(asked, tmp_path) -> None:
+    import yaml
+
+    [page] = _blocks("yaml")
+    kinds = {each["kind"]: each["spec"] for each in yaml.safe_load_all(page)}
+    assert kinds["Service"]["ports"] == [{"port": 8786}]
+    commands = {
+        "scheduler": kinds["Pod"]["containers"][0]["command"],
+        "worker": kinds["Deployment"]["template"]["spec"]["containers"][0]["command"],
+        "ask": kinds["Job"]["template"]["spec"]["containers"][0]["command"],
+    }
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    places = {"tcp://tracekit-scheduler:8786": f"tcp://127.0.0.1:{port}", "8786": port,
+              "/tmp": str(tmp_path), "/shared/.tracekit": str(asked), "unet": "job"}  # fmt: skip
+
+    def words(name: str) -> list[str]:
+        program, *rest = [places.get(word, word) for word in commands[name]]
+        if program == "dask":
+            return [sys.executable, "-m", f"distributed.cli.dask_{rest[0]}", *rest[1:]]
+        return [sys.executable, "-m", program, *rest]
+
+    with ExitStack() as stack:
+        for name in ("scheduler", "worker"):
+            running = subprocess.Popen(words(name), cwd=ROOT, stderr=subprocess.DEVNULL)
+            stack.callback(running.wait)
+            stack.callback(running.terminate)
+            await_true(lambda name=name: name == "worker" or _answers(int(port)), 60)
+        done = subprocess.run(
+            words("ask"), cwd=ROOT, check=True, capture_output=True, text=True, timeout=200
+        )
+    assert "kernel_49" in done.stdout
+
+
+def _answers(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
