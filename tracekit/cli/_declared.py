@@ -14,6 +14,7 @@ from tracekit.cli._options import (
     RunArgument,
     StoreOption,
     VerdictOption,
+    open_run,
     opened_run,
     read_option,
     typer_option,
@@ -42,6 +43,11 @@ def register_question(name: str) -> None:
         given = {name: read_option(options[name], value) for name, value in typed.items()}
         if told.check is not None:
             told.check(**given)
+        given |= {
+            each: open_run(given[each], store, **opening)
+            for each, option in options.items()
+            if option.unit == "run" and given[each] is not None
+        }
         with opened_run(run, store, **opening) as opened:
             found: Answer = getattr(opened, told.name).answer(**given)
         return found
@@ -51,7 +57,7 @@ def register_question(name: str) -> None:
     command(
         *told.examples,
         name=told.name.replace("_", "-"),
-        writes=[told.writes],
+        writes=[told.writes, *told.also],
         figures=told.figures,
     )(answer)
 

@@ -112,6 +112,8 @@ def _typed(kind: Any, option: Option) -> Any:
 
 def _typer_option(name: str, option: Option) -> Any:
     def complete(incomplete: str) -> Iterator[str]:
+        if option.unit == "run":
+            return complete_run(incomplete)
         return complete_keys(option.keys, incomplete)
 
     return typer.Option(
@@ -120,7 +122,7 @@ def _typer_option(name: str, option: Option) -> Any:
         min=option.least,
         help=option.meaning,
         rich_help_panel=option.panel,
-        autocompletion=complete if option.keys else None,
+        autocompletion=complete if option.keys or option.unit == "run" else None,
     )
 
 
@@ -164,13 +166,17 @@ def rows_frame(rows: "Sequence[Mapping[str, Any]]") -> "pl.DataFrame":
     return pl.DataFrame(rows, infer_schema_length=None, schema_overrides=types)
 
 
-def open_run(reference: str, store: Path | None, *opening: Any) -> "tracekit.Run":
-    """Return the run that a user means by a name, the start of an id, `@latest` or a file.
-
-    With ``rules``, ``iteration`` and ``verdict``, as `tracekit.open` takes them.
-    """
-    given = dict(zip(("rules", "iteration", "verdict"), opening, strict=False))
-    with opened_run(reference, store, **given) as run:
+def open_run(
+    reference: str,
+    store: Path | None,
+    rules: Path | None = None,
+    iteration: str | None = None,
+    verdict: str | None = None,
+    **workers: Any,
+) -> "tracekit.Run":
+    """Return the run that a user means by a name, the start of an id, `@latest` or a file."""
+    opening = {"rules": rules, "iteration": iteration, "verdict": verdict, **workers}
+    with opened_run(reference, store, **opening) as run:
         return run
 
 
@@ -318,6 +324,6 @@ WhereOption = Annotated[
 ]
 
 _READ: dict[str, Callable[[Any], Any]] = {
-    **UNITS, "keys": split_keys, "sizes": parse_sizes, "steps": steps_of,
+    **UNITS, "keys": split_keys, "sizes": parse_sizes, "steps": steps_of, "run": str,
 }  # fmt: skip
 """What reads an option that is typed as text, by its unit."""

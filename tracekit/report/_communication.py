@@ -74,7 +74,7 @@ class _Drawing:
 def communication(subject: Subject) -> Markup:
     """Draw the machine, who sent what to whom, and how fast collectives were."""
     run = subject.run
-    traffic = run.traffic()
+    traffic = subject.close.traffic
     by_link = traffic.links()
     unsized = int(traffic.meta()["collectives_of_unknown_size"])
     pieces = [_machine(traffic.placed.machine, by_link, unsized), _matrix(traffic.links("pair"))]

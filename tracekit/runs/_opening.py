@@ -154,7 +154,7 @@ def open(  # noqa: A001 - the word that users of a library expect, as in traceki
     file. A file that no run was made of is ingested on the way. With `rules`, `iteration` or
     `verdict`, stages and iterations are found anew for this `Run`, and the store keeps what it has.
     A question to it that takes more than `memory` bytes, by default what the machine and the cgroup
-    have free, is refused before it begins: see ``docs/performance.md``.
+    have free, is refused before it begins: see ``docs/evidence/performance.md``.
 
     What a question adds up of several reports is added up by so many `processes`, or by the workers
     of the Dask scheduler at the address `dask`, where it can be: see ``docs/cluster.md``. The
