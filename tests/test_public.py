@@ -137,18 +137,19 @@ PUBLIC = {
     """,
     "tracekit.store": """
         DEFAULT_MEMORY NOT_YET Executor Finding Made ReportOptions RunRecord Store SummaryValue
+        Workers
         check_labels check_name file_digest file_size file_state is_named_as_file make_reports
         open_executor
         run_digest
     """,
     "tracekit.engine": """
-        BY_RANGE BY_SEQUENCE Counted DeviceSums GroupTally KeptSums Lines NEEDED Named
+        BY_RANGE BY_SEQUENCE Counted DeviceSums GroupTally GroupTotals Lines NEEDED Named
         RangeLayers Receivers StageSums StageTally Work by_host chosen_steps chosen_windows
         counted_steps cut extended first_iterations hand_out has_ops host_marks
         inclusive_kernels inclusive_ranges innermost_stretches inside_steps
         iteration_windows iterations_in kept_sums latest launch_groups layered_lengths
         named_ranges numbered_alike on_host parse_between parse_iterations projected_ranges
-        range_layers range_paths shown some_steps sorting split step_windows torn
+        range_layers range_paths shown some_steps sorting split step_windows sum_up torn
         union_length with_path_texts with_steps within
     """,
     "tracekit.analysis.breakdowns": "breakdown",
