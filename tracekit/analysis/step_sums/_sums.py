@@ -15,6 +15,8 @@ from tracekit.analysis.facts import (
     columns_of,
     dividing,
     is_by_stage,
+    is_by_steps,
+    with_phases,
     work_of,
 )
 from tracekit.engine import (
@@ -33,6 +35,7 @@ from tracekit.engine import (
     named_ranges,
     with_steps,
 )
+from tracekit.errors import MissingDataError
 from tracekit.model import Trace
 
 _OWNER = ("process", "device")
@@ -99,7 +102,7 @@ def sums_by_keys(
     with_durations
         Whether to keep durations of ops by group.
     """
-    per_iteration = "iteration" in keys
+    per_iteration = is_by_steps(keys)
     is_whole = with_whole and not per_iteration
     of_windows = is_by_stage(keys) or list(keys) == dividing(keys)
     # What was added up when the run was ingested is that of its devices as a whole.
@@ -121,10 +124,23 @@ def sums_by_keys(
         per_iteration=per_iteration,
         cutter=by_host(work.cutter) if per_iteration else work.cutter,
     )
-    return KeySums(
-        stages, grouped, stages if is_whole else whole,
-        with_steps(windows) if per_iteration else windows,
-    )  # fmt: skip
+    if per_iteration:
+        windows = with_steps(windows)
+    if "phase" in keys:
+        windows = _with_phases(windows, work.trace)
+    return KeySums(stages, grouped, stages if is_whole else whole, windows)
+
+
+def _with_phases(windows: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+    """Add ``phase, requests, tokens`` of the step that a window is."""
+    steps = with_phases(trace.read("iterations")).unique(["process", "iteration"], keep="first")
+    if steps["phase"].null_count() == steps.height:
+        raise MissingDataError(
+            "no step of this run is named as a serving engine's prefill or decode",
+            "vLLM, SGLang and ATOM write such names while they are profiled",
+        )
+    told = steps.select("process", "iteration", "phase", "requests", "tokens")
+    return windows.join(told, on=["process", "iteration"], how="left", maintain_order="left")
 
 
 def _stage_sums(work: Work, kept: KeptSums | None, *, of_stages_alone: bool = False) -> StageSums:
@@ -164,7 +180,8 @@ def _named(trace: Trace, name: str) -> Named:
 def grouped_sums(keys: Sequence[str], found: KeySums) -> pl.DataFrame:
     """Return the measures of each group, added over windows."""
     columns = columns_of(keys)
-    of_windows = found.windows.select("window", *OF_WINDOWS)
+    known = [name for name in OF_WINDOWS if name in found.windows.columns]
+    of_windows = found.windows.select("window", *known)
     if is_by_stage(keys):
         stages = _there(found.stages).stages().join(of_windows, on="window", how="left")
         sums = stages.group_by(columns).agg(pl.col("ops", "busy_ns", "exposed_ns").sum())
