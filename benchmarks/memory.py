@@ -3,8 +3,8 @@
     python benchmarks/memory.py --ingest 2000000 8000000 --ask 1000000 8000000 --docs
 
 Exports are of two generators, `generate_export.py` and `generate_interleaved.py`, whose proportions
-differ. `--docs` writes the tables into docs/performance.md; without it they are printed. How much
-memory a question is taken to need (tracekit/support/memory.py) rests on them.
+differ. `--docs` writes the tables into docs/evidence/performance.md; without it they are printed.
+How much memory a question is taken to need (tracekit/support/memory.py) rests on them.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ QUESTIONS = {
     "critical-path": ("critical-path",),
     "whatif": ("whatif", "--speed", "kernel=2x"),
     "flops": ("flops",),
+    "roofline": ("roofline",),
     "links": ("links",),
     "collectives": ("collectives",),
     "latency": ("latency",),
@@ -57,7 +58,7 @@ QUESTIONS = {
 }
 """What is asked, by what the table calls it: the first word is a command."""
 
-PAGE = ROOT / "docs" / "performance.md"
+PAGE = ROOT / "docs" / "evidence" / "performance.md"
 _BEGIN, _END = "<!-- memory: written by benchmarks/memory.py -->", "<!-- end of memory -->"
 _MIB = 1 << 20
 Peaks = dict[str, dict[str, dict[int, int]]]

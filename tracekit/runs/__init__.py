@@ -30,31 +30,4 @@ if TYPE_CHECKING:
     from tracekit.runs._studies import overhead, scaling, study
     from tracekit.runs._waits import Time, bubble_model, bubbles, input_cost, stalls
 
-__all__ = [
-    "DECLARED",
-    "Run",
-    "Time",
-    "bubble_model",
-    "bubbles",
-    "compare",
-    "gate",
-    "hang",
-    "history",
-    "ingest",
-    "input_cost",
-    "memory",
-    "memory_points",
-    "open",
-    "overhead",
-    "project",
-    "report_of",
-    "scaling",
-    "select_runs",
-    "stalls",
-    "straggler_cost",
-    "study",
-    "study_dgx1",
-]
-
-
 __getattr__, __dir__ = lazily(__name__)

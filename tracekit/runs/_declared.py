@@ -10,12 +10,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tracekit.analysis.arithmetic.questions import flops
+from tracekit.analysis.arithmetic.questions import flops, roofline
 from tracekit.analysis.breakdowns.questions import breakdown
-from tracekit.analysis.communication.questions import collectives, links
+from tracekit.analysis.communication.questions import collectives, latency, links
 from tracekit.analysis.dependencies.questions import critical_path, whatif
 from tracekit.analysis.diagnosis.questions import stragglers
 from tracekit.analysis.idle_time.questions import idle
+from tracekit.analysis.overview.questions import info
 from tracekit.runs._question import RunQuestion, declared
 
 if TYPE_CHECKING:
@@ -38,6 +39,23 @@ def _of_run(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
     from tracekit.runs._facts import of_run
 
     return of_run(run, ask(run)).warning(run.warnings)
+
+
+def _named(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
+    from tracekit.runs._facts import of_run
+
+    return of_run(run, ask(run))
+
+
+def _beside(run: OpenedRun, ask: Callable[..., Answer], *others: OpenedRun) -> Answer:
+    from tracekit.runs._facts import called, facts_of, of_run
+
+    found = ask(run)
+    said = of_run(run, found).saying(**facts_of([run, *others]))
+    if not others:
+        return said
+    names = " against ".join(map(called, (run, *others)))
+    return replace(said, title=f"{names} · {found.title}")
 
 
 def _with_verdicts(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
@@ -63,8 +81,11 @@ class DeclaredQuestions:
     critical_path = declared(critical_path, _of_run)
     whatif = declared(whatif, _of_run)
     flops = declared(flops)
+    roofline = declared(roofline)
     links = declared(links, _summed)
     collectives = declared(collectives, _with_verdicts)
+    latency = declared(latency, _beside)
+    info = declared(info, _named)
 
 
 DECLARED = {

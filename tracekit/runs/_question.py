@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from tracekit.support.memory import NEEDS
+from tracekit.support.questions import option_of
 
 if TYPE_CHECKING:
     import polars as pl
@@ -112,8 +113,9 @@ class RunQuestion(Generic[R_contra, P]):
         return self._answer.__name__, own.replace(parameters=options), text
 
 
-Finish = Callable[["OpenedRun", Callable[..., "Answer"]], "Answer"]
-"""Gives the answer of a run, of the run and a question whose options are known."""
+Finish = Callable[..., "Answer"]
+"""Gives the answer of a run, of the run, a question whose options are known, and the runs that are
+among these."""
 
 
 def declared(
@@ -128,18 +130,21 @@ def declared(
     finish
         Puts it to the run, and adds what is known of that; by default it is put to its tables.
     """
-    cut_by = asked.declaration.stretch
+    told = asked.declaration
+    runs = [each.name for each in told.options if option_of(each).unit == "run"]
 
     @functools.wraps(asked)
     def answer(run: OpenedRun, /, *args: P.args, **options: P.kwargs) -> Answer:
-        stretch: Any = {name: options.pop(name) for name in cut_by if name in options}
+        stretch: Any = {name: options.pop(name) for name in told.stretch if name in options}
 
         def ask(subject: Any) -> Answer:
             return asked(subject, *args, **options)
 
-        return (finish or _of_tables)(run.within(**stretch), ask)
+        given = inspect.signature(asked).bind(run, *args, **options).arguments
+        others = [given[name] for name in runs if given.get(name) is not None]
+        return (finish or _of_tables)(run.within(**stretch), ask, *others)
 
-    return RunQuestion(answer, asked.declaration)
+    return RunQuestion(answer, told)
 
 
 def _of_tables(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:

@@ -11,6 +11,7 @@ what answers only when it is asked, so that help waits for no table.
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,12 +29,15 @@ from typing import (
     get_type_hints,
 )
 
+from tracekit.errors import UsageError
 from tracekit.support.files import StrPath
 from tracekit.support.schemas import Json
+from tracekit.support.spelling import choose_among
 
 P = ParamSpec("P")
 T_contra = TypeVar("T_contra", contravariant=True)
 A_co = TypeVar("A_co", bound="Chooses", covariant=True)
+_MODULES = re.compile(r"(?:\w+\.)+(?=\w)")
 _GIVEN = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -49,7 +53,7 @@ class Option:
         What stands for its value in help.
     unit
         What it is in; the command line reads it with this unit (`support.quantities`, and names of
-        lists: ``keys``, ``sizes``, ``steps``).
+        others: ``keys``, ``sizes``, ``steps``, ``run``).
     least
         The smallest number it can be.
     flag
@@ -185,6 +189,8 @@ class Declaration:
         Command lines.
     writes
         The columns and `meta` of its answers.
+    also
+        The same of answers that are called otherwise.
     figures
         What can be drawn of these, by the name of the figure.
     opened
@@ -200,6 +206,7 @@ class Declaration:
     signature: inspect.Signature
     examples: Sequence[str]
     writes: Json
+    also: Sequence[Json] = ()
     figures: Mapping[str, str] = field(default_factory=dict)
     opened: Sequence[str] = ()
     stretch: Sequence[str] = ()
@@ -208,18 +215,13 @@ class Declaration:
     @property
     def options(self) -> list[inspect.Parameter]:
         """The options that are its own, each with its type, default and `Option`."""
-        return [
-            each
-            for each in self.signature.parameters.values()
-            if get_origin(each.annotation) is Annotated and each.name not in _ROWS
-        ]
+        return [each for each in _options(self.signature) if each.name not in _ROWS]
 
     def signature_of(self, returns: str) -> inspect.Signature:
         """Return how it is called where what it is put to is known."""
         asked = [
             each.replace(annotation=get_args(each.annotation)[0])
-            for each in self.signature.parameters.values()
-            if get_origin(each.annotation) is Annotated
+            for each in _options(self.signature)
         ]
         return self.signature.replace(parameters=asked, return_annotation=returns)
 
@@ -261,6 +263,7 @@ class Asked(Protocol[T_contra, P, A_co]):
 def question(
     *examples: str,
     writes: Json,
+    also: Sequence[Json] = (),
     figures: Mapping[str, str] | None = None,
     opened: Sequence[str] = ("rules", "iteration"),
     check: Callable[..., object] | None = None,
@@ -272,12 +275,13 @@ def question(
 
     Parameters
     ----------
-    examples, writes, figures, opened, check
+    examples, writes, also, figures, opened, check
         As in `Declaration`.
     """
 
     def declare(function: Callable[Concatenate[T_contra, P], A_co]) -> Asked[T_contra, P, A_co]:
         own = inspect.signature(function)
+        named = {each.name: choices(get_args(each.annotation)[0]) for each in _options(own)}
         taken = [each for each in own.parameters.values() if each.kind in _GIVEN]
         shared = _shared(own)
         rows = [name for name in shared if name in _ROWS]
@@ -285,7 +289,7 @@ def question(
 
         @functools.wraps(function)
         def ask(*args: Any, **kwargs: Any) -> Any:
-            answers.bind(*args, **kwargs)
+            _require_known(answers.bind(*args, **kwargs).arguments, named)
             chosen = {name: kwargs.pop(name) for name in rows if name in kwargs}
             return function(*args, **kwargs).typed(writes.columns).choosing(**chosen)
 
@@ -294,13 +298,25 @@ def question(
         asked.declaration = Declaration(
             name=function.__name__, meaning=inspect.cleandoc(function.__doc__ or ""),
             signature=own.replace(parameters=[*taken, *shared.values()]), examples=examples,
-            writes=writes, figures=figures or {}, opened=opened,
+            writes=writes, also=also, figures=figures or {}, opened=opened,
             stretch=[name for name in shared if name not in _ROWS], check=check,
         )  # fmt: skip
         declared: Asked[T_contra, P, A_co] = asked
         return declared
 
     return declare
+
+
+def _options(own: inspect.Signature) -> list[inspect.Parameter]:
+    """Return the parameters that are declared to be options."""
+    return [each for each in own.parameters.values() if get_origin(each.annotation) is Annotated]
+
+
+def _require_known(given: Mapping[str, Any], named: Mapping[str, Sequence[str]]) -> None:
+    """Raise `UsageError` where an option is none of the texts that its type names."""
+    for name, value in given.items():
+        if named.get(name) and isinstance(value, str) and value not in named[name]:
+            raise UsageError(f"{name} {value!r} is unknown", choose_among(value, named[name]))
 
 
 def _shared(own: inspect.Signature) -> dict[str, inspect.Parameter]:
@@ -326,9 +342,7 @@ def option_of(parameter: inspect.Parameter) -> Option:
 def type_text(parameter: inspect.Parameter) -> str:
     """Return the type of a parameter, and its default, as pages print them."""
     kind = parameter.annotation
-    told = kind.__name__ if isinstance(kind, type) else str(kind)
-    for name in ("typing.", "collections.abc.", "pathlib.", "os."):
-        told = told.replace(name, "")
+    told = _MODULES.sub("", kind.__name__ if isinstance(kind, type) else str(kind))
     default = "" if parameter.default is parameter.empty else f", default {parameter.default!r}"
     return f"{told}{default}"
 
