@@ -14,6 +14,8 @@ from tracekit.analysis.facts import (
     columns_of,
     dividing,
     is_by_stage,
+    is_by_steps,
+    with_phases,
     work_of,
 )
 from tracekit.engine import (
@@ -32,6 +34,7 @@ from tracekit.engine import (
     sum_up,
     with_steps,
 )
+from tracekit.errors import MissingDataError
 from tracekit.model import Trace
 
 _OWNER = ("process", "device")
@@ -100,7 +103,7 @@ def sums_by_keys(
     with_durations
         Whether to keep durations of ops by group.
     """
-    per_iteration = "iteration" in keys
+    per_iteration = is_by_steps(keys)
     is_whole = with_whole and not per_iteration
     of_windows = is_by_stage(keys) or list(keys) == dividing(keys)
     needs_stages = of_windows or with_stages or is_whole
@@ -131,10 +134,22 @@ def sums_by_keys(
     sums = iter(found.sweeps)
     stages = next(sums) if wanted.stages else kept if needs_stages else None
     whole = next(iter(found.whole), kept) if with_whole and per_iteration else None
-    return KeySums(
-        stages, next(sums, None), stages if is_whole else whole,
-        with_steps(found.windows) if per_iteration else found.windows, with_durations,
-    )  # fmt: skip
+    windows = with_steps(found.windows) if per_iteration else found.windows
+    if "phase" in keys:
+        windows = _with_phases(windows, work.trace)
+    return KeySums(stages, next(sums, None), stages if is_whole else whole, windows, with_durations)
+
+
+def _with_phases(windows: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+    """Add ``phase, requests, tokens`` of the step that a window is."""
+    steps = with_phases(trace.read("iterations")).unique(["process", "iteration"], keep="first")
+    if steps["phase"].null_count() == steps.height:
+        raise MissingDataError(
+            "no step of this run is named as a serving engine's prefill or decode",
+            "vLLM, SGLang and ATOM write such names while they are profiled",
+        )
+    told = steps.select("process", "iteration", "phase", "requests", "tokens")
+    return windows.join(told, on=["process", "iteration"], how="left", maintain_order="left")
 
 
 @dataclass(frozen=True)
@@ -196,7 +211,8 @@ def _of_process(trace: Trace, name: str) -> Named:
 def grouped_sums(keys: Sequence[str], found: KeySums) -> pl.DataFrame:
     """Return the measures of each group, added over windows."""
     columns = columns_of(keys)
-    of_windows = found.windows.select("window", *OF_WINDOWS)
+    known = [name for name in OF_WINDOWS if name in found.windows.columns]
+    of_windows = found.windows.select("window", *known)
     if is_by_stage(keys):
         stages = _there(found.stages).stages.join(of_windows, on="window", how="left")
         sums = stages.group_by(columns).agg(pl.col("ops", "busy_ns", "exposed_ns").sum())
