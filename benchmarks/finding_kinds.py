@@ -222,7 +222,8 @@ MENDS: Mapping[str, Callable[[Job], tuple[Job, ...]]] = {
     "slow_links": lambda job: _only(
         replace(job, link_factors={k: v for k, v in job.link_factors.items() if k != "nvlink"}), job
     ),
-    "compilation": lambda _: (), "off_cpu": lambda _: (), "unified_memory": lambda _: (),
+    "compilation": lambda _: (), "off_cpu": lambda _: (), "small_copies": lambda _: (),
+    "unified_memory": lambda _: (),
     "profiler_overhead": lambda _: (),
 }  # fmt: skip
 """By rule, the jobs in which its advice is followed, of which the best counts; none where that

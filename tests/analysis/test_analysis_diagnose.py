@@ -326,6 +326,20 @@ def test_copies_and_allocations_of_a_recording_without_steps() -> None:
     assert _found(b.trace())["allocation_in_loop"]["share"] == pytest.approx(0.1, rel=1e-3)
 
 
+@pytest.mark.parametrize(("size", "said"), [(1 << 16, True), ((1 << 16) + 1, False)])
+def test_small_copies_are_told_apart(size: int, *, said: bool) -> None:
+    b = _copying(20)
+    for op in b.rows["ops"]:
+        if op["kind"] == "h2d":
+            op["bytes"] = size
+    found = _found(b.trace())
+    assert ("small_copies" in found) is said
+    assert ("unhidden_copies" in found) is not said
+    if said:
+        assert _wins(found["small_copies"]) == pytest.approx((0, 100 * US, 200 * US), rel=1e-3)
+        assert found["small_copies"]["finding"].startswith("1 copy of no more than 64 KiB per step")
+
+
 def test_copies_that_nothing_hides() -> None:
     row = _found(_copying(20).trace())["unhidden_copies"]
     assert _wins(row) == pytest.approx((200 * US, 200 * US, 200 * US), rel=1e-4)

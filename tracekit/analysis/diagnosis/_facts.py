@@ -335,9 +335,9 @@ class Facts:
         return f"{100 * length / self.step_ns:.3g} % of {of}" if self.step_ns else "nothing"
 
 
-def counted(number: float, noun: str) -> str:
+def counted(number: float, noun: str, plural: str = "") -> str:
     """Return a number, which may be a mean, with its noun."""
-    return f"{rounded(number)} {noun}{'' if number == 1 else 's'}"
+    return f"{rounded(number)} {noun if number == 1 else plural or noun + 's'}"
 
 
 def rounded(number: float, digits: int = 3) -> str:

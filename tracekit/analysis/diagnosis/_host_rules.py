@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracekit.analysis.diagnosis._facts import LENGTH, Facts, Lost, duration, rounded
+from tracekit.analysis.diagnosis._facts import LENGTH, Facts, Lost, counted, duration, rounded
 from tracekit.analysis.diagnosis._finding import Finding
 from tracekit.analysis.idle_account import (
     BLOCKING_COPY,
@@ -253,6 +253,31 @@ def unhidden_copies(facts: Facts) -> Finding | None:
         + "Copy the next batch while this one is computed: on a stream of its own, from "
         "pinned memory (`non_blocking=True`), and let the computing stream wait for its event. "
         "Faster copies (fewer bytes: smaller types, decoding on the GPU) win a part.",
+    )
+
+
+def small_copies(facts: Facts) -> Finding | None:
+    """Say that many small copies from and to the host run while nothing else does."""
+    is_small = pl.col("kind").is_in(["h2d", "d2h"]) & (pl.col("bytes") <= _PAGEABLE_BYTES)
+    copies = facts.exposed((is_small & (pl.col("stage") != "ME")).fill_null(value=False))
+    lost = facts.lost(copies, "exposed")
+    if not facts.is_worth(lost.mean) or not facts.is_usual(copies.filter(pl.col("exposed") > 0)):
+        return None
+    number = copies.height / facts.cells.height
+    to_gpu = copies.filter(pl.col("kind") == "h2d").height
+    return Finding(
+        of_gpu=True,
+        finding=f"{counted(number, 'copy', 'copies')} of no more than 64 KiB {facts.per_gpu} run "
+        f"for {duration(lost.mean)} while nothing else does, {facts.share(lost.mean)}.",
+        win=lost.mean / 2,
+        low=0.0,
+        high=lost.most,
+        sure="likely",
+        evidence=(
+            f"{to_gpu:,} from the host, {copies.height - to_gpu:,} to it, at {_rate(copies)}",
+        ),
+        advice="Copy less often: pack small tensors into one buffer, keep counters and masks on "
+        "the GPU, exchange between GPUs by a peer copy in place of two by way of the host.",
     )
 
 
