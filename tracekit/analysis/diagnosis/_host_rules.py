@@ -177,7 +177,7 @@ def sync_in_loop(facts: Facts) -> Finding | None:
         return None
     by_name = _during(facts, waits(facts.trace))
     most = by_name.row(0, named=True)["name"] if by_name.height else ""
-    told = f"{duration(hidden)} {facts.per} by which the host is late, no more than it had waited"
+    told = f"{duration(hidden)} {facts.per} late for other reasons, as long as it waited before"
     return Finding(
         finding=f"GPUs run dry for {duration(lost.mean + hidden)} {facts.per} because the host "
         f"waits for them, {facts.share(lost.mean + hidden)}.",
@@ -186,7 +186,7 @@ def sync_in_loop(facts: Facts) -> Finding | None:
         high=lost.most + behind.most,
         sure="measured",
         evidence=(
-            f"{duration(lost.mean)} {facts.per} in such calls or before launches after one",
+            f"{duration(lost.mean)} {facts.per} in calls that wait, or late by as much",
             *([told] if hidden >= 1 else []),
             *_called(facts, by_name),
             *facts.places(own),
