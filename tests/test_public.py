@@ -30,7 +30,7 @@ PUBLIC = {
         api_by_run api_calls breakdown capabilities confusion features identify
         profiler_overhead query summarise verdict_evidence verdict_meta
     """,
-    "tracekit.analysis.arithmetic": "flops",
+    "tracekit.analysis.arithmetic": "flops roofline",
     "tracekit.analysis.clocks": "Calls align aligned clock_calls clock_evidence",
     "tracekit.analysis.closeup": """
         details exposed_communication idle_spans median_step ops_inside ranges_inside
@@ -72,8 +72,9 @@ PUBLIC = {
     "tracekit.machine": """
         Edge IN_SWITCH Link Machine NcclLog Placed Placing Product Relay Ring Route
         SYMMETRIC Tree adjacency bus_factor find_machine find_rings is_topology
-        link_table load_preset machine_of machine_toml nvlink_of peak_flops place
-        preset_names problems read_machine_toml read_nccl_log read_topology recognise
+        link_table load_preset machine_of machine_toml nvlink_of peak_flops
+        peak_memory_bandwidth
+        place preset_names problems read_machine_toml read_nccl_log read_topology recognise
         reducing_gpus relay_table ring_bytes route_table shares star_bytes
         unknown_bandwidths with_bandwidths
     """,
@@ -120,9 +121,7 @@ PUBLIC = {
     "tracekit.sources": """
         FORMATS Format Opening check_readable content_files open_report read read_smi
     """,
-    "tracekit.sources.hang_dumps": """
-        Dumps ENTRY_SCHEMA EVENT_SCHEMA PEER_SCHEMA RANK_SCHEMA is_dump read_dumps
-    """,
+    "tracekit.sources.hang_dumps": "Dumps read_dumps",
     "tracekit.sources.job_timelines": "TIMELINE_SCHEMA read_job_timeline",
     "tracekit.sources.kineto": "is_kineto read",
     "tracekit.sources.nsys": "is_nsys read",
@@ -136,18 +135,19 @@ PUBLIC = {
     """,
     "tracekit.store": """
         DEFAULT_MEMORY NOT_YET Executor Finding Made ReportOptions RunRecord Store SummaryValue
+        Workers
         check_labels check_name file_digest file_size file_state is_named_as_file make_reports
         open_executor
         run_digest
     """,
     "tracekit.engine": """
-        BY_RANGE BY_SEQUENCE Counted DeviceSums GroupTally KeptSums Lines NEEDED Named
+        BY_RANGE BY_SEQUENCE Counted DeviceSums GroupTally GroupTotals Lines NEEDED Named
         RangeLayers Receivers StageSums StageTally Work by_host chosen_steps chosen_windows
         counted_steps cut extended first_iterations hand_out has_ops host_marks
         inclusive_kernels inclusive_ranges innermost_stretches inside_steps
         iteration_windows iterations_in kept_sums latest launch_groups layered_lengths
         named_ranges numbered_alike on_host parse_between parse_iterations projected_ranges
-        range_layers range_paths shown some_steps sorting split step_windows torn
+        range_layers range_paths shown some_steps sorting split step_windows sum_up torn
         union_length with_path_texts with_steps within
     """,
     "tracekit.analysis.breakdowns": "breakdown",
@@ -159,10 +159,10 @@ PUBLIC = {
         with_kernels within
     """,
     "tracekit.analysis.facts": """
-        DEGREES Evidence Facts HOST KEYS NEEDS OF_PROCESSES OF_WINDOWS OUTSIDE_STEPS RECORDERS
-        WAITING chosen_keys columns_of confusion counted_micro_batches dividing
-        how_to_record identify is_by_stage is_pipeline parse_keys share_meaning summarise
-        unknown_passes verdict_evidence verdict_meta with_words work_of
+        DEGREES Evidence Facts HOST KEYS NEEDS OF_PROCESSES OF_WINDOWS OUTSIDE_STEPS PHASES
+        RECORDERS WAITING chosen_keys columns_of confusion counted_micro_batches dividing
+        how_to_record identify is_by_stage is_by_steps is_pipeline parse_keys share_meaning
+        summarise unknown_passes verdict_evidence verdict_meta with_phases with_words work_of
     """,
     "tracekit.analysis.idle_account": """
         BEHIND BLOCKING_COPY CAUSES ITEM IdlePieces OS_CALLS QUEUED_NS SWITCHES allocations
@@ -171,7 +171,9 @@ PUBLIC = {
     """,
     "tracekit.analysis.memory": "largest_batch memory_extra memory_growth memory_table memory_use",
     "tracekit.analysis.operators": """
-        backward_graphs backward_nodes counted_operators recorded_operators
+        MULTIPLYING_FORMS backward_graphs backward_nodes counted_operators multiplies
+        named_operators of_input of_weight on_tensor_cores precision_by_name precision_by_type
+        recorded_operators with_bytes
     """,
     "tracekit.analysis.overview": "capabilities features query",
     "tracekit.analysis.statistics": """

@@ -8,11 +8,14 @@ from tracekit.cli._command import command
 from tracekit.cli._options import (
     LATEST,
     IterationOption,
+    PartDaskOption,
+    PartProcessesOption,
     RulesOption,
     RunArgument,
     StoreOption,
     VerdictOption,
     open_run,
+    opened_run,
     read_option,
     typer_option,
 )
@@ -22,7 +25,10 @@ from tracekit.support.questions import Declaration, option_of
 if TYPE_CHECKING:
     from tracekit.model import Answer
 
-_OPENING = {"rules": RulesOption, "iteration": IterationOption, "verdict": VerdictOption}
+_OPENING = {
+    "rules": RulesOption, "iteration": IterationOption, "verdict": VerdictOption,
+    "processes": PartProcessesOption, "dask": PartDaskOption,
+}  # fmt: skip
 """Options that say how a run is read."""
 
 
@@ -31,26 +37,19 @@ def register_question(name: str) -> None:
     told = DECLARED[name]
     options = {each.name: option_of(each) for each in told.options}
 
-    def answer(
-        run: str,
-        *,
-        rules: Path | None = None,
-        iteration: str | None = None,
-        verdict: str | None = None,
-        store: Path | None = None,
-        **typed: Any,
-    ) -> "Answer":
+    def answer(run: str, *, store: Path | None = None, **typed: Any) -> "Answer":
+        opening = {name: typed.pop(name, None) for name in told.opened}
         # What makes no sense is said before a file is read.
         given = {name: read_option(options[name], value) for name, value in typed.items()}
         if told.check is not None:
             told.check(**given)
-        opened = open_run(run, store, rules, iteration, verdict)
         given |= {
-            each: open_run(given[each], store, rules, iteration, verdict)
+            each: open_run(given[each], store, **opening)
             for each, option in options.items()
             if option.unit == "run" and given[each] is not None
         }
-        found: Answer = getattr(opened, told.name).answer(**given)
+        with opened_run(run, store, **opening) as opened:
+            found: Answer = getattr(opened, told.name).answer(**given)
         return found
 
     answer.__name__, answer.__doc__ = told.name, told.meaning

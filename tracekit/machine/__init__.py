@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tracekit.machine._graph import Link, Machine, Relay, Route
     from tracekit.machine._listings import adjacency, link_table, relay_table, route_table
     from tracekit.machine._nccl_log import NcclLog, read_nccl_log
-    from tracekit.machine._peaks import peak_flops
+    from tracekit.machine._peaks import peak_flops, peak_memory_bandwidth
     from tracekit.machine._placing import Placing, place
     from tracekit.machine._presets import load_preset, preset_names, recognise
     from tracekit.machine._products import Product, nvlink_of, reducing_gpus, with_bandwidths

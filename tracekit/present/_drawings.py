@@ -23,6 +23,7 @@ from tracekit.present._projection_figures import (
     distribution_figure,
     hardware_figure,
 )
+from tracekit.present._roofline_figure import roofline_figure
 from tracekit.present._scaling_figure import scaling_figure
 from tracekit.present._stage_bars import stage_bars_figure
 from tracekit.present._steps_figure import steps_figure
@@ -380,6 +381,11 @@ def _breakdown(answer: Answer) -> go.Figure:
     )
 
 
+def _roofline(answer: Answer) -> go.Figure:
+    title = "Operators under the roofs of the GPU"
+    return roofline_figure(answer.rows, answer.meta, title=title, subtitle=answer.run or "")
+
+
 DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
     "batch effect": _batch_effect,
     "breakdown": _breakdown,
@@ -404,6 +410,7 @@ DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
     "overheads": _overheads,
     "pipeline": _one_step,
     "plain machine": _plain_machine,
+    "roofline": _roofline,
     "run time": _run_time,
     "speedup": _speedup,
     "stage speedups": _stage_speedups,

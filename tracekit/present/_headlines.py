@@ -22,8 +22,8 @@ _LEAST = 0.005
 _MOST_NAMED = 3
 _WIDEST = 60
 _KEYS = {
-    "stage", "kind", "name", "range", "layer", "device", "stream", "rank", "node", "iteration",
-    "cause", "link",
+    "phase", "stage", "kind", "name", "range", "layer", "device", "stream", "rank", "node",
+    "iteration", "cause", "link",
 }  # fmt: skip
 _AS_RECORDED = {"measured", "unchanged, replayed", "all of these"}
 
@@ -42,7 +42,7 @@ def with_headline(answer: Answer) -> Mapping[str, Any]:
 
 def _breakdown(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     keys = _keys(rows)
-    if "share" not in rows.columns or not meta.get("window_ns"):
+    if not keys or "share" not in rows.columns or not meta.get("window_ns"):
         return None
     if keys == ["stage"]:
         idle = (meta.get("idle_ns") or 0) / meta["window_ns"]
