@@ -45,10 +45,11 @@ def _breakdown(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     if not keys or "share" not in rows.columns or not meta.get("window_ns"):
         return None
     if keys == ["stage"]:
-        idle = (meta.get("idle_ns") or 0) / meta["window_ns"]
-        rest = "in no stage" if "basis" in meta else "idle"
-        most = _most(rows.sort("exposed_ns", descending=True), keys)
-        return f"Of the time {', '.join(filter(None, [most, f'{rest} {percent(idle)}']))}"
+        told = [_most(rows.sort("exposed_ns", descending=True), keys)]
+        if meta.get("idle_ns") is not None:
+            rest = "in no stage" if "basis" in meta else "idle"
+            told.append(f"{rest} {percent(meta['idle_ns'] / meta['window_ns'])}")
+        return f"Of the time {', '.join(filter(None, told))}"
     if keys == ["iteration"] and "window_ns" in rows.columns:
         return _steps(rows)
     if keys == ["device"]:
@@ -65,7 +66,7 @@ def _steps(rows: pl.DataFrame) -> str | None:
     length = duration(longest["window_ns"])
     if steps.height == 1:
         return f"1 step of {length}"
-    mean = duration(steps["window_ns"].sum() / steps.height)
+    mean = duration(float(steps["window_ns"].sum()) / steps.height)
     most = f"{length} at most (step {longest['iteration']})"
     return f"{count(steps.height, 'step')} of {mean} in the mean, {most}"
 
@@ -82,7 +83,7 @@ def _idle(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
 def _critical_path(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
     if "segments" not in rows.columns or "iteration" in rows.columns:
         return None
-    return f"Steps wait for {_most(rows, _keys(rows))}"
+    return f"The critical path is {_most(rows, _keys(rows))}"
 
 
 def _whatif(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
@@ -92,7 +93,7 @@ def _whatif(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
     best = changed.sort("saved_ns", descending=True).row(0, named=True)
     if best["saved_ns"] <= 0:
         return "No change saves anything"
-    saved = f"{duration(best['saved_ns'])} of a step ({percent(best['saved_share'])})"
+    saved = f"{duration(best['saved_ns'])} ({percent(best['saved_share'])})"
     return f"{printable(best['change'])} would save {saved}" + (
         ", the most" if changed.height > 1 else ""
     )
@@ -117,7 +118,7 @@ def _collectives(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
     return f"Most often: {most['collective']}, {count(most['count'], 'call')}{took}"
 
 
-def _stragglers(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
+def _stragglers(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     if not {"rank", "last", "collectives", "caused_ns"} <= {*rows.columns}:
         return None
     most = rows.sort("caused_ns", descending=True, nulls_last=True).row(0, named=True)
@@ -126,7 +127,8 @@ def _stragglers(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
     who = f"GPU {most['device']}" if most["rank"] is None else f"Rank {most['rank']}"
     return (
         f"{who} is last at {most['last']:,} of {most['collectives']:,} collectives, "
-        f"for which the others wait {duration(most['caused_ns'])} a step"
+        f"for which the others wait {duration(most['caused_ns'])}"
+        + (" a step" if str(meta.get("per", "")).startswith("step") else "")
     )
 
 
@@ -134,11 +136,11 @@ def _stalls(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
     if not {"data_stall_ns", "window_ns"} <= {*rows.columns}:
         return None
     known = rows.drop_nulls(["data_stall_ns", "window_ns"])
-    window = known["window_ns"].sum()
+    window = float(known["window_ns"].sum())
     if not window:
         return None
-    share = percent(known["data_stall_ns"].sum() / window)
-    return f"GPUs wait for input, or copy it, for {share} of their steps"
+    share = percent(float(known["data_stall_ns"].sum()) / window)
+    return f"GPUs wait for input, or copy it, for {share} of their window"
 
 
 def _info(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:

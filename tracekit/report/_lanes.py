@@ -199,7 +199,7 @@ def _link_lanes(
                        "evidence"),
         process=pl.lit(_LAST), hatched=pl.col("evidence") != "measured",
     )  # fmt: skip
-    lanes = []
+    lanes: list[dict[str, Any]] = []
     for (src, dst), lane in named.sort(*way, "start").group_by(way, maintain_order=True):
         label = f"{src} → {dst}", f"{src}→{dst}"
         drawn = _lane(lane, label, names, is_first=not lanes)
