@@ -30,7 +30,7 @@ PUBLIC = {
         api_by_run api_calls breakdown capabilities confusion features identify
         profiler_overhead query summarise verdict_evidence verdict_meta
     """,
-    "tracekit.analysis.arithmetic": "flops",
+    "tracekit.analysis.arithmetic": "flops roofline",
     "tracekit.analysis.clocks": "Calls align aligned clock_calls clock_evidence",
     "tracekit.analysis.closeup": """
         details exposed_communication idle_spans median_step ops_inside ranges_inside
@@ -44,7 +44,9 @@ PUBLIC = {
         Comparison Metric Recorded Skip change_points check_limit comparability compare
         compare_recordings history modes outliers steps_of_run typical_step
     """,
-    "tracekit.analysis.dependencies": "CHANGES critical_path parse_changes price_of whatif",
+    "tracekit.analysis.dependencies": """
+        CHANGES critical_path parse_changes path_spans price_of whatif
+    """,
     "tracekit.analysis.diagnosis": "FINDINGS NOTICED RULES WORSE against diagnose stragglers",
     "tracekit.analysis.hangs": "find_hang",
     "tracekit.analysis.idle_time": "idle idle_ranges",
@@ -70,8 +72,9 @@ PUBLIC = {
     "tracekit.machine": """
         Edge IN_SWITCH Link Machine NcclLog Placed Placing Product Relay Ring Route
         SYMMETRIC Tree adjacency bus_factor find_machine find_rings is_topology
-        link_table load_preset machine_of machine_toml nvlink_of peak_flops place
-        preset_names problems read_machine_toml read_nccl_log read_topology recognise
+        link_table load_preset machine_of machine_toml nvlink_of peak_flops
+        peak_memory_bandwidth
+        place preset_names problems read_machine_toml read_nccl_log read_topology recognise
         reducing_gpus relay_table ring_bytes route_table shares star_bytes
         unknown_bandwidths with_bandwidths
     """,
@@ -88,16 +91,16 @@ PUBLIC = {
         with_clocks with_one_tree
     """,
     "tracekit.present": """
-        ACCENT ANSWER_COLOURS BYTE_UNITS CAUSE_COLOURS FACE IDLE_COLOUR KIND_COLOURS
+        ACCENT ANSWER_COLOURS BYTE_UNITS CAUSE_COLOURS FACE IDLE_COLOUR KIND_COLOURS PATH_COLOURS
         MINUS STAGE_COLOURS TIME_UNITS ShownColumn changes_figure
         check_figure_file one_browser colour_of
         comparison_figure components_figure count distribution_figure duration
         figure_layout figure_text hardware_figure heat_figure histogram_figure html
         latency_figure machine_figure machine_layout matrix_figure memory_figure
         memory_fit_figure notes overhead_figure percent printable readable_names
-        records save_figure scaling_figure shown_with_totals stage_bars_figure terminal
+        records save_figure size_text scaling_figure shown_with_totals stage_bars_figure terminal
         to_csv to_json to_junit to_markdown to_parquet to_sarif unit_of
-        utilisation_figure with_readable_names
+        utilisation_figure with_headline with_readable_names
     """,
     "tracekit.present.pages": """
         PageSection answer_page answer_table figure_block figure_page fragment
@@ -134,18 +137,19 @@ PUBLIC = {
     """,
     "tracekit.store": """
         DEFAULT_MEMORY NOT_YET Executor Finding Made ReportOptions RunRecord Store SummaryValue
+        Workers
         check_labels check_name file_digest file_size file_state is_named_as_file make_reports
         open_executor
         run_digest
     """,
     "tracekit.engine": """
-        BY_RANGE BY_SEQUENCE Counted DeviceSums GroupTally KeptSums Lines NEEDED Named
+        BY_RANGE BY_SEQUENCE Counted DeviceSums GroupTally GroupTotals Lines NEEDED Named
         RangeLayers Receivers StageSums StageTally Work by_host chosen_steps chosen_windows
         counted_steps cut extended first_iterations hand_out has_ops host_marks
         inclusive_kernels inclusive_ranges innermost_stretches inside_steps
         iteration_windows iterations_in kept_sums latest launch_groups layered_lengths
         named_ranges numbered_alike on_host parse_between parse_iterations projected_ranges
-        range_layers range_paths shown some_steps sorting split step_windows torn
+        range_layers range_paths shown some_steps sorting split step_windows sum_up torn
         union_length with_path_texts with_steps within
     """,
     "tracekit.analysis.breakdowns": "breakdown",
@@ -169,7 +173,8 @@ PUBLIC = {
     """,
     "tracekit.analysis.memory": "largest_batch memory_extra memory_growth memory_table memory_use",
     "tracekit.analysis.operators": """
-        backward_graphs backward_nodes counted_operators recorded_operators
+        MULTIPLYING_FORMS backward_graphs backward_nodes counted_operators named_operators
+        recorded_operators with_bytes
     """,
     "tracekit.analysis.overview": "capabilities features query",
     "tracekit.analysis.statistics": """

@@ -135,6 +135,7 @@ ASKED: dict[str, list[dict[str, Any]]] = {
     "critical_path": [{}, {"by": "stage,link"}, {"by": "kernel"}, {"kernels": 3}],
     "whatif": [{"speed": ["gemm=2x"]}],
     "flops": [{}, {"by": "layer,stage"}, {"by": "iteration"}],
+    "roofline": [{}, {"by": "layer,stage"}],
     "links": [{}, {"by": "stage,method"}, {"by": "pair"}, {"by": "iteration"}],
     "collectives": [{}, {"by": "collective,stage,rank"}],
     "latency": [{}, {"what": "histogram"}, {"what": "pointer-queries"}, {"what": "staging"}],

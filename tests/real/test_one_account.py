@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-import subprocess
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -109,16 +108,13 @@ def test_sources_removed(real_trace: Callable[[str], Path], tmp_path: Path) -> N
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", REPORTS)
 def test_ranges_deleted_from_a_report(
-    real_trace: Callable[[str], Path], tmp_path: Path, name: str
+    real_run: Callable[[str], tk.Run],
+    nsys_export: Callable[[str], Path],
+    tmp_path: Path,
+    name: str,
 ) -> None:
-    report = real_trace("ddp_unet_4xa100_rank0").with_name(f"{name}.nsys-rep")
-    if shutil.which("nsys") is None or not report.is_file():
-        pytest.skip(f"no nsys on the path, or no {report.name}")
-    run, _ = tk.ingest(Path(shutil.copy(report, tmp_path)), store=tmp_path / "with")
-    export = tmp_path / f"{name}.sqlite"
-    command = ["nsys", "export", "--type", "sqlite", "--output", str(export), str(report)]
-    subprocess.run(command, check=True, capture_output=True)
-    _same_without_ranges(run, _without_ranges(export, tmp_path))
+    report = f"{name}.nsys-rep"
+    _same_without_ranges(real_run(report), _without_ranges(nsys_export(report), tmp_path))
 
 
 def _changed(trace: Trace, change: Callable[[str, pl.Expr], pl.Expr]) -> Trace:

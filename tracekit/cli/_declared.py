@@ -8,12 +8,15 @@ from tracekit.cli._command import command
 from tracekit.cli._options import (
     LATEST,
     IterationOption,
+    PartDaskOption,
+    PartProcessesOption,
     RulesOption,
     RunArgument,
     StoreOption,
     VerdictOption,
     WhereOption,
     open_run,
+    opened_run,
     parse_labels,
     read_option,
     runs_argument,
@@ -25,7 +28,10 @@ from tracekit.support.questions import Declaration, option_of
 if TYPE_CHECKING:
     from tracekit.model import Answer
 
-_OPENING = {"rules": RulesOption, "iteration": IterationOption, "verdict": VerdictOption}
+_OPENING = {
+    "rules": RulesOption, "iteration": IterationOption, "verdict": VerdictOption,
+    "processes": PartProcessesOption, "dask": PartDaskOption,
+}  # fmt: skip
 """Options that say how a run is read."""
 
 
@@ -54,24 +60,17 @@ def register_question(name: str) -> None:
         found: Answer = ask(runs or (), where=labels, store=store, **read(typed))
         return found
 
-    def answer_of_run(
-        run: str,
-        *,
-        rules: Path | None = None,
-        iteration: str | None = None,
-        verdict: str | None = None,
-        store: Path | None = None,
-        **typed: Any,
-    ) -> "Answer":
+    def answer_of_run(run: str, *, store: Path | None = None, **typed: Any) -> "Answer":
+        opening = {name: typed.pop(name, None) for name in told.opened}
         # What makes no sense is said before a file is read.
         given = read(typed)
-        opened = open_run(run, store, rules, iteration, verdict)
         given |= {
-            each: open_run(given[each], store, rules, iteration, verdict)
+            each: open_run(given[each], store, **opening)
             for each, option in options.items()
             if option.unit == "run" and given[each] is not None
         }
-        found: Answer = getattr(opened, told.name).answer(**given)
+        with opened_run(run, store, **opening) as opened:
+            found: Answer = getattr(opened, told.name).answer(**given)
         return found
 
     answer: Any = answer_of_runs if told.is_of_runs else answer_of_run

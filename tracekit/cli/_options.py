@@ -1,6 +1,7 @@
 """Options that commands share, and what they mean."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     import tracekit
 
 LATEST = "@latest"
+MANY = "Many reports"
+"""Heading in help of options for runs of several reports."""
 
 
 def parse_labels(pairs: "Sequence[str]") -> dict[str, str]:
@@ -182,20 +185,26 @@ def open_run(
     rules: Path | None = None,
     iteration: str | None = None,
     verdict: str | None = None,
+    **workers: Any,
 ) -> "tracekit.Run":
     """Return the run that a user means by a name, the start of an id, `@latest` or a file."""
+    opening = {"rules": rules, "iteration": iteration, "verdict": verdict, **workers}
+    with opened_run(reference, store, **opening) as run:
+        return run
+
+
+@contextmanager
+def opened_run(
+    reference: str, store: Path | None, *, processes: int | None = None, **opening: Any
+) -> Iterator["tracekit.Run"]:
+    """Yield the same, and show how far it is what is asked of it meanwhile."""
     import tracekit
 
     with progress_bar(reference) as progress:
-        return tracekit.open(
-            reference,
-            store=store,
-            rules=rules,
-            iteration=iteration,
-            verdict=verdict,
-            progress=progress,
-            memory=allowed(),
-        )
+        yield tracekit.open(
+            reference, store=store, progress=progress, memory=allowed(), processes=processes or 1,
+            **opening,
+        )  # fmt: skip
 
 
 def complete_run(incomplete: str) -> Iterator[str]:
@@ -250,6 +259,25 @@ IterationOption = Annotated[
     str | None,
     typer.Option(
         "--iteration", metavar="REGEX", help="Pattern of the names of ranges that are iterations."
+    ),
+]
+PartProcessesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--processes",
+        metavar="N",
+        min=1,
+        help="How many processes add up the reports of a run of several. Default: this one.",
+        rich_help_panel=MANY,
+    ),
+]
+PartDaskOption = Annotated[
+    str | None,
+    typer.Option(
+        "--dask",
+        metavar="ADDRESS",
+        help="Add up the reports on the Dask cluster of this scheduler, such as tcp://host:8786.",
+        rich_help_panel=MANY,
     ),
 ]
 VerdictOption = Annotated[

@@ -27,27 +27,4 @@ if TYPE_CHECKING:
     from tracekit.runs._selecting import select_runs
     from tracekit.runs._straggler_cost import straggler_cost
 
-__all__ = [
-    "DECLARED",
-    "Run",
-    "bubbles",
-    "compare",
-    "gate",
-    "hang",
-    "history",
-    "ingest",
-    "memory",
-    "open",
-    "overhead",
-    "project",
-    "report_of",
-    "scaling",
-    "select_runs",
-    "stalls",
-    "straggler_cost",
-    "study",
-    "study_dgx1",
-]
-
-
 __getattr__, __dir__ = lazily(__name__)

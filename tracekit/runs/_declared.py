@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tracekit.analysis.arithmetic.questions import flops
+from tracekit.analysis.arithmetic.questions import flops, roofline
 from tracekit.analysis.breakdowns.questions import breakdown
 from tracekit.analysis.communication.questions import collectives, latency, links
 from tracekit.analysis.dependencies.questions import critical_path, whatif
@@ -101,6 +101,7 @@ class DeclaredQuestions:
     critical_path = declared(critical_path, _of_run)
     whatif = declared(whatif, _of_run)
     flops = declared(flops)
+    roofline = declared(roofline)
     links = declared(links, _summed)
     collectives = declared(collectives, _with_verdicts)
     latency = declared(latency, _beside)

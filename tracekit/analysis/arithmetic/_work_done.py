@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracekit.analysis.operators import (
+    MULTIPLYING_FORMS,
     backward_graphs,
     backward_nodes,
     counted_operators,
+    named_operators,
     recorded_operators,
+    with_bytes,
 )
 
 if TYPE_CHECKING:
@@ -85,34 +88,48 @@ def precision_by_type(types: pl.Expr) -> pl.Expr:
 _LENGTH = pl.col("end") - pl.col("start")
 _OF_KERNEL = ("process", "device", "iteration", "stage", "kernel")
 _COLUMNS = (
-    "range", *_OF_KERNEL, "operator", "sizes", "precision", "flops", "kernel_ns",
-    "recomputed",
+    "range", *_OF_KERNEL, "operator", "sizes", "types", "form", "precision", "flops", "bytes",
+    "kernels", "kernel_ns", "recomputed",
 )  # fmt: skip
+_NO_TYPES = ("", "Scalar", "ScalarList")
+_MULTIPLYING = pl.col("form").is_in(list(MULTIPLYING_FORMS))
 
 
-def work_done(trace: Trace) -> pl.DataFrame:
+def work_done(trace: Trace, *, causal: bool = False, moving: bool = False) -> pl.DataFrame:
     """Return a row per operator that multiplies on a GPU, and per such kernel without one.
+
+    Parameters
+    ----------
+    causal
+        Count half the FLOPs of attention that was recorded as causal, and not all.
+    moving
+        Return all other operators and kernels that compute, too.
 
     Returns
     -------
     ``range`` (of the operator), ``process, device, iteration, stage, kernel`` (of the kernel that
-    took longest), ``operator, sizes, precision, flops`` (null where they are not known),
-    ``kernel_ns``: how long its kernels ran, added up; and ``recomputed``, see `counted_operators`.
+    took longest), ``operator, sizes, types, form, precision, flops, bytes`` (null where they are
+    not known), ``kernels`` and ``kernel_ns``: how many it launched, and how long they ran, added
+    up; and ``recomputed``, see `counted_operators`.
     """
     counted = counted_operators(
         recorded_operators(trace), backward_nodes(trace), backward_graphs(trace)
     )
-    kernels = _kernels(trace)
-    owned = _owned(kernels, counted)
-    placed = owned.filter(pl.col("range").is_not_null())
-    own = _of_operators(placed, counted)
-    others = owned.filter(pl.col("range").is_null() & pl.col("multiplies"))
-    alone = others.with_columns(
-        precision=precision_by_name(pl.col("name")), kernel_ns=_LENGTH,
-        operator=pl.lit(None, pl.String), sizes=pl.lit(None, pl.String),
-        flops=pl.lit(None, pl.Int64), recomputed=pl.lit(None, pl.Boolean),
+    owned = _owned(_kernels(trace), counted)
+    own = _of_operators(owned.filter(pl.col("range").is_not_null()), counted, causal=causal)
+    others = owned.filter(pl.col("range").is_null(), *(() if moving else ("multiplies",)))
+    alone = _of_others(trace, others) if moving else others
+    told = {name: pl.lit(None, own.schema[name])
+            for name in {*_COLUMNS, "types"}.difference(alone.columns)}  # fmt: skip
+    alone = alone.with_columns(
+        **told
+        | {"precision": precision_by_name(pl.col("name")), "kernel_ns": _LENGTH,
+           "kernels": pl.lit(1, pl.UInt32)},
     )  # fmt: skip
-    return pl.concat([own.select(_COLUMNS), alone.select(_COLUMNS)])
+    chosen = own if moving else own.filter(_MULTIPLYING)
+    both = pl.concat([each.select(_COLUMNS) for each in (chosen, alone)])
+    shown = pl.col("types").list.eval(pl.element().filter(~pl.element().is_in(_NO_TYPES)))
+    return both.with_columns(types=pl.when(shown.list.len() > 0).then(shown.list.join(", ")))
 
 
 def _kernels(trace: Trace) -> pl.DataFrame:
@@ -121,10 +138,17 @@ def _kernels(trace: Trace) -> pl.DataFrame:
     return (
         trace["ops"].filter(pl.col("kind") == "compute")
         .select("process", "device", "iteration", "stage", "launch_thread", "launch_start", "start",
-                "end", name=name, kernel=pl.coalesce(pl.col("short_name").cast(pl.String), name))
+                "end", innermost="range", name=name,
+                kernel=pl.coalesce(pl.col("short_name").cast(pl.String), name))
         .with_columns(multiplies=multiplies(pl.col("name")))
         .collect()
     )  # fmt: skip
+
+
+def _of_others(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Add the operator that launched a kernel, and the sizes and types of its arguments."""
+    named = named_operators(trace).rename({"range": "innermost"})
+    return kernels.join(named, on="innermost", how="left").with_columns(range="innermost")
 
 
 def _owned(kernels: pl.DataFrame, counted: pl.DataFrame) -> pl.DataFrame:
@@ -138,7 +162,7 @@ def _owned(kernels: pl.DataFrame, counted: pl.DataFrame) -> pl.DataFrame:
     return found.with_columns(range=pl.when(inside).then("range")).drop("begun", "until")
 
 
-def _of_operators(kernels: pl.DataFrame, counted: pl.DataFrame) -> pl.DataFrame:
+def _of_operators(kernels: pl.DataFrame, counted: pl.DataFrame, *, causal: bool) -> pl.DataFrame:
     """Return the operators that launched a kernel, with what its kernels tell."""
     longest = kernels.with_columns(precision=precision_by_name(pl.col("name"))).sort(
         "multiplies", _LENGTH, "start", descending=[True, True, False]
@@ -147,15 +171,26 @@ def _of_operators(kernels: pl.DataFrame, counted: pl.DataFrame) -> pl.DataFrame:
     told = longest.group_by("range", maintain_order=True).agg(
         *(pl.col(column).first() for column in _OF_KERNEL),
         by_name=_by_what_multiplies(),
+        kernels=pl.len(),
         kernel_ns=_LENGTH.sum(),
         weight=of_weight(name).any(),
         input=of_input(name).any(),
         others=(pl.col("multiplies") & ~of_weight(name) & ~of_input(name)).any(),
     )
-    rows = counted.drop("process").join(told, on="range")
-    return rows.with_columns(
-        flops=_whole(), precision=pl.coalesce("by_name", precision_by_type(pl.col("types")))
+    rows = (
+        counted.drop("process")
+        .join(told, on="range")
+        .with_columns(
+            precision=pl.coalesce("by_name", precision_by_type(pl.col("types"))), **_wanted()
+        )
     )
+    wanted = pl.col("wants_input").cast(pl.Int64) + pl.col("wants_weight").cast(pl.Int64)
+    is_backward = pl.col("form") == "convolution_backward"
+    factor = pl.when(is_backward).then(pl.coalesce("gradients", wanted)).otherwise(1)
+    found = with_bytes(rows.with_columns(flops=pl.col("flops") * factor))
+    if not causal:
+        return found
+    return found.with_columns(flops=pl.col("flops") // pl.when("causal").then(2).otherwise(1))
 
 
 def _by_what_multiplies() -> pl.Expr:
@@ -168,15 +203,12 @@ def _by_what_multiplies() -> pl.Expr:
     return pl.when(pl.col("multiplies").any()).then(own).otherwise(every)
 
 
-def _whole() -> pl.Expr:
-    """Return the FLOPs; of a backward convolution those of its gradients.
-
-    Which are wanted is an argument, or the names of the kernels tell.
-    """
-    by_kernels = pl.when(pl.col("weight") & ~pl.col("others")).then(
-        1 + pl.col("input").cast(pl.Int64)
-    )
-    factor = pl.when(pl.col("form") == "convolution_backward").then(
-        pl.coalesce("gradients", by_kernels)
-    )
-    return pl.col("flops") * factor.when(pl.col("form") != "convolution_backward").then(1)
+def _wanted() -> dict[str, pl.Expr]:
+    """Return which gradients a backward convolution finds: an argument says it, or its kernels."""
+    told = [pl.col("mask").list.get(place, null_on_oob=True) for place in (0, 1)]
+    by_kernels = pl.when(pl.col("weight") & ~pl.col("others"))
+    unsaid = pl.col("gradients").is_null()
+    return {
+        "wants_input": pl.when(unsaid).then(by_kernels.then("input")).otherwise(told[0]),
+        "wants_weight": pl.when(unsaid).then(by_kernels.then("weight")).otherwise(told[1]),
+    }
