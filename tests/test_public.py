@@ -121,9 +121,7 @@ PUBLIC = {
     "tracekit.sources": """
         FORMATS Format Opening check_readable content_files open_report read read_smi
     """,
-    "tracekit.sources.hang_dumps": """
-        Dumps ENTRY_SCHEMA EVENT_SCHEMA PEER_SCHEMA RANK_SCHEMA is_dump read_dumps
-    """,
+    "tracekit.sources.hang_dumps": "Dumps read_dumps",
     "tracekit.sources.job_timelines": "TIMELINE_SCHEMA read_job_timeline",
     "tracekit.sources.kineto": "is_kineto read",
     "tracekit.sources.nsys": "is_nsys read",
@@ -161,10 +159,10 @@ PUBLIC = {
         with_kernels within
     """,
     "tracekit.analysis.facts": """
-        DEGREES Evidence Facts HOST KEYS NEEDS OF_PROCESSES OF_WINDOWS OUTSIDE_STEPS RECORDERS
-        WAITING chosen_keys columns_of confusion counted_micro_batches dividing
-        how_to_record identify is_by_stage is_pipeline parse_keys share_meaning summarise
-        unknown_passes verdict_evidence verdict_meta with_words work_of
+        DEGREES Evidence Facts HOST KEYS NEEDS OF_PROCESSES OF_WINDOWS OUTSIDE_STEPS PHASES
+        RECORDERS WAITING chosen_keys columns_of confusion counted_micro_batches dividing
+        how_to_record identify is_by_stage is_by_steps is_pipeline parse_keys share_meaning
+        summarise unknown_passes verdict_evidence verdict_meta with_phases with_words work_of
     """,
     "tracekit.analysis.idle_account": """
         BEHIND BLOCKING_COPY CAUSES ITEM IdlePieces OS_CALLS QUEUED_NS SWITCHES allocations
@@ -173,7 +171,8 @@ PUBLIC = {
     """,
     "tracekit.analysis.memory": "largest_batch memory_extra memory_growth memory_table memory_use",
     "tracekit.analysis.operators": """
-        MULTIPLYING_FORMS backward_graphs backward_nodes counted_operators named_operators
+        MULTIPLYING_FORMS backward_graphs backward_nodes counted_operators multiplies
+        named_operators of_input of_weight on_tensor_cores precision_by_name precision_by_type
         recorded_operators with_bytes
     """,
     "tracekit.analysis.overview": "capabilities features query",
