@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
 from tracekit.analysis.arithmetic import flops, roofline
+from tracekit.analysis.operators import on_tensor_cores
 from tracekit.errors import UsageError
 from tracekit.machine import peak_flops, peak_memory_bandwidth
 from tracekit.present._drawings import DRAWINGS
@@ -271,3 +272,34 @@ def test_rows_are_sorted_by_headroom() -> None:
     assert rows["operator"].to_list() == ["mm", "collective", None]
     assert rows["share"].to_list() == pytest.approx([40 / 80, 30 / 80, 10 / 80])
     assert rows.schema["bytes"] == pl.Float64
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("ampere_sgemm_128x64_nn", False),
+        ("cutlass_80_tensorop_s1688gemm_128x64_16x6_nn_align4", True),
+        ("volta_fp16_s884gemm_fp16_128x64_ldg8_f2f_nn", True),
+        ("sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc", True),
+        ("nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NNT", True),
+        ("Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT128x256x32_MI16x16x1_SN", True),
+        ("SubTensorOpWithCastTensor1d", None),
+        ("void at::native::vectorized_elementwise_kernel<4, bfloat16>", False),
+        ("triton_poi_fused_add_relu_1", False),
+        ("triton_tem_fused_addmm_3", None),
+        ("hgemm_of_some_library", None),
+        (None, None),
+    ],
+)
+def test_names_of_kernels_on_tensor_cores(name: str | None, told: bool | None) -> None:
+    assert pl.select(on_tensor_cores(pl.lit(name, pl.String))).item() is told
+
+
+def test_time_on_tensor_cores_by_stage() -> None:
+    b = two_steps()
+    b.op("mystery", at=60, start=60, end=67, iteration=0, stage="BP")
+    answer = roofline(b.trace(), "stage")
+    rows = dict(answer.rows.select("stage", pl.struct("tensor_core_ns", "untold_ns")).rows())
+    assert rows["FP"] == {"tensor_core_ns": 40, "untold_ns": 0}
+    assert rows["BP"] == {"tensor_core_ns": 0, "untold_ns": 7}
+    assert (answer.meta["tensor_core_ns"], answer.meta["untold_ns"]) == (40, 7)

@@ -26,7 +26,7 @@ _FLOPS_KEYS = {
 }  # fmt: skip
 _ROOFLINE_KEYS = {
     "steps", "step_ns", "bounds", "step_headroom_ns", "known_share", "peaks", "memory_peaks",
-    "attention", "modelled",
+    "attention", "modelled", "tensor_core_ns", "untold_ns",
 }  # fmt: skip
 _HOW_KEYS = {"wu_residual_ns", "wu_residual_unknown", "coverage"}
 _HOW = ("idle in A, by", "idle in B, by", "outside: ", "interval: ")
@@ -282,7 +282,13 @@ def _roofline(meta: Mapping[str, Any]) -> list[str]:
         step = f"a step of {duration(meta['step_ns'])}"
         above = f"{duration(meta['step_headroom_ns'])} of {step} above the bounds"
     known = f"bounds known of {_percent(meta['known_share'])} of the time of kernels that compute"
-    return [f"kernels by bound: {bounds}", f"{above} · {known}", meta["modelled"], *_peaks(meta)]
+    tensor = f"on Tensor Cores, by names of kernels: {duration(meta['tensor_core_ns'])}"
+    if meta["untold_ns"]:
+        tensor += f", not told of {duration(meta['untold_ns'])}"
+    return [
+        f"kernels by bound: {bounds}", tensor, f"{above} · {known}", meta["modelled"],
+        *_peaks(meta),
+    ]  # fmt: skip
 
 
 def _peaks(meta: Mapping[str, Any]) -> list[str]:

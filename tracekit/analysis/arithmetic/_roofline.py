@@ -125,6 +125,7 @@ def _rows(work: pl.DataFrame, keys: Sequence[str], steps: int) -> pl.DataFrame:
         unknown=(pl.col("bound").is_null()).sum().cast(pl.Int64),
         kernel_ns=kernel.sum(), min_ns=kernel.min(),
         median_ns=kernel.quantile(0.5, "nearest").cast(pl.Int64), max_ns=kernel.max(),
+        tensor_core_ns=pl.col("tensor_core_ns").sum(), untold_ns=pl.col("untold_ns").sum(),
         flops=pl.when(pl.col("flops").count() > 0).then(pl.col("flops").cast(pl.Float64).sum()),
         bytes=pl.when(pl.col("bytes").count() > 0).then(pl.col("bytes").cast(pl.Float64).sum()),
         flops_per_byte=per_byte,
@@ -168,5 +169,7 @@ def _meta(work: pl.DataFrame, found: Measured) -> dict[str, Any]:
         "bounds": {name: bounds[name] for name in (*BOUNDS, "unknown") if name in bounds},
         "known_share": known / total if total else None,
         "step_headroom_ns": above / number if number and known else None,
+        "tensor_core_ns": int(work["tensor_core_ns"].sum()),
+        "untold_ns": int(work["untold_ns"].sum()),
         **({"warnings": warnings} if warnings else {}),
     }

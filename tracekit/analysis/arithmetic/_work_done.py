@@ -1,4 +1,4 @@
-"""Operators with their kernels, kernels that multiply without an operator, and their precision."""
+"""Operators with their kernels, and kernels that multiply without an operator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from tracekit.analysis.operators import (
     backward_graphs,
     backward_nodes,
     counted_operators,
+    multiplies,
     named_operators,
+    of_input,
+    of_weight,
+    on_tensor_cores,
+    precision_by_name,
+    precision_by_type,
     recorded_operators,
     with_bytes,
 )
@@ -19,79 +25,18 @@ from tracekit.analysis.operators import (
 if TYPE_CHECKING:
     from tracekit.model import Trace
 
-_MULTIPLIES = (
-    r"(?i)gemm|gemv|gemmk1|nvjet|xmma|fprop|dgrad|wgrad|winograd|implicit_con|convolve|"
-    r"conv\dd_|conv_depthwise|scudnn|hcudnn|flash_(fwd|bwd|attn)|fmha|"
-    # torch.compile's own templates; Triton's and cuDNN's attention; AMD's matrices
-    r"triton_tem|_attn_(fwd|bwd)|sdpa|\bcijk_"
-)
-_NO_MULTIPLICATION = r"(?i)fbgemm\w*"
-"""A library whose name is in those of all its kernels."""
-_WEIGHT, _INPUT = "(?i)wgrad", "(?i)dgrad|fprop|bprop_data"
-_BY_NAME = (
-    ("fp8", "(?i)e4m3|e5m2|fp8|nvjet_(sm[0-9]+_)?q"),
-    ("bf16", "(?i)bf16|bfloat16|nvjet_(sm[0-9]+_)?t"),
-    ("tf32", "(?i)tf32"),
-    ("fp16", "(?i)fp16|f16|half|[hs]884|h1688|h16816|nvjet_(sm[0-9]+_)?h|hcudnn|hgemm"),
-    ("tf32", "(?i)s1688|s161616"),
-    ("fp64", r"(?i)dgemm|(^|[^a-z])f64|d884|<([^<>()]*, )?double\b"),
-    ("fp32", "(?i)sgemm|scudnn|simt|ffma|f32f32_f32f32|<float|, float"),
-)
-"""What names say, the surest first: ``s1688`` alone is TF32, beside ``fp16`` it is that. An offset
-may be named ``off64``, and a kernel of any type takes arguments that are ``double``."""
-_BY_TYPE = {
-    **dict.fromkeys(("float16", "c10::Half", "half", "Half"), "fp16"),
-    **dict.fromkeys(("bfloat16", "c10::BFloat16", "BFloat16"), "bf16"),
-    **dict.fromkeys(("double", "float64"), "fp64"),
-    **dict.fromkeys(("c10::Float8_e4m3fn", "c10::Float8_e5m2", "float8_e4m3fn"), "fp8"),
-}
-"""What types of operands say; of `float` they leave open whether it is TF32."""
-
-
-def multiplies(name: pl.Expr) -> pl.Expr:
-    """Tell which kernels multiply matrices, or convolve."""
-    told = name.str.replace_all(_NO_MULTIPLICATION, "")
-    return told.str.contains(_MULTIPLIES).fill_null(value=False)
-
-
-def of_weight(name: pl.Expr) -> pl.Expr:
-    """Tell which kernels find the gradient of a convolution's weight."""
-    return name.str.contains(_WEIGHT).fill_null(value=False)
-
-
-def of_input(name: pl.Expr) -> pl.Expr:
-    """Tell which kernels, backward, find the gradient of a convolution's input.
-
-    cuDNN finds it with kernels that are named after the forward pass too.
-    """
-    return (name.str.contains(_INPUT) & ~name.str.contains(_WEIGHT)).fill_null(value=False)
-
-
-def precision_by_name(name: pl.Expr) -> pl.Expr:
-    """Return ``fp64, fp32, tf32, fp16, bf16`` or ``fp8``; null where the name does not tell."""
-    return pl.coalesce(
-        pl.when(name.str.contains(pattern)).then(pl.lit(precision))
-        for precision, pattern in _BY_NAME
-    )
-
-
-def precision_by_type(types: pl.Expr) -> pl.Expr:
-    """Return the precision of an operator whose operands all have one type that says it."""
-    said = types.list.eval(
-        pl.element().replace_strict(_BY_TYPE, default=None, return_dtype=pl.String)
-    )
-    return pl.when(said.list.drop_nulls().list.n_unique() == 1).then(
-        said.list.drop_nulls().list.first()
-    )
-
-
 _LENGTH = pl.col("end") - pl.col("start")
 _OF_KERNEL = ("process", "device", "iteration", "stage", "kernel")
 _COLUMNS = (
     "range", *_OF_KERNEL, "operator", "sizes", "types", "form", "precision", "flops", "bytes",
     "kernels", "kernel_ns", "recomputed",
+    "tensor_core_ns", "untold_ns",
 )  # fmt: skip
 _NO_TYPES = ("", "Scalar", "ScalarList")
+_ON_TENSOR_CORES = {
+    "tensor_core_ns": pl.when("is_on_tensor_cores").then(_LENGTH).otherwise(0),
+    "untold_ns": pl.when(pl.col("is_on_tensor_cores").is_null()).then(_LENGTH).otherwise(0),
+}
 _MULTIPLYING = pl.col("form").is_in(list(MULTIPLYING_FORMS))
 
 
@@ -110,7 +55,8 @@ def work_done(trace: Trace, *, causal: bool = False, moving: bool = False) -> pl
     ``range`` (of the operator), ``process, device, iteration, stage, kernel`` (of the kernel that
     took longest), ``operator, sizes, types, form, precision, flops, bytes`` (null where they are
     not known), ``kernels`` and ``kernel_ns``: how many it launched, and how long they ran, added
-    up; and ``recomputed``, see `counted_operators`.
+    up; ``tensor_core_ns`` and ``untold_ns``: how long on Tensor Cores, and of how much of it names
+    do not tell that; and ``recomputed``, see `counted_operators`.
     """
     counted = counted_operators(
         recorded_operators(trace), backward_nodes(trace), backward_graphs(trace)
@@ -124,7 +70,7 @@ def work_done(trace: Trace, *, causal: bool = False, moving: bool = False) -> pl
     alone = alone.with_columns(
         **told
         | {"precision": precision_by_name(pl.col("name")), "kernel_ns": _LENGTH,
-           "kernels": pl.lit(1, pl.UInt32)},
+           "kernels": pl.lit(1, pl.UInt32), **_ON_TENSOR_CORES},
     )  # fmt: skip
     chosen = own if moving else own.filter(_MULTIPLYING)
     both = pl.concat([each.select(_COLUMNS) for each in (chosen, alone)])
@@ -135,14 +81,18 @@ def work_done(trace: Trace, *, causal: bool = False, moving: bool = False) -> pl
 def _kernels(trace: Trace) -> pl.DataFrame:
     """Return the kernels that compute, and what their names say."""
     name = pl.col("name").cast(pl.String)
-    return (
+    kernels = (
         trace["ops"].filter(pl.col("kind") == "compute")
         .select("process", "device", "iteration", "stage", "launch_thread", "launch_start", "start",
                 "end", innermost="range", name=name,
                 kernel=pl.coalesce(pl.col("short_name").cast(pl.String), name))
-        .with_columns(multiplies=multiplies(pl.col("name")))
         .collect()
     )  # fmt: skip
+    name = pl.col("name")
+    told = kernels.select("name").unique().with_columns(
+        multiplies=multiplies(name), is_on_tensor_cores=on_tensor_cores(name)
+    )  # fmt: skip
+    return kernels.join(told, on="name", how="left", nulls_equal=True, maintain_order="left")
 
 
 def _of_others(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
@@ -173,6 +123,7 @@ def _of_operators(kernels: pl.DataFrame, counted: pl.DataFrame, *, causal: bool)
         by_name=_by_what_multiplies(),
         kernels=pl.len(),
         kernel_ns=_LENGTH.sum(),
+        **{name: each.sum() for name, each in _ON_TENSOR_CORES.items()},
         weight=of_weight(name).any(),
         input=of_input(name).any(),
         others=(pl.col("multiplies") & ~of_weight(name) & ~of_input(name)).any(),

@@ -138,6 +138,8 @@ _BOUND = "computing, memory, launch, communication"
             "of operators whose bound is known.",
             "step_headroom_ns": "amount or null: Time above the bounds, mean per step and GPU; "
             "null without steps, or where no bound is known.",
+            "tensor_core_ns": "count: How long kernels on Tensor Cores ran, by their names.",
+            "untold_ns": "count: How long kernels ran whose names do not tell that.",
             **_PEAKS,
             "memory_peaks": by_name("Peak bandwidths of memory, by product, bytes/s.", "count"),
             "modelled": "text: What bounds assume.",
@@ -150,6 +152,8 @@ _BOUND = "computing, memory, launch, communication"
             "min_ns": "count: Time of the kernels of the shortest of them.",
             "median_ns": "count: Median of that.",
             "max_ns": "count: Time of the kernels of the longest of them.",
+            "tensor_core_ns": "count: How long kernels on Tensor Cores ran, by their names.",
+            "untold_ns": "count: How long kernels ran whose names do not tell that.",
             "flops": "amount or null: FLOPs, as `flops` counts them; null where none are known.",
             "bytes": "amount or null: Bytes that they must move at least, by sizes and types; null "
             "where none are known.",

@@ -11,6 +11,14 @@ if TYPE_CHECKING:
     from tracekit.analysis.operators._bytes import with_bytes
     from tracekit.analysis.operators._counted import counted_operators
     from tracekit.analysis.operators._formulas import MULTIPLYING_FORMS
+    from tracekit.analysis.operators._kernel_names import (
+        multiplies,
+        of_input,
+        of_weight,
+        on_tensor_cores,
+        precision_by_name,
+        precision_by_type,
+    )
     from tracekit.analysis.operators._recorded import (
         backward_graphs,
         backward_nodes,

@@ -134,7 +134,7 @@ def read(
                 mpi.batches(places, last, rows),
                 overhead.batches(places, rows),
                 os_waits.batches(places, rows),
-                off_cpu(export, places, rows),
+                off_cpu(export, places, workspace),
                 samples(export, places, rows),
             ),
             "memory": lambda: memory.batches(places),
