@@ -120,6 +120,12 @@ def test_a_wait_in_each_step() -> None:
     assert "1 x cudaStreamSynchronize per step and GPU, 100 us of its thread" in row["evidence"]
 
 
+def test_a_wait_in_a_single_step_is_a_hint() -> None:
+    b = _late_kernels("cudaStreamSynchronize")
+    del b.rows["iterations"][1:]
+    assert _found(b.trace())["sync_in_loop"]["sure"] == "hint"
+
+
 @pytest.mark.parametrize(("since", "won"), [(700, 100), (885, 15)])
 def test_a_wait_puts_the_host_behind_by_as_much(since: int, won: int) -> None:
     """It waits for up to 20 us too long, and is outside of its step for 100 us but after the last.
