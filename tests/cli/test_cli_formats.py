@@ -5,7 +5,6 @@ import io
 import json
 import os
 import stat
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import jsonschema
@@ -29,12 +28,9 @@ from cli_helpers import (
 
 from tracekit.present import readable_names
 from tracekit.present._text import cells
-from tracekit.runs import Run
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from tracekit.model import Trace
 
 SCHEMAS = ROOT / "schemas" / "json"
 QUERY = "SELECT kind, count(*) AS n FROM ops GROUP BY kind ORDER BY kind"
@@ -206,30 +202,6 @@ def test_every_schema_is_tested() -> None:
     assert {path.name for path in SCHEMAS.iterdir()} == {f"{n}.schema.json" for n in LISTINGS}
 
 
-@pytest.fixture(scope="module")
-def traces() -> dict[str, Trace]:
-    """The tables of runs, by the digest of their files."""
-    return {}
-
-
-@pytest.fixture
-def traces_opened_once(traces: dict[str, Trace], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let commands about one run share its tables, and what of them is computed once."""
-    opened = Run.trace.func
-
-    def trace(run: Run) -> Trace:
-        if run._rules is not None:  # attributed anew
-            return opened(run)
-        if run.record.digest not in traces:
-            traces[run.record.digest] = opened(run)
-        return traces[run.record.digest]
-
-    shared = cached_property(trace)
-    shared.__set_name__(Run, "trace")
-    monkeypatch.setattr(Run, "trace", shared)
-
-
-@pytest.mark.usefixtures("traces_opened_once")
 @pytest.mark.parametrize(("name", "words"), CASES, ids=[" ".join(w[:4]) for _, w in CASES])
 def test_json_is_as_its_schema_says(
     stored: Path, name: str, words: list[str], monkeypatch: pytest.MonkeyPatch

@@ -18,13 +18,14 @@ from tracekit.attribution.structure._period import (
 from tracekit.attribution.structure._sequences import distinct
 from tracekit.attribution.structure._signs import Lane
 from tracekit.attribution.structure._step import Step, refusal, take_apart, usual_step
-from tracekit.attribution.structure._told import Told, nothing
 from tracekit.attribution.structure._work import (
     ME,
     MEMSET,
     NOTHING,
     Array,
     Doubt,
+    Told,
+    nothing,
 )
 
 

@@ -22,7 +22,6 @@ from tracekit.attribution.structure._pair import find_pair
 from tracekit.attribution.structure._sequences import distinct
 from tracekit.attribution.structure._signs import Lane, look_at
 from tracekit.attribution.structure._steps import table_of
-from tracekit.attribution.structure._told import Told
 from tracekit.attribution.structure._work import (
     H2D,
     IO,
@@ -35,6 +34,7 @@ from tracekit.attribution.structure._work import (
     Assumption,
     Doubt,
     Structure,
+    Told,
     Work,
 )
 
@@ -158,7 +158,8 @@ def _joined(work: Work, devices: Array, rows: Sequence[Array], told: Sequence[To
     stage = np.full(len(work), NOTHING, np.int8)
     step = np.full(len(work), NOTHING, np.int32)
     if not told:
-        return Structure(stage, step, pl.DataFrame(schema=STEPS), "none", training=False)
+        empty = pl.DataFrame(schema=STEPS)
+        return Structure(stage=stage, step=step, steps=empty, method="none", training=False)
     order = sorted(
         range(len(told)),
         key=lambda n: (METHODS.index(told[n].method), -told[n].whole.size, -rows[n].size),
