@@ -171,7 +171,7 @@ def _path_lane(
         pl.col("start").clip(zero), pl.col("end").clip(None, until),
         pl.coalesce("name", "cause").alias("name"), zero=pl.lit(zero), process=pl.lit(_FIRST),
         stage=pl.when(works).then(pl.col("stage").fill_null("OTHER")).otherwise("cause"),
-        hatched=pl.col("cause") == "comm",
+        hatched=pl.lit(value=False),
     ).filter(pl.col("end") > pl.col("start"))  # fmt: skip
     if not inside.is_empty():
         label = "critical path", "path"
