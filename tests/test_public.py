@@ -22,8 +22,8 @@ SAMPLES = Path(__file__).parents[1] / "sample_traces"
 
 PUBLIC = {
     "tracekit": """
-        Answer Run RunRecord Store TracekitError __version__ annotate bubble_model
-        bubbles compare gate hang history ingest input_cost memory memory_points open overhead
+        Answer Run RunRecord Store TracekitError __version__ annotate
+        bubbles compare gate hang history ingest memory memory_points open overhead
         project scaling select_runs stalls straggler_cost study
     """,
     "tracekit.analysis": """
@@ -58,7 +58,7 @@ PUBLIC = {
         differential_stalls distribution epoch_bytes epoch_time exchange gains
         hardware_names images_per_step iterations_per_epoch job_features jobs_frame
         largest_batch load_hardware load_published measured_against memory_extra
-        memory_growth memory_table memory_use of_epochs overhead overhead_matrix
+        memory_growth memory_points memory_table memory_use of_epochs overhead overhead_matrix
         pipeline_bubbles profiler_overhead project_architectures read_jobs read_memory_table
         read_times scaling stalls_of_run step_times study study_iterations study_row
         study_stages sweep_hardware weighted_means
@@ -114,8 +114,8 @@ PUBLIC = {
         study_names trace_names unfinished
     """,
     "tracekit.runs": """
-        DECLARED Run Time bubble_model bubbles compare gate hang history ingest input_cost memory
-        memory_points open overhead project report_of scaling select_runs stalls straggler_cost
+        DECLARED Run bubbles compare gate hang history ingest memory
+        open overhead project report_of scaling select_runs stalls straggler_cost
         study study_dgx1
     """,
     "tracekit.sources": """

@@ -93,9 +93,8 @@ def test_a_run_in_parts_answers_as_one_that_is_not_divided(
         run = combine(reports)
         assert _answers(run) == expected
         assert _answers(replace(run, spread=sent)) == expected
-        devices = [set(part.read("devices")["device"]) for part in run.parts()]
-        assert sum(map(len, devices)) == whole.read("devices").height
-        assert set[int]().union(*devices) == set(whole.read("devices")["device"])
+        devices = [set(part.read("ops")["device"]) for part in run.parts()]
+        assert sum(map(len, devices)) == whole.read("ops")["device"].n_unique()
 
 
 def _three(monkeypatch: pytest.MonkeyPatch) -> Trace:
@@ -137,6 +136,31 @@ def _reports(run: Trace) -> Sequence[Trace]:
     tables = run.tables
     assert isinstance(tables, _combine._CombinedTables)
     return tables._traces
+
+
+def test_gpus_that_a_report_lists_and_does_not_use_keep_no_reports_together(monkeypatch) -> None:
+    run = _three(monkeypatch)
+    # As a recorder lists all GPUs of the host.
+    reports = [
+        report.with_tables(
+            {
+                "devices": pl.concat(
+                    [
+                        other.read("devices").with_columns(
+                            device=pl.col("device") + 10 * (n != own), active=pl.lit(n == own)
+                        )
+                        for n, other in enumerate(_reports(run)[:2])
+                    ]
+                )
+            }
+        )
+        for own, report in enumerate(_reports(run)[:2])
+    ]
+    both = combine(reports)
+    assert both.read("devices").height == 4
+    assert len(both.parts()) == 2
+    monkeypatch.setattr(_combine, "_OF_PART", 100)
+    assert _answers(replace(both, spread=sent)) == _answers(combine(reports))
 
 
 def test_a_run_with_other_ops_is_not_divided(monkeypatch) -> None:

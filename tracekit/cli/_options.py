@@ -12,10 +12,14 @@ from tracekit.cli._output import Format, Target
 from tracekit.cli._progress import progress_bar
 from tracekit.errors import TracekitError, UsageError
 from tracekit.support.memory import allowed
-from tracekit.support.quantities import UNITS, parse_size
+from tracekit.support.quantities import UNITS, parse_duration, parse_size
 from tracekit.support.questions import (
+    AutoSkip,
+    Folder,
+    Labels,
     NcclLogs,
     Option,
+    References,
     Sizes,
     Skip,
     Steps,
@@ -93,11 +97,11 @@ def by_option(keys: "Sequence[str]") -> Any:
     return _typer_option("by", grouped_by(*keys))
 
 
-def typer_option(name: str, declared: Any) -> Any:
+def typer_option(name: str, declared: Any, **settings: Any) -> Any:
     """Return a declared option as one of a command: what is typed for it, and its help."""
     kind, *rest = get_args(declared)
     option = next(each for each in rest if isinstance(each, Option))
-    return Annotated[option.typed or _typed(kind, option), _typer_option(name, option)]
+    return Annotated[option.typed or _typed(kind, option), _typer_option(name, option, **settings)]
 
 
 def _typed(kind: Any, option: Option) -> Any:
@@ -110,19 +114,21 @@ def _typed(kind: Any, option: Option) -> Any:
     return kind
 
 
-def _typer_option(name: str, option: Option) -> Any:
+def _typer_option(name: str, option: Option, **settings: Any) -> Any:
     def complete(incomplete: str) -> Iterator[str]:
-        if option.unit == "run":
+        if takes_runs:
             return complete_run(incomplete)
         return complete_keys(option.keys, incomplete)
 
+    takes_runs = option.unit in {"run", "run or ns"}
     return typer.Option(
         option.flag or f"--{name.replace('_', '-')}",
         metavar=option.metavar,
         min=option.least,
         help=option.meaning,
         rich_help_panel=option.panel,
-        autocompletion=complete if option.keys or option.unit == "run" else None,
+        autocompletion=complete if option.keys or takes_runs else None,
+        **settings,
     )
 
 
@@ -155,6 +161,13 @@ def parse_skip(text: str) -> int | Literal["auto"]:
     if not text.isdecimal():
         raise UsageError(f"{text!r} is no number of iterations", "give --skip 3, or --skip auto")
     return int(text)
+
+
+def _run_or_time(text: str) -> str | int:
+    try:
+        return parse_duration(text)
+    except UsageError:
+        return text
 
 
 def rows_frame(rows: "Sequence[Mapping[str, Any]]") -> "pl.DataFrame":
@@ -233,15 +246,7 @@ def steps_of(text: str | None) -> tuple[int, int] | None:
     return None if text is None else parse_iterations(text)
 
 
-StoreOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--store",
-        metavar="DIR",
-        envvar="TRACEKIT_STORE",
-        help="Folder of the store. The default is the nearest .tracekit upward from here.",
-    ),
-]
+StoreOption = typer_option("store", Folder, envvar="TRACEKIT_STORE")
 RulesOption = Annotated[
     Path | None,
     typer.Option(
@@ -299,31 +304,21 @@ TopologyOption = typer_option("topology", Topology)
 NcclLogOption = typer_option("nccl_log", NcclLogs)
 BytesOption = typer_option("sizes", Sizes)
 SkipOption = typer_option("skip", Skip)
-AutoSkipOption = Annotated[
-    str,
-    typer.Option(
-        "--skip",
-        metavar="N|auto",
-        help="Leave out so many iterations at the beginning; auto: those that are cold, in each "
-        "run.",
-    ),
-]
-RunsArgument = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="RUN...",
-        help="Names of runs, starts of their ids, or trace files. Default: all with the labels.",
-        autocompletion=complete_run,
-    ),
-]
-WhereOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--where", metavar="KEY=VALUE", help="Runs with this label; may be given several times."
-    ),
-]
+AutoSkipOption = typer_option("skip", AutoSkip)
+
+
+def runs_argument(declared: Any) -> Any:
+    """Return the declared argument that names runs."""
+    meaning = get_args(declared)[1].meaning
+    argument = typer.Argument(metavar="RUN...", help=meaning, autocompletion=complete_run)
+    return Annotated[list[str] | None, argument]
+
+
+RunsArgument = runs_argument(References)
+WhereOption = typer_option("where", Labels)
 
 _READ: dict[str, Callable[[Any], Any]] = {
-    **UNITS, "keys": split_keys, "sizes": parse_sizes, "steps": steps_of, "run": str,
+    **UNITS, "keys": split_keys, "labels": parse_labels, "run": str, "run or ns": _run_or_time,
+    "sizes": parse_sizes, "skip": parse_skip, "steps": steps_of,
 }  # fmt: skip
 """What reads an option that is typed as text, by its unit."""

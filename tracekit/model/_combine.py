@@ -234,7 +234,12 @@ class _CombinedTables(LaterTables):
         if self._is_part or not self._given.keys() <= _CARRIED:
             return [self]
         ops = [trace.height("ops") for trace in self._traces]
-        parts = _bundles(_sharing(self._changes.devices), ops)
+        # A report lists all GPUs of its host; others may have used those that it did not.
+        used = [
+            [numbers[own] for own in listed.filter("active")["device"]]
+            for listed, numbers in zip(self._read["devices"], self._changes.devices, strict=True)
+        ]
+        parts = _bundles(_sharing(used), ops)
         return [self] if len(parts) == 1 else [self._part(each, with_paths) for each in parts]
 
     def _part(self, reports: Sequence[int], with_paths: bool) -> LaterTables:  # noqa: FBT001
@@ -244,18 +249,17 @@ class _CombinedTables(LaterTables):
         changes = self._changes.of_part(reports, heights)
         read = {name: [frames[number] for number in reports] for name, frames in self._read.items()}
         part = _CombinedTables(traces, changes, read, {})
-        own = {device for numbers in changes.devices for device in numbers.values()}
-        holders = {"devices": pl.col("device").is_in(own)}
+        devices = {device for numbers in changes.devices for device in numbers.values()}
+        own = {"devices": pl.col("device").is_in(devices)}
         if "iterations" in self._given:
             processes = part["processes"].select("process").collect()["process"]
-            holders["iterations"] = pl.col("process").is_in(processes.implode())
-        given = {
-            name: self[name].filter(is_own).collect().lazy() for name, is_own in holders.items()
-        }
+            own["iterations"] = pl.col("process").is_in(processes.implode())
         if with_paths:
             part._paths = [self._paths[number] for number in reports]
-        part._given, part._opened, part._is_part = given, {**given}, True
-        return part
+        part._is_part = True
+        # What is sent elsewhere is these rows, not all of the run's.
+        return part.but({name: self[name].filter(rows).collect().lazy()
+                         for name, rows in own.items()})  # fmt: skip
 
     def _open(self, name: str) -> pl.LazyFrame:
         if name == "paths":
@@ -330,10 +334,10 @@ class _CombinedTables(LaterTables):
         return columns
 
 
-def _sharing(devices: Sequence[Mapping[int, int]]) -> list[list[int]]:
-    """Group reports that saw one device, given the run's numbers of the devices of each.
+def _sharing(devices: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Group reports that used one device, given the run's numbers of the devices of each.
 
-    Those that list none are together, for what is theirs may be one.
+    Those of which none is known are together, for what is theirs may be one.
     """
     leaders = list(range(len(devices)))
 
@@ -344,7 +348,7 @@ def _sharing(devices: Sequence[Mapping[int, int]]) -> list[list[int]]:
 
     first: dict[int | None, int] = {}
     for report, numbers in enumerate(devices):
-        for device in numbers.values() or (None,):
+        for device in numbers or (None,):
             one, other = leader(first.setdefault(device, report)), leader(report)
             leaders[max(one, other)] = min(one, other)
     groups: dict[int, list[int]] = defaultdict(list)

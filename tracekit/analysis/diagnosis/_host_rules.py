@@ -177,14 +177,14 @@ def sync_in_loop(facts: Facts) -> Finding | None:
         return None
     by_name = _during(facts, waits(facts.trace))
     most = by_name.row(0, named=True)["name"] if by_name.height else ""
-    told = f"{duration(hidden)} {facts.per} late for other reasons, as long as it waited before"
+    told = f"{duration(hidden)} {facts.per} late otherwise, which a host that had not waited hides"
     return Finding(
         finding=f"GPUs run dry for {duration(lost.mean + hidden)} {facts.per} because the host "
         f"waits for them, {facts.share(lost.mean + hidden)}.",
         win=lost.mean + hidden,
         low=lost.least,
         high=lost.most + behind.most,
-        sure="measured",
+        sure="measured" if facts.number > 1 else "hint",  # one step is no loop
         evidence=(
             f"{duration(lost.mean)} {facts.per} in calls that wait, or late by as much",
             *([told] if hidden >= 1 else []),

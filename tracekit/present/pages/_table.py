@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _MARKED = frozenset({*STAGE_COLOURS, "idle", "between"})
 _KERNELS = ("name", "before", "after")
-_MOST = 500
+_MOST = 400
 _WIDE = 950
 """Room for a table, in pixels, on a screen of 1,280 pixels."""
 _LETTER, _GAP, _LONG_WIDE = 8, 13, 240
@@ -94,7 +94,7 @@ def frame_table(
     Parameters
     ----------
     frame
-        The rows; the first 500 are shown.
+        The rows; the first 400 are shown.
     key
         Name of the table in the page.
     title
@@ -176,6 +176,8 @@ def _values(series: pl.Series) -> list[Any]:
 
 
 def _raw(value: Any) -> str | None:
+    if isinstance(value, float) and value.is_integer():
+        return f"{value:.0f}"
     return None if value is None else str(value)
 
 
