@@ -7,14 +7,12 @@ A global id packs, from low to high bits: thread id 24, process id 24, virtual m
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from tracekit.sources._tables import ExportFile
-from tracekit.support.compiled import compiled
 from tracekit.support.compiled import given as as_array
 
 _THREAD_BITS = 24
@@ -116,8 +114,11 @@ class Texts:
 
     @cached_property
     def _numbers(self) -> NDArray[np.uint32]:
-        """For each text of the file which one of `_texts` it is, `_NONE_YET` at first."""
-        return np.full(len(self._strings.values), _NONE_YET, np.uint32)
+        """For each text of the file which one of `_texts` it is, `_NONE_YET` at first.
+
+        The last number, which stays so, is that of ids without a text.
+        """
+        return np.full(len(self._strings.values) + 1, _NONE_YET, np.uint32)
 
     def of(self, ids: pl.Series) -> pl.Series:
         """Return the text of each id, null where there is none."""
@@ -127,11 +128,13 @@ class Texts:
         wanted, first = as_array(ids, np.int64, null=-1), self._strings.first
         if first is None:
             wanted, first = self._strings.places(wanted), 0
-        numbers = np.empty(wanted.size, np.uint32)
-        loop = compiled(number_texts, wanted.size)
-        if loop(wanted, first, self._numbers, numbers):
-            self._learn(wanted - first)
-            loop(wanted, first, self._numbers, numbers)
+        # As numbers without a sign, places before the first text lie beyond the last one.
+        beyond = self._numbers.size - 1
+        places = np.minimum((wanted - first).view(np.uint64), np.uint64(beyond)).view(np.int64)
+        numbers = self._numbers[places]
+        if (places[numbers == _NONE_YET] < beyond).any():
+            self._learn(places)
+            numbers = self._numbers[places]
         found = pl.Series(numbers)
         if found.max() == _NONE_YET:
             found = found.set(found == _NONE_YET, None)
@@ -140,35 +143,11 @@ class Texts:
     def _learn(self, places: NDArray[np.int64]) -> None:
         """Look up the texts that are met for the first time."""
         met = np.zeros(self._numbers.size, np.bool_)
-        met[places[(places >= 0) & (places < met.size)]] = True
+        met[places] = True
+        met[-1] = False
         new = np.flatnonzero(met & (self._numbers == _NONE_YET))
         texts = self._strings.values.gather(new)
         if self._drop is not None:
             texts = texts.str.replace(self._drop, "")
         self._numbers[new] = np.arange(new.size) + len(self._texts)
         self._texts = pl.concat([self._texts, texts.cast(self._texts.dtype)])
-
-
-def number_texts(ids: NDArray[Any], first: int, known: NDArray[Any], numbers: NDArray[Any]) -> int:
-    """Give each id the number that its text has.
-
-    Parameters
-    ----------
-    ids, first
-        The ids, and that of the first text.
-    known
-        The number of each text, `_NONE_YET` where it was not met before.
-    numbers
-        Becomes the numbers, `_NONE_YET` where there is none.
-
-    Returns
-    -------
-    How many ids are of texts that were not met before.
-    """
-    unmet = 0
-    for row in range(ids.size):
-        numbers[row] = _NONE_YET
-        if first <= ids[row] < first + known.size:
-            numbers[row] = known[ids[row] - first]
-            unmet += numbers[row] == _NONE_YET
-    return unmet
