@@ -108,6 +108,14 @@ _MEASURED = {
 """Bytes a kernel by what is asked, as the page lists them."""
 
 
+def test_ingests_keep_to_a_tenth_above_their_limit() -> None:
+    [limit] = re.findall(r"`ingest --memory (\d+)MiB`", _TABLE)
+    [cells] = re.findall(r"^\| `ingest` \|(.*)\|$", _TABLE, re.MULTILINE)
+    peaks = [int(cell.split()[0]) for cell in cells.split("|") if cell.strip() != "-"]
+    assert peaks
+    assert max(peaks) <= 1.1 * int(limit)
+
+
 @pytest.mark.parametrize("name", NEEDS)
 def test_a_need_is_no_less_than_what_was_measured(name: str) -> None:
     asked = {each for each in _MEASURED if _need_of(each) == name}
