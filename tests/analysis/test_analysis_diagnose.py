@@ -732,3 +732,72 @@ def test_the_score_knows_the_rules() -> None:
     page = tomllib.loads((PAGE.parents[1] / "schemas/findings/score.toml").read_text("utf-8"))
     assert list(page) == list(RULES)
     assert all(0 <= each["wrong"] <= each["claims"] for each in page.values())
+
+
+A100 = {"device": 0, "report": 0, "name": "NVIDIA A100-SXM4-40GB", "active": True,
+        "identity": "ordinal"}  # fmt: skip
+
+
+def _named(*names: str, device: str = A100["name"]) -> Trace:
+    """Return steps of 1 ms in which kernels of these names take a tenth of it each, in a row."""
+    b = TraceBuilder()
+    b.rows["devices"].append({**A100, "name": device})
+    for step in range(4):
+        b.iteration(step, step * STEP, (step + 1) * STEP, ops=len(names) + 1, whole=True)
+        at = step * STEP
+        for place, name in enumerate(names):
+            end = at + (place + 1) * STEP // 10
+            _op(b, at + 10 + place, max(at + place * STEP // 10, at + 30), end, name=name)
+        begun = at + len(names) * STEP // 10
+        _op(b, at + 10 + len(names), begun, at + STEP, name="a_kernel_of_its_own")
+    return b.trace()
+
+
+def test_matrix_products_in_fp32_beside_tensor_cores() -> None:
+    """A fifth of a step in FP32 at a sixteenth of the peak in BF16: at most 15/16 of it is won."""
+    row = _found(_named("ampere_sgemm_128x64_tn", "ampere_sgemm_128x64_tn"))["fp32_products"]
+    low, win, high = _wins(row)
+    assert (low, high) == (0, pytest.approx(0.2 * STEP * 15 / 16, rel=0.001))
+    assert win == pytest.approx(high / 2, rel=0.001)
+    assert (row["sure"], "set_float32_matmul_precision" in row["advice"]) == ("likely", True)
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        ("ampere_sgemm_128x64_tn", "Tesla P40"),  # whose peaks are not known
+        ("volta_sgemm_128x64_tn", "Tesla V100-SXM2-16GB"),  # which has no TF32
+        ("ampere_sgemm_128x64_tn", "NVIDIA GeForce RTX 3070 Ti"),  # whose TF32 is no faster
+        ("sm80_xmma_gemm_tf32f32_tf32f32_f32_tn_n", A100["name"]),
+        ("ampere_bf16_s16816gemm_bf16_128x64", A100["name"]),
+        ("void at::native::reduce_kernel<512, 1, float>", A100["name"]),  # multiplies nothing
+    ],
+)
+def test_what_is_no_product_in_fp32_beside_tensor_cores(name: str, device: str) -> None:
+    assert "fp32_products" not in _found(_named(name, device=device))
+
+
+def test_few_products_in_fp32_are_not_spoken_of() -> None:
+    """A tenth of 1 ms less 30 ns of a step, which is less than a tenth of it."""
+    assert "fp32_products" not in _found(_named("ampere_sgemm_128x64_tn"))
+
+
+def test_layouts_that_are_turned() -> None:
+    found = _found(_named("void cudnn::ops::nchwToNhwcKernel<float>", "gemm"))
+    row = found["layout_transposes"]
+    assert _wins(row) == pytest.approx((0, 0.075 * STEP, 0.1 * STEP), rel=0.001)
+    assert "channels_last" in row["advice"]
+    assert "layout_transposes" not in _found(_named("void transpose_of_my_own<float>"))
+
+
+ADD = "void at::native::vectorized_elementwise_kernel<4, add>"
+
+
+def test_chains_of_elementwise_kernels() -> None:
+    """Of three kernels of 0.1 ms each, fused, the longest one would be left at best."""
+    row = _found(_named("gemm", ADD, ADD, ADD, "gemm"))["unfused_elementwise"]
+    assert _wins(row) == pytest.approx((0, 0.1 * STEP, 0.2 * STEP), rel=0.001)
+    assert row["sure"] == "hint"
+    assert "1 chain per step and GPU, of 3 kernels" in row["evidence"][0]
+    apart = _named(ADD, ADD, "gemm", ADD, ADD)
+    assert "unfused_elementwise" not in _found(apart)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-import subprocess
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -108,15 +107,15 @@ def test_sources_removed(real_trace: Callable[[str], Path], tmp_path: Path) -> N
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", REPORTS)
-def test_a_report_changed(real_trace: Callable[[str], Path], tmp_path: Path, name: str) -> None:
-    report = real_trace("ddp_unet_4xa100_rank0").with_name(f"{name}.nsys-rep")
-    if shutil.which("nsys") is None or not report.is_file():
-        pytest.skip(f"no nsys on the path, or no {report.name}")
-    run, _ = tk.ingest(Path(shutil.copy(report, tmp_path)), store=tmp_path / "with")
-    export = tmp_path / f"{name}.sqlite"
-    command = ["nsys", "export", "--type", "sqlite", "--output", str(export), str(report)]
-    subprocess.run(command, check=True, capture_output=True)
-    _same_without_ranges(run, _without_ranges(export, tmp_path))
+def test_a_report_changed(
+    real_run: Callable[[str], tk.Run],
+    nsys_export: Callable[[str], Path],
+    tmp_path: Path,
+    name: str,
+) -> None:
+    report = f"{name}.nsys-rep"
+    run = real_run(report)
+    _same_without_ranges(run, _without_ranges(nsys_export(report), tmp_path))
     _same_doubled(run.trace)
     _same_renumbered(run.trace)
 

@@ -28,25 +28,4 @@ if TYPE_CHECKING:
     )
     from tracekit.analysis.statistics._student import quantile
 
-__all__ = [
-    "COSINES",
-    "ENOUGH",
-    "LEVEL",
-    "METHOD",
-    "Flags",
-    "Floats",
-    "Numbers",
-    "Shift",
-    "Skip",
-    "adjusted",
-    "cold_steps",
-    "differences",
-    "long_run",
-    "p_values",
-    "quantile",
-    "shift",
-    "spread_of",
-    "welch_error",
-]
-
 __getattr__, __dir__ = lazily(__name__)
