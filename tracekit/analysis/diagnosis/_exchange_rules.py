@@ -238,14 +238,14 @@ def pipeline_bubbles(facts: Facts) -> Finding | None:
         ]
         is_hollow = lost.least >= _HOLLOW * facts.step_ns
         win = win - cost if is_hollow and cost <= _HALF * win else 0.0
-    is_won = facts.is_worth(win)
+    is_won = facts.is_worth(win) or not facts.is_of_networks
     return Finding(
         finding=f"GPUs wait {duration(lost.mean)} {facts.per} for work of other GPUs, "
         f"{facts.share(lost.mean)}.",
         win=win if is_won else None,
         low=0.0 if is_won else None,
         high=lost.most if is_won else None,
-        unknown=None if is_won else "more micro-batches win less than they may cost",
+        unknown=None if is_won else "what smaller micro-batches cost is not known",
         sure="likely" if is_won else "hint",
         evidence=tuple(evidence),
         advice="More micro-batches, stages of equal length, an interleaved schedule; `tracekit "

@@ -1,4 +1,4 @@
-"""Who comes late to collectives, and for how long the others wait there."""
+"""Who is late to collectives or slower than its peers, and how long the others wait for it."""
 
 from __future__ import annotations
 
