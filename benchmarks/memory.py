@@ -25,6 +25,8 @@ GENERATORS = {
     "eight processes in turn, a range a kernel": ("generate_interleaved.py",),
 }
 LIMIT = "512MiB"
+LABELS = ("method=p2p", "network=any", "batch=1", "gpus=8")
+"""What the questions to runs of several methods choose them by."""
 QUESTIONS = {
     "breakdown": ("breakdown", "--by", "stage"),
     "breakdown by kernel": ("breakdown", "--by", "kernel"),
@@ -73,8 +75,8 @@ def measured(folder: Path, ingested: list[int], asked: list[int]) -> Peaks:
             own = peaks[name]
             with tempfile.TemporaryDirectory(dir=folder) as place:
                 store = Path(place) / "store"
-                limited = ("--memory", LIMIT)
-                cost = run(_tracekit("ingest", str(export), "--store", str(store), *limited))
+                said = ("--memory", LIMIT, *(word for each in LABELS for word in ("--label", each)))
+                cost = run(_tracekit("ingest", str(export), "--store", str(store), *said))
                 own.setdefault("ingest", {})[kernels] = cost.peak_bytes
                 export.unlink()
                 for question, words in QUESTIONS.items() if kernels in asked else ():

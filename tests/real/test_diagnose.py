@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,17 +32,9 @@ def test_input_of_mnist(real_run: Callable[[str], tk.Run]) -> None:
 
 
 @pytest.mark.nightly
-def test_copies_of_a_loader_that_nothing_hides(
-    real_trace: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_copies_of_a_loader_that_nothing_hides(real_run: Callable[[str], tk.Run]) -> None:
     """The loader's copies follow the kernels of the step before, on the stream that computes."""
-    folder = real_trace("ddp_unet_4xa100_rank0").parent
-    report = folder / "unet_1xa100_4workers.nsys-rep"
-    if shutil.which("nsys") is None or not report.is_file():
-        pytest.skip(f"no nsys on the path, or no {report.name}")
-    copy = Path(shutil.copy(report, tmp_path))
-    run, _ = tk.ingest(copy, store=tmp_path / "store")
-    (row,) = run.diagnose().rows(named=True)
+    (row,) = real_run("unet_1xa100_4workers.nsys-rep").diagnose().rows(named=True)
     assert row["rule"] == "unhidden_copies"
     assert row["win_high_ns"] == pytest.approx(24.87e6, rel=0.001)
     assert row["win_low_ns"] < 0.01 * row["win_high_ns"]  # none is known to have waited

@@ -223,6 +223,17 @@ def test_the_path_and_links_of_a_step_add_up_to_what_commands_say(
         } == {f"{src} → {dst}": size for src, dst, size in sums.iter_rows()}
 
 
+def test_of_very_many_ops_neither_path_nor_links_are_drawn(
+    hostile_run: tracekit.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tracekit.report._lanes.MOST_OPS", 10)
+    page = report_of([hostile_run])
+    kinds = {lane["kind"] for view in packed(page)["views"] for lane in view["lanes"]}
+    assert kinds == {"ops", "range", "idle"}
+    assert "the critical path of" in page
+    assert "directions of links are not shown" in page
+
+
 def test_steps_of_two_runs_are_aligned_by_their_passes(
     change_page: str, hostile_run: tracekit.Run, base_run: tracekit.Run
 ) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.engine._group_sums import GroupTally
+    from tracekit.engine._group_sums import GroupTally, GroupTotals
     from tracekit.engine._host_time import Work, has_ops, innermost_stretches, on_host
     from tracekit.engine._inclusive import inclusive_ranges, projected_ranges
     from tracekit.engine._inclusive_kernels import inclusive_kernels
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         sorting,
         with_path_texts,
     )
-    from tracekit.engine._stage_sums import DeviceSums, KeptSums, StageSums, StageTally, kept_sums
+    from tracekit.engine._stage_sums import DeviceSums, StageSums, StageTally, kept_sums
     from tracekit.engine._steps import (
         Counted,
         by_host,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         with_steps,
         within,
     )
-    from tracekit.engine._stream import Named, Receivers, hand_out
+    from tracekit.engine._stream import Named, Receivers, hand_out, sum_up
     from tracekit.engine._windows import (
         chosen_windows,
         cut,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from tracekit.present._findings import to_junit, to_sarif
     from tracekit.present._formats import to_csv, to_json, to_markdown, to_parquet
+    from tracekit.present._headlines import size_text, with_headline
     from tracekit.present._heat_figure import heat_figure
     from tracekit.present._kernel_names import readable_names, with_readable_names
     from tracekit.present._latency_figures import histogram_figure, latency_figure

@@ -253,7 +253,8 @@ def _whiskers(
 def _named_across(rows: Rows) -> dict[str, Any]:
     """Return the look of an axis across, which names bars at even distances."""
     every = -(-len(rows.rows) // _MOST_TICKS)
-    named = rows.rows[::every]
+    named = [row for place, row in enumerate(rows.rows)
+             if place % every == 0 or not row.label.isdigit()]  # fmt: skip
     return {
         **PLAIN_AXIS, "tickvals": [row.place for row in named], "range": [-0.5, rows.end],
         "ticktext": [figure_text(row.label) for row in named],

@@ -116,7 +116,7 @@ def _over_time(run: _Run, values: Sequence[float], unit: str) -> go.Scatter:
         marker={
             "symbol": ["circle-open" if each else "circle" for each in far],
             "size": [10 if each else 5 for each in far],
-            "line": {"color": INK, "width": 1.5 if any(far) else 0},
+            "line": {"color": INK, "width": [1.5 if each else 0 for each in far]},
         },
         hover=[f"step {n}: {value:,.3f} {unit}" for n, value in zip(numbers, values, strict=True)],
     )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tracekit.errors import MissingDataError
-from tracekit.present import machine_layout
+from tracekit.present import machine_layout, size_text
 from tracekit.present.pages import answer_table, fragment, joined
 from tracekit.report._charts import (
     Axis,
@@ -20,7 +20,6 @@ from tracekit.report._charts import (
     curve,
     dots,
     heat_level,
-    size_text,
 )
 
 if TYPE_CHECKING:

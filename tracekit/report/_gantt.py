@@ -28,6 +28,13 @@ if TYPE_CHECKING:
 _MOST_OPS_IN_ALL = 40_000
 _MOST_TEXT = 300
 _LONGEST = 20
+_LOST = {
+    "ops": "{:,} more ops are not shown",
+    "ranges": "{:,} inner NVTX ranges are not shown",
+    "links": "{:,} directions of links are not shown",
+    "path": "the critical path of {:,} ops is not shown",
+}
+"""What is said of what a view leaves out."""
 _PASSES = ("FP", "BP", "WU")
 """Stages by which steps of two runs are aligned."""
 _NAMED = ("label", "brief", "device")
@@ -168,10 +175,9 @@ def _longest(
 
 
 def _notes(what: str, view: Mapping[str, Any]) -> Iterator[str]:
-    kinds = {"ops": "more ops", "ranges": "inner NVTX ranges", "links": "links that carried less"}
     for kind, lost in view["lost"].items():
         if lost:
-            yield f"{what}: {lost:,} {kinds[kind]} are not shown"
+            yield f"{what}: {_LOST[kind].format(lost)}"
     if view["lanes"] and not view["ranges"]:
         yield f"{what}: no NVTX range of the threads that drive steps is open meanwhile"
 
@@ -190,7 +196,7 @@ def aligned_chart(sides: Mapping[str, Close], title: str) -> Markup:
     }
     first = {
         "span": max(view["span"] for view in drawn.values()),
-        "lost": {kind: sum(view["lost"][kind] for view in drawn.values()) for kind in ("ops",)},
+        "lost": {"ops": sum(view["lost"].get("ops", 0) for view in drawn.values())},
         "step": None,
         "lanes": [_of_side(lane, side) for side, view in drawn.items() for lane in view["lanes"]],
     }

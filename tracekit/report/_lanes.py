@@ -82,7 +82,7 @@ def view_of(
         return {"span": 1, "step": step, "ops": 0, "lost": {}, "ranges": 0, "lanes": []}
     trace, placed = close.run.trace, with_zeros(spans)
     found = closeup.ops_inside(trace, spans.drop_nulls("device"), reaching=True)
-    ops = found.head(most)
+    ops, is_followed = found.head(most), is_alone and found.height <= MOST_OPS
     span = int(placed.select((pl.col("end") - pl.col("zero")).max()).item())
     gpus = placed.drop_nulls("device")
     zero_of = placed.select("process", "zero").unique("process")
@@ -90,13 +90,16 @@ def view_of(
     links, lost_links = _link_lanes(close, placed, names) if is_alone else ([], 0)
     zero_on = gpus.select("device", "zero", "process").unique("device")
     lanes = [
-        *(_path_lane(close, step, placed, names) if is_alone else ()),
+        *(_path_lane(close, step, placed, names) if is_followed else ()),
         *ranges,
         *_op_lanes(trace, ops, zero_of, names),
         *_idle_lanes(trace, zero_on, gpus, names),
         *links,
     ]
-    lost = {"ops": found.height - ops.height, "ranges": lost_ranges, "links": lost_links}
+    lost = {
+        "ops": found.height - ops.height, "ranges": lost_ranges, "links": lost_links,
+        "path": found.height if is_alone and not is_followed else 0,
+    }  # fmt: skip
     return {
         "span": max(span, 1),
         "step": step,
@@ -188,6 +191,8 @@ def _link_lanes(
         pl.col("start") < pl.col("until"), pl.col("end") > pl.col("zero")
     )  # fmt: skip
     way = ["src", "dst"]
+    if inside.height > MOST_OPS:
+        return [], inside.select(way).n_unique()
     sums = inside.group_by(way).agg(pl.col("bytes").sum()).sort("bytes", *way, descending=True)
     named = inside.join(sums.head(_MOST_LINKS).select(way), on=way).with_columns(
         name=pl.format("{}, {}", pl.coalesce("collective", pl.col("method").cast(pl.String)),

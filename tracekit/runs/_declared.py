@@ -17,11 +17,15 @@ from tracekit.analysis.dependencies.questions import critical_path, whatif
 from tracekit.analysis.diagnosis.questions import stragglers
 from tracekit.analysis.idle_time.questions import idle
 from tracekit.analysis.overview.questions import info
-from tracekit.runs._question import RunQuestion, declared
+from tracekit.analysis.studies import questions as of_runs
+from tracekit.analysis.studies import waits_questions as waiting
+from tracekit.analysis.studies.memory_questions import memory as of_memory
+from tracekit.runs._question import RunQuestion, declared, of_one
 
 if TYPE_CHECKING:
     from tracekit.model import Answer
     from tracekit.runs._opened import OpenedRun
+    from tracekit.runs._selection import Selection
 
 
 def _with_steps(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
@@ -72,6 +76,22 @@ def _summed(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
     return _with_verdicts(run, ask).saying(sum_over=f"{number} GPU{'' if number == 1 else 's'}")
 
 
+def shown(_: Selection, answer: Answer) -> Answer:
+    """Return an answer that is of no single run, to be looked at."""
+    from tracekit.present import FACE
+
+    return replace(answer, face=FACE)
+
+
+def called_one(runs: Selection, answer: Answer) -> Answer:
+    """Return an answer that is of one run, or of several of which some may be simulated."""
+    from tracekit.runs._facts import of_run, simulated_of
+
+    if len(runs.opened) == 1:
+        return of_run(runs.opened[0], answer)
+    return shown(runs, answer.saying(**simulated_of(runs.opened)))
+
+
 class DeclaredQuestions:
     """What a run is asked by its methods, and on the command line by commands of their names."""
 
@@ -86,11 +106,16 @@ class DeclaredQuestions:
     collectives = declared(collectives, _with_verdicts)
     latency = declared(latency, _beside)
     info = declared(info, _named)
+    memory = of_one(of_memory, shown)
+    overhead = of_one(of_runs.overhead, shown)
 
 
 DECLARED = {
     name: each.declaration
     for name, each in vars(DeclaredQuestions).items()
     if isinstance(each, RunQuestion) and each.declaration is not None
+} | {
+    each.declaration.name: each.declaration
+    for each in (of_runs.study, of_runs.scaling, waiting.stalls, waiting.bubbles)
 }
 """What is said of each, by name."""

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracekit.runs._facts import of_run
 from tracekit.runs._gate import diagnosed_against
-from tracekit.runs._memory_answers import check_what, memory_answer, remembered
 from tracekit.runs._opened import OpenedRun
-from tracekit.runs._study_answers import (
-    api_answer,
-    overhead_answer,
-    profiler_answer,
-    studied,
-)
 from tracekit.support.files import StrPath
 
 if TYPE_CHECKING:
     from tracekit.analysis.communication import Traffic
-    from tracekit.analysis.comparison import Skip
-    from tracekit.analysis.studies import Along
     from tracekit.model import Answer
 
 
@@ -88,42 +78,6 @@ def _with_replays(answer: Answer, replays: Mapping[str, str]) -> Answer:
     advice = pl.concat_str("advice", replay, separator=" ", ignore_nulls=True)
     people = answer.for_people.with_columns(advice=advice)
     return replace(answer, rows=answer.rows.with_columns(whatif=told), tables=named, people=people)
-
-
-def memory(
-    run: OpenedRun,
-    /,
-    what: str = "use",
-    *,
-    smi: StrPath | None = None,
-    root: int = 0,
-    capacity: int | None = None,
-    margin: float = 0.1,
-) -> Answer:
-    """Say how much memory the run takes; see `tracekit.memory`."""
-    from tracekit.sources import read_smi
-
-    check_what(what)
-    of = remembered([run], None if smi is None else read_smi(Path(smi)))
-    return memory_answer(of, what=what, root=root, capacity=capacity, margin=margin)
-
-
-def overhead(
-    run: OpenedRun,
-    /,
-    *,
-    baseline: str = "p2p",
-    as_matrix: bool = False,
-    api: bool = False,
-    profiler: bool = False,
-    crossover: Along | None = None,
-    skip: Skip = "auto",
-) -> Answer:
-    """Say what the run's ways to communicate, calls or profiler cost; see `tracekit.overhead`."""
-    if api or profiler:
-        return api_answer([run]) if api else profiler_answer([run])
-    of = studied([run], skip=skip)
-    return overhead_answer(of, baseline=baseline, as_matrix=as_matrix, crossover=crossover)
 
 
 def sql(run: OpenedRun, /, query: str) -> Answer:

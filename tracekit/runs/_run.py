@@ -20,8 +20,6 @@ class Run(OpenedRun, DeclaredQuestions):
     """
 
     diagnose = RunQuestion(_questions.diagnose)
-    memory = RunQuestion(_questions.memory)
-    overhead = RunQuestion(_questions.overhead)
     sql = RunQuestion(_questions.sql)
 
     def _repr_html_(self) -> str | None:

@@ -152,15 +152,15 @@ def _for_people(table: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
 
 def _meta(work: Work, found: StageSums, skip: int) -> dict[str, Any]:
     """Return what a breakdown is measured against."""
-    stages, windows = found.stages(), found.windows()
+    stages, windows = found.stages, found.windows
     window = int((windows["end"] - windows["start"]).sum())
     busy = int(stages["exposed_ns"].sum())
     # Nothing is above FP and BP: what is exposed of them is the time in which either is busy.
     passes = stages.filter(pl.col("stage").is_in(_PASSES))
     ops = int(stages["ops"].sum())
     owners = windows["device"].n_unique()
-    launched = int(found.groups()["launched"].sum()) / ops if ops else None
-    sources = found.sources().group_by("stage_source").agg(pl.col("busy_ns").sum())
+    launched = int(found.groups["launched"].sum()) / ops if ops else None
+    sources = found.sources.group_by("stage_source").agg(pl.col("busy_ns").sum())
     return {
         "window_ns": window,
         "idle_ns": window - busy,
@@ -228,7 +228,7 @@ def _with_windows(keys: Sequence[str], table: pl.DataFrame, found: KeySums) -> p
 
 def _between(found: KeySums, own: Sequence[str]) -> pl.DataFrame:
     """Return for how long nothing runs while the host is in no iteration."""
-    busy = found.sums.groups().group_by("window").agg(pl.col("busy_ns").sum())
+    busy = found.sums.groups.group_by("window").agg(pl.col("busy_ns").sum())
     idle = _LENGTH - pl.col("busy_ns").fill_null(0)
     return (
         found.windows.join(busy, on="window", how="left", maintain_order="left")

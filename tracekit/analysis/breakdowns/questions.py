@@ -179,12 +179,13 @@ _WRITES = Json(
     "tracekit breakdown mnist --by device,stage --figure stages.html",
     "tracekit breakdown mnist --steps steps.html",
     "tracekit breakdown vllm --by phase,stage",
+    "tracekit breakdown unet --by kernel --dask tcp://head:8786",
     writes=_WRITES,
     figures={
         "figure": "Draw the rows as bars",
         "steps": "Draw steps one by one, and their distribution",
     },
-    opened=("rules", "iteration", "verdict"),
+    opened=("rules", "iteration", "verdict", "processes", "dask"),
 )
 def breakdown(
     trace: "Trace",

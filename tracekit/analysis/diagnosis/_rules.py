@@ -30,6 +30,7 @@ RULES: Mapping[str, Rule] = {
         _host_rules.sync_in_loop,
         _host_rules.pageable_copies,
         _host_rules.unhidden_copies,
+        _host_rules.small_copies,
         _host_rules.unified_memory,
         _host_rules.launch_bound,
         _host_rules.off_cpu,

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tracekit.analysis.studies._hardware import Hardware, hardware_names, load_hardware
     from tracekit.analysis.studies._job_features import job_features
     from tracekit.analysis.studies._jobs import JOBS, MEDIA, jobs_frame, read_jobs
+    from tracekit.analysis.studies._memories import memory_points
     from tracekit.analysis.studies._memory_table import read_memory_table
     from tracekit.analysis.studies._overhead import overhead, overhead_matrix
     from tracekit.analysis.studies._projection import (
