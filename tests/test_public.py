@@ -159,7 +159,7 @@ PUBLIC = {
         with_kernels within
     """,
     "tracekit.analysis.facts": """
-        DEGREES Evidence Facts HOST KEYS NEEDS OF_PROCESSES OF_WINDOWS OUTSIDE_STEPS PHASES
+        DEGREES Evidence Facts HOST KEYS NEEDS OF_PROCESSES OF_WINDOWS OUTSIDE_STEPS
         RECORDERS WAITING chosen_keys columns_of confusion counted_micro_batches dividing
         how_to_record identify is_by_stage is_by_steps is_pipeline parse_keys share_meaning
         summarise unknown_passes verdict_evidence verdict_meta with_phases with_words work_of

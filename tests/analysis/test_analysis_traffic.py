@@ -305,6 +305,11 @@ NAMES = [
     ("multimem_all_reduce_kernel", "pytorch", "nvls"),
     ("mscclKernel_Sum_float", "msccl", None),
     ("nvshmemi_transfer_kernel", "nvshmem", None),
+    ("deep_ep::internode::dispatch", "deep_ep", None),
+    ("dpsk::ep::internode::combine", "deep_ep", None),
+    ("hybrid_ep::dispatch_kernel", "hybrid_ep", None),
+    ("EpDispatchIntraNodeKernel_bf16", "mori", None),
+    ("moeA2ACombineKernel", "tensorrt_llm", None),
     ("twoshot_all_reduce_of_mine", "other", None),
 ]
 """Kernels, their libraries, and the algorithms of those that are made for one."""

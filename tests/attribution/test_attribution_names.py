@@ -429,11 +429,23 @@ COLLECTIVES: dict[str | None, str] = {
         ncclSendRecvKernel_copy_i8
         ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t
         ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<(unsigned long)4096>)
+        void deep_ep::elastic::pp_send_impl<2>(void*)
     """,
     "all_to_all": """
         ncclDevKernel_AllToAll_RING_LL
         void deep_ep::intranode::dispatch<8, 768, 8192>(int4*, float*)
         void deep_ep::internode_ll::combine<true, 7168>(void*, void*)
+        void deep_ep::legacy::intranode::cached_notify_combine<2>(void**, int*)
+        void deep_ep::intranode::barrier<8>(int**, int)
+        void deep_ep::elastic::hybrid_dispatch_impl<8>(void*)
+        _ZN7deep_ep9internode8dispatchILi8EEEvPv
+        void dpsk::ep::internode::notify_dispatch<false, 8>(int const*)
+        void dpsk::ep::internode::cached_notify<true>(int)
+        void hybrid_ep::dispatch_kernel<8>(hybrid_ep::dispatch_kernel_param_t)
+        void hybrid_ep::device_sync_kernel<8>(int*)
+        void tensorrt_llm::kernels::mnnvl_throughput::moeA2ADispatchKernel<8>(int)
+        void mori::moe::EpDispatchIntraNodeKernel_bf16(mori::moe::EpDispatchCombineArgs)
+        EpCombineInterNodeV1Kernel_bf16
     """,
     "unknown": """
         ncclDevKernel_Generic(ncclDevKernelArgsStorage<(unsigned long)4096>)
@@ -443,6 +455,15 @@ COLLECTIVES: dict[str | None, str] = {
     """,
     None: """
         ncclDevKernel_oneRankReduce_Sum_f32
+        void deep_ep::layout::get_dispatch_layout<256, 4, 8>(long const*)
+        void dpsk::ep::cuda::get_dispatch_layout<4>(long const*)
+        void deep_ep::elastic::combine_reduce_epilogue_impl<8>(void*)
+        void deep_ep::internode_ll::clean_low_latency_buffer<256>(int*)
+        void hybrid_ep::permute_kernel<bf16>(void*)
+        void moeA2APrepareDispatchKernel(int*)
+        void moe_align_block_size_kernel<int>(int*)
+        groupnorm_kernel_dispatch_up<4>
+        void cutlass::Kernel<cutlass::gemm::KernelTmaWarpSpecialized, DispatchPolicy>(int)
         ncclKernel_OneRankReduce_PreMulSum_float
         void oneRankReduce<FuncPreMulSum<float> >(void*, void*, unsigned long, bool)
         void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>(at::native::ReduceOp)

@@ -666,7 +666,7 @@ COLLECTIVE_CALLS = Table(
         Column("op", pl.Int64, "the kernel; null for an MPI call"),
         Column("library", pl.String, "`nccl`, `mpi`, or what other library's kernel it is by its "
                "name: `vllm`, `tensorrt_llm` (FlashInfer's too), `pytorch`, `nvshmem`, `msccl`, "
-               "`deep_ep`, `other`", nullable=False),
+               "`deep_ep`, `hybrid_ep`, `mori`, `other`", nullable=False),
         Column("collective", COLLECTIVE, "collective operation", nullable=False),
         Column("name", pl.String, "short name of the kernel, or name of the MPI function"),
         _time("start", "start of the kernel or MPI call"),

@@ -46,7 +46,6 @@ NEEDS = {
     "critical-path": Need(950, beside_bytes=0),
     "whatif": Need(1_900, beside_bytes=0),
     "flops": Need(520),
-    "roofline": Need(520),
     "links": Need(30),
     "collectives": Need(30),
     "latency": Need(30),

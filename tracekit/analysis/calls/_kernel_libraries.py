@@ -18,9 +18,11 @@ _LIBRARIES = {
     "(?i)nccl": "nccl",
     "(?i)msccl": "msccl",
     "(?i)nvshmem": "nvshmem",
-    "(?i)deep_?ep": "deep_ep",
+    r"(?i)deep_?ep|dpsk(::|\d)ep": "deep_ep",
+    "(?i)hybrid_?ep": "hybrid_ep",
+    "mori::|^Ep(Dispatch|Combine)": "mori",
     "cross_device_reduce": "vllm",
-    "(?i)allreduce_fusion_kernel|(one|two)shot_?allreduce": "tensorrt_llm",
+    "(?i)moeA2A|allreduce_fusion_kernel|(one|two)shot_?allreduce": "tensorrt_llm",
     "(one|two)_shot_all_reduce|multimem_all": "pytorch",
 }
 """Libraries by patterns of the names of their kernels; the first that fits applies."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         Facts,
         how_to_record,
     )
-    from tracekit.analysis.facts._phases import PHASES, with_phases
+    from tracekit.analysis.facts._phases import with_phases
     from tracekit.analysis.facts._pipeline import WAITING, counted_micro_batches, is_pipeline
     from tracekit.analysis.facts._summary import identify, summarise
     from tracekit.analysis.facts._verdicts import (

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import polars as pl
 
-PHASES = ("prefill", "decode", "mixed")
 _VLLM = r"^execute_(?:\d+_)?context_(\d{1,9})\((?:sq)?(\d{1,9})[^)]*\)_generation_(\d{1,9})\((?:sq)?(\d{1,9})[^)]*\)"  # noqa: E501
 _VLLM_EARLY = r"^execute_new_([1-9]\d{0,8})_cached_0$"
 _SGLANG = r"^step\[(EXTEND|DECODE|MIXED)\b(?:.*?\bbs=(\d{1,9}))?(?:.*?\btoks=(\d{1,9}))?"
