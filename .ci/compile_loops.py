@@ -144,15 +144,12 @@ def run_loops(export: Path, place: Path, compilers: _Compilers) -> None:
 
     import tracekit
     from tracekit.analysis.statistics import differences
-    from tracekit.attribution import _launches
-    from tracekit.sources import _merging
     from tracekit.sources.sqlite import _pages, _spans
 
-    compiled.FEW_ROWS = _merging.FEW_ROWS = 0
+    compiled.FEW_ROWS = 0
     run, _ = tracekit.ingest(export, store=place / "from_library")
     ask(run)
     _spans.FEW_ROWS = 0  # rows are read from pages
-    _launches.SPARSE = 0  # as where ids of calls lie far apart
     tracekit.ingest(export, store=place / "from_pages")
     bits, places = np.zeros(0, np.uint8), np.zeros(0, np.int64)
     # Of which the trace has none, or too few.

@@ -1,6 +1,6 @@
 """How far structure rests on its numbers, and what it says of traces that had no part in them.
 
-    python benchmarks/chosen.py docs/stages.md TRACE...
+    python benchmarks/chosen.py docs/evidence/thresholds.md TRACE...
 
 Two tables are written into the page, between two comments. In the first one each trace is left
 out, with all others of its program: every number is chosen anew on those that remain, and by these

@@ -30,6 +30,9 @@ _SIZES = {"lenet": (8, 128), "alexnet": (4, 96), "googlenet": (4, 64)}
 _WEIGHTS = (3, 6, 4)
 _HALF = 0.5
 
+_LENGTHS: dict[str, list[tuple[int, int]]] = {}
+_MOST_KNOWN = 100
+
 Change = Callable[[Job, Random], Job]
 
 
@@ -219,7 +222,8 @@ MENDS: Mapping[str, Callable[[Job], tuple[Job, ...]]] = {
     "slow_links": lambda job: _only(
         replace(job, link_factors={k: v for k, v in job.link_factors.items() if k != "nvlink"}), job
     ),
-    "compilation": lambda _: (), "off_cpu": lambda _: (), "unified_memory": lambda _: (),
+    "compilation": lambda _: (), "off_cpu": lambda _: (), "small_copies": lambda _: (),
+    "unified_memory": lambda _: (),
     "profiler_overhead": lambda _: (),
 }  # fmt: skip
 """By rule, the jobs in which its advice is followed, of which the best counts; none where that
@@ -246,5 +250,11 @@ def first_step_ratio(job: Job) -> float:
 
 
 def _lengths(job: Job) -> list[tuple[int, int]]:
-    windows = step_windows(simulate(job).books.ops)
-    return [(step, end - start) for (_, step), (start, end) in windows.items()]
+    known = str(job.described())
+    if known not in _LENGTHS:
+        # What mends one rule often mends another; of a job before no one asks again.
+        if len(_LENGTHS) > _MOST_KNOWN:
+            _LENGTHS.clear()
+        windows = step_windows(simulate(job).books.ops)
+        _LENGTHS[known] = [(step, end - start) for (_, step), (start, end) in windows.items()]
+    return _LENGTHS[known]

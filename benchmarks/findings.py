@@ -104,7 +104,7 @@ def _trial(name: str, rule: str, rows: dict[str, dict], gain: float, step: float
     said = rows.get(rule)
     others = next((group for group in TOGETHER if rule in group), {rule})
     missed = not others & set(rows) and gain >= _MISSED * step
-    if said is None:
+    if said is None or said["win_ns"] is None:  # who names no win claims none
         return Trial(rule, name, spoke=False, right=False, missed=missed, won=gain / step)
     low, high = said["win_low_ns"], said["win_high_ns"]
     return Trial(

@@ -3,8 +3,8 @@
     python benchmarks/memory.py --ingest 2000000 8000000 --ask 1000000 8000000 --docs
 
 Exports are of two generators, `generate_export.py` and `generate_interleaved.py`, whose proportions
-differ. `--docs` writes the tables into docs/performance.md; without it they are printed. How much
-memory a question is taken to need (tracekit/support/memory.py) rests on them.
+differ. `--docs` writes the tables into docs/evidence/performance.md; without it they are printed.
+How much memory a question is taken to need (tracekit/support/memory.py) rests on them.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ GENERATORS = {
     "eight processes in turn, a range a kernel": ("generate_interleaved.py",),
 }
 LIMIT = "512MiB"
+LABELS = ("method=p2p", "network=any", "batch=1", "gpus=8")
+"""What the questions to runs of several methods choose them by."""
 QUESTIONS = {
     "breakdown": ("breakdown", "--by", "stage"),
     "breakdown by kernel": ("breakdown", "--by", "kernel"),
@@ -37,6 +39,7 @@ QUESTIONS = {
     "critical-path": ("critical-path",),
     "whatif": ("whatif", "--speed", "kernel=2x"),
     "flops": ("flops",),
+    "roofline": ("roofline",),
     "links": ("links",),
     "collectives": ("collectives",),
     "latency": ("latency",),
@@ -55,7 +58,7 @@ QUESTIONS = {
 }
 """What is asked, by what the table calls it: the first word is a command."""
 
-PAGE = ROOT / "docs" / "performance.md"
+PAGE = ROOT / "docs" / "evidence" / "performance.md"
 _BEGIN, _END = "<!-- memory: written by benchmarks/memory.py -->", "<!-- end of memory -->"
 _MIB = 1 << 20
 Peaks = dict[str, dict[str, dict[int, int]]]
@@ -72,8 +75,8 @@ def measured(folder: Path, ingested: list[int], asked: list[int]) -> Peaks:
             own = peaks[name]
             with tempfile.TemporaryDirectory(dir=folder) as place:
                 store = Path(place) / "store"
-                limited = ("--memory", LIMIT)
-                cost = run(_tracekit("ingest", str(export), "--store", str(store), *limited))
+                said = ("--memory", LIMIT, *(word for each in LABELS for word in ("--label", each)))
+                cost = run(_tracekit("ingest", str(export), "--store", str(store), *said))
                 own.setdefault("ingest", {})[kernels] = cost.peak_bytes
                 export.unlink()
                 for question, words in QUESTIONS.items() if kernels in asked else ():

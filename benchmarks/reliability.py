@@ -9,10 +9,11 @@
     python benchmarks/reliability.py tests                  # relations, faults, others at work
     python benchmarks/reliability.py coverage FOLDER        # of `mutants.py cover FOLDER`
     python benchmarks/reliability.py mutants FILE           # of benchmarks/mutants.py
-    python benchmarks/reliability.py page                   # docs/reliability.md, of all of these
+    python benchmarks/reliability.py page                   # docs/evidence/reliability.md, of all
 
-Each part is kept in ``docs/reliability.json`` until it is run again; the page repeats them. A wrong
-number, a traceback, a hang or something left behind ends a part with an error: nothing is written.
+Each part is kept in ``docs/evidence/reliability.json`` until it is run again; the page repeats
+them. A wrong number, a traceback, a hang or something left behind ends a part with an error:
+nothing is written.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "docs" / "reliability.json"
-PAGE = ROOT / "docs" / "reliability.md"
+RESULTS = ROOT / "docs" / "evidence" / "reliability.json"
+PAGE = ROOT / "docs" / "evidence" / "reliability.md"
 EQUIVALENT = ROOT / "benchmarks" / "equivalent_mutants.toml"
 sys.path[:0] = [str(ROOT / each) for each in (".", "tests", "tests/sources", "sample_traces")]
 

@@ -1,4 +1,4 @@
-"""``docs/reliability.md``, of what ``benchmarks/reliability.py`` found."""
+"""``docs/evidence/reliability.md``, of what ``benchmarks/reliability.py`` found."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HEAD = """\
 
 Written by `benchmarks/reliability.py` of what it ran; what each number is of is said above it. A wrong number, a traceback,
 a hang, a changed input or something left behind ends that script with an error, so that this page has no column for them.
-What must hold of stores is in [the store](store.md).
+What must hold of stores is in [the store](../store.md).
 """
 MIB = 1 << 20
 

@@ -191,7 +191,7 @@ def _arguments() -> argparse.Namespace:
     _nsys_arguments(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
     parser.add_argument(
-        "--docs", action="store_true", help="put the tables into docs/performance.md"
+        "--docs", action="store_true", help="put the tables into docs/evidence/performance.md"
     )
     parser.add_argument(
         "--folder", type=Path, help="where exports are made and removed (default: temporary files)"
@@ -245,7 +245,7 @@ def main() -> None:
             if asked.json:
                 asked.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
             if asked.docs:
-                write_page(ROOT / "docs" / "performance.md", figures)
+                write_page(ROOT / "docs" / "evidence" / "performance.md", figures)
     print(tables(figures))
 
 

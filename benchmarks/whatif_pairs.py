@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "sample_traces"))
-from simulate.pairs import PAIRS, SEALED, SKIPPED, Pair, write_pair
+from simulate.pairs import DRAWN, PAIRS, SEALED, SKIPPED, Pair, write_pair
 
 import tracekit as tk
 from tracekit.errors import UndecidedError
@@ -88,10 +88,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="+")
+    parser.add_argument("--drawn", action="store_true", help="those that a seed drew")
     parser.add_argument("--workers", type=int, default=1)
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
-    pairs = [pair for pair in PAIRS if not asked.only or pair.name in asked.only]
+    chosen = DRAWN if asked.drawn else PAIRS
+    pairs = [pair for pair in chosen if not asked.only or pair.name in asked.only]
     with ProcessPoolExecutor(asked.workers) as pool:
         scores = list(pool.map(partial(score, folder=asked.folder), pairs))
     print("| pair | before (ms) | after (ms) | range (ms) | holds | width |")

@@ -19,7 +19,8 @@ _HEAD = """# Python
 `tracekit.open(path_or_name)` returns a run. Each of its methods below returns rows, a polars frame;
 `run.x.answer(...)` takes the same and returns the whole answer: `rows`, `meta`, `warnings`,
 `figure()`, `to_json()`, `to_pandas()`. `help(run.x)` shows the same. `where`, `sort` and `top`
-choose rows as on the [command line](commands.md).
+choose rows as on the [command line](commands.md). What is asked of several runs is a function of
+`tracekit`, which takes the runs, or `where`, their labels.
 
 Columns *in some* answers are there where the options ask for them. **A null means unknown**, or
 what the column says of it, and never zero. Int64 stands for integers of any size, and a unit that
@@ -43,10 +44,12 @@ def api_page() -> str:
 
 
 def _declared(told: Declaration) -> Iterator[str]:
-    yield f"\n## run.{told.name}\n"
+    yield f"\n## {'tracekit' if told.is_of_runs else 'run'}.{told.name}\n"
     yield _text(told.meaning)
+    if told.is_of_runs and hasattr(Run, told.name):
+        yield f"\n`run.{told.name}()` asks the same of one run."
     yield "\n| parameter | type | meaning |\n| --- | --- | --- |"
-    for each in told.signature_of("").parameters.values():
+    for each in told.signature_of("", of_one=False).parameters.values():
         option = option_of(told.signature.parameters[each.name])
         unit = f" In {option.unit}." if option.unit in {"bytes", "ns", "FLOP/s"} else ""
         yield f"| `{each.name}` | `{_text(type_text(each))}` | {_text(option.meaning)}{unit} |"

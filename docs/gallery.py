@@ -52,7 +52,9 @@ makes a picture, which takes a browser and `pip install 'tracekit[images]'`. In 
 `run.breakdown.answer(by="kernel").figure()` shows one. The pictures are drawn by `docs/gallery.py`.
 
 Beside these there are the history of a metric (`tracekit compare --history LABEL --figure FILE`,
-[compare.md](compare.md)), and the questions of `tracekit study dgx1 --what QUESTION --figure FILE`
+[compare.md](compare.md)), the roofline of operators whose sizes were recorded
+(`tracekit roofline --figure FILE`, [roofline.md](roofline.md)), and the questions of
+`tracekit study dgx1 --what QUESTION --figure FILE`
 ([studies.md](studies.md)). `tracekit report` draws its own ([report.md](report.md)).
 """
 

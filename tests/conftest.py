@@ -45,6 +45,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     pl.thread_pool_size()
     os.environ.pop("POLARS_MAX_THREADS", None)
 
+ENDINGS = ("", ".sqlite", ".json.gz", ".nsys-rep", ".qdrep")
+"""Those of real traces."""
+
 LONG = ("slow", "training", "real", "nightly")
 """Marks of what is left out of a quick run."""
 
@@ -118,7 +121,7 @@ def _first_and_last(items: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def _found(folder: Path, name: str) -> Path:
-    for path in (folder / f"{name}.sqlite", folder / f"{name}.json.gz"):
+    for path in (folder / f"{name}{ending}" for ending in ENDINGS):
         if path.is_file():
             return path
     pytest.skip(f"no {name} in {folder}; TRACEKIT_REAL_TRACES may name the traces' folder")
@@ -170,7 +173,10 @@ def _commands_are_made_once() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def real_trace() -> Callable[[str], Path]:
-    """Give the path of a real trace by its name; the test is skipped where it is absent."""
+    """Give the path of a real trace by its name; the test is skipped where it is absent.
+
+    Its ending may be left out; an export comes before the report that it is made of.
+    """
     return lambda name: _found(TRACES, name)
 
 

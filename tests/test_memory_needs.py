@@ -99,7 +99,7 @@ class TestRequire:
             require("breakdown", 1, None)
 
 
-_PAGE = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+_PAGE = (ROOT / "docs" / "evidence" / "performance.md").read_text(encoding="utf-8")
 _TABLE = _PAGE.split("benchmarks/memory.py -->")[1].split("<!-- end of memory")[0]
 _MEASURED = {
     name: [int(each.replace(",", "")) for each in re.findall(r"\((-?[\d,]+)\)", cells)]

@@ -22,15 +22,15 @@ SAMPLES = Path(__file__).parents[1] / "sample_traces"
 
 PUBLIC = {
     "tracekit": """
-        Answer Run RunRecord Store TracekitError __version__ annotate bubble_model
-        bubbles compare gate hang history ingest input_cost memory memory_points open overhead
+        Answer Run RunRecord Store TracekitError __version__ annotate
+        bubbles compare gate hang history ingest memory memory_points open overhead
         project scaling select_runs stalls straggler_cost study
     """,
     "tracekit.analysis": """
         api_by_run api_calls breakdown capabilities confusion features identify
         profiler_overhead query summarise verdict_evidence verdict_meta
     """,
-    "tracekit.analysis.arithmetic": "flops",
+    "tracekit.analysis.arithmetic": "flops roofline",
     "tracekit.analysis.clocks": "Calls align aligned clock_calls clock_evidence",
     "tracekit.analysis.closeup": """
         details exposed_communication idle_spans median_step ops_inside ranges_inside
@@ -44,7 +44,9 @@ PUBLIC = {
         Comparison Metric Recorded Skip change_points check_limit comparability compare
         compare_recordings history modes outliers steps_of_run typical_step
     """,
-    "tracekit.analysis.dependencies": "CHANGES critical_path parse_changes price_of whatif",
+    "tracekit.analysis.dependencies": """
+        CHANGES critical_path parse_changes path_spans price_of whatif
+    """,
     "tracekit.analysis.diagnosis": "FINDINGS NOTICED RULES WORSE against diagnose stragglers",
     "tracekit.analysis.hangs": "find_hang",
     "tracekit.analysis.idle_time": "idle idle_ranges",
@@ -56,7 +58,7 @@ PUBLIC = {
         differential_stalls distribution epoch_bytes epoch_time exchange gains
         hardware_names images_per_step iterations_per_epoch job_features jobs_frame
         largest_batch load_hardware load_published measured_against memory_extra
-        memory_growth memory_table memory_use of_epochs overhead overhead_matrix
+        memory_growth memory_points memory_table memory_use of_epochs overhead overhead_matrix
         pipeline_bubbles profiler_overhead project_architectures read_jobs read_memory_table
         read_times scaling stalls_of_run step_times study study_iterations study_row
         study_stages sweep_hardware weighted_means
@@ -70,8 +72,9 @@ PUBLIC = {
     "tracekit.machine": """
         Edge IN_SWITCH Link Machine NcclLog Placed Placing Product Relay Ring Route
         SYMMETRIC Tree adjacency bus_factor find_machine find_rings is_topology
-        link_table load_preset machine_of machine_toml nvlink_of peak_flops place
-        preset_names problems read_machine_toml read_nccl_log read_topology recognise
+        link_table load_preset machine_of machine_toml nvlink_of peak_flops
+        peak_memory_bandwidth
+        place preset_names problems read_machine_toml read_nccl_log read_topology recognise
         reducing_gpus relay_table ring_bytes route_table shares star_bytes
         unknown_bandwidths with_bandwidths
     """,
@@ -88,16 +91,16 @@ PUBLIC = {
         with_clocks with_one_tree
     """,
     "tracekit.present": """
-        ACCENT ANSWER_COLOURS BYTE_UNITS CAUSE_COLOURS FACE IDLE_COLOUR KIND_COLOURS
+        ACCENT ANSWER_COLOURS BYTE_UNITS CAUSE_COLOURS FACE IDLE_COLOUR KIND_COLOURS PATH_COLOURS
         MINUS STAGE_COLOURS TIME_UNITS ShownColumn changes_figure
         check_figure_file one_browser colour_of
         comparison_figure components_figure count distribution_figure duration
         figure_layout figure_text hardware_figure heat_figure histogram_figure html
         latency_figure machine_figure machine_layout matrix_figure memory_figure
         memory_fit_figure notes overhead_figure percent printable readable_names
-        records save_figure scaling_figure shown_with_totals stage_bars_figure terminal
+        records save_figure size_text scaling_figure shown_with_totals stage_bars_figure terminal
         to_csv to_json to_junit to_markdown to_parquet to_sarif unit_of
-        utilisation_figure with_readable_names
+        utilisation_figure with_headline with_readable_names
     """,
     "tracekit.present.pages": """
         PageSection answer_page answer_table figure_block figure_page fragment
@@ -111,16 +114,14 @@ PUBLIC = {
         study_names trace_names unfinished
     """,
     "tracekit.runs": """
-        DECLARED Run Time bubble_model bubbles compare gate hang history ingest input_cost memory
-        memory_points open overhead project report_of scaling select_runs stalls straggler_cost
+        DECLARED Run bubbles compare gate hang history ingest memory
+        open overhead project report_of scaling select_runs stalls straggler_cost
         study study_dgx1
     """,
     "tracekit.sources": """
         FORMATS Format Opening check_readable content_files open_report read read_smi
     """,
-    "tracekit.sources.hang_dumps": """
-        Dumps ENTRY_SCHEMA EVENT_SCHEMA PEER_SCHEMA RANK_SCHEMA is_dump read_dumps
-    """,
+    "tracekit.sources.hang_dumps": "Dumps read_dumps",
     "tracekit.sources.job_timelines": "TIMELINE_SCHEMA read_job_timeline",
     "tracekit.sources.kineto": "is_kineto read",
     "tracekit.sources.nsys": "is_nsys read",
@@ -134,18 +135,19 @@ PUBLIC = {
     """,
     "tracekit.store": """
         DEFAULT_MEMORY NOT_YET Executor Finding Made ReportOptions RunRecord Store SummaryValue
+        Workers
         check_labels check_name file_digest file_size file_state is_named_as_file make_reports
         open_executor
         run_digest
     """,
     "tracekit.engine": """
-        BY_RANGE BY_SEQUENCE Counted DeviceSums GroupTally KeptSums Lines NEEDED Named
+        BY_RANGE BY_SEQUENCE Counted DeviceSums GroupTally GroupTotals Lines NEEDED Named
         RangeLayers Receivers StageSums StageTally Work by_host chosen_steps chosen_windows
         counted_steps cut extended first_iterations hand_out has_ops host_marks
         inclusive_kernels inclusive_ranges innermost_stretches inside_steps
         iteration_windows iterations_in kept_sums latest launch_groups layered_lengths
         named_ranges numbered_alike on_host parse_between parse_iterations projected_ranges
-        range_layers range_paths shown some_steps sorting split step_windows torn
+        range_layers range_paths shown some_steps sorting split step_windows sum_up torn
         union_length with_path_texts with_steps within
     """,
     "tracekit.analysis.breakdowns": "breakdown",
@@ -157,10 +159,10 @@ PUBLIC = {
         with_kernels within
     """,
     "tracekit.analysis.facts": """
-        DEGREES Evidence Facts HOST KEYS NEEDS OF_PROCESSES OF_WINDOWS OUTSIDE_STEPS RECORDERS
-        WAITING chosen_keys columns_of confusion counted_micro_batches dividing
-        how_to_record identify is_by_stage is_pipeline parse_keys share_meaning summarise
-        unknown_passes verdict_evidence verdict_meta with_words work_of
+        DEGREES Evidence Facts HOST KEYS NEEDS OF_PROCESSES OF_WINDOWS OUTSIDE_STEPS PHASES
+        RECORDERS WAITING chosen_keys columns_of confusion counted_micro_batches dividing
+        how_to_record identify is_by_stage is_by_steps is_pipeline parse_keys share_meaning
+        summarise unknown_passes verdict_evidence verdict_meta with_phases with_words work_of
     """,
     "tracekit.analysis.idle_account": """
         BEHIND BLOCKING_COPY CAUSES ITEM IdlePieces OS_CALLS QUEUED_NS SWITCHES allocations
@@ -169,7 +171,9 @@ PUBLIC = {
     """,
     "tracekit.analysis.memory": "largest_batch memory_extra memory_growth memory_table memory_use",
     "tracekit.analysis.operators": """
-        backward_graphs backward_nodes counted_operators recorded_operators
+        MULTIPLYING_FORMS backward_graphs backward_nodes counted_operators multiplies
+        named_operators of_input of_weight on_tensor_cores precision_by_name precision_by_type
+        recorded_operators with_bytes
     """,
     "tracekit.analysis.overview": "capabilities features query",
     "tracekit.analysis.statistics": """

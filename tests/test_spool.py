@@ -31,6 +31,11 @@ SIZE = sum(_spool._size(_spool._kept_in_memory(column)) for column in FRAMES[0])
 """What the first one takes."""
 
 
+def _memory_for(size: int) -> int:
+    """Return what an ingest has to be allowed for so many bytes to wait in memory."""
+    return _spool._LIBRARIES + _spool._SHARE * size
+
+
 def _filled(workspace: Workspace) -> Spool:
     spool = Spool(workspace)
     for frame in FRAMES:
@@ -43,7 +48,7 @@ def _files(folder: Path) -> int:
     return len(list(folder.glob("*.raw")))
 
 
-@pytest.mark.parametrize("memory", [1, _spool._SHARE * 2 * SIZE, 1 << 30])
+@pytest.mark.parametrize("memory", [1, _memory_for(2 * SIZE), 1 << 30])
 def test_what_was_put_in_comes_out(memory: int, tmp_path: Path) -> None:
     spool = _filled(Workspace(tmp_path, memory))
     assert len(spool) == len(FRAMES)
@@ -59,7 +64,7 @@ def test_what_was_put_in_comes_out(memory: int, tmp_path: Path) -> None:
 
 
 def test_files_are_made_only_of_what_does_not_fit(tmp_path: Path) -> None:
-    for memory, files in ((_spool._SHARE * SIZE - 1, 2), (1 << 30, 0)):
+    for memory, files in ((_memory_for(SIZE) - 1, 2), (1 << 30, 0)):
         folder = tmp_path / str(memory)
         folder.mkdir()
         workspace = Workspace(folder, memory)
@@ -91,7 +96,7 @@ def test_columns_go_and_others_come(memory: int, tmp_path: Path) -> None:
 
 
 def test_what_is_dropped_makes_room(tmp_path: Path) -> None:
-    workspace = Workspace(tmp_path, _spool._SHARE * SIZE)
+    workspace = Workspace(tmp_path, _memory_for(SIZE))
     spool = Spool(workspace)
     for files in (0, 1, 2):
         spool.append(FRAMES[0])
@@ -116,7 +121,7 @@ def test_what_was_read_from_a_file_outlives_it(tmp_path: Path) -> None:
 
 
 def test_spools_of_one_workspace_share_its_memory_and_not_their_files(tmp_path: Path) -> None:
-    workspace = Workspace(tmp_path, _spool._SHARE * SIZE)
+    workspace = Workspace(tmp_path, _memory_for(SIZE))
     spools = [_filled(workspace) for _ in range(3)]
     for spool in spools:
         for found, frame in zip(spool, FRAMES, strict=True):
@@ -125,7 +130,7 @@ def test_spools_of_one_workspace_share_its_memory_and_not_their_files(tmp_path: 
 
 def test_several_threads_reserve_no_more_than_there_is(tmp_path: Path) -> None:
     threads, each, fitting = 8, 50, 100
-    workspace = Workspace(tmp_path, _spool._SHARE * SIZE * fitting)
+    workspace = Workspace(tmp_path, _memory_for(SIZE * fitting))
     together = threading.Barrier(threads)
 
     def take() -> list[Path | None]:
@@ -146,8 +151,9 @@ def test_several_threads_reserve_no_more_than_there_is(tmp_path: Path) -> None:
     ("memory", "rows"),
     [
         (1, _spool._FEWEST_ROWS),
+        (_spool._LIBRARIES, _spool._FEWEST_ROWS),
         (1 << 50, _spool._MOST_ROWS),
-        (12_000 * 100_000, 100_000),
+        (_spool._LIBRARIES + 12_000 * 100_000, 100_000),
     ],
 )
 def test_rows_at_once(memory: int, rows: int) -> None:

@@ -34,7 +34,7 @@ def told(store: str | Path) -> str:
     frames += [run.breakdown("range", inclusive=True), run.breakdown("layer")]
     frames += [run.idle(by) for by in ("cause", "range", "iteration")]
     frames += [run.collectives("collective,rank"), run.links("pair"), run.critical_path("kernel")]
-    frames += [run.clocks(), run.diagnose()]
+    frames += [run.info(clocks=True), run.diagnose()]
     plain = pl.selectors.categorical() | pl.selectors.enum()
     return "\n".join(frame.with_columns(plain.cast(pl.String)).write_json() for frame in frames)
 

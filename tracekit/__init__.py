@@ -16,21 +16,19 @@ from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
     from tracekit._version import __version__
+    from tracekit.analysis.studies import memory_points
     from tracekit.annotation import annotate
     from tracekit.errors import TracekitError
     from tracekit.model import Answer
     from tracekit.runs import (
         Run,
-        bubble_model,
         bubbles,
         compare,
         gate,
         hang,
         history,
         ingest,
-        input_cost,
         memory,
-        memory_points,
         open,
         overhead,
         project,
@@ -50,14 +48,12 @@ __all__ = [
     "TracekitError",
     "__version__",
     "annotate",
-    "bubble_model",
     "bubbles",
     "compare",
     "gate",
     "hang",
     "history",
     "ingest",
-    "input_cost",
     "memory",
     "memory_points",
     "open",

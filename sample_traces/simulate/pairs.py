@@ -1,7 +1,8 @@
 """Pairs of jobs of which one thing was changed: what replays of the first say of the second.
 
 Ten of them were drawn and sealed before the rules of replays were made that their ranges follow
-from: `SEALED` names them. They were run against these rules once.
+from: `SEALED` names them. They were run against these rules once. `DRAWN` were sealed later,
+before the rules were changed: their networks, changes and numbers are drawn from a seed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from random import Random
 from statistics import mean
 from typing import Any
 
@@ -139,6 +141,41 @@ SEALED = (
     "workers-2-4",
 )  # fmt: skip
 """The pairs that no rule was made on: ``Random(20261123).sample`` of the names above."""
+
+
+def _drawn_pair(index: int, seed: int) -> Pair:
+    """Return one of some pairs that a seed draws, of the kinds above by turns."""
+    random = Random(f"{seed}/{index}")
+    plain = {**random.choice((_ALEXNET, _GOOGLENET)), "batch": random.choice((16, 24, 48))}
+    workers = _workers(random.choice((1, 2, 3)))
+    times = random.choice((1.5, 2, 3))
+    kinds = ("hidden", "loader", "workers", "item", "nccl", "kernels", "hidden", "straggler")
+    name = f"drawn-{index}-{kinds[index % len(kinds)]}"
+    work = workers["parameters"]["loader_workers"]
+    fed = {**plain, **workers}
+    more = random.choice((4, 6))
+    pace = {random.randrange(4): random.uniform(1.1, 1.6)}
+    overlap = random.choice((True, False))
+    pairs = {
+        "hidden": lambda: Pair(name, _FASTER, fed, hidden=random.uniform(0.3, 0.95) * work,
+                               faster=_PASSES),
+        "loader": lambda: Pair(name, {"loader": f"{times}x"}, fed, {"loader_factor": 1 / times},
+                               hidden=random.uniform(1.2, 4) * work),
+        "workers": lambda: Pair(name, {"workers": more}, fed, _workers(more),
+                                hidden=random.uniform(1.2, 2) * work),
+        "item": lambda: Pair(name, {"no_sync": True}, {**plain, **_ITEM},
+                             {"synchronise": "never"}),
+        "nccl": lambda: Pair(name, {"bandwidth": ["nvlink=2x"]},
+                             {**plain, **_DDP, "overlap": overlap}, _NVLINK),
+        "straggler": lambda: Pair(name, _FASTER, {**plain, **_DDP, "gpu_pace": pace},
+                                  faster=_PASSES),
+        "kernels": lambda: Pair(name, _FASTER, plain, faster=_PASSES),
+    }  # fmt: skip
+    return pairs[kinds[index % len(kinds)]]()
+
+
+DRAWN = tuple(_drawn_pair(index, 20261126) for index in range(10))
+"""Pairs that were sealed before ranges were given where none had been."""
 
 
 def write_pair(pair: Pair, folder: Path) -> dict[str, float]:

@@ -120,6 +120,29 @@ def test_a_wait_in_each_step() -> None:
     assert "1 x cudaStreamSynchronize per step and GPU, 100 us of its thread" in row["evidence"]
 
 
+def test_a_wait_in_a_single_step_is_a_hint() -> None:
+    b = _late_kernels("cudaStreamSynchronize")
+    del b.rows["iterations"][1:]
+    assert _found(b.trace())["sync_in_loop"]["sure"] == "hint"
+
+
+@pytest.mark.parametrize(("since", "won"), [(700, 100), (885, 15)])
+def test_a_wait_puts_the_host_behind_by_as_much(since: int, won: int) -> None:
+    """It waits for up to 20 us too long, and is outside of its step for 100 us but after the last.
+
+    Who waited for a busy GPU since 700 us would have been ahead, and hidden all of that.
+    """
+    b = TraceBuilder()
+    for step in range(6):
+        begin = step * STEP
+        b.iteration(step, begin, begin + 900 * US, ops=1, whole=True)
+        _op(b, begin, begin + 10, begin + 880 * US, stage="FP")
+        b.call(begin + since * US, begin + 900 * US, thread=0, correlation=None)
+        b.rows["calls"][-1] |= {"name": "cudaStreamSynchronize"}
+    row = _found(b.trace(), worth=0.01)["sync_in_loop"]
+    assert _wins(row)[1] == pytest.approx(won * US, rel=0.2)
+
+
 @pytest.mark.parametrize(
     ("copy", "advice"),
     [
@@ -309,6 +332,20 @@ def test_copies_and_allocations_of_a_recording_without_steps() -> None:
     assert _found(b.trace())["allocation_in_loop"]["share"] == pytest.approx(0.1, rel=1e-3)
 
 
+@pytest.mark.parametrize(("size", "said"), [(1 << 16, True), ((1 << 16) + 1, False)])
+def test_small_copies_are_told_apart(size: int, *, said: bool) -> None:
+    b = _copying(20)
+    for op in b.rows["ops"]:
+        if op["kind"] == "h2d":
+            op["bytes"] = size
+    found = _found(b.trace())
+    assert ("small_copies" in found) is said
+    assert ("unhidden_copies" in found) is not said
+    if said:
+        assert _wins(found["small_copies"]) == pytest.approx((0, 100 * US, 200 * US), rel=1e-3)
+        assert found["small_copies"]["finding"].startswith("1 copy of no more than 64 KiB per step")
+
+
 def test_copies_that_nothing_hides() -> None:
     row = _found(_copying(20).trace())["unhidden_copies"]
     assert _wins(row) == pytest.approx((200 * US, 200 * US, 200 * US), rel=1e-4)
@@ -417,20 +454,29 @@ def test_many_collectives_that_take_nothing_but_latency() -> None:
     assert _wins(row) == pytest.approx((175 * US, 350 * US, 350 * US), rel=1e-3)
 
 
-def _of_ranks(late: int, *ends: int, late_in: int = 4) -> Trace:
+def _of_ranks(
+    late: int, *ends: int, late_in: int = 4, idles: bool = False, role: bool = False
+) -> Trace:
     """Return 4 steps of three ranks, of which one comes late to the all-reduce of the first ones.
 
     It ends with the step, or there is one that ends at each of `ends`, in us, and begins where the
-    one before it ends.
+    one before it ends. The late one works for longer; or it works as long as others and its host is
+    late by 300 us before (`idles`); or it runs a kernel of its own for 300 us (`role`).
     """
     b = TraceBuilder()
     for rank in range(3):
         for step in range(4):
             begin = step * STEP
             b.iteration(step, begin, begin + STEP, thread=10 * rank, ops=2, whole=True)
-            own = 900 if rank == late and step < late_in else 600
+            is_late = rank == late and step < late_in
+            own, waits = (900, 300 if idles else 0) if is_late else (600, 0)
             place: dict[str, Any] = {"thread": 10 * rank, "device": rank}
-            _op(b, begin, begin + 10, begin + own * US, stage="BP", **place)
+            if idles:
+                _op(b, begin, begin + 10, begin + 20, stage="FP", name="first", **place)
+            _op(b, begin + waits * US, begin + waits * US + 30,
+                begin + (600 if role else own) * US, stage="BP", **place)  # fmt: skip
+            if role and is_late:
+                _op(b, begin + 30, begin + 600 * US, begin + own * US, name="update", **place)
             reduced = {"kind": "collective", "collective": "all_reduce", "name": "ncclAllReduce"}
             place |= {"stage": "WU", "stream": 20, **reduced}
             for first, last in itertools.pairwise([own, *(ends or (1000,))]):
@@ -453,14 +499,54 @@ def test_a_rank_that_comes_late() -> None:
     assert _wins(found["slow_clocks"]) == pytest.approx((150 * US, 300 * US, 400 * US), rel=1e-2)
 
 
+def test_a_rank_whose_host_is_late_is_a_straggler() -> None:
+    found = _found(_of_ranks(late=1, idles=True))
+    assert _wins(found["stragglers"])[1] == pytest.approx(300 * US, rel=1e-3)
+    assert "slow_clocks" not in found
+
+
+def test_who_is_last_by_its_part_in_the_job_is_no_straggler() -> None:
+    """As the root of a reduction, which alone updates the weights."""
+    found = _found(_of_ranks(late=1, role=True))
+    assert not found.keys() & {"stragglers", "slow_clocks"}
+
+
+def test_a_slower_gpu_that_nobody_waits_for_wins_nothing() -> None:
+    """The others' collectives are hidden behind kernels of their own."""
+    trace = _of_ranks(late=1)
+    ops = trace["ops"].collect()
+    is_it = (pl.col("kind") == "collective") & (pl.col("device") != 1)
+    beside = ops.filter(is_it).with_columns(
+        kind=pl.lit("compute").cast(ops["kind"].dtype), name=pl.lit("other").cast(ops["name"].dtype)
+    )
+    both = pl.concat([ops, beside]).sort("start").with_columns(
+        op=pl.int_range(pl.len()).cast(ops["op"].dtype)
+    )  # fmt: skip
+    assert not _found(trace.with_tables({"ops": both})).keys() & {"stragglers", "slow_clocks"}
+
+
+def test_what_others_wait_in_launches_a_slower_rank_takes_up() -> None:
+    """Two ranks idle 300 us for launches, while the third computes and sets the pace."""
+    trace = _of_ranks(late=1)
+    ops = trace["ops"].collect()
+    gemm = (pl.col("device") != 1) & (pl.col("stage") == "BP")
+    late = ops.with_columns(
+        launch_start=pl.when(gemm).then(pl.col("start") + 300 * US).otherwise("launch_start"),
+        launch_end=pl.when(gemm).then(pl.col("start") + 300 * US + 4).otherwise("launch_end"),
+        start=pl.when(gemm).then(pl.col("start") + 300 * US + 8).otherwise("start"),
+    )
+    assert "launch_bound" not in _found(trace.with_tables({"ops": late}))
+
+
 def test_who_is_last_by_chance_is_no_straggler() -> None:
     """One that is late by 300 us in two of four steps, and by 1 us in the others."""
     trace = _of_ranks(late=1)
     steady, chance = trace["ops"].collect(), trace["ops"].collect()
     is_early = (pl.col("device") == 1) & (pl.col("start") >= 2 * STEP)
     is_exchange = pl.col("kind") == "collective"
+    is_gemm = pl.col("stage") == "BP"
     begins = pl.when(is_early & is_exchange).then(pl.col("start") - 299 * US).otherwise("start")
-    ends = pl.when(is_early & ~is_exchange).then(pl.col("end") - 299 * US).otherwise("end")
+    ends = pl.when(is_early & is_gemm).then(pl.col("end") - 299 * US).otherwise("end")
     chance = chance.with_columns(start=begins, end=ends)
     assert "stragglers" in _found(trace.with_tables({"ops": steady}))
     assert "stragglers" not in _found(trace.with_tables({"ops": chance}))
@@ -577,7 +663,7 @@ def test_without_steps_wins_are_unknown() -> None:
 
 def test_no_win_is_more_than_what_is_not_computed() -> None:
     wins = diagnose(_of_ranks(late=1), top=None).rows
-    assert (wins["win_high_ns"] <= 400 * US + 10).all()
+    assert (wins["win_high_ns"] <= 400 * US + 30).all()
 
 
 def test_the_largest_come_first_and_few_are_listed() -> None:
@@ -646,3 +732,72 @@ def test_the_score_knows_the_rules() -> None:
     page = tomllib.loads((PAGE.parents[1] / "schemas/findings/score.toml").read_text("utf-8"))
     assert list(page) == list(RULES)
     assert all(0 <= each["wrong"] <= each["claims"] for each in page.values())
+
+
+A100 = {"device": 0, "report": 0, "name": "NVIDIA A100-SXM4-40GB", "active": True,
+        "identity": "ordinal"}  # fmt: skip
+
+
+def _named(*names: str, device: str = A100["name"]) -> Trace:
+    """Return steps of 1 ms in which kernels of these names take a tenth of it each, in a row."""
+    b = TraceBuilder()
+    b.rows["devices"].append({**A100, "name": device})
+    for step in range(4):
+        b.iteration(step, step * STEP, (step + 1) * STEP, ops=len(names) + 1, whole=True)
+        at = step * STEP
+        for place, name in enumerate(names):
+            end = at + (place + 1) * STEP // 10
+            _op(b, at + 10 + place, max(at + place * STEP // 10, at + 30), end, name=name)
+        begun = at + len(names) * STEP // 10
+        _op(b, at + 10 + len(names), begun, at + STEP, name="a_kernel_of_its_own")
+    return b.trace()
+
+
+def test_matrix_products_in_fp32_beside_tensor_cores() -> None:
+    """A fifth of a step in FP32 at a sixteenth of the peak in BF16: at most 15/16 of it is won."""
+    row = _found(_named("ampere_sgemm_128x64_tn", "ampere_sgemm_128x64_tn"))["fp32_products"]
+    low, win, high = _wins(row)
+    assert (low, high) == (0, pytest.approx(0.2 * STEP * 15 / 16, rel=0.001))
+    assert win == pytest.approx(high / 2, rel=0.001)
+    assert (row["sure"], "set_float32_matmul_precision" in row["advice"]) == ("likely", True)
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        ("ampere_sgemm_128x64_tn", "Tesla P40"),  # whose peaks are not known
+        ("volta_sgemm_128x64_tn", "Tesla V100-SXM2-16GB"),  # which has no TF32
+        ("ampere_sgemm_128x64_tn", "NVIDIA GeForce RTX 3070 Ti"),  # whose TF32 is no faster
+        ("sm80_xmma_gemm_tf32f32_tf32f32_f32_tn_n", A100["name"]),
+        ("ampere_bf16_s16816gemm_bf16_128x64", A100["name"]),
+        ("void at::native::reduce_kernel<512, 1, float>", A100["name"]),  # multiplies nothing
+    ],
+)
+def test_what_is_no_product_in_fp32_beside_tensor_cores(name: str, device: str) -> None:
+    assert "fp32_products" not in _found(_named(name, device=device))
+
+
+def test_few_products_in_fp32_are_not_spoken_of() -> None:
+    """A tenth of 1 ms less 30 ns of a step, which is less than a tenth of it."""
+    assert "fp32_products" not in _found(_named("ampere_sgemm_128x64_tn"))
+
+
+def test_layouts_that_are_turned() -> None:
+    found = _found(_named("void cudnn::ops::nchwToNhwcKernel<float>", "gemm"))
+    row = found["layout_transposes"]
+    assert _wins(row) == pytest.approx((0, 0.075 * STEP, 0.1 * STEP), rel=0.001)
+    assert "channels_last" in row["advice"]
+    assert "layout_transposes" not in _found(_named("void transpose_of_my_own<float>"))
+
+
+ADD = "void at::native::vectorized_elementwise_kernel<4, add>"
+
+
+def test_chains_of_elementwise_kernels() -> None:
+    """Of three kernels of 0.1 ms each, fused, the longest one would be left at best."""
+    row = _found(_named("gemm", ADD, ADD, ADD, "gemm"))["unfused_elementwise"]
+    assert _wins(row) == pytest.approx((0, 0.1 * STEP, 0.2 * STEP), rel=0.001)
+    assert row["sure"] == "hint"
+    assert "1 chain per step and GPU, of 3 kernels" in row["evidence"][0]
+    apart = _named(ADD, ADD, "gemm", ADD, ADD)
+    assert "unfused_elementwise" not in _found(apart)

@@ -130,7 +130,7 @@ class TestDegrees:
         builder.op("unknown", 0, start=known, end=10000)
         available, found, _ = told(builder.trace())["breakdown", "time by stage"]
         assert found == f"known of {said} of GPU busy time"
-        assert available == ("yes" if known == 10000 else "partly")
+        assert available == ("yes" if known >= 9995 else "partly")
 
     def test_stages_on_the_host_where_there_is_no_gpu_work(self) -> None:
         builder = TraceBuilder()

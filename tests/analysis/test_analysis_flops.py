@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
 from tracekit.analysis.arithmetic import flops
-from tracekit.analysis.arithmetic._work_done import multiplies, precision_by_name
+from tracekit.analysis.operators import multiplies, precision_by_name
 from tracekit.errors import UsageError
 from tracekit.machine import peak_flops
 from tracekit.model import Trace

@@ -120,7 +120,9 @@ def test_without_one_clock_only_the_delay_is_unknown() -> None:
     rows = [(0, 0, 0, 0, 400, "a"), (0, 1, 1, 5_000, 5_100, "b"),
             (1, 2, 0, 500, 600, "a"), (1, 3, 1, 550, 600, "a"), (2, 4, 0, 7, 8, "a")]  # fmt: skip
     names = ["match", "op", "process", "start", "end", "clock"]
-    calls = pl.DataFrame(rows, schema=names, orient="row").with_columns(device="process", step=0)
+    calls = pl.DataFrame(rows, schema=names, orient="row").with_columns(
+        device="process", step=0, collective=pl.lit("all_reduce")
+    )
     found = waits_in_collectives(calls.sample(fraction=1, shuffle=True, seed=1)).sort("op")
     assert found["op"].to_list() == [0, 1, 2, 3]  # the last one is alone
     assert found["wait_ns"].to_list() == [300, 0, 50, 0]

@@ -9,9 +9,8 @@ import pytest
 from trace_builder import TraceBuilder, default_rules
 
 from tracekit.attribution import attribute
-from tracekit.attribution._clock import late
+from tracekit.attribution._clock import find_returns, late
 from tracekit.attribution._launches import link_launches
-from tracekit.attribution._returns import find_returns
 from tracekit.model import SYNCS, Recording, Trace
 from tracekit.support.spool import Workspace
 

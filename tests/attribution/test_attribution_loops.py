@@ -36,12 +36,6 @@ QUICK = settings(
 )
 
 
-@pytest.fixture(params=[16, 0], ids=["table of ids", "hash table"])
-def table(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have calls found in a table of all ids where there are not too many, or never."""
-    monkeypatch.setattr(_launches, "SPARSE", request.param)
-
-
 Key = tuple[int, int | None]
 """Process and correlation id."""
 
@@ -112,7 +106,7 @@ OPS = st.lists(st.tuples(st.integers(0, 2), IDS), max_size=25)
     op_heights=HEIGHTS,
     call_heights=HEIGHTS,
 )
-@pytest.mark.usefixtures("mode", "table")
+@pytest.mark.usefixtures("mode")
 def test_launches_are_those_of_a_dictionary(
     ops: list[Key],
     calls: list[tuple[int, Key]],

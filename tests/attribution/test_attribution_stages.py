@@ -155,6 +155,12 @@ def test_a_collective_of_unknown_operation_keeps_its_ranges_stage() -> None:
     assert _within(op=kernel) == ("WU", "kernel_name")
 
 
+def test_a_collective_of_unknown_operation_in_a_range_named_all_reduce() -> None:
+    kernel = "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)"
+    assert _within("backward", "nccl:all_reduce", op=kernel) == EXCHANGED
+    assert _within("forward", "nccl:all_to_all", op=kernel) == ("FP", "nvtx")
+
+
 # 3. Ranges on the launching thread.
 
 

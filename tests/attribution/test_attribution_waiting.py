@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from tracekit.attribution._waiting import Waiting
-from tracekit.support.spool import _SHARE, Workspace
+from tracekit.support.spool import _LIBRARIES, _SHARE, Workspace
+
+_OF_20 = _LIBRARIES + _SHARE * 20 * 13
+"""What 20 rows take that wait in memory."""
 
 
 def _chunk(rows: int, first: int) -> dict[str, np.ndarray]:
@@ -19,13 +22,13 @@ def _chunk(rows: int, first: int) -> dict[str, np.ndarray]:
     }
 
 
-@pytest.mark.parametrize("memory", [1, _SHARE * 20 * 13, 1 << 30], ids=["files", "both", "memory"])
+@pytest.mark.parametrize("memory", [1, _OF_20, 1 << 30], ids=["files", "both", "memory"])
 def test_columns_are_as_they_were_given(tmp_path: Path, memory: int) -> None:
     waiting = Waiting(Workspace(tmp_path, memory))
     chunks = [_chunk(rows, 10 * rows) for rows in (20, 0, 3)]
     for chunk in chunks:
         waiting.append(chunk)
-    in_files = {1: 2, _SHARE * 20 * 13: 1, 1 << 30: 0}  # no rows take no memory
+    in_files = {1: 2, _OF_20: 1, 1 << 30: 0}  # no rows take no memory
     assert len(list(tmp_path.iterdir())) == in_files[memory]
     assert len(waiting) == len(chunks)
     for _ in range(2):
@@ -38,7 +41,7 @@ def test_columns_are_as_they_were_given(tmp_path: Path, memory: int) -> None:
 
 def test_what_is_dropped_leaves_its_room(tmp_path: Path) -> None:
     chunk = _chunk(20, 0)
-    waiting = Waiting(Workspace(tmp_path, _SHARE * 20 * 13))
+    waiting = Waiting(Workspace(tmp_path, _OF_20))
     for _ in range(2):
         waiting.append(chunk)
     assert len(list(tmp_path.iterdir())) == 1

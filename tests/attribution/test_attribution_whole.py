@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
 from tracekit.attribution._columns import StepSums
+from tracekit.attribution._iterations import cuts, with_work
 from tracekit.attribution._launch_loops import NEVER
-from tracekit.attribution._whole import cuts, with_work
 
 Row = tuple[int, int]
 """Process, and how many ops were launched in the iteration."""

@@ -13,7 +13,7 @@ import pytest
 from tracekit.attribution._chosen import CHOSEN, Chosen
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "stages.md"
+PAGE = ROOT / "docs" / "evidence" / "thresholds.md"
 SAMPLE = ROOT / "sample_traces" / "ddp_4gpu.sqlite"
 
 

@@ -36,6 +36,14 @@ def test_rows_of_processes_alternate_and_each_kernel_has_its_range(
     assert known == (1 if stages else 0)
 
 
+@pytest.mark.nightly
+def test_an_ingest_keeps_to_its_memory(scripts: Any, tmp_path: Path) -> None:
+    memory = scripts("memory")
+    assert memory.LIMIT == "512MiB"
+    for name, peaks in memory.measured(tmp_path, [2_000_000], []).items():
+        assert peaks["ingest"][2_000_000] < 1.1 * (512 << 20), name
+
+
 def test_a_table_says_what_each_further_kernel_takes(scripts: Any) -> None:
     memory = scripts("memory")
     first, second = memory.GENERATORS

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+EVIDENCE = ROOT / "docs" / "evidence"
 
 
 @pytest.fixture
@@ -19,8 +20,8 @@ def writer(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_the_page_is_of_what_was_found(writer: Any) -> None:
-    found = json.loads((ROOT / "docs" / "reliability.json").read_text(encoding="utf-8"))
-    assert (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8") == writer.page(found)
+    found = json.loads((EVIDENCE / "reliability.json").read_text(encoding="utf-8"))
+    assert (EVIDENCE / "reliability.md").read_text(encoding="utf-8") == writer.page(found)
 
 
 def test_what_was_not_run_has_no_section(writer: Any) -> None:

@@ -42,7 +42,7 @@ def test_by_kernel_has_the_documented_columns(stored: Path) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("key", [key for key in KEYS if key != "phase"])
 def test_the_library_gives_the_same_rows(stored: Path, key: str) -> None:
     run = tk.open("ddp", store=stored)
     assert document("breakdown", "ddp", "--by", key)["rows"] == run.breakdown(key).to_dicts()

@@ -83,6 +83,7 @@ LISTINGS = {
         ["whatif", "ddp", "--speed", "gemm=2x", "--stage", "bp=1.5x", "--overlap", "--no-sync"],
         ["whatif", "ddp", "--bandwidth", "collective=2x", "--bucket", "50MB", *SIZED],
     ],
+    "roofline": [["roofline", "ddp", "--by", "kernel,stage", "--memory-bandwidth", "3TB"]],
     "flops": [
         *(["flops", str(SAMPLES / "closure_1gpu.sqlite"), "--by", key] for key in FLOPS_KEYS),
         ["flops", "ddp", "--skip", "1", "--peak", "312TFLOPS"],

@@ -16,9 +16,9 @@ from step_recordings import write_recording
 import tracekit as tk
 from tracekit.analysis.step_sums import PARTS
 from tracekit.analysis.step_sums._per_iteration import COMPARE_KEYS
+from tracekit.analysis.studies._memories import memory_rows
 from tracekit.cli._compare import KEYS
 from tracekit.runs import _dgx1
-from tracekit.runs._memory_answers import _rows
 
 P2P = SAMPLES / "p2p_2gpu_start_end.sqlite"
 STAR = SAMPLES / "p2p_4gpu_star.sqlite"
@@ -298,7 +298,7 @@ def test_samples_and_allocations_are_not_mixed() -> None:
         ]
     )  # fmt: skip
     extra, growth, lines = (
-        _rows(what, points, 0, 16 * 10**9, 0.0).sort("source")
+        memory_rows(what, points, 0, 16 * 10**9, 0.0).sort("source")
         for what in ("extra", "growth", "largest-batch")
     )
     assert extra["extra_bytes"].unique().to_list() == [10**8]

@@ -148,7 +148,7 @@ def test_what_several_reports_keep_is_that_of_their_run(by: str, monkeypatch) ->
     assert kept_sums(read) is None
     own = breakdown(read, by)
     with monkeypatch.context() as patch:
-        patch.delattr(_sums, "hand_out")  # whatever reads all ops
+        patch.delattr(_sums, "sum_up")  # whatever reads all ops
         kept = breakdown(run, by)
     assert_frame_equal(kept.rows, own.rows)
     assert kept.meta == own.meta

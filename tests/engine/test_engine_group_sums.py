@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tracekit.engine import GroupTally, Named, _group_sums, _lines
 from tracekit.engine._durations import Durations
+from tracekit.engine._group_sums import GroupTotals
 from tracekit.engine._lines import Numbers
 from tracekit.model import KERNEL_KINDS, KIND
 from tracekit.support import compiled as _compiled
@@ -112,8 +113,13 @@ def test_groups_in_windows(
     assert _added(groups) == sums
     keys = list(dict.fromkeys(groups.select("name", "range").rows()))
     numbers = pl.Series(map(keys.index, groups.select("name", "range").rows()), dtype=pl.Int32)
-    found = dict(zip(keys, tally.durations(numbers).rows(), strict=True))
-    assert found == {key: _statistics(durations.get(key, [])) for key in keys}
+    whole = tally.sums()
+    # As two parts of a run of which one process went over each.
+    half = GroupTotals.merged([whole.packed(), whole.packed()])
+    for sums_of, times in ((whole, 1), (whole.packed(), 1), (half, 2)):
+        some = pl.concat([numbers] * times)
+        found = dict(zip(keys, sums_of.durations(some).rows(), strict=True))
+        assert found == {key: _statistics(durations.get(key, []) * times) for key in keys}
 
 
 def _statistics(lengths: list[int]) -> tuple[float, int, int] | tuple[None, None, None]:
@@ -139,10 +145,10 @@ def test_the_middle_of_lengths(rows: int, groups: list[list[int]], size: int) ->
         kept = Durations()
         for at in range(0, lengths.size, size):
             kept.add(owners[at : at + size], lengths[at : at + size])
-        found = kept.of(
-            np.arange(len(groups), dtype=np.int32)[::-1].copy(), np.array([*map(len, groups)])[::-1]
-        )
-    assert found.rows() == [*map(_statistics, reversed(groups))]
+        numbers = np.arange(len(groups), dtype=np.int32)[::-1].copy()
+        found = [each.of(numbers, np.array([*map(len, groups)])[::-1])
+                 for each in (kept, kept.packed())]  # fmt: skip
+    assert [each.rows() for each in found] == [[*map(_statistics, reversed(groups))]] * 2
 
 
 def test_pieces_count_once_and_a_duration_may_be_long() -> None:
@@ -153,7 +159,7 @@ def test_pieces_count_once_and_a_duration_may_be_long() -> None:
     assert tally.groups().rows() == [(0, "a", 1, 5, 5 + (1 << 33))]
     whole = GroupTally(["name"], {}, of_kernels=True, keeps_durations=True)
     assert whole.add(_frame(ops))  # type: ignore[arg-type]
-    found = whole.durations(pl.Series([0], dtype=pl.Int32))
+    found = whole.sums().durations(pl.Series([0], dtype=pl.Int32))
     assert found.rows() == [((5 + (1 << 33)) / 2, 5, 1 << 33)]
 
 

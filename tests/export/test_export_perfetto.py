@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,10 @@ class Slice:
     flows: list[int]
     ends_flows: list[int]
     args: dict[str, Any]
+
+    @property
+    def gpu(self) -> str:
+        return self.track.partition("/")[0].partition(" (")[0]
 
 
 @dataclass
@@ -123,10 +128,21 @@ def _told(run: tracekit.Run) -> dict[int, dict[str, Any]]:
     }
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> tracekit.Run:
-    store = tmp_path_factory.mktemp("export") / "store"
-    return tracekit.ingest(SAMPLES / "ddp_4gpu.sqlite", store=store)[0]
+REAL = ("ddp_unet_4xa100_rank0", "sendrecv_2xh100_two_processes", "jacobi_p2p_nvlink_8xv100")
+SAMPLE = "ddp_4gpu"
+
+
+@pytest.fixture(
+    scope="module",
+    params=[SAMPLE, *(pytest.param(name, marks=pytest.mark.nightly) for name in REAL)],
+)
+def run(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    real_trace: Callable[[str], Path],
+) -> tracekit.Run:
+    path = SAMPLES / "ddp_4gpu.sqlite" if request.param == SAMPLE else real_trace(request.param)
+    return tracekit.ingest(path, store=tmp_path_factory.mktemp("export") / "store")[0]
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +155,7 @@ def whole(run: tracekit.Run, tmp_path_factory: pytest.TempPathFactory) -> Read:
 def test_stage_tracks_add_up_to_busy_time(run: tracekit.Run, whole: Read) -> None:
     rows = run.breakdown(by="device,stage")
     for device, stage, busy in rows.select("device", "stage", "busy_ns").iter_rows():
-        own = [s for s in whole.on(f"stage {stage}") if s.track.startswith(f"GPU {device} ")]
+        own = [s for s in whole.on(f"stage {stage}") if s.gpu == f"GPU {device}"]
         assert sum(s.end - s.start for s in own) == busy, (device, stage)
 
 
@@ -177,7 +193,8 @@ def test_every_op_says_all_that_is_known_of_it(run: tracekit.Run, whole: Read) -
             known = {name: value for name, value in told[flow - 1].items() if value is not None}
             assert {name: value for name, value in each.args.items() if name != "layer"} == known
             seen |= known.keys()
-    assert seen == next(iter(told.values())).keys()
+    named = {name for each in told.values() for name, value in each.items() if value is not None}
+    assert seen == named
 
 
 def test_an_op_of_a_layer_names_it(tmp_path: Path) -> None:
@@ -208,6 +225,8 @@ def test_slices_nest(run: tracekit.Run, whole: Read) -> None:
 
 
 def test_chosen_steps_hold_their_busy_time(run: tracekit.Run, tmp_path: Path) -> None:
+    if run.trace.read("iterations").is_empty():
+        pytest.skip("this trace holds no steps")
     run.export(tmp_path / "some.pftrace", iterations=(2, 3))
     some = read(tmp_path / "some.pftrace")
     assert {s.name for s in some.on("steps")} == {"step 2", "step 3"}
@@ -215,7 +234,7 @@ def test_chosen_steps_hold_their_busy_time(run: tracekit.Run, tmp_path: Path) ->
     wanted = rows.filter(pl.col("iteration").is_between(2, 3))
     wanted = wanted.group_by("device", "stage").agg(pl.col("busy_ns").sum())
     for device, stage, busy in wanted.iter_rows():
-        own = [s for s in some.on(f"stage {stage}") if s.track.startswith(f"GPU {device} ")]
+        own = [s for s in some.on(f"stage {stage}") if s.gpu == f"GPU {device}"]
         assert sum(s.end - s.start for s in own) == busy, (device, stage)
 
 
@@ -252,8 +271,8 @@ def test_what_a_clock_put_before_zero_is_written_from_zero_on(tmp_path: Path) ->
 
 def test_what_cannot_be_exported(run: tracekit.Run, tmp_path: Path, monkeypatch: Any) -> None:
     path = tmp_path / "run.pftrace"
-    with pytest.raises(UsageError, match="no step from 900 to 901: there are 0 to"):
-        run.export(path, iterations=(900, 901))
+    with pytest.raises(UsageError, match="no step from 9900 to 9901"):
+        run.export(path, iterations=(9900, 9901))
     with pytest.raises(UsageError, match="no format"):
         run.export(path, to="svg")
     with pytest.raises(MissingDataError, match="no GPU work"):
@@ -261,7 +280,8 @@ def test_what_cannot_be_exported(run: tracekit.Run, tmp_path: Path, monkeypatch:
     monkeypatch.setattr("tracekit.export._export._MOST_OPS", 10)
     with pytest.raises(UsageError, match="too many to write"):
         run.export(path)
-    run.export(path, iterations=(1, 1))
+    if not run.trace.read("iterations").is_empty():
+        run.export(path, iterations=(1, 1))
     assert closeup.step_spans(run.trace).height
 
 

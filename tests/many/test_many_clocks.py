@@ -95,7 +95,7 @@ def test_clocks_that_cannot_be_aligned_are_refused(tmp_path) -> None:
     """Ranks of two programs, whose calls are not the same ones."""
     files = [two_hosts(tmp_path, "lenet_mpi", 0)[0], two_hosts(tmp_path, "mpi_latency", 0)[1]]
     run, _ = tracekit.ingest(files, name="job", store=tmp_path / "store", force=True)
-    evidence = run.clocks()
+    evidence = run.info(clocks=True)
     assert evidence["clock"].to_list() == ["host node0", "host node1"]
     assert evidence["evidence"][1] == "their calls are not the same ones"
     assert evidence["calls"].to_list() == [None, None]
@@ -105,7 +105,7 @@ def test_clocks_that_cannot_be_aligned_are_refused(tmp_path) -> None:
 def test_a_user_gives_a_clock(tmp_path) -> None:
     files, store = two_hosts(tmp_path, "lenet_mpi", 1_500_000), tmp_path / "store"
     run, _ = tracekit.ingest(files, name="a", store=store, clocks={"lenet_mpi_rank1": -1_500_000})
-    row = run.clocks().row(1, named=True)
+    row = run.info(clocks=True).row(1, named=True)
     assert (row["known_by"], row["calls"], row["violations"]) == ("given", 37, 0)
     assert row["offset_ns"] == row["sessions_say_ns"] - 1_500_000
     assert any("its clock is set" in text and "by the user" in text for text in run.warnings)
@@ -119,7 +119,7 @@ def test_messages_of_recorded_ranks_arrive_after_they_are_sent(tmp_path, offset:
     """546 of a ping-pong, under the clock that collectives tell, and not under another."""
     files = two_hosts(tmp_path, "mpi_latency", offset)
     run, _ = tracekit.ingest(files, name="a", store=tmp_path / "store")
-    row = run.clocks().row(1, named=True)
+    row = run.info(clocks=True).row(1, named=True)
     assert (row["known_by"], row["messages"], row["early_messages"]) == ("collectives", 546, 0)
     wrong, _ = tracekit.ingest(
         files, name="b", store=tmp_path / "other", clocks={"mpi_latency_rank1": 50_000_000 - offset}

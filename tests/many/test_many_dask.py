@@ -189,14 +189,14 @@ def test_a_scheduler_that_goes_away_ends_the_ingest(cluster, long_ranks, store) 
 def test_workers_that_cannot_see_the_store_or_the_reports(lasting, long_ranks, store) -> None:
     from tracekit.attribution import Rules
     from tracekit.store import ReportOptions, open_executor
-    from tracekit.store._jobs import Job
+    from tracekit.store._jobs import ReportJob
 
     options = ReportOptions(Rules.load(), "0" * 64)
     with open_executor(dask=lasting.address) as executor:
-        jobs = [Job(0, long_ranks[0], Path("/nowhere"), options)]
+        jobs = [ReportJob(0, long_ranks[0], Path("/nowhere"), options)]
         with pytest.raises(StoreError, match="put the store where all workers reach it"):
             list(executor.run(jobs, lambda *_: None))
-        jobs = [Job(0, Path("/nowhere/x.sqlite"), store.parent, options)]
+        jobs = [ReportJob(0, Path("/nowhere/x.sqlite"), store.parent, options)]
         [outcome] = executor.run(jobs, lambda *_: None)
         assert "put the reports where all workers reach them" in str(outcome.error)
 

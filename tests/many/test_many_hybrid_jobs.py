@@ -22,6 +22,8 @@ RINGS = [[0, 2, 1, 3], [0, 3, 1, 2]]
 """What the log says of communicators of four ranks."""
 APART = (NodeClock(), NodeClock(off=5_000_000, drift=1e-5))
 STEPS = (NodeClock(), NodeClock(off=-9_000_000, step=70_000, at=hybrid_job.SECOND + 7_000_000))
+TWO = {"tensor": 2, "pipeline": 2, "data": 2, "per_node": 4}
+"""Eight ranks on two nodes: half as many reports as by default where each rank has one."""
 
 
 def ingested(ran: Ran, folder: Path) -> tuple[tracekit.Run, Recorded]:
@@ -35,17 +37,25 @@ def ingested(ran: Ran, folder: Path) -> tuple[tracekit.Run, Recorded]:
 @pytest.mark.parametrize(
     ("job", "is_logged"),
     [
-        (Job(starts_off=300_000, clocks=APART), False),
+        (Job(**TWO, starts_off=300_000, clocks=APART), False),
         (Job(node_reports=True, clocks=APART, order=("tensor", "data", "pipeline")), False),
         (Job(node_reports=True, clocks=STEPS, seed=2), False),
         (Job(payloads=False), True),
+        pytest.param(Job(starts_off=300_000, clocks=APART), False, marks=pytest.mark.nightly),
         pytest.param(
             Job(tensor=4, pipeline=4, data=4, steps=2, microbatches=2, node_reports=True),
             False,
             marks=pytest.mark.nightly,
         ),
     ],
-    ids=["a report per rank", "pipelines across nodes", "a clock steps", "a log", "64 ranks"],
+    ids=[
+        "a report per rank",
+        "pipelines across nodes",
+        "a clock steps",
+        "a log",
+        "16 reports",
+        "64 ranks",
+    ],
 )
 def test_every_cell_is_what_was_moved(tmp_path: Path, job: Job, is_logged: bool) -> None:
     """By pair, link, rank, node and communicator; of links those within a node are known."""
@@ -54,18 +64,20 @@ def test_every_cell_is_what_was_moved(tmp_path: Path, job: Job, is_logged: bool)
     log = hybrid_job.write_log(ran, tmp_path / "nccl.log", RINGS) if is_logged else None
     options = {"nccl_log": [log]} if log else {}
     pairs: Counter[object] = Counter()
+    between: Counter[tuple[int, int]] = Counter()
     for (one, other, _), size in hybrid_job.moved(ran, RINGS if log else None).items():
-        pairs[one, other] += size
+        pairs[_gpu(job, one), _gpu(job, other)] += size
+        between[one, other] += size
     ranks: Counter[object] = Counter()
     nodes: Counter[object] = Counter()
     links: Counter[object] = Counter()
-    for (one, other), size in pairs.items():
+    for (one, other), size in between.items():
         ranks[one] += size
         nodes[f"node{job.node(one)}"] += size
         if job.node(one) == job.node(other):
             switch = f"NVSwitch{job.node(one)}"
-            links[f"GPU{one}", switch] += size
-            links[switch, f"GPU{other}"] += size
+            links[f"GPU{_gpu(job, one)}", switch] += size
+            links[switch, f"GPU{_gpu(job, other)}"] += size
 
     def told(by: str, *keys: str, **where: str) -> Counter[object]:
         rows = run.links(by, **options).filter(**where)
@@ -79,6 +91,11 @@ def test_every_cell_is_what_was_moved(tmp_path: Path, job: Job, is_logged: bool)
     assert told("node", "node") == nodes
     assert told("link", "src", "dst", type="nvlink") == links
     _check_communicators(run, ran, options)
+
+
+def _gpu(job: Job, rank: int) -> int:
+    """Return the number of a rank's GPU among those that the machines list."""
+    return hybrid_job.BUS * job.node(rank) + rank % job.per_node
 
 
 def _check_communicators(run: tracekit.Run, ran: Ran, options: dict[str, object]) -> None:
@@ -109,7 +126,7 @@ def _check_communicators(run: tracekit.Run, ran: Ran, options: dict[str, object]
             marks=pytest.mark.nightly,
         ),
         (Job(steps=12, node_reports=True, clocks=APART), {"tensor", "world", "pipeline"}),
-        (Job(steps=3, starts_off=300_000, clocks=APART), {"tensor"}),
+        (Job(**TWO, steps=3, starts_off=300_000, clocks=APART), {"tensor"}),
         pytest.param(
             Job(tensor=4, pipeline=4, data=4, steps=9, microbatches=2, node_reports=True,
                 clocks=tuple(NodeClock(off=10**6 * n, drift=1e-6 * n) for n in range(8))),

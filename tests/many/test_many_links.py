@@ -54,7 +54,9 @@ def test_an_uplink_that_two_ranks_share(tmp_path: Path, names_gpus: bool) -> Non
     [uplink] = links.filter(link="PCIe0-CPU0").to_dicts()
     assert uplink["bytes"] == 16_000
     if names_gpus:
-        assert run.clocks()["evidence"][1] == f"one machine: both list GPU {WORD.format(0)}"
+        assert (
+            run.info(clocks=True)["evidence"][1] == f"one machine: both list GPU {WORD.format(0)}"
+        )
         assert (uplink["busy_ns"], uplink["utilisation"]) == (1_250, pytest.approx(0.8))
     else:
         assert (uplink["busy_ns"], uplink["utilisation"]) == (None, None)

@@ -25,7 +25,7 @@ import tracekit
 from tracekit.attribution import Rules
 from tracekit.errors import InputError, StoreError
 from tracekit.store import ReportOptions, open_executor
-from tracekit.store._jobs import Job
+from tracekit.store._jobs import Outcome, ReportJob
 
 ROOT = Path(tracekit.__file__).parents[1]
 
@@ -72,10 +72,10 @@ def test_a_report_whose_process_is_killed_is_made_by_another(long_ranks, serial)
     assert_same(run, serial)
 
 
-def jobs(ranks: list[Path], folder: Path) -> list[Job]:
+def jobs(ranks: list[Path], folder: Path) -> list[ReportJob]:
     rules = Rules.load()
     return [
-        Job(number, path, folder, ReportOptions(rules, f"{number:064}"))
+        ReportJob(number, path, folder, ReportOptions(rules, f"{number:064}"))
         for number, path in enumerate(ranks)
     ]
 
@@ -96,11 +96,10 @@ def killer(number: int, times: int) -> Callable[..., None]:
     return tell
 
 
-def one_worker():
-    """Return an executor of one process that is not this one."""
-    from tracekit.store._executors import Processes
-
-    return Processes(1)
+def by_one_worker(jobs: list[ReportJob], tell: Callable[..., None]) -> list[Outcome]:
+    """Return what one process makes of jobs that is not this one."""
+    with open_executor(1, apart=True) as executor:
+        return list(executor.run([*jobs], tell))
 
 
 @pytest.mark.slow
@@ -108,7 +107,7 @@ def one_worker():
 def test_a_report_that_kills_its_process_is_given_up_the_third_time(
     long_ranks, tmp_path, times
 ) -> None:
-    outcomes = list(one_worker().run(jobs(long_ranks[:2], tmp_path), killer(0, times)))
+    outcomes = by_one_worker(jobs(long_ranks[:2], tmp_path), killer(0, times))
     assert [outcome.number for outcome in outcomes] == [0, 1]
     assert outcomes[1].error is None
     error = outcomes[0].error
@@ -123,7 +122,7 @@ def test_a_report_that_kills_its_process_is_given_up_the_third_time(
 @pytest.mark.slow
 def test_a_process_that_ends_by_itself_is_lost_too(long_ranks, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("tracekit.store._executors._PROGRAM", "raise SystemExit(7)")
-    [outcome] = one_worker().run(jobs(long_ranks[:1], tmp_path), lambda *_: None)
+    [outcome] = by_one_worker(jobs(long_ranks[:1], tmp_path), lambda *_: None)
     assert "ended with 7 3 times" in str(outcome.error)
 
 
@@ -179,19 +178,17 @@ def test_no_process_is_started_for_a_run_that_is_there(ranks, store, monkeypatch
 def test_the_longest_report_is_begun_first(ranks, tmp_path) -> None:
     longest = write_report(tmp_path / "long.sqlite", 100)
     assert longest.stat().st_size > ranks[0].stat().st_size
-    outcomes = one_worker().run(jobs([ranks[0], longest, ranks[1]], tmp_path), lambda *_: None)
+    outcomes = by_one_worker(jobs([ranks[0], longest, ranks[1]], tmp_path), lambda *_: None)
     assert [outcome.number for outcome in outcomes] == [1, 0, 2]
 
 
 def test_a_worker_knows_what_names_meant_in_the_report_before(tmp_path) -> None:
-    from tracekit.store._worker import _remembering
-
     first, second = jobs([tmp_path / "a", tmp_path / "b"], tmp_path)
     same = replace(second, options=replace(second.options, rules=Rules.load(verdict="training")))
-    assert _remembering(second, None).options.rules is second.options.rules
-    known = Rules.load(verdict="training")
-    assert _remembering(same, known).options.rules is known
-    assert _remembering(first, known).options.rules is first.options.rules
+    assert second.after(None) is second
+    known = replace(first, options=replace(first.options, rules=Rules.load(verdict="training")))
+    assert same.after(known).options.rules is known.options.rules
+    assert first.after(known) is first
 
 
 def test_processes_share_memory_and_cores(tmp_path, monkeypatch) -> None:

@@ -145,7 +145,17 @@ def test_a_track_per_link_and_direction_in_order() -> None:
     assert figure.layout.xaxis.title.text == "time (ms)"
     assert figure.layout.xaxis.range == (0.0, 3.0)
     peaks = [text for text in texts(figure) if "%" in text]
-    assert peaks == ["50.0 %", "25.0 %", "150.0 %"]
+    assert peaks[1:] == ["50.0 %", "25.0 %", "150.0 %"]
+    assert peaks[0] == "full height: 100 % of the peak of a link, in one direction"
+
+
+def test_tracks_are_as_high_as_the_least_round_share_that_holds_all() -> None:
+    rows = [("GPU0-GPU1", "GPU0", "GPU1", 0, MS, 10, 0.06, "measured"),
+            ("GPU0-GPU1", "GPU0", "GPU1", MS, 2 * MS, 10, 0.03, "measured")]  # fmt: skip
+    figure = timeline(rows)
+    assert figure.data[0].y == pytest.approx((0.6 * 0.84, 0.3 * 0.84))
+    assert figure.data[0].marker.color == pytest.approx((6.0, 3.0))
+    assert "full height: 10 % of the peak of a link, in one direction" in texts(figure)
 
 
 def test_rows_of_one_span_are_added_up_and_marked_as_modelled() -> None:

@@ -52,12 +52,12 @@ def test_a_bar_per_change_with_what_it_saves() -> None:
          "saved_share": [None, 0.0, 0.5, -0.078, None]}
     )  # fmt: skip
     figure = whatif_figure(table, title="If", subtitle="run")
-    (bars,) = figure.data
-    assert bars.x == (10.0, 10.2, 5.1, 11.0, 9.0)
+    bars, whiskers = figure.data
+    assert whiskers.x == bars.x == (10.0, 10.2, 5.1, 11.0, 9.0)
     ends = [each.text for each in figure.layout.annotations[-5:]]
     assert ends == [
         "10.0", "10.2", "5.1, \N{MINUS SIGN}50.0 %", "11.0, +7.8 %", "9.0, not told"
     ]  # fmt: skip
-    assert bars.error_x.array == pytest.approx((0.0, 0.2, 0.2, 0.2, 0.0))
-    assert bars.error_x.arrayminus == pytest.approx((0.0, 0.2, 0.1, 0.2, 5.0))
+    assert whiskers.error_x.array == pytest.approx((0.0, 0.2, 0.2, 0.2, 0.0))
+    assert whiskers.error_x.arrayminus == pytest.approx((0.0, 0.2, 0.1, 0.2, 5.0))
     assert figure.layout.yaxis.ticktext[2] == "a &lt; b=2x"

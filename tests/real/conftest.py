@@ -1,10 +1,13 @@
-"""Runs of the real traces, each ingested once, whichever process of the tests asks first."""
+"""Runs and exports of the real traces, each made once, by whichever process asks first."""
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,8 @@ import pytest
 import tracekit as tk
 
 HERE = Path(__file__).parent
+REPORTS = (".nsys-rep", ".qdrep")
+"""What only nsys reads."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -21,20 +26,64 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def real_run(
-    real_trace: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], tk.Run]:
-    """Give the run of a real trace by the trace's name; the test is skipped where it is absent."""
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of the tests have."""
     own = tmp_path_factory.getbasetemp()
-    folder = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@contextmanager
+def _alone(folder: Path, name: str) -> Iterator[None]:
+    """Wait for the others that make the same, to find what they have made."""
+    with (folder / f"{name.replace('/', '-')}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _nsys(path: Path) -> str:
+    return shutil.which("nsys") or pytest.skip(f"no nsys on the path to export {path.name} with")
+
+
+@pytest.fixture(scope="session")
+def real_run(real_trace: Callable[[str], Path], shared_folder: Path) -> Callable[[str], tk.Run]:
+    """Give the run of a real trace by the trace's name; the test is skipped where it is absent.
+
+    The ending may be left out, of a report only where there is no export beside it.
+    """
     runs: dict[str, tk.Run] = {}
 
     def open_run(name: str) -> tk.Run:
         path = real_trace(name)
+        if path.suffix in REPORTS:
+            _nsys(path)
         if name not in runs:
-            with (folder / f"{name.replace('/', '-')}.lock").open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)  # the others find what one has ingested
-                runs[name] = tk.ingest(path, store=folder / "real")[0]
+            with _alone(shared_folder, path.name):
+                runs[name] = tk.ingest(path, store=shared_folder / "real")[0]
         return runs[name]
 
     return open_run
+
+
+@pytest.fixture(scope="session")
+def nsys_export(real_trace: Callable[[str], Path], shared_folder: Path) -> Callable[[str], Path]:
+    """Give an export of nsys, or the one that nsys makes of a report; it is not to be written.
+
+    The test is skipped without nsys, or the report, or where this nsys cannot export it.
+    """
+
+    def export(name: str) -> Path:
+        report = real_trace(name)
+        if report.suffix not in REPORTS:
+            return report
+        made = shared_folder / "exports" / f"{report.stem}.sqlite"
+        made.parent.mkdir(exist_ok=True)
+        command = [_nsys(report), "export", "--type", "sqlite", "--output", made, report]
+        with _alone(shared_folder, f"export of {name}"):
+            if not made.is_file():
+                done = subprocess.run(command, check=False, capture_output=True, timeout=300)
+                if done.returncode or not made.is_file():
+                    made.unlink(missing_ok=True)
+                    pytest.skip(f"this nsys cannot export {name}: {done.stderr[-200:]!r}")
+        return made
+
+    return export

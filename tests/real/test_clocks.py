@@ -53,8 +53,8 @@ def test_shifted_pytorch_ranks_come_back(dlrm: list[Path], tmp_path: Path) -> No
     moved = [_shifted(path, 7_777 * n * n, tmp_path) for n, path in enumerate(dlrm)]
     away, _ = tk.ingest(moved, name="away", store=tmp_path / "store")
     for run in (here, away):
-        assert run.clocks()["known_by"].to_list() == [None, *["collectives"] * 7]
-        assert run.clocks()["violations"].sum() == 0
+        assert run.info(clocks=True)["known_by"].to_list() == [None, *["collectives"] * 7]
+        assert run.info(clocks=True)["violations"].sum() == 0
     apart = [
         abs(one - other)
         for rank, ends in _ends(here).items()
@@ -108,10 +108,10 @@ def test_processes_of_a_report_come_back(real_trace: Callable[[str], Path], tmp_
         ]
         run, _ = tk.ingest(parts, name=name, store=tmp_path / "store")
         found[name] = run.trace.read("ops").sort("process", "start", "end")["end"]
-        assert run.clocks()["clock"].n_unique() == 1
+        assert run.info(clocks=True)["clock"].n_unique() == 1
     assert (found["same"] - true).abs().max() == 0
     assert (found["b"] - found["a"]).abs().max() < 5_000
     # Their calls name no peers, so that calls in which both send and receive alone tell of clocks.
-    assert run.clocks()["messages"].null_count() == 2
+    assert run.info(clocks=True)["messages"].null_count() == 2
     # The kernels end up to 27 us apart on one host's clock, so calls alone tell no better.
     assert (found["a"] - true).abs().max() < 27_000

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sqlite3
-import subprocess
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -29,34 +27,10 @@ KEYS = {
 
 
 @pytest.fixture(scope="module")
-def pair(real_trace: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    """The two runs; their reports are exported unless that was done beside them."""
-    folder = real_trace("ddp_unet_4xa100_rank0").parent
-    exports = tmp_path_factory.mktemp("exports")
-    names = ("unet_1xgpu_dali", "unet_1xgpu_dali_amp")
-    runs = [
-        attribute(read(_export(folder / name, exports), lambda *_: None), Rules.load())
-        for name in names
-    ]
+def pair(nsys_export: Callable[[str], Path]) -> Pair:
+    names = ("unet_1xgpu_dali.qdrep", "unet_1xgpu_dali_amp.qdrep")
+    runs = [attribute(read(nsys_export(name), lambda *_: None), Rules.load()) for name in names]
     return runs[0], runs[1]
-
-
-def _export(report: Path, folder: Path) -> Path:
-    beside = report.with_suffix(".sqlite")
-    endings = (".qdrep", ".nsys-rep")
-    recorded = next((p for p in map(report.with_suffix, endings) if p.is_file()), beside)
-    if beside.is_file():
-        return beside
-    nsys = shutil.which("nsys")
-    if nsys is None or not recorded.is_file():
-        pytest.skip(f"no {beside.name}, and no nsys to export {recorded.name}")
-    copy = shutil.copy(recorded, folder)
-    made = folder / beside.name
-    subprocess.run(
-        [nsys, "export", "--type", "sqlite", "--output", made, copy],
-        check=True, capture_output=True, timeout=300,
-    )  # fmt: skip
-    return made
 
 
 @pytest.fixture(scope="module")
@@ -232,10 +206,9 @@ FIRST_LINES = {
 }  # fmt: skip
 
 
-def test_steps_that_take_turns(real_trace: Callable[[str], Path], tmp_path: Path) -> None:
+def test_steps_that_take_turns(nsys_export: Callable[[str], Path]) -> None:
     """One reading of a file serves two steps: 8 and 232 ms by turns, whose mean is well known."""
-    folder = real_trace("ddp_unet_4xa100_rank0").parent
-    path = _export(folder / "mnist_1xa100_first_optimization", tmp_path)
+    path = nsys_export("mnist_1xa100_first_optimization.nsys-rep")
     run = attribute(read(path, lambda *_: None), Rules.load())
     found = compare(run, run)
     step = found.meta["step"]
@@ -248,10 +221,9 @@ def test_steps_that_take_turns(real_trace: Callable[[str], Path], tmp_path: Path
 
 @pytest.mark.parametrize("names", FIRST_LINES, ids="-".join)
 def test_the_first_line_is_what_plain_sql_says(
-    names: tuple[str, str], real_trace: Callable[[str], Path], tmp_path: Path
+    names: tuple[str, str], nsys_export: Callable[[str], Path]
 ) -> None:
-    folder = real_trace("ddp_unet_4xa100_rank0").parent
-    exports = [_export(folder / name, tmp_path) for name in names]
+    exports = [nsys_export(name) for name in names]
     runs = [attribute(read(path, lambda *_: None), Rules.load()) for path in exports]
     steps, line = FIRST_LINES[names]
     found = compare(runs[0], runs[1], anyway=True, skip=0)  # SQL adds up all steps

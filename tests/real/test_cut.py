@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-import subprocess
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -65,37 +64,6 @@ def cut(request: pytest.FixtureRequest) -> Cut:
     return made
 
 
-@pytest.fixture(scope="module")
-def trace_at(
-    real_trace: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Path]:
-    """Give the export of a trace, made of its report unless it lies there."""
-    exports = tmp_path_factory.mktemp("exports")
-
-    @cache
-    def path_of(name: str) -> Path:
-        if name in EXPORTS:
-            return real_trace(name)
-        return _exported(real_trace(EXPORTS[0]).with_name(name), exports)
-
-    return path_of
-
-
-def _exported(report: Path, folder: Path) -> Path:
-    nsys = shutil.which("nsys")
-    if nsys is None or not report.is_file():
-        pytest.skip(f"no nsys on the path, or no {report.name}")
-    made = folder / f"{report.stem}.sqlite"
-    copy = shutil.copy(report, folder)
-    done = subprocess.run(
-        [nsys, "export", "--type", "sqlite", "--output", made, copy],
-        check=False, capture_output=True, timeout=300,
-    )  # fmt: skip
-    if done.returncode or not made.is_file():
-        pytest.skip(f"this nsys cannot export {report.name}: {done.stderr[-200:]!r}")
-    return made
-
-
 @dataclass(frozen=True)
 class Pair:
     """A trace, and what is left of it."""
@@ -142,10 +110,12 @@ def _whole(path: Path) -> Trace:
 
 @pytest.fixture(scope="module")
 def pair(
-    cut: Cut, trace_at: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+    cut: Cut,
+    nsys_export: Callable[[str], Path],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Pair:
     name, first, last = cut
-    source = trace_at(name)
+    source = nsys_export(name)
     path = tmp_path_factory.mktemp("cut") / "cut.sqlite"
     shutil.copyfile(source, path)
     _cut(path, first / 100, last / 100)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -41,15 +39,9 @@ def test_mnist_is_bound_by_its_loader(real_run: Callable[[str], tk.Run]) -> None
 
 
 @pytest.mark.nightly
-def test_more_workers_make_what_they_made(
-    real_trace: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_more_workers_make_what_they_made(real_run: Callable[[str], tk.Run]) -> None:
     # With 16 a step takes 132 ms once fed, and 185.5 in the mean: its GPU waits for two batches.
-    folder = real_trace("ddp_unet_4xa100_rank0").parent
-    paths = [folder / f"unet_1xa100_{count}.nsys-rep" for count in ("1worker", "16workers")]
-    if shutil.which("nsys") is None or not all(path.is_file() for path in paths):
-        pytest.skip("no nsys, or not both reports")
-    one, many = (tk.ingest(path, store=tmp_path / "store")[0] for path in paths)
+    one, many = (real_run(f"unet_1xa100_{n}.nsys-rep") for n in ("1worker", "16workers"))
     low, high = one.whatif(workers=16, skip=1).select("low_ns", "high_ns").row(-1)
     assert 130e6 < low < 132.5e6
     assert 185.5e6 < high < 220e6
@@ -65,14 +57,8 @@ def test_hidden_collectives_cost_nothing(real_run: Callable[[str], tk.Run]) -> N
     assert rows["saved_share"].to_list()[2:] == pytest.approx([0, 0, 0], abs=0.001)
 
 
-def test_a_trace_of_pytorch_is_bound_by_its_host(
-    real_trace: Callable[[str], Path], tmp_path: Path
-) -> None:
-    name = "kineto_ddp_2xa100_rank0.json.gz"
-    path = real_trace("ddp_unet_4xa100_rank0").with_name(name)
-    if not path.exists():
-        pytest.skip(f"no {name} in {path.parent}")
-    run = tk.ingest(path, store=tmp_path / "store")[0]
+def test_a_trace_of_pytorch_is_bound_by_its_host(real_run: Callable[[str], tk.Run]) -> None:
+    run = real_run("kineto_ddp_2xa100_rank0")
     found = run.critical_path.answer("iteration,cause")
     assert found.rows["path_ns"].sum() == found.meta["steps_ns"]
     host = found.rows.filter(cause="host")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -52,30 +50,14 @@ def test_the_loader_is_waited_for_in_poll(real_run: Callable[[str], tk.Run]) -> 
     assert any("asleep in poll" in text for text in finding["evidence"])
 
 
-@pytest.fixture
-def exported(
-    real_trace: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], tk.Run]:
-    """Give the run of a report that nsys exports first; skipped where either is absent."""
-
-    def ingest(name: str) -> tk.Run:
-        report = real_trace("ddp_unet_4xa100_rank0").with_name(f"{name}.nsys-rep")
-        if shutil.which("nsys") is None or not report.is_file():
-            pytest.skip(f"no nsys on the path, or no {report.name}")
-        folder = tmp_path_factory.mktemp(name)
-        return tk.ingest(Path(shutil.copy(report, folder)), store=folder / "store")[0]
-
-    return ingest
-
-
 def _causes(run: tk.Run) -> dict[str, float]:
     return dict(run.idle().select("cause", pl.col("idle_ns") / 1e6).rows())
 
 
 def test_a_gap_in_which_code_is_compiled_is_no_late_launch(
-    exported: Callable[[str], tk.Run],
+    real_run: Callable[[str], tk.Run],
 ) -> None:
-    run = exported("jax_compile")
+    run = real_run("jax_compile.nsys-rep")
     causes = _causes(run)
     # Of 948 ms; launching and copying calls take 0.8 ms, and all large gaps link code. For 2.3 ms
     # of these all threads of the process sleep.
@@ -88,10 +70,10 @@ def test_a_gap_in_which_code_is_compiled_is_no_late_launch(
 
 @pytest.mark.nightly
 def test_a_thread_that_sleeps_until_input_is_copied_waits_for_it(
-    exported: Callable[[str], tk.Run],
+    real_run: Callable[[str], tk.Run],
 ) -> None:
     """Between its steps the main thread is off the CPU for 39.198 of 39.208 s."""
-    run = exported("unet_1xa100_1worker")
+    run = real_run("unet_1xa100_1worker.nsys-rep")
     assert _causes(run)["input"] == pytest.approx(36_673.7, abs=0.1)
     finding = run.diagnose().row(0, named=True)
     assert (finding["rule"], finding["sure"]) == ("input_bound", "likely")
@@ -100,10 +82,10 @@ def test_a_thread_that_sleeps_until_input_is_copied_waits_for_it(
 
 @pytest.mark.nightly
 def test_a_thread_that_does_not_get_to_run_is_one_finding(
-    exported: Callable[[str], tk.Run],
+    real_run: Callable[[str], tk.Run],
 ) -> None:
     """26 gaps of 1,264 ms in `forward` and `data copy in`, off the CPU for 99 % of them."""
-    run = exported("unet_1xa100_16workers")
+    run = real_run("unet_1xa100_16workers.nsys-rep")
     causes = _causes(run)
     assert causes["off_cpu"] == pytest.approx(1_252.2, abs=0.1)
     assert causes["input"] == pytest.approx(3_163.4, abs=0.1)

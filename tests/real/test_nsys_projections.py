@@ -12,7 +12,6 @@ Where it differs on purpose:
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -169,17 +168,12 @@ def test_what_ranges_hold_is_what_nsys_says_here(real_run, real_trace, by_nsys, 
     "report",
     [*REPORTS[:2], *(pytest.param(each, marks=pytest.mark.nightly) for each in REPORTS[2:])],
 )
-def test_what_ranges_of_a_report_hold_is_what_nsys_says(real_trace, by_nsys, tmp_path, report):
-    path = real_trace("ddp_unet_4xa100_rank0").with_name(report)
-    if not path.is_file():
-        pytest.skip(f"no {path.name} beside the real traces")
-    export = tmp_path / f"{path.stem}.sqlite"
-    command = ["nsys", "export", "--type", "sqlite", "--output", str(export), str(path)]
-    subprocess.run(command, capture_output=True, check=True)
+def test_what_ranges_of_a_report_hold_is_what_nsys_says(nsys_export, by_nsys, tmp_path, report):
+    export = nsys_export(report)
     run, _ = tk.ingest(export, store=tmp_path / "store")
     theirs = by_nsys(export)
-    _check(_projections_of(run, path.stem), theirs)
-    _check_kernels(run, theirs, path.stem)
+    _check(_projections_of(run, export.stem), theirs)
+    _check_kernels(run, theirs, export.stem)
 
 
 def _with_texts(run: tk.Run, *columns: str) -> pl.DataFrame:

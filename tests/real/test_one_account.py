@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-import subprocess
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -108,17 +107,17 @@ def test_sources_removed(real_trace: Callable[[str], Path], tmp_path: Path) -> N
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", REPORTS)
-def test_ranges_deleted_from_a_report(
-    real_trace: Callable[[str], Path], tmp_path: Path, name: str
+def test_a_report_changed(
+    real_run: Callable[[str], tk.Run],
+    nsys_export: Callable[[str], Path],
+    tmp_path: Path,
+    name: str,
 ) -> None:
-    report = real_trace("ddp_unet_4xa100_rank0").with_name(f"{name}.nsys-rep")
-    if shutil.which("nsys") is None or not report.is_file():
-        pytest.skip(f"no nsys on the path, or no {report.name}")
-    run, _ = tk.ingest(Path(shutil.copy(report, tmp_path)), store=tmp_path / "with")
-    export = tmp_path / f"{name}.sqlite"
-    command = ["nsys", "export", "--type", "sqlite", "--output", str(export), str(report)]
-    subprocess.run(command, check=True, capture_output=True)
-    _same_without_ranges(run, _without_ranges(export, tmp_path))
+    report = f"{name}.nsys-rep"
+    run = real_run(report)
+    _same_without_ranges(run, _without_ranges(nsys_export(report), tmp_path))
+    _same_doubled(run.trace)
+    _same_renumbered(run.trace)
 
 
 def _changed(trace: Trace, change: Callable[[str, pl.Expr], pl.Expr]) -> Trace:
@@ -144,8 +143,11 @@ def _wins(trace: Trace) -> dict[str, float | None]:
 
 @pytest.mark.parametrize("name", EVERY)
 def test_times_doubled(real_run: Callable[[str], tk.Run], name: str) -> None:
+    _same_doubled(real_run(name).trace)
+
+
+def _same_doubled(trace: Trace) -> None:
     """Some thresholds are times of machines, such as 100 us of a call: not all is double."""
-    trace = real_run(name).trace
     doubled = _changed(trace, lambda kind, column: 2 * column if kind == "ns" else column)
     wins, twice = _wins(trace), _wins(doubled)
     for rule, win in wins.items():
@@ -159,7 +161,10 @@ def test_times_doubled(real_run: Callable[[str], tk.Run], name: str) -> None:
 def test_devices_threads_and_processes_renumbered(
     real_run: Callable[[str], tk.Run], name: str
 ) -> None:
-    trace = real_run(name).trace
+    _same_renumbered(real_run(name).trace)
+
+
+def _same_renumbered(trace: Trace) -> None:
     most = {"thread": trace.read("threads").height, "process": trace.read("processes").height,
             "device": 8}  # fmt: skip
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -31,24 +30,6 @@ WITHOUT_A_MIRROR = (
     "kineto_dlrm_8xv100/worker3_step_12.1694128201557.pt.trace.json",
 )  # fmt: skip
 """Traces of which structure tells no steps, or of which nothing else does."""
-
-
-@pytest.fixture(scope="module")
-def open_run(
-    real_trace: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], tk.Run]:
-    folder = real_trace("ddp_unet_4xa100_rank0").parent
-    store = tmp_path_factory.mktemp("steps") / "store"
-    runs: dict[str, tk.Run] = {}
-
-    def opened(name: str) -> tk.Run:
-        if not (folder / name).exists():
-            pytest.skip(f"no {name} in {folder}")
-        if name not in runs:
-            runs[name] = tk.open(folder / name, store=store)
-        return runs[name]
-
-    return opened
 
 
 def _launched(trace: Trace) -> dict[tuple[int, str], int]:
@@ -94,8 +75,8 @@ def _has_input_beside(trace: Trace) -> bool:
 
 
 @pytest.mark.parametrize("name", [*RANGED, *WITHOUT_A_MIRROR])
-def test_a_step_holds_what_was_launched_in_it(open_run: Callable[[str], tk.Run], name: str) -> None:
-    run = open_run(name)
+def test_a_step_holds_what_was_launched_in_it(real_run: Callable[[str], tk.Run], name: str) -> None:
+    run = real_run(name)
     table = run.breakdown("stage,iteration").filter(pl.col("ops") > 0)
     assert (
         run.breakdown("iteration")["ops"].sum()
@@ -114,8 +95,8 @@ def test_a_step_holds_what_was_launched_in_it(open_run: Callable[[str], tk.Run],
 
 
 @pytest.mark.parametrize("name", RANGED)
-def test_every_table_has_the_same_steps(open_run: Callable[[str], tk.Run], name: str) -> None:
-    run = open_run(name)
+def test_every_table_has_the_same_steps(real_run: Callable[[str], tk.Run], name: str) -> None:
+    run = real_run(name)
     steps = run.breakdown("iteration").drop_nulls("iteration")
     whole = run.trace.read("iterations").filter("whole")["iteration"]
     counted = steps.filter(pl.col("iteration").is_in(whole.implode()))
@@ -143,8 +124,8 @@ def _windows(trace: Trace) -> set[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("name", RANGED)
-def test_windows_are_the_same_without_ranges(open_run: Callable[[str], tk.Run], name: str) -> None:
-    trace = open_run(name).trace
+def test_windows_are_the_same_without_ranges(real_run: Callable[[str], tk.Run], name: str) -> None:
+    trace = real_run(name).trace
     nothing = trace.read("ranges").clear()
     bare = attribute(trace.with_tables({"ranges": nothing}, ()), default_rules())
     assert set(bare.read("iterations")["source"]) == {"structure"}
@@ -156,8 +137,8 @@ def test_windows_are_the_same_without_ranges(open_run: Callable[[str], tk.Run], 
     ["kineto_ddp_2xa100_rank0.json.gz",
      pytest.param("unet_1xa100_1worker.nsys-rep", marks=pytest.mark.nightly)],
 )  # fmt: skip
-def test_links_have_the_copies_of_each_step(open_run: Callable[[str], tk.Run], name: str) -> None:
-    run = open_run(name)
+def test_links_have_the_copies_of_each_step(real_run: Callable[[str], tk.Run], name: str) -> None:
+    run = real_run(name)
     kinds = run.breakdown("kind,iteration").filter(
         pl.col("kind").cast(pl.String).is_in(["h2d", "d2h"])
     )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
-import subprocess
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -25,25 +23,9 @@ Cut = Callable[..., tk.Run]
     scope="module",
     params=[DAILY, *(pytest.param(name, marks=pytest.mark.nightly) for name in REPORTS)],
 )
-def source(
-    request: pytest.FixtureRequest,
-    real_trace: Callable[[str], Path],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Path:
+def source(request: pytest.FixtureRequest, nsys_export: Callable[[str], Path]) -> Path:
     """An export of nsys whose steps have ranges."""
-    known = real_trace(DAILY)
-    if request.param == DAILY:
-        return known
-    nsys, report = shutil.which("nsys"), known.with_name(request.param)
-    if nsys is None or not report.is_file():
-        pytest.skip(f"no nsys on the path, or no {report.name}")
-    folder = tmp_path_factory.mktemp("exports")
-    made = folder / f"{report.stem}.sqlite"
-    command = [nsys, "export", "--type", "sqlite", "--output", made, shutil.copy(report, folder)]
-    done = subprocess.run(command, check=False, capture_output=True, timeout=300)
-    if done.returncode or not made.is_file():
-        pytest.skip(f"this nsys cannot export {report.name}: {done.stderr[-200:]!r}")
-    return made
+    return nsys_export(request.param)
 
 
 @pytest.fixture(scope="module")

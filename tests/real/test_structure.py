@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
-from structure_table import REPORTS, Row, known_of, on_one_thread, steps_with_work
-from structure_works import Known, taken
+from structure_table import Row, on_one_thread, steps_with_work
+from structure_works import Known, taken, works_of
 
+import tracekit as tk
 from tracekit.attribution.structure import find_structure
 
-TRACES = Path(
-    os.environ.get("TRACEKIT_REAL_TRACES")
-    or Path(__file__).resolve().parents[3] / "shared" / "traces"
-)
 MNIST = ("mnist_1xa100_phases.sqlite", "mnist_1xa100_first_optimization.nsys-rep")
 UNETS = (
     "ddp_unet_4xa100_rank0.sqlite", "unet_1xa100_4workers.nsys-rep", "unet_1xa100_dali.nsys-rep",
@@ -39,19 +34,16 @@ KnownOf = Callable[[str], list[Known]]
 
 
 @pytest.fixture(scope="module")
-def known(tmp_path_factory: pytest.TempPathFactory) -> KnownOf:
+def known(real_run: Callable[[str], tk.Run], tmp_path_factory: pytest.TempPathFactory) -> KnownOf:
     """Give the processes of a trace by its name; skips where it is absent or cannot be read."""
     store = tmp_path_factory.mktemp("store")
     samples = Path(__file__).resolve().parents[2] / "sample_traces"
 
     @cache
     def read(name: str) -> list[Known]:
-        path = (samples if name in (*SAMPLES, CLOSURE) else TRACES) / name
-        if not path.is_file():
-            pytest.skip(f"no {name} in {path.parent}; TRACEKIT_REAL_TRACES may name the folder")
-        if path.suffix in REPORTS and shutil.which("nsys") is None:
-            pytest.skip(f"no nsys to export {name} with")
-        return known_of(path, store)
+        bundled = name in (*SAMPLES, CLOSURE)
+        run = tk.open(samples / name, store=store) if bundled else real_run(name)
+        return list(works_of(run.trace))
 
     return read
 

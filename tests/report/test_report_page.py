@@ -198,6 +198,65 @@ def test_the_chart_holds_every_op_of_its_steps(page: str, hostile_run: tracekit.
         assert all(difference >= 0 for lane in lanes for difference in lane["start"][1:])
 
 
+def test_the_path_and_links_of_a_step_add_up_to_what_commands_say(
+    page: str, hostile_run: tracekit.Run
+) -> None:
+    chart = packed(page)
+    crossed = hostile_run.traffic().crossings.drop_nulls("bytes")
+    for view in chart["views"]:
+        (path,) = (lane for lane in view["lanes"] if lane["kind"] == "path")
+        lengths = dict.fromkeys(("works", "host", "input", "latency", "unexplained"), 0)
+        for place, length in zip(path["stage"], path["length"], strict=True):
+            cause = chart["stages"][place]
+            lengths[cause if cause in lengths else "works"] += length
+        told = hostile_run.critical_path(by="cause", iterations=(view["step"], view["step"]))
+        wanted = dict(told.select("cause", "path_ns").iter_rows())
+        wanted["works"] = wanted.pop("gpu", 0) + wanted.pop("comm", 0)
+        assert lengths == {**dict.fromkeys(lengths, 0), **wanted}
+
+        spans = closeup.step_spans(hostile_run.trace).filter(iteration=view["step"])
+        begin, end = spans["start"].min(), spans["end"].max()
+        own = crossed.filter(pl.col("start") < end, pl.col("end") > begin)
+        sums = own.group_by("src", "dst").agg(pl.col("bytes").sum())
+        assert {
+            lane["label"]: sum(lane["bytes"]) for lane in view["lanes"] if lane["kind"] == "link"
+        } == {f"{src} → {dst}": size for src, dst, size in sums.iter_rows()}
+
+
+def test_of_very_many_ops_neither_path_nor_links_are_drawn(
+    hostile_run: tracekit.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tracekit.report._lanes.MOST_OPS", 10)
+    page = report_of([hostile_run])
+    kinds = {lane["kind"] for view in packed(page)["views"] for lane in view["lanes"]}
+    assert kinds == {"ops", "range", "idle"}
+    assert "the critical path of" in page
+    assert "directions of links are not shown" in page
+
+
+def test_steps_of_two_runs_are_aligned_by_their_passes(
+    change_page: str, hostile_run: tracekit.Run, base_run: tracekit.Run
+) -> None:
+    begins = {}
+    for side, run in (("A", base_run), ("B", hostile_run)):
+        spans = closeup.step_spans(run.trace)
+        own = spans.filter(iteration=closeup.median_step(closeup.step_lengths(spans)))
+        ops = closeup.ops_inside(run.trace, own).filter(pl.col("kind") == "compute")
+        begins[side] = {
+            stage: ops.filter(pl.col("stage") == stage)["start"].min() - own["start"].min()
+            for stage in ("FP", "BP", "WU")
+        }
+    first, *others = packed(change_page)["views"]
+    assert [view["step"] for view in others] == ["FP", "BP", "WU"]
+    for view in others:
+        at = {side: begins[side][view["step"]] + view["shift"][side] for side in "AB"}
+        assert at["A"] == at["B"]
+        assert min(view["shift"].values()) == 0
+        assert view["span"] >= first["span"]
+        assert "lanes" not in view
+    assert {lane["side"] for lane in first["lanes"]} == {"A", "B"}
+
+
 def test_a_comparison(change_page: str, hostile_run: tracekit.Run, base_run: tracekit.Run) -> None:
     found = tracekit.compare(base_run, hostile_run)
     parsed = Page(change_page)

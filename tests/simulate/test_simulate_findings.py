@@ -23,8 +23,6 @@ FIRST = {
     "launch_bound": ("launch_bound", "host launches twice as fast"),
     "exposed_nccl": ("late_buckets", None),
     "star_8": ("central_update", None),
-    "pipeline_1f1b": ("pipeline_bubbles", None),
-    "pipeline_nccl": ("pipeline_bubbles", None),
 }
 """By scenario, the first finding, and what of the truth its interval should hold."""
 
@@ -65,6 +63,33 @@ def test_the_fault_comes_first(name: str) -> None:
         steps = [known["step_ns"][counted], other["step_ns"][counted]]
         before, after = (sum(each) / len(each) for each in steps)
         assert first["win_low_ns"] <= before - after <= first["win_high_ns"]
+
+
+@pytest.mark.parametrize("name", ["pipeline_1f1b", "pipeline_nccl"])
+def test_micro_batches_that_win_nothing_are_not_priced(name: str) -> None:
+    """Of eight images each: those of four take twice as many kernels, which get little shorter."""
+    row = next(row for row in _rows(name) if row["rule"] == "pipeline_bubbles")
+    assert (row["win_ns"], row["sure"]) == (None, "hint")
+    job = scenarios()[name].job
+    assert (job.micro_batches, job.batch) == (8, 64)
+    before, after = (
+        sum(step_times(simulate(replace(job, micro_batches=each)).books.ops)) for each in (8, 16)
+    )
+    assert after > before
+
+
+@pytest.mark.slow
+def test_few_micro_batches_are_priced(tmp_path: Path) -> None:
+    job = replace(scenarios()["pipeline_1f1b"].job, micro_batches=1)
+    write_export(simulate(job), tmp_path / "few.sqlite")
+    trace = attribute(read(tmp_path / "few.sqlite", lambda *_: None), default_rules())
+    (row,) = diagnose(trace, top=None, rules=["pipeline_bubbles"]).rows.to_dicts()
+    before, after = (
+        sum(step_times(simulate(replace(job, micro_batches=each)).books.ops)) / job.steps
+        for each in (1, 2)
+    )
+    assert row["win_low_ns"] <= before - after <= row["win_high_ns"]
+    assert row["win_ns"] == pytest.approx(before - after, rel=0.5)
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ from tracekit.sources import content_files, read
 from tracekit.sources._tables import Where
 from tracekit.sources.columnar import ColumnarExport
 from tracekit.sources.columnar._arrow import ArrowTable
-from tracekit.sources.columnar._types import typed
+from tracekit.sources.columnar._folder import typed
 from tracekit.sources.sqlite import SqliteFile
 from tracekit.store import file_digest, file_size
 

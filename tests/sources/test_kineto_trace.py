@@ -359,13 +359,13 @@ class TestCollectives:
             ("record_param_comms", None, None)
         ]
 
-    def test_operators_that_multiply_keep_their_arguments(self, tmp_path):
+    def test_operators_keep_their_arguments_but_views_do_not(self, tmp_path):
         dims = {"Input Dims": [[2, 3], [3, 4]], "Input type": ["float", "float"]}
         more = {"Concrete Inputs": ["", ""]}
         trace = trace_of(
             tmp_path,
             event("cpu_op", "aten::mm", 1, 1, **dims, **more),
-            event("cpu_op", "aten::add", 3, 1, **dims),
+            event("cpu_op", "aten::view", 3, 1, **dims),
             event("cpu_op", "aten::mm", 5, 1),
             event("Operator", "aten::bmm", 7, 1, **{"Input dims": [[1, 2, 3], [1, 3, 4]]}),
         )

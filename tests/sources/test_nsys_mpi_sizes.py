@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 from source_helpers import rows, trace_of, versions_with
 
-from tracekit.sources.nsys._mpi_sizes import buffers
+from tracekit.sources.nsys._mpi import buffers
 
 RANKS = 3
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+
+import polars as pl
 import pytest
+from effort import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from nsys_builder import NsysBuilder, global_tid
 from source_helpers import column, execute, remarks, rows, trace_of, versions_with
 
 from tracekit.sources import read
+from tracekit.sources.nsys._switches import _SWITCH, Stretches
 
 LONG = 100_000
 ROW = ("thread", "start", "end", "library", "group", "name")
@@ -66,3 +74,50 @@ def test_a_table_of_switches_that_lacks_a_column_tells_nothing(one: NsysBuilder)
     one.close()
     execute(one.path, "ALTER TABLE SCHED_EVENTS DROP COLUMN isSchedIn")
     assert rows(read(one.path), "host", "start") == []
+
+
+_SWITCHES = st.lists(
+    st.tuples(st.integers(0, 1), st.integers(0, 2), st.integers(0, 40)), max_size=60, unique=True
+)
+"""Processes, threads of theirs, and when these switch."""
+
+
+@given(_SWITCHES, st.sets(st.integers(1, 40)))
+@settings(max_examples=examples(100))
+def test_switches_in_chunks_are_paired_as_by_hand(
+    times: list[tuple[int, int, int]], cuts: set[int]
+) -> None:
+    switches = []
+    for owner in sorted({each[:2] for each in times}):
+        own = sorted(time for *by, time in times if tuple(by) == owner)
+        switches += [(*owner, time, (i + sum(owner)) % 2 == 0) for i, time in enumerate(own)]
+    wanted = [row for by in {each[:2] for each in switches} for row in _pairs(switches, by)]
+    edges = [0, *sorted(cuts), 41]
+    stretches, found = Stretches(), []
+    for since, until in itertools.pairwise(edges):
+        chunk = sorted((each for each in switches if since <= each[2] < until), key=lambda x: x[2])
+        rows = [(p, 10 * p + t, time, on) for p, t, time, on in chunk]
+        frame = pl.DataFrame(rows, schema=_SWITCH, orient="row")
+        found += stretches.until(frame).select("thread", "start", "end", "ran").rows()
+    assert sorted(found) == sorted(wanted)
+
+
+def _pairs(
+    switches: list[tuple[int, int, int, bool]], by: tuple[int, int]
+) -> Iterator[tuple[int, ...]]:
+    """Return the stretches of a thread, with how many ticks a thread of its process ran in each."""
+    own = sorted(time_on for *owner, time, on in switches if tuple(owner) == by
+                 for time_on in [(time, on)])  # fmt: skip
+    for (start, was_on), (end, on) in itertools.pairwise(own):
+        if not was_on and on:
+            ran = sum(
+                any(_is_on(switches, other, tick) for other in {x[:2] for x in switches}
+                    if other[0] == by[0])
+                for tick in range(start, end)
+            )  # fmt: skip
+            yield 10 * by[0] + by[1], start, end, ran
+
+
+def _is_on(switches: list[tuple[int, int, int, bool]], by: tuple[int, int], tick: int) -> bool:
+    own = [(time, on) for *owner, time, on in switches if tuple(owner) == by and time <= tick]
+    return max(own, default=(0, False))[1]

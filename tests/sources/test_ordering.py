@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from tracekit.model import Stream
-from tracekit.sources import _merging, _ordering
-from tracekit.sources._ordering import Ordered
+from tracekit.sources import _ordering
+from tracekit.sources._ordering import Ordered, in_order, merged
 from tracekit.support.spool import Workspace
 
 SCHEMA = {"start": pl.Int64, "end": pl.Int64, "row": pl.Int64, "name": pl.String, "bytes": pl.Int64}
@@ -54,9 +54,9 @@ BATCHES = st.lists(
 
 def _frames(batches: list[Batch]) -> list[pl.DataFrame]:
     frames, count = [], 0
-    for times, named, sized, in_order in batches:
+    for times, named, sized, is_in_order in batches:
         spans = [(start, start + length) for start, length in times]
-        rows = sorted(spans, key=lambda span: (span[0], -span[1])) if in_order else spans
+        rows = sorted(spans, key=lambda span: (span[0], -span[1])) if is_in_order else spans
         frame = pl.DataFrame(rows, schema={"start": pl.Int64, "end": pl.Int64}, orient="row")
         frame = frame.with_columns(row=pl.int_range(count, count + len(rows), dtype=pl.Int64))
         count += len(rows)
@@ -91,26 +91,23 @@ def test_merged_parts_are_sorted_rows(parts: list[list[tuple[int, int]]], run: i
         frame = pl.DataFrame(rows, {"start": pl.Int64, "end": pl.Int64}, orient="row")
         numbers = pl.int_range(count, count + len(rows), dtype=pl.Int64, eager=True)
         extra = {"even": numbers * 2} if number % 2 else {}
-        frames.append(_merging.in_order(frame).with_columns(row=numbers, **extra))
+        frames.append(in_order(frame).with_columns(row=numbers, **extra))
         count += len(rows)
+    wanted = pl.concat(frames, how="diagonal").sort(
+        "start", "end", descending=[False, True], maintain_order=True
+    )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_merging, "FEW_ROWS", count + 1)
-        wanted = _merging.merged(frames)
-        patch.setattr(_merging, "FEW_ROWS", 0)
-        patch.setattr(_merging, "RUN_ROWS", run)
-        assert_frame_equal(_merging.merged(frames), wanted)
+        patch.setattr(_ordering, "RUN_ROWS", run)
+        assert_frame_equal(merged(frames), wanted)
 
 
 @settings(max_examples=examples(100), deadline=None)
-@given(times=RANGES, most=st.sampled_from([0, 1, 4]))
-def test_rows_that_are_moved_up_are_sorted_rows(times: list[tuple[int, int]], most: int) -> None:
+@given(times=RANGES)
+def test_rows_in_order_are_sorted_rows(times: list[tuple[int, int]]) -> None:
     rows = [(start, start + length) for start, length in times]
     frame = pl.DataFrame(rows, {"start": pl.Int64, "end": pl.Int64}, orient="row")
     frame = frame.with_row_index("row")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_merging, "FEW_ROWS", 0)
-        patch.setattr(_merging, "MOST_MOVES", most)
-        found = _merging.in_order(frame)
+    found = in_order(frame)
     wanted = frame.sort("start", "end", descending=[False, True], maintain_order=True)
     assert_frame_equal(found, wanted)
     assert (found is frame) == (wanted["row"].is_sorted())
@@ -122,7 +119,7 @@ def test_many_rows_of_two_parts(apart: int) -> None:
     one = pl.DataFrame([start, (start + 5).alias("end"), start.alias("row")])
     other = one.with_columns(pl.col("start") + 1 + (MANY_ROWS if apart == 1 else 2 * apart))
     wanted = pl.concat([one, other]).sort("start", "end", descending=[False, True])
-    assert_frame_equal(_merging.merged([one, other]), wanted)
+    assert_frame_equal(merged([one, other]), wanted)
 
 
 def _read(rows: Ordered) -> list[pl.DataFrame]:

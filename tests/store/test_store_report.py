@@ -62,10 +62,10 @@ def _assert_same(one: Path, other: Path) -> None:
     ("memory", "few_rows"),
     [
         pytest.param(1, _compiled.FEW_ROWS, id="none, as it stands"),
-        pytest.param(_spool._SHARE * 8_000, 0, id="some, compiled"),
+        pytest.param(_spool._LIBRARIES + _spool._SHARE * 8_000, 0, id="some, compiled"),
         pytest.param(1, 0, id="none, compiled", marks=pytest.mark.nightly),
         pytest.param(
-            _spool._SHARE * 8_000,
+            _spool._LIBRARIES + _spool._SHARE * 8_000,
             _compiled.FEW_ROWS,
             id="some, as it stands",
             marks=pytest.mark.nightly,

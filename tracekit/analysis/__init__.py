@@ -22,19 +22,4 @@ if TYPE_CHECKING:
     from tracekit.analysis.overview import capabilities, features, query
     from tracekit.analysis.studies import api_by_run, api_calls, profiler_overhead
 
-__all__ = [
-    "api_by_run",
-    "api_calls",
-    "breakdown",
-    "capabilities",
-    "confusion",
-    "features",
-    "identify",
-    "profiler_overhead",
-    "query",
-    "summarise",
-    "verdict_evidence",
-    "verdict_meta",
-]
-
 __getattr__, __dir__ = lazily(__name__)

@@ -17,7 +17,13 @@ from tracekit.attribution._clock import early, late, steady_offset, waits
 from tracekit.attribution._columns import Array, Context, Found, StepRows, StepSums
 from tracekit.attribution._findings import findings, stored_findings
 from tracekit.attribution._following import Follower
-from tracekit.attribution._iterations import find_iterations, training_threads
+from tracekit.attribution._iterations import (
+    Opening,
+    cuts,
+    find_iterations,
+    training_threads,
+    with_work,
+)
 from tracekit.attribution._judged import Judged, Known, judged
 from tracekit.attribution._launch_loops import NEVER
 from tracekit.attribution._launches import Launches, chunks_of, first_numbers, link_launches
@@ -32,7 +38,6 @@ from tracekit.attribution._teams import Teams, find_teams, steps_of_teams
 from tracekit.attribution._unmatched import Unmatched, without_unmatched
 from tracekit.attribution._verdict import count_names
 from tracekit.attribution._waiting import Waiting
-from tracekit.attribution._whole import Opening, cuts, with_work
 from tracekit.model import GRAPH_NODES, OPS, RANGES, STAGE, Recording, Stream, Trace
 from tracekit.support.ahead import ahead
 from tracekit.support.compiled import compiled, given

@@ -1,7 +1,8 @@
 """By what attribution decides where there is no definition: every number that was chosen on traces.
 
 What bounds time or memory, and what follows from a definition, stays beside its use. How far the
-answers rest on these numbers is measured by `benchmarks/chosen.py`, and told in `docs/stages.md`.
+answers rest on these numbers is measured by `benchmarks/chosen.py`, and told in
+`docs/evidence/thresholds.md`.
 """
 
 from __future__ import annotations

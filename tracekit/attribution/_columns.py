@@ -183,22 +183,6 @@ class Keys(NamedTuple):
     correlation: Array
 
 
-class Ids(NamedTuple):
-    """Correlation ids of calls, by process.
-
-    Parameters
-    ----------
-    least, most
-        The least and the largest one; where there is none, the largest is the lesser.
-    first
-        Where the least one is in a table of all.
-    """
-
-    least: Array
-    most: Array
-    first: Array
-
-
 class Launched(NamedTuple):
     """Ops: the number of the call of each, -1 for none, its kind and its device.
 

@@ -7,7 +7,6 @@ import numpy as np
 from tracekit.attribution._columns import (
     Array,
     Idle,
-    Ids,
     Keys,
     Launched,
     Launchers,
@@ -28,66 +27,6 @@ def span(keys: Keys, least: Array, most: Array) -> None:
             most[process] = max(most[process], correlation)
 
 
-def place_calls(keys: Keys, ids: Ids, table: Array) -> int:
-    """Put calls where their correlation ids say.
-
-    Parameters
-    ----------
-    keys
-        Those of the calls.
-    ids
-        Which ids there are.
-    table
-        All ids of all processes, none of which has a call yet: -1. Becomes the first call of each.
-
-    Returns
-    -------
-    How many calls repeat the key of an earlier one.
-    """
-    repeated = 0
-    for row in range(keys.process.size):
-        process = keys.process[row]
-        if process >= 0:
-            place = ids.first[process] + (keys.correlation[row] - ids.least[process])
-            if table[place] >= 0:
-                repeated += 1
-            else:
-                table[place] = row
-    return repeated
-
-
-def find_calls(wanted: Keys, ids: Ids, table: Array, first: int, found: Array) -> int:
-    """Find the call of each op.
-
-    Parameters
-    ----------
-    wanted
-        The keys of ops.
-    ids, table
-        What `place_calls` was given.
-    first
-        The number of the first of these calls.
-    found
-        The number of each op's call; only what is -1 is looked up.
-
-    Returns
-    -------
-    How many are -1 still.
-    """
-    missing = 0
-    for row in range(wanted.process.size):
-        if found[row] >= 0:
-            continue
-        missing += 1
-        process, correlation = wanted.process[row], wanted.correlation[row]
-        if process >= 0 and ids.least[process] <= correlation <= ids.most[process]:
-            call = table[ids.first[process] + (correlation - ids.least[process])]
-            if call >= 0:
-                found[row] = first + call
-                missing -= 1
-    return missing
-
-
 @inner
 def slot_of(process: int, correlation: int, keys: Keys, slots: Array) -> int:
     """Return the place of a key in a hash table of calls, or the free one that it would take."""
@@ -103,7 +42,7 @@ def slot_of(process: int, correlation: int, keys: Keys, slots: Array) -> int:
 
 
 def index_calls(keys: Keys, slots: Array) -> int:
-    """Fill a hash table of calls, where ids lie too far apart for `place_calls`.
+    """Fill a hash table of calls.
 
     Parameters
     ----------

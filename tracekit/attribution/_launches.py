@@ -14,7 +14,6 @@ import polars as pl
 
 from tracekit.attribution._columns import (
     Array,
-    Ids,
     Keys,
     Launched,
     Launchers,
@@ -22,10 +21,8 @@ from tracekit.attribution._columns import (
 )
 from tracekit.attribution._launch_loops import (
     count_launches,
-    find_calls,
     index_calls,
     look_up,
-    place_calls,
     span,
 )
 from tracekit.attribution._waiting import Waiting
@@ -35,12 +32,6 @@ from tracekit.support.spool import Workspace
 
 _KEPT = 4
 """How many chunks of calls stay indexed: ops follow their calls closely."""
-SPARSE = 16
-"""How many times as long as a chunk of calls a table of all their ids may be.
-
-Recorders leave out calls that have ids: real traces have 1.4 to 20 ids for each call. At 16 a table
-takes a third of the time of a hash table, at 32 as much.
-"""
 _NO_ID = -1
 _IS_KERNEL = np.isin(KINDS, ("compute", "collective"))
 _LONGEST = np.iinfo(np.int64)
@@ -128,21 +119,13 @@ def _keys(frame: pl.DataFrame) -> Keys:
 
 @dataclass(frozen=True)
 class _Index:
-    """A chunk of calls by process and correlation id.
-
-    `slots` is a table of all ids from the least to the largest of each process if that is not much
-    longer than the chunk, as where ids count up; else a hash table.
-    """
+    """A chunk of calls by process and correlation id: a hash table, and the ids of each process."""
 
     keys: Keys
-    ids: Ids
+    span: tuple[Array, Array]
     slots: Array
     threads: Array
     repeated: int
-
-    @property
-    def has_all_ids(self) -> bool:
-        return bool(self.ids.first.size)
 
 
 class _Calls:
@@ -157,7 +140,6 @@ class _Calls:
         self._processes = processes
         self.first = first_numbers(calls)
         rows = calls.height
-        self._place, self._find = compiled(place_calls, rows), compiled(find_calls, rows)
         self._index, self._look_up = compiled(index_calls, rows), compiled(look_up, rows)
         self._count = compiled(count_launches, rows)
         self._span = compiled(span, rows)
@@ -193,16 +175,15 @@ class _Calls:
     def _add(self, number: int) -> None:
         """Note which ids a chunk holds, and how many of them an earlier one holds too."""
         index = self._of(number)
-        ids = index.ids.least, index.ids.most
         found = np.full(index.keys.process.size, -1, self._number)
         for earlier in range(number):
-            if self._overlap(earlier, ids):
+            if self._overlap(earlier, index.span):
                 self._look(index.keys, earlier, found)
         self._repeated += index.repeated
         if (found >= 0).any():
             distinct = index.slots[index.slots >= 0]
             self._repeated += int((found[distinct] >= 0).sum())
-        self._spans.append(ids)
+        self._spans.append(index.span)
 
     def _overlap(self, chunk: int, ids: tuple[Array, Array]) -> bool:
         """Tell whether a chunk holds ids between those of the same process."""
@@ -211,25 +192,14 @@ class _Calls:
 
     def _look(self, keys: Keys, chunk: int, found: Array) -> int:
         """Look in a chunk for the calls of what has none yet, and return how many have none."""
-        index, first = self._of(chunk), int(self.first[chunk])
-        if index.has_all_ids:
-            return self._find(keys, index.ids, index.slots, first, found)
-        return self._look_up(keys, index.keys, index.slots, first, found)
+        index = self._of(chunk)
+        return self._look_up(keys, index.keys, index.slots, int(self.first[chunk]), found)
 
     def _indexed(self, number: int) -> _Index:
         frame = self._calls.read(number, "process", "thread", "correlation")
         keys, threads = _keys(frame), given(frame["thread"])
-        least, most = self._ids(keys)
-        # Numbers of Python, for what 64 bits hold may lie further apart.
-        pairs = zip(least.tolist(), most.tolist(), strict=True)
-        lengths = [max(high - low + 1, 0) for low, high in pairs]
-        if sum(lengths) <= SPARSE * frame.height:
-            ids = Ids(least, most, np.cumsum(lengths) - lengths)
-            slots = np.full(sum(lengths), -1, np.int32)
-            return _Index(keys, ids, slots, threads, self._place(keys, ids, slots))
-        ids = Ids(least, most, np.empty(0, np.int64))
         slots = np.full(1 << (2 * frame.height - 1).bit_length(), -1, np.int32)
-        return _Index(keys, ids, slots, threads, self._index(keys, slots))
+        return _Index(keys, self._ids(keys), slots, threads, self._index(keys, slots))
 
     def _ids(self, keys: Keys) -> tuple[Array, Array]:
         """Return the least and the largest id of each process."""

@@ -31,7 +31,6 @@ from tracekit.attribution._loops import (
     nest,
 )
 from tracekit.attribution._names import RangeNames
-from tracekit.attribution._opens import is_open
 from tracekit.attribution._rules import Rules
 from tracekit.attribution._stacks import Stacks
 from tracekit.attribution._waiting import Waiting
@@ -253,3 +252,27 @@ _NO_SKELETON = pl.DataFrame(
         "rule": pl.Int32, "number": pl.Int64,
     }
 )  # fmt: skip
+
+
+def is_open(launches: pl.DataFrame, ranges: pl.DataFrame) -> pl.Series:
+    """Tell for each ``process, time`` whether any of some ranges is open in the process."""
+    changes = (
+        pl.concat(
+            [
+                ranges.select("process", time="start", change=1),
+                ranges.select("process", time="end", change=-1),
+            ]
+        )
+        .group_by("process", "time")
+        .agg(pl.col("change").sum())
+        .sort("time")
+        .with_columns(count=pl.col("change").cum_sum().over("process"))
+    )
+    return (
+        launches.with_row_index("row")
+        .sort("time")
+        .join_asof(changes, on="time", by="process", check_sortedness=False)
+        .sort("row")
+        .select((pl.col("count") > 0).fill_null(value=False))
+        .to_series()
+    )

@@ -443,7 +443,10 @@ def _exchanged(entries: Sequence[Entry]) -> pl.Expr:
     staged = (entry["stage"] for entry in entries if "staged" in entry.get("kind", ()))
     relayed = pl.when("relayed").then(pl.lit(next(staged, None), pl.String))
     carries = pl.col("hands_on") & pl.col("kind").cast(pl.String).is_in(["p2p", "staged"])
-    return pl.when(~carries).then(pl.coalesce(_by_sets(entries), relayed))
+    # A kernel may not name its operation; the range around it does.
+    unnamed = pl.col("kind").cast(pl.String).eq("collective") & (pl.col("collective") == "unknown")
+    by_range = pl.when(unnamed & (pl.col("range_stage") == "WU")).then("range_stage")
+    return pl.when(~carries).then(pl.coalesce(_by_sets(entries), relayed, by_range))
 
 
 def _handed(rules: Rules) -> pl.Expr:

@@ -15,9 +15,9 @@ from tracekit.support.process import own_process
 
 _COMMANDS = (
     "ingest", "record", "runs", "breakdown", "diagnose", "idle", "stragglers", "straggler_cost",
-    "critical_path", "whatif", "flops", "compare", "gate", "links", "collectives", "hang",
-    "latency", "memory", "studies", "dgx1", "project", "waits", "report", "export", "topology",
-    "info", "sql",
+    "critical_path", "whatif", "flops", "roofline", "compare", "gate", "links", "collectives",
+    "hang", "latency", "memory", "study", "scaling", "overhead", "dgx1", "project", "stalls",
+    "bubbles", "report", "export", "topology", "info", "sql",
 )  # fmt: skip
 """Modules that register commands, and declared questions, in the order of the help."""
 
@@ -77,7 +77,7 @@ def run() -> None:
     if has_descriptor():
         faulthandler.enable()  # for native code that ends the process says nothing itself
     asked = "".join(sys.argv[1:2])
-    if asked in _COMMANDS:  # which waits for no other
+    if asked in _COMMANDS and asked != "study":  # which waits for no other, as `study dgx1`
         _register(asked)
     else:
         register_all()

@@ -8,12 +8,18 @@ from tracekit.cli._command import command
 from tracekit.cli._options import (
     LATEST,
     IterationOption,
+    PartDaskOption,
+    PartProcessesOption,
     RulesOption,
     RunArgument,
     StoreOption,
     VerdictOption,
+    WhereOption,
     open_run,
+    opened_run,
+    parse_labels,
     read_option,
+    runs_argument,
     typer_option,
 )
 from tracekit.runs import DECLARED
@@ -22,52 +28,76 @@ from tracekit.support.questions import Declaration, option_of
 if TYPE_CHECKING:
     from tracekit.model import Answer
 
-_OPENING = {"rules": RulesOption, "iteration": IterationOption, "verdict": VerdictOption}
+_OPENING = {
+    "rules": RulesOption, "iteration": IterationOption, "verdict": VerdictOption,
+    "processes": PartProcessesOption, "dask": PartDaskOption,
+}  # fmt: skip
 """Options that say how a run is read."""
 
 
 def register_question(name: str) -> None:
-    """Register the command of a declared question to a run."""
+    """Register the command of a declared question, to a run or to several."""
     told = DECLARED[name]
     options = {each.name: option_of(each) for each in told.options}
 
-    def answer(
-        run: str,
-        *,
-        rules: Path | None = None,
-        iteration: str | None = None,
-        verdict: str | None = None,
-        store: Path | None = None,
-        **typed: Any,
-    ) -> "Answer":
-        # What makes no sense is said before a file is read.
+    def read(typed: dict[str, Any]) -> dict[str, Any]:
         given = {name: read_option(options[name], value) for name, value in typed.items()}
         if told.check is not None:
             told.check(**given)
-        opened = open_run(run, store, rules, iteration, verdict)
-        found: Answer = getattr(opened, told.name).answer(**given)
+        return given
+
+    def answer_of_runs(
+        runs: list[str] | None,
+        *,
+        where: list[str] | None = None,
+        store: Path | None = None,
+        **typed: Any,
+    ) -> "Answer":
+        import tracekit
+
+        labels = parse_labels(where or [])
+        ask = getattr(tracekit, told.name).answer
+        found: Answer = ask(runs or (), where=labels, store=store, **read(typed))
         return found
 
+    def answer_of_run(run: str, *, store: Path | None = None, **typed: Any) -> "Answer":
+        opening = {name: typed.pop(name, None) for name in told.opened}
+        # What makes no sense is said before a file is read.
+        given = read(typed)
+        given |= {
+            each: open_run(given[each], store, **opening)
+            for each, option in options.items()
+            if option.unit == "run" and given[each] is not None
+        }
+        with opened_run(run, store, **opening) as opened:
+            found: Answer = getattr(opened, told.name).answer(**given)
+        return found
+
+    answer: Any = answer_of_runs if told.is_of_runs else answer_of_run
     answer.__name__, answer.__doc__ = told.name, told.meaning
-    answer.__signature__ = _signature(told)  # type: ignore[attr-defined]
+    answer.__signature__ = _signature(told)
     command(
         *told.examples,
         name=told.name.replace("_", "-"),
-        writes=[told.writes],
+        writes=[told.writes, *told.also],
         figures=told.figures,
     )(answer)
 
 
 def _signature(told: "Declaration") -> inspect.Signature:
-    """Return the parameters of a command: the run, the question's own, and how a run is read."""
+    """Return the parameters of a command: the runs, the question's own, and how a run is read."""
     own = [(each.name, typer_option(each.name, each.annotation), _typed_default(each))
            for each in told.options]  # fmt: skip
+    asked: list[tuple[str, Any, Any]] = [("run", RunArgument, LATEST)]
     opening = [(name, _OPENING[name], None) for name in told.opened]
+    if told.is_of_runs:
+        runs = runs_argument(told.signature.parameters["references"].annotation)
+        asked, opening = [("runs", runs, None), ("where", WhereOption, None)], []
     return inspect.Signature(
         [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=value)
             for name, kind, value in [
-                ("run", RunArgument, LATEST), *own, *opening, ("store", StoreOption, None)
+                *asked, *own, *opening, ("store", StoreOption, None)
             ]
         ]
     )  # fmt: skip

@@ -12,6 +12,7 @@ import typer
 from tracekit.cli._command import Judged, command
 from tracekit.cli._guard import complain
 from tracekit.cli._options import (
+    MANY,
     IterationOption,
     LabelOption,
     RulesOption,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     import tracekit
     from tracekit.model import GivenClock
 
-_MANY = "Many reports"
 _MOST_DRIFT = 10_000
 """Parts per million: clocks of computers drift by some tens, and are corrected by 500 at most."""
 
@@ -110,7 +110,7 @@ def ingest(
             "--run",
             metavar="NAME",
             help="Make one run of all files, the reports of its ranks or nodes, under this name.",
-            rich_help_panel=_MANY,
+            rich_help_panel=MANY,
         ),
     ] = None,
     processes: Annotated[
@@ -120,7 +120,7 @@ def ingest(
             metavar="N",
             min=1,
             help="How many reports to read at once. Default: as many as there are cores.",
-            rich_help_panel=_MANY,
+            rich_help_panel=MANY,
         ),
     ] = None,
     dask: Annotated[
@@ -129,7 +129,7 @@ def ingest(
             "--dask",
             metavar="ADDRESS",
             help="Read the reports on the Dask cluster of this scheduler, such as tcp://host:8786.",
-            rich_help_panel=_MANY,
+            rich_help_panel=MANY,
         ),
     ] = None,
     clock: Annotated[
@@ -140,7 +140,7 @@ def ingest(
             help="What to add to a report's clock, such as rank3=+1.5ms, after the starts of "
             "sessions have set reports apart; or rank3=+1.5ms,20ppm@10s: 1.5 ms at 10 s of its "
             "time, and 20 us more each second. Default: what they tell; see info --clocks.",
-            rich_help_panel=_MANY,
+            rich_help_panel=MANY,
         ),
     ] = None,
     force: Annotated[
@@ -148,7 +148,7 @@ def ingest(
         typer.Option(
             "--force",
             help="Take reports for one run even where something says that they are not.",
-            rich_help_panel=_MANY,
+            rich_help_panel=MANY,
         ),
     ] = False,
     on_error: Annotated[
@@ -157,7 +157,7 @@ def ingest(
             "--on-error",
             help="Stop at a report that cannot be read or is of another job, or skip it. "
             "Default: stop.",
-            rich_help_panel=_MANY,
+            rich_help_panel=MANY,
         ),
     ] = None,
 ) -> Judged:

@@ -1,6 +1,7 @@
 """Options that commands share, and what they mean."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
@@ -11,10 +12,14 @@ from tracekit.cli._output import Format, Target
 from tracekit.cli._progress import progress_bar
 from tracekit.errors import TracekitError, UsageError
 from tracekit.support.memory import allowed
-from tracekit.support.quantities import UNITS, parse_size
+from tracekit.support.quantities import UNITS, parse_duration, parse_size
 from tracekit.support.questions import (
+    AutoSkip,
+    Folder,
+    Labels,
     NcclLogs,
     Option,
+    References,
     Sizes,
     Skip,
     Steps,
@@ -31,6 +36,8 @@ if TYPE_CHECKING:
     import tracekit
 
 LATEST = "@latest"
+MANY = "Many reports"
+"""Heading in help of options for runs of several reports."""
 
 
 def parse_labels(pairs: "Sequence[str]") -> dict[str, str]:
@@ -90,11 +97,11 @@ def by_option(keys: "Sequence[str]") -> Any:
     return _typer_option("by", grouped_by(*keys))
 
 
-def typer_option(name: str, declared: Any) -> Any:
+def typer_option(name: str, declared: Any, **settings: Any) -> Any:
     """Return a declared option as one of a command: what is typed for it, and its help."""
     kind, *rest = get_args(declared)
     option = next(each for each in rest if isinstance(each, Option))
-    return Annotated[option.typed or _typed(kind, option), _typer_option(name, option)]
+    return Annotated[option.typed or _typed(kind, option), _typer_option(name, option, **settings)]
 
 
 def _typed(kind: Any, option: Option) -> Any:
@@ -107,17 +114,21 @@ def _typed(kind: Any, option: Option) -> Any:
     return kind
 
 
-def _typer_option(name: str, option: Option) -> Any:
+def _typer_option(name: str, option: Option, **settings: Any) -> Any:
     def complete(incomplete: str) -> Iterator[str]:
+        if takes_runs:
+            return complete_run(incomplete)
         return complete_keys(option.keys, incomplete)
 
+    takes_runs = option.unit in {"run", "run or ns"}
     return typer.Option(
         option.flag or f"--{name.replace('_', '-')}",
         metavar=option.metavar,
         min=option.least,
         help=option.meaning,
         rich_help_panel=option.panel,
-        autocompletion=complete if option.keys else None,
+        autocompletion=complete if option.keys or takes_runs else None,
+        **settings,
     )
 
 
@@ -152,6 +163,13 @@ def parse_skip(text: str) -> int | Literal["auto"]:
     return int(text)
 
 
+def _run_or_time(text: str) -> str | int:
+    try:
+        return parse_duration(text)
+    except UsageError:
+        return text
+
+
 def rows_frame(rows: "Sequence[Mapping[str, Any]]") -> "pl.DataFrame":
     """Return rows as a frame; its lists are lists of texts even where all of them are empty."""
     import polars as pl
@@ -167,20 +185,26 @@ def open_run(
     rules: Path | None = None,
     iteration: str | None = None,
     verdict: str | None = None,
+    **workers: Any,
 ) -> "tracekit.Run":
     """Return the run that a user means by a name, the start of an id, `@latest` or a file."""
+    opening = {"rules": rules, "iteration": iteration, "verdict": verdict, **workers}
+    with opened_run(reference, store, **opening) as run:
+        return run
+
+
+@contextmanager
+def opened_run(
+    reference: str, store: Path | None, *, processes: int | None = None, **opening: Any
+) -> Iterator["tracekit.Run"]:
+    """Yield the same, and show how far it is what is asked of it meanwhile."""
     import tracekit
 
     with progress_bar(reference) as progress:
-        return tracekit.open(
-            reference,
-            store=store,
-            rules=rules,
-            iteration=iteration,
-            verdict=verdict,
-            progress=progress,
-            memory=allowed(),
-        )
+        yield tracekit.open(
+            reference, store=store, progress=progress, memory=allowed(), processes=processes or 1,
+            **opening,
+        )  # fmt: skip
 
 
 def complete_run(incomplete: str) -> Iterator[str]:
@@ -222,15 +246,7 @@ def steps_of(text: str | None) -> tuple[int, int] | None:
     return None if text is None else parse_iterations(text)
 
 
-StoreOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--store",
-        metavar="DIR",
-        envvar="TRACEKIT_STORE",
-        help="Folder of the store. The default is the nearest .tracekit upward from here.",
-    ),
-]
+StoreOption = typer_option("store", Folder, envvar="TRACEKIT_STORE")
 RulesOption = Annotated[
     Path | None,
     typer.Option(
@@ -243,6 +259,25 @@ IterationOption = Annotated[
     str | None,
     typer.Option(
         "--iteration", metavar="REGEX", help="Pattern of the names of ranges that are iterations."
+    ),
+]
+PartProcessesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--processes",
+        metavar="N",
+        min=1,
+        help="How many processes add up the reports of a run of several. Default: this one.",
+        rich_help_panel=MANY,
+    ),
+]
+PartDaskOption = Annotated[
+    str | None,
+    typer.Option(
+        "--dask",
+        metavar="ADDRESS",
+        help="Add up the reports on the Dask cluster of this scheduler, such as tcp://host:8786.",
+        rich_help_panel=MANY,
     ),
 ]
 VerdictOption = Annotated[
@@ -269,31 +304,21 @@ TopologyOption = typer_option("topology", Topology)
 NcclLogOption = typer_option("nccl_log", NcclLogs)
 BytesOption = typer_option("sizes", Sizes)
 SkipOption = typer_option("skip", Skip)
-AutoSkipOption = Annotated[
-    str,
-    typer.Option(
-        "--skip",
-        metavar="N|auto",
-        help="Leave out so many iterations at the beginning; auto: those that are cold, in each "
-        "run.",
-    ),
-]
-RunsArgument = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="RUN...",
-        help="Names of runs, starts of their ids, or trace files. Default: all with the labels.",
-        autocompletion=complete_run,
-    ),
-]
-WhereOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--where", metavar="KEY=VALUE", help="Runs with this label; may be given several times."
-    ),
-]
+AutoSkipOption = typer_option("skip", AutoSkip)
+
+
+def runs_argument(declared: Any) -> Any:
+    """Return the declared argument that names runs."""
+    meaning = get_args(declared)[1].meaning
+    argument = typer.Argument(metavar="RUN...", help=meaning, autocompletion=complete_run)
+    return Annotated[list[str] | None, argument]
+
+
+RunsArgument = runs_argument(References)
+WhereOption = typer_option("where", Labels)
 
 _READ: dict[str, Callable[[Any], Any]] = {
-    **UNITS, "keys": split_keys, "sizes": parse_sizes, "steps": steps_of,
+    **UNITS, "keys": split_keys, "labels": parse_labels, "run": str, "run or ns": _run_or_time,
+    "sizes": parse_sizes, "skip": parse_skip, "steps": steps_of,
 }  # fmt: skip
 """What reads an option that is typed as text, by its unit."""

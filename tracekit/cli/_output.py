@@ -168,14 +168,14 @@ class Target:
         if answer.as_records:
             return present.records(
                 self._for_people(answer),
-                answer.meta,
+                present.with_headline(answer),
                 width=width,
                 colours=colours,
                 empty=answer.empty,
             )
         return present.terminal(
             self._for_people(answer),
-            answer.meta,
+            present.with_headline(answer),
             answer.title,
             width=width,
             colours=colours,

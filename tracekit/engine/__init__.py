@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.engine._group_sums import GroupTally
+    from tracekit.engine._group_sums import GroupTally, GroupTotals
     from tracekit.engine._host_time import Work, has_ops, innermost_stretches, on_host
     from tracekit.engine._inclusive import inclusive_ranges, projected_ranges
     from tracekit.engine._inclusive_kernels import inclusive_kernels
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         sorting,
         with_path_texts,
     )
-    from tracekit.engine._stage_sums import DeviceSums, KeptSums, StageSums, StageTally, kept_sums
+    from tracekit.engine._stage_sums import DeviceSums, StageSums, StageTally, kept_sums
     from tracekit.engine._steps import (
         Counted,
         by_host,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         with_steps,
         within,
     )
-    from tracekit.engine._stream import Named, Receivers, hand_out
+    from tracekit.engine._stream import Named, Receivers, hand_out, sum_up
     from tracekit.engine._windows import (
         chosen_windows,
         cut,
@@ -54,60 +54,5 @@ if TYPE_CHECKING:
         iteration_windows,
         iterations_in,
     )
-
-__all__ = [
-    "BY_RANGE",
-    "BY_SEQUENCE",
-    "NEEDED",
-    "Counted",
-    "DeviceSums",
-    "GroupTally",
-    "KeptSums",
-    "Lines",
-    "Named",
-    "RangeLayers",
-    "Receivers",
-    "StageSums",
-    "StageTally",
-    "Work",
-    "by_host",
-    "chosen_steps",
-    "chosen_windows",
-    "counted_steps",
-    "cut",
-    "extended",
-    "first_iterations",
-    "hand_out",
-    "has_ops",
-    "host_marks",
-    "inclusive_kernels",
-    "inclusive_ranges",
-    "innermost_stretches",
-    "inside_steps",
-    "iteration_windows",
-    "iterations_in",
-    "kept_sums",
-    "latest",
-    "launch_groups",
-    "layered_lengths",
-    "named_ranges",
-    "numbered_alike",
-    "on_host",
-    "parse_between",
-    "parse_iterations",
-    "projected_ranges",
-    "range_layers",
-    "range_paths",
-    "shown",
-    "some_steps",
-    "sorting",
-    "split",
-    "step_windows",
-    "torn",
-    "union_length",
-    "with_path_texts",
-    "with_steps",
-    "within",
-]
 
 __getattr__, __dir__ = lazily(__name__)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracekit.support.compiled import compiled
+from tracekit.support.compiled import compiled, given
 from tracekit.support.inner import inner
 
 Array: TypeAlias = NDArray[Any]
@@ -26,30 +28,35 @@ class Found(NamedTuple):
     most: Array
 
 
-def deal(rows: Array, lengths: Array, groups: Array, free: Array, dealt: Array) -> None:
+def deal(
+    rows: Array, lengths: Array, times: Array, groups: Array, free: Array, dealt: Array,
+    dealt_times: Array,
+) -> None:  # fmt: skip
     """Put lengths together by group.
 
     Parameters
     ----------
-    rows, lengths
-        The row of sums that each is counted in, and the lengths.
+    rows, lengths, times
+        The row of sums that each is counted in, the lengths, and how often each is there.
     groups
         The group of each row of sums.
     free
         Where the next one of each group goes; updated.
-    dealt
-        Becomes the lengths.
+    dealt, dealt_times
+        Become the lengths, and how often each is there.
     """
     for place in range(rows.size):
         group = groups[rows[place]]
         dealt[free[group]] = lengths[place]
+        dealt_times[free[group]] = times[place]
         free[group] += 1
 
 
 @inner
 def ranked(
-    lengths: Array, begin: int, end: int, rank: int, least: int, most: int, counts: Array
-) -> int:
+    lengths: Array, times: Array, begin: int, end: int, rank: int, least: int, most: int,
+    counts: Array,
+) -> int:  # fmt: skip
     """Return which of some lengths has so many before it in their order, all from least to most.
 
     They are counted by their leading bits, those in the right place by the bits that follow, and so
@@ -68,7 +75,7 @@ def ranked(
         for at in range(begin, end):
             beyond = lengths[at] - least
             if beyond >= 0 and beyond >> width == 0:
-                counts[beyond >> shift] += 1
+                counts[beyond >> shift] += times[at]
         place = 0
         while rank >= counts[place]:
             rank -= counts[place]
@@ -78,13 +85,15 @@ def ranked(
     return least
 
 
-def find_middles(dealt: Array, first: Array, counts: Array, found: Found) -> None:
+def find_middles(
+    dealt: Array, times: Array, first: Array, counts: Array, found: Found
+) -> None:  # fmt: skip
     """Find the least, the middle and the greatest length of each group.
 
     Parameters
     ----------
-    dealt
-        Lengths, those of one group together.
+    dealt, times
+        Lengths, those of one group together, and how often each is there.
     first
         Where those of each group begin, and last where all end.
     counts
@@ -97,17 +106,19 @@ def find_middles(dealt: Array, first: Array, counts: Array, found: Found) -> Non
         if begin == end:
             continue
         least = most = dealt[begin]
+        number = 0
         for at in range(begin, end):
             least, most = min(least, dealt[at]), max(most, dealt[at])
-        rank = (end - begin) // 2
-        high = ranked(dealt, begin, end, rank, least, most, counts)
+            number += times[at]
+        rank = number // 2
+        high = ranked(dealt, times, begin, end, rank, least, most, counts)
         low = high
-        if rank > 0 and (end - begin) % 2 == 0:
+        if rank > 0 and number % 2 == 0:
             low, before = least, 0
             for at in range(begin, end):
                 length = dealt[at]
                 if length < high:
-                    before += 1
+                    before += times[at]
                     low = max(low, length)
             if before < rank:
                 low = high
@@ -118,18 +129,46 @@ def find_middles(dealt: Array, first: Array, counts: Array, found: Found) -> Non
 _NARROW = 1 << 31
 
 _IS_KNOWN = pl.col("ops") > 0
+_NONE = pl.DataFrame(schema={"row": pl.Int32, "length": pl.Int32, "times": pl.Int32})
 
 
 class Durations:
-    """Lengths of ops, each with the row of sums that it is counted in."""
+    """Lengths of ops, each with the row of sums that it is counted in.
 
-    def __init__(self) -> None:
-        self._parts: list[tuple[Array, Array]] = []
+    Parameters
+    ----------
+    parts
+        Rows, lengths, and how often each length is there.
+    """
+
+    def __init__(self, parts: Sequence[tuple[Array, Array, Array]] = ()) -> None:
+        self.parts = [*parts]
 
     def add(self, rows: Array, lengths: Array) -> None:
         """Keep some, in as few bits as hold them."""
         dtype = np.int32 if lengths.max(initial=0) < _NARROW else np.int64
-        self._parts.append((rows, lengths.astype(dtype)))
+        once = np.broadcast_to(np.ones(1, np.int32), rows.shape)
+        self.parts.append((rows, lengths.astype(dtype), once))
+
+    def packed(self) -> Durations:
+        """Return the same with each length of a row once."""
+        names = ("row", "length", "times")
+        added = (pl.DataFrame(dict(zip(names, part, strict=True))) for part in self.parts)
+        whole = pl.concat([_NONE, *added], how="vertical_relaxed")
+        unlike = whole.group_by("row", "length").agg(pl.col("times").sum())
+        return Durations([tuple(given(unlike[name]) for name in names)])  # type: ignore[list-item]
+
+    @classmethod
+    def merged(cls, parts: Sequence[Durations], rows: Sequence[int]) -> Durations:
+        """Return those of several parts, of which each has so many rows of sums."""
+        first = [0, *itertools.accumulate(rows)]
+        return cls(
+            [
+                (own + np.int32(before), lengths, times)
+                for part, before in zip(parts, first, strict=False)
+                for own, lengths, times in part.parts
+            ]
+        )
 
     def of(self, groups: Array, ops: Array) -> pl.DataFrame:
         """Return statistics of groups, in the order of their numbers.
@@ -145,11 +184,10 @@ class Durations:
         -------
         ``median_ns, min_ns, max_ns``, null where a group has no ops.
         """
-        first = np.concatenate([np.zeros(1, np.int64), np.cumsum(ops)])
-        dealt = self._dealt(groups, first)
+        first, dealt, times = self._dealt(groups, ops.size)
         found = Found(*(np.zeros(ops.size, np.int64) for _ in Found._fields))
         counts = np.zeros(1 << MOST_BITS, np.int64)
-        compiled(find_middles, dealt.size)(dealt, first, counts, found)
+        compiled(find_middles, dealt.size)(dealt, times, first, counts, found)
         table = pl.DataFrame({"ops": ops, **found._asdict()})
         return table.select(
             pl.when(_IS_KNOWN).then((pl.col("low") + pl.col("high")) / 2).alias("median_ns"),
@@ -157,12 +195,16 @@ class Durations:
             pl.when(_IS_KNOWN).then("most").alias("max_ns"),
         )
 
-    def _dealt(self, groups: Array, first: Array) -> Array:
-        """Return all lengths by group, given where those of each group begin."""
-        types = [lengths.dtype for _, lengths in self._parts]
+    def _dealt(self, groups: Array, number: int) -> tuple[Array, Array, Array]:
+        """Return where those of each group begin, all lengths by group, and how often each is."""
+        of_each = np.zeros(number, np.int64)
+        for rows, _, _ in self.parts:
+            of_each += np.bincount(groups[rows], minlength=number)
+        first = np.concatenate([np.zeros(1, np.int64), np.cumsum(of_each)])
+        types = [lengths.dtype for _, lengths, _ in self.parts]
         dealt = np.empty(int(first[-1]), np.result_type(np.int32, *types))
-        free = first[:-1].copy()
-        for rows, lengths in self._parts:
-            run = compiled(deal, dealt.size)
-            run(rows, lengths.astype(dealt.dtype, copy=False), groups, free, dealt)
-        return dealt
+        dealt_times, free = np.empty(dealt.size, np.int32), first[:-1].copy()
+        for rows, lengths, times in self.parts:
+            run, wide = compiled(deal, dealt.size), lengths.astype(dealt.dtype, copy=False)
+            run(rows, wide, np.ascontiguousarray(times), groups, free, dealt, dealt_times)
+        return first, dealt, dealt_times

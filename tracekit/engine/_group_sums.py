@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -182,6 +183,37 @@ class GroupTally:
             ]
         )
 
+    def sums(self) -> GroupTotals:
+        """Return what was added up."""
+        return GroupTotals(self.groups(), self._durations)
+
+
+@dataclass(frozen=True)
+class GroupTotals:
+    """What was added up by group, in windows.
+
+    Parameters
+    ----------
+    groups
+        As `GroupTally.groups` returns it.
+    lengths
+        How long the ops of each row are, where that was kept.
+    """
+
+    groups: pl.DataFrame
+    lengths: Durations
+
+    def packed(self) -> GroupTotals:
+        """Return the same in less room."""
+        return replace(self, lengths=self.lengths.packed())
+
+    @classmethod
+    def merged(cls, parts: Sequence[GroupTotals]) -> GroupTotals:
+        """Return the sums of a run, given those of its parts."""
+        rows = [part.groups.height for part in parts]
+        lengths = Durations.merged([part.lengths for part in parts], rows)
+        return cls(pl.concat([part.groups for part in parts]), lengths)
+
     def durations(self, numbers: pl.Series) -> pl.DataFrame:
         """Return ``median_ns, min_ns, max_ns`` of the durations of ops, by what groups make up.
 
@@ -192,8 +224,8 @@ class GroupTally:
         """
         part_of = given(numbers, np.int32)
         ops = np.zeros(part_of.max(initial=-1) + 1, np.int64)
-        np.add.at(ops, part_of, self._sums.ops[: self._used])
-        return self._durations.of(part_of, ops)
+        np.add.at(ops, part_of, given(self.groups["ops"]))
+        return self.lengths.of(part_of, ops)
 
 
 def _codes(values: pl.Series) -> pl.Series:

@@ -21,7 +21,7 @@ from tracekit.engine._sweep_loops import (
     group,
 )
 from tracekit.model import STAGE, STAGES
-from tracekit.support.batches import in_batches
+from tracekit.support.batches import at_least_one
 from tracekit.support.compiled import compiled, given
 
 if TYPE_CHECKING:
@@ -43,7 +43,20 @@ def launch_groups(trace: Trace) -> pl.DataFrame:
 
 
 def _launch_groups(trace: Trace) -> pl.DataFrame:
-    ops = in_batches(trace["ops"].select(NEEDED))
+    return pl.concat(groups_of_parts(trace))
+
+
+def groups_of_parts(trace: Trace) -> list[pl.DataFrame]:
+    """Return the launch groups of each part of a run."""
+    return trace.once(_groups_of_parts)
+
+
+def _groups_of_parts(trace: Trace) -> list[pl.DataFrame]:
+    return trace.in_parts(_of_part)
+
+
+def _of_part(trace: Trace) -> pl.DataFrame:
+    ops = at_least_one(trace["ops"].select(NEEDED))
     return thinned(ops, trace.read("iterations"))
 
 

@@ -6,8 +6,8 @@ Of the devices of a report they are made while it is written, and kept with the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -25,6 +25,8 @@ Array: TypeAlias = NDArray[Any]
 
 _IS_OF_STAGE = pl.col("stage").is_not_null()
 _IS_OF_SOURCE = pl.col("stage_source").is_not_null()
+_NO_STEP = pl.lit(None, pl.Int64)
+_SUMMED = ("window", "ops", "busy_ns")
 
 
 class DeviceSums:
@@ -59,65 +61,58 @@ def _of_devices(sums: pl.DataFrame) -> pl.DataFrame:
 
 
 @dataclass(frozen=True)
-class KeptSums:
-    """What was added up of a run when it was ingested, as `StageTally` tells it of devices.
+class StageSums:
+    """What was added up by stage, in windows.
 
     Parameters
     ----------
-    table
-        The canonical table `device_sums`.
+    windows
+        The windows; of devices, when they began and ended.
+    stages
+        ``window, stage, ops, busy_ns, exposed_ns``.
+    groups
+        ``window, ops, launched, total_ns, busy_ns`` of all that runs in each window.
+    sources
+        ``window, stage_source, ops, busy_ns``.
     """
 
-    table: pl.DataFrame
+    windows: pl.DataFrame
+    stages: pl.DataFrame
+    groups: pl.DataFrame
+    sources: pl.DataFrame
 
-    def windows(self) -> pl.DataFrame:
-        """Return when devices began and ended."""
-        edges = self._of(~_IS_OF_STAGE & ~_IS_OF_SOURCE, "start", "end")
-        iteration = pl.lit(None, pl.Int64)
-        return edges.with_columns(device="window", iteration=iteration).sort("window")
+    def packed(self) -> StageSums:
+        """Return the same: it is small."""
+        return self
 
-    def stages(self) -> pl.DataFrame:
-        """Return ``window, stage, ops, busy_ns, exposed_ns``."""
-        return self._of(_IS_OF_STAGE, "stage", "ops", "busy_ns", "exposed_ns")
-
-    def groups(self) -> pl.DataFrame:
-        """Return ``window, ops, kernels, launched, total_ns, busy_ns`` of all ops."""
-        names = ("ops", "kernels", "launched", "total_ns", "busy_ns")
-        return self._of(~_IS_OF_STAGE & ~_IS_OF_SOURCE, *names)
-
-    def sources(self) -> pl.DataFrame:
-        """Return ``window, stage_source, ops, busy_ns``."""
-        return self._of(_IS_OF_SOURCE, "stage_source", "ops", "busy_ns")
-
-    def _of(self, rows: pl.Expr, *columns: str) -> pl.DataFrame:
-        return self.table.filter(rows).select(*columns, window="device")
+    @classmethod
+    def merged(cls, parts: Sequence[StageSums]) -> StageSums:
+        """Return the sums of a run, given those of its parts, which have no window in common."""
+        names = [each.name for each in fields(cls)]
+        return cls(*(pl.concat([getattr(part, name) for part in parts]) for name in names))
 
 
-def kept_sums(trace: Trace) -> KeptSums | None:
-    """Return what is kept of a run; None where nothing is, as of a GPU in two reports."""
-    table = trace.read("device_sums")
-    return None if table.is_empty() else KeptSums(table)
+def kept_sums(trace: Trace) -> StageSums | None:
+    """Return what was added up of a run's devices when it was ingested, with their ``kernels``.
+
+    None where nothing is kept, as of a GPU in two reports.
+    """
+    table = trace.read("device_sums").rename({"device": "window"})
+    if table.is_empty():
+        return None
+    of_all = table.filter(~_IS_OF_STAGE & ~_IS_OF_SOURCE)
+    edges = of_all.select("window", "start", "end", device="window", iteration=_NO_STEP)
+    return StageSums(
+        windows=edges.sort("window"),
+        stages=table.filter(_IS_OF_STAGE).select(*_SUMMED, "stage", "exposed_ns"),
+        groups=of_all.select(*_SUMMED, "kernels", "launched", "total_ns"),
+        sources=table.filter(_IS_OF_SOURCE).select(*_SUMMED, "stage_source"),
+    )
 
 
 _EVER = 1 << 62
 _STAGES = pl.Series(STAGES, dtype=STAGE)
 _SOURCES = pl.Series(STAGE_SOURCES, dtype=STAGE_SOURCE)
-
-
-class StageSums(Protocol):
-    """What was added up by stage, in windows; see `StageTally`."""
-
-    def windows(self) -> pl.DataFrame:
-        """Return the windows."""
-
-    def stages(self) -> pl.DataFrame:
-        """Return the sums of the stages in each window."""
-
-    def groups(self) -> pl.DataFrame:
-        """Return the sums of all that runs in each window."""
-
-    def sources(self) -> pl.DataFrame:
-        """Return the sums of the sources of stages in each window."""
 
 
 class StageTally:
@@ -175,6 +170,10 @@ class StageTally:
         if self._lines.count > len(self._reached.stages):
             self._reached = extended(self._reached, _nowhere(self._lines.count))
             self._sums = extended(self._sums, _nothing(self._lines.cut.begins.size))
+
+    def sums(self) -> StageSums:
+        """Return what was added up."""
+        return StageSums(self.windows(), self.stages(), self.groups(), self.sources())
 
     def windows(self) -> pl.DataFrame:
         """Return the windows; of devices, when they began and ended."""

@@ -13,15 +13,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import methodcaller
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import polars as pl
 
-from tracekit.engine._launch_groups import launch_groups
+from tracekit.engine._launch_groups import groups_of_parts, launch_groups
 from tracekit.engine._lines import owners_of
 from tracekit.engine._windows import Cutter, chosen_windows, cut, iteration_windows
 from tracekit.errors import MissingDataError
-from tracekit.support.batches import in_batches
+from tracekit.support.batches import at_least_one
 
 if TYPE_CHECKING:
     from tracekit.model import Trace
@@ -86,6 +86,9 @@ class Sweep(Protocol):
 
     def windows(self) -> pl.DataFrame:
         """Return the windows; of devices, when they began and ended."""
+
+    def sums(self) -> Any:
+        """Return what was added up: it can be `packed`, and `merged` with that of other parts."""
 
 
 @dataclass(frozen=True)
@@ -232,25 +235,104 @@ def hand_out(
     -------
     The windows: ``window, device, iteration, start, end``.
     """
-    windows, whole = None, None
-    if skip or per_iteration or not trace.stretch.is_all:
-        choose = partial(_chosen, trace, _groups(trace), skip, cutter)
-        windows = choose(per_iteration=per_iteration)
-        whole = choose(per_iteration=False) if skip or not trace.stretch.is_all else None
-    found = _handed_out(trace, receivers, windows, whole)
-    if found is None:  # several reports saw one device, and each has its ops by start
-        in_order = trace.with_lazy({"ops": trace["ops"].sort("start")})
-        found = _handed_out(in_order, receivers, windows, whole)
-    if found is None:
-        raise AssertionError("ops that were sorted come by start")
+    windows, whole = _both(trace, skip, cutter, per_iteration=per_iteration)
+    found = _in_order(trace, receivers, windows, whole)
+    _require_ops(found.height)
     return found
 
 
-def _groups(trace: Trace) -> pl.DataFrame:
-    """Return what windows are made of."""
+@dataclass(frozen=True)
+class Summed:
+    """What sweeps of a run added up, and the windows."""
+
+    windows: pl.DataFrame
+    sweeps: Sequence[Any]
+    whole: Sequence[Any]
+
+
+Begin = Callable[["Trace"], Receivers]
+"""Makes what adds up the ops of a part of a run, of sweeps alone; it can be sent elsewhere."""
+
+
+def sum_up(
+    trace: Trace,
+    begin: Begin,
+    *,
+    skip: int,
+    per_iteration: bool,
+    cutter: Cutter = iteration_windows,
+    with_paths: bool = False,
+) -> Summed:
+    """Add up the ops of each part of a run, wherever that is done, and merge their sums.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    begin
+        Makes what adds up the ops of a part.
+    skip, per_iteration, cutter
+        As for `hand_out`.
+    with_paths
+        Whether sums are by paths of ranges.
+    """
+    windows, whole = _both(trace, skip, cutter, per_iteration=per_iteration)
+    parts = trace.parts(with_paths=with_paths)
+    if len(parts) == 1:
+        return _summed(trace, begin, windows, whole)
+    if windows is None:
+        work = [partial(_packed, part, begin, None, None) for part in parts]
+    else:
+        devices = [groups["device"].unique() for groups in groups_of_parts(trace)]
+        own = [(_of_devices(windows, some), _of_devices(whole, some)) for some in devices]
+        work = [partial(_packed, part, begin, *each) for part, each in zip(parts, own, strict=True)]
+    found: list[Summed] = trace.spread(work)
+    if windows is None:
+        windows = pl.concat([each.windows for each in found]).sort("window")
+        _require_ops(windows.height)
+    return Summed(
+        windows, _merged([each.sweeps for each in found]), _merged([each.whole for each in found])
+    )
+
+
+def _of_devices(windows: pl.DataFrame | None, devices: pl.Series) -> pl.DataFrame | None:
+    return None if windows is None else windows.filter(pl.col("device").is_in(devices.implode()))
+
+
+def _merged(parts: Sequence[Sequence[Any]]) -> list[Any]:
+    """Merge what each sweep added up of each part."""
+    return [type(own[0]).merged(own) for own in zip(*parts, strict=True)]
+
+
+def _summed(
+    trace: Trace, begin: Begin, windows: pl.DataFrame | None, whole: pl.DataFrame | None
+) -> Summed:
+    receivers = begin(trace)
+    found = _in_order(trace, receivers, windows, whole)
+    return Summed(
+        found, [each.sums() for each in receivers.sweeps], [each.sums() for each in receivers.whole]
+    )
+
+
+def _packed(
+    trace: Trace, begin: Begin, windows: pl.DataFrame | None, whole: pl.DataFrame | None
+) -> Summed:
+    """Add up the ops of a part, into what takes little room on its way to the others."""
+    found = _summed(trace, begin, windows, whole)
+    return replace(found, sweeps=[each.packed() for each in found.sweeps])
+
+
+def _both(
+    trace: Trace, skip: int, cutter: Cutter, *, per_iteration: bool
+) -> tuple[pl.DataFrame | None, pl.DataFrame | None]:
+    """Return the windows, and those of the run as a whole; None where each device is one."""
+    if not (skip or per_iteration or not trace.stretch.is_all):
+        return None, None
     groups = launch_groups(trace)
     _require_ops(groups.height)
-    return groups
+    choose = partial(_chosen, trace, groups, skip, cutter)
+    is_part = skip or not trace.stretch.is_all
+    return choose(per_iteration=per_iteration), choose(per_iteration=False) if is_part else None
 
 
 def _chosen(
@@ -260,6 +342,19 @@ def _chosen(
     windows = chosen_windows(trace, groups, skip=skip, per_iteration=per_iteration, cutter=cutter)
     line = pl.struct(_OWNER).rank("dense").cast(pl.Int64)
     return windows.with_row_index("window").with_columns(line=line)
+
+
+def _in_order(
+    trace: Trace, receivers: Receivers, windows: pl.DataFrame | None, whole: pl.DataFrame | None
+) -> pl.DataFrame:
+    """Hand out all ops, by start, and return the windows."""
+    found = _handed_out(trace, receivers, windows, whole)
+    if found is None:  # several reports saw one device, and each has its ops by start
+        in_order = trace.with_lazy({"ops": trace["ops"].sort("start")})
+        found = _handed_out(in_order, receivers, windows, whole)
+    if found is None:
+        raise AssertionError("ops that were sorted come by start")
+    return found
 
 
 def _handed_out(
@@ -275,14 +370,13 @@ def _handed_out(
     columns = [name for sweep in sweeps for name in sweep.columns]
     columns += [name for tally in receivers.tallies for name in tally.columns]
     ops = trace["ops"].select(*dict.fromkeys(["start", "end", *owner, *columns]))
-    batches = _swept(in_batches(ops), sweeps)
+    batches = _swept(at_least_one(ops), sweeps)
     try:
         edges = _fed(batches, receivers.tallies, windows)
     except _DisorderError:
         return None
     if windows is None:
         windows = edges if receivers.tallies else sweeps[0].windows()
-        _require_ops(windows.height)
     return windows
 
 

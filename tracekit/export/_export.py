@@ -64,7 +64,7 @@ def export(
     else:
         steps = chosen_steps(steps, *iterations)
         spans = steps.group_by("process", "device").agg(pl.col("start").min(), pl.col("end").max())
-    tracks = tracks_of(trace, spans.sort("process", "device"), steps)
+    tracks = tracks_of(trace, spans.sort("process", "device"), steps, is_whole=iterations is None)
     with writing_whole(path) as file, _packed(file, is_packed=path.suffix == ".gz") as out:
         _WRITERS[to](tracks, out)
 

@@ -43,7 +43,9 @@ class Track:
     unit: str | None = None
 
 
-def tracks_of(trace: Trace, spans: pl.DataFrame, steps: pl.DataFrame) -> Iterator[Track]:
+def tracks_of(
+    trace: Trace, spans: pl.DataFrame, steps: pl.DataFrame, *, is_whole: bool
+) -> Iterator[Track]:
     """Yield the tracks of what lies inside some spans.
 
     Parameters
@@ -54,6 +56,8 @@ def tracks_of(trace: Trace, spans: pl.DataFrame, steps: pl.DataFrame) -> Iterato
         ``process, device, start, end``.
     steps
         Where steps lie, as `closeup.step_spans` returns them.
+    is_whole
+        Whether ranges are wanted that lie before or after all GPU work, too.
     """
     ops = closeup.ops_inside(trace, spans)
     ops = ops.with_columns(args=closeup.details(trace, ops).to_struct())
@@ -63,7 +67,8 @@ def tracks_of(trace: Trace, spans: pl.DataFrame, steps: pl.DataFrame) -> Iterato
     yield from _idle(closeup.idle_spans(trace, spans), groups)
     yield from _streams(ops, groups)
     yield from _counters(trace, spans, groups)
-    yield from _threads(trace, spans, ops)
+    ranges = trace.read("ranges") if is_whole else _open_meanwhile(trace, spans, ops)
+    yield from _threads(trace, ranges, ops)
 
 
 def _slices(rows: pl.DataFrame, **columns: pl.Expr) -> pl.DataFrame:
@@ -146,14 +151,18 @@ def _counters(trace: Trace, spans: pl.DataFrame, groups: dict[int, str]) -> Iter
         yield Track(group, str(name), own.select("time", "value"), unit=str(unit or ""))
 
 
-def _threads(trace: Trace, spans: pl.DataFrame, ops: pl.DataFrame) -> Iterator[Track]:
-    """Yield the ranges of each thread, with its calls that launched some ops."""
+def _open_meanwhile(trace: Trace, spans: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
+    """Return the ranges that are open in some spans, or while ops in them are launched."""
     whole = spans.group_by("process").agg(pl.col("start").min(), pl.col("end").max())
     begun = ops.group_by("process").agg(begin=pl.col("launch_start").min())
     whole = whole.join(begun, on="process", how="left").with_columns(
         start=pl.min_horizontal("start", "begin")
     )
-    ranges = closeup.ranges_inside(trace, whole)
+    return closeup.ranges_inside(trace, whole)
+
+
+def _threads(trace: Trace, ranges: pl.DataFrame, ops: pl.DataFrame) -> Iterator[Track]:
+    """Yield some ranges of each thread, with its calls that launched some ops."""
     flows = ops.drop_nulls("call").group_by("call").agg(flows_out=(pl.col("op") + 1).sort())
     launches = trace["calls"].join(flows.lazy(), on="call").collect()
     category = pl.when(pl.col("stage").is_null()).then(pl.lit("range"))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tracekit.machine._graph import Link, Machine, Relay, Route
     from tracekit.machine._listings import adjacency, link_table, relay_table, route_table
     from tracekit.machine._nccl_log import NcclLog, read_nccl_log
-    from tracekit.machine._peaks import peak_flops
+    from tracekit.machine._peaks import peak_flops, peak_memory_bandwidth
     from tracekit.machine._placing import Placing, place
     from tracekit.machine._presets import load_preset, preset_names, recognise
     from tracekit.machine._products import Product, nvlink_of, reducing_gpus, with_bandwidths
@@ -30,47 +30,5 @@ if TYPE_CHECKING:
         shares,
         star_bytes,
     )
-
-__all__ = [
-    "IN_SWITCH",
-    "SYMMETRIC",
-    "Edge",
-    "Link",
-    "Machine",
-    "NcclLog",
-    "Placed",
-    "Placing",
-    "Product",
-    "Relay",
-    "Ring",
-    "Route",
-    "Tree",
-    "adjacency",
-    "bus_factor",
-    "find_machine",
-    "find_rings",
-    "is_topology",
-    "link_table",
-    "load_preset",
-    "machine_of",
-    "machine_toml",
-    "nvlink_of",
-    "peak_flops",
-    "place",
-    "preset_names",
-    "problems",
-    "read_machine_toml",
-    "read_nccl_log",
-    "read_topology",
-    "recognise",
-    "reducing_gpus",
-    "relay_table",
-    "ring_bytes",
-    "route_table",
-    "shares",
-    "star_bytes",
-    "unknown_bandwidths",
-    "with_bandwidths",
-]
 
 __getattr__, __dir__ = lazily(__name__)

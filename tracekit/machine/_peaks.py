@@ -1,4 +1,4 @@
-"""How fast GPUs multiply at most, by product name and precision."""
+"""How fast GPUs multiply, and move data, at most: by product name and precision."""
 
 from __future__ import annotations
 
@@ -20,20 +20,23 @@ def peak_flops(product: str | None) -> Mapping[str, int]:
     """
     if product is None:
         return {}
-    return next((each for pattern, each in _peaks() if pattern.search(product)), {})
+    return next((each for pattern, each in _peaks("product") if pattern.search(product)), {})
+
+
+def peak_memory_bandwidth(product: str | None) -> int | None:
+    """Return the peak of the memory of a GPU of this name, bytes/s; None where it is not known."""
+    if product is None or not peak_flops(product):  # slices and mobile parts have none of either
+        return None
+    return next((each["peak"] for name, each in _peaks("memory") if name.search(product)), None)
 
 
 @cache
-def _peaks() -> tuple[tuple[re.Pattern[str], Mapping[str, int]], ...]:
+def _peaks(what: str) -> tuple[tuple[re.Pattern[str], Mapping[str, int]], ...]:
     content = load_toml(schemas() / "machines" / "peaks.toml")
     return tuple(
         (
             re.compile(each["name"]),
-            {
-                precision: round(value * _TERA)
-                for precision, value in each.items()
-                if precision != "name"
-            },
+            {key: round(value * _TERA) for key, value in each.items() if key != "name"},
         )
-        for each in content["product"]
+        for each in content[what]
     )

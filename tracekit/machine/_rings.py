@@ -6,8 +6,10 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from tracekit.machine._graph import Machine
+if TYPE_CHECKING:
+    from tracekit.machine._graph import Machine
 
 MOST_GPUS = 16
 """The most GPUs among which rings are searched for."""

@@ -7,6 +7,7 @@ which GPUs are the same physical one has to be found out before.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,6 +46,10 @@ _SCANS = 32
 and a thousand take it a minute."""
 _READ_TOGETHER = 250_000
 """So many rows of them are read at a time instead."""
+_OF_PART = 1_000_000
+"""So many ops of several reports are a part of the run, which one process goes over."""
+_CARRIED = {"devices", "iterations", "device_sums"}
+"""Tables that a run may have others in the place of, and still be divided."""
 _BITS = 32
 """Of numbers within a trace, below that of the trace."""
 
@@ -112,6 +117,15 @@ class _Changes:
             for first, clock in zip(firsts, clocks, strict=True)
         ]
         return cls(pl.DataFrame(rows), devices, most)
+
+    def of_part(self, reports: Sequence[int], heights: Mapping[str, Sequence[int]]) -> _Changes:
+        """Return the changes of some reports; what is counted is numbered by them alone."""
+        counted = {
+            name: pl.Series([0, *itertools.accumulate(heights[name])][: len(reports)])
+            for name in _COUNTED
+        }
+        devices = [self.devices[number] for number in reports]
+        return _Changes(self.added[reports].with_columns(**counted), devices, self.steps)
 
     @property
     def keeps_lengths(self) -> bool:
@@ -202,15 +216,50 @@ class _CombinedTables(LaterTables):
         self._traces = traces
         self._changes = changes
         self._read = read
+        self._is_part = False
 
     @cached_property
     def _tree(self) -> tuple[pl.DataFrame, list[pl.Series]]:
         """The paths of the run, and the numbers that those of each trace have there."""
+        if self._is_part:
+            raise AssertionError("a part knows the run's paths only where they were asked for")
         return combine_paths(read_each(self._traces, "paths"))
 
     @cached_property
     def _paths(self) -> list[dict[int, int]]:
         return [dict(enumerate(numbers)) for numbers in self._tree[1]]
+
+    def parts(self, *, with_paths: bool) -> Sequence[LaterTables]:
+        """Return the tables of the parts of the run, where its rows are still its reports'."""
+        if self._is_part or not self._given.keys() <= _CARRIED:
+            return [self]
+        ops = [trace.height("ops") for trace in self._traces]
+        # A report lists all GPUs of its host; others may have used those that it did not.
+        used = [
+            [numbers[own] for own in listed.filter("active")["device"]]
+            for listed, numbers in zip(self._read["devices"], self._changes.devices, strict=True)
+        ]
+        parts = _bundles(_sharing(used), ops)
+        return [self] if len(parts) == 1 else [self._part(each, with_paths) for each in parts]
+
+    def _part(self, reports: Sequence[int], with_paths: bool) -> LaterTables:  # noqa: FBT001
+        traces = [self._traces[number] for number in reports]
+        heights = {name: [trace.height(table) for trace in traces]
+                   for name, table in _COUNTED.items()}  # fmt: skip
+        changes = self._changes.of_part(reports, heights)
+        read = {name: [frames[number] for number in reports] for name, frames in self._read.items()}
+        part = _CombinedTables(traces, changes, read, {})
+        devices = {device for numbers in changes.devices for device in numbers.values()}
+        own = {"devices": pl.col("device").is_in(devices)}
+        if "iterations" in self._given:
+            processes = part["processes"].select("process").collect()["process"]
+            own["iterations"] = pl.col("process").is_in(processes.implode())
+        if with_paths:
+            part._paths = [self._paths[number] for number in reports]
+        part._is_part = True
+        # What is sent elsewhere is these rows, not all of the run's.
+        return part.but({name: self[name].filter(rows).collect().lazy()
+                         for name, rows in own.items()})  # fmt: skip
 
     def _open(self, name: str) -> pl.LazyFrame:
         if name == "paths":
@@ -283,6 +332,43 @@ class _CombinedTables(LaterTables):
         if name == "ranges":
             columns.append(_mapped("path", self._paths, which))
         return columns
+
+
+def _sharing(devices: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Group reports that used one device, given the run's numbers of the devices of each.
+
+    Those of which none is known are together, for what is theirs may be one.
+    """
+    leaders = list(range(len(devices)))
+
+    def leader(report: int) -> int:
+        while leaders[report] != report:
+            report = leaders[report]
+        return report
+
+    first: dict[int | None, int] = {}
+    for report, numbers in enumerate(devices):
+        for device in numbers or (None,):
+            one, other = leader(first.setdefault(device, report)), leader(report)
+            leaders[max(one, other)] = min(one, other)
+    groups: dict[int, list[int]] = defaultdict(list)
+    for report in range(len(devices)):
+        groups[leader(report)].append(report)
+    return list(groups.values())
+
+
+def _bundles(groups: Sequence[list[int]], ops: Sequence[int]) -> list[list[int]]:
+    """Put groups of reports together, up to so many ops: the same whoever works on them."""
+    bundles: list[list[int]] = []
+    rows = 0
+    for group in groups:
+        own = sum(ops[report] for report in group)
+        if not bundles or rows + own > _OF_PART:
+            bundles.append([])
+            rows = 0
+        bundles[-1] = sorted([*bundles[-1], *group])
+        rows += own
+    return bundles
 
 
 def _groups(heights: Sequence[int]) -> Iterator[slice]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -63,6 +64,14 @@ class Stretch:
         return pl.lit(value=True)
 
 
+Spread = Callable[[Sequence[Callable[[], Any]]], list[Any]]
+"""Does several pieces of work, in whatever order and place, and returns what each returns."""
+
+
+def _one_by_one(work: Sequence[Callable[[], T]]) -> list[T]:
+    return [each() for each in work]
+
+
 @dataclass(frozen=True)
 class Trace:
     """The canonical tables of a run, with what was noticed while they were made.
@@ -76,11 +85,14 @@ class Trace:
     stretch
         Which stretch of it windows are cut to. The tables hold all of the run, for what happens in
         a stretch rests on what was before it.
+    spread
+        Where work on parts of the run is done.
     """
 
     tables: Mapping[str, pl.LazyFrame]
     warnings: tuple[str, ...] = field(default=())
     stretch: Stretch = Stretch()
+    spread: Spread = field(default=_one_by_one, repr=False, compare=False)
     _known: dict[Callable[[Trace], Any], Any] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -138,6 +150,30 @@ class Trace:
         found: T = self._known[work]
         return found
 
+    def parts(self, *, with_paths: bool = False) -> Sequence[Trace]:
+        """Return the run in parts that share no device and no process, whose sums are the run's.
+
+        Processes and devices have the run's numbers in each; ops, calls and ranges those of the
+        part. A run that cannot be divided is one part.
+
+        Parameters
+        ----------
+        with_paths
+            Whether paths of ranges have the run's numbers, too; else they are not to be asked for.
+        """
+        own = self.tables
+        if not isinstance(own, LaterTables):
+            return [self]
+        tables = own.parts(with_paths=with_paths)
+        return [self] if len(tables) == 1 else [Trace(each, (), self.stretch) for each in tables]
+
+    def in_parts(self, work: Callable[[Trace], T]) -> list[T]:
+        """Return what `work` makes of each part of the run, in order."""
+        return self.spread([partial(work, part) for part in self.parts()])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "spread": _one_by_one, "_known": {}}
+
     def with_tables(
         self, tables: Mapping[str, pl.DataFrame], warnings: tuple[str, ...] = ()
     ) -> Trace:
@@ -164,12 +200,16 @@ class LaterTables(Mapping[str, pl.LazyFrame], ABC):
 
     Parameters
     ----------
-    opened
+    given
         Tables that need not be opened.
     """
 
-    def __init__(self, opened: Mapping[str, pl.LazyFrame]) -> None:
-        self._opened = {**opened}
+    def __init__(self, given: Mapping[str, pl.LazyFrame]) -> None:
+        self._given = {**given}
+        self._opened = {**given}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": {**self._given}}
 
     def __getitem__(self, name: str) -> pl.LazyFrame:
         if name not in self._opened:
@@ -185,8 +225,14 @@ class LaterTables(Mapping[str, pl.LazyFrame], ABC):
     def but(self, tables: Mapping[str, pl.LazyFrame]) -> LaterTables:
         """Return the same with others in the place of some."""
         changed = copy(self)
-        changed._opened = {**self._opened, **tables}  # noqa: SLF001 - of the same class
+        # Of the same class.
+        changed._given = {**self._given, **tables}  # noqa: SLF001
+        changed._opened = {**self._opened, **tables}  # noqa: SLF001
         return changed
+
+    def parts(self, *, with_paths: bool) -> Sequence[LaterTables]:  # noqa: ARG002 - see `Trace`
+        """Return the tables of the parts of a run; see `Trace.parts`."""
+        return [self]
 
     @abstractmethod
     def _open(self, name: str) -> pl.LazyFrame:
@@ -216,15 +262,15 @@ class _StoredTables(LaterTables):
 
     def height(self, name: str) -> int | None:
         """Return how many rows a table was written with; nothing if another is in its place."""
-        return None if name in self._opened else sum(self._heights.get(name, ()))
+        return None if name in self._given else sum(self._heights.get(name, ()))
 
-    def parts(self, name: str) -> list[Path]:
+    def files(self, name: str) -> list[Path]:
         """Return the files of a table that have rows."""
         heights = self._heights.get(name, ())
         return [_part(self._folder, name, number) for number, rows in enumerate(heights) if rows]
 
     def _open(self, name: str) -> pl.LazyFrame:
-        table, parts = TABLES[name], self.parts(name)
+        table, parts = TABLES[name], self.files(name)
         if not parts:
             return table.empty().lazy()
         frame = _scanned(parts)
@@ -268,7 +314,7 @@ def _at_once(
     stored = [trace.tables for trace in traces if isinstance(trace.tables, _StoredTables)]
     heights = [height for each in stored if (height := each.height(name)) is not None]
     if len(heights) == len(traces) and any(heights):
-        parts = [part for each in stored for part in each.parts(name)]
+        parts = [part for each in stored for part in each.files(name)]
         with suppress(*_UNLIKE):
             wanted = _with_later(_scanned(parts), TABLES[name]).select(columns or pl.all())
             rows = wanted.collect()

@@ -58,7 +58,8 @@ _SPARE = (
     "speedup_low", "speedup_high", "low_percent", "high_percent", "interval_of", "gradient_bytes",
     "star_root_bytes", "ring_gpu_bytes", "observed_evidence", "points", "smallest", "largest",
     "edges", "segments", "slack_p50_ns",
-    "late_ns", "last", "outside_ns", "flops", "recomputed_flops", "kernel_ns",
+    "late_ns", "last", "outside_ns", "flops", "recomputed_flops", "kernel_ns", "unknown",
+    "bound_ns", "untold_ns", "headroom_ns", "achieved_flops_s", "flops_per_byte",
 )  # fmt: skip
 _ESSENTIAL = (
     "verdict", "delta_ns", "step_ns", "time_ns", "speedup", "efficiency", "overhead_percent",
@@ -68,7 +69,7 @@ _ESSENTIAL = (
     "bubble_share", "data_stall_ns", "data_stall_share",
     "caused_ns", "late_in", "bytes", "least_bytes", "most_bytes", "evidence", "only_in",
     "least_utilisation", "most_utilisation", "least_gpu_bytes", "most_gpu_bytes",
-    "step_flops", "mfu", "hfu",
+    "step_flops", "mfu", "hfu", "bound", "bound_share", "step_headroom_ns",
 )  # fmt: skip
 _NAMES = (
     "call", "context", "correlation", "depth", "device", "id", "iteration", "node", "numa", "op",

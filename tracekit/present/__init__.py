@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from tracekit.present._findings import to_junit, to_sarif
     from tracekit.present._formats import to_csv, to_json, to_markdown, to_parquet
+    from tracekit.present._headlines import size_text, with_headline
     from tracekit.present._heat_figure import heat_figure
     from tracekit.present._kernel_names import readable_names, with_readable_names
     from tracekit.present._latency_figures import histogram_figure, latency_figure
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
         CAUSE_COLOURS,
         IDLE_COLOUR,
         KIND_COLOURS,
+        PATH_COLOURS,
         STAGE_COLOURS,
         colour_of,
     )
@@ -52,60 +54,5 @@ if TYPE_CHECKING:
     from tracekit.present._terminal import records, terminal
     from tracekit.present._text import printable
     from tracekit.present._totals import shown_with_totals
-
-__all__ = [
-    "ACCENT",
-    "ANSWER_COLOURS",
-    "BYTE_UNITS",
-    "CAUSE_COLOURS",
-    "FACE",
-    "IDLE_COLOUR",
-    "KIND_COLOURS",
-    "MINUS",
-    "STAGE_COLOURS",
-    "TIME_UNITS",
-    "ShownColumn",
-    "changes_figure",
-    "check_figure_file",
-    "colour_of",
-    "comparison_figure",
-    "components_figure",
-    "count",
-    "distribution_figure",
-    "duration",
-    "figure_layout",
-    "figure_text",
-    "hardware_figure",
-    "heat_figure",
-    "histogram_figure",
-    "html",
-    "latency_figure",
-    "machine_figure",
-    "machine_layout",
-    "matrix_figure",
-    "memory_figure",
-    "memory_fit_figure",
-    "notes",
-    "one_browser",
-    "overhead_figure",
-    "percent",
-    "printable",
-    "readable_names",
-    "records",
-    "save_figure",
-    "scaling_figure",
-    "shown_with_totals",
-    "stage_bars_figure",
-    "terminal",
-    "to_csv",
-    "to_json",
-    "to_junit",
-    "to_markdown",
-    "to_parquet",
-    "to_sarif",
-    "unit_of",
-    "utilisation_figure",
-    "with_readable_names",
-]
 
 __getattr__, __dir__ = lazily(__name__)

@@ -43,6 +43,8 @@ _ROW, _UPRIGHT = 26, 300
 _WIDEST = 52
 _MOST_TICKS = 30
 _LETTERS = 7
+_LEAST_SHARE = 0.06
+"""A part has its length on it from this share of the longest bar on."""
 _HATCHED = {"shape": "/", "fillmode": "overlay", "size": 6, "solidity": 0.4}
 
 
@@ -101,7 +103,7 @@ def bars_figure(
     ends
         Plain texts in place of the lengths at the ends of bars.
     whiskers
-        The ends of each bar's interval, null where there is none.
+        The ends of each bar's interval, drawn at the end of the bar; null where there is none.
     upright
         What the bars are, where they stand side by side from left to right.
     """
@@ -119,13 +121,15 @@ def bars_figure(
     rows = bars if isinstance(bars, Rows) else _plain_rows(bars)
     layout = _layout(rows, parts, ends, upright, title, subtitle, notes)
     figure = go.Figure(layout=layout)
+    reach = sums
     for part in parts:
         figure.add_trace(_bars(part, rows, divisor, name, is_upright=upright is not None))
-    reach = sums
+        if upright is None and len(parts) > 1 and not part.is_hidden:
+            figure.data[-1].update(_written(part.lengths, max(sums), divisor))
     if whiskers is not None:
         told = [each or (length, length) for each, length in zip(whiskers, sums, strict=True)]
         reach = [max(length, high) for length, (_, high) in zip(sums, told, strict=True)]
-        figure.data[0].error_x = _errors(sums, told, divisor)
+        figure.add_trace(_whiskers(rows, sums, told, divisor))
     what = f"{axis} ({name})" if name else axis
     most = max(reach, default=0) / divisor
     if upright is None:
@@ -216,21 +220,41 @@ def _bars(part: Part, rows: Rows, divisor: float, unit: str, *, is_upright: bool
     )  # fmt: skip
 
 
-def _errors(
-    sums: Sequence[float], whiskers: Sequence[tuple[float, float]], divisor: float
-) -> dict[str, Any]:
-    ends = list(zip(sums, whiskers, strict=True))
+def _written(lengths: Sequence[float | None], longest: float, divisor: float) -> dict[str, Any]:
+    """Return how long parts are as texts inside of them, where these have the room."""
+    decimals = decimals_of(longest / divisor)
+    there = [length for length in lengths if length]
     return {
-        "type": "data", "symmetric": False, "color": INK, "thickness": 1.2, "width": 4,
-        "array": [(high - length) / divisor for length, (_, high) in ends],
-        "arrayminus": [(length - low) / divisor for length, (low, _) in ends],
+        "text": [f"{length / divisor:,.{decimals}f}" if length > _LEAST_SHARE * longest else ""
+                 for length in there],
+        "textposition": "inside", "insidetextanchor": "middle", "textangle": 0,
+        "insidetextfont": {"size": 11}, "constraintext": "none",
     }  # fmt: skip
+
+
+def _whiskers(
+    rows: Rows, sums: Sequence[float], ends: Sequence[tuple[float, float]], divisor: float
+) -> go.Scatter:
+    """Return intervals around the ends of bars, as whiskers without a mark of their own."""
+    import plotly.graph_objects as go
+
+    both = list(zip(sums, ends, strict=True))
+    errors = {
+        "type": "data", "symmetric": False, "color": INK, "thickness": 1.2, "width": 4,
+        "array": [(high - length) / divisor for length, (_, high) in both],
+        "arrayminus": [(length - low) / divisor for length, (low, _) in both],
+    }  # fmt: skip
+    return go.Scatter(
+        x=[length / divisor for length in sums], y=[row.place for row in rows.rows],
+        mode="markers", marker={"opacity": 0}, error_x=errors, showlegend=False, hoverinfo="skip",
+    )  # fmt: skip
 
 
 def _named_across(rows: Rows) -> dict[str, Any]:
     """Return the look of an axis across, which names bars at even distances."""
     every = -(-len(rows.rows) // _MOST_TICKS)
-    named = rows.rows[::every]
+    named = [row for place, row in enumerate(rows.rows)
+             if place % every == 0 or not row.label.isdigit()]  # fmt: skip
     return {
         **PLAIN_AXIS, "tickvals": [row.place for row in named], "range": [-0.5, rows.end],
         "ticktext": [figure_text(row.label) for row in named],

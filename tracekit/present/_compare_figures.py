@@ -63,7 +63,9 @@ _LEAST_SHARE = 0.06
 _WIDEST_RUN = 30
 _WIDEST_NAME = 46
 _WIDEST_KERNEL = 52
-_MOST_GROUPS = 25
+_MOST_GROUPS, _FEWEST = 25, 5
+_LEAST_SEEN = 0.01
+"""Of changes below this share of the largest no more is seen than that there is one."""
 _WIDTH = 1080
 _BARS, _WATERFALL, _PANEL, _BETWEEN = 102, 276, 150, 78
 
@@ -230,7 +232,7 @@ def _change_text(delta: float | None, before: float, unit: tuple[int, str], deci
     """Return a change, and below it what it is in percent of what there was before."""
     if delta is None:
         return "?"
-    absolute = f"{signed(delta / unit[0], decimals)} {unit[1]}"
+    absolute = signed(delta / unit[0], decimals)
     return absolute if before <= 0 else f"{absolute}<br>{signed(100 * delta / before, 1)} %"
 
 
@@ -354,7 +356,10 @@ def _largest(table: pl.DataFrame, key: str | Sequence[str]) -> list[dict[str, An
             pl.when(pl.col("only_in").ne_missing(run)).then(name) for name, run in missing.items()
         )
     size = pl.coalesce(pl.col("delta_ns").abs(), pl.max_horizontal("a_ns", "b_ns"), pl.lit(0.0))
-    return known.sort(size, descending=True, maintain_order=True).head(_MOST_GROUPS).to_dicts()
+    far = pl.max_horizontal(pl.col("low_ns", "high_ns").abs(), size)
+    seen = far >= _LEAST_SEEN * far.max()
+    ordered = known.sort(size, descending=True, maintain_order=True)
+    return ordered.filter(seen | (pl.int_range(pl.len()) < _FEWEST)).head(_MOST_GROUPS).to_dicts()
 
 
 def _labels(groups: Sequence[dict[str, Any]]) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tracekit.present._breakdown_figure import breakdown_figure
+from tracekit.present._columns import percent
 from tracekit.present._compare_figures import changes_figure, comparison_figure
 from tracekit.present._heat_figure import heat_figure
 from tracekit.present._history_figure import history_figure
@@ -22,6 +23,7 @@ from tracekit.present._projection_figures import (
     distribution_figure,
     hardware_figure,
 )
+from tracekit.present._roofline_figure import roofline_figure
 from tracekit.present._scaling_figure import scaling_figure
 from tracekit.present._stage_bars import stage_bars_figure
 from tracekit.present._steps_figure import steps_figure
@@ -340,9 +342,9 @@ def _waited(answer: Answer) -> str:
 def _one_step(answer: Answer) -> go.Figure:
     facts = answer.meta["pipeline"]
     told = [answer.title.rpartition(" · ")[0], "the step with the median length"]
-    told += [f"{facts['bubble_share']:.1%} of all steps is bubble"]
+    told += [f"{percent(facts['bubble_share'])} of all steps is bubble"]
     if facts["theory_share"] is not None:
-        told.append(f"{facts['theory_share']:.1%} by theory")
+        told.append(f"{percent(facts['theory_share'])} by theory")
     return pipeline_figure(
         answer.source, title="A step of the pipeline", subtitle=", ".join(filter(None, told))
     )
@@ -379,6 +381,11 @@ def _breakdown(answer: Answer) -> go.Figure:
     )
 
 
+def _roofline(answer: Answer) -> go.Figure:
+    title = "Operators under the roofs of the GPU"
+    return roofline_figure(answer.rows, answer.meta, title=title, subtitle=answer.run or "")
+
+
 DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
     "batch effect": _batch_effect,
     "breakdown": _breakdown,
@@ -403,6 +410,7 @@ DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
     "overheads": _overheads,
     "pipeline": _one_step,
     "plain machine": _plain_machine,
+    "roofline": _roofline,
     "run time": _run_time,
     "speedup": _speedup,
     "stage speedups": _stage_speedups,

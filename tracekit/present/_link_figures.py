@@ -39,6 +39,8 @@ _COUNTED_COLOUR = "#882255"
 
 _MOST_TRACKS = 40
 _TRACK = 0.84
+_TOPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""Shares that a track's full height may stand for."""
 _WIDEST_NAME = 32
 _FAR = 10_000
 _DEVICES = ["src_device", "dst_device"]
@@ -306,7 +308,8 @@ def _missing_notes(
 def utilisation_figure(timeline: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
     """Return how full each link was over time, one track per link and direction.
 
-    In each span of time a bar is as high, and as dark, as the share of the peak that was in use.
+    In each span of time a bar is as dark as the share of the peak that was in use, and as high as
+    that is beside a round share that none exceeds, the same for all tracks.
     At most forty tracks are drawn, those that carried most; a note says how many are not.
 
     Parameters
@@ -325,18 +328,19 @@ def utilisation_figure(timeline: pl.DataFrame, *, title: str, subtitle: str) -> 
         return empty_figure(title, subtitle, NO_TRANSFERS)
     spans, names, hidden = _spans(timeline)
     spans, axis_title = _with_clock(spans)
+    top = _top(spans)
     height = round(min(max(560 / len(names), 24), 120))
     layout = figure_layout(
         title,
         subtitle,
         height=height * len(names) + 156,
         margin={"l": 44 + round(7.2 * max(map(len, names))), "r": 176, "t": 94, "b": 62},
-        notes=_track_notes(spans, hidden),
+        notes=_track_notes(spans, hidden, top),
     )
     figure = go.Figure(layout={**layout, "barmode": "overlay", "showlegend": False})
     bar_length = min(height * len(names), 200)
     figure.add_traces(
-        [_bars(spans, names, bar_length), _unknown_bars(spans, names), _counted(spans)]
+        [_bars(spans, names, bar_length, top), _unknown_bars(spans, names), _counted(spans, top)]
     )
     figure.update_xaxes(title_text=axis_title, range=[spans["start"].min(), spans["end"].max()])
     _label_tracks(figure, spans, names)
@@ -372,6 +376,13 @@ def _spans(timeline: pl.DataFrame) -> tuple[pl.DataFrame, list[str], int]:
     return spans, names, busiest.height - len(shown)
 
 
+def _top(spans: pl.DataFrame) -> float:
+    """Return the least round share that no track exceeds."""
+    shares = [spans[name].max() for name in ("utilisation", "counted")]
+    most = max((float(share) for share in shares if share is not None), default=1.0)  # type: ignore[arg-type]
+    return next((top for top in _TOPS if top >= most), 1.0)
+
+
 def _sum_of_known(column: str, dtype: pl.DataType) -> pl.Expr:
     """Return the sum of a group, null where nothing of it is known."""
     import polars as pl
@@ -400,8 +411,8 @@ def _with_clock(spans: pl.DataFrame) -> tuple[pl.DataFrame, str]:
     return spans.with_columns(start=start, end=end), f"time{since} ({unit})"
 
 
-def _bars(spans: pl.DataFrame, names: Sequence[str], length: int) -> go.Bar:
-    """Return the bars of all tracks, as high and as dark as the share in use."""
+def _bars(spans: pl.DataFrame, names: Sequence[str], length: int, top: float) -> go.Bar:
+    """Return the bars of all tracks, as dark as the share in use."""
     import plotly.graph_objects as go
     import polars as pl
 
@@ -421,7 +432,9 @@ def _bars(spans: pl.DataFrame, names: Sequence[str], length: int) -> go.Bar:
         "colorbar": percent_bar(84, length),
         **({"pattern": hatches} if used["modelled"].any() else {}),
     }
-    return go.Bar(**_placed(used, (share * _TRACK).to_list(), names), marker=marker)
+    return go.Bar(
+        **_placed(used, ((share / top).clip(0, 1) * _TRACK).to_list(), names), marker=marker
+    )
 
 
 def _unknown_bars(spans: pl.DataFrame, names: Sequence[str]) -> go.Bar:
@@ -467,7 +480,7 @@ def _span_hover(span: dict[str, Any], names: Sequence[str]) -> str:
     )
 
 
-def _counted(spans: pl.DataFrame) -> go.Scatter:
+def _counted(spans: pl.DataFrame, top: float) -> go.Scatter:
     """Return the counted shares of all tracks as one line, broken where nothing was counted."""
     import plotly.graph_objects as go
     import polars as pl
@@ -481,7 +494,7 @@ def _counted(spans: pl.DataFrame) -> go.Scatter:
             x.append(None)
             y.append(None)
         x += [start, end]
-        y += [place + min(max(share, 0.0), 1.0) * _TRACK] * 2
+        y += [place + min(max(share / top, 0.0), 1.0) * _TRACK] * 2
         before = place, end
     line = {"color": _COUNTED_COLOUR, "width": 1.5, "simplify": False}
     return go.Scatter(x=x, y=y, mode="lines", line=line, hoverinfo="skip")
@@ -513,9 +526,9 @@ def _label_tracks(figure: go.Figure, spans: pl.DataFrame, names: Sequence[str]) 
     )  # fmt: skip
 
 
-def _track_notes(spans: pl.DataFrame, hidden: int) -> list[str]:
+def _track_notes(spans: pl.DataFrame, hidden: int, top: float) -> list[str]:
     notes = {
-        "height and colour: share of the peak of the link, in one direction": True,
+        f"full height: {100 * top:g} % of the peak of a link, in one direction": True,
         "line: counted by the hardware": spans["counted"].is_not_null().any(),
         "hatched: modelled, not measured": spans["modelled"].any(),
         "crossed: the link was used, how much of its peak is unknown": spans.filter(

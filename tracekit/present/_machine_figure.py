@@ -226,8 +226,9 @@ def _wire_traces(
     for rank, ((label, width), group) in enumerate(groups):
         _, colour, dash = _TYPES[group[0].links[0].type]
         line = {"color": colour if is_plain else _UNUSED, "width": width, "dash": dash}
-        line |= {"color": MUTED, "dash": "dot"} if unsized else {}
-        x, y = _joined([wire.points for wire in group if used[id(wire)] < _BOTH_WAYS])
+        unused = [wire.points for wire in group if used[id(wire)] < _BOTH_WAYS]
+        line |= {"color": MUTED, "dash": "dot"} if unsized and unused else {}
+        x, y = _joined(unused)
         look = {"mode": "lines", "line": line, "hoverinfo": "skip", "legendrank": rank}
         traces.append(go.Scatter(x=x, y=y, name=figure_text(label), showlegend=True, **look))
     return traces[::-1]
@@ -445,10 +446,13 @@ def _notes(
     """Return the lines at the foot: what the marks mean, and what is not in the drawing."""
     ends = {end for wire in drawing.wires for end in _directions(wire)}
     rows = [] if links is None else links.select("src", "dst", "link").rows()
+    used = Counter(id(flow.wire) for flow in flows)
+    is_dotted = any(used[id(wire)] < _BOTH_WAYS for wire in drawing.wires)
     lost = sorted({str(name) for src, dst, name in rows if (src, dst) not in ends})
     notes = {
         "no transfers": links is not None and not (flows or unsized),
-        f"dotted: unknown, as {unsized:,} collectives are of unknown size": unsized,
+        f"dotted: unknown, as {unsized:,} collectives are of unknown size": unsized and is_dotted,
+        f"{unsized:,} collectives of unknown size are not in it": unsized and not is_dotted,
         "broken lines: modelled, not measured": any(flow.is_modelled for flow in flows),
         "black: used, how much of the peak is unknown": any(flow.share is None for flow in flows),
         f"not in the drawing: {_listed(drawing.missing)}": drawing.missing,

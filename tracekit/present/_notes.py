@@ -22,6 +22,11 @@ _HISTORY_KEYS = {"label", "metric", "points", "changes", "untimed", "method"}
 _DIAGNOSIS_KEYS = {"step_ns", "steps", "devices", "findings", "asked"}
 _FLOPS_KEYS = {
     "steps", "step_ns", "step_flops", "step_recomputed_flops", "mfu", "hfu", "known_share", "peaks",
+    "attention",
+}  # fmt: skip
+_ROOFLINE_KEYS = {
+    "steps", "step_ns", "bounds", "step_headroom_ns", "known_share", "peaks", "memory_peaks",
+    "attention", "modelled", "tensor_core_ns", "untold_ns",
 }  # fmt: skip
 _HOW_KEYS = {"wu_residual_ns", "wu_residual_unknown", "coverage"}
 _HOW = ("idle in A, by", "idle in B, by", "outside: ", "interval: ")
@@ -64,6 +69,7 @@ def notes(meta: Mapping[str, Any]) -> list[str]:
     for keys, word in (
         (_TRAFFIC_KEYS, _traffic), (_COLLECTIVE_KEYS, _collectives),
         (_COMPARISON_KEYS, _comparison), (_DIAGNOSIS_KEYS, _diagnosis), (_FLOPS_KEYS, _flops),
+        (_ROOFLINE_KEYS, _roofline),
     ):  # fmt: skip
         if meta.keys() >= keys:
             lines += word(meta)
@@ -274,12 +280,38 @@ def _flops(meta: Mapping[str, Any]) -> list[str]:
         step += f", {_flop(meta['step_recomputed_flops'])} of it recomputed"
     if meta["hfu"] != meta["mfu"]:
         mfu += f", HFU {percent(meta['hfu'])}"
+    return [f"{step} · {mfu} · {known}", *_peaks(meta)]
+
+
+def _roofline(meta: Mapping[str, Any]) -> list[str]:
+    """Say what bounds the time of kernels, and how much of a step lies above the bounds."""
+    bounds = ", ".join(f"{text_of(name)} {duration(ns)}" for name, ns in meta["bounds"].items())
+    above = "headroom unknown"
+    if meta["step_headroom_ns"] is not None:
+        step = f"a step of {duration(meta['step_ns'])}"
+        above = f"{duration(meta['step_headroom_ns'])} of {step} above the bounds"
+    known = f"bounds known of {_percent(meta['known_share'])} of the time of kernels that compute"
+    tensor = f"on Tensor Cores, by names of kernels: {duration(meta['tensor_core_ns'])}"
+    if meta["untold_ns"]:
+        tensor += f", not told of {duration(meta['untold_ns'])}"
+    return [
+        f"kernels by bound: {bounds}", tensor, f"{above} · {known}", meta["modelled"],
+        *_peaks(meta),
+    ]  # fmt: skip
+
+
+def _peaks(meta: Mapping[str, Any]) -> list[str]:
+    """Say which peaks shares are of, and how attention is counted where that is not in full."""
     peaks = [
         f"{text_of(precision)} {peak / 1e12:,.5g} TFLOP/s ({text_of(product)})"
         for product, each in meta["peaks"].items()
         for precision, peak in each.items()
+    ] + [
+        f"memory {peak / 1e12:,.4g} TB/s ({text_of(product)})"
+        for product, peak in meta.get("memory_peaks", {}).items()
     ]
-    return [f"{step} · {mfu} · {known}", *([f"peak: {', '.join(peaks)}"] if peaks else [])]
+    counted = f"attention: {text_of(meta['attention'])}"
+    return [f"peak: {', '.join(peaks)} · {counted}" if peaks else counted]
 
 
 def _percent(share: float | None) -> str:

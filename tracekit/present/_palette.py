@@ -55,7 +55,7 @@ PATH_COLOURS = {
     "comm": "#AA4499",
     "host": "#88CCEE",
     "input": "#DDAA33",
-    "latency": "#44AA99",
+    "latency": "#882255",
     "unexplained": "#CCCCCC",
 }
 """Colour of each part of a critical path: what a GPU does by its stage, else its cause."""

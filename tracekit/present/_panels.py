@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 _WIDTH = 960
-_PANELS = {"l": 72, "r": 32}
+_PANELS = {"l": 84, "r": 32}
 WIDE = _WIDTH - _PANELS["l"] - _PANELS["r"]
 """How wide all panels that are beside each other are together, in pixels."""
 

@@ -23,6 +23,7 @@ COMPONENT_COLOURS = {
 NO_JOBS = "no job of which everything is known"
 """What a figure says that has none to show."""
 
+_SHARE = "_share"
 _MOST_BARS = 40
 _MOST_CURVES = 9
 _HIGH = 26
@@ -113,8 +114,10 @@ def distribution_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go
     if not measures:
         return empty_figure(title, subtitle, NO_JOBS)
     shown = measures[: len(SERIES_COLOURS)]
+    are_shares = all(measure.endswith(_SHARE) for measure in shown)
+    scale = 100 if are_shares else 1
     figure = series_figure(
-        shown, title=title, subtitle=subtitle,
+        [_told(measure) for measure in shown], title=title, subtitle=subtitle,
         notes=[
             "solid: share of jobs; dashed: share of workers",
             *not_shown(len(measures) - len(shown), "measures"),
@@ -123,15 +126,20 @@ def distribution_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go
     for colour, measure in zip(SERIES_COLOURS, shown, strict=False):
         own = table.filter(table["measure"] == measure)
         for column, dash in (("job_share", "solid"), ("node_share", "dash")):
-            values, shares = own["value"].to_list(), (100 * own[column]).to_list()
+            values, shares = (own["value"] * scale).to_list(), (100 * own[column]).to_list()
             steps = [values[0], *values], [0.0, *shares]
             figure.add_trace(
                 series(
-                    *steps, colour=colour, name=measure, is_named=column == "job_share",
+                    *steps, colour=colour, name=_told(measure), is_named=column == "job_share",
                     line={"dash": dash, "shape": "hv"},
                     hover=[f"{x:.4g}: {y:.1f} %" for x, y in zip(*steps, strict=True)],
                 )
             )  # fmt: skip
-    figure.update_xaxes(title_text="modelled value")
-    figure.update_yaxes(title_text="share (%)", range=[0, 104])
+    what = "modelled share of a step (%)" if are_shares else "modelled value"
+    figure.update_xaxes(title_text=what)
+    figure.update_yaxes(title_text="jobs, or workers, up to it (%)", range=[0, 104])
     return figure
+
+
+def _told(measure: str) -> str:
+    return measure.removesuffix(_SHARE).replace("_", " ")

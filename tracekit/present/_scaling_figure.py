@@ -86,7 +86,7 @@ def scaling_figure(
         return _measured_figure(known, value, title, subtitle)
     networks = distinct(known, "network")
     shown, keys = networks[:_MOST_FACETS], _curve_keys(known)
-    across = min(len(shown), _MOST_ACROSS)
+    across = _across(len(shown))
     figure = paneled(
         [described("network", network) for network in shown],
         [key.name for key in keys],
@@ -123,7 +123,7 @@ def _measured_figure(known: pl.DataFrame, value: str, title: str, subtitle: str)
     )
     networks, keys = distinct(known, "network"), _curve_keys(known)
     shown = networks[:_MOST_FACETS]
-    across = min(len(shown), _MOST_ACROSS)
+    across = _across(len(shown))
     figure = paneled(
         [described("network", network) for network in shown],
         [key.name for key in keys],
@@ -149,6 +149,11 @@ def _measured_figure(known: pl.DataFrame, value: str, title: str, subtitle: str)
     axis = f"{_SCALING[value]} ({unit})" if unit else _SCALING[value]
     _name_axes(figure, len(shown), axis)
     return figure
+
+
+def _across(panels: int) -> int:
+    """Return how many panels stand beside each other: four do in two rows."""
+    return 2 if panels == 4 else min(panels, _MOST_ACROSS)  # noqa: PLR2004
 
 
 def _far_axis() -> dict[str, Any]:
@@ -280,7 +285,7 @@ def _gpu_axis(figure: go.Figure, known: pl.DataFrame) -> None:
 
 
 def _name_axes(figure: go.Figure, panels: int, name: str) -> None:
-    across = min(panels, _MOST_ACROSS)
+    across = _across(panels)
     for place in range(panels):
         at = cell(place, across)
         if place + across >= panels:

@@ -34,7 +34,7 @@ def stage_bars_figure(
         unknown, in which case the sum is said to be more than what is known. Of the columns that
         name the configuration some may be missing. Optionally ``run``, the name of what is no
         median; and ``runs``, ``low_ns`` and ``high_ns``: over how many runs it is one, and the
-        ends of their steps, which then stand behind the sum.
+        ends of their steps, which then stand around the sum.
     title, subtitle
         Plain texts; see `figure_layout`.
     per
@@ -62,10 +62,12 @@ def stage_bars_figure(
         axis=f"exposed time per {per}", title=title, subtitle=subtitle, unit=(divisor, unit),
         ends=[
             f"{'≥ ' if row['unknown'] else ''}{row['exposed_ns'] / divisor:,.{decimals}f}"
-            + _spread(row, divisor, decimals)
+            + (f" (n = {row['runs']:,})" if (row["runs"] or 1) > 1 else "")
             for row in sums.iter_rows(named=True)
         ],
+        whiskers=[_interval(row) for row in sums.iter_rows(named=True)],
         notes=[
+            *_whisker_notes(sums),
             *common_note(runs, _STUDY),
             *(["≥ the time of some stages is unknown"] if times["exposed_ns"].has_nulls() else []),
             *not_shown(runs.height - shown.height, "configurations"),
@@ -98,14 +100,16 @@ def _stage_times(study: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     )
 
 
-def _spread(row: Mapping[str, Any], divisor: float, decimals: int) -> str:
-    """Return over how many runs a bar is the median, and the ends of their steps.
+def _interval(row: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Return the ends of a configuration's steps; none where they are not known, or one."""
+    ends = row["low_ns"], row["high_ns"]
+    return None if None in ends or row["runs"] is None or ends[0] == ends[1] else ends
 
-    Of one run it is the interval of its mean step.
-    """
-    if row["runs"] is None or row["low_ns"] is None or row["low_ns"] == row["high_ns"]:
-        return ""
-    more = decimals + (row["runs"] == 1)
-    low, high = (f"{row[name] / divisor:,.{more}f}" for name in ("low_ns", "high_ns"))
-    what = "95 %:" if row["runs"] == 1 else f"n = {row['runs']:,},"
-    return f" ({what} {low} to {high})"
+
+def _whisker_notes(sums: pl.DataFrame) -> list[str]:
+    of = {(row["runs"] or 1) > 1 for row in sums.iter_rows(named=True) if _interval(row)}
+    notes = {
+        "whiskers of a run: 95 % interval of its mean step": False in of,
+        "whiskers of several (n): the least and the greatest of them": True in of,
+    }
+    return [note for note, applies in notes.items() if applies]

@@ -23,6 +23,9 @@ _WIDTH = 960
 _SIDES = {"l": 80, "r": 32}
 _MOST_RUNS = 12
 _WIDEST = 40
+_FEW = 12
+"""So many steps each have their number on the axis."""
+_MOST_NAMED = 8
 
 
 class _Run(NamedTuple):
@@ -66,7 +69,13 @@ def steps_figure(steps: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure
         values = [value / divisor for value in run.steps["step_ns"]]
         figure.add_trace(_over_time(run, values, unit), row=1, col=1)
         figure.add_trace(_distribution(run, values, unit), row=2, col=1)
-    figure.update_xaxes(title_text="number of the step", row=1, col=1)
+    few = steps["iteration"].max() - steps["iteration"].min() < _FEW  # type: ignore[operator]
+    figure.update_xaxes(title_text="number of the step", dtick=1 if few else None, row=1, col=1)
+    for number, time in _far(steps):
+        figure.add_annotation(
+            text=f"{number:,}", x=number, y=time / divisor, yshift=12, showarrow=False,
+            font_size=11, row=1, col=1,
+        )  # fmt: skip
     figure.update_yaxes(title_text=f"step ({unit})", row=1, col=1)
     low, high = min(steps["step_ns"]) / divisor, max(steps["step_ns"]) / divisor
     room = 0.03 * (high - low) or 0.03 * high
@@ -74,6 +83,12 @@ def steps_figure(steps: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure
     figure.update_xaxes(title_text=f"step ({unit})", range=ends, row=2, col=1)
     figure.update_yaxes(title_text="steps up to it (%)", range=[0, 102], row=2, col=1)
     return figure
+
+
+def _far(steps: pl.DataFrame) -> list[tuple[int, float]]:
+    """Return the numbers and lengths of the longest steps unlike the others."""
+    far = steps.filter("is_outlier").sort("step_ns", descending=True).head(_MOST_NAMED)
+    return list(far.select("iteration", "step_ns").iter_rows())
 
 
 def _runs(parts: Sequence[pl.DataFrame]) -> list[_Run]:
@@ -101,7 +116,7 @@ def _over_time(run: _Run, values: Sequence[float], unit: str) -> go.Scatter:
         marker={
             "symbol": ["circle-open" if each else "circle" for each in far],
             "size": [10 if each else 5 for each in far],
-            "line": {"color": INK, "width": 1.5 if any(far) else 0},
+            "line": {"color": INK, "width": [1.5 if each else 0 for each in far]},
         },
         hover=[f"step {n}: {value:,.3f} {unit}" for n, value in zip(numbers, values, strict=True)],
     )  # fmt: skip

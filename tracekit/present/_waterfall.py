@@ -184,7 +184,7 @@ def add_gpus(
         names = ["A", *(figure_text(part.stage) for part in parts), "B"]
         figure.update_xaxes(
             **PLAIN_AXIS, tickvals=list(range(len(names))), ticktext=names,
-            range=[-0.5, len(names) - 0.5], tickfont_size=11, **cell,
+            range=[-0.5, len(names) - 0.5], tickfont_size=10, tickangle=0, **cell,
         )  # fmt: skip
         figure.update_yaxes(range=[low, high + 0.1 * (high - low)], nticks=4, **cell)
         figure.add_annotation(

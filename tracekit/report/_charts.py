@@ -192,12 +192,6 @@ def size_axis(name: str, most: float) -> Axis:
     return Axis(f"{name} ({unit})", 0.0, 1.05 * most, divisor)
 
 
-def size_text(size: float) -> str:
-    """Return a number of bytes as text."""
-    divisor, unit = unit_of(size, BYTE_UNITS)
-    return f"{size / divisor:,.4g} {unit}"
-
-
 def _round_values(low: float, high: float) -> list[float]:
     if high <= low:
         return [low]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tracekit.errors import MissingDataError
-from tracekit.present import machine_layout
+from tracekit.present import machine_layout, size_text
 from tracekit.present.pages import answer_table, fragment, joined
 from tracekit.report._charts import (
     Axis,
@@ -20,7 +20,6 @@ from tracekit.report._charts import (
     curve,
     dots,
     heat_level,
-    size_text,
 )
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ class _Drawing:
 def communication(subject: Subject) -> Markup:
     """Draw the machine, who sent what to whom, and how fast collectives were."""
     run = subject.run
-    traffic = run.traffic()
+    traffic = subject.close.traffic
     by_link = traffic.links()
     unsized = int(traffic.meta()["collectives_of_unknown_size"])
     pieces = [_machine(traffic.placed.machine, by_link, unsized), _matrix(traffic.links("pair"))]

@@ -58,7 +58,10 @@ class AskedRun(Protocol):
     def summary(self) -> Mapping[str, Any]:
         """Return its size."""
 
-    def require_memory(self, question: str) -> None:
+    def of_steps(self, iterations: tuple[int, int] | None) -> AskedRun:
+        """Return it as if it held some of its steps alone."""
+
+    def require_memory(self, question: str, *, iterations: tuple[int, int] | None = None) -> None:
         """Raise where a question to it takes more memory than there is."""
 
 
@@ -143,6 +146,11 @@ class Close:
         length = (pl.col("end") - pl.col("start")).mean()
         steps = self.run.trace.read("iterations").group_by("iteration")
         return steps.agg(step_ns=length).sort("iteration")
+
+    @cached_property
+    def traffic(self) -> Traffic:
+        """What it moved between GPUs."""
+        return self.run.traffic()
 
     @cached_property
     def communication(self) -> pl.DataFrame:

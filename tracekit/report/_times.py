@@ -45,6 +45,7 @@ _SEVERAL = 2
 _NAMED = 5
 _SEPARATOR = " > "
 _MOST_COLUMNS = 60
+_MOST_CELLS = 200
 _MOST_GAPS = 20
 _MOST_RANGES = 200
 _MOST_KERNELS = 300
@@ -244,7 +245,9 @@ def ranks(subject: Subject) -> Markup | None:
         return None
     answer = run.breakdown.answer(by="device,iteration")
     rows = answer.rows.drop_nulls("iteration")
-    return joined(_busy_map(rows), answer_table(answer, "gpus-by-step", "Time by GPU and step"))
+    shown = answer.for_people.drop_nulls("iteration").head(_MOST_CELLS)
+    table = answer_table(answer, "gpus-by-step", "Time by GPU and step", rows=shown)
+    return joined(_busy_map(rows), table)
 
 
 def _busy_map(rows: pl.DataFrame) -> Markup:

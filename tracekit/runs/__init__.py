@@ -1,9 +1,9 @@
 """Runs: made of trace files, opened, and asked, one or several.
 
 From the bottom up: an opened run (`_opened`); what is answered of runs that are there (`_facts`,
-`_questions`, `_comparisons`, `_gate`, `_study_answers`, `_memory_answers`, `_reports`); a `Run`, to
-which questions are put; making and opening runs (`_ingest`, `_foreign`, `_opening`); choosing them
-(`_selecting`), and what is asked of those that are chosen by name or label (the others).
+`_declared`, `_questions`, `_comparisons`, `_gate`, `_reports`); a `Run`, to which these are put;
+making and opening runs (`_ingest`, `_foreign`, `_opening`); choosing them (`_selecting`), and what
+is asked of those that are chosen by name or label (the others).
 """
 
 from __future__ import annotations
@@ -13,48 +13,18 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
+    from tracekit.runs._among import bubbles, memory, overhead, scaling, stalls, study
     from tracekit.runs._comparisons import compare
     from tracekit.runs._declared import DECLARED
     from tracekit.runs._dgx1 import study_dgx1
     from tracekit.runs._gate import gate
     from tracekit.runs._hangs import hang
     from tracekit.runs._history import history
-    from tracekit.runs._memories import memory
-    from tracekit.runs._memory_answers import memory_points
     from tracekit.runs._opening import ingest, open
     from tracekit.runs._projections import project
     from tracekit.runs._reports import report_of
     from tracekit.runs._run import Run
     from tracekit.runs._selecting import select_runs
     from tracekit.runs._straggler_cost import straggler_cost
-    from tracekit.runs._studies import overhead, scaling, study
-    from tracekit.runs._waits import Time, bubble_model, bubbles, input_cost, stalls
-
-__all__ = [
-    "DECLARED",
-    "Run",
-    "Time",
-    "bubble_model",
-    "bubbles",
-    "compare",
-    "gate",
-    "hang",
-    "history",
-    "ingest",
-    "input_cost",
-    "memory",
-    "memory_points",
-    "open",
-    "overhead",
-    "project",
-    "report_of",
-    "scaling",
-    "select_runs",
-    "stalls",
-    "straggler_cost",
-    "study",
-    "study_dgx1",
-]
-
 
 __getattr__, __dir__ = lazily(__name__)

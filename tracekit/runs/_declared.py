@@ -10,17 +10,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tracekit.analysis.arithmetic.questions import flops
+from tracekit.analysis.arithmetic.questions import flops, roofline
 from tracekit.analysis.breakdowns.questions import breakdown
-from tracekit.analysis.communication.questions import collectives, links
+from tracekit.analysis.communication.questions import collectives, latency, links
 from tracekit.analysis.dependencies.questions import critical_path, whatif
 from tracekit.analysis.diagnosis.questions import stragglers
 from tracekit.analysis.idle_time.questions import idle
-from tracekit.runs._question import RunQuestion, declared
+from tracekit.analysis.overview.questions import info
+from tracekit.analysis.studies import questions as of_runs
+from tracekit.analysis.studies import waits_questions as waiting
+from tracekit.analysis.studies.memory_questions import memory as of_memory
+from tracekit.runs._question import RunQuestion, declared, of_one
 
 if TYPE_CHECKING:
     from tracekit.model import Answer
     from tracekit.runs._opened import OpenedRun
+    from tracekit.runs._selection import Selection
 
 
 def _with_steps(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
@@ -40,6 +45,23 @@ def _of_run(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
     return of_run(run, ask(run)).warning(run.warnings)
 
 
+def _named(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
+    from tracekit.runs._facts import of_run
+
+    return of_run(run, ask(run))
+
+
+def _beside(run: OpenedRun, ask: Callable[..., Answer], *others: OpenedRun) -> Answer:
+    from tracekit.runs._facts import called, facts_of, of_run
+
+    found = ask(run)
+    said = of_run(run, found).saying(**facts_of([run, *others]))
+    if not others:
+        return said
+    names = " against ".join(map(called, (run, *others)))
+    return replace(said, title=f"{names} · {found.title}")
+
+
 def _with_verdicts(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
     """Add what the processes of the run do, of which it depends what their traffic means."""
     from tracekit.runs._facts import of_run, verdicts_of
@@ -54,6 +76,22 @@ def _summed(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
     return _with_verdicts(run, ask).saying(sum_over=f"{number} GPU{'' if number == 1 else 's'}")
 
 
+def shown(_: Selection, answer: Answer) -> Answer:
+    """Return an answer that is of no single run, to be looked at."""
+    from tracekit.present import FACE
+
+    return replace(answer, face=FACE)
+
+
+def called_one(runs: Selection, answer: Answer) -> Answer:
+    """Return an answer that is of one run, or of several of which some may be simulated."""
+    from tracekit.runs._facts import of_run, simulated_of
+
+    if len(runs.opened) == 1:
+        return of_run(runs.opened[0], answer)
+    return shown(runs, answer.saying(**simulated_of(runs.opened)))
+
+
 class DeclaredQuestions:
     """What a run is asked by its methods, and on the command line by commands of their names."""
 
@@ -63,13 +101,21 @@ class DeclaredQuestions:
     critical_path = declared(critical_path, _of_run)
     whatif = declared(whatif, _of_run)
     flops = declared(flops)
+    roofline = declared(roofline)
     links = declared(links, _summed)
     collectives = declared(collectives, _with_verdicts)
+    latency = declared(latency, _beside)
+    info = declared(info, _named)
+    memory = of_one(of_memory, shown)
+    overhead = of_one(of_runs.overhead, shown)
 
 
 DECLARED = {
     name: each.declaration
     for name, each in vars(DeclaredQuestions).items()
     if isinstance(each, RunQuestion) and each.declaration is not None
+} | {
+    each.declaration.name: each.declaration
+    for each in (of_runs.study, of_runs.scaling, waiting.stalls, waiting.bubbles)
 }
 """What is said of each, by name."""

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from tracekit.errors import UsageError
 from tracekit.runs._facts import is_simulated
-from tracekit.runs._memory_answers import memory_points
 from tracekit.runs._opened import OpenedRun
 from tracekit.runs._opening import ingest
 from tracekit.runs._question import question_of
@@ -136,7 +135,7 @@ def _measured(chosen: Sequence[OpenedRun], topology: StrPath | None, skip: Skip)
     import polars as pl
 
     from tracekit.analysis import studies
-    from tracekit.analysis.studies import Measured, load_published
+    from tracekit.analysis.studies import Measured, load_published, memory_points
 
     study = studies.study(
         studies.study_row(run.trace, run.labels, run.name, skip=skip) for run in chosen

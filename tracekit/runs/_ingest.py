@@ -101,14 +101,19 @@ def check(request: Request) -> None:
         raise UsageError("a run of no reports", "give at least one file")
     if request.memory <= 0:
         raise UsageError(f"{request.memory} bytes of memory", "give at least some")
-    if request.processes is not None and request.processes < 1:
-        raise UsageError(f"{request.processes} processes cannot work", "give 1 or more")
-    if request.processes is not None and request.dask is not None:
+    check_workers(request.processes, request.dask)
+    if isinstance(request.on_error, str) and request.on_error not in ("stop", "skip"):
+        raise UsageError(f"on_error {request.on_error!r} is not known", "choose stop or skip")
+
+
+def check_workers(processes: int | None, dask: str | None) -> None:
+    """Raise `UsageError` where nobody could work so; None processes are as many as it takes."""
+    if processes is not None and processes < 1:
+        raise UsageError(f"{processes} processes cannot work", "give 1 or more")
+    if processes is not None and dask is not None:
         raise UsageError(
             "a Dask cluster has processes of its own", "give either processes or dask, not both"
         )
-    if isinstance(request.on_error, str) and request.on_error not in ("stop", "skip"):
-        raise UsageError(f"on_error {request.on_error!r} is not known", "choose stop or skip")
 
 
 def add_run(store: Store, request: Request) -> tuple[RunRecord, bool]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from tracekit.errors import UnknownRunError
-from tracekit.store import RunRecord, Store, SummaryValue
+from tracekit.store import RunRecord, Store, SummaryValue, Workers
 from tracekit.support.files import StrPath
 from tracekit.support.memory import require
 
@@ -43,6 +43,8 @@ class OpenedRun:
         What names mean, where its ops are to be attributed anew.
     memory
         How much memory a question to it may take, bytes; by default what is free.
+    workers
+        What works on parts of it; by default this process does.
     """
 
     def __init__(
@@ -51,8 +53,10 @@ class OpenedRun:
         store: Store,
         rules: Rules | None = None,
         memory: int | None = None,
+        workers: Workers | None = None,
     ) -> None:
         self.record, self._reports = store.open_reports(record)
+        self._workers = workers
         self._rules = rules
         self._allowed = memory
 
@@ -97,7 +101,8 @@ class OpenedRun:
         from tracekit.model import combine
 
         if self._rules is None:
-            return replace(combine(self._reports), warnings=self.record.warnings)
+            trace = replace(combine(self._reports), warnings=self.record.warnings)
+            return replace(trace, spread=self._workers) if self._workers else trace
         self.require_memory("attribution")
         from tracekit.attribution import attribute
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracekit.errors import UnknownRunError
+from tracekit.errors import UnknownRunError, UsageError
 from tracekit.runs._digests import DigestBeside
-from tracekit.runs._ingest import OnError, Request, add_run
+from tracekit.runs._ingest import OnError, Request, add_run, check_workers
 from tracekit.runs._run import Run
-from tracekit.store import DEFAULT_MEMORY, RunRecord, Store, file_size, is_named_as_file
+from tracekit.store import DEFAULT_MEMORY, RunRecord, Store, Workers, file_size, is_named_as_file
 from tracekit.support.files import StrPath
 from tracekit.support.memory import free
 from tracekit.support.progress import Progress, ReportProgress
@@ -145,6 +145,8 @@ def open(  # noqa: A001 - the word that users of a library expect, as in traceki
     verdict: str | None = None,
     progress: Progress | None = None,
     memory: int | None = None,
+    processes: int = 1,
+    dask: str | None = None,
 ) -> Run:
     """Open a run by name, by the beginning of its id, ``@latest``, or the path of a trace file.
 
@@ -152,7 +154,11 @@ def open(  # noqa: A001 - the word that users of a library expect, as in traceki
     file. A file that no run was made of is ingested on the way. With `rules`, `iteration` or
     `verdict`, stages and iterations are found anew for this `Run`, and the store keeps what it has.
     A question to it that takes more than `memory` bytes, by default what the machine and the cgroup
-    have free, is refused before it begins: see ``docs/performance.md``.
+    have free, is refused before it begins: see ``docs/evidence/performance.md``.
+
+    What a question adds up of several reports is added up by so many `processes`, or by the workers
+    of the Dask scheduler at the address `dask`, where it can be: see ``docs/cluster.md``. The
+    answer is the same.
 
     Raises
     ------
@@ -163,12 +169,21 @@ def open(  # noqa: A001 - the word that users of a library expect, as in traceki
     """
     place = Store.discover(None if store is None else Path(store))
     record = _find(place, reference, progress or _silent, memory)
+    workers = None
+    if processes != 1 or dask is not None:
+        check_workers(processes if dask is None or processes != 1 else None, dask)
+        workers = Workers(processes, dask, progress or _silent)
     chosen = None
     if rules is not None or iteration is not None or verdict is not None:
+        if workers is not None:
+            raise UsageError(
+                "other processes read what is stored, which other rules would change",
+                "ingest the trace again with these rules",
+            )
         from tracekit.attribution import Rules
 
         chosen = Rules.load(None if rules is None else Path(rules), iteration, verdict)
-    return Run(record, place, chosen, memory)
+    return Run(record, place, chosen, memory, workers)
 
 
 def _find(place: Store, reference: StrPath, progress: Progress, memory: int | None) -> RunRecord:

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from collections.abc import Callable, Mapping, Sequence
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    overload,
+)
 
 from tracekit.support.memory import NEEDS
+from tracekit.support.questions import option_of
 
 if TYPE_CHECKING:
     import polars as pl
 
     from tracekit.model import Answer
     from tracekit.runs._opened import OpenedRun
+    from tracekit.runs._selection import Selection
     from tracekit.support.questions import Asked, Declaration
 
 
@@ -36,14 +47,28 @@ class Question(Protocol[P]):
         """Return the rows of the answer."""
 
 
+class RunsQuestion(Protocol[P]):
+    """The same of several runs, which are named first."""
+
+    def answer(
+        self, references: Sequence[Any] = (), /, *args: P.args, **kwargs: P.kwargs
+    ) -> Answer:
+        """Return the answer."""
+
+    def __call__(
+        self, references: Sequence[Any] = (), /, *args: P.args, **kwargs: P.kwargs
+    ) -> pl.DataFrame:
+        """Return the rows of the answer."""
+
+
 def question_of(answer: Callable[P, Answer]) -> Question[P]:
     """Return the question that a function answers: a function for the rows alone."""
     text = inspect.getdoc(answer) or ""
-    question: Question[P] = _asking(answer, answer.__name__, inspect.signature(answer), text)
+    question: Question[P] = asking(answer, answer.__name__, inspect.signature(answer), text)
     return question
 
 
-def _asking(answer: Any, name: str, signature: inspect.Signature, text: str) -> Any:
+def asking(answer: Any, name: str, signature: inspect.Signature, text: str) -> Any:
     """Return a function for the rows of an answer, which shows how it is called."""
 
     def ask(*args: Any, **kwargs: Any) -> pl.DataFrame:
@@ -57,6 +82,11 @@ def _asking(answer: Any, name: str, signature: inspect.Signature, text: str) -> 
     asked.__doc__ = text
     asked.__signature__ = signature.replace(return_annotation="polars.DataFrame")
     return asked
+
+
+Finish = Callable[..., "Answer"]
+"""Gives the answer of a run, of the run, a question whose options are known, and the runs that are
+among these; or that of several, of these and their answer."""
 
 
 class RunQuestion(Generic[R_contra, P]):
@@ -89,15 +119,12 @@ class RunQuestion(Generic[R_contra, P]):
         name, signature, text = self._shown
         answer: Any = functools.partial(self._require_and_answer, run)
         answer.__name__, answer.__doc__, answer.__signature__ = name, text, signature
-        question: Question[P] = _asking(answer, name, signature, text)
+        question: Question[P] = asking(answer, name, signature, text)
         return question
 
     def _require_and_answer(self, run: Any, *args: Any, **options: Any) -> Answer:
-        name = self._answer.__name__.replace("_", "-")
-        asks = [f"{name} {flag}" for flag, value in options.items() if value is True]
-        for question in (name, *asks):
-            if question in NEEDS:
-                run.require_memory(question, iterations=options.get("iterations"))
+        for question in needed(self._answer.__name__, options):
+            run.require_memory(question, iterations=options.get("iterations"))
         return self._answer(run, *args, **options)
 
     @functools.cached_property
@@ -112,10 +139,6 @@ class RunQuestion(Generic[R_contra, P]):
         return self._answer.__name__, own.replace(parameters=options), text
 
 
-Finish = Callable[["OpenedRun", Callable[..., "Answer"]], "Answer"]
-"""Gives the answer of a run, of the run and a question whose options are known."""
-
-
 def declared(
     asked: Asked[Any, P, Answer], finish: Finish | None = None
 ) -> RunQuestion[OpenedRun, P]:
@@ -128,21 +151,45 @@ def declared(
     finish
         Puts it to the run, and adds what is known of that; by default it is put to its tables.
     """
-    cut_by = asked.declaration.stretch
+    told = asked.declaration
+    runs = [each.name for each in told.options if option_of(each).unit == "run"]
 
     @functools.wraps(asked)
     def answer(run: OpenedRun, /, *args: P.args, **options: P.kwargs) -> Answer:
-        stretch: Any = {name: options.pop(name) for name in cut_by if name in options}
+        stretch: Any = {name: options.pop(name) for name in told.apart if name in options}
 
         def ask(subject: Any) -> Answer:
             return asked(subject, *args, **options)
 
-        return (finish or _of_tables)(run.within(**stretch), ask)
+        given = inspect.signature(asked).bind(run, *args, **options).arguments
+        others = [given[name] for name in runs if given.get(name) is not None]
+        return (finish or _of_tables)(run.within(**stretch), ask, *others)
 
-    return RunQuestion(answer, asked.declaration)
+    return RunQuestion(answer, told)
 
 
 def _of_tables(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
     from tracekit.runs._facts import of_run
 
     return of_run(run, ask(run.trace)).warning(run.warnings)
+
+
+def needed(name: str, options: Mapping[str, Any]) -> list[str]:
+    """Return what is known to take memory of a question with these options."""
+    command = name.replace("_", "-")
+    asks = [f"{command} {flag}" for flag, value in options.items() if value is True]
+    return [each for each in (command, *asks) if each in NEEDS]
+
+
+def of_one(asked: Asked[Selection, P, Answer], finish: Finish) -> RunQuestion[OpenedRun, P]:
+    """Return what a run is asked of a declared question to several runs."""
+
+    @functools.wraps(asked)
+    def answer(run: OpenedRun, /, *args: P.args, **options: P.kwargs) -> Answer:
+        from tracekit.runs._selection import Selection
+
+        runs = Selection([run])
+        found: Answer = finish(runs, asked(runs, *args, **options))
+        return found
+
+    return RunQuestion(answer, asked.declaration)

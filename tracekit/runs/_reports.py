@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tracekit._version import __version__
+from tracekit.analysis.studies.questions import study
 from tracekit.runs._comparisons import compare
+from tracekit.runs._declared import shown
 from tracekit.runs._facts import called
-from tracekit.runs._study_answers import studied, study_answer
+from tracekit.runs._selection import Selection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +26,8 @@ class _Library:
 
     def study(self, runs: Sequence[Any], /, *, skip: Skip = "auto") -> Answer:
         """Return what steps of some runs take, without so many at the beginning of each."""
-        return study_answer(studied(list(runs), skip=skip), skip=skip)
+        chosen = Selection(runs)
+        return shown(chosen, study(chosen, skip=skip))
 
     def compare(self, a: Any, b: Any, by: str, /) -> Comparison:
         """Return what differs between two runs."""

@@ -20,12 +20,6 @@ class Run(OpenedRun, DeclaredQuestions):
     """
 
     diagnose = RunQuestion(_questions.diagnose)
-    latency = RunQuestion(_questions.latency)
-    info = RunQuestion(_questions.info)
-    confusion = RunQuestion(_questions.confusion)
-    clocks = RunQuestion(_questions.clocks)
-    memory = RunQuestion(_questions.memory)
-    overhead = RunQuestion(_questions.overhead)
     sql = RunQuestion(_questions.sql)
 
     def _repr_html_(self) -> str | None:

@@ -11,13 +11,13 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from tracekit.model import PolarsType
-from tracekit.sources._merging import in_order, merged
 from tracekit.support.ahead import ahead
 from tracekit.support.spool import Spool, Workspace
 
@@ -210,3 +210,68 @@ def _held(columns: Iterable[pl.Series]) -> list[pl.Series]:
 
 def _present(held: Sequence[str], columns: Collection[str]) -> list[str]:
     return [name for name in held if name in columns]
+
+
+RUN_ROWS = 1 << 10
+"""Runs of so many rows, on average, are put together sooner as such than row by row."""
+
+
+def in_order(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return rows in order; of those that start and end together, the first one is first."""
+    start, end = frame["start"].to_numpy(), frame["end"].to_numpy()
+    return frame if _are_in_order(start, end) else _arranged([frame], _sorted(start, end))
+
+
+def merged(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """Return the rows of parts, each of which is in order, in order."""
+    if len(parts) == 1:
+        return parts[0]
+    start, end = (np.concatenate([part[name] for part in parts]) for name in ("start", "end"))
+    return _arranged(parts, _sorted(start, end))
+
+
+def _arranged(parts: Sequence[pl.DataFrame], order: NDArray[Any]) -> pl.DataFrame:
+    """Return rows of parts in an order that tells their places in all parts together.
+
+    Runs that follow each other in it stay in the memory in which they are.
+    """
+    follows = np.diff(order) == 1
+    if np.count_nonzero(~follows) * RUN_ROWS < order.size:
+        return pl.concat(_runs(parts, order, follows), how="diagonal_relaxed")
+    rows = pl.concat(parts, how="diagonal_relaxed", rechunk=True)
+    return rows[pl.Series(order.astype(np.uint32, copy=False))]  # as polars takes rows by
+
+
+def _runs(
+    parts: Sequence[pl.DataFrame], order: NDArray[Any], follows: NDArray[np.bool_]
+) -> Iterator[pl.DataFrame]:
+    """Yield rows of one part, each of which `follows` the one before, run by run."""
+    bounds = _bounds(parts)
+    begins = np.append(0, np.flatnonzero(~follows) + 1)
+    for place, height in zip(begins, np.diff(begins, append=order.size), strict=True):
+        first, left = int(order[place]), int(height)
+        while left:  # the rows of the next part may follow
+            part = int(np.searchsorted(bounds, first, "right")) - 1
+            yield (some := parts[part][first - int(bounds[part]) :][:left])
+            first, left = first + some.height, left - some.height
+
+
+def _bounds(parts: Sequence[pl.DataFrame]) -> NDArray[np.int64]:
+    return np.cumsum([0, *(part.height for part in parts)])
+
+
+def _are_in_order(start: NDArray[Any], end: NDArray[Any]) -> bool:
+    tied = (start[1:] == start[:-1]) & (end[1:] <= end[:-1])
+    return bool(((start[1:] > start[:-1]) | tied).all())
+
+
+def _sorted(start: NDArray[Any], end: NDArray[Any]) -> NDArray[Any]:
+    """Return the order of rows."""
+    order = np.argsort(start, kind="stable")
+    ordered = start[order]
+    tied = ordered[1:] == ordered[:-1]
+    among = np.append(tied, False) | np.append(False, tied)
+    rows = order[among]
+    # Inverting all bits turns the order of whole numbers round, and the least has no negative.
+    order[among] = rows[np.lexsort((~end[rows], start[rows]))]
+    return order

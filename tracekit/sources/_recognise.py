@@ -1,16 +1,24 @@
-"""What a file is, and reading it with the module that knows its format."""
+"""What a file is, and reading it with the module that knows its format.
+
+Other files that people have beside traces are named by how they begin, with what to give instead.
+"""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from pathlib import Path
 
-from tracekit.errors import DamagedTraceError, InputError, NotATraceError
+import numpy as np
+
+from tracekit.errors import DamagedTraceError, InputError, NotATraceError, UnsupportedTraceError
 from tracekit.model import Recording, Trace
 from tracekit.sources._format import Opening
 from tracekit.sources._formats import FORMATS
-from tracekit.sources._others import READS, refusal
 from tracekit.sources.columnar import table_files
+from tracekit.sources.kineto._document import head_of
 from tracekit.sources.sqlite import MAGIC
+from tracekit.sources.xplane._wire import WireError, fields
 from tracekit.support.progress import Progress
 from tracekit.support.spool import Workspace
 
@@ -99,3 +107,161 @@ def check_readable(path: Path) -> None:
 def _head(path: Path) -> bytes:
     with path.open("rb") as file:
         return file.read(64)
+
+
+HEAD = 4096
+READS = (
+    "tracekit reads nsys reports and their SQLite, Parquet and Arrow exports, nvprof databases and"
+    " CSV, PyTorch traces, AMD's RPDs, databases and JSON of rocprofv3, and JAX's profiles:"
+    " nsys export --type sqlite REPORT"
+)
+_FOLDER = "give the folder of an export, or an SQLite one: nsys export --type sqlite REPORT"
+_NVPROF = "tracekit reads databases of nvprof: nvprof -o run.nvvp PROGRAM"
+_NSYS = "record a timeline: nsys profile -t cuda,nvtx -o run PROGRAM"
+_TORCH = "record a timeline: torch.profiler.profile(), prof.export_chrome_trace(FILE)"
+_ROCPROF = (
+    "record with rocprofv3 --kernel-trace --memory-copy-trace --hip-runtime-trace --marker-trace"
+    " -f json -- PROGRAM"
+)
+
+
+@dataclass(frozen=True)
+class _Other:
+    """A kind of files: how its head begins or what is in it, what it is, and what to do."""
+
+    begins: str
+    what: str
+    hint: str
+
+
+_FILES = (
+    _Other(r"PAR1", "a Parquet file", _FOLDER),
+    _Other(r"ARROW1", "an Arrow file", _FOLDER),
+    _Other(r"\xff\xff\xff\xff", "an Arrow stream", _FOLDER),
+    _Other(r"\x89HDF", "an HDF5 file", READS),
+    _Other(r"\x28\xb5\x2f\xfd", "a zstd archive", "unpack it first: unzstd {path}"),
+    _Other(r"PK\x03\x04", "a zip archive", "unpack it first: unzip {path}"),
+    _Other(
+        r"NVR\x00",
+        "a report of Nsight Compute, which holds counters of kernels that were run again one by"
+        " one, and not when they ran",
+        _NSYS,
+    ),
+    _Other(
+        r"[\x05-\x30]\n[\x03-\x2e]\d+\.\d+\.\d+",
+        "an execution trace of Chakra, which holds what depends on what, and not when GPUs worked",
+        _TORCH,
+    ),
+    _Other(
+        r'\s*(?:==PROF==[^\n]*\n)*"?ID"?,"?Process ID"?,"?Process Name"?',
+        "a table of Nsight Compute, which holds counters of kernels, and not when they ran",
+        _NSYS,
+    ),
+    _Other(
+        r'"?Index"?,"?KernelName"?|"?Name"?,"?Calls"?,"?TotalDurationNs"?',
+        "a table of rocprof, the recorder before rocprofv3",
+        _ROCPROF,
+    ),
+    _Other(r'"?Kind"?,"?Agent_Id"?', "a table of rocprofv3", _ROCPROF),
+    _Other(r"\x80\x02\}", "a pickle, as PyTorch's flight recorder dumps one",
+           "for a job that hangs: tracekit hang {path}"),
+    _Other(r"\x80[\x03-\x05]", "a pickle, as PyTorch's snapshots of memory are", _TORCH),
+    _Other(r"<\?xml", "an XML file, as a session of the Visual Profiler is", _NVPROF),
+)  # fmt: skip
+_JSON = (
+    _Other(
+        r'"schema"\s*:\s*"[^"]*chakra',
+        "an execution trace of PyTorch (Chakra), which holds what depends on what, and not when"
+        " GPUs worked",
+        _TORCH,
+    ),
+    _Other(r'"pg_config"|"collective_seq_id"', "a dump of PyTorch's flight recorder",
+           "for a job that hangs: tracekit hang {path}"),
+    _Other(r'"communicators_count"|"ras"\s*:|"event"\s*:\s*"PEER_', "an answer of NCCL's RAS",
+           "for a job that hangs: tracekit hang {path}"),
+    _Other(
+        r'"coll_perf"|"p2p_perf"',
+        "a log of NCCL's inspector, which holds durations of collectives, and not when they ran",
+        _NSYS,
+    ),
+    _Other(r'CPU HIP API"', "JSON of rocprof, the recorder before rocprofv3", _ROCPROF),
+    _Other(
+        r'"name"\s*:\s*"(?:thread|process)_name"[^}]*\{\s*"name"\s*:\s*"(?:Hip |GPU\d)',
+        "the JSON that rpd2tracing.py writes of an RPD",
+        "give the RPD itself: the .rpd that it was made from",
+    ),
+    _Other(
+        r'"name"\s*:\s*"(?:forward|backward)-compute"',
+        "a timeline of a pipeline-parallel job",
+        "for what its stragglers cost: tracekit straggler-cost {path}",
+    ),
+)  # fmt: skip
+
+
+def refusal(path: Path) -> InputError:
+    """Return the error of a file that no format takes."""
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    head = head_of(path)[:HEAD]
+    if known := _known(head):
+        what, hint = known
+        inside = "packed with gzip, and in it " if packed else ""
+        return UnsupportedTraceError(f"{path} is {inside}{what}", hint.format(path=path))
+    if packed:
+        return UnsupportedTraceError(f"{path} is a gzip archive", f"unpack it first: gunzip {path}")
+    return NotATraceError(f"{path} is not a trace", READS)
+
+
+def _known(head: bytes) -> tuple[str, str] | None:
+    """Return what a file is by its first bytes, and what to do."""
+    is_json = head.lstrip()[:1] in (b"{", b"[")
+    look, kinds = (re.search, _JSON) if is_json else (re.match, _FILES)
+    for each in kinds:
+        if look(each.begins.encode("latin-1"), head):
+            return each.what, each.hint
+    if is_json:
+        keys = ", ".join(_keys(head))
+        return "JSON, but no PyTorch trace" + (f" (it holds {keys})" if keys else ""), READS
+    if _is_perfetto(head):
+        what = "a trace of Perfetto, as rocprofv3 and rocprof-sys write them, too"
+        return what, f"{_ROCPROF}; of a PyTorch trace give the JSON"
+    return None
+
+
+def _keys(head: bytes) -> list[str]:
+    """Return the first keys of the outermost object of JSON, or of the first one of a list."""
+    text = head.decode("utf-8", "replace").lstrip("\ufeff \n\t[")
+    depth, found = 0, []
+    for token in re.finditer(r'"((?:[^"\\]|\\.)*)"(\s*:)?|[{}\[\]]', text):
+        if token[2] and depth == 1 and token[1].isprintable():
+            found.append(token[1][:_LONGEST_KEY])
+        depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(token[0], 0)
+        if depth < 1 or len(found) == _MOST_KEYS:
+            break
+    return found
+
+
+_LONGEST_KEY, _MOST_KEYS = 40, 6
+_PACKET = frozenset((6, 8, 10, 11, 12, 13, 33, 36, 41, 42, 43, 44, 58, 59, 60, 79, 87))
+"""Numbers of fields of a packet of Perfetto that recorders of programs write."""
+
+
+def _is_perfetto(head: bytes) -> bool:
+    """Tell whether a file begins with two packets of Perfetto, or with a long one."""
+    data = np.frombuffer(head, np.uint8)
+    at = 0
+    for _ in range(2):
+        begin = at + 2 + (at + 1 < data.size and data[at + 1] >= 128)  # noqa: PLR2004
+        if begin >= data.size or data[at] != 0x0A:  # noqa: PLR2004
+            return False
+        length = int(data[at + 1] & 127) | (int(data[at + 2]) << 7 if begin == at + 3 else 0)
+        at = begin + length
+        if not length or at > data.size:
+            return False
+        try:
+            numbers = {number for number, *_ in fields(data, begin, at)}
+        except WireError:
+            return False
+        if not numbers or not numbers <= _PACKET or not numbers & {8, 10, 36, 60}:
+            return False
+    return True

@@ -17,7 +17,7 @@ ingest removes it.
 
 from tracekit.store._check import Finding
 from tracekit.store._digest import NOT_YET, file_digest, file_size, file_state, run_digest
-from tracekit.store._executors import open_executor
+from tracekit.store._executors import Workers, open_executor
 from tracekit.store._jobs import Executor
 from tracekit.store._record import (
     RunRecord,
@@ -33,6 +33,6 @@ from tracekit.support.spool import DEFAULT_MEMORY
 
 __all__ = [
     "DEFAULT_MEMORY", "NOT_YET", "Executor", "Finding", "Made", "ReportOptions", "RunRecord",
-    "Store", "SummaryValue", "check_labels", "check_name", "file_digest", "file_size", "file_state",
-    "is_named_as_file", "make_reports", "open_executor", "run_digest",
+    "Store", "SummaryValue", "Workers", "check_labels", "check_name", "file_digest", "file_size",
+    "file_state", "is_named_as_file", "make_reports", "open_executor", "run_digest",
 ]  # fmt: skip

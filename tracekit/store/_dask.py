@@ -1,4 +1,4 @@
-"""Reports as tasks of a Dask cluster."""
+"""Jobs as tasks of a Dask cluster."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
+from importlib.metadata import version
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from tracekit.errors import InputError, StoreError, UsageError
-from tracekit.store._jobs import RETRIES, Job, Outcome, Outcomes, Tell, attempt, lost
+from tracekit._version import __version__
+from tracekit.errors import StoreError, UsageError
+from tracekit.store._jobs import RETRIES, Job, Outcome, Outcomes, Tell, lost
 from tracekit.store._worker import throttled
 
 _Client = Any  # dask.distributed says nothing about types
@@ -27,13 +28,15 @@ _WORKER_SECONDS = 10
 _PATIENCE_SECONDS = 60
 """How long to go on while all workers are gone: whoever runs the cluster may start others."""
 _LOOK_SECONDS = 2
+_VERSIONS = {"tracekit": __version__, "polars": version("polars")}
+"""What workers must have the same of: what is sent is read by the same code."""
 
 
 class Cluster:
-    """Makes reports on the workers of a Dask cluster, a report a task.
+    """Does jobs on the workers of a Dask cluster, a job a task.
 
-    Dask itself gives the task of a worker that is lost to another one. Workers write straight into
-    the folder of the run, so that they and this process must reach it by the same path.
+    Dask itself gives the task of a worker that is lost to another one. Workers read and write the
+    folder of the run, so that they and this process must reach it by the same path.
     """
 
     def __init__(self, client: _Client, address: str) -> None:
@@ -70,14 +73,14 @@ class Cluster:
         losses: Counter[int] = Counter()
 
         def begin(job: Job) -> None:
-            future = self._client.submit(_task, job, topic, pure=False, retries=0)
+            future = self._client.submit(_task, job, topic, _VERSIONS, pure=False, retries=0)
             tasks[future] = job
             future.add_done_callback(heard.put)
 
         self._client.subscribe_topic(topic, lambda event: heard.put(_message(event)))
         try:
             for job in jobs:
-                begin(_anywhere(job).with_share(share))
+                begin(job.anywhere().with_share(share))
             while tasks:
                 word = self._next(heard)
                 if isinstance(word, tuple):
@@ -105,7 +108,7 @@ class Cluster:
         """Raise a `StoreError` where there is nobody left who could do anything."""
         gone = f"the Dask scheduler {self._address} is gone"
         if self._client.status != "running":
-            raise StoreError(gone, "start it, and ingest again")
+            raise StoreError(gone, "start it, and try again")
         with suppress(OSError, TimeoutError):
             if self._threads():
                 self._deserted = None
@@ -115,7 +118,7 @@ class Cluster:
         if now - self._deserted > _PATIENCE_SECONDS:
             raise StoreError(
                 f"the Dask scheduler {self._address} has lost all its workers",
-                f"start some with `dask worker {self._address}`, and ingest again",
+                f"start some with `dask worker {self._address}`, and try again",
             )
 
     def _result(self, future: _Future, job: Job) -> Outcome | None:
@@ -125,7 +128,7 @@ class Cluster:
         if future.cancelled():
             self._check_alive()
             raise StoreError(
-                f"the task that reads {job.path} was cancelled on {self._address}", "ingest again"
+                f"the task that reads {job.name} was cancelled on {self._address}", "try again"
             )
         error = future.exception()
         if error is None:
@@ -210,29 +213,33 @@ def _import_error(error: BaseException | None) -> ImportError | None:
     return error
 
 
-def _anywhere(job: Job) -> Job:
-    """Return a job whose paths do not depend on a working directory."""
-    return replace(job, path=job.path.absolute(), folder=job.folder.absolute())
-
-
 def _message(event: tuple[float, tuple[int, str, int, int]]) -> tuple[int, str, int, int]:
     _when, (number, step, done, total) = event
     return number, step, done, total
 
 
-def _task(job: Job, topic: str) -> Outcome:
-    """Make a report on a worker."""
+def _task(job: Job, topic: str, versions: Mapping[str, str]) -> Outcome:
+    """Do a job on a worker."""
     from distributed import get_worker  # noqa: PLC0415 - there it is
 
-    if not job.path.exists():
-        error = InputError(
-            f"{job.path} cannot be seen by the worker on {socket.gethostname()}",
-            "put the reports where all workers reach them by the same path",
-        )
+    _check_versions(versions)
+    error = job.unseen()
+    if error is not None:
         return Outcome(job.number, error=error)
     worker = get_worker()
 
     def say(number: int, step: str, done: int, total: int) -> None:
         worker.log_event(topic, (number, step, done, total))
 
-    return attempt(job, throttled(partial(say, job.number)))
+    return job.attempt(throttled(partial(say, job.number)))
+
+
+def _check_versions(versions: Mapping[str, str]) -> None:
+    """Raise where this worker has others than the process that asks."""
+    unlike = [name for name, version in versions.items() if _VERSIONS[name] != version]
+    if unlike:
+        told = ", ".join(f"{name} {_VERSIONS[name]} for {versions[name]}" for name in unlike)
+        raise UsageError(
+            f"the worker on {socket.gethostname()} has {told}",
+            "install the same versions where workers run",
+        )

@@ -1,4 +1,4 @@
-"""Where the reports of a run are made: in this process, in several, or on a Dask cluster."""
+"""Where jobs are done: in this process, in several, or on a Dask cluster."""
 
 from __future__ import annotations
 
@@ -7,37 +7,45 @@ import os
 import signal
 import subprocess
 import sys
+import weakref
 from collections import Counter, deque
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import cached_property, partial
+from typing import Any
 
-from tracekit.store._digest import file_size
-from tracekit.store._jobs import RETRIES, Executor, Job, Outcome, Outcomes, Tell, attempt, lost
+from tracekit.store._jobs import RETRIES, Executor, Job, Outcome, Outcomes, PartJob, Tell, lost
 from tracekit.support.ahead import cores
 from tracekit.support.process import users_stderr
+from tracekit.support.progress import Progress
 
 _LAST_SECONDS = 5
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]);"
-    "from tracekit.store._worker import main; main(int(sys.argv[2]))"
+    "from tracekit.store._worker import main; main(int(sys.argv[2]), sys.argv[3:])"
 )
 
 
 @contextmanager
 def open_executor(
-    processes: int = 1, dask: str | None = None, *, apart: bool = False
+    processes: int = 1,
+    dask: str | None = None,
+    *,
+    apart: bool = False,
+    rooms: Sequence[str] = ("attribution", "sources"),
 ) -> Iterator[Executor]:
-    """Yield what makes reports.
+    """Yield what does jobs.
 
     Parameters
     ----------
     processes
         How many processes of this machine work at once; one is this process.
     dask
-        Address of a Dask scheduler whose workers make the reports instead.
+        Address of a Dask scheduler whose workers do them instead.
     apart
         Whether one process is to be another than this one, which it could end.
+    rooms
+        Of tracekit, those that jobs are likely to take: to make reports.
 
     Raises
     ------
@@ -50,7 +58,7 @@ def open_executor(
         with Cluster.at(dask) as cluster:
             yield cluster
     elif processes > 1 or apart:
-        executor = Processes(processes)
+        executor = Processes(processes, rooms)
         try:
             yield executor
         finally:
@@ -59,8 +67,46 @@ def open_executor(
         yield ThisProcess()
 
 
+class Workers:
+    """Processes, or a cluster, that work on parts of a run; they stay for what is asked next.
+
+    Parameters
+    ----------
+    processes, dask
+        As for `open_executor`.
+    progress
+        Told how many parts are done.
+    """
+
+    def __init__(self, processes: int, dask: str | None, progress: Progress) -> None:
+        self._processes, self._dask = processes, dask
+        self._progress = progress
+
+    @cached_property
+    def _executor(self) -> Executor:
+        opened = ExitStack()
+        weakref.finalize(self, opened.close)
+        executor = open_executor(self._processes, self._dask, rooms=("engine",))
+        return opened.enter_context(executor)
+
+    def __call__(self, work: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Do several pieces of work; return what each returns."""
+        jobs: list[Job] = [
+            PartJob(number, f"part {number + 1} of {len(work)} of the run", each)
+            for number, each in enumerate(work)
+        ]
+        found: dict[int, Any] = {}
+        with closing(self._executor.run(jobs, lambda *_: None)) as outcomes:
+            for outcome in outcomes:
+                if outcome.error is not None:
+                    raise outcome.error
+                found[outcome.number] = outcome.made
+                self._progress("parts", len(found), len(jobs))
+        return [found[number] for number in range(len(jobs))]
+
+
 class ThisProcess:
-    """Makes one report after the other."""
+    """Does one job after the other."""
 
     def prepare(self, jobs: int) -> None:
         """Do nothing: all is here."""
@@ -68,31 +114,34 @@ class ThisProcess:
     def run(self, jobs: list[Job], tell: Tell) -> Outcomes:
         """Yield the outcome of each job."""
         for job in jobs:
-            yield attempt(job, partial(tell, job.number))
+            yield job.attempt(partial(tell, job.number))
 
 
 class Processes:
-    """Makes reports in processes of this machine.
+    """Does jobs in processes of this machine.
 
     Each is a fresh interpreter: nothing is forked, so no lock is copied that a thread of this
     process holds, and a program that uses the library is not imported once more. A worker that is
-    killed costs no more than the report that it was at, which another begins again.
+    killed costs no more than the job that it was at, which another begins again.
 
     Parameters
     ----------
     number
         How many work at once.
+    rooms
+        Of tracekit, those that they load before the first job comes.
     """
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, rooms: Sequence[str] = ()) -> None:
         self._number = number
+        self._rooms = rooms
         self._ready: list[_Worker] = []
 
     def prepare(self, jobs: int) -> None:
-        """Start processes, which load meanwhile what reports take."""
+        """Start processes, which load meanwhile what jobs take."""
         number = min(self._number, jobs)
         while len(self._ready) < number:
-            self._ready.append(_Worker(number))
+            self._ready.append(_Worker(number, self._rooms))
 
     def end(self) -> None:
         """End the processes that nothing has come for."""
@@ -105,7 +154,7 @@ class Processes:
         from multiprocessing.connection import wait  # noqa: PLC0415 - questions need no processes
 
         # The longest first: one that is begun last would be waited for alone.
-        longest = sorted(jobs, key=lambda job: -file_size(job.path))
+        longest = sorted(jobs, key=lambda job: -job.size)
         waiting = deque(job.with_share(number) for job in longest)
         losses: Counter[int] = Counter()
         idle = self._ready
@@ -113,7 +162,7 @@ class Processes:
         try:
             while waiting or busy:
                 while waiting and len(busy) < number:
-                    busy.append(idle.pop() if idle else _Worker(number))
+                    busy.append(idle.pop() if idle else _Worker(number, self._rooms))
                     busy[-1].begin(waiting.popleft())
                 ready = wait([worker.connection for worker in busy])
                 for worker in [each for each in busy if each.connection in ready]:
@@ -131,18 +180,20 @@ class Processes:
                         yield lost(job, how)
                     else:
                         waiting.appendleft(job)
+        except BaseException:  # whoever stops listening, too
+            self.end()
+            raise
         finally:
             for worker in busy:
                 worker.end()
-            self.end()
 
 
 class _Worker:
-    """A process that makes reports, and the connection to it."""
+    """A process that does jobs, and the connection to it."""
 
     job: Job
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, rooms: Sequence[str]) -> None:
         from multiprocessing import Pipe  # noqa: PLC0415 - questions need no processes
 
         self.connection, theirs = Pipe()
@@ -150,7 +201,7 @@ class _Worker:
         with theirs:
             descriptor = theirs.fileno()
             self._process = subprocess.Popen(  # noqa: S603 - this very interpreter
-                [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), str(descriptor)],
+                [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), str(descriptor), *rooms],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=users_stderr(),
@@ -161,7 +212,7 @@ class _Worker:
             )
 
     def begin(self, job: Job) -> None:
-        """Let it make a report."""
+        """Let it do a job."""
         self.job = job
         with suppress(OSError):  # whether it is still there is found out by listening to it
             self.connection.send(job)

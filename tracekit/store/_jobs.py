@@ -1,26 +1,74 @@
-"""A report as a job that may fail, or be lost with the process that does it, and be done again."""
+"""Work that may fail, or be lost with the process that does it, and be done again."""
 
 from __future__ import annotations
 
 import secrets
+import socket
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, Self
 
 from tracekit.errors import InputError, StoreError
-from tracekit.store._report import ReportMade, ReportOptions, make_report
+from tracekit.store._digest import file_size
+from tracekit.store._report import ReportOptions, make_report
 from tracekit.support.progress import Progress
 
 RETRIES = 2
-"""How often a report is begun again whose process was lost."""
+"""How often a job is begun again whose process was lost."""
 
 Tell = Callable[[int, str, int, int], None]
 """Told the number of a job, a step, how much of it is done, and how much there is."""
+_SAME_PATHS = "put the store where all workers reach it, with --store"
 
 
 @dataclass(frozen=True)
-class Job:
+class Outcome:
+    """What became of a job: what it made, or why it made nothing.
+
+    Of a report that is made ``folder`` is the name of the folder of its tables.
+    """
+
+    number: int
+    folder: str = ""
+    made: Any = None
+    error: InputError | None = None
+
+
+class Job(ABC):
+    """Something to do in whatever process."""
+
+    number: int
+    """Its place among the jobs that are begun together."""
+    name: str
+    """What it works on."""
+    size = 0
+    """How large that is: the largest is begun first."""
+
+    def anywhere(self) -> Self:
+        """Return the job with paths that do not depend on a working directory."""
+        return self
+
+    def with_share(self, workers: int) -> Self:  # noqa: ARG002 - most need no share
+        """Return the job with its share of the memory that `workers` use at once."""
+        return self
+
+    def after(self, before: Job | None) -> Self:  # noqa: ARG002 - most learn nothing
+        """Return the job with what the one before it in the same process has found out."""
+        return self
+
+    def unseen(self) -> InputError | None:
+        """Return why it cannot be done on this machine; None where it can."""
+        return None
+
+    @abstractmethod
+    def attempt(self, progress: Progress) -> Outcome:
+        """Do it."""
+
+
+@dataclass(frozen=True)
+class ReportJob(Job):
     """A report to make.
 
     Parameters
@@ -41,21 +89,80 @@ class Job:
     folder: Path
     options: ReportOptions
 
-    def with_share(self, workers: int) -> Job:
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The file."""
+        return str(self.path)
+
+    @property
+    def size(self) -> int:  # type: ignore[override]
+        """The size of the file, bytes."""
+        return file_size(self.path)
+
+    def anywhere(self) -> Self:
+        """Return the job with absolute paths."""
+        return replace(self, path=self.path.absolute(), folder=self.folder.absolute())
+
+    def with_share(self, workers: int) -> Self:
         """Return the job with its share of the memory that `workers` use at once."""
         return replace(
             self, options=replace(self.options, memory=self.options.memory // max(workers, 1))
         )
 
+    def after(self, before: Job | None) -> Self:
+        """Return the job with the rules of the one before, if equal: they know what names mean."""
+        if not isinstance(before, ReportJob) or before.options.rules != self.options.rules:
+            return self
+        return replace(self, options=replace(self.options, rules=before.options.rules))
+
+    def unseen(self) -> InputError | None:
+        """Return why it cannot be done on this machine."""
+        if self.path.exists():
+            return None
+        return InputError(
+            f"{self.path} cannot be seen by the worker on {socket.gethostname()}",
+            "put the reports where all workers reach them by the same path",
+        )
+
+    def attempt(self, progress: Progress) -> Outcome:
+        """Make the report."""
+        if not self.folder.is_dir():
+            raise StoreError(f"the folder {self.folder} cannot be seen by a worker", _SAME_PATHS)
+        folder = self.folder / f"{self.number}-{secrets.token_hex(4)}"
+        try:
+            made = make_report(self.path, folder, self.options, progress)
+        except InputError as error:
+            return Outcome(self.number, error=error)
+        return Outcome(self.number, folder.name, made)
+
 
 @dataclass(frozen=True)
-class Outcome:
-    """What became of a job: the name of the folder that was made, or why its report is none."""
+class PartJob(Job):
+    """Work on a part of a run that is in the store.
+
+    Parameters
+    ----------
+    number
+        The part.
+    name
+        What it is called.
+    work
+        Does it.
+    """
 
     number: int
-    folder: str = ""
-    made: ReportMade | None = None
-    error: InputError | None = None
+    name: str
+    work: Callable[[], Any]
+
+    def attempt(self, progress: Progress) -> Outcome:  # noqa: ARG002 - a part takes seconds
+        """Do it."""
+        try:
+            return Outcome(self.number, made=self.work())
+        except FileNotFoundError as error:
+            raise StoreError(
+                f"the worker on {socket.gethostname()} cannot read {self.name}: {error}",
+                _SAME_PATHS,
+            ) from error
 
 
 Outcomes = Generator[Outcome, None, None]
@@ -77,25 +184,10 @@ class Executor(Protocol):
         """
 
 
-def attempt(job: Job, progress: Progress) -> Outcome:
-    """Make the report of a job."""
-    if not job.folder.is_dir():
-        raise StoreError(
-            f"the folder {job.folder} cannot be seen by a worker",
-            "put the store where all workers reach it, with --store",
-        )
-    folder = job.folder / f"{job.number}-{secrets.token_hex(4)}"
-    try:
-        made = make_report(job.path, folder, job.options, progress)
-    except InputError as error:
-        return Outcome(job.number, error=error)
-    return Outcome(job.number, folder.name, made)
-
-
 def lost(job: Job, how: str) -> Outcome:
     """Return the outcome of a job whose process was lost too often."""
     error = InputError(
-        f"{job.path} was given up, the process that read it {how} {RETRIES + 1} times",
+        f"{job.name} was given up, the process that read it {how} {RETRIES + 1} times",
         "it may lack memory: let fewer run at once, or give a smaller --memory; or it is damaged",
     )
     return Outcome(job.number, error=error)

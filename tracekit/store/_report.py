@@ -6,7 +6,6 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tracekit.model import TraceWriter
@@ -83,12 +82,6 @@ class ReportMade:
     warnings: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     seen: Any = None
-
-
-def load() -> None:
-    """Load what making a report takes, which not every command that needs the store does."""
-    for room in ("attribution", "sources"):
-        import_module(f"tracekit.{room}")
 
 
 def make_report(

@@ -13,7 +13,7 @@ from typing import Any
 from tracekit.errors import InputError, StoreError
 from tracekit.model import missing_files
 from tracekit.store._digest import file_size, run_digest
-from tracekit.store._jobs import Executor, Job, Outcome, Tell
+from tracekit.store._jobs import Executor, Job, Outcome, ReportJob, Tell
 from tracekit.store._report import ReportOptions
 from tracekit.store._staging import file_errors
 
@@ -95,7 +95,9 @@ def make_reports(
     StoreError
         If the columns cannot be written, or not be seen here.
     """
-    jobs = [Job(number, path, folder, options) for number, (path, options) in enumerate(reports)]
+    jobs: list[Job] = [
+        ReportJob(number, path, folder, options) for number, (path, options) in enumerate(reports)
+    ]
     made: list[Outcome] = []
     with closing(executor.run(jobs, tell)) as outcomes:
         for outcome in outcomes:

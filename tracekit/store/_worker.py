@@ -1,4 +1,4 @@
-"""What a process does that makes reports for another one."""
+"""What a process does that works for another one."""
 
 from __future__ import annotations
 
@@ -7,46 +7,44 @@ import pickle
 import threading
 import time
 import traceback
-from dataclasses import replace
+from collections.abc import Sequence
+from importlib import import_module
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
 
-from tracekit.store._jobs import Job, Outcome, attempt
-from tracekit.store._report import load
+from tracekit.store._jobs import Job, Outcome
 from tracekit.support.process import own_process
 from tracekit.support.progress import Progress
-
-if TYPE_CHECKING:
-    from tracekit.attribution import Rules
 
 _SECONDS = 0.1
 """How often to tell of the same step; who listens has other workers too."""
 
 
-def main(descriptor: int) -> None:
+def main(descriptor: int, rooms: Sequence[str]) -> None:
     """Do the jobs that come in, one after the other, until the other process is gone.
 
     Parameters
     ----------
     descriptor
         File descriptor of the connection to that process.
+    rooms
+        Of tracekit, those that the jobs are likely to take.
     """
     own_process()
     connection = Connection(descriptor)
     jobs: SimpleQueue[Job] = SimpleQueue()
     threading.Thread(target=_receive, args=(connection, jobs), daemon=True).start()
-    load()  # while the first job is still to come
+    for room in rooms:  # while the first job is still to come
+        import_module(f"tracekit.{room}")
     lock = threading.Lock()
 
     def say(message: object) -> None:
         with lock:  # progress may be told from several threads
             connection.send(message)
 
-    rules: Rules | None = None
+    job: Job | None = None
     while True:
-        job = _remembering(jobs.get(), rules)
-        rules = job.options.rules
+        job = jobs.get().after(job)
         say(_done(job, throttled(lambda *step: say(step))))
 
 
@@ -59,16 +57,9 @@ def _receive(connection: Connection, jobs: SimpleQueue[Job]) -> None:
         os._exit(1)
 
 
-def _remembering(job: Job, rules: Rules | None) -> Job:
-    """Return a job with the rules of the one before, if equal: they know what names mean."""
-    if rules != job.options.rules:
-        return job
-    return replace(job, options=replace(job.options, rules=rules))
-
-
 def _done(job: Job, progress: Progress) -> Outcome | BaseException:
     try:
-        return attempt(job, progress)
+        return job.attempt(progress)
     except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
         error.add_note(traceback.format_exc())
         return error if _survives(error) else RuntimeError(traceback.format_exc())

@@ -52,10 +52,6 @@ class Compiled:
                 return run(taken, given)
         return self._loop(*given)
 
-    def is_kept(self, *given: Any) -> bool:
-        """Tell whether nothing has to be compiled for such arguments."""
-        return self._found(native.arguments(given)) is not None
-
     def compile(self, *given: Any) -> None:
         """Compile the loop for such arguments, where that was not done before."""
         self._made(native.arguments(given), given)

@@ -18,8 +18,9 @@ def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]
     """Return the functions ``__getattr__`` and ``__dir__`` of a package.
 
     A name comes from the module that the package imports it from under ``if TYPE_CHECKING:``, as
-    editors and type checkers read it, so that no second list says where names are. Python does not
-    keep what it skips: the package's source is read when a name is first wanted.
+    editors and type checkers read it, so that no second list says where names are: ``__all__`` is
+    made of it too. Python does not keep what it skips: the package's source is read when a name is
+    first wanted.
 
     Parameters
     ----------
@@ -32,6 +33,8 @@ def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]
         return _checked_imports(package)
 
     def load(name: str) -> Any:
+        if name == "__all__":
+            return sorted(homes())
         # Python itself asks for such as ``__path__``, before any name is wanted.
         home = None if name.startswith("__") and name != "__version__" else homes().get(name)
         if home is None:

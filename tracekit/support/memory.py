@@ -46,6 +46,7 @@ NEEDS = {
     "critical-path": Need(950, beside_bytes=0),
     "whatif": Need(1_900, beside_bytes=0),
     "flops": Need(520),
+    "roofline": Need(520),
     "links": Need(30),
     "collectives": Need(30),
     "latency": Need(30),
@@ -62,7 +63,7 @@ NEEDS = {
     "export": Need(2_000, beside_bytes=1_150),
     "attribution": Need(650),
 }
-"""By command: what covers every peak that docs/performance.md#memory-of-questions lists.
+"""By command: what covers every peak that docs/evidence/performance.md#memory-of-questions lists.
 
 What finds gaps, `idle` and all that asks it, takes most where a gap follows each op. `attribution`
 is that of a run which is opened with other rules; the rows of `memory` are allocations and

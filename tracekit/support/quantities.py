@@ -111,6 +111,6 @@ def parse_percent(text: str) -> float:
 
 UNITS: Mapping[str, Callable[[str], float]] = {
     "bytes": parse_size, "FLOP/s": parse_flops, "ns": parse_duration, "count": parse_count,
-    "percent": parse_percent,
+    "images": parse_images, "percent": parse_percent,
 }  # fmt: skip
 """What reads a quantity, by the unit that it is in then."""

@@ -11,6 +11,7 @@ what answers only when it is asked, so that help waits for no table.
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,12 +29,15 @@ from typing import (
     get_type_hints,
 )
 
+from tracekit.errors import UsageError
 from tracekit.support.files import StrPath
 from tracekit.support.schemas import Json
+from tracekit.support.spelling import choose_among
 
 P = ParamSpec("P")
 T_contra = TypeVar("T_contra", contravariant=True)
 A_co = TypeVar("A_co", bound="Chooses", covariant=True)
+_MODULES = re.compile(r"(?:\w+\.)+(?=\w)")
 _GIVEN = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -49,7 +53,8 @@ class Option:
         What stands for its value in help.
     unit
         What it is in; the command line reads it with this unit (`support.quantities`, and names of
-        lists: ``keys``, ``sizes``, ``steps``).
+        others: ``images``, ``keys``, ``labels``, ``run``, ``run or ns``, ``sizes``, ``skip``,
+        ``steps``).
     least
         The smallest number it can be.
     flag
@@ -79,6 +84,14 @@ def grouped_by(*names: str) -> Option:
 
 
 Skip = Annotated[int, Option("Leave out so many iterations at the beginning.", least=0)]
+AutoSkip = Annotated[
+    int | Literal["auto"],
+    Option(
+        "Leave out so many iterations at the beginning; auto: those that are cold, in each run.",
+        "N|auto",
+        unit="skip",
+    ),
+]
 Steps = Annotated[
     tuple[int, int] | None,
     Option(
@@ -146,6 +159,40 @@ Sort = Annotated[
 Top = Annotated[int | None, Option("The first N rows.", "N", least=1, panel="Rows")]
 
 
+References = Annotated[
+    Sequence[Any],
+    Option(
+        "Names of runs, starts of their ids, or trace files. Default: all with the labels.",
+        "RUN...",
+    ),
+]
+OrLatest = Annotated[
+    Sequence[Any],
+    Option(
+        "Names of runs, starts of their ids, or trace files. Default: all with the labels, else "
+        "the one ingested last.",
+        "RUN...",
+    ),
+]
+Labels = Annotated[
+    Mapping[str, str] | None,
+    Option(
+        "Runs with this label; may be given several times.",
+        "KEY=VALUE",
+        unit="labels",
+        typed=list[str] | None,
+    ),
+]
+Folder = Annotated[
+    StrPath | None,
+    Option(
+        "Folder of the store. The default is the nearest .tracekit upward from here.",
+        "DIR",
+        typed=Path | None,
+    ),
+]
+
+
 class ChosenRows(TypedDict, total=False):
     """Which rows of an answer are wanted; any question may be asked so."""
 
@@ -166,7 +213,17 @@ class ChosenStretch(ChosenTime, total=False):
     iterations: Steps
 
 
+class ChosenRuns(TypedDict, total=False):
+    """Which runs are asked, and which rows of the answer are wanted."""
+
+    where: Labels
+    store: Folder
+    sort: Sort
+    top: Top
+
+
 _ROWS = tuple(get_type_hints(ChosenRows))
+_RUNS = ("references", "where", "store")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,12 +242,19 @@ class Declaration:
         Command lines.
     writes
         The columns and `meta` of its answers.
+    also
+        The same of answers that are called otherwise.
     figures
         What can be drawn of these, by the name of the figure.
     opened
         Options of `tracekit.open` that its command has: how the run that is asked is read.
-    stretch
-        Options that say of which stretch it is asked; the run is cut to it before.
+    apart
+        Options that it does not see: of which stretch a run is asked, which is cut to it before,
+        or of which runs.
+    is_of_runs
+        Whether it is put to several runs, and not to one.
+    is_of_latest
+        Whether these are by default the one that was ingested last, and not all.
     check
         Raises for options that make no sense together, as long as no file is read.
     """
@@ -200,32 +264,33 @@ class Declaration:
     signature: inspect.Signature
     examples: Sequence[str]
     writes: Json
+    also: Sequence[Json] = ()
     figures: Mapping[str, str] = field(default_factory=dict)
     opened: Sequence[str] = ()
-    stretch: Sequence[str] = ()
+    apart: Sequence[str] = ()
+    is_of_runs: bool = False
+    is_of_latest: bool = False
     check: Callable[..., object] | None = None
 
     @property
     def options(self) -> list[inspect.Parameter]:
         """The options that are its own, each with its type, default and `Option`."""
-        return [
-            each
-            for each in self.signature.parameters.values()
-            if get_origin(each.annotation) is Annotated and each.name not in _ROWS
-        ]
+        others = (*_ROWS, *_RUNS) if self.is_of_runs else _ROWS
+        return [each for each in _options(self.signature) if each.name not in others]
 
-    def signature_of(self, returns: str) -> inspect.Signature:
-        """Return how it is called where what it is put to is known."""
+    def signature_of(self, returns: str, *, of_one: bool = True) -> inspect.Signature:
+        """Return how it is called: of a run, or of those that it is called with."""
+        known = _RUNS if of_one and self.is_of_runs else ()
         asked = [
             each.replace(annotation=get_args(each.annotation)[0])
-            for each in self.signature.parameters.values()
-            if get_origin(each.annotation) is Annotated
+            for each in _options(self.signature)
+            if each.name not in known
         ]
         return self.signature.replace(parameters=asked, return_annotation=returns)
 
-    def text(self, returns: str) -> str:
+    def text(self, returns: str, *, of_one: bool = True) -> str:
         """Return its docstring: what it answers, its parameters, and the columns of its rows."""
-        taken = self.signature_of(returns).parameters.values()
+        taken = self.signature_of(returns, of_one=of_one).parameters.values()
         options = [option_of(self.signature.parameters[each.name]) for each in taken]
         lines = [
             self.meaning, "", "Parameters", "----------",
@@ -261,31 +326,40 @@ class Asked(Protocol[T_contra, P, A_co]):
 def question(
     *examples: str,
     writes: Json,
+    also: Sequence[Json] = (),
     figures: Mapping[str, str] | None = None,
     opened: Sequence[str] = ("rules", "iteration"),
     check: Callable[..., object] | None = None,
+    is_of_latest: bool = False,
 ) -> Callable[[Callable[Concatenate[T_contra, P], A_co]], Asked[T_contra, P, A_co]]:
     """Declare a question, by the function that answers it; see the module for an example.
 
     The function never sees its keyword arguments `ChosenRows`, which are taken here, nor those of
-    `ChosenStretch`, by which a run is cut before it is asked.
+    `ChosenStretch`, by which a run is cut before it is asked, or of `ChosenRuns`.
 
     Parameters
     ----------
-    examples, writes, figures, opened, check
+    examples, writes, also, figures, opened, check, is_of_latest
         As in `Declaration`.
     """
 
     def declare(function: Callable[Concatenate[T_contra, P], A_co]) -> Asked[T_contra, P, A_co]:
         own = inspect.signature(function)
+        named = {each.name: choices(get_args(each.annotation)[0]) for each in _options(own)}
         taken = [each for each in own.parameters.values() if each.kind in _GIVEN]
         shared = _shared(own)
-        rows = [name for name in shared if name in _ROWS]
+        is_of_runs = "store" in shared
+        rows = [name for name in shared if name in _ROWS and not (is_of_runs and name in _RUNS)]
+        meant = inspect.Parameter(
+            "references", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=(),
+            annotation=OrLatest if is_of_latest else References,
+        )  # fmt: skip
+        subject = [meant] if is_of_runs else taken[:1]
         answers = own.replace(parameters=[*taken, *(shared[name] for name in rows)])
 
         @functools.wraps(function)
         def ask(*args: Any, **kwargs: Any) -> Any:
-            answers.bind(*args, **kwargs)
+            _require_known(answers.bind(*args, **kwargs).arguments, named)
             chosen = {name: kwargs.pop(name) for name in rows if name in kwargs}
             return function(*args, **kwargs).typed(writes.columns).choosing(**chosen)
 
@@ -293,14 +367,27 @@ def question(
         asked.__signature__ = answers
         asked.declaration = Declaration(
             name=function.__name__, meaning=inspect.cleandoc(function.__doc__ or ""),
-            signature=own.replace(parameters=[*taken, *shared.values()]), examples=examples,
-            writes=writes, figures=figures or {}, opened=opened,
-            stretch=[name for name in shared if name not in _ROWS], check=check,
+            signature=own.replace(parameters=[*subject, *taken[1:], *shared.values()]),
+            examples=examples, is_of_runs=is_of_runs, is_of_latest=is_of_latest,
+            writes=writes, also=also, figures=figures or {}, opened=opened,
+            apart=[name for name in shared if name not in rows], check=check,
         )  # fmt: skip
         declared: Asked[T_contra, P, A_co] = asked
         return declared
 
     return declare
+
+
+def _options(own: inspect.Signature) -> list[inspect.Parameter]:
+    """Return the parameters that are declared to be options."""
+    return [each for each in own.parameters.values() if get_origin(each.annotation) is Annotated]
+
+
+def _require_known(given: Mapping[str, Any], named: Mapping[str, Sequence[str]]) -> None:
+    """Raise `UsageError` where an option is none of the texts that its type names."""
+    for name, value in given.items():
+        if named.get(name) and isinstance(value, str) and value not in named[name]:
+            raise UsageError(f"{name} {value!r} is unknown", choose_among(value, named[name]))
 
 
 def _shared(own: inspect.Signature) -> dict[str, inspect.Parameter]:
@@ -311,7 +398,7 @@ def _shared(own: inspect.Signature) -> dict[str, inspect.Parameter]:
     return {
         name: inspect.Parameter(
             name, inspect.Parameter.KEYWORD_ONLY, annotation=kinds[name],
-            default=() if name == "where" else None,
+            default=() if kinds[name] is Where else None,
         )
         for name in sorted(kinds, key=lambda name: name in _ROWS)
         if name not in own.parameters
@@ -326,9 +413,7 @@ def option_of(parameter: inspect.Parameter) -> Option:
 def type_text(parameter: inspect.Parameter) -> str:
     """Return the type of a parameter, and its default, as pages print them."""
     kind = parameter.annotation
-    told = kind.__name__ if isinstance(kind, type) else str(kind)
-    for name in ("typing.", "collections.abc.", "pathlib.", "os."):
-        told = told.replace(name, "")
+    told = _MODULES.sub("", kind.__name__ if isinstance(kind, type) else str(kind))
     default = "" if parameter.default is parameter.empty else f", default {parameter.default!r}"
     return f"{told}{default}"
 

@@ -23,8 +23,10 @@ GIB = 1 << 30
 DEFAULT_MEMORY = 4 * GIB
 """What an ingest may use, bytes."""
 
+_LIBRARIES = 128 << 20
+"""What Python, polars and the compiled loops take themselves: 118 MiB, before any row is read."""
 _SHARE = 10
-"""What part of that the waiting tables may fill; working on a few chunks needs the rest."""
+"""What part of the rest the waiting tables may fill; working on a few chunks needs what is left."""
 _BYTES_PER_ROW = 12_000
 """What the work on one row of a chunk may take at most: some hundred bytes in each of the tables,
 of which several are in the works, with what is read ahead and what is being written."""
@@ -50,10 +52,11 @@ class Workspace:
         self._folder = folder
         self.memory = memory if folder is not None else sys.maxsize
         """How much memory the work may use; where nothing can be put into files, what there is."""
-        self._left = memory // _SHARE
+        free = max(memory - _LIBRARIES, 0)
+        self._left = free // _SHARE
         self._lock = threading.Lock()
         self._numbers = itertools.count()
-        self.rows = min(max(memory // _BYTES_PER_ROW, _FEWEST_ROWS), _MOST_ROWS)
+        self.rows = min(max(free // _BYTES_PER_ROW, _FEWEST_ROWS), _MOST_ROWS)
         """How many rows of a table to work on at once."""
 
     def new_folder(self) -> Path:

@@ -7,8 +7,8 @@ import pytest
 from structure_programs import Program, check, letters
 
 from tracekit.attribution.structure import Structure, find_structure
+from tracekit.attribution.structure._find import _without_call
 from tracekit.attribution.structure._pair import _votes
-from tracekit.attribution.structure._rest import _without_call
 from tracekit.attribution.structure._signs import look_at
 from tracekit.attribution.structure._work import NOTHING
 

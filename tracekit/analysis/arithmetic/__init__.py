@@ -1,12 +1,10 @@
-"""What GPUs compute: floating-point operations of the operators whose sizes were recorded."""
+"""What GPUs compute, and could: FLOPs and bytes of operators whose sizes were recorded."""
 
 from typing import TYPE_CHECKING
 
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.analysis.arithmetic.questions import flops
-
-__all__ = ["flops"]
+    from tracekit.analysis.arithmetic.questions import flops, roofline
 
 __getattr__, __dir__ = lazily(__name__)

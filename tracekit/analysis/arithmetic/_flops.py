@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -25,30 +26,34 @@ if TYPE_CHECKING:
     from tracekit.model import Trace
 
 _OF_STEPS = {"iteration", "device"}
-_STEP = ["process", "device", "iteration"]
+STEP = ["process", "device", "iteration"]
 _SHARES = "share: flops / flops of all rows; peak_share: of the peak of their precision"
 _KNOWN = pl.col("flops").is_not_null()
 _NS = 10**9
-_NO_SIZES = (
+NO_SIZES = (
     "no sizes of operators were recorded: run the program under"
     " torch.autograd.profiler.emit_nvtx(record_shapes=True), or"
     " torch.profiler.profile(record_shapes=True)"
 )
 
 
-def flops(trace: Trace, keys: Sequence[str], *, skip: int, peak: int | None) -> Answer:
+@dataclass(frozen=True)
+class Measured:
+    """Operators that ran on GPUs, and the steps that they are of."""
+
+    every: pl.DataFrame
+    work: pl.DataFrame
+    """Those of ``every`` that are in steps that count, where there are steps."""
+    steps: pl.DataFrame
+    peaks: dict[str, Mapping[str, int]]
+
+
+def flops(
+    trace: Trace, keys: Sequence[str], *, skip: int, peak: int | None, attention: str = "full"
+) -> Answer:
     """Answer the question `flops`, whose declaration says what is given and returned."""
-    if peak is not None and peak <= 0:
-        raise UsageError(f"{peak} FLOP/s are no peak", "give --peak such as 312TFLOPS")
-    if not has_ops(trace):
-        raise MissingDataError(
-            "this run holds no GPU work", f"record with {how_to_record(trace, 'ops')}"
-        )
-    steps = _steps(trace, skip, needed="iteration" in keys or skip > 0)
-    every, peaks = _with_peaks(trace, work_done(trace), peak)
-    work = every.join(steps, on=_STEP, how="semi") if steps.height else every
-    if "layer" in keys:
-        work = _with_layers(trace, work)
+    found = measured(trace, keys, skip=skip, peak=peak, attention=attention)
+    every, work, steps, peaks = found.every, found.work, found.steps, found.peaks
     rows = _rows(work, keys, steps)
     order = ["iteration"] if "iteration" in keys else []
     order += ["flops", "kernel_ns"]
@@ -56,11 +61,34 @@ def flops(trace: Trace, keys: Sequence[str], *, skip: int, peak: int | None) -> 
     return Answer(
         rows=rows.sort(*order, *keys, nulls_last=True,
                        descending=[x in ("flops", "kernel_ns") for x in (*order, *keys)]),
-        meta={**meta, "peaks": peaks, "skip": skip, "shares": _SHARES},
+        meta={**meta, "peaks": peaks, "attention": attention, "skip": skip, "shares": _SHARES},
         title=f"FLOPs by {', '.join(keys)}",
         empty="no kernels that multiply",
         command="flops",
     )  # fmt: skip
+
+
+def measured(
+    trace: Trace,
+    keys: Sequence[str],
+    *,
+    skip: int,
+    peak: int | None,
+    attention: str,
+    moving: bool = False,
+) -> Measured:
+    """Return what operators computed, in which steps, and against which peaks."""
+    if peak is not None and peak <= 0:
+        raise UsageError(f"{peak} FLOP/s are no peak", "give --peak such as 312TFLOPS")
+    if not has_ops(trace):
+        raise MissingDataError(
+            "this run holds no GPU work", f"record with {how_to_record(trace, 'ops')}"
+        )
+    steps = _steps(trace, skip, needed="iteration" in keys or skip > 0)
+    done = work_done(trace, causal=attention == "causal", moving=moving)
+    every, peaks = _with_peaks(trace, done, peak)
+    work = every.join(steps, on=STEP, how="semi") if steps.height else every
+    return Measured(every, _with_layers(trace, work) if "layer" in keys else work, steps, peaks)
 
 
 def _steps(trace: Trace, skip: int, *, needed: bool) -> pl.DataFrame:
@@ -73,7 +101,7 @@ def _steps(trace: Trace, skip: int, *, needed: bool) -> pl.DataFrame:
     windows = with_steps(chosen_windows(trace, groups, skip=0, per_iteration=True))
     counted = counted_steps(windows, iterations, skip).windows.drop_nulls("iteration")
     length = pl.col("end") - pl.col("start")
-    return counted.group_by(_STEP, maintain_order=True).agg(step_ns=length.sum())
+    return counted.group_by(STEP, maintain_order=True).agg(step_ns=length.sum())
 
 
 def _with_peaks(
@@ -89,9 +117,10 @@ def _with_peaks(
     table = devices.join(pl.DataFrame(rows, schema=schema, orient="row"), on="name")
     found = work.join(table.select("device", "precision", "peak"), on=["device", "precision"],
                       how="left", maintain_order="left")  # fmt: skip
+    multiplied = set(work.filter(_KNOWN)["precision"])
     used = {
         name: {precision: peak for precision, peak in each.items()
-               if precision in set(work["precision"])}
+               if precision in multiplied}
         for name, each in known.items()
     }  # fmt: skip
     return found.with_columns(ideal_ns=pl.col("flops") / pl.col("peak") * _NS), {
@@ -195,7 +224,7 @@ def _meta(
     outside = float(every["flops"].cast(pl.Float64).sum()) - total
     computing = _computing(trace)
     known_ns = every.filter(_KNOWN)["kernel_ns"].sum()
-    warnings = [_NO_SIZES] if every.height and not every["flops"].count() else []
+    warnings = [NO_SIZES] if every.height and not every["flops"].count() else []
     return {
         "steps": number,
         "step_ns": length / number if number else None,

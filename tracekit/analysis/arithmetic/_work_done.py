@@ -1,4 +1,4 @@
-"""Operators with their kernels, kernels that multiply without an operator, and their precision."""
+"""Operators with their kernels, and kernels that multiply without an operator."""
 
 from __future__ import annotations
 
@@ -7,124 +7,98 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracekit.analysis.operators import (
+    MULTIPLYING_FORMS,
     backward_graphs,
     backward_nodes,
     counted_operators,
+    multiplies,
+    named_operators,
+    of_input,
+    of_weight,
+    on_tensor_cores,
+    precision_by_name,
+    precision_by_type,
     recorded_operators,
+    with_bytes,
 )
 
 if TYPE_CHECKING:
     from tracekit.model import Trace
 
-_MULTIPLIES = (
-    r"(?i)gemm|gemv|gemmk1|nvjet|xmma|fprop|dgrad|wgrad|winograd|implicit_con|convolve|"
-    r"conv\dd_|conv_depthwise|scudnn|hcudnn|flash_(fwd|bwd|attn)|fmha|"
-    # torch.compile's own templates; Triton's and cuDNN's attention; AMD's matrices
-    r"triton_tem|_attn_(fwd|bwd)|sdpa|\bcijk_"
-)
-_NO_MULTIPLICATION = r"(?i)fbgemm\w*"
-"""A library whose name is in those of all its kernels."""
-_WEIGHT, _INPUT = "(?i)wgrad", "(?i)dgrad|fprop|bprop_data"
-_BY_NAME = (
-    ("fp8", "(?i)e4m3|e5m2|fp8|nvjet_(sm[0-9]+_)?q"),
-    ("bf16", "(?i)bf16|bfloat16|nvjet_(sm[0-9]+_)?t"),
-    ("tf32", "(?i)tf32"),
-    ("fp16", "(?i)fp16|f16|half|[hs]884|h1688|h16816|nvjet_(sm[0-9]+_)?h|hcudnn|hgemm"),
-    ("tf32", "(?i)s1688|s161616"),
-    ("fp64", r"(?i)dgemm|(^|[^a-z])f64|d884|<([^<>()]*, )?double\b"),
-    ("fp32", "(?i)sgemm|scudnn|simt|ffma|f32f32_f32f32|<float|, float"),
-)
-"""What names say, the surest first: ``s1688`` alone is TF32, beside ``fp16`` it is that. An offset
-may be named ``off64``, and a kernel of any type takes arguments that are ``double``."""
-_BY_TYPE = {
-    **dict.fromkeys(("float16", "c10::Half", "half", "Half"), "fp16"),
-    **dict.fromkeys(("bfloat16", "c10::BFloat16", "BFloat16"), "bf16"),
-    **dict.fromkeys(("double", "float64"), "fp64"),
-    **dict.fromkeys(("c10::Float8_e4m3fn", "c10::Float8_e5m2", "float8_e4m3fn"), "fp8"),
-}
-"""What types of operands say; of `float` they leave open whether it is TF32."""
-
-
-def multiplies(name: pl.Expr) -> pl.Expr:
-    """Tell which kernels multiply matrices, or convolve."""
-    told = name.str.replace_all(_NO_MULTIPLICATION, "")
-    return told.str.contains(_MULTIPLIES).fill_null(value=False)
-
-
-def of_weight(name: pl.Expr) -> pl.Expr:
-    """Tell which kernels find the gradient of a convolution's weight."""
-    return name.str.contains(_WEIGHT).fill_null(value=False)
-
-
-def of_input(name: pl.Expr) -> pl.Expr:
-    """Tell which kernels, backward, find the gradient of a convolution's input.
-
-    cuDNN finds it with kernels that are named after the forward pass too.
-    """
-    return (name.str.contains(_INPUT) & ~name.str.contains(_WEIGHT)).fill_null(value=False)
-
-
-def precision_by_name(name: pl.Expr) -> pl.Expr:
-    """Return ``fp64, fp32, tf32, fp16, bf16`` or ``fp8``; null where the name does not tell."""
-    return pl.coalesce(
-        pl.when(name.str.contains(pattern)).then(pl.lit(precision))
-        for precision, pattern in _BY_NAME
-    )
-
-
-def precision_by_type(types: pl.Expr) -> pl.Expr:
-    """Return the precision of an operator whose operands all have one type that says it."""
-    said = types.list.eval(
-        pl.element().replace_strict(_BY_TYPE, default=None, return_dtype=pl.String)
-    )
-    return pl.when(said.list.drop_nulls().list.n_unique() == 1).then(
-        said.list.drop_nulls().list.first()
-    )
-
-
 _LENGTH = pl.col("end") - pl.col("start")
 _OF_KERNEL = ("process", "device", "iteration", "stage", "kernel")
 _COLUMNS = (
-    "range", *_OF_KERNEL, "operator", "sizes", "precision", "flops", "kernel_ns",
-    "recomputed",
+    "range", *_OF_KERNEL, "operator", "sizes", "types", "form", "precision", "flops", "bytes",
+    "kernels", "kernel_ns", "recomputed",
+    "tensor_core_ns", "untold_ns",
 )  # fmt: skip
+_NO_TYPES = ("", "Scalar", "ScalarList")
+_ON_TENSOR_CORES = {
+    "tensor_core_ns": pl.when("is_on_tensor_cores").then(_LENGTH).otherwise(0),
+    "untold_ns": pl.when(pl.col("is_on_tensor_cores").is_null()).then(_LENGTH).otherwise(0),
+}
+_MULTIPLYING = pl.col("form").is_in(list(MULTIPLYING_FORMS))
 
 
-def work_done(trace: Trace) -> pl.DataFrame:
+def work_done(trace: Trace, *, causal: bool = False, moving: bool = False) -> pl.DataFrame:
     """Return a row per operator that multiplies on a GPU, and per such kernel without one.
+
+    Parameters
+    ----------
+    causal
+        Count half the FLOPs of attention that was recorded as causal, and not all.
+    moving
+        Return all other operators and kernels that compute, too.
 
     Returns
     -------
     ``range`` (of the operator), ``process, device, iteration, stage, kernel`` (of the kernel that
-    took longest), ``operator, sizes, precision, flops`` (null where they are not known),
-    ``kernel_ns``: how long its kernels ran, added up; and ``recomputed``, see `counted_operators`.
+    took longest), ``operator, sizes, types, form, precision, flops, bytes`` (null where they are
+    not known), ``kernels`` and ``kernel_ns``: how many it launched, and how long they ran, added
+    up; ``tensor_core_ns`` and ``untold_ns``: how long on Tensor Cores, and of how much of it names
+    do not tell that; and ``recomputed``, see `counted_operators`.
     """
     counted = counted_operators(
         recorded_operators(trace), backward_nodes(trace), backward_graphs(trace)
     )
-    kernels = _kernels(trace)
-    owned = _owned(kernels, counted)
-    placed = owned.filter(pl.col("range").is_not_null())
-    own = _of_operators(placed, counted)
-    others = owned.filter(pl.col("range").is_null() & pl.col("multiplies"))
-    alone = others.with_columns(
-        precision=precision_by_name(pl.col("name")), kernel_ns=_LENGTH,
-        operator=pl.lit(None, pl.String), sizes=pl.lit(None, pl.String),
-        flops=pl.lit(None, pl.Int64), recomputed=pl.lit(None, pl.Boolean),
+    owned = _owned(_kernels(trace), counted)
+    own = _of_operators(owned.filter(pl.col("range").is_not_null()), counted, causal=causal)
+    others = owned.filter(pl.col("range").is_null(), *(() if moving else ("multiplies",)))
+    alone = _of_others(trace, others) if moving else others
+    told = {name: pl.lit(None, own.schema[name])
+            for name in {*_COLUMNS, "types"}.difference(alone.columns)}  # fmt: skip
+    alone = alone.with_columns(
+        **told
+        | {"precision": precision_by_name(pl.col("name")), "kernel_ns": _LENGTH,
+           "kernels": pl.lit(1, pl.UInt32), **_ON_TENSOR_CORES},
     )  # fmt: skip
-    return pl.concat([own.select(_COLUMNS), alone.select(_COLUMNS)])
+    chosen = own if moving else own.filter(_MULTIPLYING)
+    both = pl.concat([each.select(_COLUMNS) for each in (chosen, alone)])
+    shown = pl.col("types").list.eval(pl.element().filter(~pl.element().is_in(_NO_TYPES)))
+    return both.with_columns(types=pl.when(shown.list.len() > 0).then(shown.list.join(", ")))
 
 
 def _kernels(trace: Trace) -> pl.DataFrame:
     """Return the kernels that compute, and what their names say."""
     name = pl.col("name").cast(pl.String)
-    return (
+    kernels = (
         trace["ops"].filter(pl.col("kind") == "compute")
         .select("process", "device", "iteration", "stage", "launch_thread", "launch_start", "start",
-                "end", name=name, kernel=pl.coalesce(pl.col("short_name").cast(pl.String), name))
-        .with_columns(multiplies=multiplies(pl.col("name")))
+                "end", innermost="range", name=name,
+                kernel=pl.coalesce(pl.col("short_name").cast(pl.String), name))
         .collect()
     )  # fmt: skip
+    name = pl.col("name")
+    told = kernels.select("name").unique().with_columns(
+        multiplies=multiplies(name), is_on_tensor_cores=on_tensor_cores(name)
+    )  # fmt: skip
+    return kernels.join(told, on="name", how="left", nulls_equal=True, maintain_order="left")
+
+
+def _of_others(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Add the operator that launched a kernel, and the sizes and types of its arguments."""
+    named = named_operators(trace).rename({"range": "innermost"})
+    return kernels.join(named, on="innermost", how="left").with_columns(range="innermost")
 
 
 def _owned(kernels: pl.DataFrame, counted: pl.DataFrame) -> pl.DataFrame:
@@ -138,7 +112,7 @@ def _owned(kernels: pl.DataFrame, counted: pl.DataFrame) -> pl.DataFrame:
     return found.with_columns(range=pl.when(inside).then("range")).drop("begun", "until")
 
 
-def _of_operators(kernels: pl.DataFrame, counted: pl.DataFrame) -> pl.DataFrame:
+def _of_operators(kernels: pl.DataFrame, counted: pl.DataFrame, *, causal: bool) -> pl.DataFrame:
     """Return the operators that launched a kernel, with what its kernels tell."""
     longest = kernels.with_columns(precision=precision_by_name(pl.col("name"))).sort(
         "multiplies", _LENGTH, "start", descending=[True, True, False]
@@ -147,15 +121,27 @@ def _of_operators(kernels: pl.DataFrame, counted: pl.DataFrame) -> pl.DataFrame:
     told = longest.group_by("range", maintain_order=True).agg(
         *(pl.col(column).first() for column in _OF_KERNEL),
         by_name=_by_what_multiplies(),
+        kernels=pl.len(),
         kernel_ns=_LENGTH.sum(),
+        **{name: each.sum() for name, each in _ON_TENSOR_CORES.items()},
         weight=of_weight(name).any(),
         input=of_input(name).any(),
         others=(pl.col("multiplies") & ~of_weight(name) & ~of_input(name)).any(),
     )
-    rows = counted.drop("process").join(told, on="range")
-    return rows.with_columns(
-        flops=_whole(), precision=pl.coalesce("by_name", precision_by_type(pl.col("types")))
+    rows = (
+        counted.drop("process")
+        .join(told, on="range")
+        .with_columns(
+            precision=pl.coalesce("by_name", precision_by_type(pl.col("types"))), **_wanted()
+        )
     )
+    wanted = pl.col("wants_input").cast(pl.Int64) + pl.col("wants_weight").cast(pl.Int64)
+    is_backward = pl.col("form") == "convolution_backward"
+    factor = pl.when(is_backward).then(pl.coalesce("gradients", wanted)).otherwise(1)
+    found = with_bytes(rows.with_columns(flops=pl.col("flops") * factor))
+    if not causal:
+        return found
+    return found.with_columns(flops=pl.col("flops") // pl.when("causal").then(2).otherwise(1))
 
 
 def _by_what_multiplies() -> pl.Expr:
@@ -168,15 +154,12 @@ def _by_what_multiplies() -> pl.Expr:
     return pl.when(pl.col("multiplies").any()).then(own).otherwise(every)
 
 
-def _whole() -> pl.Expr:
-    """Return the FLOPs; of a backward convolution those of its gradients.
-
-    Which are wanted is an argument, or the names of the kernels tell.
-    """
-    by_kernels = pl.when(pl.col("weight") & ~pl.col("others")).then(
-        1 + pl.col("input").cast(pl.Int64)
-    )
-    factor = pl.when(pl.col("form") == "convolution_backward").then(
-        pl.coalesce("gradients", by_kernels)
-    )
-    return pl.col("flops") * factor.when(pl.col("form") != "convolution_backward").then(1)
+def _wanted() -> dict[str, pl.Expr]:
+    """Return which gradients a backward convolution finds: an argument says it, or its kernels."""
+    told = [pl.col("mask").list.get(place, null_on_oob=True) for place in (0, 1)]
+    by_kernels = pl.when(pl.col("weight") & ~pl.col("others"))
+    unsaid = pl.col("gradients").is_null()
+    return {
+        "wants_input": pl.when(unsaid).then(by_kernels.then("input")).otherwise(told[0]),
+        "wants_weight": pl.when(unsaid).then(by_kernels.then("weight")).otherwise(told[1]),
+    }

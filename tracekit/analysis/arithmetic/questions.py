@@ -1,18 +1,54 @@
-"""The question `flops`, as it is asked."""
+"""The questions `flops` and `roofline`, as they are asked."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Unpack
+from typing import TYPE_CHECKING, Annotated, Literal, Unpack
 
 from tracekit.analysis.facts import chosen_keys
 from tracekit.support.columns import columns, keys
 from tracekit.support.questions import ChosenRows, Option, Skip, grouped_by, question
-from tracekit.support.schemas import Json, by_name
+from tracekit.support.schemas import Json, Said, by_name
 
 if TYPE_CHECKING:
     from tracekit.model import Answer, Trace
 
 
-_KEYS = ("operator", "sizes", "layer", "stage", "precision", "kernel", "iteration", "device")
+_KEYS = (
+    "operator", "sizes", "types", "layer", "stage", "precision", "kernel", "iteration", "device",
+)  # fmt: skip
+_BY: Said = {
+    "operator?": "text or null: Name of the operator; null of kernels without one; collective, p2p "
+    "or staged of what moves data between GPUs.",
+    "sizes?": "text or null: Sizes of its arguments, as recorded.",
+    "types?": "text or null: Types of the tensors among them, as recorded.",
+    "layer?": "text or null: Layer that it is of, null where not known.",
+    "stage?": "text or null: Stage of its kernels.",
+    "precision?": "one of fp64, fp32, tf32, fp16, bf16, fp8 or null: Precision in which it "
+    "multiplies; null where not known.",
+    "kernel?": "text or null: Name of its longest kernel.",
+    "iteration?": "integer or null: Number of the iteration.",
+    **columns("device?"),
+    "operators": "count: Number of operators, and of kernels without one.",
+}
+_PEAKS: Said = {
+    "peaks": by_name(
+        "Peaks that shares are of, by product (or given) and precision, FLOP/s.",
+        by_name("FLOP/s, by precision.", "count"),
+    ),
+    "attention": "one of full, causal: How attention is counted: in full, or half of it where it "
+    "was recorded as causal.",
+}
+Attention = Annotated[
+    Literal["full", "causal"],
+    Option("Count attention in full, or half of it where it was recorded as causal."),
+]
+Peak = Annotated[
+    int | None,
+    Option(
+        "FLOP/s of a GPU at its peak, such as 312TFLOPS, whatever the precision.",
+        "RATE",
+        unit="FLOP/s",
+    ),
+]
 
 _WRITES = Json(
     "flops",
@@ -31,27 +67,11 @@ _WRITES = Json(
         "known_share": "amount or null: How much of the time of kernels that compute is that of "
         "operators whose FLOPs are known.",
         "outside_flops": "amount: FLOPs of work that is in no step that counts.",
-        "peaks": by_name(
-            "Peaks that shares are of, by product (or given) and precision, FLOP/s.",
-            by_name(
-                "FLOP/s, by precision.",
-                "count",
-            ),
-        ),
+        **_PEAKS,
         **keys("skip", "shares?", "warnings?"),
     },
     rows={
-        "operator?": "text or null: Name of the operator; null of kernels that multiply without "
-        "one.",
-        "sizes?": "text or null: Sizes of its arguments, as recorded.",
-        "layer?": "text or null: Layer that it is of, null where not known.",
-        "stage?": "text or null: Stage of its kernels.",
-        "precision?": "one of fp64, fp32, tf32, fp16, bf16, fp8 or null: Precision in which it "
-        "multiplies; null where not known.",
-        "kernel?": "text or null: Name of its longest kernel.",
-        "iteration?": "integer or null: Number of the iteration.",
-        **columns("device?"),
-        "operators": "count: Number of operators, and of kernels that multiply without one.",
+        **_BY,
         "unknown": "count: Of how many of these the FLOPs are not known.",
         "flops": "amount or null: FLOPs of the others, added up; null where there are none.",
         "recomputed_flops": "amount or null: Of these, FLOPs of operators that a backward pass "
@@ -83,14 +103,8 @@ def flops(
         grouped_by(*_KEYS),
     ] = "operator",
     *,
-    peak: Annotated[
-        int | None,
-        Option(
-            "FLOP/s of a GPU at its peak, such as 312TFLOPS, whatever the precision.",
-            "RATE",
-            unit="FLOP/s",
-        ),
-    ] = None,
+    peak: Peak = None,
+    attention: Attention = "full",
     skip: Skip = 0,
     **_: Unpack[ChosenRows],
 ) -> "Answer":
@@ -100,4 +114,92 @@ def flops(
     """
     from tracekit.analysis.arithmetic._flops import flops
 
-    return flops(trace, chosen_keys(by, _KEYS, "FLOPs"), skip=skip, peak=peak)
+    return flops(trace, chosen_keys(by, _KEYS, "FLOPs"), skip=skip, peak=peak, attention=attention)
+
+
+_BOUND = "computing, memory, launch, communication"
+
+
+@question(
+    "tracekit roofline",
+    "tracekit roofline mnist --by operator,sizes,types",
+    "tracekit roofline mnist --by layer --figure roofline.html",
+    writes=Json(
+        "roofline",
+        meta={
+            "steps": "count: Number of steps that count, on each GPU one.",
+            "step_ns": "amount or null: Their mean length; null without steps.",
+            "bounds": by_name(
+                "How long kernels ran, added up, by what bounds their operators, ns.",
+                "count",
+                names=f"{_BOUND}, unknown",
+            ),
+            "known_share": "amount or null: How much of the time of kernels that compute is that "
+            "of operators whose bound is known.",
+            "step_headroom_ns": "amount or null: Time above the bounds, mean per step and GPU; "
+            "null without steps, or where no bound is known.",
+            "tensor_core_ns": "count: How long kernels on Tensor Cores ran, by their names.",
+            "untold_ns": "count: How long kernels ran whose names do not tell that.",
+            **_PEAKS,
+            "memory_peaks": by_name("Peak bandwidths of memory, by product, bytes/s.", "count"),
+            "modelled": "text: What bounds assume.",
+            **keys("skip", "warnings?"),
+        },
+        rows={
+            **_BY,
+            "unknown": "count: Of how many of these the bound is not known.",
+            "kernel_ns": "count: How long their kernels ran, added up.",
+            "min_ns": "count: Time of the kernels of the shortest of them.",
+            "median_ns": "count: Median of that.",
+            "max_ns": "count: Time of the kernels of the longest of them.",
+            "tensor_core_ns": "count: How long kernels on Tensor Cores ran, by their names.",
+            "untold_ns": "count: How long kernels ran whose names do not tell that.",
+            "flops": "amount or null: FLOPs, as `flops` counts them; null where none are known.",
+            "bytes": "amount or null: Bytes that they must move at least, by sizes and types; null "
+            "where none are known.",
+            "flops_per_byte": "amount or null: FLOPs over bytes, of operators of which both are "
+            "known.",
+            "achieved_flops_s": "amount or null: FLOPs over the time of the kernels, of operators "
+            "of which they are known.",
+            "achieved_gb_s": "amount or null: Those bytes over the time of the kernels, GB/s.",
+            "bound": f"one of {_BOUND} or null: What bounds most of their time; null where it is "
+            "not known.",
+            "bound_ns": "amount or null: The least time of the operators whose bound is known.",
+            "bound_share": "amount or null: That over the time of their kernels; more than 1 where "
+            "caches held what they read.",
+            "headroom_ns": "amount or null: Time above the bound, added up.",
+            "step_headroom_ns": "amount or null: The same, mean per step and GPU; null without "
+            "steps.",
+            "share": "amount or null: kernel_ns over that of all rows.",
+        },
+    ),
+    figures={"figure": "Draw FLOP/s by FLOP per byte, under the roofs of the GPU"},
+)
+def roofline(
+    trace: "Trace",
+    by: Annotated[
+        str | Sequence[str],
+        grouped_by(*_KEYS),
+    ] = "operator",
+    *,
+    peak: Peak = None,
+    memory_bandwidth: Annotated[
+        int | None,
+        Option(
+            "Bytes per second of a GPU's memory at its peak, such as 3.35TB.", "SIZE", unit="bytes"
+        ),
+    ] = None,
+    attention: Attention = "full",
+    skip: Skip = 0,
+    **_: Unpack[ChosenRows],
+) -> "Answer":
+    """Say what bounds each operator, and how far above its bound it runs.
+
+    Bounds follow from recorded sizes and the GPU's peaks. docs/roofline.md says how.
+    """
+    from tracekit.analysis.arithmetic._roofline import roofline
+
+    return roofline(
+        trace, chosen_keys(by, _KEYS, "the roofline"), skip=skip, peak=peak,
+        memory_bandwidth=memory_bandwidth, attention=attention,
+    )  # fmt: skip

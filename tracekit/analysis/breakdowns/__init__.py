@@ -7,8 +7,4 @@ from tracekit.support.lazily import lazily
 if TYPE_CHECKING:
     from tracekit.analysis.breakdowns.questions import breakdown
 
-__all__ = [
-    "breakdown",
-]
-
 __getattr__, __dir__ = lazily(__name__)

@@ -16,6 +16,7 @@ from tracekit.analysis.facts import (
     columns_of,
     dividing,
     is_by_stage,
+    is_by_steps,
     share_meaning,
     unknown_passes,
     verdict_meta,
@@ -49,6 +50,7 @@ _PARTS = pl.Enum([*STAGES, "idle", "between"])
 _SUMS = (
     "total_ns", "busy_ns", "exposed_ns", "overlap_ns", "window_ns", "idle_ns", "between_ns",
 )  # fmt: skip
+_OF_PHASES = ("steps", "requests", "tokens", "step_ns", "token_ns")
 _DURATIONS = ("mean_ns", "median_ns", "min_ns", "max_ns")
 _LENGTH = pl.col("end") - pl.col("start")
 
@@ -150,15 +152,15 @@ def _for_people(table: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
 
 def _meta(work: Work, found: StageSums, skip: int) -> dict[str, Any]:
     """Return what a breakdown is measured against."""
-    stages, windows = found.stages(), found.windows()
+    stages, windows = found.stages, found.windows
     window = int((windows["end"] - windows["start"]).sum())
     busy = int(stages["exposed_ns"].sum())
     # Nothing is above FP and BP: what is exposed of them is the time in which either is busy.
     passes = stages.filter(pl.col("stage").is_in(_PASSES))
     ops = int(stages["ops"].sum())
     owners = windows["device"].n_unique()
-    launched = int(found.groups()["launched"].sum()) / ops if ops else None
-    sources = found.sources().group_by("stage_source").agg(pl.col("busy_ns").sum())
+    launched = int(found.groups["launched"].sum()) / ops if ops else None
+    sources = found.sources.group_by("stage_source").agg(pl.col("busy_ns").sum())
     return {
         "window_ns": window,
         "idle_ns": window - busy,
@@ -187,7 +189,7 @@ def _table(
     work: Work, keys: Sequence[str], found: KeySums, *, skip: int, per_iteration: bool
 ) -> pl.DataFrame:
     groups = grouped_sums(keys, found)
-    if is_by_stage(keys) and "iteration" in keys:
+    if is_by_stage(keys) and is_by_steps(keys):
         groups = _with_idle(groups, found, dividing(keys))
     measured = _with_windows(keys, groups, found)
     table = _arranged(with_path_texts(work.trace, measured), keys)
@@ -206,14 +208,16 @@ def _with_windows(keys: Sequence[str], table: pl.DataFrame, found: KeySums) -> p
     length = _LENGTH.sum().alias("window_ns")
     if not own:
         table = table.join(windows.select(length), how="cross")
-    elif "iteration" in own:
+    elif is_by_steps(own):
         devices = pl.struct("process", "device").n_unique().cast(pl.Int64).alias("devices")
         lengths = windows.group_by(own).agg(length, devices)
         table = table.join(lengths, on=own, how="left", nulls_equal=True)
     else:
         table = table.join(windows.group_by(own).agg(length), on=own, how="left")
-    if list(keys) == own and "iteration" in own:
+    if list(keys) == own and is_by_steps(own):
         table = table.join(_between(found, own), on=own, how="left", nulls_equal=True)
+    if list(keys) == own and "phase" in own:
+        table = table.join(_requests(windows, own), on=own, how="left", nulls_equal=True)
     part = "exposed_ns" if is_by_stage(keys) else "busy_ns"
     outside = pl.col("between_ns").fill_null(0) if "between_ns" in table.columns else 0
     return table.with_columns(
@@ -224,13 +228,31 @@ def _with_windows(keys: Sequence[str], table: pl.DataFrame, found: KeySums) -> p
 
 def _between(found: KeySums, own: Sequence[str]) -> pl.DataFrame:
     """Return for how long nothing runs while the host is in no iteration."""
-    busy = found.sums.groups().group_by("window").agg(pl.col("busy_ns").sum())
+    busy = found.sums.groups.group_by("window").agg(pl.col("busy_ns").sum())
     idle = _LENGTH - pl.col("busy_ns").fill_null(0)
     return (
         found.windows.join(busy, on="window", how="left", maintain_order="left")
         .group_by(own)
         .agg(between_ns=idle.filter(~pl.col("on_host")).sum())
     )
+
+
+def _requests(windows: pl.DataFrame, own: Sequence[str]) -> pl.DataFrame:
+    """Return the steps, requests and tokens of each phase, and the time per step and token."""
+    steps = windows.filter(pl.col("phase").is_not_null()).unique(["process", "device", "iteration"])
+    length = windows.group_by(own).agg(length=_LENGTH.sum())
+    told = steps.group_by(own).agg(
+        steps=pl.len().cast(pl.Int64),
+        **{
+            name: pl.when(pl.col(name).is_not_null().all()).then(pl.col(name).sum())
+            for name in ("requests", "tokens")
+        },
+    )
+    return told.join(length, on=own, how="left").select(
+        *own, "steps", "requests", "tokens",
+        step_ns=pl.col("length") / pl.col("steps"),
+        token_ns=pl.when(pl.col("tokens") > 0).then(pl.col("length") / pl.col("tokens")),
+    )  # fmt: skip
 
 
 def _with_idle(groups: pl.DataFrame, found: KeySums, own: Sequence[str]) -> pl.DataFrame:
@@ -257,12 +279,13 @@ def _arranged(table: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
     if by_stage:
         measures += ["exposed_ns", "overlap_ns"]
     if list(keys) == divides:  # then a row is all that runs in its windows
-        measures += ["window_ns", "idle_ns", *(["between_ns"] if "iteration" in keys else [])]
+        measures += ["window_ns", "idle_ns", *(["between_ns"] if is_by_steps(keys) else [])]
+        measures += _OF_PHASES if "phase" in keys else ()
     rest = [name for name in columns if name not in divides]
     first = [*divides, *(name for name in rest[:1] if name == "stage")]
     order = [pl.col(first), -pl.col("busy_ns"), pl.col(sorting(rest))]
     names = dict.fromkeys([*columns, *sorting(columns)])
-    counted = ["devices"] if "iteration" in keys else []
+    counted = ["devices"] if is_by_steps(keys) else []
     return table.sort(order, nulls_last=True).select(*names, *measures, "share", *counted)
 
 
@@ -282,8 +305,10 @@ def _with_statistics(
 
     One step has a median alone.
     """
-    if "iteration" in keys:
-        raise UsageError("a breakdown by iteration has one iteration in each row", "drop either")
+    if is_by_steps(keys):
+        raise UsageError(
+            "a breakdown by iteration or phase has its iterations in each row", "drop either"
+        )
     columns = columns_of(keys)
     paired = replace(work, trace=numbered_alike(work.trace))
     found, _ = steps_by_keys(paired, keys, skip)

@@ -79,6 +79,14 @@ _WRITES = Json(
         "stream?": "integer or null: CUDA stream id.",
         "iteration?": "count or null: Number of the iteration; null is the time between "
         "iterations.",
+        "phase?": "one of prefill, decode, mixed or null: Phase of a serving engine's steps; null "
+        "is what lies outside of them, or where a step's name does not say.",
+        "steps?": "count or null: By phase: number of steps, added up over devices; null outside.",
+        "requests?": "count or null: By phase: requests in them; null where a step does not say.",
+        "tokens?": "count or null: By phase: tokens in them; null where a step does not say.",
+        "step_ns?": "amount or null: By phase: mean length of a step, with what lies behind it "
+        "until the next one begins.",
+        "token_ns?": "amount or null: By phase: time per token.",
         "iteration_name?": "text or null: Name of the range that is the iteration.",
         "ops?": "count or null: Number of ops that start in the window; null of idle and between.",
         "total_ns?": "count: Sum of their durations, which may overlap.",
@@ -142,6 +150,8 @@ _WRITES = Json(
             "window_ns": ["idle_ns"],
             "stream": ["device", "pid"],
             "iteration": ["iteration_name", "devices"],
+            "phase": ["devices"],
+            "tokens": ["phase", "steps", "requests", "step_ns", "token_ns"],
             "instances": [
                 "range",
                 "style",
@@ -168,12 +178,14 @@ _WRITES = Json(
     "tracekit breakdown mnist --by range,kernel --inclusive",
     "tracekit breakdown mnist --by device,stage --figure stages.html",
     "tracekit breakdown mnist --steps steps.html",
+    "tracekit breakdown vllm --by phase,stage",
+    "tracekit breakdown unet --by kernel --dask tcp://head:8786",
     writes=_WRITES,
     figures={
         "figure": "Draw the rows as bars",
         "steps": "Draw steps one by one, and their distribution",
     },
-    opened=("rules", "iteration", "verdict"),
+    opened=("rules", "iteration", "verdict", "processes", "dask"),
 )
 def breakdown(
     trace: "Trace",

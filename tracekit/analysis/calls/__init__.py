@@ -32,33 +32,4 @@ if TYPE_CHECKING:
     from tracekit.analysis.calls._ranks import outlier_ranks, process_ranks, with_devices
     from tracekit.analysis.calls._sizes import unsized_of_others, why_unsized
 
-__all__ = [
-    "ASSUMED",
-    "TOGETHER",
-    "Found",
-    "annotated_calls",
-    "collective_calls",
-    "collective_kernels",
-    "communicators",
-    "ends_by_arrivals",
-    "find_collectives",
-    "from_the_start",
-    "in_stretch",
-    "log_processes",
-    "made_communicators",
-    "mpi_calls",
-    "nccl_calls",
-    "nccl_messages",
-    "outermost",
-    "outlier_ranks",
-    "participants",
-    "process_ranks",
-    "read_calls",
-    "unsized_of_others",
-    "why_unsized",
-    "with_devices",
-    "with_kernels",
-    "within",
-]
-
 __getattr__, __dir__ = lazily(__name__)

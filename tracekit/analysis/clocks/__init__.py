@@ -8,12 +8,4 @@ if TYPE_CHECKING:
     from tracekit.analysis.clocks._align import align, aligned, clock_evidence
     from tracekit.analysis.clocks._calls import Calls, clock_calls
 
-__all__ = [
-    "Calls",
-    "align",
-    "aligned",
-    "clock_calls",
-    "clock_evidence",
-]
-
 __getattr__, __dir__ = lazily(__name__)

@@ -17,20 +17,4 @@ if TYPE_CHECKING:
     from tracekit.analysis.communication._pointer_queries import pointer_queries, staging
     from tracekit.analysis.traffic import Traffic, links
 
-__all__ = [
-    "Buckets",
-    "Measure",
-    "Traffic",
-    "collective_calls",
-    "collectives",
-    "communicators",
-    "latency",
-    "latency_speedup",
-    "links",
-    "message_histogram",
-    "pointer_queries",
-    "read_calls",
-    "staging",
-]
-
 __getattr__, __dir__ = lazily(__name__)

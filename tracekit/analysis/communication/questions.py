@@ -1,12 +1,14 @@
-"""The questions `links` and `collectives`, as they are asked."""
+"""The questions `links`, `collectives` and `latency`, as they are asked."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Protocol, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Unpack
 
 from tracekit.support.columns import columns, keys
 from tracekit.support.files import StrPath
 from tracekit.support.questions import (
+    ChosenRows,
     ChosenStretch,
     NcclLogs,
     Option,
@@ -19,6 +21,7 @@ from tracekit.support.schemas import STAGES, Json, by_name, record
 
 if TYPE_CHECKING:
     from tracekit.analysis.traffic import Traffic
+    from tracekit.machine import NcclLog
     from tracekit.model import Answer, Trace
 
 _COLLECTIVE_KEYS = (
@@ -27,8 +30,16 @@ _COLLECTIVE_KEYS = (
 _LINK_KEYS = ("link", "pair", "route", "method", "stage", "rank", "node", "iteration")
 
 
-class Moving(Protocol):
+class Run(Protocol):
     """A run, as far as it is asked what it moved."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def id(self) -> str:
+        """What tells it from all others."""
 
     @property
     def trace(self) -> "Trace":
@@ -153,7 +164,7 @@ _LINKS = Json(
     writes=_LINKS,
 )
 def links(
-    run: Moving,
+    run: Run,
     by: Annotated[str | Sequence[str], grouped_by(*_LINK_KEYS)] = "link",
     *,
     topology: Topology = None,
@@ -242,7 +253,7 @@ _COLLECTIVES = Json(
     writes=_COLLECTIVES,
 )
 def collectives(
-    run: Moving,
+    run: Run,
     by: Annotated[str | Sequence[str], grouped_by(*_COLLECTIVE_KEYS)] = (
         "library,collective,bytes,communicator"
     ),
@@ -258,11 +269,136 @@ def collectives(
     """
     from tracekit.analysis.communication._collectives import collectives
     from tracekit.errors import MissingDataError
-    from tracekit.machine import read_nccl_log
 
     try:
         traffic = run.traffic(nccl_log=nccl_log, sizes=sizes)
         log, sent = traffic.log, traffic.sent()
     except MissingDataError:  # no machine is known
-        log, sent = read_nccl_log(*map(Path, nccl_log)) if nccl_log else None, None
+        log, sent = _read(nccl_log), None
     return collectives(run.trace, by=by, log=log, sizes=sizes, sent=sent)
+
+
+def _read(nccl_log: Sequence[StrPath]) -> "NcclLog | None":
+    """Return what logs of NCCL say, or None without any."""
+    from tracekit.machine import read_nccl_log
+
+    return read_nccl_log(*map(Path, nccl_log)) if nccl_log else None
+
+
+_LATENCY = Json(
+    "latency",
+    meta={
+        "operations?": "integer: Operations.",
+        "unmatched?": "integer: Collectives of which one participant is known.",
+        "unsized?": "integer: Operations of unknown size.",
+        "not_blocking?": "integer: Calls of MPI that do not block, left out.",
+        **keys("missing?", "warnings?"),
+        "measure?": "text: What the statistics are of.",
+        "queries?": "integer: Pointer queries of the run.",
+        "inside?": "integer: Those inside MPI calls.",
+        **keys("verdicts?", "simulated?"),
+    },
+    rows={
+        "library?": "text: mpi or nccl.",
+        "operation?": "text: Collective or message.",
+        "size_bytes?": "integer or null: Size, or the power of two below it.",
+        "class?": "text or null: small, medium, large or mixed.",
+        "count?": "integer: Operations.",
+        "participants?": "integer or null: How many were seen (median).",
+        **columns("min_ns?", "p50_ns?"),
+        "mean_ns?": "integer or null: Mean, ns.",
+        "p95_ns?": "integer or null: 95th percentile, ns.",
+        **columns("max_ns?"),
+        "span_ns?": "integer or null: Median span, ns.",
+        "skew_ns?": "integer or null: Median skew, ns.",
+        "active_ns?": "integer or null: Median of last end less last start, ns.",
+        "algorithm_bandwidth_gb_s?": "number or null: Bytes over time, GB/s.",
+        "bus_bandwidth_gb_s?": "number or null: As nccl-tests defines it, GB/s.",
+        "base_library?": "text or null: Library of the base run.",
+        "new_library?": "text or null: Library of the other.",
+        "base_count?": "integer or null: Operations of the base run.",
+        "new_count?": "integer or null: Operations of the other.",
+        "base_ns?": "integer or null: Latency of the base run, ns.",
+        "new_ns?": "integer or null: Latency of the other, ns.",
+        "speedup?": "number or null: Speedup.",
+        **columns("reduction_percent?", "calls?"),
+        "bytes?": "integer or null: Bytes.",
+        **columns("share?"),
+        "function?": "text: Function of MPI.",
+        "mpi_ns?": "integer or null: Time of MPI calls, ns.",
+        "queries?": "integer or null: Pointer queries within them.",
+        "query_ns?": "integer or null: Their time, ns.",
+        "queries_per_call?": "number or null: Queries over calls.",
+        "calls_with_queries?": "integer or null: Calls that made any.",
+        "staged?": "integer or null: Calls that went through host memory.",
+        "staged_unknown?": "integer or null: Those of which it is not known.",
+        "gpu_reduce?": "integer or null: Those in which a kernel reduced.",
+        "d2h_bytes?": "integer or null: Bytes copied to host memory.",
+        "h2d_bytes?": "integer or null: Bytes copied from it.",
+        "reduce_kernels?": "integer or null: Kernels that reduced.",
+    },
+)
+
+
+@question(
+    "tracekit latency --measure span",
+    "tracekit latency after --against before --figure latency.html",
+    figures={"figure": "Draw latency, or messages, by size"},
+    opened=(),
+    writes=_LATENCY,
+)
+def latency(
+    run: Run,
+    against: Annotated[
+        Run | None,
+        Option("List how much faster RUN is than this run, size by size.", "RUN", unit="run"),
+    ] = None,
+    *,
+    what: Annotated[
+        Literal["latency", "histogram", "pointer-queries", "staging"],
+        Option(
+            "Latency by size; numbers of messages by size; time that MPI spends asking where "
+            "memory lies; collectives that went through host memory."
+        ),
+    ] = "latency",
+    buckets: Annotated[
+        Literal["power2", "exact", "class"], Option("How sizes are put together.")
+    ] = "power2",
+    measure: Annotated[
+        Literal["osu_mean", "span", "active"], Option("What is measured.")
+    ] = "osu_mean",
+    library: Annotated[
+        Literal["mpi", "nccl"] | None, Option("Operations of this library alone.")
+    ] = None,
+    nccl_log: NcclLogs = (),
+    sizes: Sizes = None,
+    **_: Unpack[ChosenRows],
+) -> "Answer":
+    """List the latency of collectives and messages by size, of MPI and NCCL.
+
+    docs/studies.md defines the measures.
+    """
+    from tracekit.analysis import communication
+    from tracekit.errors import UsageError
+
+    if against is not None and what != "latency":
+        raise UsageError("--against compares latencies", "leave out --what, or --against")
+    calls: dict[str, Any] = {"library": library, "log": _read(nccl_log), "sizes": sizes}
+    match what:
+        case "histogram":
+            return communication.message_histogram(run.trace, **calls)
+        case "pointer-queries":
+            return communication.pointer_queries(run.trace)
+        case "staging":
+            return communication.staging(run.trace)
+    own, *base = (
+        communication.latency(each.trace, buckets=buckets, measure=measure, **calls)
+        for each in (run, against)
+        if each is not None
+    )
+    if against is None:
+        return replace(own, tables={run.name: own.rows})
+    if against.id == run.id:
+        raise UsageError(f"{run.name} and {against.name} are the same run", "give two runs")
+    rows = communication.latency_speedup(base[0].rows, own.rows)
+    return replace(own, rows=rows, tables={against.name: base[0].rows, run.name: own.rows})

@@ -15,21 +15,4 @@ if TYPE_CHECKING:
     from tracekit.analysis.comparison._steps_table import steps_of_run
     from tracekit.analysis.statistics import Skip, modes, outliers
 
-__all__ = [
-    "Comparison",
-    "Metric",
-    "Recorded",
-    "Skip",
-    "change_points",
-    "check_limit",
-    "comparability",
-    "compare",
-    "compare_recordings",
-    "history",
-    "modes",
-    "outliers",
-    "steps_of_run",
-    "typical_step",
-]
-
 __getattr__, __dir__ = lazily(__name__)

@@ -63,10 +63,31 @@ def critical_path(
     )  # fmt: skip
 
 
-def _parts(job: Job) -> pl.DataFrame:
-    """Return the parts of paths: ``length, cause, stage, link, device, rank, iteration, name``.
+def path_spans(trace: Trace, traffic: Traffic, step: int | None) -> pl.DataFrame:
+    """Return the critical path of one step, or of a run without steps, as spans.
 
-    A segment is a part of the cause of its edge, and one that nothing explains.
+    Returns
+    -------
+    ``start, end, cause, stage, name``, each span after the one before; `name` is null where no op
+    works. Their lengths by cause are those that `critical_path` tells of the step.
+
+    Raises
+    ------
+    MissingDataError
+        As of `job_of`.
+    """
+    job = job_of(trace, traffic, 0, None if step is None else (step, step))
+    return _parts(job).select("start", "end", "cause", "stage", "name").sort("start", "end")
+
+
+def _parts(job: Job) -> pl.DataFrame:
+    """Return the parts of paths: where they lie, and what they are.
+
+    A segment is a part of the cause of its edge, and after that one that nothing explains.
+
+    Returns
+    -------
+    ``cause, stage, link, device, rank, iteration, name, start, end, length``.
     """
     segments = job.segments.filter(_LENGTH > 0)
     about = job.followed.select(
@@ -81,11 +102,11 @@ def _parts(job: Job) -> pl.DataFrame:
     columns = ["cause", "stage", "link", "device", "rank", "iteration", "name"]
     explained = named.with_columns(
         pl.when("is_done").then(name).alias(name) for name in ("link", "name")
-    ).select(*columns, length="explained")
+    ).select(*columns, "start", end=pl.col("start") + pl.col("explained"))
     late = named.with_columns(
         cause=pl.lit("unexplained"), link=pl.lit(None, pl.String), name=pl.lit(None, pl.String)
-    ).select(*columns, length="late")
-    return pl.concat([explained, late]).filter(pl.col("length") > 0)
+    ).select(*columns, start=pl.col("start") + pl.col("explained"), end="end")
+    return pl.concat([explained, late]).with_columns(length=_LENGTH).filter(pl.col("length") > 0)
 
 
 def _by_step(job: Job) -> pl.DataFrame:

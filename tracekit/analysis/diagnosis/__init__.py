@@ -10,6 +10,4 @@ if TYPE_CHECKING:
     from tracekit.analysis.diagnosis._rules import RULES
     from tracekit.analysis.diagnosis.questions import stragglers
 
-__all__ = ["FINDINGS", "NOTICED", "RULES", "WORSE", "against", "diagnose", "stragglers"]
-
 __getattr__, __dir__ = lazily(__name__)

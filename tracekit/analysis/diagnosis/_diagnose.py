@@ -148,7 +148,7 @@ def _is_left(facts: Facts, found: Finding) -> bool:
 
 def _row(facts: Facts, rule: str, found: Finding) -> dict[str, Any]:
     """Return a finding as a row: no win is more than a step could lose."""
-    most = None if found.outside else facts.winnable_ns
+    most = None if found.outside or found.of_compute else facts.winnable_ns
     won = [
         facts.shortened(value) if found.of_gpu and value is not None else value
         for value in (found.win, found.low)

@@ -8,7 +8,8 @@ import polars as pl
 
 from tracekit.analysis.diagnosis._facts import CELL, LENGTH, Facts, counted, duration, rounded
 from tracekit.analysis.diagnosis._finding import Finding
-from tracekit.analysis.diagnosis._late_ranks import MEMBER, exposed_waits
+from tracekit.analysis.diagnosis._late_ranks import MEMBER, kernel_paces, own_times, waited_for
+from tracekit.analysis.facts import is_pipeline
 from tracekit.analysis.statistics import quantile
 
 _MANY = 8
@@ -20,6 +21,9 @@ _BUCKET_BYTES = 25 * 2**20
 _HALF = 0.5
 _SHORTEST = 0.05
 _CHANCE = 0.01
+_FIXED = 0.25
+_HOLLOW = 0.3
+"""Where the busiest stage waits for less of a step, smaller micro-batches may win nothing."""
 _TWICE = 1.5
 """Who is last in so many times as many collectives as by chance is a straggler."""
 
@@ -29,12 +33,13 @@ def exposed_collectives(facts: Facts) -> Finding | None:
     each = facts.exchanges
     lost = facts.lost(each, "avoidable")
     late = facts.lost(each.filter("is_late"), "avoidable")
-    if not facts.is_worth(lost.mean) or late.mean > _HALF * lost.mean:
+    won = facts.won(lost)
+    if not facts.is_worth(won) or late.mean > _HALF * lost.mean:
         return None
     return Finding(
         of_gpu=True,
         finding=_headline(facts, each, lost.mean),
-        win=lost.mean / 2,
+        win=won / 2,
         low=0.0,
         high=facts.lost(each, "exposed").most,
         sure="likely",
@@ -111,8 +116,8 @@ def small_buckets(facts: Facts) -> Finding | None:
 
 
 def stragglers(facts: Facts) -> Finding | None:
-    """Say that one rank comes last to collectives, and the others wait for it."""
-    waits = exposed_waits(facts)
+    """Say that one rank is slower than its peers at what all do, and the others wait for it."""
+    waits = facts.waits.filter(pl.col("collective") != "send_recv")
     if waits.is_empty():
         return None
     by_member = waits.group_by(MEMBER).agg(
@@ -124,7 +129,10 @@ def stragglers(facts: Facts) -> Finding | None:
     chance = 1 / by_member.height
     often = worst["last"] / worst["number"]
     is_one = often >= min(_TWICE * chance, (1 + chance) / 2) and share >= _HALF
-    if not facts.is_worth(lost) or not is_one or not _is_no_chance(facts, waits, worst):
+    if not facts.is_worth(lost) or not is_one or not _is_no_chance(waits, worst):
+        return None
+    slower = _slower(facts, worst)
+    if slower < _HALF * lost:
         return None
     others = _waited_for(facts, waits, worst)
     by_chance = f"{worst['last']:,} of {worst['number']:,} collectives, by chance {chance:.1%}"
@@ -132,12 +140,13 @@ def stragglers(facts: Facts) -> Finding | None:
         of_gpu=True,
         finding=f"GPU {worst['device']} comes last to {100 * often:.0f} % of collectives; the "
         f"others wait {duration(lost)} {facts.per} for it, {facts.share(lost)}.",
-        win=lost,
-        low=min(others) / 2,
+        win=min(waited_for(facts, worst["device"]) or lost, slower),
+        low=min(*others, slower) / 2,
         high=max(others),
         sure="measured",
         evidence=(
             by_chance,
+            f"it takes {duration(slower)} {facts.per} longer than its peers for what all ranks do",
             f"the others wait {duration(min(others))} to {duration(max(others))} {facts.per}",
         ),
         advice="See `tracekit stragglers` for the stage in which it is late. Balance the work, or "
@@ -146,28 +155,41 @@ def stragglers(facts: Facts) -> Finding | None:
     )
 
 
-def _is_no_chance(facts: Facts, waits: pl.DataFrame, worst: dict[str, Any]) -> bool:
+def _is_one(worst: dict[str, Any]) -> pl.Expr:
+    return pl.col("process").eq(worst["process"]) & pl.col("device").eq(worst["device"])
+
+
+def _is_no_chance(waits: pl.DataFrame, worst: dict[str, Any]) -> bool:
     """Tell whether one causes more waiting than all others in a step, and not by chance.
 
-    Student's test of the difference over steps (of a single one, over its collectives), for as many
-    as could have been found the worst. The collectives of a step are no trials of their own: who
-    begins it late is late to all of them.
+    The collectives of a step are no trials of their own: who begins it late is late to all of them.
     """
-    unit = "step" if facts.number > 1 else "match"
-    is_it = (pl.col("process") == worst["process"]) & (pl.col("device") == worst["device"])
-    caused = pl.col("caused_ns") * pl.when(is_it).then(1).otherwise(-1)
-    apart = waits.group_by(unit).agg(caused.sum())["caused_ns"]
-    if apart.len() <= 1:
+    caused = pl.col("caused_ns") * pl.when(_is_one(worst)).then(1).otherwise(-1)
+    apart = waits.group_by("step").agg(caused.sum())["caused_ns"]
+    return _exceeds_chance(apart, waits.select(MEMBER).n_unique())
+
+
+def _slower(facts: Facts, worst: dict[str, Any]) -> float:
+    """Return by how much one is slower in a step than its peers' median; 0 if perhaps by chance."""
+    times = own_times(facts)
+    usual = pl.col("own_ns").filter(~_is_one(worst)).median().over("iteration")
+    slower = times.with_columns(pl.col("own_ns") - usual).filter(_is_one(worst))["own_ns"]
+    is_told = _exceeds_chance(slower.drop_nulls(), times.select(MEMBER).n_unique())
+    return float(slower.mean()) if is_told else 0.0  # type: ignore[arg-type]
+
+
+def _exceeds_chance(values: pl.Series, tried: int) -> bool:
+    """Tell by Student's test over steps whether a mean is above 0, the greatest of some tried."""
+    if values.len() <= 1:
         return False
-    members = waits.select(MEMBER).n_unique()
-    reach = quantile(apart.len() - 1, 1 - _CHANCE / members).item()
-    error = float(apart.std() or 0.0) / apart.len() ** 0.5  # type: ignore[arg-type]
-    return bool(float(apart.mean() or 0.0) > reach * error)  # type: ignore[arg-type]
+    reach = quantile(values.len() - 1, 1 - _CHANCE / tried).item()
+    error = float(values.std() or 0.0) / values.len() ** 0.5  # type: ignore[arg-type]
+    return bool(float(values.mean() or 0.0) > reach * error)  # type: ignore[arg-type]
 
 
 def _waited_for(facts: Facts, waits: pl.DataFrame, worst: dict[str, Any]) -> list[float]:
     """Return how long each other rank waits for one in a step."""
-    is_it = (pl.col("process") == worst["process"]) & (pl.col("device") == worst["device"])
+    is_it = _is_one(worst)
     for_it = waits.filter((is_it & pl.col("is_last")).any().over("match") & ~is_it)
     sums = for_it.group_by(MEMBER).agg(pl.col("wait_ns").sum())
     return [wait / facts.number for wait in sums["wait_ns"]]
@@ -201,25 +223,56 @@ def pipeline_bubbles(facts: Facts) -> Finding | None:
     idle = facts.idle_of("behind_stage").select(*CELL, lost=LENGTH)
     inside = _sends(facts).select(*CELL, lost="exposed")
     lost = facts.lost(pl.concat([idle, inside]), "lost")
-    if not facts.is_worth(lost.mean):
+    if not facts.is_worth(lost.mean) or (facts.is_of_networks and not _has_stages(facts)):
         return None
+    win, evidence = lost.mean / 2, [
+        f"{duration(facts.lost(idle, 'lost').mean)} {facts.per} in which nothing runs",
+        f"{duration(facts.lost(inside, 'lost').mean)} {facts.per} inside sends and receives",
+    ]  # fmt: skip
+    if facts.is_of_networks:
+        # A step ends with the stage that has most to do, and more micro-batches fill its waits.
+        win, cost = lost.least / 2, _split_cost(facts)
+        evidence += [
+            f"the GPU that waits least waits {duration(lost.least)}, which micro-batches fill",
+            f"twice as many of these cost {duration(cost)} or more",
+        ]
+        is_hollow = lost.least >= _HOLLOW * facts.step_ns
+        win = win - cost if is_hollow and cost <= _HALF * win else 0.0
+    is_won = facts.is_worth(win)
     return Finding(
         finding=f"GPUs wait {duration(lost.mean)} {facts.per} for work of other GPUs, "
         f"{facts.share(lost.mean)}.",
-        win=lost.mean / 2,
-        low=0.0,
-        high=lost.most,
-        sure="likely",
-        evidence=(
-            f"{duration(facts.lost(idle, 'lost').mean)} {facts.per} in which nothing runs",
-            f"{duration(facts.lost(inside, 'lost').mean)} {facts.per} inside sends and receives",
-        ),
+        win=win if is_won else None,
+        low=0.0 if is_won else None,
+        high=lost.most if is_won else None,
+        unknown=None if is_won else "more micro-batches win less than they may cost",
+        sure="likely" if is_won else "hint",
+        evidence=tuple(evidence),
         advice="More micro-batches, stages of equal length, an interleaved schedule; `tracekit "
-        "bubbles` holds it against theory. Twice the micro-batches win about half."
+        "bubbles` holds it against theory."
         if facts.is_of_networks
         else "Compute what needs nothing from others while messages are under way (the inside of a "
         "domain before its borders), send earlier, and balance the work of ranks.",
     )
+
+
+def _has_stages(facts: Facts) -> bool:
+    """Tell whether GPUs are stages of a pipeline: by ranges or sends, or by what else they run."""
+    return is_pipeline(facts.trace) or kernel_paces(facts).height <= 1
+
+
+def _split_cost(facts: Facts) -> float:
+    """Return what it costs a step at least to run twice as many kernels on half as much each.
+
+    The shortest quarter of the kernels shows what one costs however little it does, and waits for
+    launches come as often as kernels.
+    """
+    kernels = facts.ops.filter(pl.col("kind") == "compute").select(
+        number=pl.len(), least=LENGTH.quantile(_FIXED).fill_null(0)
+    ).collect()  # fmt: skip
+    number, least = map(float, kernels.row(0))
+    waits = facts.lost(facts.idle_of("launch", "late_launch")).mean
+    return number * least / facts.cells.height + waits
 
 
 def _sends(facts: Facts) -> pl.DataFrame:

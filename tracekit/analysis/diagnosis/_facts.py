@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracekit.analysis.calls import collective_calls
+from tracekit.analysis.diagnosis._late_ranks import exposed_waits
 from tracekit.analysis.idle_account import (
     covered,
     idle_pieces,
@@ -121,20 +122,25 @@ class Facts:
 
         ``queued`` tells whether the op that ends the gap was launched before the gap began.
         """
-        gaps, pieces = self._gaps
+        gaps, pieces = self._account
         queued = gaps.select("gap", queued=pl.col("launch_end") <= pl.col("start"))
         found = self._placed(pieces)
         return found.join(queued, on="gap", how="left", maintain_order="left").cast(
             {"cause": pl.String, "rests_on": pl.String}
         )
 
+    @property
+    def gaps(self) -> pl.DataFrame:
+        """The gaps that these are pieces of, with what is known of the op that comes late."""
+        return self._account[0]
+
     @cached_property
-    def _gaps(self) -> tuple[pl.DataFrame, pl.DataFrame]:
+    def _account(self) -> tuple[pl.DataFrame, pl.DataFrame]:
         return idle_pieces(self.trace, self.steps)
 
     def places(self, pieces: pl.DataFrame) -> tuple[str, ...]:
         """Say in which ranges the host was in some pieces of gaps, where it was in any."""
-        pairs = pairs_of(self.trace, self._gaps[0])
+        pairs = pairs_of(self.trace, self.gaps)
         named = in_ranges(self.trace, pieces, pairs, "name").drop_nulls("name")
         each = named.with_columns(name=plain_name(pl.col("name")))
         by_name = each.group_by("name").agg(time=LENGTH.sum()).sort(
@@ -148,7 +154,7 @@ class Facts:
 
     def executed(self, pieces: pl.DataFrame) -> tuple[str, ...]:
         """Name the functions that the host executed in pieces of gaps, from sampled call stacks."""
-        met = sampled(self.trace, pieces, pairs_of(self.trace, self._gaps[0]))
+        met = sampled(self.trace, pieces, pairs_of(self.trace, self.gaps))
         each = met.group_by("name").len().sort("len", "name", descending=[True, False])
         told = each.head(_MOST_PLACES).rows()
         return tuple(f"{number} of {met.height} samples in {name}" for name, number in told)
@@ -170,6 +176,11 @@ class Facts:
         steps = own.select("op", step="iteration").collect()
         known = steps.unique("op", keep="first", maintain_order=True)
         return calls.join(known, on="op", how="left", maintain_order="left")
+
+    @cached_property
+    def waits(self) -> pl.DataFrame:
+        """How long participants of collectives wait for the last one, as `exposed_waits` says."""
+        return exposed_waits(self)
 
     def _placed(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Return what of some rows lies in these steps, with ``iteration``."""
@@ -195,6 +206,14 @@ class Facts:
         )
         means = steps.select(pl.col("least", "mean", "most").mean()).row(0)
         return Lost(*(float(mean or 0) for mean in means))
+
+    def won(self, lost: Lost) -> float:
+        """Return how much of what GPUs lose counts for a step.
+
+        Where they wait for each other in collectives a step ends with the one that loses least:
+        the others would wait there for what they win.
+        """
+        return lost.mean if self.waits.is_empty() else lost.least
 
     def idle_of(self, *causes: str) -> pl.DataFrame:
         """Return the pieces of gaps that have one of these causes."""
@@ -271,11 +290,20 @@ class Facts:
 
     @cached_property
     def _waited_for(self) -> float:
-        """Mean time of a step in which its host waits for a GPU that is busy."""
+        return self.waited_for(waits(self.trace))
+
+    def waited_for(self, calls: pl.DataFrame) -> float:
+        """Return for how long calls of a mean step wait for a GPU that is busy with earlier work.
+
+        A call that copies and blocks waits for the copy as well, which is no earlier work.
+        """
         spans = self.steps.select(pl.col("start").min(), pl.col("end").max()).row(0)
-        inside = waits(self.trace).filter(pl.col("start").is_between(*spans))
-        whole = float(inside.select(LENGTH.sum()).item()) / max(self.cells.height, 1)
-        return max(whole - self.lost(self.idle_of("waiting_call")).mean, 0.0)
+        inside = calls.filter(pl.col("start").is_between(*spans))
+        blocks = pl.col("kind").is_in(["h2d", "d2h"]) & (pl.col("launch_end") >= pl.col("end"))
+        copying = self.ops.filter(blocks).select(LENGTH.sum()).collect().item()
+        whole = inside.select(LENGTH.sum()).item() - copying
+        mean = float(whole) / max(self.cells.height, 1)
+        return max(mean - self.lost(self.idle_of("waiting_call")).mean, 0.0)
 
     @cached_property
     def is_of_networks(self) -> bool:
@@ -307,9 +335,9 @@ class Facts:
         return f"{100 * length / self.step_ns:.3g} % of {of}" if self.step_ns else "nothing"
 
 
-def counted(number: float, noun: str) -> str:
+def counted(number: float, noun: str, plural: str = "") -> str:
     """Return a number, which may be a mean, with its noun."""
-    return f"{rounded(number)} {noun}{'' if number == 1 else 's'}"
+    return f"{rounded(number)} {noun if number == 1 else plural or noun + 's'}"
 
 
 def rounded(number: float, digits: int = 3) -> str:

@@ -30,6 +30,8 @@ class Finding:
         What to do.
     outside
         Whether it is time outside of steps, which no step's idle time bounds.
+    of_compute
+        Whether kernels that compute would take less, which bounds the wins of all other findings.
     of_gpu
         Whether GPUs would have less to do: a win that their waits for host and input may take up.
     """
@@ -44,3 +46,4 @@ class Finding:
     unknown: str | None = None
     outside: bool = False
     of_gpu: bool = False
+    of_compute: bool = False

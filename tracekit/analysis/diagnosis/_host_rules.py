@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracekit.analysis.diagnosis._facts import LENGTH, Facts, Lost, duration, rounded
+from tracekit.analysis.diagnosis._facts import LENGTH, Facts, Lost, counted, duration, rounded
 from tracekit.analysis.diagnosis._finding import Finding
 from tracekit.analysis.idle_account import (
     BLOCKING_COPY,
@@ -158,24 +158,37 @@ def compilation(facts: Facts) -> Finding | None:
 
 
 def sync_in_loop(facts: Facts) -> Finding | None:
-    """Say that the host waits for the GPU inside of steps, and the GPU then for the host."""
+    """Say that the host waits for the GPU inside of steps, and the GPU then for the host.
+
+    What a host waits for a busy GPU puts it behind by as much: without these waits it would be
+    ahead, and hide as much of what it is late by afterwards.
+    """
     own = facts.idle_of("waiting_call")
-    lost = facts.lost(own)
-    if not (facts.is_worth(lost.mean) and facts.has_steps and facts.is_usual(own)):
+    if not (facts.has_steps and facts.is_usual(own)):
         return None
-    longest = facts.lost(facts.idle_of("waiting_call", "late_launch", "launch")).most
-    calls = _during(facts, waits(facts.trace))
-    most = calls.row(0, named=True)["name"] if calls.height else ""
+    lost = facts.lost(own)
+    late = facts.idle_of("late_launch", "launch", "between_steps")
+    behind = facts.lost(late.filter(~pl.col("queued").fill_null(value=True)))
+    threads = facts.gaps.join(own, on="gap", how="semi")["launch_thread"].unique()
+    calls = waits(facts.trace).filter(pl.col("thread").is_in(threads.implode()))
+    # What it is late by may have other reasons: no more of it counts than is seen.
+    hidden = min(facts.waited_for(calls), behind.mean, lost.mean)
+    if not facts.is_worth(lost.mean + hidden):
+        return None
+    by_name = _during(facts, waits(facts.trace))
+    most = by_name.row(0, named=True)["name"] if by_name.height else ""
+    told = f"{duration(hidden)} {facts.per} late otherwise, which a host that had not waited hides"
     return Finding(
-        finding=f"GPUs run dry for {duration(lost.mean)} {facts.per} because the host waits for "
-        f"them, {facts.share(lost.mean)}.",
-        win=lost.mean,
+        finding=f"GPUs run dry for {duration(lost.mean + hidden)} {facts.per} because the host "
+        f"waits for them, {facts.share(lost.mean + hidden)}.",
+        win=lost.mean + hidden,
         low=lost.least,
-        high=longest,
-        sure="measured",
+        high=lost.most + behind.most,
+        sure="measured" if facts.number > 1 else "hint",  # one step is no loop
         evidence=(
-            f"{duration(lost.mean)} {facts.per} in such calls or before launches after one",
-            *_called(facts, calls),
+            f"{duration(lost.mean)} {facts.per} in calls that wait, or late by as much",
+            *([told] if hidden >= 1 else []),
+            *_called(facts, by_name),
             *facts.places(own),
         ),
         advice=_INSTEAD_OF_WAITING.get(most, _TAKE_OUT) + " The win holds if the host is then "
@@ -240,6 +253,31 @@ def unhidden_copies(facts: Facts) -> Finding | None:
         + "Copy the next batch while this one is computed: on a stream of its own, from "
         "pinned memory (`non_blocking=True`), and let the computing stream wait for its event. "
         "Faster copies (fewer bytes: smaller types, decoding on the GPU) win a part.",
+    )
+
+
+def small_copies(facts: Facts) -> Finding | None:
+    """Say that many small copies from and to the host run while nothing else does."""
+    is_small = pl.col("kind").is_in(["h2d", "d2h"]) & (pl.col("bytes") <= _PAGEABLE_BYTES)
+    copies = facts.exposed((is_small & (pl.col("stage") != "ME")).fill_null(value=False))
+    lost = facts.lost(copies, "exposed")
+    if not facts.is_worth(lost.mean) or not facts.is_usual(copies.filter(pl.col("exposed") > 0)):
+        return None
+    number = copies.height / facts.cells.height
+    to_gpu = copies.filter(pl.col("kind") == "h2d").height
+    return Finding(
+        of_gpu=True,
+        finding=f"{counted(number, 'copy', 'copies')} of no more than 64 KiB {facts.per_gpu} run "
+        f"for {duration(lost.mean)} while nothing else does, {facts.share(lost.mean)}.",
+        win=lost.mean / 2,
+        low=0.0,
+        high=lost.most,
+        sure="likely",
+        evidence=(
+            f"{to_gpu:,} from the host, {copies.height - to_gpu:,} to it, at {_rate(copies)}",
+        ),
+        advice="Copy less often: pack small tensors into one buffer, keep counters and masks on "
+        "the GPU, exchange between GPUs by a peer copy in place of two by way of the host.",
     )
 
 
@@ -318,7 +356,8 @@ def launch_bound(facts: Facts) -> Finding | None:
     short = waits.filter(LENGTH.sum().over("gap") <= _LONGEST_LAUNCH_NS)
     late = short.filter(~pl.col("queued").fill_null(value=True))
     lost = facts.lost(late)
-    if not facts.is_worth(lost.mean):
+    won = facts.won(lost)
+    if not facts.is_worth(won):
         return None
     kernel, apart = _paces(facts)
     is_short = kernel is not None and apart is not None and kernel < apart
@@ -330,7 +369,7 @@ def launch_bound(facts: Facts) -> Finding | None:
         finding=f"GPUs wait {duration(lost.mean)} {facts.per} for launches, "
         f"{facts.share(lost.mean)}"
         + (": kernels are shorter than what launches them." if is_short else "."),
-        win=0.75 * lost.mean,
+        win=0.75 * won,
         low=lost.least / 2,
         high=facts.lost(short).most,
         sure="measured" if is_short else "likely",

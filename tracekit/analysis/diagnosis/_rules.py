@@ -6,7 +6,12 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from tracekit.analysis.diagnosis import _exchange_rules, _host_rules, _run_rules
+from tracekit.analysis.diagnosis import (
+    _compute_rules,
+    _exchange_rules,
+    _host_rules,
+    _run_rules,
+)
 from tracekit.analysis.diagnosis._facts import Facts
 from tracekit.analysis.diagnosis._finding import Finding, Sure
 from tracekit.support.resources import schemas
@@ -25,6 +30,7 @@ RULES: Mapping[str, Rule] = {
         _host_rules.sync_in_loop,
         _host_rules.pageable_copies,
         _host_rules.unhidden_copies,
+        _host_rules.small_copies,
         _host_rules.unified_memory,
         _host_rules.launch_bound,
         _host_rules.off_cpu,
@@ -35,6 +41,9 @@ RULES: Mapping[str, Rule] = {
         _run_rules.slow_links,
         _run_rules.slow_clocks,
         _run_rules.evaluation_too_often,
+        _compute_rules.fp32_products,
+        _compute_rules.layout_transposes,
+        _compute_rules.unfused_elementwise,
         _exchange_rules.central_update,
         _exchange_rules.pipeline_bubbles,
         _host_rules.profiler_overhead,

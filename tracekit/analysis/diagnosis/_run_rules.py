@@ -6,6 +6,7 @@ import polars as pl
 
 from tracekit.analysis.diagnosis._facts import CELL, LENGTH, Facts, duration, rounded
 from tracekit.analysis.diagnosis._finding import Finding
+from tracekit.analysis.diagnosis._late_ranks import kernel_paces, waited_for
 from tracekit.analysis.idle_account import merged
 
 _OFTEN = 0.1
@@ -16,8 +17,6 @@ _SLOW_LINK = 0.5
 _REACHED = 0.9
 """What a good copy reaches of the peak of a link."""
 _PACE = 1.05
-_MOSTLY = 0.8
-"""GPUs can be compared that run the same kernels for this part of their time."""
 _LARGE = 1 << 20
 _COLD = 1.5
 """Cold steps are spoken of where one takes so many times as long as the median of the others."""
@@ -110,7 +109,7 @@ def slow_links(facts: Facts) -> Finding | None:
 
 def slow_clocks(facts: Facts) -> Finding | None:
     """Say that a GPU takes longer for the same kernels than the others."""
-    paces = _paces(facts)
+    paces = kernel_paces(facts)
     if paces.height <= 1:
         return None
     worst = paces.sort("pace", "device", descending=[True, False]).row(0, named=True)
@@ -118,54 +117,32 @@ def slow_clocks(facts: Facts) -> Finding | None:
         (pl.col("kind") == "compute") & (pl.col("device") == worst["device"])
     )
     busy = facts.lost(kernels.select(*CELL, "start", "end").collect()).most
-    lost = busy * (1 - 1 / worst["pace"])
-    if min(worst["pace"], worst["least"]) < _PACE or not facts.is_worth(lost):
+    longer = busy * (1 - 1 / worst["pace"])
+    if min(worst["pace"], worst["least"]) < _PACE or not facts.is_worth(longer):
+        return None
+    waited = waited_for(facts, worst["device"])
+    lost = longer if waited is None else min(longer, waited)
+    if not facts.is_worth(lost):
         return None
     return Finding(
         of_gpu=True,
         finding=f"GPU {worst['device']} takes {worst['pace']:.3g} times as long as the median GPU "
-        f"for the same kernels, {duration(lost)} {facts.per}.",
+        f"for the same kernels, {duration(longer)} {facts.per}.",
         win=lost,
         low=lost / 2,
-        high=lost * worst["pace"],
-        sure="measured",
+        high=longer * worst["pace"],
+        sure="likely" if waited is None else "measured",
         evidence=(
+            "how long other GPUs wait for it is not known"
+            if waited is None
+            else f"other GPUs wait {duration(waited)} {facts.per} for it",
             f"{worst['kernels']:,} kernels of the same name and size that {paces.height} GPUs run",
             "pace of the others: "
             + ", ".join(f"{each:.3g}" for each in sorted(paces["pace"])[:-1][-4:]),
         ),
         advice="Look for a lower clock, a power or temperature limit, ECC errors or another "
-        "program (`nvidia-smi -q -d CLOCK,PERFORMANCE`). The win holds if all others wait for it.",
+        "program (`nvidia-smi -q -d CLOCK,PERFORMANCE`). No more is won than others wait for it.",
     )
-
-
-def _paces(facts: Facts) -> pl.DataFrame:
-    """Return ``device, pace, least, kernels``: how much longer a GPU takes for the same kernels.
-
-    ``least`` is what three of four of these kernels exceed. Nothing where GPUs do not run the same
-    kernels equally often for most of their time, as the stages of a pipeline do not.
-    """
-    same = ["name", "launch_size"]
-    devices = facts.steps["device"].unique()
-    kernels = facts.ops.filter(pl.col("kind") == "compute")
-    each = pl.concat(  # which takes as much memory as one of them
-        kernels.filter(pl.col("device") == device).group_by(*same, "device").agg(
-            own=LENGTH.median(), number=pl.len(), total=LENGTH.sum()
-        ).collect()
-        for device in devices
-    )  # fmt: skip
-    is_shared = (pl.len().over(same) == devices.len()) & (
-        pl.col("number").n_unique().over(same) == 1
-    )
-    shared = each.with_columns(is_shared=is_shared, usual=pl.col("own").median().over(same))
-    told = pl.col("total").filter("is_shared").sum()
-    expected = (pl.col("total") / pl.col("own") * pl.col("usual")).filter("is_shared").sum()
-    paces = shared.group_by("device").agg(
-        pace=told / expected, kernels=pl.col("number").filter("is_shared").sum(),
-        told=told / pl.col("total").sum(),
-        least=(pl.col("own") / pl.col("usual")).filter("is_shared").quantile(0.25),
-    )  # fmt: skip
-    return paces if (paces["told"] >= _MOSTLY).all() else paces.clear()
 
 
 def missing_evidence(facts: Facts) -> Finding | None:

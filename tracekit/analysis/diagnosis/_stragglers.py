@@ -8,7 +8,7 @@ import polars as pl
 
 from tracekit.analysis.calls import process_ranks
 from tracekit.analysis.diagnosis._facts import LENGTH, Facts, facts_of
-from tracekit.analysis.diagnosis._late_ranks import MEMBER, exposed_waits
+from tracekit.analysis.diagnosis._late_ranks import MEMBER, held_behind
 from tracekit.analysis.facts import how_to_record
 from tracekit.analysis.idle_account import BEHIND, merged_in_batches
 from tracekit.engine import has_ops, union_length
@@ -16,7 +16,6 @@ from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Answer, Trace
 
 _CELL = [*MEMBER, "iteration"]
-_OF_GPU = r"^GPU (\d+)$"
 _PAIR = 2
 
 
@@ -29,7 +28,7 @@ def stragglers(trace: Trace, keys: tuple[str, ...]) -> Answer:
             "this run holds no GPU work", f"record with {how_to_record(trace, 'ops')}"
         )
     facts = facts_of(trace)
-    waits, held = exposed_waits(facts), _held(facts)
+    waits, held = facts.waits, held_behind(facts)
     if waits.is_empty() and held.is_empty():
         raise MissingDataError(
             "nothing that several ranks do together was recorded of more than one of them",
@@ -46,13 +45,6 @@ def stragglers(trace: Trace, keys: tuple[str, ...]) -> Answer:
         command="stragglers",
         figures={"figure": "stragglers"},
     )
-
-
-def _held(facts: Facts) -> pl.DataFrame:
-    """Return the idle time of GPUs behind others: ``process, device, iteration, by, held``."""
-    behind = facts.idle.filter(pl.col("cause").is_in(BEHIND))
-    by = pl.col("detail").str.extract(_OF_GPU).cast(pl.Int32)
-    return behind.select(*_CELL, by=by, held=LENGTH).drop_nulls("by")
 
 
 def _times(facts: Facts, waits: pl.DataFrame, held: pl.DataFrame) -> pl.DataFrame:

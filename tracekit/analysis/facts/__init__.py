@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         columns_of,
         dividing,
         is_by_stage,
+        is_by_steps,
         parse_keys,
         share_meaning,
     )
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         Facts,
         how_to_record,
     )
+    from tracekit.analysis.facts._phases import PHASES, with_phases
     from tracekit.analysis.facts._pipeline import WAITING, counted_micro_batches, is_pipeline
     from tracekit.analysis.facts._summary import identify, summarise
     from tracekit.analysis.facts._verdicts import (
@@ -37,36 +39,5 @@ if TYPE_CHECKING:
     )
     from tracekit.analysis.facts._words import OUTSIDE_STEPS, with_words
     from tracekit.analysis.facts._work import HOST, work_of
-
-__all__ = [
-    "DEGREES",
-    "HOST",
-    "KEYS",
-    "NEEDS",
-    "OF_PROCESSES",
-    "OF_WINDOWS",
-    "OUTSIDE_STEPS",
-    "RECORDERS",
-    "WAITING",
-    "Evidence",
-    "Facts",
-    "chosen_keys",
-    "columns_of",
-    "confusion",
-    "counted_micro_batches",
-    "dividing",
-    "how_to_record",
-    "identify",
-    "is_by_stage",
-    "is_pipeline",
-    "parse_keys",
-    "share_meaning",
-    "summarise",
-    "unknown_passes",
-    "verdict_evidence",
-    "verdict_meta",
-    "with_words",
-    "work_of",
-]
 
 __getattr__, __dir__ = lazily(__name__)

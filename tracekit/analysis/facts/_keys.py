@@ -30,11 +30,12 @@ _KEYS = {
     "rank": _Key(("rank",), "rank of the process in its job"),
     "node": _Key(("node",), "host that the process ran on"),
     "iteration": _Key(("iteration",), "training step", divides_time=True),
+    "phase": _Key(("phase",), "prefill or decode, of a server's steps", divides_time=True),
 }
 KEYS = {name: key.meaning for name, key in _KEYS.items()}
 """What a breakdown can be by."""
 
-OF_WINDOWS = ("device", "iteration")
+OF_WINDOWS = ("device", "iteration", "phase")
 """Columns that say the same of all that runs in one window."""
 
 OF_PROCESSES = ("rank", "node")
@@ -90,6 +91,11 @@ def share_meaning(by: str | Sequence[str]) -> str:
 def is_by_stage(keys: Sequence[str]) -> bool:
     """Tell whether time is laid out in stages, which gives exposed and overlapped time."""
     return [key for key in keys if not _KEYS[key].divides_time] == ["stage"]
+
+
+def is_by_steps(keys: Sequence[str]) -> bool:
+    """Tell whether windows are steps, and what lies between them."""
+    return "iteration" in keys or "phase" in keys
 
 
 def dividing(keys: Sequence[str]) -> list[str]:

@@ -121,10 +121,10 @@ def counted(what: str, number: int) -> Evidence:
 def _share(value: Number, what: str) -> Evidence:
     if not isinstance(value, int | float):
         return Evidence("no", f"known of none of {what}")
-    # What is not quite all must not read as all of it.
+    # What is not quite all is enough, and must not read as all of it.
     almost = _ALMOST_ALL <= value < 1
     percent = ">99.9 %" if almost else f"{100 * value:.1f} %"
-    degree: Degree = "no" if not value else "yes" if value == 1 else "partly"
+    degree: Degree = "no" if not value else "yes" if value >= _ALMOST_ALL else "partly"
     return Evidence(degree, f"known of {percent} of {what}")
 
 

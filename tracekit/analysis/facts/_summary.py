@@ -43,8 +43,8 @@ def _counts(trace: Trace) -> dict[str, int]:
     """Count ops: all, kernels, those with a launching call, and those of unknown stage."""
     kept = kept_sums(trace)
     if kept is not None:
-        sums = kept.groups().select(pl.col("ops", "kernels", "launched").sum()).row(0, named=True)
-        unknown = kept.sources().filter(pl.col("stage_source") == "none")
+        sums = kept.groups.select(pl.col("ops", "kernels", "launched").sum()).row(0, named=True)
+        unknown = kept.sources.filter(pl.col("stage_source") == "none")
         return {**sums, "unknown": int(unknown["ops"].sum())}
     counts = trace["ops"].select(
         ops=pl.len(),

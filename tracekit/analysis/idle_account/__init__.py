@@ -29,28 +29,4 @@ if TYPE_CHECKING:
     )
     from tracekit.analysis.idle_account._timeline import covered, merged, merged_in_batches
 
-__all__ = [
-    "BEHIND",
-    "BLOCKING_COPY",
-    "CAUSES",
-    "ITEM",
-    "OS_CALLS",
-    "QUEUED_NS",
-    "SWITCHES",
-    "IdlePieces",
-    "allocations",
-    "covered",
-    "idle_causes",
-    "idle_pieces",
-    "idle_ranges",
-    "in_ranges",
-    "merged",
-    "merged_in_batches",
-    "pairs_of",
-    "pieces_in_windows",
-    "plain_name",
-    "sampled",
-    "waits",
-]
-
 __getattr__, __dir__ = lazily(__name__)

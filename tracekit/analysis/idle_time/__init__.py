@@ -8,9 +8,4 @@ if TYPE_CHECKING:
     from tracekit.analysis.idle_account import idle_ranges
     from tracekit.analysis.idle_time.questions import idle
 
-__all__ = [
-    "idle",
-    "idle_ranges",
-]
-
 __getattr__, __dir__ = lazily(__name__)

@@ -16,12 +16,4 @@ if TYPE_CHECKING:
         memory_use,
     )
 
-__all__ = [
-    "largest_batch",
-    "memory_extra",
-    "memory_growth",
-    "memory_table",
-    "memory_use",
-]
-
 __getattr__, __dir__ = lazily(__name__)

@@ -1,4 +1,4 @@
-"""Operators of the network whose sizes were recorded, and how much each computes.
+"""Operators of the network whose sizes were recorded, how much each computes and moves.
 
 Shared: questions read it, and it reads none of them.
 """
@@ -8,18 +8,22 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
+    from tracekit.analysis.operators._bytes import with_bytes
     from tracekit.analysis.operators._counted import counted_operators
+    from tracekit.analysis.operators._formulas import MULTIPLYING_FORMS
+    from tracekit.analysis.operators._kernel_names import (
+        multiplies,
+        of_input,
+        of_weight,
+        on_tensor_cores,
+        precision_by_name,
+        precision_by_type,
+    )
     from tracekit.analysis.operators._recorded import (
         backward_graphs,
         backward_nodes,
+        named_operators,
         recorded_operators,
     )
-
-__all__ = [
-    "backward_graphs",
-    "backward_nodes",
-    "counted_operators",
-    "recorded_operators",
-]
 
 __getattr__, __dir__ = lazily(__name__)

@@ -16,8 +16,9 @@ import polars as pl
 Form = Literal[
     "matrix", "linear", "convolution", "transposed", "convolution_backward", "attention",
     "attention_backward", "attention_by_position", "attention_by_position_backward",
+    "elementwise", "comparison", "arguments", "results", "rows",
 ]  # fmt: skip
-"""What an operator computes."""
+"""What an operator computes; the last five multiply nothing, and `_bytes` says what they move."""
 
 _MOST = 1 << 62
 _BATCHES = 6
@@ -43,6 +44,10 @@ class Operator:
         Place of the argument that says whether a convolution is transposed.
     mask
         Place of the argument that says which gradients are wanted.
+    causal
+        Place of the argument that says whether attention leaves later keys out.
+    inputs
+        So many of its arguments are read; what is beyond is where the result goes.
     """
 
     form: Form
@@ -50,15 +55,29 @@ class Operator:
     geometry: tuple[int, int, int] | None = None
     transposed: int | None = None
     mask: int | None = None
+    causal: int | None = None
+    inputs: int | None = None
 
 
 _PLAIN = Operator("matrix", (0, 1))
 _ADDING = Operator("matrix", (1, 2))
 _SLIDING = Operator("convolution", (0, 1), geometry=(3, 4, 5))
 _TRANSPOSED = Operator("transposed", (0, 1))
-_ATTENDING = Operator("attention", (0, 1, 2))
 
-OPERATORS = {
+
+def _attending(causal: int | None) -> Operator:
+    return Operator("attention", (0, 1, 2), causal=causal)
+
+
+def _attending_backward(causal: int) -> Operator:
+    return Operator("attention_backward", (1, 2, 3), causal=causal)
+
+
+def _elementwise(inputs: int, names: str, form: Form = "elementwise") -> dict[str, Operator]:
+    return dict.fromkeys(names.split(), Operator(form, (), inputs=inputs))
+
+
+MULTIPLYING = {
     **dict.fromkeys(("mm", "bmm", "matmul", "mv", "_scaled_mm", "__matmul__"), _PLAIN),
     **dict.fromkeys(("addmm", "baddbmm", "addbmm", "addmv", "_addmm_activation"), _ADDING),
     "linear": Operator("linear", (0, 1)),
@@ -76,21 +95,54 @@ OPERATORS = {
         "convolution_backward", (0, 1, 2), transposed=7, mask=10
     ),
     "cudnn_convolution_backward": Operator("convolution_backward", (1, 0, 2)),
-    **dict.fromkeys(
-        ("scaled_dot_product_attention", "_scaled_dot_product_flash_attention",
-         "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
-         "_scaled_dot_product_attention_math"), _ATTENDING
-    ),
-    **dict.fromkeys(
-        ("_scaled_dot_product_flash_attention_backward",
-         "_scaled_dot_product_efficient_attention_backward",
-         "_scaled_dot_product_cudnn_attention_backward"),
-        Operator("attention_backward", (1, 2, 3)),
-    ),
-    "_flash_attn_forward": Operator("attention_by_position", (0, 1, 2)),
+    "scaled_dot_product_attention": _attending(5),
+    "_scaled_dot_product_flash_attention": _attending(4),
+    "_scaled_dot_product_efficient_attention": _attending(6),
+    "_scaled_dot_product_cudnn_attention": _attending(6),
+    "_scaled_dot_product_attention_math": _attending(5),
+    "_scaled_dot_product_flash_attention_backward": _attending_backward(11),
+    "_scaled_dot_product_efficient_attention_backward": _attending_backward(11),
+    "_scaled_dot_product_cudnn_attention_backward": _attending_backward(14),
+    "_flash_attn_forward": Operator("attention_by_position", (0, 1, 2), causal=5),
     "_flash_attn_backward": Operator("attention_by_position_backward", (1, 2, 3)),
 }  # fmt: skip
 """The operators that are counted, by their names in PyTorch."""
+
+MOVING = {
+    **_elementwise(1, "abs ceil clamp clamp_max clamp_min cos cumsum elu erf exp floor gelu "
+                      "hardswish hardtanh leaky_relu log log1p logical_not neg pow reciprocal relu "
+                      "round rsqrt sigmoid sign silu sin softplus sqrt tanh"),
+    **_elementwise(2, "add atan2 div gelu_backward maximum minimum mul rsub sigmoid_backward "
+                      "silu_backward sub tanh_backward threshold_backward masked_fill"),
+    **_elementwise(3, "addcdiv addcmul lerp where"),
+    **_elementwise(2, "eq ne lt le gt ge logical_and logical_or", "comparison"),
+    # Of reductions the result is left out: which dimensions vanish is seldom recorded.
+    **dict.fromkeys(
+        ("copy", "fill", "zero", "sum", "mean", "prod", "max", "min", "amax", "amin", "argmax",
+         "all", "any", "var", "std", "norm", "linalg_vector_norm", "rmsnorm", "add_rmsnorm",
+         "rms_norm", "silu_and_mul", "max_pool2d_with_indices", "avg_pool2d",
+         "_adaptive_avg_pool2d"),
+        Operator("arguments", ()),
+    ),
+    **dict.fromkeys(
+        ("_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data",
+         "native_layer_norm", "native_group_norm", "native_batch_norm", "cudnn_batch_norm",
+         "miopen_batch_norm", "native_dropout", "native_dropout_backward"),
+        Operator("results", (0,)),
+    ),
+    "native_layer_norm_backward": Operator("results", (1, 5, 6)),
+    "native_batch_norm_backward": Operator("results", (1, 2, 2)),
+    **dict.fromkeys(
+        ("cudnn_batch_norm_backward", "miopen_batch_norm_backward"), Operator("results", (0, 2, 2))
+    ),
+    "max_pool2d_with_indices_backward": Operator("results", (1,)),
+    "embedding": Operator("rows", (0, 1)),
+}  # fmt: skip
+"""The operators that only move data, by their names without the underscore of those in place."""
+
+MULTIPLYING_FORMS = frozenset(each.form for each in MULTIPLYING.values())
+OPERATORS = {**MULTIPLYING, **MOVING}
+"""All operators of which anything is known."""
 
 
 def table() -> pl.DataFrame:
@@ -99,16 +151,19 @@ def table() -> pl.DataFrame:
         {
             "operator": name,
             "form": each.form,
-            **{f"place_{n}": p for n, p in zip("abc", (*each.operands, None), strict=False)},
+            **{f"place_{n}": p for n, p in zip("abc", (*each.operands, None, None, None),
+                                            strict=False)},
             **dict(zip(("stride_at", "padding_at", "dilation_at"),
                        each.geometry or (None, None, None), strict=True)),
             "transposed_at": each.transposed,
             "mask_at": each.mask,
+            "causal_at": each.causal,
+            "inputs": each.inputs,
         }
         for name, each in OPERATORS.items()
     ]  # fmt: skip
     numbers = ("place_a", "place_b", "place_c", "stride_at", "padding_at", "dilation_at",
-               "transposed_at", "mask_at")  # fmt: skip
+               "transposed_at", "mask_at", "causal_at", "inputs")  # fmt: skip
     schema = {"operator": pl.String, "form": pl.String, **dict.fromkeys(numbers, pl.Int64)}
     return pl.DataFrame(rows, schema=schema)
 

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis.operators._formulas import OPERATORS, table
+from tracekit.analysis.operators._formulas import MOVING, MULTIPLYING, OPERATORS, table
 
 if TYPE_CHECKING:
     from tracekit.model import Trace
 
-_NAMES = "|".join(OPERATORS)
-_OPERATOR = rf"^(?:aten::|flash_attn::)?({_NAMES})_?(?:,|$)"
+_OPERATOR = rf"^(?:aten::|flash_attn::)?({'|'.join(MULTIPLYING)})_?(?:,|$)"
+# Users name ranges `sum` or `where`, too.
+_MOVER = rf"^(?:aten|aiter|sgl_kernel|_C)::({'|'.join(MOVING)})_?(?:,|$)"
+_NAMED = (r"^aten::(\w+?)_?(?:,|$)", r"^(\w+(?:::\w+)+)(?:,|$)")
 _PYPROF = r"^\{'mod':.*?'op': '(\w+)'"
 _PYPROF_TENSOR = r"'type': 'tensor', 'shape': \([\d, ]*\), 'dtype': '\w+'"
 _BACKWARD = r"(?:^|::)\w*Backward\w*, (?:stashed )?seq ?= ?\d+"
@@ -35,16 +37,17 @@ _STRINGS = pl.List(pl.String)
 
 
 def recorded_operators(trace: Trace) -> pl.DataFrame:
-    """Return the operators of a run that are counted.
+    """Return the operators of a run of which FLOPs or bytes may be known.
 
     Returns
     -------
     ``range, process, thread, start, end, operator, sequence, sizes`` (as text, null where they were
-    not recorded), ``a, b, c`` (the sizes of its operands), ``types`` (of all arguments),
-    ``stride, padding, dilation, transposed, mask`` (where they were recorded), and ``form``.
+    not recorded), ``shapes, types`` (of all arguments), ``a, b, c`` (the sizes of its operands),
+    ``stride, padding, dilation, transposed, mask, causal`` (where they were recorded), and
+    ``form, inputs``.
     """
     name = pl.col("name")
-    operator = pl.coalesce(name.str.extract(_OPERATOR), name.str.extract(_PYPROF))
+    operator = pl.coalesce(name.str.extract(pattern) for pattern in (_OPERATOR, _MOVER, _PYPROF))
     rows = (
         trace["ranges"].filter(pl.col("style") == "push_pop")
         .select("range", "process", "thread", "start", "end", "name", "payload",
@@ -52,8 +55,11 @@ def recorded_operators(trace: Trace) -> pl.DataFrame:
         .filter(pl.col("operator").is_in(list(OPERATORS)))
         .collect()
     )  # fmt: skip
-    found = rows.with_columns(
-        _shapes_text(), types=_of_kineto("Input type"), values=_of_kineto("Concrete Inputs")
+    sized = rows.with_columns(_shapes_text()).filter(
+        pl.col("sizes").is_not_null() | pl.col("operator").is_in(list(MULTIPLYING))
+    )
+    found = sized.with_columns(
+        types=_of_kineto("Input type"), values=_of_kineto("Concrete Inputs")
     ).with_columns(
         shapes=_decoded("sizes", _SHAPES, _SHAPE),
         types=pl.coalesce(_decoded("types", _TEXTS, _STRINGS), _pyprof_types()),
@@ -63,12 +69,26 @@ def recorded_operators(trace: Trace) -> pl.DataFrame:
     shape = pl.col("shapes")
     return placed.select(
         "range", "process", "thread", "start", "end", "operator", "sequence", "form", "sizes",
-        "types", a=_at(shape, "place_a"), b=_at(shape, "place_b"), c=_at(shape, "place_c"),
+        "shapes", "types", "inputs",
+        **{name: _at(shape, f"place_{name}") for name in "abc"},
         **{name: _numbers(_value(f"{name}_at")) for name in ("stride", "padding", "dilation")},
-        transposed=_truth(_value("transposed_at")),
+        transposed=_truth(_value("transposed_at")), causal=_truth(_value("causal_at")),
         mask=_value("mask_at").str.to_lowercase().str.extract_all("true|false|[01]")
         .list.eval(_truth(pl.element())),
     )  # fmt: skip
+
+
+def named_operators(trace: Trace) -> pl.DataFrame:
+    """Return ``range, operator, sizes, types`` of all ranges that are named as PyTorch's operators.
+
+    Operators are shown by the names they have without the namespace ``aten``.
+    """
+    told = pl.coalesce(pl.col("name").str.extract(pattern) for pattern in _NAMED)
+    rows = trace["ranges"].select("range", "name", "payload", operator=told)
+    found = rows.filter(pl.col("operator").is_not_null()).collect()
+    typed = found.with_columns(_shapes_text(), types=_of_kineto("Input type"))
+    types = _decoded("types", _TEXTS, _STRINGS)
+    return typed.select("range", "operator", "sizes", types=types)
 
 
 def backward_nodes(trace: Trace) -> pl.DataFrame:

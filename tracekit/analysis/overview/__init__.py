@@ -8,10 +8,4 @@ if TYPE_CHECKING:
     from tracekit.analysis.overview._features import capabilities, features
     from tracekit.analysis.overview._query import query
 
-__all__ = [
-    "capabilities",
-    "features",
-    "query",
-]
-
 __getattr__, __dir__ = lazily(__name__)

@@ -39,33 +39,4 @@ if TYPE_CHECKING:
     )
     from tracekit.analysis.statistics._student import quantile
 
-__all__ = [
-    "COSINES",
-    "ENOUGH",
-    "LEVEL",
-    "METHOD",
-    "OF_ROWS",
-    "Flags",
-    "Floats",
-    "LongRun",
-    "Numbers",
-    "Regular",
-    "Shift",
-    "Skip",
-    "cold_steps",
-    "differences",
-    "kinds_of",
-    "long_run",
-    "mode_edges",
-    "modes",
-    "outliers",
-    "p_values",
-    "quantile",
-    "regularly_slow",
-    "shift",
-    "told",
-    "welch_error",
-    "within_kinds",
-]
-
 __getattr__, __dir__ = lazily(__name__)

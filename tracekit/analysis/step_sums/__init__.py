@@ -29,23 +29,4 @@ if TYPE_CHECKING:
         sums_by_keys,
     )
 
-__all__ = [
-    "PARTS",
-    "KeySums",
-    "Measured",
-    "StepTimes",
-    "group_lengths",
-    "grouped_sums",
-    "in_one_account",
-    "parse_compare_keys",
-    "peak_memory",
-    "per_iteration",
-    "stages_of",
-    "step_times",
-    "steps_by_keys",
-    "steps_of",
-    "sums_by_keys",
-    "with_hosts_matched",
-]
-
 __getattr__, __dir__ = lazily(__name__)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import polars as pl
 
@@ -15,12 +14,14 @@ from tracekit.analysis.facts import (
     columns_of,
     dividing,
     is_by_stage,
+    is_by_steps,
+    with_phases,
     work_of,
 )
 from tracekit.engine import (
     Counted,
     GroupTally,
-    KeptSums,
+    GroupTotals,
     Named,
     Receivers,
     StageSums,
@@ -28,15 +29,15 @@ from tracekit.engine import (
     Work,
     by_host,
     counted_steps,
-    hand_out,
     kept_sums,
     named_ranges,
+    sum_up,
     with_steps,
 )
+from tracekit.errors import MissingDataError
 from tracekit.model import Trace
 
 _OWNER = ("process", "device")
-_Some = TypeVar("_Some")
 _SUMMED = pl.col("ops", "total_ns", "busy_ns").sum()
 
 
@@ -54,12 +55,15 @@ class KeySums:
         As `stages`, of the windows that the run is measured by.
     windows
         The windows.
+    with_durations
+        Whether durations of ops by group were kept.
     """
 
     stages: StageSums | None
-    grouped: GroupTally | None
+    grouped: GroupTotals | None
     whole: StageSums | None
     windows: pl.DataFrame
+    with_durations: bool = False
 
     @property
     def of_all(self) -> StageSums:
@@ -67,7 +71,7 @@ class KeySums:
         return _there(self.whole)
 
     @property
-    def sums(self) -> GroupTally | StageSums:
+    def sums(self) -> GroupTotals | StageSums:
         """What has the sums of groups."""
         return self.grouped or _there(self.stages)
 
@@ -99,62 +103,105 @@ def sums_by_keys(
     with_durations
         Whether to keep durations of ops by group.
     """
-    per_iteration = "iteration" in keys
+    per_iteration = is_by_steps(keys)
     is_whole = with_whole and not per_iteration
     of_windows = is_by_stage(keys) or list(keys) == dividing(keys)
+    needs_stages = of_windows or with_stages or is_whole
     # What was added up when the run was ingested is that of its devices as a whole.
     is_all = not skip and work.trace.stretch.is_all
     kept = kept_sums(work.trace) if is_all and not work.is_host else None
-    grouped = None if of_windows else _group_tally(work, keys, keeps_durations=with_durations)
-    stages = (
-        _stage_sums(work, None if per_iteration else kept, of_stages_alone=not is_whole)
-        if of_windows or with_stages or is_whole
-        else None
+    if kept is not None and of_windows and not per_iteration:
+        return KeySums(kept, None, kept, kept.windows)
+    columns = [name for name in columns_of(keys) if name not in OF_WINDOWS]
+    wanted = _Wanted(
+        of_pieces=work.is_host,
+        columns=None if of_windows else columns,
+        named={name: _of_process(work.trace, name) for name in columns if name in _OF_PROCESS},
+        of_kernels="kernel" in keys,
+        with_durations=with_durations,
+        stages=needs_stages and (per_iteration or kept is None),
+        of_stages_alone=not is_whole,
+        whole=with_whole and per_iteration and kept is None,
     )
-    whole = _stage_sums(work, kept) if with_whole and per_iteration else None
-    if isinstance(stages, KeptSums) and grouped is None:
-        return KeySums(stages, None, stages, stages.windows())
-    windows = hand_out(
+    found = sum_up(
         work.trace,
-        Receivers(sweeps=[*_swept(stages), *_those(grouped)], whole=_swept(whole)),
+        wanted,
         skip=skip,
         per_iteration=per_iteration,
         cutter=by_host(work.cutter) if per_iteration else work.cutter,
+        with_paths="range" in columns,
     )
-    return KeySums(
-        stages, grouped, stages if is_whole else whole,
-        with_steps(windows) if per_iteration else windows,
-    )  # fmt: skip
+    sums = iter(found.sweeps)
+    stages = next(sums) if wanted.stages else kept if needs_stages else None
+    whole = next(iter(found.whole), kept) if with_whole and per_iteration else None
+    windows = with_steps(found.windows) if per_iteration else found.windows
+    if "phase" in keys:
+        windows = _with_phases(windows, work.trace)
+    return KeySums(stages, next(sums, None), stages if is_whole else whole, windows, with_durations)
 
 
-def _stage_sums(work: Work, kept: KeptSums | None, *, of_stages_alone: bool = False) -> StageSums:
-    return kept or StageTally(of_pieces=work.is_host, of_stages_alone=of_stages_alone)
+def _with_phases(windows: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+    """Add ``phase, requests, tokens`` of the step that a window is."""
+    steps = with_phases(trace.read("iterations")).unique(["process", "iteration"], keep="first")
+    if steps["phase"].null_count() == steps.height:
+        raise MissingDataError(
+            "no step of this run is named as a serving engine's prefill or decode",
+            "vLLM, SGLang and ATOM write such names while they are profiled",
+        )
+    told = steps.select("process", "iteration", "phase", "requests", "tokens")
+    return windows.join(told, on=["process", "iteration"], how="left", maintain_order="left")
 
 
-def _swept(sums: StageSums | None) -> Sequence[StageTally]:
-    """Return what is still to be added up."""
-    return (sums,) if isinstance(sums, StageTally) else ()
+@dataclass(frozen=True)
+class _Wanted:
+    """What is added up of the parts of a run.
+
+    Parameters
+    ----------
+    of_pieces
+        Whether rows are pieces of what is counted.
+    columns
+        The keys that ops are grouped by; None where they are added up by stage alone.
+    named
+        Of these, the keys that stand in tables of the run.
+    of_kernels, with_durations
+        Whether only kernels count, and their durations are kept.
+    stages, of_stages_alone, whole
+        Whether to add up by stage, by stage alone, and by stage what the run is measured by.
+    """
+
+    of_pieces: bool
+    columns: Sequence[str] | None
+    named: Mapping[str, Named]
+    of_kernels: bool
+    with_durations: bool
+    stages: bool
+    of_stages_alone: bool
+    whole: bool
+
+    def __call__(self, part: Trace) -> Receivers:
+        """Return what adds up a part."""
+        sweeps: list[StageTally | GroupTally] = []
+        if self.stages:
+            sweeps.append(
+                StageTally(of_pieces=self.of_pieces, of_stages_alone=self.of_stages_alone)
+            )
+        if self.columns is not None:
+            ranges = {"range": named_ranges(part)} if "range" in self.columns else {}
+            sweeps.append(
+                GroupTally(
+                    self.columns, {**self.named, **ranges}, of_kernels=self.of_kernels,
+                    keeps_durations=self.with_durations, of_pieces=self.of_pieces,
+                )
+            )  # fmt: skip
+        whole = [StageTally(of_pieces=self.of_pieces)] if self.whole else []
+        return Receivers(sweeps=sweeps, whole=whole)
 
 
-def _those(one: _Some | None) -> Sequence[_Some]:
-    return () if one is None else (one,)
+_OF_PROCESS = ("pid", *OF_PROCESSES)
 
 
-def _group_tally(work: Work, keys: Sequence[str], *, keeps_durations: bool) -> GroupTally:
-    columns = [name for name in columns_of(keys) if name not in OF_WINDOWS]
-    named = {name: _named(work.trace, name) for name in columns if name in _NAMED}
-    return GroupTally(
-        columns, named, of_kernels="kernel" in keys, keeps_durations=keeps_durations,
-        of_pieces=work.is_host,
-    )  # fmt: skip
-
-
-_NAMED = ("pid", "range", *OF_PROCESSES)
-
-
-def _named(trace: Trace, name: str) -> Named:
-    if name == "range":
-        return named_ranges(trace)
+def _of_process(trace: Trace, name: str) -> Named:
     if name == "pid":
         pids = trace["processes"].select("process", "pid").sort("process").collect()["pid"]
         return Named(("process",), pl.col("process"), pids)
@@ -164,24 +211,25 @@ def _named(trace: Trace, name: str) -> Named:
 def grouped_sums(keys: Sequence[str], found: KeySums) -> pl.DataFrame:
     """Return the measures of each group, added over windows."""
     columns = columns_of(keys)
-    of_windows = found.windows.select("window", *OF_WINDOWS)
+    known = [name for name in OF_WINDOWS if name in found.windows.columns]
+    of_windows = found.windows.select("window", *known)
     if is_by_stage(keys):
-        stages = _there(found.stages).stages().join(of_windows, on="window", how="left")
+        stages = _there(found.stages).stages.join(of_windows, on="window", how="left")
         sums = stages.group_by(columns).agg(pl.col("ops", "busy_ns", "exposed_ns").sum())
         return sums.with_columns(overlap_ns=pl.col("busy_ns") - pl.col("exposed_ns"))
-    groups = found.sums.groups().join(of_windows, on="window", how="left", maintain_order="left")
-    if found.grouped is None or not found.grouped.keeps_durations:
+    groups = found.sums.groups.join(of_windows, on="window", how="left", maintain_order="left")
+    if found.grouped is None or not found.with_durations:
         return groups.group_by(columns).agg(_SUMMED)
     return _with_durations(groups, found.grouped, columns)
 
 
 def _with_durations(
-    groups: pl.DataFrame, tally: GroupTally, columns: Sequence[str]
+    groups: pl.DataFrame, totals: GroupTotals, columns: Sequence[str]
 ) -> pl.DataFrame:
     """Return groups of kernels, added over windows, with statistics of their durations."""
     rows = groups.with_row_index("row").group_by(columns).agg(_SUMMED, "row")
     numbers = rows.select("row").with_row_index("number").explode("row").sort("row")["number"]
-    return pl.concat([rows.drop("row"), tally.durations(numbers)], how="horizontal").with_columns(
+    return pl.concat([rows.drop("row"), totals.durations(numbers)], how="horizontal").with_columns(
         mean_ns=pl.when(pl.col("ops") > 0).then(pl.col("total_ns") / pl.col("ops"))
     )
 
@@ -232,7 +280,7 @@ def step_times(trace: Trace, keys: Sequence[str], *, skip: int, whole: bool) -> 
 
 def stages_of(found: KeySums) -> pl.DataFrame:
     """Return ``window, stage, busy_ns, exposed_ns``."""
-    return _there(found.stages).stages().select("window", "stage", "busy_ns", "exposed_ns")
+    return _there(found.stages).stages.select("window", "stage", "busy_ns", "exposed_ns")
 
 
 def steps_by_keys(

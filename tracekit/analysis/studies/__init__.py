@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tracekit.analysis.studies._hardware import Hardware, hardware_names, load_hardware
     from tracekit.analysis.studies._job_features import job_features
     from tracekit.analysis.studies._jobs import JOBS, MEDIA, jobs_frame, read_jobs
+    from tracekit.analysis.studies._memories import memory_points
     from tracekit.analysis.studies._memory_table import read_memory_table
     from tracekit.analysis.studies._overhead import overhead, overhead_matrix
     from tracekit.analysis.studies._projection import (
@@ -64,69 +65,5 @@ if TYPE_CHECKING:
         study_stages,
     )
     from tracekit.analysis.studies._times import read_times
-
-__all__ = [
-    "COMPONENTS",
-    "JOBS",
-    "MEDIA",
-    "QUESTIONS",
-    "STEP_TIMES",
-    "WAITING",
-    "Along",
-    "BatchScope",
-    "Bubbles",
-    "Hardware",
-    "Measured",
-    "Published",
-    "ScalingMode",
-    "ScalingTime",
-    "api_by_run",
-    "api_calls",
-    "basis_of",
-    "batch_label",
-    "before_and_after",
-    "bubble_theory",
-    "bubbles_of_run",
-    "crossovers",
-    "data_stalls",
-    "dgx1_questions",
-    "differential_stalls",
-    "distribution",
-    "epoch_bytes",
-    "epoch_time",
-    "exchange",
-    "gains",
-    "hardware_names",
-    "images_per_step",
-    "iterations_per_epoch",
-    "job_features",
-    "jobs_frame",
-    "largest_batch",
-    "load_hardware",
-    "load_published",
-    "measured_against",
-    "memory_extra",
-    "memory_growth",
-    "memory_table",
-    "memory_use",
-    "of_epochs",
-    "overhead",
-    "overhead_matrix",
-    "pipeline_bubbles",
-    "profiler_overhead",
-    "project_architectures",
-    "read_jobs",
-    "read_memory_table",
-    "read_times",
-    "scaling",
-    "stalls_of_run",
-    "step_times",
-    "study",
-    "study_iterations",
-    "study_row",
-    "study_stages",
-    "sweep_hardware",
-    "weighted_means",
-]
 
 __getattr__, __dir__ = lazily(__name__)

@@ -13,12 +13,4 @@ if TYPE_CHECKING:
     from tracekit.analysis.traffic._traffic import Traffic
     from tracekit.analysis.traffic._transfers import AMONG_GPUS, copy_transfers
 
-__all__ = [
-    "AMONG_GPUS",
-    "Traffic",
-    "copy_transfers",
-    "crossings",
-    "links",
-]
-
 __getattr__, __dir__ = lazily(__name__)

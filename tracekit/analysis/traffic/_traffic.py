@@ -36,6 +36,7 @@ from tracekit.analysis.traffic._links import (
     placed_share,
     traffic_window,
 )
+from tracekit.analysis.traffic._routes import crossings
 from tracekit.analysis.traffic._transfers import copy_transfers, traffic_root
 from tracekit.errors import UsageError
 from tracekit.machine import reducing_gpus
@@ -101,6 +102,11 @@ class Traffic:
             modelled_transfers(unrecorded(self.calls, messages), self._known),
         ]
         return pl.concat([TRANSFERS.empty(), *parts]).sort("report", "start", maintain_order=True)
+
+    @cached_property
+    def crossings(self) -> pl.DataFrame:
+        """What crosses each link, as `crossings` returns it."""
+        return crossings(*self._moved)
 
     def sent(self) -> pl.DataFrame:
         """Return what each GPU of a collective sends; see `sent_by_each`."""

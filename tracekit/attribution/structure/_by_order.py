@@ -8,18 +8,24 @@ import numpy as np
 
 from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution.structure._assumptions import of_period
-from tracekit.attribution.structure._period import Period, find_period, period_between
-from tracekit.attribution.structure._repeats import Repeats, find_repeats
+from tracekit.attribution.structure._period import (
+    Period,
+    Repeats,
+    find_period,
+    find_repeats,
+    period_between,
+)
 from tracekit.attribution.structure._sequences import distinct
 from tracekit.attribution.structure._signs import Lane
 from tracekit.attribution.structure._step import Step, refusal, take_apart, usual_step
-from tracekit.attribution.structure._told import Told, nothing
 from tracekit.attribution.structure._work import (
     ME,
     MEMSET,
     NOTHING,
     Array,
     Doubt,
+    Told,
+    nothing,
 )
 
 

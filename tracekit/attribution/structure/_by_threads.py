@@ -18,7 +18,6 @@ from tracekit.attribution.structure._sequences import (
 )
 from tracekit.attribution.structure._signs import Lane
 from tracekit.attribution.structure._steps import Numbered, number_bursts
-from tracekit.attribution.structure._told import Told, nothing
 from tracekit.attribution.structure._turns import Turns, take_turns
 from tracekit.attribution.structure._work import (
     BP,
@@ -35,6 +34,8 @@ from tracekit.attribution.structure._work import (
     WU,
     Array,
     Doubt,
+    Told,
+    nothing,
 )
 
 

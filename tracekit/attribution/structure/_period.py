@@ -1,14 +1,24 @@
-"""After how many launches a sequence repeats."""
+"""After how many launches a sequence repeats, and where it holds a usual piece.
+
+Such pieces are the steps that are like the one that was taken apart.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from tracekit.attribution._chosen import CHOSEN
-from tracekit.attribution.structure._sequences import kinds_of
-from tracekit.attribution.structure._work import Array
+from tracekit.attribution.structure._sequences import (
+    alike,
+    common_suffix,
+    kinds_of,
+    places_of,
+    ranges_of,
+)
+from tracekit.attribution.structure._work import NOTHING, Array
 
 _CODES = 6
 _LAGS = 64
@@ -122,3 +132,128 @@ def _quick_size(least: int) -> int:
     """Return the least size, of no prime factors but 2, 3 and 5, that is quick to transform."""
     odd = [int(3**threes * 5**fives) for threes in range(4) for fives in range(3)]
     return min(each << (-(-least // each) - 1).bit_length() for each in odd)
+
+
+_SPARE = 4
+"""Up to how many times the sequence's length is looked at; beyond that places are sampled."""
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """The steps of a sequence.
+
+    Parameters
+    ----------
+    begins
+        Where each step begins; the first one before 0, if its beginning was not recorded.
+    offset, number
+        The place of each op in the usual step, and its step's number; -1 where it is of none.
+    pieces
+        Whether the sequence begins with the end of a step, and ends with the beginning of one,
+        which are too little to be told as steps.
+    """
+
+    begins: Array
+    offset: Array
+    number: Array
+    pieces: tuple[bool, bool]
+
+    def whole(self, size: int, length: int) -> Array:
+        """Tell which steps were recorded from beginning to end."""
+        return np.asarray((self.begins >= 0) & (self.begins + size <= length))
+
+    def between(self) -> Iterator[tuple[int, int]]:
+        """Yield what lies between steps and after the last one."""
+        free = np.concatenate(([False], self.number < 0, [False]))
+        edges = np.flatnonzero(free[1:] != free[:-1])
+        yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+
+
+def find_repeats(symbols: Array, usual: Array, lead: int) -> Repeats:
+    """Find where a sequence holds the usual step.
+
+    Parameters
+    ----------
+    symbols
+        The sequence.
+    usual
+        The usual step.
+    lead
+        How many of its first ops bring input or clear gradients; these vary.
+    """
+    exact = _apart(places_of(usual, symbols), usual.size)
+    begins = _alike(symbols, usual, _anchored(symbols, usual, lead))
+    begins = _around(exact, begins, symbols, usual)
+    enough = symbols.size - begins >= CHOSEN.repeats_enough * usual.size
+    begins = begins[enough]
+    cut = common_suffix(symbols[: int(begins[0])] if begins.size else symbols, usual)
+    if begins.size and begins[0] >= cut > CHOSEN.repeats_enough * usual.size:
+        begins = np.concatenate(([int(begins[0]) - usual.size], begins))
+    offset, number = np.full((2, symbols.size), NOTHING)
+    stop = np.minimum(begins + usual.size, np.append(begins[1:], symbols.size))
+    places, owner = ranges_of(np.maximum(begins, 0), stop)
+    offset[places] = places - begins[owner]
+    number[places] = owner
+    return Repeats(begins, offset, number, _pieces(symbols, usual, begins))
+
+
+def _pieces(symbols: Array, usual: Array, begins: Array) -> tuple[bool, bool]:
+    """Tell whether pieces of steps lie before the first one and after the last one."""
+    if not begins.size:
+        return False, False
+    before, after = symbols[: max(int(begins[0]), 0)], symbols[int(begins[-1]) + usual.size :]
+    least = CHOSEN.repeats_agree
+    ends = 0 < before.size < usual.size and alike(before, usual[-before.size :]) > least
+    starts = 0 < after.size < usual.size and alike(after, usual[: after.size]) > least
+    return ends, starts
+
+
+def _anchored(symbols: Array, usual: Array, lead: int) -> Array:
+    """Return where steps may begin: where their first ops after the input are."""
+    length = min(CHOSEN.anchor, max(CHOSEN.anchor_shortest, (usual.size - lead) // 3))
+    anchor = usual[lead : lead + length]
+    room = symbols.size - anchor.size + 1
+    if room <= 0 or not anchor.size:
+        return np.zeros(0, np.int64)
+    found = np.flatnonzero(symbols[:room] == anchor[0])
+    for place in range(1, anchor.size):
+        found = found[symbols[found + place] == anchor[place]]
+    return np.asarray(found - lead)
+
+
+def _alike(symbols: Array, usual: Array, begins: Array) -> Array:
+    """Keep the places from which on a sequence is mostly the usual step."""
+    stride = max(1, begins.size * usual.size // (_SPARE * symbols.size))
+    offsets = np.arange(0, usual.size, stride)
+    places = begins[:, None] + offsets
+    inside = (places >= 0) & (places < symbols.size)
+    same = (symbols[np.clip(places, 0, symbols.size - 1)] == usual[offsets]) & inside
+    seen = np.maximum(inside.sum(axis=1), 1)
+    return np.asarray(begins[same.sum(axis=1) > CHOSEN.repeats_agree * seen])
+
+
+def _around(exact: Array, begins: Array, symbols: Array, usual: Array) -> Array:
+    """Return where steps begin: all that repeat exactly, and such as are alike around these.
+
+    A step of many layers is alike some layers further on, too. So none begins within one that
+    repeats exactly, nor where what comes before the first of those is the end of another one.
+    """
+    distance = CHOSEN.repeats_apart * usual.size
+    if not exact.size:
+        return _apart(begins, distance)
+    following = np.searchsorted(exact, begins, "right")
+    after = np.append(exact, symbols.size + usual.size)[following]
+    before = np.concatenate(([-usual.size], exact))[following]
+    first = int(exact[0])
+    is_end = first < usual.size and common_suffix(symbols[:first], usual) == first
+    free = (begins >= before + usual.size) & (after - begins >= distance)
+    free &= (begins >= first) | (not is_end)
+    return _apart(np.union1d(exact, begins[free]), distance)
+
+
+def _apart(begins: Array, distance: float) -> Array:
+    kept: list[int] = []
+    for begin in begins.tolist():
+        if not kept or begin - kept[-1] >= distance:
+            kept.append(begin)
+    return np.array(kept, np.int64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -135,9 +135,9 @@ class Assumption:
     said: str
 
 
-@dataclass(frozen=True)
-class Structure:
-    """What the structure of a process' work says.
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What is found of ops: of a process, or of those on one of its devices.
 
     Parameters
     ----------
@@ -145,10 +145,6 @@ class Structure:
         Place in the list of stages of each op, -1 where structure says nothing.
     step
         Number of the step of each op, from 0 on; -1 where it is of none.
-    steps
-        ``step, start, end, whole``: from the launch of its first op to that of the next step's
-        first (of the last one: until after its last launch); `whole` is False where an edge of the
-        recording cut it.
     method
         ``threads``: a thread of its own launches backward. ``order``: estimated from the order of
         launches. ``refused``: there are signs of training, but stages cannot be told. ``none``:
@@ -172,7 +168,6 @@ class Structure:
 
     stage: Array
     step: Array
-    steps: pl.DataFrame
     method: str
     training: bool | None
     evidence: tuple[str, ...] = ()
@@ -186,8 +181,54 @@ class Structure:
     period: int | None = None
     repeats: float | None = None
 
+
+@dataclass(frozen=True, kw_only=True)
+class Structure(Findings):
+    """What the structure of a process' work says.
+
+    Parameters
+    ----------
+    steps
+        ``step, start, end, whole``: from the launch of its first op to that of the next step's
+        first (of the last one: until after its last launch); `whole` is False where an edge of the
+        recording cut it.
+    """
+
+    steps: pl.DataFrame
+
     @property
     def doubt_ns(self) -> int:
         """Busy time that may be of another stage."""
         cuts = sum(each.before_ns + each.after_ns for each in self.doubts)
         return cuts + sum(each.doubt_ns or 0 for each in self.assumptions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told(Findings):
+    """What was found on one device, before devices are joined.
+
+    Parameters
+    ----------
+    core
+        Which ops are of the threads that train: others are told by what they do beside these.
+    whole
+        Whether each step is whole.
+    recomputes
+        Whether it is refused because backward seems to compute layers again.
+    """
+
+    core: Array
+    whole: Array = field(default_factory=lambda: np.zeros(0, bool))
+    recomputes: bool = False
+
+
+def nothing(size: int, *evidence: str, training: bool | None = False) -> Told:
+    """Return that nothing is told: without a sign of training, or (None) refused."""
+    return Told(
+        stage=np.full(size, NOTHING, np.int8),
+        step=np.full(size, NOTHING, np.int32),
+        core=np.zeros(size, bool),
+        method="none" if training is False else "refused",
+        training=training,
+        evidence=evidence,
+    )

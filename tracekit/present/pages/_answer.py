@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tracekit.present._headlines import with_headline
 from tracekit.present.pages._figure import figure_block
 from tracekit.present.pages._fragments import fragment, joined
 from tracekit.present.pages._shell import PageSection, page_of
@@ -35,7 +36,7 @@ def answer_page(answer: Answer) -> str:
 
 
 def _body(name: str, part: Answer) -> Markup:
-    headline = part.meta.get("headline")
+    headline = with_headline(part).get("headline")
     drawings = part.figures if part.rows.height else ()
     return joined(
         fragment("paragraphs", [str(headline)], "lead") if headline else None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from tracekit.present._columns import NULL
 from tracekit.present._kernel_names import readable_names
 from tracekit.present._layout import Placed, natural, without_spare
 from tracekit.present._notes import count, notes
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 _MARKED = frozenset({*STAGE_COLOURS, "idle", "between"})
 _KERNELS = ("name", "before", "after")
-_MOST = 500
+_MOST = 400
 _WIDE = 950
 """Room for a table, in pixels, on a screen of 1,280 pixels."""
 _LETTER, _GAP, _LONG_WIDE = 8, 13, 240
@@ -93,7 +94,7 @@ def frame_table(
     Parameters
     ----------
     frame
-        The rows; the first 500 are shown.
+        The rows; the first 400 are shown.
     key
         Name of the table in the page.
     title
@@ -107,11 +108,13 @@ def frame_table(
     """
     head = frame.head(_MOST)
     said = dict(meta or {})
-    columns, equal = _each_once(_in_sight(shown_with_totals(head, said)))
+    known, unknown = _known(shown_with_totals(head, said))
+    columns, equal = _each_once(_in_sight(known))
     cells = [_cells(column, head) for column in columns]
     rows = list(zip(*cells, strict=True))
     below = notes({name: value for name, value in said.items() if name not in _SHOWN})
     below += [f"{name}: the same as {other}" for name, other in equal.items()]
+    below += [f"unknown or none: {', '.join(unknown)}"] if unknown else []
     left_out += frame.height - head.height
     if left_out:
         below.insert(0, f"{count(left_out, 'more row')} not shown")
@@ -119,6 +122,12 @@ def frame_table(
         "table",
         Table(key, title, columns, rows[: head.height], rows[head.height :], below, is_open),
     )
+
+
+def _known(columns: Sequence[ShownColumn]) -> tuple[list[ShownColumn], list[str]]:
+    """Leave out columns of which no row knows a value; return the labels of these, too."""
+    unknown = [each for each in columns if each.texts and {*each.texts} <= {NULL, ""}]
+    return [each for each in columns if each not in unknown], [each.label for each in unknown]
 
 
 def _in_sight(columns: Sequence[ShownColumn]) -> list[ShownColumn]:
@@ -167,6 +176,8 @@ def _values(series: pl.Series) -> list[Any]:
 
 
 def _raw(value: Any) -> str | None:
+    if isinstance(value, float) and value.is_integer():
+        return f"{value:.0f}"
     return None if value is None else str(value)
 
 

@@ -1,4 +1,4 @@
-"""The tables of a columnar export."""
+"""The tables of a columnar export, with columns of the types that SQLite exports have."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ import polars as pl
 from tracekit.errors import DamagedTraceError, InputError, NotATraceError
 from tracekit.sources._tables import Where
 from tracekit.sources._times import FIRST_ROWS, Times
-from tracekit.sources.columnar._parquet import ParquetTable
-from tracekit.sources.columnar._types import typed
-from tracekit.sources.sqlite import BATCH_ROWS, regrouped
+from tracekit.sources.sqlite import BATCH_ROWS, DTYPE, decoded, regrouped
+from tracekit.support.batches import in_batches
 
 if TYPE_CHECKING:
     from tracekit.sources.columnar._arrow import ArrowTable
@@ -243,3 +242,115 @@ def _chosen(frame: pl.DataFrame, where: Sequence[Where]) -> pl.DataFrame:
     """Return the first rows of each value, where those are asked for."""
     firsts = [each.column for each in where if each.how == "first"]
     return frame.unique(firsts, keep="first", maintain_order=True) if firsts else frame
+
+
+class ParquetTable:
+    """Columns of a Parquet file, a batch of rows after the other.
+
+    Parameters
+    ----------
+    path
+        The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @property
+    def _rows(self) -> pl.LazyFrame:
+        return pl.scan_parquet(self._path, glob=False, hive_partitioning=False)
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """Names of its columns."""
+        return tuple(self._rows.collect_schema())
+
+    def count(self) -> int:
+        """Return its number of rows."""
+        return int(self._rows.select(pl.len()).collect().item())
+
+    def batches(self, columns: Sequence[str], rows: int) -> Iterator[pl.DataFrame]:
+        """Yield some columns, which it has, of about `rows` rows at a time."""
+        return in_batches(self._rows.select(columns), rows)
+
+
+_WHOLE = 2.0**63
+"""The first number beyond those of 64 bits."""
+_TEXTS = (pl.String, pl.Categorical, pl.Enum)
+
+
+def typed(
+    frame: pl.DataFrame, columns: Mapping[str, SqlType]
+) -> tuple[pl.DataFrame, dict[str, int]]:
+    """Return `columns` in their types, and how many values had no place in each.
+
+    Parameters
+    ----------
+    frame
+        Columns of a table as its file has them; those that it lacks are null.
+    columns
+        The columns to return, and their types.
+    """
+    present = {name: kind for name, kind in columns.items() if name in frame.columns}
+    texts = decoded(frame, [name for name, kind in present.items() if kind == "blob"])
+    done = texts.select(_typed(texts[name], kind) for name, kind in present.items())
+    lost = {name: texts[name].count() - done[name].count() for name in present}
+    # What is no number, SQLite stores as null: nothing of it is lost here.
+    numbers = (name for name in present if texts[name].dtype.is_float())
+    for name in numbers:
+        lost[name] -= int(texts[name].is_nan().sum())
+    absent = [pl.lit(None, DTYPE[kind]).alias(n) for n, kind in columns.items() if n not in present]
+    return (
+        done.with_columns(absent).select(list(columns)),
+        {name: number for name, number in lost.items() if number > 0},
+    )
+
+
+def _typed(column: pl.Series, kind: SqlType) -> pl.Series:
+    if column.dtype == pl.Boolean:
+        column = column.cast(pl.Int64)
+    if column.dtype in _TEXTS:
+        column = column.cast(pl.String)
+    return _CASTS[kind](column)
+
+
+def _int(column: pl.Series) -> pl.Series:
+    if column.dtype == pl.UInt64:  # an exporter to SQLite stores the same bits
+        return column.reinterpret(signed=True)
+    if column.dtype.is_integer():
+        return column.cast(pl.Int64, strict=False)
+    if column.dtype.is_float():
+        is_whole = (column == column.round()) & (column >= -_WHOLE) & (column < _WHOLE)
+        return _where(column, is_whole).cast(pl.Int64)
+    if column.dtype == pl.String:
+        numbers = column.cast(pl.Int64, strict=False)
+        return _where(numbers, numbers.cast(pl.String) == column)
+    return _nothing(column, "int")
+
+
+def _real(column: pl.Series) -> pl.Series:
+    if column.dtype.is_integer() or column.dtype.is_float():
+        return column.cast(pl.Float64).fill_nan(None)
+    return _nothing(column, "real")
+
+
+def _text(column: pl.Series) -> pl.Series:
+    if column.dtype == pl.String or column.dtype.is_integer() or column.dtype.is_float():
+        return column.cast(pl.String)
+    return _nothing(column, "text")
+
+
+def _blob(column: pl.Series) -> pl.Series:
+    return column if column.dtype == pl.Binary else _text(column).cast(pl.Binary)
+
+
+_CASTS = {"int": _int, "narrow": _int, "real": _real, "text": _text, "blob": _blob}
+
+
+def _where(column: pl.Series, mask: pl.Series) -> pl.Series:
+    """Return `column` with nulls where `mask` is not true."""
+    return column.set(~mask.fill_null(value=False), None)
+
+
+def _nothing(column: pl.Series, kind: SqlType) -> pl.Series:
+    return pl.repeat(None, len(column), dtype=DTYPE[kind], eager=True).alias(column.name)

@@ -12,6 +12,4 @@ from tracekit.support.lazily import lazily
 if TYPE_CHECKING:
     from tracekit.sources.kineto._trace import is_kineto, read
 
-__all__ = ["is_kineto", "read"]
-
 __getattr__, __dir__ = lazily(__name__)

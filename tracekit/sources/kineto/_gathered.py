@@ -14,8 +14,7 @@ from tracekit.sources._times import Times
 from tracekit.sources.kineto._events import nanoseconds
 from tracekit.sources.kineto._host import HostRanges, cuda_calls
 from tracekit.sources.kineto._names import ShortNames
-from tracekit.sources.kineto._syncs import records, waits
-from tracekit.sources.kineto._work import counted_in_threads, gpu_work
+from tracekit.sources.kineto._work import counted_in_threads, gpu_work, records, waits
 from tracekit.support.spool import Workspace
 
 _GROUPS = {

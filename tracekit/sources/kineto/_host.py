@@ -33,8 +33,13 @@ _ELEMENT_BYTES = {
 }  # fmt: skip
 _MOST = (1 << 62) // 16
 _RECORDING = "record_param_comms"
-_MULTIPLYING = r"(?i)(mm|mv|matmul|linear|conv\w*|attention\w*|flash_attn\w*|_backward)_?$"
-"""Operators whose arguments are kept: those of which it matters how much they compute."""
+_UNMOVED = (
+    r"^(aten::(_unsafe_view|_to_copy|alias|as_strided\w*|chunk|clone|contiguous|detach\w*|empty\w*|"
+    r"expand\w*|item|lift_fresh|narrow|permute|reshape|resize\w*|result_type|select|set|slice|"
+    r"split\w*|squeeze\w*|t|to|transpose|unbind|unsqueeze\w*|view\w*)_?|detach_?|.*Backward\d*|"
+    r"(torch::)?autograd::.*)$"
+)
+"""Operators whose arguments are not kept: views, allocations, and what others of them do."""
 
 
 def cuda_calls(events: pl.DataFrame) -> pl.DataFrame:
@@ -122,7 +127,7 @@ class HostRanges:
 def _arguments() -> pl.Expr:
     """Return the sizes, types and values of an operator's arguments, where they were recorded."""
     dims = pl.coalesce("input_dims", "input_dims_before")
-    kept = (pl.col("group") == "operator") & pl.col("name").str.contains(_MULTIPLYING)
+    kept = (pl.col("group") == "operator") & ~pl.col("name").str.contains(_UNMOVED)
     arguments = pl.struct(
         dims.alias("Input Dims"),
         pl.col("input_type").alias("Input type"),

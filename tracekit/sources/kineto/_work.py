@@ -1,4 +1,7 @@
-"""GPU work: kernels, copies and memsets."""
+"""GPU work: kernels, copies and memsets; waits for it, and records of CUDA events.
+
+PyTorch records the last two if it is asked to.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from tracekit.model import HOST_MEMORY, KIND
 from tracekit.sources._amd import COUNT_THREADS, kernel_kind
 from tracekit.sources._copies import COPY_KINDS
 from tracekit.sources._launch_size import LAUNCH_SIZE, launch_size
+from tracekit.sources._seen import OPEN
+from tracekit.sources._syncs import sync_type
 from tracekit.sources.kineto._names import ShortNames
 
 _COPY = r"^Memcpy (?P<copy_kind>\w+)(?: \((?P<source>[\w ]+) -> (?P<target>[\w ]+)\))?"
@@ -141,3 +146,28 @@ def _named(ops: pl.DataFrame, names: ShortNames) -> list[pl.Expr]:
         pl.when(is_kernel).then("name").otherwise(other).cast(pl.Categorical()).alias("name"),
         pl.when(is_kernel).then(short).otherwise(other).cast(pl.Categorical()).alias("short_name"),
     ]
+
+
+def waits(events: pl.DataFrame) -> pl.DataFrame:
+    """Return waits that have an end; ids that are -1 name nothing."""
+    ended = events.filter(pl.col("end") != OPEN)
+    return ended.select(
+        "start", "end", *_place(), _id("wait_event").alias("event"),
+        _id("wait_record").alias("recorded_by"),
+    ).with_columns(sync_type())  # fmt: skip
+
+
+def records(events: pl.DataFrame) -> pl.DataFrame:
+    """Return records of events; what their own times are of differs between versions."""
+    return events.select(*_place(), _id("event_id").alias("event"))
+
+
+def _place() -> list[pl.Expr]:
+    number = (_id(name) for name in ("device", "context"))
+    small = [pl.when(each <= _INT32).then(each).cast(pl.Int32) for each in number]
+    return [*small, _id("stream"), pl.col("correlation").cast(pl.Int64, strict=False)]
+
+
+def _id(name: str) -> pl.Expr:
+    number = pl.col(name).cast(pl.Int64, strict=False)
+    return pl.when(number >= 0).then(number).alias(name)

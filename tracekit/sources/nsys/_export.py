@@ -1,4 +1,8 @@
-"""From an export's tables to the canonical ones."""
+"""From an export's tables to the canonical ones.
+
+With it: the events that nsys lost while it recorded, and when and on which thread each node of a
+CUDA graph was captured.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +20,12 @@ from tracekit.sources._tables import ExportFile, coercions
 from tracekit.sources._times import Times
 from tracekit.sources.nsys._contents import PAYLOADS, read_contents
 from tracekit.sources.nsys._devices import map_devices
-from tracekit.sources.nsys._diagnostics import lost_events
 from tracekit.sources.nsys._gpu import GPU_TABLES, GpuWork
-from tracekit.sources.nsys._graph_nodes import graph_nodes
 from tracekit.sources.nsys._host import NVTX, RUNTIME, CudaCalls, Nvtx, thread_names
 from tracekit.sources.nsys._ids import pid_of, process_of, tid_of
 from tracekit.sources.nsys._input import Export
 from tracekit.sources.nsys._memory import GpuMemory
-from tracekit.sources.nsys._metadata import Metadata
+from tracekit.sources.nsys._metadata import Metadata, shifted
 from tracekit.sources.nsys._metrics import Metrics
 from tracekit.sources.nsys._mpi import MPI_TABLES, MpiCalls
 from tracekit.sources.nsys._os_runtime import OsWaits
@@ -132,7 +134,7 @@ def read(
                 mpi.batches(places, last, rows),
                 overhead.batches(places, rows),
                 os_waits.batches(places, rows),
-                off_cpu(export, places, rows),
+                off_cpu(export, places, workspace),
                 samples(export, places, rows),
             ),
             "memory": lambda: memory.batches(places),
@@ -313,3 +315,83 @@ def _report(file: ExportFile, metadata: Metadata) -> pl.DataFrame:
             "duration": [metadata.duration],
         }
     )
+
+
+DIAGNOSTICS = "DIAGNOSTIC_EVENT"
+_LOST = (
+    r"(?i)\b(lost|drop(ped|ping)?|discard(ed|ing)?|overflow\w*|overwritten|incomplete|ran out of"
+    r"|not all|might have not been started)\b"
+)
+_MOST = 3
+_LENGTH = 200
+
+
+def lost_events(file: ExportFile) -> tuple[str, ...]:
+    """Return what the recorder says of events that it lost, one sentence for each text of it.
+
+    The texts are free; most of what is told is of no concern (buffers that are flushed, counts of
+    events, libraries that are not traced), so only those that speak of a loss are taken.
+    """
+    if not file.has(DIAGNOSTICS, "text"):
+        return ()
+    texts = file.read(DIAGNOSTICS, {"text": "text"})["text"].drop_nulls()
+    lost = texts.filter(texts.str.contains(_LOST)).unique(maintain_order=True)
+    first = lost.str.split("\n").list.first().str.strip_chars().str.slice(0, _LENGTH)
+    told = tuple(f"nsys says of the recording: {text}" for text in first.head(_MOST))
+    more = len(lost) - _MOST
+    return (*told, f"nsys says {more} things more of what was lost") if more > 0 else told
+
+
+GRAPH_NODES = ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")
+"""Where exports keep them; until 2023.4 in the second, which is of whole graphs since then."""
+_MOST_COPIES = 8
+"""A node is copied when its graph is cloned and when it is instantiated, seldom more often."""
+_NODE = ["process_gid", "graph_node"]
+
+
+def graph_nodes(export: Export, places: Places) -> pl.DataFrame:
+    """Return the canonical table ``graph_nodes``."""
+    made = _made(export)
+    first = _first(made).join(
+        made.select("process_gid", "time", "thread_gid", first="graph_node"),
+        on=["process_gid", "first"], maintain_order="left",
+    )  # fmt: skip
+    return first.select(
+        pl.lit(0, pl.Int32).alias("report"),
+        places.process(first["process_gid"]).alias("process"),
+        places.thread(first["thread_gid"]).alias("thread"),
+        "graph_node",
+        "time",
+    ).drop_nulls()
+
+
+def _made(export: Export) -> pl.DataFrame:
+    """Return the nodes that were made: ``process_gid, graph_node, original, thread_gid, time``."""
+    columns = ("start", "globalTid", "graphNodeId", "originalGraphNodeId")
+    table = next((name for name in GRAPH_NODES if export.file.has(name, "graphNodeId")), None)
+    if table is None:
+        return pl.DataFrame(
+            schema=dict.fromkeys((*_NODE, "original", "thread_gid", "time"), pl.Int64)
+        )
+    rows = export.file.read(table, dict.fromkeys(columns, "int"))
+    made = shifted(rows, export.metadata, "start").select(
+        process_of(pl.col("globalTid")).alias("process_gid"),
+        graph_node="graphNodeId",
+        original=pl.when(pl.col("originalGraphNodeId") != 0).then("originalGraphNodeId"),
+        thread_gid="globalTid",
+        time="start",
+    )
+    known = made.drop_nulls(["process_gid", "graph_node", "time"])
+    return known.sort("time").unique(_NODE, keep="first", maintain_order=True)
+
+
+def _first(made: pl.DataFrame) -> pl.DataFrame:
+    """Return each node with the ``first`` of those that it is a copy of, itself if of none."""
+    copies = made.select("process_gid", "original", first="graph_node")
+    found = made.select(*_NODE, first=pl.coalesce("original", "graph_node"))
+    for _ in range(_MOST_COPIES):
+        asked = found.join(copies, on=["process_gid", "first"], how="left", maintain_order="left")
+        if asked["original"].null_count() == asked.height:
+            break
+        found = asked.select(*_NODE, first=pl.coalesce("original", "first"))
+    return found

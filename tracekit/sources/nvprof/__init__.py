@@ -13,6 +13,4 @@ if TYPE_CHECKING:
     from tracekit.sources.nvprof._csv import is_csv, read_csv
     from tracekit.sources.nvprof._database import is_nvprof, read
 
-__all__ = ["is_csv", "is_nvprof", "read", "read_csv"]
-
 __getattr__, __dir__ = lazily(__name__)

@@ -8,6 +8,4 @@ if TYPE_CHECKING:
     from tracekit.sources.rocprof._database import is_rocpd, read_rocpd
     from tracekit.sources.rocprof._trace import is_rocprof, read
 
-__all__ = ["is_rocpd", "is_rocprof", "read", "read_rocpd"]
-
 __getattr__, __dir__ = lazily(__name__)

@@ -12,6 +12,4 @@ from tracekit.support.lazily import lazily
 if TYPE_CHECKING:
     from tracekit.sources.rpd._database import is_rpd, read
 
-__all__ = ["is_rpd", "read"]
-
 __getattr__, __dir__ = lazily(__name__)

@@ -12,9 +12,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import adbc_driver_manager
-import adbc_driver_sqlite.dbapi
+import adbc_driver_sqlite
 import polars as pl
+from adbc_driver_manager import AdbcConnection, AdbcStatement, Error
 
 from tracekit.errors import DamagedTraceError
 from tracekit.sources._tables import SqlType
@@ -135,15 +135,17 @@ class Library:
     def _query(self, sql: str) -> pl.DataFrame | None:
         """Run `sql` and drop its seed row; None where ADBC met a value of another type."""
         try:
+            # ADBC's `dbapi` would import pyarrow and pandas where they are: 80 MiB.
             with (
-                adbc_driver_sqlite.dbapi.connect(self.uri) as connection,
-                connection.cursor() as cursor,
+                adbc_driver_sqlite.connect(self.uri) as database,
+                AdbcConnection(database) as connection,
+                AdbcStatement(connection) as statement,
             ):
-                cursor.execute(sql)
-                frame = pl.DataFrame(cursor.fetch_arrow()).slice(1)
+                statement.set_sql_query(sql)
+                frame = pl.DataFrame(statement.execute_query()[0]).slice(1)
                 # Of half a character of UTF-16, SQLite makes what is no UTF-8.
                 return frame.with_columns(pl.col(pl.String).cast(pl.Binary))
-        except (adbc_driver_manager.Error, pl.exceptions.ComputeError) as error:
+        except (Error, pl.exceptions.ComputeError) as error:
             if "Type mismatch" in str(error):
                 return None
             raise self.damaged(error) from error

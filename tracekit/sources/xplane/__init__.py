@@ -12,6 +12,4 @@ from tracekit.support.lazily import lazily
 if TYPE_CHECKING:
     from tracekit.sources.xplane._profile import is_xplane, read
 
-__all__ = ["is_xplane", "read"]
-
 __getattr__, __dir__ = lazily(__name__)

@@ -44,10 +44,10 @@ async function unpacked(text) {
 
 // A lane's ops, and coarser and coarser levels in which neighbours that are too short and too near
 // to be told apart are one: a picture never takes more marks than there are pixels.
-function laneOf(data) {
+function laneOf(data, shift = 0) {
   const count = data.start.length;
   const ops = { start: new Float64Array(count), end: new Float64Array(count), stage: data.stage };
-  let at = 0;
+  let at = shift;
   for (let i = 0; i < count; i += 1) {
     at += data.start[i];
     ops.start[i] = at;
@@ -146,7 +146,7 @@ class Chart {
     this.canvas = figure.querySelector("canvas");
     this.context = this.canvas.getContext("2d");
     this.data = data;
-    this.views = data.views.map((view) => ({ ...view, lanes: view.lanes.map(laneOf) }));
+    this.views = data.views.map((view) => ({ ...view, lanes: null }));
     this.width = 0;
     this.pending = false;
     this.hits = [];
@@ -159,8 +159,11 @@ class Chart {
 
   find(name) { return this.figure.querySelector(name); }
 
+  // Lanes are unfolded when they are first shown; views that only shift those of the first have none of their own.
   choose(number) {
+    const { lanes = this.data.views[0].lanes, shift = {} } = this.data.views[number];
     this.view = this.views[number];
+    this.view.lanes ??= lanes.map((lane) => laneOf(lane, shift[lane.side]));
     this.from = 0;
     this.to = this.view.span;
     this.picked = this.hovered = null;
@@ -344,8 +347,9 @@ class Chart {
   }
 
   said({ lane, i }) {
-    const hidden = lane.hatched && lane.hatched[i] ? ", communication" : "";
-    return `${this.data.full[lane.name[i]]} · ${this.data.stages[lane.stage[i]]}${hidden} · `
+    const name = this.data.full[lane.name[i]], stage = this.data.stages[lane.stage[i]];
+    const hatched = !lane.hatched?.[i] ? "" : lane.kind === "link" ? ", modelled" : ", communication";
+    return `${name === stage ? name : `${name} · ${stage}`}${hatched} · `
       + `${timeText(lane.end[i] - lane.start[i])}, from ${timeText(lane.start[i])} of the step · ${lane.label}`;
   }
 
@@ -369,10 +373,12 @@ class Chart {
   }
 
   facts({ lane, i }) {
-    const alike = this.view.lanes.filter((each) => Boolean(each.told) === Boolean(lane.told)).flatMap((each) =>
+    const alike = this.view.lanes.filter((each) => each.kind === lane.kind).flatMap((each) =>
       each.name.map((name, j) => (name === lane.name[i] && each.start[j] >= 0 ? each.end[j] - each.start[j] : null))).filter((length) => length !== null);
     const sum = alike.reduce((all, each) => all + each, 0);
     const like = ["Of this name", `${alike.length.toLocaleString("en")} in this step, ${timeText(sum)} in all`];
+    const size = (count) => count.toLocaleString("en");
+    if (lane.bytes) return [["Bytes", size(lane.bytes[i])], like];
     if (!lane.told) return [like];
     const of = (name) => (lane.told[name][i] < 0 ? null : this.data.full[lane.told[name][i]]);
     const { delay, bytes, threads } = Object.fromEntries(["delay", "bytes", "threads"].map((name) => [name, lane.told[name][i]]));
@@ -381,7 +387,7 @@ class Chart {
       ["Launched by", call ? `${call}, ${timeText(delay)} before it started` : "unknown"],
       ["Range", of("inside") ?? "none known"],
       ...(of("layer") ? [["Layer", of("layer")]] : []),
-      ...(bytes >= 0 ? [["Bytes", `${bytes.toLocaleString("en")}${of("way") ? `, ${of("way")}` : ""}`]] : []),
+      ...(bytes >= 0 ? [["Bytes", `${size(bytes)}${of("way") ? `, ${of("way")}` : ""}`]] : []),
       ...(threads > 0 ? [["Threads", threads.toLocaleString("en")]] : []),
       like,
     ];
@@ -410,7 +416,7 @@ class Chart {
     const wanted = this.words.toLowerCase();
     const matching = new Set();
     if (wanted) this.data.full.forEach((name, number) => { if (name.toLowerCase().includes(wanted)) matching.add(number); });
-    this.hits = matching.size ? this.view.lanes.flatMap((lane) => lane.name.flatMap((name, i) => (matching.has(name) ? [{ lane, i }] : []))) : [];
+    this.hits = matching.size ? this.view.lanes.filter((lane) => lane.kind !== "path").flatMap((lane) => lane.name.flatMap((name, i) => (matching.has(name) ? [{ lane, i }] : []))) : [];
     this.hits.sort((a, b) => a.lane.start[a.i] - b.lane.start[b.i]);
     const sums = new Map();
     for (const { lane, i } of this.hits) {
@@ -473,7 +479,7 @@ class Chart {
     const causes = Object.entries(found.causes).sort((a, b) => b[1] - a[1]);
     for (const [cause, ns] of causes) add(`idle: ${cause}`, null, ns);
     box.append(table);
-    if (this.view.lost) box.append(element("p", `${this.view.lost.toLocaleString("en")} ops of this step are not in the page: what they cover counts as idle here.`));
+    if (this.view.lost.ops) box.append(element("p", `${this.view.lost.ops.toLocaleString("en")} ops of this step are not in the page: what they cover counts as idle here.`));
   }
 
   // -- address

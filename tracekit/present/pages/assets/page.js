@@ -24,7 +24,7 @@ const FEW = 12;
 const valueOf = (cell) => {
   const raw = cell.dataset.v;
   if (raw === undefined) return cell.classList.contains("number") ? null : cell.textContent;
-  return cell.classList.contains("number") ? Number(raw) : raw;
+  return Number(raw);
 };
 
 function compare(a, b) {

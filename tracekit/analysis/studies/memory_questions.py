@@ -1,33 +1,22 @@
-"""`tracekit memory`: how much memory training takes."""
+"""The question `memory`, as it is asked of several runs."""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
-import typer
-
-from tracekit.cli._command import command
-from tracekit.cli._options import LATEST, StoreOption, WhereOption, complete_run, parse_labels
-from tracekit.errors import UsageError
+from tracekit.analysis.studies._runs import Runs
 from tracekit.support.columns import columns, keys
-from tracekit.support.quantities import parse_size
+from tracekit.support.files import StrPath
+from tracekit.support.questions import ChosenRuns, Option, question
 from tracekit.support.schemas import NO_RUN, Json
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from tracekit.model import Answer
 
+_FIGURES = {"use": "use", "table": "extra", "extra": "extra", "growth": "growth"}
 
-class What(StrEnum):
-    """What is listed of memory."""
-
-    USE = "use"
-    TABLE = "table"
-    EXTRA = "extra"
-    GROWTH = "growth"
-    LARGEST_BATCH = "largest-batch"
-
-
-_JSON = Json(
+_MEMORY = Json(
     "memory",
     run=NO_RUN,
     meta={
@@ -70,57 +59,45 @@ _JSON = Json(
 )
 
 
-@command(
+@question(
     "tracekit memory --smi smi.csv",
     "tracekit memory --where network=resnet --what largest-batch --capacity 16GiB",
     figures={"figure": "Draw memory by GPU, or by batch with its line"},
-    writes=[_JSON],
+    writes=_MEMORY,
+    is_of_latest=True,
 )
 def memory(
-    runs: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="RUN...",
-            help="Runs, as names, starts of ids or files; by default those of --where, else the "
-            "one ingested last.",
-            autocompletion=complete_run,
-        ),
-    ] = None,
-    *,
-    where: WhereOption = None,
+    runs: Runs,
     what: Annotated[
-        What,
-        typer.Option(
-            "--what",
-            help="Use by GPU; a table by batch; the root GPU's extra; growth by batch; the largest "
-            "batch that fits.",
+        Literal["use", "table", "extra", "growth", "largest-batch"],
+        Option(
+            "Use by GPU; a table by batch; the root GPU's extra; growth by batch; the largest "
+            "batch that fits."
         ),
-    ] = What.USE,
+    ] = "use",
+    *,
     smi: Annotated[
-        Path | None,
-        typer.Option(
-            "--smi",
-            metavar="FILE",
-            help="Samples: nvidia-smi --query-gpu=timestamp,index,uuid,memory.used --format=csv.",
+        StrPath | None,
+        Option(
+            "Samples: nvidia-smi --query-gpu=timestamp,index,uuid,memory.used --format=csv.",
+            "FILE",
+            typed=Path | None,
         ),
     ] = None,
     table: Annotated[
-        Path | None,
-        typer.Option(
-            "--table",
-            metavar="FILE",
-            help="Measured elsewhere: CSV with network, batch, gpu, pre_bytes, training_bytes.",
+        StrPath | None,
+        Option(
+            "Measured elsewhere: CSV with network, batch, gpu, pre_bytes, training_bytes.",
+            "FILE",
+            typed=Path | None,
         ),
     ] = None,
-    root: Annotated[int, typer.Option("--root", min=0, help="The GPU that gathers gradients.")] = 0,
+    root: Annotated[int, Option("The GPU that gathers gradients.", least=0)] = 0,
     capacity: Annotated[
-        str | None,
-        typer.Option("--capacity", metavar="SIZE", help="Memory of a GPU, such as 16GiB."),
+        int | None, Option("Memory of a GPU, such as 16GiB.", "SIZE", unit="bytes")
     ] = None,
-    margin: Annotated[
-        float, typer.Option("--margin", help="Part of it that is to stay free, 0 to 1.")
-    ] = 0.1,
-    store: StoreOption = None,
+    margin: Annotated[float, Option("Part of it that is to stay free, 0 to 1.")] = 0.1,
+    **_: Unpack[ChosenRuns],
 ) -> "Answer":
     """List memory before and in training by GPU, the root's extra, growth, and the largest batch.
 
@@ -128,20 +105,38 @@ def memory(
     nvidia-smi, or both. Without RUN it is those with the labels of --where, else the run that was
     ingested last.
     """
-    import tracekit
+    from tracekit.analysis.studies._memories import memory_rows
+    from tracekit.model import Answer
 
-    if not (runs or where or table is not None):
-        runs = [LATEST]
-    elif table is not None and (runs or where or smi is not None):
-        raise UsageError("memory is of runs or of a table", "give either, not both")
-    return tracekit.memory.answer(
-        runs or (),
-        where=parse_labels(where or []),
-        what=what.value,
-        smi=smi,
-        table=table,
-        root=root,
-        capacity=None if capacity is None else parse_size(capacity),
-        margin=margin,
-        store=store,
+    points, meta = _points(runs, smi, table)
+    if "peak_of" in meta and what != "use":
+        meta["peak_of"] = f"GPU {root} in training"
+    return Answer(
+        rows=memory_rows(what, points, root, capacity, margin),
+        meta=meta,
+        title=f"memory · {what}",
+        tables={"points": points},
+        empty="no memory was recorded",
+        command="memory",
+        figures={"figure": f"memory {_FIGURES.get(what, 'fit')}"},
+        source={"root": root, "capacity": capacity},
     )
+
+
+def _points(
+    runs: Runs, smi: StrPath | None, table: StrPath | None
+) -> "tuple[pl.DataFrame, dict[str, Any]]":
+    """Return the memory of GPUs, a row each, and what is said of where it comes from."""
+    from tracekit.analysis.studies import read_memory_table
+    from tracekit.analysis.studies._memories import memory_of
+    from tracekit.errors import UsageError
+
+    if table is not None:
+        if runs.is_chosen or smi is not None:
+            raise UsageError("memory is of runs or of a table", "give either, not both")
+        return read_memory_table(Path(table)), {"table": str(table)}
+    points, metas = memory_of(runs, None if smi is None else runs.read_smi(smi))
+    told = [f"{name}: {text}" for name, meta in metas.items()
+            for text in (*meta["missing"], *meta["warnings"])]  # fmt: skip
+    said = {"runs": list(metas), **runs.facts(), "warnings": told, "peak_of": "each GPU"}
+    return points, said

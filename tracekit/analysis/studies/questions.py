@@ -1,85 +1,57 @@
-"""`tracekit study`, `scaling` and `overhead`: tables over many runs."""
+"""The questions `study`, `scaling` and `overhead`, as they are asked of several runs."""
 
-from enum import StrEnum
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
-import typer
-
-from tracekit.cli._command import command
-from tracekit.cli._options import (
-    AutoSkipOption,
-    RunsArgument,
-    StoreOption,
-    WhereOption,
-    parse_labels,
-    parse_skip,
-)
+from tracekit.analysis.studies._runs import Runs
 from tracekit.support.columns import columns, keys
-from tracekit.support.quantities import parse_count, parse_images
+from tracekit.support.files import StrPath
+from tracekit.support.questions import AutoSkip, ChosenRuns, Option, question
 from tracekit.support.schemas import NO_RUN, Json, one
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from tracekit.model import Answer
 
 
-class Mode(StrEnum):
-    """What stays the same as GPUs are added: the data set, or its part for each GPU."""
-
-    STRONG = "strong"
-    WEAK = "weak"
-
-
-class Scope(StrEnum):
-    """Whose images a batch counts."""
-
-    GPU = "gpu"
-    GLOBAL = "global"
-
-
-class Time(StrEnum):
-    """What is compared."""
-
-    STEP = "step"
-    EPOCH = "epoch"
-
-
-class Value(StrEnum):
-    """What a scaling figure shows."""
-
-    SPEEDUP = "speedup"
-    EFFICIENCY = "efficiency"
-    TIME = "time"
-    IMAGES = "images"
-    STAGES = "stages"
-
-
-class Listed(StrEnum):
-    """What is listed of runs."""
-
-    RUNS = "runs"
-    EXCHANGE = "exchange"
-
-
-class Along(StrEnum):
-    """What grows until one method overtakes another."""
-
-    BATCH = "batch"
-    PARAMETERS = "parameters"
-
-
-TableOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--table",
-        metavar="FILE",
-        help="Times that were measured elsewhere, instead of runs: CSV with columns network, "
-        "batch, gpus, method, and step_s or epoch_s.",
+Table = Annotated[
+    StrPath | None,
+    Option(
+        "Times that were measured elsewhere, instead of runs: CSV with columns network, batch, "
+        "gpus, method, and step_s or epoch_s.",
+        "FILE",
+        typed=Path | None,
     ),
 ]
-ScopeOption = Annotated[
-    Scope, typer.Option("--batch-scope", help="Whether a batch counts images of each GPU, or all.")
+Scope = Annotated[
+    Literal["gpu", "global"], Option("Whether a batch counts images of each GPU, or all.")
 ]
+
+
+def _images(meaning: str) -> Option:
+    return Option(meaning, "COUNT", unit="images")
+
+
+def _studied(
+    runs: Runs, table: StrPath | None, skip: int | Literal["auto"], batch_scope: Any = "gpu"
+) -> "tuple[pl.DataFrame, Mapping[str, Any]]":
+    """Return the study of runs, or of a table of times, and what is said of the runs."""
+    from tracekit.analysis.studies import basis_of, read_times, study, study_row
+    from tracekit.errors import UsageError
+
+    if table is not None:
+        if runs.is_chosen:
+            raise UsageError("a study is of runs or of a table", "give either, not both")
+        return read_times(Path(table)), {}
+    rows = study(
+        study_row(run.trace, run.labels, run.name, skip=skip, batch_scope=batch_scope)
+        for run in runs
+    )
+    basis_of(rows)
+    return rows, runs.facts()
 
 
 _STUDY = Json(
@@ -157,54 +129,50 @@ _STUDY = Json(
 )
 
 
-@command(
+@question(
     "tracekit study --where network=lenet --figure steps.html",
     "tracekit study --where network=lenet --images 256K --figure epochs.html",
     "tracekit study --where network=alexnet --what exchange --parameters 60M",
     figures={"figure": "Draw what a step of each run is made of; with --images, an epoch"},
-    writes=[_STUDY],
+    writes=_STUDY,
 )
 def study(
-    runs: RunsArgument = None,
+    runs: Runs,
     *,
-    where: WhereOption = None,
-    table: TableOption = None,
+    table: Table = None,
     what: Annotated[
-        Listed,
-        typer.Option("--what", help="Runs, or the bytes that they must exchange and do."),
-    ] = Listed.RUNS,
+        Literal["runs", "exchange"], Option("Runs, or the bytes that they must exchange and do.")
+    ] = "runs",
     images: Annotated[
-        str | None,
-        typer.Option(
-            "--images",
-            metavar="COUNT",
-            help="Images of the data set, such as 256K (weak: of a GPU): gives times of epochs.",
-        ),
+        int | None,
+        _images("Images of the data set, such as 256K (weak: of a GPU): gives times of epochs."),
     ] = None,
     parameters: Annotated[
-        str | None,
-        typer.Option(
-            "--parameters",
-            metavar="COUNT",
-            help="Parameters of the network, such as 60M, of runs without that label.",
+        int | None,
+        Option(
+            "Parameters of the network, such as 60M, of runs without that label.",
+            "COUNT",
+            unit="count",
         ),
     ] = None,
-    skip: AutoSkipOption = "auto",
-    scope: ScopeOption = Scope.GPU,
-    store: StoreOption = None,
+    skip: AutoSkip = "auto",
+    batch_scope: Scope = "gpu",
+    **_: Unpack[ChosenRuns],
 ) -> "Answer":
     """List runs as a study: configuration, step time and its stages, traffic, images per second.
 
     A run's network, batch, gpus and method are its labels (`tracekit ingest --label batch=16`).
     """
-    import tracekit
+    from tracekit.analysis.studies import exchange
+    from tracekit.analysis.studies._answers import of_study, runs_answer
 
-    return tracekit.study.answer(
-        runs or (), where=parse_labels(where or []), table=table, what=what.value,
-        images=None if images is None else parse_images(images),
-        parameters=None if parameters is None else parse_count(parameters),
-        skip=parse_skip(skip), batch_scope=scope.value, store=store,
-    )  # fmt: skip
+    rows, said = _studied(runs, table, skip, batch_scope)
+    asked = {"skip": None if skip == "auto" else skip, "batch_scope": batch_scope}
+    if what == "exchange":
+        found = exchange(rows, parameters=parameters, images=images, batch_scope=batch_scope)
+        return of_study(found.saying(**asked, **said), rows)
+    found = runs_answer(rows, asked, images=images, batch_scope=batch_scope, apart=runs.is_apart)
+    return of_study(found.saying(**said), rows)
 
 
 _SCALING = Json(
@@ -257,49 +225,43 @@ _SCALING = Json(
 )
 
 
-@command(
+@question(
     "tracekit scaling --where network=lenet --images 256000",
     "tracekit scaling --table times.csv --mode weak --figure scaling.html",
     figures={"figure": "Draw the scaling curves"},
-    writes=[_SCALING],
+    writes=_SCALING,
 )
 def scaling(
-    runs: RunsArgument = None,
+    runs: Runs,
     *,
-    where: WhereOption = None,
-    table: TableOption = None,
-    mode: Annotated[Mode, typer.Option("--mode", help="Strong or weak scaling.")] = Mode.STRONG,
+    table: Table = None,
+    mode: Annotated[Literal["strong", "weak"], Option("Strong or weak scaling.")] = "strong",
     images: Annotated[
-        str | None,
-        typer.Option(
-            "--images",
-            metavar="COUNT",
-            help="Images of the data set, such as 256000; weak: of a GPU.",
-        ),
+        int | None, _images("Images of the data set, such as 256000; weak: of a GPU.")
     ] = None,
     time: Annotated[
-        Time | None, typer.Option("--time", help="Compare times of steps or of epochs.")
+        Literal["step", "epoch"] | None, Option("Compare times of steps or of epochs.")
     ] = None,
-    scope: ScopeOption = Scope.GPU,
-    skip: AutoSkipOption = "auto",
-    value: Annotated[Value, typer.Option("--value", help="What the figure shows.")] = Value.SPEEDUP,
-    store: StoreOption = None,
+    batch_scope: Scope = "gpu",
+    skip: AutoSkip = "auto",
+    value: Annotated[
+        Literal["speedup", "efficiency", "time", "images", "stages"],
+        Option("What the figure shows."),
+    ] = "speedup",
+    **_: Unpack[ChosenRuns],
 ) -> "Answer":
     """List speedup, efficiency and throughput by number of GPUs, network, batch and method."""
-    import tracekit
+    from tracekit.analysis.studies import scaling
+    from tracekit.analysis.studies._answers import of_study, per_step
 
-    return tracekit.scaling.answer(
-        runs or (),
-        where=parse_labels(where or []),
-        table=table,
-        mode=mode.value,
-        images=None if images is None else parse_images(images),
-        time=None if time is None else time.value,
-        value=value.value,
-        skip=parse_skip(skip),
-        batch_scope=scope.value,
-        store=store,
+    rows, said = _studied(runs, table, skip, batch_scope)
+    found = scaling(
+        rows, mode=mode, images=images, batch_scope=batch_scope, time=time, apart=runs.is_apart
     )
+    per = per_step(rows) if found.meta["time"] == "step" else {}
+    drawing = {"time": "run time", "images": "images per second", "stages": "stage speedups"}
+    figures = {"figure": drawing.get(value, value)}
+    return of_study(replace(found.saying(**said, **per), figures=figures), rows)
 
 
 _OVERHEAD = Json(
@@ -366,7 +328,7 @@ _OVERHEAD = Json(
 )
 
 
-@command(
+@question(
     "tracekit overhead --where network=lenet --baseline p2p",
     "tracekit overhead --table times.csv --as-matrix",
     "tracekit overhead before after --api",
@@ -375,41 +337,41 @@ _OVERHEAD = Json(
         "figure": "Draw the overheads",
         "heat-map": "Draw the overheads as a map, network by batch",
     },
-    writes=[_OVERHEAD],
+    writes=_OVERHEAD,
 )
 def overhead(
-    runs: RunsArgument = None,
+    runs: Runs,
     *,
-    where: WhereOption = None,
-    table: TableOption = None,
-    baseline: Annotated[
-        str, typer.Option("--baseline", metavar="METHOD", help="The method to hold others against.")
-    ] = "p2p",
-    as_matrix: Annotated[
-        bool, typer.Option("--as-matrix", help="Lay it out as a column per batch.")
-    ] = False,
-    api: Annotated[
-        bool, typer.Option("--api", help="List calls of the CUDA API by run and method instead.")
-    ] = False,
-    profiler: Annotated[
-        bool, typer.Option("--profiler", help="List what the profiler itself took instead.")
-    ] = False,
+    table: Table = None,
+    baseline: Annotated[str, Option("The method to hold others against.", "METHOD")] = "p2p",
+    as_matrix: Annotated[bool, Option("Lay it out as a column per batch.")] = False,
+    api: Annotated[bool, Option("List calls of the CUDA API by run and method instead.")] = False,
+    profiler: Annotated[bool, Option("List what the profiler itself took instead.")] = False,
     crossover: Annotated[
-        Along | None,
-        typer.Option(
-            "--crossover",
-            help="Tell by which batch or size of network methods overtake the baseline instead.",
-        ),
+        Literal["batch", "parameters"] | None,
+        Option("Tell by which batch or size of network methods overtake the baseline instead."),
     ] = None,
-    skip: AutoSkipOption = "auto",
-    store: StoreOption = None,
+    skip: AutoSkip = "auto",
+    **_: Unpack[ChosenRuns],
 ) -> "Answer":
     """List what a way to communicate costs beside another, at equal network, batch and GPUs."""
-    import tracekit
+    from tracekit.analysis.studies import crossovers, overhead, overhead_matrix
+    from tracekit.analysis.studies._answers import api_answer, of_study, per_step, profiler_answer
+    from tracekit.errors import UsageError
 
-    return tracekit.overhead.answer(
-        runs or (), where=parse_labels(where or []), table=table, baseline=baseline,
-        as_matrix=as_matrix, api=api, profiler=profiler,
-        crossover=None if crossover is None else crossover.value,
-        skip=parse_skip(skip), store=store,
-    )  # fmt: skip
+    if api or profiler:
+        if table is not None:
+            raise UsageError(
+                "calls and the profiler's time are of runs", "leave out --api and --profiler"
+            )
+        asked = [*runs]
+        return (api_answer(asked) if api else profiler_answer(asked)).saying(**runs.facts())
+    rows, said = _studied(runs, table, skip)
+    found = overhead(rows, baseline=baseline, apart=runs.is_apart).saying(**said)
+    if crossover is not None:
+        return of_study(crossovers(found.rows, crossover).saying(baseline=baseline, **said), rows)
+    drawn = replace(found, tables={"overheads": found.rows})
+    if as_matrix:
+        return of_study(replace(drawn, rows=overhead_matrix(found.rows), people=None), rows)
+    is_of_steps = set(found.rows["time"].drop_nulls()) == {"step"}
+    return of_study(drawn.saying(**(per_step(rows) if is_of_steps else {})), rows)

@@ -1,33 +1,24 @@
-"""`tracekit stalls` and `bubbles`: what GPUs wait for."""
+"""The questions `stalls` and `bubbles`, as they are asked of several runs."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from os import PathLike
+from typing import TYPE_CHECKING, Annotated, Unpack
 
-import typer
-
-from tracekit.cli._command import command
-from tracekit.cli._options import (
-    RunsArgument,
-    SkipOption,
-    StoreOption,
-    WhereOption,
-    complete_run,
-    parse_labels,
-)
-from tracekit.errors import UsageError
+from tracekit.analysis.studies._runs import Run, Runs
 from tracekit.support.columns import columns, keys
-from tracekit.support.quantities import parse_duration
+from tracekit.support.questions import ChosenRuns, Option, Skip, question
 from tracekit.support.schemas import Json, record
 
 if TYPE_CHECKING:
     from tracekit.model import Answer
-    from tracekit.runs import Time
 
 
-def _three(name: str, what: str) -> Any:
-    return typer.Option(
-        name, metavar="RUN", help=what, autocompletion=complete_run,
-        rich_help_panel="Three runs, or times such as 170s",
-    )  # fmt: skip
+Time = str | PathLike[str] | float | Run | None
+"""A run, or a time that was measured elsewhere, ns."""
+
+
+def _time(meaning: str) -> Option:
+    panel = "Three runs, or times such as 170s"
+    return Option(meaning, "RUN", unit="run or ns", typed=str | None, panel=panel)
 
 
 _STALLS = Json(
@@ -67,49 +58,36 @@ _STALLS = Json(
 )
 
 
-@command(
+@question(
     "tracekit stalls --skip 1",
     "tracekit stalls before after",
     "tracekit stalls --preloaded run-a --cached run-b --cold run-c",
     figures={"figure": "Draw what GPUs do and wait for"},
-    writes=[_STALLS],
+    writes=_STALLS,
+    is_of_latest=True,
 )
 def stalls(
-    runs: RunsArgument = None,
+    runs: Runs,
     *,
-    preloaded: Annotated[
-        str | None, _three("--preloaded", "Its input is made up, or lies prepared in memory.")
-    ] = None,
-    cached: Annotated[
-        str | None, _three("--cached", "Its input is prepared, out of a cache in memory.")
-    ] = None,
-    cold: Annotated[str | None, _three("--cold", "Its input is read from where it lies.")] = None,
-    skip: SkipOption = 0,
-    where: WhereOption = None,
-    store: StoreOption = None,
+    preloaded: Annotated[Time, _time("Its input is made up, or lies prepared in memory.")] = None,
+    cached: Annotated[Time, _time("Its input is prepared, out of a cache in memory.")] = None,
+    cold: Annotated[Time, _time("Its input is read from where it lies.")] = None,
+    skip: Skip = 0,
+    **_: Unpack[ChosenRuns],
 ) -> "Answer":
     """List how long GPUs wait for input data, and how much of the time kernels run.
 
     Of several runs, the first is the one that others are held against.
     """
-    import tracekit
+    from tracekit.analysis.studies._waits import input_cost, stalls_answer
+    from tracekit.errors import UsageError
 
-    three = [preloaded, cached, cold]
-    given = [each for each in three if each is not None]
-    if not given:
-        return tracekit.stalls.answer(
-            runs or (), where=parse_labels(where or []), skip=skip, store=store
-        )
-    if len(given) < len(three) or runs or where:
+    three = [each for each in (preloaded, cached, cold) if each is not None]
+    if not three:
+        return stalls_answer([*runs], skip)
+    if len(three) < 3 or runs.is_chosen:  # noqa: PLR2004
         raise UsageError("input costs what three runs tell", "give --preloaded, --cached, --cold")
-    return tracekit.input_cost.answer(*map(_run_or_time, given), skip=skip, store=store)
-
-
-def _run_or_time(text: str) -> "Time":
-    try:
-        return parse_duration(text)
-    except UsageError:
-        return text
+    return input_cost(runs, three, skip)
 
 
 _BUBBLES = Json(
@@ -165,59 +143,54 @@ _BUBBLES = Json(
 )
 
 
-@command(
+@question(
     "tracekit bubbles --per-step",
     "tracekit bubbles before after",
     "tracekit bubbles --stages 4 --micro-batches 8",
     figures={"figure": "Draw a step of the pipeline, or of several runs what they lose"},
-    writes=[_BUBBLES],
+    writes=_BUBBLES,
+    is_of_latest=True,
 )
 def bubbles(
-    runs: RunsArgument = None,
+    runs: Runs,
     *,
     stages: Annotated[
-        int | None,
-        typer.Option(
-            "--stages", min=1, help="List what theory says of so many stages, and no run."
-        ),
+        int | None, Option("List what theory says of so many stages, and no run.", least=1)
     ] = None,
     micro_batches: Annotated[
         int | None,
-        typer.Option(
-            "--micro-batches", min=1,
-            help="Micro-batches of a step. Default: the label, or as forward ranges are numbered.",
+        Option(
+            "Micro-batches of a step. Default: the label, or as forward ranges are numbered.",
+            least=1,
         ),
     ] = None,
     schedule: Annotated[
-        str | None,
-        typer.Option("--schedule", help="gpipe, 1f1b, or another one. Default: the label."),
+        str | None, Option("gpipe, 1f1b, or another one. Default: the label.")
     ] = None,
     waiting: Annotated[
         str | None,
-        typer.Option(
-            "--waiting",
-            metavar="REGEX",
-            help="Ranges on the host in which a stage sends or waits. Default: send, receive.",
+        Option(
+            "Ranges on the host in which a stage sends or waits. Default: send, receive.", "REGEX"
         ),
     ] = None,
-    per_step: Annotated[
-        bool, typer.Option("--per-step", help="List steps in place of stages.")
-    ] = False,
-    skip: SkipOption = 0,
-    where: WhereOption = None,
-    store: StoreOption = None,
-) -> "Answer":  # fmt: skip
+    per_step: Annotated[bool, Option("List steps in place of stages.")] = False,
+    skip: Skip = 0,
+    **_: Unpack[ChosenRuns],
+) -> "Answer":
     """List what each stage of a pipeline loses in its bubbles, and what theory says of that.
 
     Of several runs, the first is the one that others are held against.
     """
-    import tracekit
+    from tracekit.analysis.studies._waits import bubble_model, bubbles_answer
+    from tracekit.errors import UsageError
 
-    if stages is None:
-        return tracekit.bubbles.answer(
-            runs or (), where=parse_labels(where or []), micro_batches=micro_batches,
-            schedule=schedule, waiting=waiting, per_step=per_step, skip=skip, store=store,
-        )  # fmt: skip
-    if runs or micro_batches is None:
-        raise UsageError("theory takes stages and micro-batches", "give --micro-batches, no run")
-    return tracekit.bubble_model.answer(stages, micro_batches, schedule)
+    if stages is not None:
+        if runs.is_chosen or micro_batches is None:
+            raise UsageError(
+                "theory takes stages and micro-batches", "give --micro-batches, no run"
+            )
+        return bubble_model(stages, micro_batches, schedule)
+    return bubbles_answer(
+        [*runs], micro_batches=micro_batches, schedule=schedule, waiting=waiting,
+        per_step=per_step, skip=skip,
+    )  # fmt: skip

@@ -1,0 +1,305 @@
+"""What operators move, and what bounds them, by hand and by a second implementation."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trace_builder import TraceBuilder
+
+from tracekit.analysis.arithmetic import flops, roofline
+from tracekit.analysis.operators import on_tensor_cores
+from tracekit.errors import UsageError
+from tracekit.machine import peak_flops, peak_memory_bandwidth
+from tracekit.present._drawings import DRAWINGS
+
+GEMM = "ampere_sgemm_128x64_nn"
+BF16 = "c10::BFloat16"
+
+
+def kineto(dims: list[Any], types: str | list[str] = "float", values: Any = None) -> str:
+    """Return what PyTorch's profiler says of an operator's arguments."""
+    told = [types if each else "" for each in dims] if isinstance(types, str) else types
+    given = {
+        "Input Dims": json.dumps(dims),
+        "Input type": json.dumps(told),
+        "Concrete Inputs": None if values is None else json.dumps(values),
+    }
+    return json.dumps(given, separators=(",", ":"))
+
+
+def only(name: str, *kernels: str, payload: str | None = None, **options: Any) -> dict[str, Any]:
+    """Return the one row of a program that calls one operator."""
+    b = TraceBuilder()
+    b.range(0, 100, name, payload=payload)
+    for place, kernel in enumerate(kernels or (GEMM,)):
+        b.op(kernel, at=10 + 5 * place, start=100 * place + 10, end=100 * place + 30)
+    (found,) = roofline(b.trace(), **options).rows.to_dicts()
+    return found
+
+
+CONV = [[8, 3, 20, 20], [6, 3, 5, 5], [6]]
+BACK = [[8, 6, 16, 16], [8, 3, 20, 20], [6, 3, 5, 5]]
+QKV = [[1, 2, 3, 4], [1, 2, 5, 4], [1, 2, 5, 6]]
+
+
+@pytest.mark.parametrize(
+    ("name", "payload", "expected"),
+    [
+        ("mm", kineto([[2, 3], [3, 4]]), 4 * (6 + 12 + 8)),
+        ("addmm", kineto([[4], [2, 3], [3, 4], [], []], "c10::Half"), 2 * (4 + 6 + 12 + 8)),
+        ("bmm", kineto([[7, 2, 3], [7, 3, 4]], BF16), 2 * 7 * (6 + 12 + 8)),
+        ("linear", kineto([[8, 2, 3], [5, 3], [5]], BF16), 2 * (48 + 15 + 5 + 8 * 2 * 5)),
+        # Of the convolution the output is 8 x 6 x 16 x 16.
+        ("conv2d", kineto(CONV, values=["", "", "", "[1, 1]", "[0, 0]", "[1, 1]", "1"]),
+         4 * (9600 + 450 + 6 + 12288)),
+        # The gradient, and for each gradient that is wanted what it reads and what it is.
+        ("convolution_backward", kineto(BACK, values=[*[""] * 10, "[True, True, False]"]),
+         4 * (12288 + 2 * (9600 + 450))),
+        ("convolution_backward", kineto(BACK, values=[*[""] * 10, "[False, True, False]"]),
+         4 * (12288 + 9600 + 450)),
+        ("scaled_dot_product_attention", kineto(QKV, BF16), 2 * (24 + 40 + 60 + 36)),
+        ("_scaled_dot_product_flash_attention_backward",
+         kineto([[1, 2, 3, 6], *QKV, [1, 2, 3, 6]], BF16), 2 * (36 + 124 + 36 + 124)),
+        ("native_layer_norm", kineto([[10, 8], [], [8], [8], []]), 4 * (80 + 8 + 8 + 80)),
+        ("native_layer_norm_backward",
+         kineto([[10, 8], [10, 8], [], [10, 1], [10, 1], [8], [8], []]),
+         4 * (80 + 80 + 10 + 10 + 8 + 8 + 80 + 8 + 8)),
+        ("_softmax", kineto([[10, 8], [], []]), 4 * 160),
+        ("mul", kineto([[3, 1], [4]], BF16), 2 * (3 + 4 + 12)),
+        ("mul_", kineto([[3, 4], []], ["float", "double"]), 4 * 24 + 8),
+        ("mul", kineto([[3], [], [3]], [BF16, "double", BF16]), 2 * 6 + 8),  # into the third
+        ("add", kineto([[5], [5], []], [BF16, "float", "Scalar"]), 2 * 5 + 4 * 5 + 4 * 5),
+        ("eq", kineto([[16], []], ["long int", "Scalar"]), 16 * 8 + 16),
+        ("copy_", kineto([[5], [5], []], ["float", BF16, "Scalar"]), 4 * 5 + 2 * 5),
+        ("fill_", kineto([[], []], [BF16, "Scalar"]), 2),
+        ("sum", kineto([[10, 8], [], []], ["float", "ScalarList", "Scalar"]), 320),
+        ("embedding", kineto([[100, 8], [3, 2], []], [BF16, "long int", "Scalar"]),
+         6 * 8 + 2 * 2 * 6 * 8),
+        ("mul", kineto([[5], [5]], ["float", "a_type_of_its_own"]), None),
+        ("cat", kineto([[[2, 3], [2, 3]], []], ["TensorList", "Scalar"]), None),
+        ("erfinv", kineto([[5]]), None),
+        ("mm", kineto([[1 << 40, 1 << 40], [1 << 40, 1 << 40]]), None),  # of no machine
+    ],
+)  # fmt: skip
+def test_bytes_of_an_operator(name: str, payload: str, expected: int | None) -> None:
+    assert only(f"aten::{name}", payload=payload)["bytes"] == expected
+
+
+def test_nvtx_says_no_types_so_names_of_kernels_that_multiply_do() -> None:
+    assert only("aten::mm, seq = 3, sizes = [[2, 3], [3, 4]]")["bytes"] == 4 * 26
+    bf16 = only("aten::mm, sizes = [[2, 3], [3, 4]]", "ampere_bf16_s16816gemm_bf16")
+    assert (bf16["flops"], bf16["bytes"]) == (48, 2 * 26)
+    assert only("aten::mm, sizes = [[2, 3], [3, 4]]", "mystery")["bytes"] is None
+    assert only("aten::add, sizes = [[5], [5], []]", "add<float, float>")["bytes"] is None
+
+
+def test_a_range_of_a_user_is_no_operator() -> None:
+    assert only("sum", payload=kineto([[10, 8]]))["operator"] is None
+
+
+def test_gradients_that_kernels_tell() -> None:
+    name = f"aten::convolution_backward, sizes = {[*BACK, [], []]}"
+    wgrad, dgrad = "sm80_xmma_wgrad_tf32f32", "sm80_xmma_dgrad_tf32f32"
+    assert only(name, wgrad)["bytes"] == 4 * (12288 + 9600 + 450)
+    assert only(name, dgrad, wgrad)["bytes"] == 4 * (12288 + 2 * (9600 + 450))
+
+
+A100 = {"device": 0, "report": 0, "name": "NVIDIA A100-SXM4-40GB", "active": True,
+        "identity": "ordinal"}  # fmt: skip
+
+
+def two_steps(**device: Any) -> TraceBuilder:
+    """Two steps, in each 48 FLOPs and 52 bytes in 20 ns; the shortest kernel takes 10 ns."""
+    b = TraceBuilder()
+    b.rows["devices"].append({**A100, **device})
+    for number, start, end in ((0, 0, 100), (1, 100, 400)):
+        b.iteration(number, start, end)
+        b.range(start, start + 50, "aten::mm, sizes = [[2, 3], [3, 4]]")
+        b.op("ampere_bf16_s16816gemm_bf16", at=start, start=start, end=start + 20,
+             iteration=number, stage="FP")  # fmt: skip
+    b.op("elementwise", at=380, start=390, end=400, iteration=1)
+    b.op("ncclKernel", at=300, start=300, end=330, iteration=1, kind="collective", stage="WU")
+    return b
+
+
+@pytest.mark.parametrize(
+    ("options", "bound", "least"),
+    [
+        ({}, "launch", 10.0),
+        ({"memory_bandwidth": 4 * 10**9}, "memory", 13.0),
+        ({"peak": 3 * 10**9}, "computing", 16.0),
+        ({"peak": 2 * 10**9}, "computing", 24.0),  # kernels cannot be faster, but these were
+    ],
+)
+def test_the_longest_of_three_limits_bounds(
+    options: dict[str, Any], bound: str, least: float
+) -> None:
+    answer = roofline(two_steps().trace(), **options)
+    rows = {row["operator"]: row for row in answer.rows.to_dicts()}
+    mm = rows["mm"]
+    assert (mm["bound"], mm["bound_ns"]) == (bound, pytest.approx(2 * least))
+    assert mm["bound_share"] == pytest.approx(least / 20)
+    assert mm["headroom_ns"] == pytest.approx(2 * max(20 - least, 0))
+    assert mm["step_headroom_ns"] == answer.meta["step_headroom_ns"]
+    assert mm["step_headroom_ns"] == pytest.approx(max(20 - least, 0))
+    assert answer.meta["bounds"] == {bound: 40, "communication": 30, "unknown": 10}
+    assert answer.meta["known_share"] == pytest.approx(40 / 50)
+    assert (rows[None]["unknown"], rows[None]["bound"], rows[None]["headroom_ns"]) == (
+        1,
+        None,
+        None,
+    )
+    assert (rows["collective"]["bound"], rows["collective"]["unknown"]) == ("communication", 0)
+
+
+def test_rates_and_flop_per_byte() -> None:
+    mm = roofline(two_steps().trace(), "operator,sizes").rows.row(0, named=True)
+    assert mm["sizes"] == "[[2,3],[3,4]]"
+    assert mm["flops_per_byte"] == pytest.approx(48 / 52)
+    assert mm["achieved_flops_s"] == pytest.approx(48 / 20e-9)
+    assert mm["achieved_gb_s"] == pytest.approx(52 / 20)
+    assert (mm["min_ns"], mm["median_ns"], mm["max_ns"]) == (20, 20, 20)
+
+
+def test_a_recorded_bandwidth_outranks_the_product() -> None:
+    recorded = roofline(two_steps(peak_memory_bandwidth=4 * 10**9).trace())
+    assert recorded.meta["memory_peaks"] == {"NVIDIA A100-SXM4-40GB": 4 * 10**9}
+    by_name = roofline(two_steps().trace())
+    assert by_name.meta["memory_peaks"] == {"NVIDIA A100-SXM4-40GB": 1_555_000_000_000}
+
+
+def test_without_a_peak_nothing_is_bounded() -> None:
+    found = roofline(two_steps(name="a GPU of its own").trace())
+    assert found.rows["bound_ns"].null_count() == found.rows.height
+    assert found.meta["step_headroom_ns"] is None
+    assert set(found.meta["bounds"]) == {"unknown", "communication"}
+    with pytest.raises(UsageError, match="no bandwidth"):
+        roofline(two_steps().trace(), memory_bandwidth=0)
+
+
+def test_unrecorded_sizes_say_what_to_record() -> None:
+    b = TraceBuilder()
+    b.range(0, 100, "aten::mm, seq = 3")
+    b.op(GEMM, at=10)
+    assert "record_shapes=True" in roofline(b.trace()).warnings[0]
+
+
+@pytest.mark.parametrize(("counted", "expected"), [("full", 600), ("causal", 300)])
+def test_causal_attention_may_count_half(counted: str, expected: int) -> None:
+    values = ["", "", "", "", "0.", "True"]
+    payload = kineto([*QKV, [], [], []], BF16, values)
+    b = TraceBuilder()
+    b.range(0, 100, "aten::scaled_dot_product_attention", payload=payload)
+    b.op("flash_fwd_kernel", at=10)
+    answer = flops(b.trace(), attention=counted)
+    assert answer.rows["flops"].to_list() == [expected]
+    assert answer.meta["attention"] == counted
+    unsaid = only("aten::scaled_dot_product_attention", payload=kineto(QKV, BF16),
+                  attention=counted)  # fmt: skip
+    assert unsaid["flops"] == 600
+
+
+def test_the_figure_draws_what_has_a_place_and_says_what_has_none() -> None:
+    figure = DRAWINGS["roofline"](roofline(two_steps().trace()))
+    points = [each for each in figure.data if each.mode == "markers+text"]
+    assert [each.name for each in points] == ["launch"]
+    assert points[0].x == pytest.approx((48 / 52,))
+    assert "40 ns" in str(figure.layout.annotations)  # elementwise 10, NCCL 30
+
+
+@pytest.mark.parametrize(
+    ("product", "peak"),
+    [
+        ("NVIDIA H100 80GB HBM3", 3.35e12),
+        ("NVIDIA A100-SXM4-80GB", 2.039e12),
+        ("AMD Instinct MI300X", 5.3e12),
+        ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", None),
+        ("NVIDIA A100-PG509-200", None),
+        (None, None),
+    ],
+)
+def test_peaks_of_memory(product: str | None, peak: float | None) -> None:
+    assert peak_memory_bandwidth(product) == peak
+
+
+# -- a second implementation, operator by operator -----------------------------------------------
+
+WIDTH = {"float": 4, BF16: 2, "double": 8, "long int": 8}
+shapes = st.lists(st.sampled_from([1, 2, 5]), min_size=1, max_size=3)
+
+
+@given(st.lists(st.tuples(shapes, shapes, st.sampled_from([*WIDTH]), st.sampled_from([*WIDTH])),
+                min_size=1, max_size=5))  # fmt: skip
+@settings(max_examples=25, deadline=None)
+def test_elementwise_bytes_against_a_second_implementation(
+    made: list[tuple[list[int], list[int], str, str]],
+) -> None:
+    b = TraceBuilder()
+    expected = 0
+    for place, (one, other, kind, of_other) in enumerate(made):
+        rank = max(len(one), len(other))
+        sides = [[1] * (rank - len(each)) + each for each in (one, other)]
+        fitting = [
+            max(pair) if 1 in pair or pair[0] == pair[1] else 1 for pair in zip(*sides, strict=True)
+        ]
+        left = [n if m != 1 else 1 for n, m in zip(fitting, sides[0], strict=True)]
+        right = [n if m != 1 else 1 for n, m in zip(fitting, sides[1], strict=True)]
+        out = math.prod(max(pair) for pair in zip(left, right, strict=True))
+        floating = [WIDTH[each] for each in (kind, of_other) if each != "long int"]
+        width = max(floating, default=8)
+        expected += math.prod(left) * WIDTH[kind] + math.prod(right) * WIDTH[of_other] + out * width
+        at = 100 * place
+        b.range(at, at + 50, "aten::add", payload=kineto([left, right], [kind, of_other]))
+        b.op("elementwise", at=at + 5)
+    assert roofline(b.trace()).rows["bytes"].to_list() == [expected]
+
+
+def test_peaks_are_of_the_same_products() -> None:
+    """A product whose memory is known and whose computing is not would be bounded by half."""
+    for product in ("Tesla V100-SXM2-16GB", "NVIDIA H200", "AMD Instinct MI250X", "Tesla T4"):
+        assert (peak_memory_bandwidth(product) or 0) > 0
+        assert peak_flops(product)
+
+
+def test_rows_are_sorted_by_headroom() -> None:
+    rows = roofline(two_steps().trace()).rows
+    assert rows["operator"].to_list() == ["mm", "collective", None]
+    assert rows["share"].to_list() == pytest.approx([40 / 80, 30 / 80, 10 / 80])
+    assert rows.schema["bytes"] == pl.Float64
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("ampere_sgemm_128x64_nn", False),
+        ("cutlass_80_tensorop_s1688gemm_128x64_16x6_nn_align4", True),
+        ("volta_fp16_s884gemm_fp16_128x64_ldg8_f2f_nn", True),
+        ("sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc", True),
+        ("nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NNT", True),
+        ("Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT128x256x32_MI16x16x1_SN", True),
+        ("SubTensorOpWithCastTensor1d", None),
+        ("void at::native::vectorized_elementwise_kernel<4, bfloat16>", False),
+        ("triton_poi_fused_add_relu_1", False),
+        ("triton_tem_fused_addmm_3", None),
+        ("hgemm_of_some_library", None),
+        (None, None),
+    ],
+)
+def test_names_of_kernels_on_tensor_cores(name: str | None, told: bool | None) -> None:
+    assert pl.select(on_tensor_cores(pl.lit(name, pl.String))).item() is told
+
+
+def test_time_on_tensor_cores_by_stage() -> None:
+    b = two_steps()
+    b.op("mystery", at=60, start=60, end=67, iteration=0, stage="BP")
+    answer = roofline(b.trace(), "stage")
+    rows = dict(answer.rows.select("stage", pl.struct("tensor_core_ns", "untold_ns")).rows())
+    assert rows["FP"] == {"tensor_core_ns": 40, "untold_ns": 0}
+    assert rows["BP"] == {"tensor_core_ns": 0, "untold_ns": 7}
+    assert (answer.meta["tensor_core_ns"], answer.meta["untold_ns"]) == (40, 7)

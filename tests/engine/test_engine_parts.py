@@ -1,0 +1,170 @@
+"""A run of several reports that is added up part by part, against one that is not divided."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import polars as pl
+import pytest
+from effort import examples
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from trace_builder import TraceBuilder
+
+from tracekit.analysis import breakdown
+from tracekit.engine import within
+from tracekit.model import TABLES, Clock, Trace, _combine, combine
+
+OPS = st.lists(
+    st.tuples(
+        st.integers(0, 1), st.integers(0, 90), st.sampled_from((0, 1, 3, 15)),
+        st.sampled_from(("compute", "h2d", "collective")), st.sampled_from(("FP", "BP", "IO")),
+        st.integers(0, 3),
+    ),
+    min_size=1, max_size=12,
+).map(lambda ops: sorted(ops, key=lambda op: op[1]))  # fmt: skip
+ASKED: list[tuple[str, dict[str, Any]]] = [
+    ("stage", {}), ("device", {"skip": 1}), ("kernel", {}), ("kernel,rank", {"skip": 1}),
+    ("range,kind", {}), ("stream", {}), ("node,stage", {"per_iteration": True}),
+    ("iteration", {}), ("stage,iteration", {}), ("kernel,iteration", {}),
+    ("range", {"per_iteration": True}),
+]  # fmt: skip
+
+
+def _report(ops: Sequence[tuple[int, int, int, str, str, int]], uuids: Sequence[str]) -> Trace:
+    builder = TraceBuilder()
+    for step in range(3):
+        builder.iteration(step, 30 * step, 30 * step + 25)
+    for number in range(4):
+        builder.range(
+            20 * number, 20 * number + 15, f"layer {number % 3}", path=f"layer {number % 3}"
+        )
+    for device, start, length, kind, stage, place in ops:
+        builder.op(
+            f"k{place}", start, start=start + 1, end=start + 1 + length, device=device, kind=kind,
+            stage=stage, stage_source="nvtx", range=place,
+        )  # fmt: skip
+    rows = [
+        {"report": 0, "device": number, "uuid": uuid, "identity": "device_table", "active": True}
+        for number, uuid in enumerate(uuids)
+    ]
+    return builder.trace().with_tables({"devices": pl.DataFrame(rows)})
+
+
+def _named(trace: Trace, number: int, clock: Clock) -> Trace:
+    row = {"report": 0, "file": f"rank{number}.sqlite", "format": "nsys", "size": 1, "host": "a"}
+    return trace.with_tables({"reports": clock.told(pl.DataFrame([row]))})
+
+
+def sent(work: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Do work as if it, and what comes of it, went to other processes and back, the last first."""
+    found = [pickle.dumps(pickle.loads(pickle.dumps(each))()) for each in reversed(work)]
+    return [pickle.loads(each) for each in reversed(found)]
+
+
+def _answers(trace: Trace) -> list[str]:
+    found = [breakdown(trace, by, **options) for by, options in ASKED]
+    return [f"{each.rows.write_json()} {each.meta}" for each in found]
+
+
+@settings(max_examples=examples(4), deadline=None, phases=(Phase.generate,))
+@given(
+    st.lists(OPS, min_size=2, max_size=4),
+    st.lists(st.integers(0, 5), min_size=8, max_size=8),
+    st.sampled_from((1, 9, 30)),
+)
+def test_a_run_in_parts_answers_as_one_that_is_not_divided(
+    ops: list[list[tuple[int, int, int, str, str, int]]], gpus: list[int], most: int
+) -> None:
+    # Each report sees two GPUs, some of which another one sees too.
+    reports = [
+        _named(_report(own, (f"u{gpus[2 * n]}", f"v{gpus[2 * n + 1]}")), n, Clock("c", 7 * n))
+        for n, own in enumerate(ops)
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_combine, "_OF_PART", 1_000)
+        whole = combine(reports)
+        assert len(whole.parts()) == 1
+        expected = _answers(whole)
+        patch.setattr(_combine, "_OF_PART", most)
+        run = combine(reports)
+        assert _answers(run) == expected
+        assert _answers(replace(run, spread=sent)) == expected
+        devices = [set(part.read("ops")["device"]) for part in run.parts()]
+        assert sum(map(len, devices)) == whole.read("ops")["device"].n_unique()
+
+
+def _three(monkeypatch: pytest.MonkeyPatch) -> Trace:
+    ops = [
+        (0, 5, 9, "compute", "FP", 1),
+        (1, 40, 3, "h2d", "IO", 2),
+        (0, 70, 15, "compute", "BP", 3),
+    ]
+    monkeypatch.setattr(_combine, "_OF_PART", 3)
+    return combine([_named(_report(ops, (f"u{n}", f"v{n}")), n, Clock("c", 0)) for n in range(3)])
+
+
+def test_parts_are_apart_whoever_works_on_them(monkeypatch) -> None:
+    run = _three(monkeypatch)
+    assert [part.read("devices")["device"].to_list() for part in run.parts()] == [
+        [0, 1], [2, 3], [4, 5]
+    ]  # fmt: skip
+    for name in ("ops", "iterations", "calls", "ranges"):
+        together = pl.concat([part.read(name) for part in run.parts(with_paths=True)])
+        own = [column for column in ("op", "call", "range", "parent") if column in together]
+        assert together.drop(own).equals(run.read(name).drop(own))
+    # Of a part what is counted is numbered from 0, as tables of a report are.
+    assert [part.read("ops")["op"].to_list() for part in run.parts()] == [[0, 1, 2]] * 3
+    assert [part.read("ranges")["range"][0] for part in run.parts(with_paths=True)] == [0] * 3
+    with pytest.raises(AssertionError, match="paths only where they were asked for"):
+        run.parts()[0].read("ranges")
+
+
+def test_a_stretch_of_a_run_is_asked_of_its_parts(monkeypatch) -> None:
+    run = within(_three(monkeypatch), between=(10, 75))
+    assert len(run.parts()) == 3
+    monkeypatch.setattr(_combine, "_OF_PART", 100)
+    whole = within(combine([*_reports(run)]), between=(10, 75))
+    assert len(whole.parts()) == 1
+    assert _answers(replace(run, spread=sent)) == _answers(whole)
+
+
+def _reports(run: Trace) -> Sequence[Trace]:
+    tables = run.tables
+    assert isinstance(tables, _combine._CombinedTables)
+    return tables._traces
+
+
+def test_gpus_that_a_report_lists_and_does_not_use_keep_no_reports_together(monkeypatch) -> None:
+    run = _three(monkeypatch)
+    # As a recorder lists all GPUs of the host.
+    reports = [
+        report.with_tables(
+            {
+                "devices": pl.concat(
+                    [
+                        other.read("devices").with_columns(
+                            device=pl.col("device") + 10 * (n != own), active=pl.lit(n == own)
+                        )
+                        for n, other in enumerate(_reports(run)[:2])
+                    ]
+                )
+            }
+        )
+        for own, report in enumerate(_reports(run)[:2])
+    ]
+    both = combine(reports)
+    assert both.read("devices").height == 4
+    assert len(both.parts()) == 2
+    monkeypatch.setattr(_combine, "_OF_PART", 100)
+    assert _answers(replace(both, spread=sent)) == _answers(combine(reports))
+
+
+def test_a_run_with_other_ops_is_not_divided(monkeypatch) -> None:
+    run = _three(monkeypatch)
+    assert len(run.with_tables({"iterations": run.read("iterations")}).parts()) == 3
+    for name in TABLES.keys() - {"iterations", "devices", "device_sums"}:
+        assert len(run.with_lazy({name: run[name]}).parts()) == 1

@@ -1,0 +1,236 @@
+"""Questions whose parts processes and a Dask cluster answer, some of which are killed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from many_helpers import await_true, workers, write_ranks
+from test_many_dask import ROOT, Cluster
+
+import tracekit
+from tracekit.errors import InputError, StoreError, UsageError
+from tracekit.model import _combine
+from tracekit.store import Workers, _dask, open_executor
+from tracekit.store._jobs import PartJob
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("default::ResourceWarning:distributed"),
+]
+ASKED: list[tuple[str, dict[str, Any]]] = [
+    ("stage", {}), ("kernel,rank", {}), ("kernel", {"per_iteration": True}), ("range", {}),
+    ("stage,iteration", {}), ("device", {"iterations": (1, 1)}),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The store of a run of six reports, each of which is a part."""
+    store = tmp_path_factory.mktemp("asked") / "store"
+    ranks = write_ranks(tmp_path_factory.mktemp("six"), 6, 200)
+    tracekit.ingest(ranks, name="job", store=store, processes=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_combine, "_OF_PART", 1)
+        yield store
+
+
+@pytest.fixture(scope="module")
+def local(asked: Path) -> list[str]:
+    """What this process answers."""
+    return answers(tracekit.open("job", store=asked))
+
+
+def answers(run: tracekit.Run) -> list[str]:
+    found = [run.breakdown.answer(by, **options) for by, options in ASKED]
+    return [f"{each.rows.write_json()} {each.meta}" for each in found]
+
+
+def once(then: Callable[[], None]) -> Callable[..., None]:
+    """Return what does something when the first part of several is done."""
+    done: list[bool] = []
+
+    def tell(step: str, parts: int, total: int) -> None:
+        if step == "parts" and 0 < parts < total and not done:
+            done.append(True)
+            then()
+
+    return tell
+
+
+@pytest.mark.parametrize("number", [2, pytest.param(8, marks=pytest.mark.nightly)])
+def test_processes_answer_as_one_does(asked, local, number) -> None:
+    told: list[tuple[str, int, int]] = []
+    run = tracekit.open("job", store=asked, processes=number,
+                        progress=lambda *step: told.append(step))  # fmt: skip
+    assert len(run.trace.parts()) == 6
+    assert answers(run) == local
+    # They stay for the next question, and are ended with the run.
+    there = {process.pid for process in workers()}
+    assert len(there) == min(number, 6)
+    assert answers(run) == local
+    assert {process.pid for process in workers()} == there
+    assert told[:6] == [("parts", done, 6) for done in range(1, 7)]
+    del run
+    assert workers() == []
+
+
+def test_a_process_that_is_killed_changes_nothing(asked, local) -> None:
+    killed: list[int] = []
+
+    def kill() -> None:
+        worker = workers()[0]
+        killed.append(worker.pid)
+        worker.kill()
+
+    assert answers(tracekit.open("job", store=asked, processes=2, progress=once(kill))) == local
+    assert len(killed) == 1
+
+
+def _die_at_first(flag: Path) -> str:
+    if not flag.exists():
+        flag.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return flag.name
+
+
+def _die(_: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_part_whose_process_is_lost_is_done_again(tmp_path) -> None:
+    ask = Workers(2, None, lambda *_: None)
+    names = [f"flag{number}" for number in range(4)]
+    assert ask([partial(_die_at_first, tmp_path / name) for name in names]) == names
+    with pytest.raises(InputError, match=r"part 1 of 2 .* was ended by SIGKILL 3 times"):
+        ask([partial(_die, 0), partial(len, "abc")])
+    del ask
+    assert workers() == []
+
+
+def _look(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+def test_a_worker_that_cannot_see_the_store_says_so() -> None:
+    with open_executor() as executor, pytest.raises(StoreError, match="put the store where all"):
+        list(executor.run([PartJob(0, "rank0", partial(_look, Path("/nowhere")))], lambda *_: None))
+
+
+@pytest.mark.parametrize("number", [1, 2, pytest.param(8, marks=pytest.mark.nightly)])
+def test_a_cluster_answers_as_one_process_does(asked, local, tmp_path, number) -> None:
+    with ExitStack() as stack:
+        cluster = Cluster(stack, tmp_path)
+        for _ in range(number):
+            cluster.add_worker()
+        assert answers(tracekit.open("job", store=asked, dask=cluster.address)) == local
+        if number == 1:
+            return
+        # One of the others takes over what it was at.
+        tell = once(cluster.workers[0].kill)
+        run = tracekit.open("job", store=asked, dask=cluster.address, progress=tell)
+        assert answers(run) == local
+        assert cluster.workers[0].wait(20) == -signal.SIGKILL
+
+
+def test_workers_of_another_version_are_refused(monkeypatch) -> None:
+    _dask._check_versions(_dask._VERSIONS)
+    asks = {**_dask._VERSIONS, "tracekit": "0.0.1"}
+    with pytest.raises(UsageError, match=r"has tracekit .* for 0\.0\.1: install the same"):
+        _dask._check_versions(asks)
+
+
+def test_what_cannot_be_is_refused_before_anything_is_read(asked) -> None:
+    with pytest.raises(UsageError, match="0 processes cannot work"):
+        tracekit.open("job", store=asked, processes=0)
+    with pytest.raises(UsageError, match="give either processes or dask"):
+        tracekit.open("job", store=asked, processes=2, dask="tcp://head:8786")
+    with pytest.raises(UsageError, match="ingest the trace again with these rules"):
+        tracekit.open("job", store=asked, processes=2, iteration="step")
+    with pytest.raises(UsageError, match="no Dask scheduler answers"):
+        tracekit.open("job", store=asked, dask="tcp://127.0.0.1:1").breakdown(by="kernel")
+
+
+def _blocks(language: str) -> list[str]:
+    page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+    return re.findall(f"```{language}\n(.*?)```", page, re.DOTALL)
+
+
+def _stub(folder: Path, name: str, text: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/bash\n{text}\n", encoding="utf-8")
+    path.chmod(0o755)
+
+
+def test_the_job_for_slurm_answers(asked, tmp_path) -> None:
+    [script] = _blocks("bash")
+    programs = tmp_path / "venv" / "bin"
+    programs.mkdir(parents=True)
+    (programs / "activate").write_text(f'PATH="{programs}:$PATH"\n', encoding="utf-8")
+    # What stands in for Slurm begins its task twice, as on two nodes, and ends both when it ends.
+    _stub(programs, "srun", 'shift; trap \'kill $(jobs -p)\' TERM; "$@" & "$@" & wait')
+    _stub(programs, "dask", f'exec {sys.executable} -m "distributed.cli.dask_$1" "${{@:2}}"')
+    _stub(programs, "tracekit", f'exec {sys.executable} -m tracekit "$@"')
+    _stub(programs, "python", f'exec {sys.executable} "$@"')
+    changes = {"/shared/.tracekit": str(asked), "/shared/venv": str(tmp_path / "venv"),
+               "breakdown unet": "breakdown job"}  # fmt: skip
+    for old, new in changes.items():
+        assert old in script
+        script = script.replace(old, new)
+    subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, check=True, timeout=200,
+        env={**os.environ, "SLURM_JOB_ID": "7", "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    expected = tracekit.open("job", store=asked).breakdown(by="kernel")
+    assert (tmp_path / "kernels-7.csv").read_text().count("\n") == expected.height + 1
+
+
+def test_the_containers_for_kubernetes_answer(asked, tmp_path) -> None:
+    import yaml
+
+    [page] = _blocks("yaml")
+    kinds = {each["kind"]: each["spec"] for each in yaml.safe_load_all(page)}
+    assert kinds["Service"]["ports"] == [{"port": 8786}]
+    commands = {
+        "scheduler": kinds["Pod"]["containers"][0]["command"],
+        "worker": kinds["Deployment"]["template"]["spec"]["containers"][0]["command"],
+        "ask": kinds["Job"]["template"]["spec"]["containers"][0]["command"],
+    }
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    places = {"tcp://tracekit-scheduler:8786": f"tcp://127.0.0.1:{port}", "8786": port,
+              "/tmp": str(tmp_path), "/shared/.tracekit": str(asked), "unet": "job"}  # fmt: skip
+
+    def words(name: str) -> list[str]:
+        program, *rest = [places.get(word, word) for word in commands[name]]
+        if program == "dask":
+            return [sys.executable, "-m", f"distributed.cli.dask_{rest[0]}", *rest[1:]]
+        return [sys.executable, "-m", program, *rest]
+
+    with ExitStack() as stack:
+        for name in ("scheduler", "worker"):
+            running = subprocess.Popen(words(name), cwd=ROOT, stderr=subprocess.DEVNULL)
+            stack.callback(running.wait)
+            stack.callback(running.terminate)
+            await_true(lambda name=name: name == "worker" or _answers(int(port)), 60)
+        done = subprocess.run(
+            words("ask"), cwd=ROOT, check=True, capture_output=True, text=True, timeout=200
+        )
+    assert "kernel_49" in done.stdout
+
+
+def _answers(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False

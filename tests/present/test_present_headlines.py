@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+import pytest
+
+from tracekit.model import Answer
+from tracekit.present import with_headline
+
+MS = 1_000_000
+
+
+def told(command: str, rows: dict[str, Any], **meta: Any) -> str | None:
+    answer = Answer(rows=pl.DataFrame(rows), meta=meta, command=command)
+    said: str | None = with_headline(answer).get("headline")
+    return said
+
+
+STAGES = {
+    "stage": ["FP", "BP", "OTHER"], "ops": [1, 1, 1], "exposed_ns": [30, 60, 1],
+    "share": [0.3, 0.6, 0.001],
+}  # fmt: skip
+ITERATIONS = {"iteration": [0, 1, None], "ops": [1, 1, 1], "window_ns": [MS, 3 * MS, 9 * MS],
+              "share": [0.5, 0.5, None]}  # fmt: skip
+CHANGES = {
+    "change": ["measured", "a", "b", "all of these"], "saved_ns": [None, 1e6, 2e6, 9e6],
+    "saved_share": [None, 0.1, 0.2, 0.9],
+}  # fmt: skip
+LINKS = {
+    "link": ["x", "y"], "src": ["GPU0", "GPU1"], "dst": ["GPU1", "GPU0"], "bytes": [None, 2000],
+    "utilisation": [0.9, None],
+}  # fmt: skip
+STRAGGLERS = {"rank": [0, 1], "device": [0, 1], "collectives": [8, 8], "last": [2, 6],
+              "caused_ns": [10, 5 * MS]}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("command", "rows", "meta", "wanted"),
+    [
+        ("breakdown", STAGES, {"window_ns": 100, "idle_ns": 9},
+         "Of the time BP 60.0 %, FP 30.0 %, idle 9.0 %"),
+        ("breakdown", STAGES, {"window_ns": 0, "idle_ns": 0}, None),
+        ("breakdown", ITERATIONS, {"window_ns": 1},
+         "2 steps of 2.000 ms in the mean, 3.000 ms at most (step 1)"),
+        ("breakdown", {"device": [0, 1], "ops": [1, 1], "share": [0.2, 0.4]}, {"window_ns": 1},
+         "Busiest: GPU 1 40.0 %, GPU 0 20.0 %"),
+        ("idle", {"cause": ["input"], "gaps": [1], "idle_ns": [9], "share": [1.0]},
+         {"window_ns": 100, "idle_ns": 9},
+         "Nothing runs for 9.0 % of the time: input 100.0 % of that"),
+        ("idle", {"device": [0], "idle_ns": [9]}, {"window_ns": None, "idle_ns": 9}, None),
+        ("critical-path", {"cause": ["gpu", "host"], "segments": [1, 1], "share": [0.9, 0.1]}, {},
+         "Steps wait for gpu 90.0 %, host 10.0 %"),
+        ("whatif", CHANGES, {}, "b would save 2.000 ms of a step (20.0 %), the most"),
+        ("links", LINKS, {}, "Most bytes: GPU1 → GPU0, 2 kB"),
+        ("collectives", {"collective": ["all_reduce"], "count": [3], "duration_p50_ns": [None]}, {},
+         "Most often: all_reduce, 3 calls"),
+        ("stragglers", STRAGGLERS, {},
+         "Rank 1 is last at 6 of 8 collectives, for which the others wait 5.000 ms a step"),
+        ("stalls", {"data_stall_ns": [1, None], "window_ns": [4, 4]}, {},
+         "GPUs wait for input, or copy it, for 25.0 % of their steps"),
+        ("info", {"command": ["a", "b", None], "available": ["yes", "no", "yes"]}, {},
+         "1 of 2 features have all that they need"),
+        ("sql", {"n": [1]}, {}, None),
+    ],
+)  # fmt: skip
+def test_the_first_line_answers(
+    command: str, rows: dict[str, Any], meta: dict[str, Any], wanted: str | None
+) -> None:
+    assert told(command, rows, **meta) == wanted
+
+
+def test_an_answer_that_has_one_keeps_it_and_chosen_rows_tell_none() -> None:
+    kept = Answer(rows=pl.DataFrame(STAGES), meta={"headline": "so"}, command="breakdown")
+    assert with_headline(kept)["headline"] == "so"
+    some = Answer(
+        rows=pl.DataFrame(STAGES), meta={"window_ns": 9}, command="breakdown", is_whole=False
+    )
+    assert "headline" not in with_headline(some)

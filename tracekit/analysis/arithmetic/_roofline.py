@@ -1,0 +1,175 @@
+"""What bounds each operator: computing, memory, the launch of a kernel, or communication.
+
+The bound is a model: the time of its FLOPs at the peak, that of the bytes which it must move at the
+memory's peak, or that of as many kernels as the shortest of the run, whichever is longest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from tracekit.analysis.arithmetic._flops import NO_SIZES, STEP, Measured, measured
+from tracekit.analysis.operators import MULTIPLYING_FORMS
+from tracekit.errors import UsageError
+from tracekit.machine import peak_memory_bandwidth
+from tracekit.model import Answer
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
+
+BOUNDS = ("computing", "memory", "launch", "communication")
+_COMMUNICATION = ("collective", "p2p", "staged")
+_NS = 10**9
+_LENGTH = pl.col("end") - pl.col("start")
+_MODELLED = (
+    "bounds are modelled: each tensor that an operator reads or writes moves once, and nothing else"
+)
+_KNOWN = pl.col("bound_ns").is_not_null()
+_SIZED = pl.col("flops").is_not_null() & pl.col("bytes").is_not_null()
+
+
+def roofline(
+    trace: Trace,
+    keys: Sequence[str],
+    *,
+    skip: int,
+    peak: int | None,
+    memory_bandwidth: int | None,
+    attention: str,
+) -> Answer:
+    """Answer the question `roofline`, whose declaration says what is given and returned."""
+    found = measured(trace, keys, skip=skip, peak=peak, attention=attention, moving=True)
+    bandwidths = _bandwidths(trace, memory_bandwidth)
+    bounded = with_bounds(trace, found.work, bandwidths)
+    bounded = bounded.with_columns(pl.col("stage").cast(pl.String))
+    work = pl.concat([bounded, _communication(trace, found)], how="diagonal")
+    rows = _rows(work, keys, found.steps.height)
+    meta = _meta(work, found)
+    products = bandwidths.drop_nulls().unique("name").sort("name")
+    return Answer(
+        rows=rows.sort("headroom_ns", "kernel_ns", *keys, nulls_last=True,
+                       descending=[True, True, *(False for _ in keys)]),
+        meta={
+            **meta, "peaks": found.peaks,
+            "memory_peaks": dict(products.select("name", "bandwidth").rows()),
+            "attention": attention, "skip": skip, "modelled": _MODELLED,
+        },
+        title=f"roofline by {', '.join(keys)}",
+        empty="no kernels that compute",
+        command="roofline",
+        figures={"figure": "roofline"},
+    )  # fmt: skip
+
+
+def _bandwidths(trace: Trace, given: int | None) -> pl.DataFrame:
+    """Return ``device, name, bandwidth`` of GPUs' memory: given, recorded, or by the product."""
+    if given is not None and given <= 0:
+        raise UsageError(f"{given} bytes/s are no bandwidth", "give --memory-bandwidth as 3.35TB")
+    devices = trace.read("devices").select("device", "name", "peak_memory_bandwidth")
+    names = devices["name"].unique().drop_nulls().to_list()
+    by_name = {name: peak_memory_bandwidth(name) for name in names}
+    of_product = pl.col("name").replace_strict(by_name, default=None, return_dtype=pl.Int64)
+    told = pl.coalesce(pl.lit(given, pl.Int64), "peak_memory_bandwidth", of_product)
+    return devices.select("device", pl.col("name").fill_null("unknown GPU"), bandwidth=told)
+
+
+def with_bounds(trace: Trace, work: pl.DataFrame, bandwidths: pl.DataFrame) -> pl.DataFrame:
+    """Add ``bound_ns``, the least time of an operator's kernels, and ``bound``, what sets it."""
+    kernels = trace["ops"].filter((pl.col("kind") == "compute") & (_LENGTH > 0))
+    shortest = kernels.group_by("device").agg(shortest_ns=_LENGTH.min()).collect()
+    computes = pl.col("form").is_in(list(MULTIPLYING_FORMS)).fill_null(value=False)
+    limits = {
+        "launch": (pl.col("kernels") * pl.col("shortest_ns")).cast(pl.Float64),
+        "computing": pl.when(computes).then("ideal_ns").otherwise(0.0),
+        "memory": pl.col("bytes") / pl.col("bandwidth") * _NS,
+    }
+    known = pl.all_horizontal(each.is_not_null() for each in limits.values())
+    least = pl.max_horizontal(*limits.values())
+    sets = (pl.when(limit == least).then(pl.lit(name)) for name, limit in limits.items())
+    return (
+        work.join(shortest, on="device", how="left", maintain_order="left")
+        .join(bandwidths.select("device", "bandwidth"), on="device", how="left",
+              maintain_order="left")
+        .with_columns(bound_ns=pl.when(known).then(least), bound=pl.when(known)
+                      .then(pl.coalesce(*sets)))
+        .drop("shortest_ns", "bandwidth")
+    )  # fmt: skip
+
+
+def _communication(trace: Trace, found: Measured) -> pl.DataFrame:
+    """Return kernels and copies that move data between GPUs, as rows beside operators."""
+    name = pl.col("name").cast(pl.String)
+    kind = pl.col("kind").cast(pl.String)
+    rows = (
+        trace["ops"].filter(kind.is_in(_COMMUNICATION))
+        .select(*STEP, pl.col("stage").cast(pl.String), operator=kind, kernel_ns=_LENGTH,
+                kernel=pl.coalesce(pl.col("short_name").cast(pl.String), name),
+                bound=pl.lit("communication"))
+        .collect()
+    )  # fmt: skip
+    return rows.join(found.steps, on=STEP, how="semi") if found.steps.height else rows
+
+
+def _rows(work: pl.DataFrame, keys: Sequence[str], steps: int) -> pl.DataFrame:
+    sized = {
+        name: pl.col(name).filter(_SIZED).cast(pl.Float64).sum() for name in ("flops", "bytes")
+    }
+    per_byte = pl.when(_SIZED.any() & (sized["bytes"] > 0)).then(sized["flops"] / sized["bytes"])
+    kernel = pl.col("kernel_ns")
+    total = work["kernel_ns"].sum()
+    grouped = work.with_columns(of_bound=kernel.sum().over(*keys, "bound")).group_by(keys).agg(
+        operators=pl.len().cast(pl.Int64),
+        unknown=(pl.col("bound").is_null()).sum().cast(pl.Int64),
+        kernel_ns=kernel.sum(), min_ns=kernel.min(),
+        median_ns=kernel.quantile(0.5, "nearest").cast(pl.Int64), max_ns=kernel.max(),
+        tensor_core_ns=pl.col("tensor_core_ns").sum(), untold_ns=pl.col("untold_ns").sum(),
+        flops=pl.when(pl.col("flops").count() > 0).then(pl.col("flops").cast(pl.Float64).sum()),
+        bytes=pl.when(pl.col("bytes").count() > 0).then(pl.col("bytes").cast(pl.Float64).sum()),
+        flops_per_byte=per_byte,
+        achieved_flops_s=_rate("flops"), achieved_gb_s=_rate("bytes") / _NS,
+        bound=pl.col("bound").sort_by("of_bound").last(),
+        bound_ns=pl.when(_KNOWN.any()).then(pl.col("bound_ns").sum()),
+        bound_share=pl.when(_KNOWN.any()).then(
+            pl.col("bound_ns").sum() / kernel.filter(_KNOWN).sum()
+        ),
+        headroom_ns=pl.when(_KNOWN.any()).then(_headroom().sum()),
+    )  # fmt: skip
+    return grouped.with_columns(
+        step_headroom_ns=pl.col("headroom_ns") / steps if steps else pl.lit(None, pl.Float64),
+        share=pl.col("kernel_ns") / total if total else pl.lit(None, pl.Float64),
+    )
+
+
+def _rate(amount: str) -> pl.Expr:
+    """Return an amount over the time of the kernels of those operators of which it is known."""
+    known = pl.col(amount).is_not_null()
+    spent = pl.col("kernel_ns").filter(known).sum()
+    return pl.when(spent > 0).then(pl.col(amount).cast(pl.Float64).sum() / spent * _NS)
+
+
+def _headroom() -> pl.Expr:
+    """Return the time above the bound; what a cache makes faster than it has none."""
+    return (pl.col("kernel_ns") - pl.col("bound_ns")).clip(0)
+
+
+def _meta(work: pl.DataFrame, found: Measured) -> dict[str, Any]:
+    steps, number = found.steps, found.steps.height
+    bounds = dict(
+        work.group_by(pl.col("bound").fill_null("unknown")).agg(pl.col("kernel_ns").sum()).rows()
+    )
+    above = work.select(_headroom().sum()).item()
+    known, total = (int(each["kernel_ns"].sum()) for each in (work.filter(_KNOWN), found.work))
+    warnings = [] if work["bytes"].count() or work.is_empty() else [NO_SIZES]
+    return {
+        "steps": number,
+        "step_ns": int(steps["step_ns"].sum()) / number if number else None,
+        "bounds": {name: bounds[name] for name in (*BOUNDS, "unknown") if name in bounds},
+        "known_share": known / total if total else None,
+        "step_headroom_ns": above / number if number and known else None,
+        "tensor_core_ns": int(work["tensor_core_ns"].sum()),
+        "untold_ns": int(work["untold_ns"].sum()),
+        **({"warnings": warnings} if warnings else {}),
+    }

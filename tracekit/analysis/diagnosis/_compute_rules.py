@@ -1,0 +1,136 @@
+"""Rules on what GPUs compute: in which precision, in which layout, and fused or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import polars as pl
+
+from tracekit.analysis.diagnosis._facts import LENGTH, Facts, counted, duration
+from tracekit.analysis.diagnosis._finding import Finding
+from tracekit.analysis.operators import multiplies, precision_by_name
+from tracekit.machine import peak_flops
+
+_FASTER = ("tf32", "bf16", "fp16")
+_LAYOUT = "nchwTo[nN]hwc|nhwcTo[nN]chw|NCHW2CNHW|CNHW2NCHW|batched_transpose_|nchwToFolded"
+_ELEMENTWISE = r"at::native::\S*elementwise_kernel|^void at::native::\S*elementwise"
+_OFTEN = 0.1
+"""Products in FP32 that take a smaller part of a step are not spoken of."""
+_TERA = 10**12
+_CHAIN = 3
+"""Shorter chains of elementwise kernels are not spoken of."""
+
+
+def fp32_products(facts: Facts) -> Finding | None:
+    """Say that matrices are multiplied in FP32 on GPUs that could take TF32 without a change."""
+    names = dict(facts.trace.read("devices").select("device", "name").rows())
+    peaks = {device: peak_flops(name) for device, name in names.items()}
+    able = [device for device, each in peaks.items() if each.get("tf32", 0) > each.get("fp32", 0)]
+    own = _named(facts, lambda name: multiplies(name) & (precision_by_name(name) == "fp32"))
+    rows = own.filter(pl.col("device").is_in(able))
+    lost = facts.lost(rows)
+    if lost.mean < _OFTEN * facts.step_ns or rows.is_empty():
+        return None
+    first = peaks[rows["device"][0]]
+    told = {name: f"{peak / _TERA:.4g}" for name, peak in first.items()}
+    times = max(first.get(name, 0) for name in _FASTER) / first["fp32"]
+    return Finding(
+        finding=f"Matrix products in FP32 take {duration(lost.mean)} {facts.per} "
+        f"({facts.share(lost.mean)}), on GPUs whose Tensor Cores are up to {times:.3g} times as "
+        "fast.",
+        win=lost.mean * (1 - 1 / times) / 2,
+        low=0.0,
+        high=lost.most * (1 - 1 / times),
+        sure="likely",
+        evidence=(
+            _most_of(facts, rows),
+            f"{names[rows['device'][0]]}: {told['fp32']} TFLOP/s in FP32, {told['tf32']} in TF32",
+        ),
+        advice="Let FP32 products use TF32 (`torch.set_float32_matmul_precision('high')`), or "
+        "train in bfloat16 or half, where the network bears less exact products. Products that "
+        "memory bounds win less.",
+        of_gpu=True,
+        of_compute=True,
+    )
+
+
+def layout_transposes(facts: Facts) -> Finding | None:
+    """Say that convolutions turn the layout of their tensors."""
+    rows = _named(facts, lambda name: name.str.contains(_LAYOUT))
+    lost = facts.lost(rows)
+    if not facts.is_worth(lost.mean):
+        return None
+    return Finding(
+        finding=f"Kernels that turn layouts between NCHW and NHWC take {duration(lost.mean)} "
+        f"{facts.per} ({facts.share(lost.mean)}).",
+        win=lost.mean * 3 / 4,
+        low=0.0,
+        high=lost.most,
+        sure="likely",
+        evidence=(_most_of(facts, rows),),
+        advice="Keep network and input in `memory_format=torch.channels_last`, so that "
+        "convolutions need not turn them; layers that know no such layout turn them back.",
+        of_gpu=True,
+        of_compute=True,
+    )
+
+
+def unfused_elementwise(facts: Facts) -> Finding | None:
+    """Say that elementwise kernels run one after another, each of which moves its data."""
+    chains = _chains(facts)
+    lost = facts.lost(chains)
+    saved = facts.lost(chains, "saved")
+    if not facts.is_worth(saved.mean):
+        return None
+    number = chains["chain"].n_unique()
+    length = f"{chains.height / number:.3g} kernels in the mean"
+    return Finding(
+        finding=f"Chains of elementwise kernels take {duration(lost.mean)} {facts.per} "
+        f"({facts.share(lost.mean)}); fused, a chain moves its data once.",
+        win=saved.mean / 2,
+        low=0.0,
+        high=saved.most,
+        sure="hint",
+        evidence=(
+            f"{counted(number / facts.cells.height, 'chain')} {facts.per_gpu}, of {length}",
+            "whether one reads what the one before it wrote is not recorded",
+        ),
+        advice="Fuse them: `torch.compile`, a fused optimizer (`fused=True`), fused norms and "
+        "activations.",
+        of_gpu=True,
+        of_compute=True,
+    )
+
+
+def _named(facts: Facts, holds: Callable[[pl.Expr], pl.Expr]) -> pl.DataFrame:
+    """Return the kernels of usual steps whose names meet a condition."""
+    kernels = facts.ops.filter(pl.col("kind") == "compute").with_columns(
+        pl.col("name").cast(pl.String)
+    )
+    return kernels.filter(holds(pl.col("name"))).collect()
+
+
+def _most_of(facts: Facts, rows: pl.DataFrame) -> str:
+    """Say how many kernels these are, and name the one that takes most time."""
+    each = rows.group_by("name").agg(time=LENGTH.sum())
+    longest = each.sort("time", "name", descending=[True, False])["name"][0]
+    number = counted(rows.height / facts.cells.height, "kernel")
+    return f"{number} {facts.per_gpu}, most of the time `{longest}`"
+
+
+def _chains(facts: Facts) -> pl.DataFrame:
+    """Return elementwise kernels that run right after each other, with their ``chain``.
+
+    ``saved`` is what fusing wins at best: all of a chain but its longest kernel.
+    """
+    kernels = facts.ops.filter(pl.col("kind") == "compute").sort("device", "iteration", "start")
+    own = pl.col("name").cast(pl.String).str.contains(_ELEMENTWISE)
+    run = pl.struct("own", *("device", "iteration", "launch_thread")).rle_id()
+    marked = kernels.with_columns(own=own).with_columns(chain=run).filter("own")
+    longest = LENGTH.max().over("chain") == LENGTH
+    is_first = pl.int_range(pl.len()).over("chain", longest) == 0
+    return (
+        marked.filter(pl.len().over("chain") >= _CHAIN)
+        .with_columns(saved=pl.when(longest & is_first).then(0).otherwise(LENGTH))
+        .collect()
+    )

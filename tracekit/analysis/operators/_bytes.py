@@ -1,0 +1,135 @@
+"""How many bytes an operator moves at least: each tensor that it reads or writes, once.
+
+They follow from recorded sizes and types, and are modelled: what a cache saves or a second pass
+over the data costs is not in them. ``docs/roofline.md`` has the formulas.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tracekit.analysis.operators._formulas import MULTIPLYING_FORMS, size
+
+_WIDTHS = {
+    **dict.fromkeys(("double", "float64", "long int", "long", "int64", "c10::complex<float>"), 8),
+    **dict.fromkeys(("float", "float32", "int", "int32"), 4),
+    **dict.fromkeys(("c10::Half", "Half", "half", "float16", "c10::BFloat16", "BFloat16",
+                     "bfloat16", "short", "int16"), 2),
+    **dict.fromkeys(("bool", "unsigned char", "signed char", "uint8", "int8", "c10::Float8_e4m3fn",
+                     "c10::Float8_e5m2", "c10::Float8_e4m3fnuz", "float8_e4m3fn"), 1),
+    "c10::complex<double>": 16,
+}  # fmt: skip
+_NO_TENSOR = ("", "Scalar", "ScalarList")
+_FLOATING = "(?i)half|float|double"
+_OF_PRECISION = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
+_ARGUMENTS = ["sizes", "types_text", "inputs", "operands"]
+_MOST = float(1 << 62)
+_A, _B, _C = (pl.col(name) for name in "abc")
+_FLOPS = pl.col("flops").cast(pl.Float64)
+
+
+def with_bytes(rows: pl.DataFrame) -> pl.DataFrame:
+    """Add ``bytes``, null where sizes or types were not recorded, or the operator is not known.
+
+    Parameters
+    ----------
+    rows
+        Columns of `recorded_operators`; ``flops``; of backward convolutions ``wants_input`` and
+        ``wants_weight``, which gradients they find; and ``precision``, which tells how wide the
+        operands of a multiplication are where types were not recorded, as under NVTX.
+    """
+    of_operands = pl.when(pl.col("form").is_in(list(MULTIPLYING_FORMS))).then("precision")
+    told = rows.with_columns(types_text=pl.col("types").list.join("\t"), operands=of_operands)
+    found = told.join(_of_arguments(told), on=_ARGUMENTS, how="left", nulls_equal=True,
+                      maintain_order="left")  # fmt: skip
+    whole = pl.col("read") + _written() * pl.col("width")
+    of_gradients = _of_backward_convolution() * pl.col("width")
+    moved = pl.when(pl.col("form") == "convolution_backward").then(of_gradients).otherwise(whole)
+    return found.with_columns(
+        bytes=pl.when(moved < _MOST).then(moved.round()).cast(pl.Int64)
+    ).drop("types_text", "operands", "read", "width", "spread")  # fmt: skip
+
+
+def _of_arguments(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return ``read``, bytes of the arguments; ``width`` and ``spread``, of an elementwise result.
+
+    The result is as wide as the widest floating-point argument, if there is any, and of their
+    sizes broadcast; numbers, which have no dimensions, count where nothing else does.
+    """
+    alike = rows.unique(_ARGUMENTS).drop_nulls("shapes").with_row_index("key")
+    same = pl.col("shapes").list.len() == pl.col("types").list.len()
+    given = pl.when(same).then("types")
+    filled = alike.with_columns(types=given).filter(pl.col("types").is_not_null()
+                                                    | pl.col("types_text").is_null())  # fmt: skip
+    none = pl.lit(None, pl.String).repeat_by(pl.col("shapes").list.len())
+    arguments = (
+        filled.select("key", "inputs", "operands", "shapes", type=pl.coalesce("types", none))
+        .with_columns(place=pl.int_ranges(0, pl.col("shapes").list.len()))
+        .explode("shapes", "type", "place")
+        .filter(pl.col("place") < pl.col("inputs").fill_null(_MOST))
+    )
+    is_one = pl.col("shapes").list.len() > 0
+    by_precision = pl.col("operands").replace_strict(_OF_PRECISION, default=None,
+                                                      return_dtype=pl.Int64)  # fmt: skip
+    by_type = pl.col("type").replace_strict(_WIDTHS, default=None, return_dtype=pl.Int64)
+    no_tensor = pl.col("type").is_in(_NO_TENSOR) | (pl.col("type").is_null() & ~is_one)
+    sized = arguments.with_columns(
+        is_one=is_one,
+        floating=pl.col("type").str.contains(_FLOATING) | pl.col("type").is_null(),
+        width=pl.when(no_tensor & ~is_one).then(0).when(pl.col("type").is_null())
+        .then(by_precision).otherwise(by_type),
+        elements=size(pl.col("shapes")).cast(pl.Float64),
+    )  # fmt: skip
+    tensors = sized.filter(pl.col("width").is_null() | (pl.col("width") > 0))
+    best = tensors.group_by("key").agg(
+        read=pl.when(pl.col("width").is_not_null().all()).then(
+            (pl.col("elements") * pl.col("width")).sum()
+        ),
+        width=pl.col("width").sort_by("is_one", "floating", "width").last(),
+    )
+    return (
+        alike.select("key", *_ARGUMENTS).join(best, on="key", how="left")
+        .join(_broadcast(tensors), on="key", how="left").drop("key")
+        .with_columns(pl.col("spread").fill_null(1.0))
+    )  # fmt: skip
+
+
+def _broadcast(arguments: pl.DataFrame) -> pl.DataFrame:
+    """Return ``key, spread``: how many elements tensors of these sizes have together, broadcast."""
+    shape = pl.col("shapes").list.reverse()
+    return (
+        arguments.select("key", along=shape, at=pl.int_ranges(0, shape.list.len()))
+        .explode("along", "at")
+        .group_by("key", "at").agg(pl.col("along").max().fill_null(1))
+        .group_by("key").agg(spread=pl.col("along").cast(pl.Float64).product())
+    )  # fmt: skip
+
+
+def _written() -> pl.Expr:
+    """Return how many elements of the operands' width an operator writes beside its arguments."""
+    inner, values = (each.list.last().cast(pl.Float64) for each in (_A, _C))
+    channels = _B.list.first().cast(pl.Float64)
+    rows = size(_A).cast(pl.Float64) / inner
+    results = pl.sum_horizontal(size(each).cast(pl.Float64) for each in (_A, _B, _C))
+    taken = size(_B).cast(pl.Float64) * inner
+    forms = {
+        ("matrix", "linear"): _FLOPS / (2 * inner),
+        ("convolution",): _FLOPS * channels / (2 * size(_B)),
+        ("attention", "attention_by_position"): rows * values,
+        ("attention_backward", "results"): results,
+        ("elementwise",): pl.col("spread"),
+        ("comparison",): pl.col("spread") / pl.col("width"),  # a byte each
+        ("arguments", "attention_by_position_backward"): pl.lit(0.0),
+        # The rows that are taken are read and written; the rest of the table is not.
+        ("rows",): 2 * taken - size(_A),
+    }
+    known = (pl.when(pl.col("form").is_in(names)).then(value) for names, value in forms.items())
+    found = pl.coalesce(*known)
+    return pl.when(found.is_finite()).then(found)
+
+
+def _of_backward_convolution() -> pl.Expr:
+    """Return the elements of gradient, input and weight, as far as they are read or written."""
+    gradient, data, weight = (size(each).cast(pl.Float64) for each in (_A, _B, _C))
+    for_each = (pl.col(name).cast(pl.Float64) for name in ("wants_input", "wants_weight"))
+    return gradient + sum(for_each) * (data + weight)

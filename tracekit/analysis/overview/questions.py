@@ -1,0 +1,149 @@
+"""The question `info`, as it is asked."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Protocol, Unpack
+
+from tracekit.support.columns import keys
+from tracekit.support.questions import ChosenRows, Option, question
+from tracekit.support.schemas import STAGE_SOURCES, STAGES, Json, either, one
+
+if TYPE_CHECKING:
+    from tracekit.model import Answer, Trace
+
+
+class Run(Protocol):
+    """A run, as far as it is asked what it is."""
+
+    @property
+    def trace(self) -> "Trace":
+        """Its tables."""
+
+    @property
+    def reports(self) -> "Sequence[Trace]":
+        """Its tables by report, as they were stored."""
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What a user should know about it."""
+
+
+_INFO = Json(
+    "info",
+    meta={
+        "file": "text or null: Names of the report files.",
+        "format": "text or null: What they were recognised as.",
+        "schema_version": "text or null: Version of their schema, as they say themselves.",
+        "product": "text or null: Product and version that wrote them.",
+        "host": "text or null: Host that they were recorded on.",
+        **keys("verdict", "given?", "cut?", "weak?"),
+        "evidence?": {
+            **one(
+                "texts: What verdicts and stages rest on, process by process, one sentence each."
+            ),
+            "minItems": 1,
+        },
+        **keys("warnings?"),
+    },
+    of_rows="What commands say, and kinds of data; with --stages what a source of stages says of "
+    "ops, beside the stage that was decided.",
+    rows={
+        "command?": "text or null: The command that says it; null for a kind of data.",
+        "feature?": "text: What the command says, or a kind of data.",
+        "available?": "one of yes, partly, none, no: Whether the run holds what it takes; `none` "
+        "is what was recorded and of which nothing ran.",
+        "found?": "text or null: What was found, in words.",
+        "record_with?": "text or null: How the rest is recorded; null where nothing is missing.",
+        "stage?": f"one of {STAGES}: Stage of the ops.",
+        "stage_source?": f"one of {STAGE_SOURCES}: Source that decided.",
+        "other_source?": f"one of {STAGE_SOURCES}: A source that says something of them; the one "
+        "that decided is among these.",
+        "other_stage?": f"one of {STAGES}: What that says alone.",
+        "agrees?": "flag: Whether the two stages are the same.",
+        "ops?": "count: Number of ops.",
+        "total_ns?": "count: Sum of their durations.",
+        "share?": "share or null: That over the durations of all ops; null where these are 0.",
+    },
+    row_rules={
+        "oneOf": either(
+            "command feature available found record_with",
+            "stage stage_source other_source other_stage agrees ops total_ns share",
+        )
+    },
+)
+
+_INFO_CLOCKS = Json(
+    "info clocks",
+    typed="info --clocks",
+    rows={
+        "report": "integer: Number of the report in the run.",
+        "file": "text or null: Name of its file.",
+        "clock": "text: Its clock; reports with the same one can be compared.",
+        "known_by": "one of session_start, collectives, messages, given or null: How that is "
+        "known; null for a report on its own.",
+        "offset_ns": "integer: What was added to its times.",
+        "drift_ppm": "number: By how much its own clock was stretched, in millionths.",
+        "sessions_say_ns": "integer or null: What the starts of sessions say the offset was.",
+        "against": "integer or null: The report that it was compared with.",
+        "calls": "integer or null: How many calls of both were matched.",
+        "median_call_ns": "integer or null: Median length of these, of the participant that came "
+        "last.",
+        "p5_ns": "integer or null: 5th percentile of by how much their ends still differ.",
+        "p95_ns": "integer or null: 95th percentile of that.",
+        "bound_ns": "integer or null: By how much its times may be off on that clock; null where "
+        "that is not known.",
+        "steps": "integer: How often its own clock was set anew.",
+        "violations": "integer or null: How many end before they have begun in the other report, "
+        "by over 2 us.",
+        "messages": "integer or null: How many messages between both match beyond doubt.",
+        "early_messages": "integer or null: How many of these are received before they are sent, "
+        "by over 2 us.",
+        "evidence": "text or null: What speaks for the clock, or why none is known.",
+    },
+)
+
+
+@question(
+    "tracekit info",
+    "tracekit info trace.sqlite --format json",
+    opened=(),
+    writes=_INFO,
+    also=[_INFO_CLOCKS],
+)
+def info(
+    run: Run,
+    *,
+    stages: Annotated[
+        bool, Option("Say instead how stages were told, and where sources of stages disagree.")
+    ] = False,
+    clocks: Annotated[
+        bool, Option("Say instead how it is known whose times can be compared.")
+    ] = False,
+    **_: Unpack[ChosenRows],
+) -> "Answer":
+    """Say what a run is, what each command can say of it, and how to record what is missing.
+
+    A command can say `none` of what was recorded and did not run. What each recorder records is in
+    docs/info.md, and what speaks for clocks in docs/clocks.md.
+    """
+    from tracekit.analysis.clocks import clock_evidence
+    from tracekit.analysis.facts import confusion, identify, verdict_evidence, verdict_meta
+    from tracekit.analysis.overview._features import features
+    from tracekit.model import Answer
+
+    if clocks:
+        known = clock_evidence(run.reports)
+        title = "clocks of its reports"
+        return Answer(rows=known, title=title, as_records=True, command="info clocks")
+    evidence = verdict_evidence(run.trace)
+    found = Answer(
+        rows=confusion(run.trace) if stages else features(run.trace),
+        meta={
+            **identify(run.trace),
+            **verdict_meta(run.trace),
+            **({"evidence": evidence} if evidence else {}),
+        },
+        title="what sources of stages say, by GPU time" if stages else "what it holds",
+        empty="no ops" if stages else "no rows",
+        command="info",
+    )
+    return found.warning(run.warnings)

@@ -1,0 +1,48 @@
+"""Several runs, as far as they are asked."""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tracekit.support.files import StrPath
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from tracekit.model import Trace
+
+
+class Run(Protocol):
+    """A run, as far as it is asked with others."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Labels that it was given."""
+
+    @property
+    def trace(self) -> "Trace":
+        """Its tables."""
+
+
+class Runs(Protocol):
+    """Runs that were chosen, which are opened when they are looked at."""
+
+    is_apart: bool
+    """Whether they were named one by one, so that those with the same labels stay apart."""
+    is_chosen: bool
+    """Whether any was named, or said to have a label."""
+
+    def __iter__(self) -> Iterator[Run]:
+        """Open them."""
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return what the processes of each run do, and which are simulated."""
+
+    def named(self, reference: Any, /) -> Run:
+        """Return another run of the same store."""
+
+    def read_smi(self, path: StrPath, /) -> "pl.DataFrame":
+        """Return samples of nvidia-smi."""

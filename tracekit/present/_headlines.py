@@ -1,0 +1,195 @@
+"""The sentence above a table that answers its question, made of the rows that it shows."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from tracekit.present._columns import duration, percent
+from tracekit.present._figures import BYTE_UNITS, unit_of
+from tracekit.present._kernel_names import readable_names
+from tracekit.present._notes import count
+from tracekit.present._text import printable, shorten
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from tracekit.model import Answer
+
+_LEAST = 0.005
+_MOST_NAMED = 3
+_WIDEST = 60
+_KEYS = {
+    "phase", "stage", "kind", "name", "range", "layer", "device", "stream", "rank", "node",
+    "iteration", "cause", "link",
+}  # fmt: skip
+_AS_RECORDED = {"measured", "unchanged, replayed", "all of these"}
+
+
+def with_headline(answer: Answer) -> Mapping[str, Any]:
+    """Return the meta of an answer with a ``headline``, if it has none and its rows tell one.
+
+    Of chosen rows nothing is said: the one that matters may not be among them.
+    """
+    find = _FOUND.get(answer.command)
+    if "headline" in answer.meta or find is None or not answer.is_whole or answer.rows.is_empty():
+        return answer.meta
+    told = find(answer.rows, answer.meta)
+    return {**answer.meta, "headline": told} if told else answer.meta
+
+
+def _breakdown(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
+    keys = _keys(rows)
+    if not keys or "share" not in rows.columns or not meta.get("window_ns"):
+        return None
+    if keys == ["stage"]:
+        idle = (meta.get("idle_ns") or 0) / meta["window_ns"]
+        rest = "in no stage" if "basis" in meta else "idle"
+        most = _most(rows.sort("exposed_ns", descending=True), keys)
+        return f"Of the time {', '.join(filter(None, [most, f'{rest} {percent(idle)}']))}"
+    if keys == ["iteration"] and "window_ns" in rows.columns:
+        return _steps(rows)
+    if keys == ["device"]:
+        return f"Busiest: {_most(rows.sort('share', descending=True), keys)}"
+    most = _most(rows.sort("share", descending=True, nulls_last=True), keys)
+    return f"Most time: {most}" if most else None
+
+
+def _steps(rows: pl.DataFrame) -> str | None:
+    steps = rows.drop_nulls(["iteration", "window_ns"]).sort("window_ns")
+    if steps.is_empty():
+        return None
+    longest = steps.row(-1, named=True)
+    length = duration(longest["window_ns"])
+    if steps.height == 1:
+        return f"1 step of {length}"
+    mean = duration(steps["window_ns"].sum() / steps.height)
+    most = f"{length} at most (step {longest['iteration']})"
+    return f"{count(steps.height, 'step')} of {mean} in the mean, {most}"
+
+
+def _idle(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
+    if not meta.get("window_ns") or meta.get("idle_ns") is None:
+        return None
+    said = f"Nothing runs for {percent(meta['idle_ns'] / meta['window_ns'])} of the time"
+    if _keys(rows) != ["cause"] or not meta["idle_ns"]:
+        return said
+    return f"{said}: {_most(rows.sort('idle_ns', descending=True), ['cause'])} of that"
+
+
+def _critical_path(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
+    if "segments" not in rows.columns or "iteration" in rows.columns:
+        return None
+    return f"Steps wait for {_most(rows, _keys(rows))}"
+
+
+def _whatif(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
+    changed = rows.filter(~pl.col("change").is_in(_AS_RECORDED)).drop_nulls("saved_ns")
+    if changed.is_empty():
+        return None
+    best = changed.sort("saved_ns", descending=True).row(0, named=True)
+    if best["saved_ns"] <= 0:
+        return "No change saves anything"
+    saved = f"{duration(best['saved_ns'])} of a step ({percent(best['saved_share'])})"
+    return f"{printable(best['change'])} would save {saved}" + (
+        ", the most" if changed.height > 1 else ""
+    )
+
+
+def _links(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
+    known = rows.drop_nulls("bytes")
+    if not {"link", "src", "dst", "utilisation"} <= {*rows.columns} or known.is_empty():
+        return None
+    most = known.sort("bytes", descending=True).row(0, named=True)
+    share = most["utilisation"]
+    full = "" if share is None else f", at {percent(share)} of its peak while it is busy"
+    return f"Most bytes: {most['src']} → {most['dst']}, {size_text(most['bytes'])}{full}"
+
+
+def _collectives(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
+    if not {"collective", "count", "duration_p50_ns"} <= {*rows.columns}:
+        return None
+    most = rows.sort("count", descending=True).row(0, named=True)
+    length = most["duration_p50_ns"]
+    took = "" if length is None else f" of {duration(length)} in the median"
+    return f"Most often: {most['collective']}, {count(most['count'], 'call')}{took}"
+
+
+def _stragglers(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
+    if not {"rank", "last", "collectives", "caused_ns"} <= {*rows.columns}:
+        return None
+    most = rows.sort("caused_ns", descending=True, nulls_last=True).row(0, named=True)
+    if not most["collectives"] or most["caused_ns"] is None:
+        return None
+    who = f"GPU {most['device']}" if most["rank"] is None else f"Rank {most['rank']}"
+    return (
+        f"{who} is last at {most['last']:,} of {most['collectives']:,} collectives, "
+        f"for which the others wait {duration(most['caused_ns'])} a step"
+    )
+
+
+def _stalls(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
+    if not {"data_stall_ns", "window_ns"} <= {*rows.columns}:
+        return None
+    known = rows.drop_nulls(["data_stall_ns", "window_ns"])
+    window = known["window_ns"].sum()
+    if not window:
+        return None
+    share = percent(known["data_stall_ns"].sum() / window)
+    return f"GPUs wait for input, or copy it, for {share} of their steps"
+
+
+def _info(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
+    if "available" not in rows.columns:
+        return None
+    asked = rows.drop_nulls("command") if "command" in rows.columns else rows
+    told = asked.filter(pl.col("available") == "yes").height
+    return f"{told} of {asked.height} features have all that they need"
+
+
+_FOUND: Mapping[str, Callable[[pl.DataFrame, Mapping[str, Any]], str | None]] = {
+    "breakdown": _breakdown,
+    "collectives": _collectives,
+    "critical-path": _critical_path,
+    "idle": _idle,
+    "info": _info,
+    "links": _links,
+    "stalls": _stalls,
+    "stragglers": _stragglers,
+    "whatif": _whatif,
+}
+"""What tells the headline of a command's rows."""
+
+
+def size_text(size: float) -> str:
+    """Return a number of bytes as text."""
+    divisor, unit = unit_of(size, BYTE_UNITS)
+    return f"{size / divisor:,.4g} {unit}"
+
+
+def _keys(rows: pl.DataFrame) -> list[str]:
+    keys = list(takewhile(lambda name: name in _KEYS, rows.columns))
+    return [name for name in keys if name != "kind" or "name" not in keys]
+
+
+def _most(rows: pl.DataFrame, keys: Sequence[str]) -> str:
+    """Name the first rows that take a share worth naming, each with it."""
+    shown = rows.filter(pl.col("share") >= _LEAST).head(_MOST_NAMED)
+    return ", ".join(
+        f"{_named(row, keys)} {percent(row['share'])}" for row in shown.iter_rows(named=True)
+    )
+
+
+def _named(row: Mapping[str, Any], keys: Sequence[str]) -> str:
+    return " ".join(_text(key, row[key]) for key in keys)
+
+
+def _text(key: str, value: object) -> str:
+    if value is None:
+        return f"unknown {key}"
+    text = printable(str(value))
+    if key == "name":
+        text = readable_names([text])[text]
+    return shorten(f"GPU {text}" if key == "device" else text, _WIDEST)

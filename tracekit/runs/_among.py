@@ -1,0 +1,101 @@
+"""What the library is asked of several runs, which are chosen by name or label."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, ParamSpec, cast
+
+from tracekit.analysis.studies import questions as of_runs
+from tracekit.analysis.studies import waits_questions as waiting
+from tracekit.analysis.studies.memory_questions import memory as of_memory
+from tracekit.runs._declared import called_one, shown
+from tracekit.runs._question import Finish, RunsQuestion, asking, needed
+from tracekit.runs._selecting import Reference, select_runs
+from tracekit.runs._selection import Selection
+from tracekit.support.files import StrPath
+
+if TYPE_CHECKING:
+    from tracekit.model import Answer
+    from tracekit.runs._opened import OpenedRun
+    from tracekit.support.questions import Asked
+
+P = ParamSpec("P")
+
+
+class _Chosen(Selection):
+    """Runs that are opened when the first of them is looked at.
+
+    Parameters
+    ----------
+    references, where, store
+        As for `select_runs`.
+    is_of_latest
+        Whether the run that was ingested last is meant where none is named, and not all.
+    needs
+        What is to fit into memory of each, as `OpenedRun.require_memory` calls it.
+    """
+
+    def __init__(
+        self,
+        references: Sequence[Reference] = (),
+        where: Mapping[str, str] | None = None,
+        store: StrPath | None = None,
+        *,
+        is_of_latest: bool = False,
+        needs: Sequence[str] = (),
+    ) -> None:
+        super().__init__()
+        self.is_apart, self.is_chosen = bool(references), bool(references or where)
+        meant = ["@latest"] if is_of_latest and not self.is_chosen else references
+        self._select = partial(select_runs, meant, where=where, store=store)
+        self._store, self._needs = store, needs
+
+    def __iter__(self) -> Iterator[OpenedRun]:
+        if not self.opened:
+            self.opened = [*self._select()]
+            for run, question in itertools.product(self.opened, self._needs):
+                run.require_memory(question)
+        return super().__iter__()
+
+    def named(self, reference: Reference) -> OpenedRun:
+        """Return another run of the same store."""
+        return select_runs([reference], store=self._store)[0]
+
+
+def among_runs(asked: Asked[Selection, P, Answer], finish: Finish) -> RunsQuestion[P]:
+    """Return what the library is asked of a declared question to several runs.
+
+    Parameters
+    ----------
+    asked
+        The question.
+    finish
+        Adds to its answer what is known of the runs, which come first.
+    """
+    told, ask = asked.declaration, cast("Any", asked)
+
+    def answer(references: Sequence[Any] = (), *args: Any, **options: Any) -> Answer:
+        given = {name: options.pop(name) for name in told.apart if name in options}
+        runs = _Chosen(
+            references, **given, is_of_latest=told.is_of_latest, needs=needed(told.name, options)
+        )
+        found: Answer = finish(runs, ask(runs, *args, **options))
+        return found
+
+    signature = told.signature_of("tracekit.Answer", of_one=False)
+    text = told.text("polars.DataFrame", of_one=False)
+    whole: Any = answer
+    whole.__name__, whole.__doc__, whole.__signature__ = told.name, text, signature
+    whole.declaration = told
+    question: RunsQuestion[P] = asking(whole, told.name, signature, text)
+    return question
+
+
+memory = among_runs(of_memory, shown)
+study = among_runs(of_runs.study, shown)
+scaling = among_runs(of_runs.scaling, shown)
+overhead = among_runs(of_runs.overhead, shown)
+stalls = among_runs(waiting.stalls, called_one)
+bubbles = among_runs(waiting.bubbles, called_one)
