@@ -81,13 +81,13 @@ def compare(
             of_a, of_b, by, skip=skip, names=names, match_names=match_names, anyway=anyway,
             metric=metric, least=least,
         )  # fmt: skip
-    warned: dict[str, list[str]] = {}
+    warned: dict[str, dict[str, None]] = {}
     for run in (*sides[0], *sides[1]):
         for text in run.warnings:
-            warned.setdefault(text, []).append(run.name)
+            warned.setdefault(text, {})[run.name] = None
     title = " → ".join(called(side[0]) if len(side) == 1 else _names(side) for side in sides)
     return replace(
-        found.saying(warnings=[f"{_listed(names)}: {text}" for text, names in warned.items()]),
+        found.saying(warnings=[f"{_listed([*names])}: {text}" for text, names in warned.items()]),
         title=f"{title} · {found.title}",
         source=names,
         face=FACE,
