@@ -138,7 +138,7 @@ def compare(
     first = headline(
         parts, step, found.reasons, metric=metric, least=least, one_run=one_run,
         few=min(len(run.iterations) for run in found.measured) < _FEW_STEPS,
-        without=without, ops=ops_of(table),
+        without=without, ops={} if found.basis else ops_of(table),
     )  # fmt: skip
     return answered(
         asked, found, ([of_a], [of_b]), names,

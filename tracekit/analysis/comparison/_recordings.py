@@ -107,7 +107,8 @@ def compare_recordings(
     (table, parts), step = with_small((table, parts), step, least)
     called = [run.name for run in found.runs]
     notes = [*cold_notes(called, found.measured), *scatter_notes(step, least)]
-    first = headline(parts, step, found.reasons, metric=metric, least=least, ops=ops_of(table))
+    ops = {} if found.basis else ops_of(table)
+    first = headline(parts, step, found.reasons, metric=metric, least=least, ops=ops)
     own = {side: [each.name for each in runs] for side, runs in zip("ab", (a, b), strict=True)}
     return answered(
         asked, found, sides, names,
