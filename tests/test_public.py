@@ -177,8 +177,9 @@ PUBLIC = {
     """,
     "tracekit.analysis.overview": "capabilities features query",
     "tracekit.analysis.statistics": """
-        COSINES ENOUGH Flags Floats LEVEL METHOD Numbers Shift Skip adjusted cold_steps
-        differences long_run p_values quantile shift spread_of welch_error
+        COSINES ENOUGH Flags Floats LEVEL LongRun METHOD Numbers OF_ROWS Regular Shift Skip
+        cold_steps differences kinds_of long_run mode_edges modes outliers p_values quantile
+        regularly_slow shift told welch_error within_kinds
     """,
     "tracekit.analysis.step_sums": """
         KeySums Measured PARTS StepTimes group_lengths grouped_sums in_one_account

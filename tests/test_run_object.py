@@ -216,6 +216,16 @@ def test_a_comparison_is_an_answer(run: tracekit.Run) -> None:
     assert found.figure("changes").data
 
 
+def test_a_warning_that_runs_share_is_told_once(
+    run: tracekit.Run, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tracekit.ingest(SAMPLE, name="again", store=store)[0]
+    monkeypatch.setattr(type(run), "warnings", ("a clock was reset",))
+    for second, names in ((run, "ddp"), (other, f"ddp, {other.name}")):
+        said = tracekit.compare(run, second).warnings
+        assert list(said) == [f"{names}: a clock was reset"]
+
+
 @pytest.mark.slow
 def test_figures_of_answers(run: tracekit.Run) -> None:
     links = run.links.answer(sizes={"all_reduce": 25_000_000})

@@ -54,10 +54,30 @@ def test_without_outliers_nothing_is_said_of_them() -> None:
     assert "without" not in compare(_run(STEADY), _run(QUICK)).meta["headline"]
 
 
-def test_what_is_not_shown_without_outliers_is_not_said() -> None:
+def test_outliers_that_change_no_verdict_are_left_to_the_notes() -> None:
     noisy = [500, 560, 440, 530, 470, 500, 545, 455]
     told = compare(_run(noisy), _run([length + 2 for length in noisy], collective={5: 39_900}))
-    assert "a change of +2.00 us is not shown" in told.meta["headline"]
+    assert "without" not in told.meta["headline"]
+    [note] = [each for each in told.meta["notes"] if each.startswith("step 5 of B: ")]
+    assert note.endswith("times the median (an all_reduce of 39.90 ms)")
+
+
+def test_of_a_short_step_what_is_shorter_is_named() -> None:
+    told = compare(_run(STEADY), _run([*QUICK[:5], 100, *QUICK[6:]]))
+    assert "step 5 of B: 0.35 times the median (379.50 us less of FP)" in told.meta["notes"]
+
+
+def test_what_is_not_shown_to_change_carries_nothing() -> None:
+    labels = ({"batch": "16"}, {"batch": "32"})
+    found = compare(_run(STEADY), _run(QUICK), labels=labels)
+    assert "no verdict; most of it is FP (-20.00 us)" in found.meta["headline"]
+    assert "; carried by FP (-20.00 us)" in compare(_run(STEADY), _run(QUICK)).meta["headline"]
+
+
+def test_what_changed_as_much_the_other_way_is_named() -> None:
+    b = _run([length + 90 for length in STEADY], collective=dict.fromkeys(range(8), 50))
+    line = compare(_run(STEADY), b).meta["headline"]
+    assert line.endswith("carried by FP (+90.00 us), against WU (-50.00 us)")
 
 
 def test_a_run_beside_itself_is_one_run() -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.analysis.comparison import outliers
 from tracekit.analysis.comparison._headline import _typical, judged
-from tracekit.analysis.comparison._outliers import modes, step_notes
-from tracekit.analysis.comparison._step_change import _typical_verdict
-from tracekit.analysis.statistics import ENOUGH, shift
+from tracekit.analysis.comparison._outlier_causes import OUTLIERS
+from tracekit.analysis.comparison._outliers import step_notes
+from tracekit.analysis.comparison._step_change import Steps, _typical_verdict
+from tracekit.analysis.statistics import ENOUGH, modes, outliers, regularly_slow, shift
 
 _STEPS = st.lists(st.integers(0, 10**6), min_size=5, max_size=30)
 
@@ -98,16 +99,26 @@ def test_intervals_are_seldom_wrong(kind: str) -> None:
 # -- outliers and modes ------------------------------------------------------------------------
 
 
+def _noted(*runs: list[int], first: int = 0, devices: int = 1) -> list[str]:
+    """Return the notes on the steps of two runs, or of one beside one without steps."""
+    a, b = (_array(each) for each in (*runs, [])[:2])
+    rows = [
+        (side, first + place, steps[place] / devices, steps[place] / np.median(steps), "why")
+        for side, steps in zip("AB", (a, b), strict=True)
+        for place in outliers(steps)
+    ]
+    steps = Steps((a, b), (devices, devices), (regularly_slow(a), regularly_slow(b)))
+    return step_notes(steps, pl.DataFrame(rows, OUTLIERS, orient="row"))
+
+
 def test_outliers_are_named() -> None:
     a = [3100, 1500, *_calm(1000, 20)]
     b = [*_calm(1000, 12), 2400, *_calm(1000, 9)]
-    numbers = [range(2, 24), range(2, 24)]
-    sides = [(_array(each), own, 1) for each, own in zip((a, b), numbers, strict=True)]
     median = [np.median(each) for each in (a, b)]
-    assert step_notes(sides) == [
-        f"step 2 of A: {3100 / median[0]:.2g} times the median",
-        f"step 3 of A: {1500 / median[0]:.2g} times the median",
-        f"step 14 of B: {2400 / median[1]:.2g} times the median",
+    assert _noted(a, b, first=2) == [
+        f"step 2 of A: {3100 / median[0]:.2g} times the median (why)",
+        f"step 3 of A: {1500 / median[0]:.2g} times the median (why)",
+        f"step 14 of B: {2400 / median[1]:.2g} times the median (why)",
     ]
     assert outliers(_array([1000] * 4 + [5000])) == [4]
     assert outliers(_array([1000] * 9 + [1100])) == []  # a tenth more is no outlier
@@ -116,15 +127,15 @@ def test_outliers_are_named() -> None:
 
 def test_a_short_step_is_an_outlier() -> None:
     steps = [100, *_calm(1000, 20)]
-    (note,) = step_notes([(_array(steps), range(21), 1), (_array([]), [], 1)])
-    assert note == "step 0 of A: 0.099 times the median"
+    (note,) = _noted(steps)
+    assert note == "step 0 of A: 0.099 times the median (why)"
 
 
 def test_many_outliers_are_counted() -> None:
     steps = _calm(1000, 60)
     for place in (10, 20, 30, 40, 50):
         steps[place] = 3000 + 900 * place
-    notes = step_notes([(_array(steps), range(60), 1), (_array([]), [], 1)])
+    notes = _noted(steps)
     assert len(notes) == 4
     assert notes[-1] == "2 more steps of A are outliers"
 
@@ -135,7 +146,7 @@ def test_slow_steps_that_come_regularly_are_a_kind_of_their_own() -> None:
         [4 * length if n % 20 == 7 else length for n, length in enumerate(_calm(usual, 80))]
         for usual in (1000, 1100)
     )
-    notes = step_notes([(_array(each), range(80), 1) for each in (a, b)])
+    notes = _noted(a, b)
     for side, steps, note in zip("AB", (a, b), notes, strict=False):
         slow, quick = np.median(steps[7::20]) / 1000, np.median(np.delete(steps, [7, 27, 47, 67]))
         assert note == (
@@ -145,13 +156,13 @@ def test_slow_steps_that_come_regularly_are_a_kind_of_their_own() -> None:
     assert notes[2].startswith("quick steps, B less A: typically +100 ns (+")
     assert notes[3].startswith("slow steps, B less A: typically +4")
     a[47], a[48] = a[48], a[47]
-    irregular = step_notes([(_array(a), range(80), 1), (_array([]), [], 1)])
+    irregular = _noted(a)
     assert irregular[0].startswith("step 7 of A: 4")
 
 
 def test_short_steps_that_come_regularly_are_outliers() -> None:
     steps = [length // 4 if n % 20 == 7 else length for n, length in enumerate(_calm(1000, 80))]
-    notes = step_notes([(_array(steps), range(80), 1), (_array([]), [], 1)])
+    notes = _noted(steps)
     assert [each.partition(":")[0] for each in notes] == [
         "step 7 of A", "step 27 of A", "step 47 of A", "1 more step of A is an outlier",
     ]  # fmt: skip
@@ -159,7 +170,7 @@ def test_short_steps_that_come_regularly_are_outliers() -> None:
 
 def test_two_kinds_of_steps_are_named_and_are_no_outliers() -> None:
     steps = [length * (1 if n % 3 else 4) for n, length in enumerate(_calm(2000, 21))]
-    (note,) = step_notes([(_array(steps), range(21), 2), (_array([]), [], 2)])
+    (note,) = _noted(steps, devices=2)
     quick = sorted(steps)[:14]
     assert f"14 of {np.median(quick) / 2000:.2f} us and 7 of 4.0" in note
 
@@ -168,7 +179,7 @@ def test_steps_of_two_kinds_are_compared_kind_by_kind() -> None:
     """Quick steps are 100 ns longer in B, slow ones 300 ns shorter, whatever their shares are."""
     a = [length + (5000 if n % 2 else 0) for n, length in enumerate(_calm(2000, 30))]
     b = [length + (4700 if n % 3 else 100) for n, length in enumerate(_calm(2000, 30))]
-    notes = step_notes([(_array(each), range(30), 1) for each in (a, b)])
+    notes = _noted(a, b)
     assert len(notes) == 4
     quick = [_array([length for length in each if length < 4000]) for each in (a, b)]
     found = shift(*quick)
@@ -229,7 +240,7 @@ def test_steps_of_three_kinds() -> None:
 
     a, b = drawn(0), drawn(5)
     assert [len(mode) for mode in modes(_array(a))] == [12, 12, 12]
-    notes = step_notes([(_array(each), range(36), 1) for each in (a, b)])
+    notes = _noted(a, b)
     assert notes[0].startswith("steps of A are of three kinds: 12 of 72.")
     assert len(notes) == 5
     middle = next(note for note in notes[2:] if note.startswith("132"))
@@ -255,8 +266,13 @@ def test_a_typical_step_changed_where_zero_lies_outside_of_the_interval(
     assert _typical_verdict(low, high, steps) == verdict
 
 
-def test_of_a_typical_step_nothing_is_said_where_nothing_changed_or_is_known() -> None:
-    ends = {"shift_low_ns": -1.0, "shift_high_ns": 1.0}
-    assert _typical({**ends, "delta_ns": 0.0, "shift_ns": 0.0}) == []
-    assert _typical({"shift_low_ns": None, "delta_ns": 5.0, "shift_ns": None}) == []
-    assert len(_typical({**ends, "delta_ns": 5.0, "shift_ns": 0.0})) == 1
+def test_the_first_line_says_of_a_typical_step_what_the_mean_does_not() -> None:
+    ends = {"shift_low_ns": -1.0, "shift_high_ns": 1.0, "shift_verdict": "no difference shown"}
+    same = {**ends, "verdict": "no difference shown", "delta_ns": 5.0, "shift_ns": 4.0}
+    assert _typical({**same, "delta_ns": 0.0, "shift_ns": 0.0}, "median") == []
+    assert _typical({**same, "shift_low_ns": None}, "median") == []
+    assert _typical(same, "mean") == []
+    assert len(_typical(same, "median")) == 1
+    assert _typical({**same, "shift_ns": -4.0}, "mean")[0].endswith("the other way than the mean")
+    assert len(_typical({**same, "shift_verdict": "slower"}, "mean")) == 1
+    assert _typical({**same, "verdict": "slower", "shift_verdict": "slower"}, "mean") == []

@@ -45,6 +45,7 @@ KEYS = (
 _TWO = 2
 
 
+_LOW = "number or null: Lower end of the interval of delta_ns, as wide as p_value is adjusted."
 _COMPARE = Json(
     "compare",
     run=NO_RUN,
@@ -66,7 +67,7 @@ _COMPARE = Json(
                 "b_ns": "number or null: Mean time of an iteration of run B, ns.",
                 "delta_ns": "number or null: b_ns - a_ns.",
                 "ratio?": "number or null: B over A; null where A is 0.",
-                "low_ns?": "number or null: Lower end of the 95 % interval of delta_ns.",
+                "low_ns?": _LOW,
                 "high_ns?": "number or null: Upper end of it.",
                 "p_value?": "number or null: Adjusted for the number of rows.",
                 "verdict": "one of faster, slower, too small to matter, "
@@ -161,7 +162,7 @@ _COMPARE = Json(
         "delta_ns?": "number or null: b_ns - a_ns.",
         "ratio?": "number or null: B over A; null where A is 0.",
         **columns("share?"),
-        "low_ns?": "number or null: Lower end of the 95 % interval of delta_ns.",
+        "low_ns?": _LOW,
         "high_ns?": "number or null: Upper end of it.",
         "p_value?": "number or null: Adjusted for the number of rows.",
         "verdict?": "one of faster, slower, too small to matter, "

@@ -233,7 +233,16 @@ def _comparison(meta: Mapping[str, Any]) -> list[str]:
         for side, name in zip("AB", meta["names"], strict=True)
     ]
     line = " · ".join(runs) + _skipped(meta["skip"])
-    return [line, *map(text_of, meta["notes"]), text_of(meta["method"])]
+    return [line, *_typical(meta), *map(text_of, meta["notes"]), text_of(meta["method"])]
+
+
+def _typical(meta: Mapping[str, Any]) -> list[str]:
+    """Say what the row of a typical step is, where a table has one: no difference of its ends."""
+    if meta["by"] not in (["stage"], ["step"]) or meta["step"].get("shift_low_ns") is None:
+        return []
+    if "recordings" in meta:
+        return ["typical: means of the recordings' medians"]
+    return ["typical: medians; delta is the median of the differences of all pairs of steps"]
 
 
 def _history(meta: Mapping[str, Any]) -> list[str]:

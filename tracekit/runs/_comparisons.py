@@ -81,10 +81,16 @@ def compare(
             of_a, of_b, by, skip=skip, names=names, match_names=match_names, anyway=anyway,
             metric=metric, least=least,
         )  # fmt: skip
-    warned = [f"{run.name}: {text}" for side in sides for run in side for text in run.warnings]
+    warned: dict[str, dict[str, None]] = {}
+    for run in (*sides[0], *sides[1]):
+        for text in run.warnings:
+            warned.setdefault(text, {})[run.name] = None
     title = " → ".join(called(side[0]) if len(side) == 1 else _names(side) for side in sides)
     return replace(
-        found.saying(warnings=warned), title=f"{title} · {found.title}", source=names, face=FACE
+        found.saying(warnings=[f"{_listed([*names])}: {text}" for text, names in warned.items()]),
+        title=f"{title} · {found.title}",
+        source=names,
+        face=FACE,
     )
 
 
@@ -101,5 +107,8 @@ def _both(a: Recorded, b: Recorded) -> Any:
 
 def _names(side: Sequence[OpenedRun]) -> str:
     """Return what a side is called: by the names of its recordings, where these are few."""
-    names = [run.name for run in side]
+    return _listed([run.name for run in side])
+
+
+def _listed(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) <= _FEW else f"{names[0]} and {len(names) - 1} more"

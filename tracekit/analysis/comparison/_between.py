@@ -10,15 +10,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.analysis.statistics import LEVEL, Floats, adjusted, p_values, quantile, welch_error
+from tracekit.analysis.statistics import (
+    LEVEL,
+    OF_ROWS,
+    Floats,
+    p_values,
+    quantile,
+    told,
+    welch_error,
+)
 
 _MOST = 1_000
 """More recordings than this are none that anyone makes."""
 METHOD = (
-    "each recording counts as one number, its mean (or median) step; interval: Student's t on "
-    "these, degrees of freedom by Welch, 95 %; p_value: Welch's t test on them, "
-    "adjusted for the number of rows by Benjamini-Hochberg; a verdict where the interval excludes "
-    "0 and p_value is at most 0.05"
+    "interval: Student's t for the difference of means, where each recording counts as one number, "
+    f"its mean (or median) step, degrees of freedom by Welch, 95 %, {OF_ROWS}"
 )
 
 
@@ -39,14 +45,16 @@ def between(a: Floats, b: Floats, *, related: bool = True) -> Between:
     a, b
         A row per group, a column per recording; two columns or more on either side or both.
     related
-        Whether the rows are one table, for the number of which p values are adjusted.
+        Whether the rows are one table, for the number of which p values and intervals are adjusted.
     """
     variance, freedom = difference_error(a, b)
     apart = b.mean(axis=1) - a.mean(axis=1)
-    reach = quantile(freedom, (1 + LEVEL) / 2) * np.sqrt(variance)
-    p_value = p_values(apart, variance, freedom)
-    told = adjusted(p_value) if related and len(p_value) else p_value
-    return Between(apart - reach, apart + reach, told)
+    p_value, level = p_values(apart, variance, freedom), LEVEL
+    is_tried = (a != a[:, :1]).any(axis=1) | (b != a[:, :1]).any(axis=1)
+    if related:
+        p_value[is_tried], level = told(p_value[is_tried])
+    reach = quantile(freedom, (1 + level) / 2) * np.sqrt(variance)
+    return Between(apart - reach, apart + reach, p_value)
 
 
 def difference_error(a: Floats, b: Floats) -> tuple[Floats, Floats]:

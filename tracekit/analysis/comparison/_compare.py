@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracekit.analysis.comparison._comparability import comparability, empty_steps, has_iterations
-from tracekit.analysis.comparison._headline import Metric, headline, judged, length_text
-from tracekit.analysis.comparison._kernel_names import with_names_alike, with_normalised_names
+from tracekit.analysis.comparison._headline import Metric, headline, length_text
 from tracekit.analysis.comparison._outlier_causes import outlier_rows, without_outliers
 from tracekit.analysis.comparison._outliers import cold_notes, step_notes
+from tracekit.analysis.comparison._prepared import (
+    OUTSIDE,
+    Asked,
+    Comparison,
+    Prepared,
+    Recorded,
+    answered,
+    prepare,
+)
 from tracekit.analysis.comparison._step_change import (
     TOTALS,
     VERDICT,
+    Kinds,
+    Steps,
     contributions,
     dependence_note,
     matrix,
@@ -26,68 +33,23 @@ from tracekit.analysis.comparison._step_change import (
     with_small,
 )
 from tracekit.analysis.comparison._steps_table import step_rows
-from tracekit.analysis.facts import HOST, how_to_record, verdict_meta
+from tracekit.analysis.facts import how_to_record
 from tracekit.analysis.idle_account import idle_ranges
 from tracekit.analysis.statistics import METHOD, Skip
-from tracekit.analysis.step_sums import (
-    PARTS,
-    Measured,
-    in_one_account,
-    parse_compare_keys,
-    peak_memory,
-    per_iteration,
-    with_hosts_matched,
-)
-from tracekit.engine import has_ops, shown, sorting, with_path_texts
-from tracekit.errors import MissingDataError, UsageError
-from tracekit.model import Answer, Trace, with_one_tree
+from tracekit.analysis.step_sums import PARTS, Measured, peak_memory
+from tracekit.engine import shown, sorting, with_path_texts
+from tracekit.errors import MissingDataError
+from tracekit.model import Trace
 
 if TYPE_CHECKING:
     from tracekit.analysis.traffic import Traffic
 
-
-OUTSIDE = ("a_outside_ns", "b_outside_ns", "a_outside_count", "b_outside_count")
 COUNTS = ("a_steps", "b_steps", "a_devices", "b_devices")
 IDLE = ("idle", "between")
-ONE_ACCOUNT = "idle: inside of steps and between them, for not all runs tell where the host was"
 _FEW_STEPS = 20
 """In fewer steps a drift is hardly told from a difference, and the first line says so."""
 _FEW = 4
 """So many ranges are named in which the host was."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Comparison(Answer):
-    """Two runs side by side; the rows are those of `compare`."""
-
-    @property
-    def table(self) -> pl.DataFrame:
-        """A row per group; see `compare`."""
-        return self.rows
-
-    @property
-    def contributions(self) -> pl.DataFrame:
-        """What the change of the step time is made of.
-
-        Returns
-        -------
-        ``part`` (a stage, ``idle`` or ``between``), ``a_total_ns`` and ``b_total_ns`` (whole
-        numbers, over all iterations and devices), ``a_ns, b_ns, delta_ns`` (per iteration and
-        device), ``share`` (of the change of the step time; null if there is none) and ``low_ns,
-        high_ns, p_value, verdict``.
-        """
-        return self.tables["contributions"]
-
-    @property
-    def on_devices(self) -> pl.DataFrame:
-        """What the change is made of on each GPU that both ran on; of one run a side alone.
-
-        Returns
-        -------
-        ``device, part, a_ns, b_ns, delta_ns``: their means over GPUs are those of `contributions`,
-        where both ran on the same.
-        """
-        return self.tables["devices"]
 
 
 def compare(
@@ -118,10 +80,10 @@ def compare(
     in an iteration (``idle``), and while it is in none (``between``). These parts, and so their
     changes, add up to the whole.
 
-    A verdict is given where the interval excludes 0 and the p value, adjusted for the number of
-    rows, is at most 0.05; ``meta["method"]`` names the methods. It tells these two recordings
-    apart. Iterations of one recording vary less than recordings do: of the same program, run
-    twice, small differences can be shown that mean nothing.
+    A verdict is given where the interval, adjusted for the number of rows, excludes 0;
+    ``meta["method"]`` names the methods. It tells these two recordings apart. Iterations of one
+    recording vary less than recordings do: of the same program, run twice, small differences can be
+    shown that mean nothing.
 
     Parameters
     ----------
@@ -153,45 +115,7 @@ def compare(
 
     Returns
     -------
-    The table has the keys' columns (by stage with rows ``idle`` and ``between``, so that it adds up
-    to the step; by ``step`` it is `Comparison.contributions`), then
-
-    ====================  ========================================================================
-    ``a_ns, b_ns``        mean time of a step
-    ``a_count, b_count``  mean number of ops, calls or transfers of a step, on a device likewise
-    ``a_bytes, b_bytes``  by link: mean bytes of a step; null if unknown
-    ``delta_ns``          ``b_ns - a_ns``
-    ``ratio``             ``b_ns / a_ns``; null where ``a_ns`` is 0
-    ``low_ns, high_ns``   95 % interval of ``delta_ns``; null for too few iterations, or unknown
-    ``p_value``           adjusted for the number of rows; null likewise
-    ``verdict``           ``faster`` or ``slower`` (B, than A), ``too small to matter`` (the whole
-                          interval lies within `least`, or 0.1 % of the shorter step), ``no
-                          difference shown``, ``not enough iterations`` (fewer than 5 in either
-                          run), ``unknown`` (steps that drift through the recording); null if the
-                          runs are not comparable
-    ``only_in``           ``A`` or ``B`` if the group occurs in that run alone, in steps or not
-    ``a_total_ns`` etc.   sums over steps and devices, whole numbers: ``a_ns`` is
-                          ``a_total_ns / (a_steps * a_devices)``
-    ``a_outside_ns``      time outside of the steps that count, added over devices, and the number
-    ``a_outside_count``   of ops, calls or transfers there (likewise of B)
-    ``a_steps``           number of steps, and of the devices (CUDA and MPI calls: processes) that
-    ``a_devices``         the row's times are added over (likewise of B)
-    ====================  ========================================================================
-
-    By memory it has ``device, a_bytes, b_bytes, delta_bytes, ratio, only_in``: one peak per run,
-    which carries no verdict.
-
-    ``meta`` holds ``headline`` (how much the step changed, whether that is shown, and which part
-    carries it, in one sentence), ``names``, ``by``, ``skip``, ``a_iterations``, ``b_iterations``,
-    ``a_devices``, ``b_devices``, ``per`` (what times are means over), ``step`` (with ``a_ns, b_ns,
-    delta_ns, ratio, low_ns, high_ns, p_value, verdict`` of the mean, ``a_total_ns, b_total_ns`` and
-    the standard deviations ``a_sd_ns, b_sd_ns``, and beside it ``a_median_ns, b_median_ns``:
-    few long steps move means and widen intervals, but no median; ``a_effective,
-    b_effective``, how many independent steps would tell as much, ``reason``, why nothing is known
-    of it, and ``shift_ns, shift_low_ns, shift_high_ns, shift_verdict``, the change of a typical
-    step), ``judged`` (by which metric and least change the headline judges, and what it found),
-    ``not_comparable`` (the reasons, see `comparability`), ``notes`` and ``method``; ``basis`` where
-    it is not GPU work that was measured.
+    Rows, tables and `meta`: see `Comparison`.
 
     Raises
     ------
@@ -201,93 +125,53 @@ def compare(
         If one run alone has GPU work, neither has that nor NVTX ranges that are stages, or, by
         memory, there are no events of GPU memory.
     """
-    keys = parse_compare_keys(by)
-    verdicts = [verdict_meta(run) for run in (a, b)]
-    reasons = comparability(a, b, labels, names=names, by=keys)
-    if match_names:
-        a, b = with_normalised_names(a), with_normalised_names(b)
-    elif "kernel" in keys:
-        a, b = with_names_alike((a, b))
-    if "range" in keys:
-        a, b = with_one_tree([a, b])
-    check_least(least)
-    measured, empty = measure_runs((a, b), keys, skip, names, traffic or (None, None))
-    reasons += empty
-    has_verdict = anyway or not reasons
-    measured, told = in_one_account(measured, (a, b))
-    measured, matched = with_hosts_matched(measured)
-    of_a, of_b = measured
-    parts, step, steps = contributions(of_a, of_b, has_verdict=has_verdict, names=told)
-    if keys == ("memory",):
-        table = _memory_table(a, b, names)
-    else:
-        table = _table(a, of_a, of_b, has_verdict=has_verdict)
-    if keys == ("stage",):
-        table = _with_idle(table, parts, of_a, of_b)
-    if keys == ("step",):
-        table = parts
+    asked = Asked.of(by, skip, metric, least, match_names=match_names, anyway=anyway)
+    facts = zip((a, b), names, labels or ({}, {}), traffic or (None, None), strict=True)
+    found = prepare([Recorded(*each) for each in facts], asked)
+    of_a, of_b = found.measured
+    steps = Steps.of(of_a, of_b)
+    parts, step = contributions(of_a, of_b, steps, has_verdict=found.has_verdict, names=found.parts)
+    table = _rows(found, asked.keys, parts, steps)
     (table, parts), step = with_small((table, parts), step, least)
-    odd = outlier_rows((a, b), measured, steps)
-    without = without_outliers(odd, measured, steps)
-    meta = {
-        "headline": headline(
-            parts,
-            step,
-            reasons,
-            metric=metric,
-            least=least,
-            few=min(len(run.iterations) for run in measured) < _FEW_STEPS,
-            one_run=one_run,
-            without=without,
-        ),
-        "names": list(names),
-        "by": list(keys),
-        "skip": None if skip == "auto" else skip,
-        "a_skipped": measured[0].skipped,
-        "b_skipped": measured[1].skipped,
-        "a_iterations": len(measured[0].iterations),
-        "b_iterations": len(measured[1].iterations),
-        "a_devices": measured[0].devices,
-        "b_devices": measured[1].devices,
-        "per": times_per(keys, is_host=not has_ops(a)),
-        "step": step,
-        "judged": judged(step, metric, least),
-        "not_comparable": reasons,
-        "notes": [
-            *verdict_notes(verdicts, names),
-            *_notes(a, b, measured, names),
-            *_idle_notes((a, b), measured, keys),
-            *([] if told == PARTS else [ONE_ACCOUNT]),
-            *matched,
-            *step_notes(
-                [
-                    (each, run.iterations, max(1, run.devices))
-                    for each, run in zip(steps, measured, strict=True)
-                ],
-            ),
-            *cold_notes(names, measured),
-            *dependence_note(step, (len(measured[0].iterations), len(measured[1].iterations))),
-            *outside_notes(table),
-        ],
-        "method": METHOD,
-        "verdicts": dict(zip(names, verdicts, strict=True)),
-        **({} if has_ops(a) else {"basis": HOST}),
-    }
-    return Comparison(
-        rows=table,
-        meta=meta,
-        title=f"by {', '.join(keys)}",
+    odd = outlier_rows(found.traces, found.measured, steps)
+    without = without_outliers(odd, step, steps)
+    first = headline(
+        parts, step, found.reasons, metric=metric, least=least, one_run=one_run,
+        few=min(len(run.iterations) for run in found.measured) < _FEW_STEPS,
+        without=without, ops={} if found.basis else ops_of(table),
+    )  # fmt: skip
+    return answered(
+        asked, found, ([of_a], [of_b]), names,
+        headline=first, step=step, notes=_notes(found, asked.keys, steps, step, odd),
+        method=METHOD, rows=table, people=_for_people(table),
         tables={
             "contributions": parts,
             "devices": _by_device(of_a, of_b),
             "steps": pl.concat([step_rows(of_a, names[0], "A"), step_rows(of_b, names[1], "B")]),
             "outliers": odd,
         },
-        people=_for_people(table),
-        empty="nothing ran in either",
-        command="compare",
-        figures={"figure": "step parts", "changes": "changes", "steps": "steps"},
-    )
+    )  # fmt: skip
+
+
+def _rows(
+    found: Prepared, keys: tuple[str, ...], parts: pl.DataFrame, steps: Steps
+) -> pl.DataFrame:
+    """Return the groups that are compared, side by side."""
+    if keys == ("step",):
+        return parts
+    if keys == ("memory",):
+        sides = [
+            memory_peaks(run.trace, run.name).rename({"bytes": f"{side}_bytes"})
+            for side, run in zip("ab", found.runs, strict=True)
+        ]
+        return memory_side_by_side(*sides)
+    a, b = found.measured
+    table = _table(found.traces[0], a, b, steps.regular, has_verdict=found.has_verdict)
+    if keys != ("stage",):
+        return table
+    more = {"a_steps": _steps(a), "b_steps": _steps(b)}
+    devices = dict(zip(("a_devices", "b_devices"), steps.devices, strict=True))
+    return with_idle(table, parts, {**more, **devices})
 
 
 def _by_device(a: Measured, b: Measured) -> pl.DataFrame:
@@ -310,12 +194,6 @@ def _by_device(a: Measured, b: Measured) -> pl.DataFrame:
     )
 
 
-def check_least(least: float | None) -> None:
-    """Raise `UsageError` where `least` cannot be the least change that matters."""
-    if least is not None and not (math.isfinite(least) and least > 0):
-        raise UsageError(f"{least} % is no least change", "give more than 0")
-
-
 def _for_people(table: pl.DataFrame) -> pl.DataFrame:
     """Return a comparison as people read it.
 
@@ -332,55 +210,35 @@ def _for_people(table: pl.DataFrame) -> pl.DataFrame:
     return table.select(pl.exclude(unread & {*table.columns}), *means)
 
 
-def times_per(keys: tuple[str, ...], *, is_host: bool) -> str | None:
-    """Say what times are means over."""
-    if keys in (("link",), ("memory",)):
-        return "step" if keys == ("link",) else None
-    return "step/process" if is_host or keys == ("api",) else "step/GPU"
-
-
-def measure_runs(
-    runs: Sequence[Trace],
-    keys: tuple[str, ...],
-    skip: Skip,
-    names: Sequence[str],
-    traffic: Sequence[Traffic | None],
-) -> tuple[list[Measured], list[str]]:
-    """Measure the steps of runs that are compared; each as a whole where any has none.
-
-    Returns
-    -------
-    What was measured, and why its steps are not comparable.
-    """
-    whole = not all(map(has_iterations, runs))
-    if whole and skip not in (0, "auto"):
-        raise UsageError(
-            f"{' or '.join(names)} has no iterations to skip",
-            "name the ranges that are steps: --iteration REGEX",
-        )
-    of_ops = ("stage",) if keys in (("memory",), ("step",)) else keys
-
-    def measure(*, as_one: bool) -> list[Measured]:
-        return [
-            per_iteration(run, of_ops, skip=skip, whole=as_one, traffic=own)
-            for run, own in zip(runs, traffic, strict=True)
-        ]
-
-    found = measure(as_one=whole)
-    reasons = [] if whole else empty_steps(found, names)
-    if not (whole or all(run.iterations for run in found)):
-        found = measure(as_one=True)
-    return found, reasons
-
-
-def _idle_notes(
-    runs: tuple[Trace, Trace], measured: Sequence[Measured], keys: tuple[str, ...]
+def _notes(
+    found: Prepared, keys: tuple[str, ...], steps: Steps, step: Mapping[str, Any], odd: pl.DataFrame
 ) -> list[str]:
+    """Say what else is worth knowing of two runs and their steps."""
+    names = [run.name for run in found.runs]
+    return [
+        *_missing_notes(found),
+        *(_idle_notes(found) if keys in (("stage",), ("step",)) else []),
+        *step_notes(steps, odd),
+        *cold_notes(names, found.measured),
+        *dependence_note(step, steps),
+    ]
+
+
+def _missing_notes(found: Prepared) -> list[str]:
+    """Say what one run alone holds."""
+    held = [_recorded(run.trace) for run in found.runs]
+    names = [run.name for run in found.runs]
+    return [
+        f"{names[other]} holds no {', '.join(missing)}, but {names[this]} does"
+        for this, other in ((0, 1), (1, 0))
+        if (missing := sorted(held[this] - held[other]))
+    ]
+
+
+def _idle_notes(found: Prepared) -> list[str]:
     """Say in which ranges the hosts were while nothing ran inside steps."""
-    if keys not in (("stage",), ("step",)):
-        return []
-    found = []
-    for side, run, numbers in zip("AB", runs, measured, strict=True):
+    notes = []
+    for side, run, numbers in zip("AB", found.traces, found.measured, strict=True):
         if not numbers.iterations or run["ranges"].head(1).collect().is_empty():
             continue
         ranges = idle_ranges(run, windows=numbers.windows).head(_FEW)
@@ -389,41 +247,8 @@ def _idle_notes(
             f"{name or 'no range'} {length_text(idle / over)}" for name, idle in ranges.iter_rows()
         ]
         if parts:
-            found.append(f"idle in {side}, by where the host was: {', '.join(parts)}")
-    return found
-
-
-def outside_notes(table: pl.DataFrame) -> list[str]:
-    """Say what columns of work outside of steps hold, where there is any."""
-    some = any(table[name].sum() for name in OUTSIDE[:2] if name in table.columns)
-    told = "outside: work before the first step, after the last one and in steps that do not count"
-    return [f"{told}; in all, mean over devices"] if some else []
-
-
-def _notes(a: Trace, b: Trace, measured: Sequence[Measured], names: tuple[str, str]) -> list[str]:
-    notes = [
-        f"{run.left_out} iterations of {name} are left out, which not all its processes have"
-        for name, run in zip(names, measured, strict=True)
-        if run.left_out
-    ]
-    held = [_recorded(run) for run in (a, b)]
-    for this, other in ((0, 1), (1, 0)):
-        missing = sorted(held[this] - held[other])
-        if missing:
-            notes.append(f"{names[other]} holds no {', '.join(missing)}, but {names[this]} does")
+            notes.append(f"idle in {side}, by where the host was: {', '.join(parts)}")
     return notes
-
-
-def verdict_notes(told: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-    """Say what the processes of either run do, where they do not all train or a run is cut."""
-    if all(set(each.get("verdict", ())) <= {"training"} and "cut" not in each for each in told):
-        return []
-    worded = [
-        f"{name}: {', '.join(each.get('verdict', ())) or 'unknown'}"
-        + (f", cut ({each['cut']})" if "cut" in each else "")
-        for name, each in zip(names, told, strict=True)
-    ]
-    return [f"verdict: {'; '.join(worded)}"]
 
 
 def _recorded(trace: Trace) -> set[str]:
@@ -434,7 +259,9 @@ def _recorded(trace: Trace) -> set[str]:
 # -- side by side ------------------------------------------------------------------------------
 
 
-def _table(trace: Trace, a: Measured, b: Measured, *, has_verdict: bool) -> pl.DataFrame:
+def _table(
+    trace: Trace, a: Measured, b: Measured, regular: Kinds, *, has_verdict: bool
+) -> pl.DataFrame:
     columns = list(a.columns)
     rows = all_rows(trace, (a.values, b.values), columns)
     samples = (matrix(a, a.values, rows, columns), matrix(b, b.values, rows, columns))
@@ -453,7 +280,7 @@ def _table(trace: Trace, a: Measured, b: Measured, *, has_verdict: bool) -> pl.D
             table.drop("row"),
             totals(*samples),
             side_by_side(*samples, devices),
-            show(*samples, devices, has_verdict=has_verdict),
+            show(*samples, devices, has_verdict=has_verdict, regular=regular),
         ],
         how="horizontal",
     )
@@ -481,19 +308,31 @@ def _arranged(table: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def _with_idle(table: pl.DataFrame, parts: pl.DataFrame, a: Measured, b: Measured) -> pl.DataFrame:
-    """Add what of steps is in no stage to a table of stages: then its rows add up to the step."""
+def with_idle(
+    table: pl.DataFrame, parts: pl.DataFrame, more: Mapping[str, int] | None = None
+) -> pl.DataFrame:
+    """Add what of steps is in no stage to a table of stages: then its rows add up to the step.
+
+    Stages are parts of steps, and known as these are. `more` is what else the added rows hold.
+    """
     of_a, of_b = pl.col("a_ns"), pl.col("b_ns")
+    known = table.with_columns(pl.col("stage").cast(pl.String)).drop(VERDICT)
+    stages = known.join(parts.select(*VERDICT, stage="part"), on="stage", how="left")
     rows = parts.filter(pl.col("part").is_in(IDLE)).select(
         *(name for name in parts.columns if name in table.columns),
         stage="part",
         ratio=pl.when(of_a != 0).then(of_b / of_a),
-        a_steps=pl.lit(_steps(a), pl.Int64),
-        b_steps=pl.lit(_steps(b), pl.Int64),
-        a_devices=pl.lit(max(1, a.devices), pl.Int64),
-        b_devices=pl.lit(max(1, b.devices), pl.Int64),
+        **{name: pl.lit(value, pl.Int64) for name, value in (more or {}).items()},
     )
-    return pl.concat([table.with_columns(pl.col("stage").cast(pl.String)), rows], how="diagonal")
+    return pl.concat([stages.select(table.columns), rows], how="diagonal")
+
+
+def ops_of(table: pl.DataFrame) -> dict[str, tuple[float, float]]:
+    """Return the ops of a step in A and in B, by stage; nothing by other keys."""
+    if table.columns[0] != "stage" or "a_ns" not in table.columns[1:2]:
+        return {}
+    counts = table.select("stage", "a_count", "b_count").drop_nulls()
+    return {stage: (of_a, of_b) for stage, of_a, of_b in counts.iter_rows()}
 
 
 def _steps(run: Measured) -> int:
@@ -521,14 +360,6 @@ def numbers_of(run: Measured, side: str) -> pl.DataFrame:
         pl.lit(value=True).alias(f"in_{side}"),
         *([of_bytes] if "bytes" in run.values.columns else []),
     )
-
-
-def _memory_table(a: Trace, b: Trace, names: tuple[str, str]) -> pl.DataFrame:
-    sides = [
-        memory_peaks(run, name).rename({"bytes": f"{side}_bytes"})
-        for side, run, name in zip("ab", (a, b), names, strict=True)
-    ]
-    return memory_side_by_side(*sides)
 
 
 def memory_peaks(run: Trace, name: str) -> pl.DataFrame:

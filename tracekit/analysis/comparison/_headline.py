@@ -11,15 +11,18 @@ from tracekit.analysis.comparison._step_change import LEAST_PERCENT, SMALL
 
 _NAMES = {
     "idle": "idle time inside steps",
-    "between": "time between steps, in which the host is in none and nothing runs",
+    "between": "idle time between steps",
 }
+_TOLD = ("faster", "slower")
 _SHOWN = {"faster": "shown", "slower": "shown", "not enough iterations": "too few steps to show it"}
 _SHIFT = "median of pairwise differences"
 """What the change of a typical step is: the Hodges-Lehmann estimator."""
 _OF_RECORDINGS = "mean of the recordings' medians"
 _UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns"))
 _MOST = 0.5
-
+"""Parts are named until they make up so much of the change, and those as large against it."""
+_OTHER_WORK = 0.2
+"""Where a part has so many more ops a step in one run than in the other, the numbers are named."""
 
 Metric = Literal["mean", "median"]
 
@@ -34,6 +37,7 @@ def headline(
     few: bool = False,
     one_run: bool = False,
     without: str | None = None,
+    ops: Mapping[str, tuple[float, float]] | None = None,
 ) -> str:
     """Say how much the step changed, whether that is shown, and which part carries it.
 
@@ -51,16 +55,16 @@ def headline(
         Whether A and B are the same run.
     without
         What changed without outliers, in words.
+    ops
+        How many ops a step has in A and in B, by stage.
     """
     same = ["A and B are one run"] if one_run else []
     standing = [_standing(step, few=few, least=least)] if step["delta_ns"] else []
-    parts = [*same, _change(step), *standing, *_typical(step)]
+    carried = _carried(contributions, step["delta_ns"], ops or {})
+    parts = [*same, _change(step), *standing, *carried, *_typical(step, metric)]
     if metric != "mean" or least is not None:
         parts.append(judged(step, metric, least)["sentence"])
     parts += [without] if without else []
-    carried = _carried(contributions, step["delta_ns"])
-    if carried:
-        parts.append(carried)
     if reasons:
         parts.append(f"not comparable ({'; '.join(reasons)})")
     return "; ".join(parts)
@@ -68,7 +72,7 @@ def headline(
 
 def _change(step: Mapping[str, Any]) -> str:
     a, b, delta = step["a_ns"], step["b_ns"], step["delta_ns"]
-    divisor, unit = _unit(max(a, b))
+    divisor, unit = _unit(min(a, b) or max(a, b))
     of_a, of_b = (_recordings(step, side) for side in "ab")
     times = f"{a / divisor:,.2f} {unit} in A{of_a}, {b / divisor:,.2f} {unit} in B{of_b}"
     if not delta:
@@ -101,9 +105,12 @@ def _standing(step: Mapping[str, Any], *, few: bool, least: float | None) -> str
     return f"{told}, 95 % interval {ends}{supposed}"
 
 
-def _typical(step: Mapping[str, Any]) -> list[str]:
-    """Say how a typical step changed, where that is more than nothing is known of."""
+def _typical(step: Mapping[str, Any], metric: Metric) -> list[str]:
+    """Say how a typical step changed, where the mean does not say as much, or it is judged."""
     if step.get("shift_low_ns") is None or not (step["delta_ns"] or step["shift_ns"]):
+        return []
+    is_told = step["shift_verdict"] in _TOLD and step["shift_verdict"] != step["verdict"]
+    if metric == "mean" and not is_told and step["shift_ns"] * step["delta_ns"] >= 0:
         return []
     ends = f"{signed_length(step['shift_low_ns'])} to {signed_length(step['shift_high_ns'])}"
     what = _OF_RECORDINGS if "a_runs" in step else _SHIFT
@@ -119,16 +126,15 @@ def judged(step: Mapping[str, Any], metric: Metric, least: float | None) -> dict
     Returns
     -------
     ``metric``, ``least_percent`` (or None), ``verdict`` and a ``sentence``. With a least change the
-    verdict is ``faster`` or ``slower`` where the whole interval is beyond it, of A's step, ``same``
-    where all of it is within it, of the shorter step as in tables, else ``unknown``; without
-    interval as without a least change.
+    verdict is ``faster`` or ``slower`` where the whole interval is beyond it, ``same`` where all of
+    it is within it, else ``unknown``; without interval as without a least change. It is a share of
+    the shorter step, as in tables, so that exchanging the runs changes no more than the direction.
     """
     prefix = "" if metric == "mean" else "shift_"
     verdict, ends = step[f"{prefix}verdict"], (step[f"{prefix}low_ns"], step[f"{prefix}high_ns"])
     base = "ns" if metric == "mean" else "median_ns"
     if least is not None and verdict is not None and None not in ends:
-        of_a, of_b = (step[f"{side}_{base}"] * least / 100 for side in "ab")
-        verdict = _against(ends, of_a, min(of_a, of_b))
+        verdict = _against(ends, min(step[f"{side}_{base}"] for side in "ab") * least / 100)
     told = verdict or "no verdict"
     if least is not None:
         told = f"same within {least:g} %" if verdict == "same" else f"{told} (least {least:g} %)"
@@ -136,30 +142,49 @@ def judged(step: Mapping[str, Any], metric: Metric, least: float | None) -> dict
     return {**found, "sentence": f"by {metric}: {told}"}
 
 
-def _against(ends: tuple[float, float], beyond: float, within: float) -> str:
-    """Say whether an interval is beyond the least change that matters, or within that."""
+def _against(ends: tuple[float, float], bound: float) -> str:
+    """Say whether an interval is beyond the least change that matters, or within it."""
     low, high = ends
-    if low > beyond:
+    if low > bound:
         return "slower"
-    if high < -beyond:
+    if high < -bound:
         return "faster"
-    return "same" if -within < low and high < within else "unknown"
+    return "same" if -bound < low and high < bound else "unknown"
 
 
-def _carried(contributions: pl.DataFrame, change: float) -> str | None:
-    """Name the part that changed most the way the step did, and others until they make up most."""
+def _carried(
+    contributions: pl.DataFrame, change: float, ops: Mapping[str, tuple[float, float]]
+) -> list[str]:
+    """Name the part that changed most the way the step did, and others until they make up most.
+
+    Only what is itself shown to change that way carries it. What changed as much the other way is
+    named too.
+    """
     if not change:
-        return None
-    same = contributions.filter(pl.col("delta_ns") * change > 0).sort(-pl.col("delta_ns").abs())
-    named, known = [], 0.0
-    for part, delta, verdict in same.select("part", "delta_ns", "verdict").iter_rows():
-        shown = {None: "", SMALL: f", {SMALL}"}.get(verdict, ", not shown")
-        shown = "" if verdict in _SHOWN else shown
-        named.append(f"{_NAMES.get(part, part)} ({signed_length(delta)}{shown})")
-        known += delta
-        if abs(known) >= _MOST * abs(change):
-            break
-    return f"carried by {' and '.join(named)}"
+        return []
+    parts = contributions.sort(-pl.col("delta_ns").abs())
+    with_it, against = (parts.filter(pl.col("delta_ns") * change * sign > 0) for sign in (1, -1))
+    before = with_it["delta_ns"].abs().cum_sum().shift(1, fill_value=0)
+    most = with_it.filter(before < _MOST * abs(change))
+    is_shown = most["verdict"].is_in(_TOLD).fill_null(value=False).all()
+    said = [_named(part, ops) for part in most.iter_rows(named=True)]
+    found = f"{'carried by' if is_shown else 'most of it is'} {' and '.join(said)}"
+    counter = against.filter(pl.col("delta_ns").abs() > _MOST * abs(change))
+    if counter.height:
+        told = [_named(part, ops) for part in counter.iter_rows(named=True)]
+        found += f", against {' and '.join(told)}"
+    return [found]
+
+
+def _named(part: Mapping[str, Any], ops: Mapping[str, tuple[float, float]]) -> str:
+    name, verdict = part["part"], part["verdict"]
+    told = [signed_length(part["delta_ns"])]
+    if verdict is not None and verdict not in _TOLD:
+        told.append(SMALL if verdict == SMALL else "not shown")
+    of_a, of_b = ops.get(name, (0, 0))
+    if abs(of_b - of_a) > _OTHER_WORK * max(of_a, of_b):
+        told.append(f"{of_a:,.4g} ops a step in A, {of_b:,.4g} in B")
+    return f"{_NAMES.get(name, name)} ({', '.join(told)})"
 
 
 def signed_length(value: float) -> str:

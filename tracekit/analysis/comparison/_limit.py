@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from tracekit.analysis.comparison._between import reach_of
 from tracekit.analysis.comparison._headline import Metric, length_text
-from tracekit.analysis.comparison._outliers import outliers
 from tracekit.analysis.statistics import (
     COSINES,
     ENOUGH,
     Flags,
     Floats,
+    Regular,
     long_run,
+    outliers,
     quantile,
+    regularly_slow,
     shift,
     welch_error,
+    within_kinds,
 )
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
-    from tracekit.analysis.comparison._compare import Comparison
+    from tracekit.analysis.comparison._prepared import Comparison
 
 _LEVEL = 0.95
 _MOST_STEPS = 100_000
@@ -143,7 +146,7 @@ def _of_steps(a: _Steps, b: _Steps, percent: float, metric: Metric) -> Limit:
     if metric == "median":
         excess, left_out = _of_typical(a.every, b.every, factor), []
     else:
-        excess, left_out = _of_means(a.kept, b.kept, factor), [*a.outliers, *b.outliers]
+        excess, left_out = _of_means(a, b, factor), [*a.outliers, *b.outliers]
     if excess is None:
         drift = "steps drift through the recording, and have no mean that more would approach"
         return Limit("unknown", f"cannot tell whether it is within {percent:g} %: {drift}")
@@ -157,6 +160,8 @@ class _Steps:
     every: Floats
     kept: Floats
     outliers: list[str]
+    regular: Regular | None
+    """Of the steps that are kept."""
 
 
 def _steps(comparison: Comparison, side: str) -> _Steps:
@@ -167,30 +172,37 @@ def _steps(comparison: Comparison, side: str) -> _Steps:
 
 def _named(lengths: Floats, is_outlier: Flags, numbers: Sequence[int], side: str) -> _Steps:
     """Set outliers aside, unless too few steps would be left."""
+    regular = regularly_slow(lengths)
     if (~is_outlier).sum() < ENOUGH:
-        return _Steps(lengths, lengths, [])
+        return _Steps(lengths, lengths, [], regular)
     told = [
         f"step {numbers[at]} of {side} ({length_text(lengths[at])})"
         for at in np.flatnonzero(is_outlier).tolist()
     ]
-    return _Steps(lengths, lengths[~is_outlier], told)
+    if regular is not None:
+        regular = replace(regular, is_slow=regular.is_slow[~is_outlier])
+    return _Steps(lengths, lengths[~is_outlier], told, regular)
 
 
-def _of_means(a: Floats, b: Floats, factor: float) -> _Excess | None:
-    of_a, of_b = (long_run(each[np.newaxis, :]) for each in (a, b))
+def _of_means(a: _Steps, b: _Steps, factor: float) -> _Excess | None:
+    (within_a, off_a), (within_b, off_b) = (
+        within_kinds(each.kept[np.newaxis, :], each.regular) for each in (a, b)
+    )
+    of_a, of_b = long_run(within_a), long_run(within_b)
     if of_a.drifts[0] or of_b.drifts[0]:
         return None
-    free = np.full(1, float(COSINES))
+    free, numbers = np.full(1, float(COSINES)), (len(a.kept), len(b.kept))
+    off = abs(float(off_b[0] - factor * off_a[0]))
 
     def reach(more: int) -> float:
         variances = (
-            factor**2 * of_a.variance * len(a) / (len(a) + more),
-            of_b.variance * len(b) / (len(b) + more),
+            factor**2 * of_a.variance * numbers[0] / (numbers[0] + more),
+            of_b.variance * numbers[1] / (numbers[1] + more),
         )
         variance, freedom = welch_error(variances, (free, free))
-        return float(quantile(freedom[0], _LEVEL) * math.sqrt(variance[0]))
+        return float(quantile(freedom[0], _LEVEL) * math.sqrt(variance[0])) + off
 
-    base, other = float(a.mean()), float(b.mean())
+    base, other = float(a.kept.mean()), float(b.kept.mean())
     middle, now = other - factor * base, reach(0)
     return _Excess("steps change", other / base - 1, base, middle, middle - now, middle + now,
                    reach, "steps of each")  # fmt: skip

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from tracekit.analysis.comparison._headline import length_text, signed_length
-from tracekit.analysis.comparison._outliers import outliers
-from tracekit.analysis.comparison._step_change import FASTER, SLOWER, show
-from tracekit.analysis.statistics import ENOUGH, Numbers
+from tracekit.analysis.comparison._step_change import FASTER, SLOWER, SMALL, Steps, change
+from tracekit.analysis.statistics import ENOUGH, outliers
 from tracekit.analysis.step_sums import Measured
 from tracekit.model import Trace
 
@@ -31,78 +31,85 @@ _HALF = 0.5
 
 
 def outlier_rows(
-    traces: Sequence[Trace], measured: Sequence[Measured], steps: Sequence[Numbers]
+    traces: Sequence[Trace], measured: Sequence[Measured], steps: Steps
 ) -> pl.DataFrame:
     """Return the steps of A and of B that are unlike the others, each with its cause.
 
     Parameters
     ----------
     traces, measured, steps
-        Of A and of B: the run, what was measured, and its steps, added over devices.
+        Of A and of B: the run, what was measured, and its steps.
 
     Returns
     -------
     ``side, iteration, step_ns`` (mean over devices), ``ratio`` to the median step of the side, and
-    ``cause``: what is longer than in the median step.
+    ``cause``: what is longer than in the median step, or of a shorter one what is shorter.
     """
     found = [
-        (side, run.iterations[place], each[place] / max(1, run.devices),
-         each[place] / np.median(each), _cause(trace, run, run.iterations[place]))
-        for side, trace, run, each in zip("AB", traces, measured, steps, strict=True)
+        (side, run.iterations[place], each[place] / max(1, run.devices), each[place] / median,
+         _cause(trace, run, run.iterations[place], sign=1 if each[place] > median else -1))
+        for side, trace, run, each in zip("AB", traces, measured, steps.lengths, strict=True)
+        for median in [float(np.median(each))]
         for place in outliers(each)
     ]  # fmt: skip
     return pl.DataFrame(found, OUTLIERS, orient="row")
 
 
-def without_outliers(
-    odd: pl.DataFrame, measured: Sequence[Measured], steps: Sequence[Numbers]
-) -> str | None:
-    """Say how the mean step changed without outliers, of which a few are named with their cause.
+def without_outliers(odd: pl.DataFrame, step: Mapping[str, Any], steps: Steps) -> str | None:
+    """Say how the mean step changed without outliers, where that is not what it did with them.
+
+    A few of them are named with their cause.
 
     Parameters
     ----------
     odd
         As `outlier_rows` returns them.
-    measured, steps
-        Of A and of B: what was measured, and its steps, added over devices.
+    step, steps
+        How the step changed with them, and the steps of A and of B.
 
     Returns
     -------
-    None where there are no outliers, or too few other steps.
+    None where there are no outliers, too few other steps, or where as much is known with them.
     """
-    kept = [np.delete(each, outliers(each))[np.newaxis, :] for each in steps]
-    if odd.is_empty() or min(each.shape[1] for each in kept) < ENOUGH:
+    places = [outliers(each) for each in steps.lengths]
+    kept = steps.without(places)
+    if odd.is_empty() or min(map(len, kept.lengths)) < ENOUGH:
         return None
-    devices = [np.full(1, max(1, run.devices)) for run in measured]
-    found = show(kept[0], kept[1], (devices[0], devices[1]), has_verdict=True).row(0, named=True)
-    means = [float(each.mean()) / number[0] for each, number in zip(kept, devices, strict=True)]
+    found = change(kept, has_verdict=True)
+    delta, is_told = found["delta_ns"], found["verdict"] in (FASTER, SLOWER)
+    if found["verdict"] == step["verdict"] or (not is_told and step["verdict"] == SMALL):
+        return None
     named = [
         f"step {number} of {side} ({cause})"
         for side, number, cause in odd.select("side", "iteration", "cause").iter_rows()
     ]
     more = [f"{len(named) - _FEW} more"] if len(named) > _FEW else []
-    delta = means[1] - means[0]
-    change = f"a change of {signed_length(delta)} is {'not shown' if delta else 'none'}"
-    if found["verdict"] in (FASTER, SLOWER):
-        change = f"B is {found['verdict']} by {length_text(abs(delta))}"
-    return f"without {' and '.join([*named[:_FEW], *more])} {change}"
+    told = f"a change of {signed_length(delta)} is {'not shown' if delta else 'none'}"
+    if is_told:
+        told = f"B is {found['verdict']} by {length_text(abs(delta))}"
+    return f"without {' and '.join([*named[:_FEW], *more])} {told}"
 
 
-def _cause(trace: Trace, run: Measured, number: int) -> str:
-    """Name what is longer in a step than in the median one: an op, a stage, or idle time."""
+def _cause(trace: Trace, run: Measured, number: int, *, sign: int) -> str:
+    """Name what is longer in a step than in the median one: an op, a stage, or idle time.
+
+    Of a step that is shorter (`sign` -1), name what is shorter.
+    """
     part = pl.col("part").replace({"between": "idle"})
     each = run.parts.group_by(part, "iteration").agg(pl.col("length_ns").sum())
     usual = each.group_by("part").agg(usual=pl.col("length_ns").median())
-    own = each.filter(pl.col("iteration") == number).join(usual, on="part")
-    more = own.select("part", more=pl.col("length_ns") - pl.col("usual")).sort(-pl.col("more"))
-    longest, length = more.row(0)
+    own = usual.join(each.filter(pl.col("iteration") == number), on="part", how="left")
+    more = sign * (pl.col("length_ns").fill_null(0) - pl.col("usual"))
+    longest, length = own.select("part", more=more).sort(-pl.col("more")).row(0)
     length /= max(1, run.devices)
+    how = "more" if sign > 0 else "less"
     if longest == "idle":
-        return f"idle for {length_text(length)} more"
-    op = _longest(trace, run.windows.filter(pl.col("iteration") == number), longest)
+        return f"idle for {length_text(length)} {how}"
+    window = run.windows.filter(pl.col("iteration") == number)
+    op = _longest(trace, window, longest) if sign > 0 else None
     if op is not None and op[1] >= _HALF * length:
         return f"{op[0]} of {length_text(op[1])}"
-    return f"{length_text(length)} more of {longest}"
+    return f"{length_text(length)} {how} of {longest}"
 
 
 def _longest(trace: Trace, windows: pl.DataFrame, stage: str) -> tuple[str, int] | None:

@@ -3,71 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from tracekit.analysis.comparison._between import METHOD, between, enough_recordings, reach_of
-from tracekit.analysis.comparison._comparability import comparability
 from tracekit.analysis.comparison._compare import (
-    ONE_ACCOUNT,
-    OUTSIDE,
-    Comparison,
     all_rows,
-    check_least,
-    measure_runs,
     memory_peaks,
     memory_side_by_side,
     numbers_of,
-    outside_notes,
-    times_per,
-    verdict_notes,
+    ops_of,
+    with_idle,
 )
-from tracekit.analysis.comparison._headline import Metric, headline, judged
-from tracekit.analysis.comparison._kernel_names import with_names_alike, with_normalised_names
+from tracekit.analysis.comparison._headline import Metric, headline
 from tracekit.analysis.comparison._outliers import cold_notes
+from tracekit.analysis.comparison._prepared import (
+    OUTSIDE,
+    Asked,
+    Comparison,
+    Prepared,
+    Recorded,
+    answered,
+    prepare,
+)
 from tracekit.analysis.comparison._step_change import VERDICT, matrix, verdict_of, with_small
 from tracekit.analysis.comparison._steps_table import step_rows
-from tracekit.analysis.facts import HOST, verdict_meta
 from tracekit.analysis.statistics import Flags, Floats, Skip
-from tracekit.analysis.step_sums import (
-    PARTS,
-    Measured,
-    in_one_account,
-    parse_compare_keys,
-    steps_of,
-    with_hosts_matched,
-)
-from tracekit.engine import has_ops, shown, sorting
+from tracekit.analysis.step_sums import Measured, steps_of
+from tracekit.engine import shown, sorting
 from tracekit.errors import UsageError
-from tracekit.model import Trace, with_one_tree
-
-if TYPE_CHECKING:
-    from tracekit.analysis.traffic import Traffic
+from tracekit.model import Trace
 
 _SEVERAL = 2
 _LEVEL = 0.95
 _ONE_PERCENT = 1.0
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """One recording of a program.
-
-    Parameters
-    ----------
-    trace, name, labels
-        The run, what messages call it, and its labels.
-    traffic
-        What it moved, for a comparison by link.
-    """
-
-    trace: Trace
-    name: str
-    labels: Mapping[str, str] = field(default_factory=dict)
-    traffic: Traffic | None = None
 
 
 @dataclass(frozen=True)
@@ -126,68 +98,41 @@ def compare_recordings(
     MissingDataError
         As for `compare`.
     """
-    keys = parse_compare_keys(by)
+    asked = Asked.of(by, skip, metric, least, match_names=match_names, anyway=anyway)
     _check(a, b)
-    check_least(least)
-    every = [*a, *b]
-    reasons = _reasons(every, keys)
-    traces = _aligned([each.trace for each in every], keys, match_names=match_names)
-    called = [each.name for each in every]
-    verdicts = [verdict_meta(each.trace) for each in every]
-    measured, empty = measure_runs(traces, keys, skip, called, [each.traffic for each in every])
-    reasons += empty
-    has_verdict = anyway or not reasons
-    measured, told = in_one_account(measured, traces)
-    measured, matched = with_hosts_matched(measured)
-    sides = (measured[: len(a)], measured[len(a) :])
-    parts, step = _step(sides, told, has_verdict=has_verdict)
-    if keys == ("memory",):
-        table = _memory_table(a, b)
-    else:
-        table = parts if keys == ("step",) else _table(traces[0], sides, has_verdict=has_verdict)
-    if keys == ("stage",):
-        table = _with_idle(table, parts)
+    found = prepare([*a, *b], asked)
+    sides = (found.measured[: len(a)], found.measured[len(a) :])
+    parts, step = _step(sides, found.parts, has_verdict=found.has_verdict)
+    table = _rows(found, asked.keys, parts, (a, b))
     (table, parts), step = with_small((table, parts), step, least)
-    meta = {
-        "headline": headline(parts, step, reasons, metric=metric, least=least),
-        "names": list(names),
-        "by": list(keys),
-        "skip": None if skip == "auto" else skip,
-        **{
-            f"{side}_skipped": max(run.skipped for run in runs)
-            for side, runs in zip("ab", sides, strict=True)
-        },
-        **_numbers(sides),
-        "per": times_per(keys, is_host=not has_ops(a[0].trace)),
-        "step": step,
-        "judged": judged(step, metric, least),
-        "not_comparable": reasons,
-        "notes": [
-            *verdict_notes(verdicts, called),
-            *_left_out(every, measured),
-            *cold_notes(called, measured),
-            *([] if told == PARTS else [ONE_ACCOUNT]),
-            *matched,
-            *scatter_notes(step, least),
-            *outside_notes(table),
-        ],
-        "method": METHOD,
-        "verdicts": dict(zip(called, verdicts, strict=True)),
-        "recordings": {
-            side: [each.name for each in own] for side, own in zip("ab", (a, b), strict=True)
-        },
-        **({} if has_ops(a[0].trace) else {"basis": HOST}),
-    }
-    return Comparison(
-        rows=table,
-        meta=meta,
-        title=f"by {', '.join(keys)}",
-        tables={"contributions": parts, "steps": _all_steps(a, b, measured)},
-        people=_for_people(table, sides),
-        empty="nothing ran in either",
-        command="compare",
-        figures={"figure": "step parts", "changes": "changes", "steps": "steps"},
-    )
+    called = [run.name for run in found.runs]
+    notes = [*cold_notes(called, found.measured), *scatter_notes(step, least)]
+    ops = {} if found.basis else ops_of(table)
+    first = headline(parts, step, found.reasons, metric=metric, least=least, ops=ops)
+    own = {side: [each.name for each in runs] for side, runs in zip("ab", (a, b), strict=True)}
+    return answered(
+        asked, found, sides, names,
+        headline=first, step=step, notes=notes, method=METHOD, rows=table,
+        people=_for_people(table, sides), more={"recordings": own},
+        tables={"contributions": parts, "steps": _all_steps(a, b, found.measured)},
+    )  # fmt: skip
+
+
+def _rows(
+    found: Prepared,
+    keys: tuple[str, ...],
+    parts: pl.DataFrame,
+    sides: tuple[Sequence[Recorded], Sequence[Recorded]],
+) -> pl.DataFrame:
+    """Return the groups that are compared, side by side."""
+    if keys == ("step",):
+        return parts
+    if keys == ("memory",):
+        return _memory_table(*sides)
+    first = len(sides[0])
+    measured = (found.measured[:first], found.measured[first:])
+    table = _table(found.traces[0], measured, has_verdict=found.has_verdict)
+    return with_idle(table, parts) if keys == ("stage",) else table
 
 
 def _check(a: Sequence[Recorded], b: Sequence[Recorded]) -> None:
@@ -203,46 +148,6 @@ def _check(a: Sequence[Recorded], b: Sequence[Recorded]) -> None:
             f"{twice!r} is there twice, and does not scatter around itself",
             "give each recording once",
         )
-
-
-def _reasons(every: Sequence[Recorded], keys: tuple[str, ...]) -> list[str]:
-    """Return why recordings are not all comparable with the first one."""
-    first = every[0]
-    found = [
-        reason
-        for other in every[1:]
-        for reason in comparability(
-            first.trace,
-            other.trace,
-            (first.labels, other.labels),
-            names=(first.name, other.name),
-            by=keys,
-        )
-    ]
-    return list(dict.fromkeys(found))
-
-
-def _aligned(
-    traces: Sequence[Trace], keys: tuple[str, ...], *, match_names: bool
-) -> Sequence[Trace]:
-    """Return runs whose kernels and ranges are called alike."""
-    if match_names:
-        traces = [with_normalised_names(each) for each in traces]
-    elif "kernel" in keys:
-        traces = with_names_alike(traces)
-    return with_one_tree(list(traces)) if "range" in keys else traces
-
-
-def _numbers(sides: tuple[Sequence[Measured], Sequence[Measured]]) -> dict[str, int]:
-    """Return the numbers of steps of either side, and of devices."""
-    found = {
-        f"{side}_iterations": sum(len(run.iterations) for run in runs)
-        for side, runs in zip("ab", sides, strict=True)
-    }
-    return found | {
-        f"{side}_devices": max(run.devices for run in runs)
-        for side, runs in zip("ab", sides, strict=True)
-    }
 
 
 # -- the table ---------------------------------------------------------------------------------
@@ -386,17 +291,6 @@ def differing(
     )
 
 
-def _with_idle(table: pl.DataFrame, parts: pl.DataFrame) -> pl.DataFrame:
-    """Add what of steps is in no stage to a table of stages: then its rows add up to the step."""
-    of_a, of_b = pl.col("a_ns"), pl.col("b_ns")
-    rows = parts.filter(pl.col("part").is_in(["idle", "between"])).select(
-        *(name for name in parts.columns if name in table.columns),
-        stage="part",
-        ratio=pl.when(of_a != 0).then(of_b / of_a),
-    )
-    return pl.concat([table.with_columns(pl.col("stage").cast(pl.String)), rows], how="diagonal")
-
-
 # -- the step ----------------------------------------------------------------------------------
 
 
@@ -495,11 +389,3 @@ def _recommended(
     if number is None:
         return [f"no number of recordings would show {change:.2g} %, with such scatter"]
     return [f"about {number} recordings a side would show {change:.2g} %"]
-
-
-def _left_out(every: Sequence[Recorded], measured: Sequence[Measured]) -> list[str]:
-    return [
-        f"{run.left_out} iterations of {each.name} are left out, which not all its processes have"
-        for each, run in zip(every, measured, strict=True)
-        if run.left_out
-    ]

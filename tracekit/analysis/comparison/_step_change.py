@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracekit.analysis.statistics import ENOUGH, LEVEL, Numbers, differences, long_run, shift
-from tracekit.analysis.step_sums import PARTS, Measured
+from tracekit.analysis.statistics import (
+    ENOUGH,
+    LongRun,
+    Numbers,
+    Regular,
+    differences,
+    long_run,
+    regularly_slow,
+    shift,
+    within_kinds,
+)
+from tracekit.analysis.step_sums import PARTS, Measured, steps_of
 
 FASTER, SLOWER = "faster", "slower"
 NOT_SHOWN, NOT_ENOUGH, UNKNOWN = "no difference shown", "not enough iterations", "unknown"
@@ -24,6 +35,8 @@ _SLOW = 0.25
 is seldom so by chance."""
 Counts = NDArray[np.int64]
 """Over how many devices each row is added."""
+Kinds = tuple[Regular | None, Regular | None]
+"""The slow steps of A and of B that come regularly."""
 
 
 def matrix(run: Measured, values: pl.DataFrame, rows: pl.DataFrame, columns: list[str]) -> Numbers:
@@ -64,10 +77,11 @@ def show(
     *,
     has_verdict: bool,
     related: bool = True,
+    regular: Kinds = (None, None),
 ) -> pl.DataFrame:
     """Return the interval of the difference, its p value, and what may be concluded.
 
-    P values are adjusted for the number of rows where these are related.
+    Both are adjusted for the number of rows where these are related.
     """
     if min(a.shape[1], b.shape[1]) < ENOUGH:
         nothing = {name: [None] * len(a) for name in VERDICT[:3]}
@@ -76,7 +90,10 @@ def show(
     else:
         # Whole numbers of a common scale: means are over devices too.
         found = differences(
-            a * devices[1][:, np.newaxis], b * devices[0][:, np.newaxis], related=related
+            a * devices[1][:, np.newaxis],
+            b * devices[0][:, np.newaxis],
+            related=related,
+            regular=regular,
         )
         scale = devices[0] * devices[1]
         table = pl.DataFrame(
@@ -97,11 +114,10 @@ def show(
 
 
 def verdict_of(*, has_verdict: bool = True) -> pl.Expr:
-    """Return what an interval and a p value show, where a verdict is given."""
-    is_known = pl.col("p_value") <= 1 - LEVEL + 1e-12
+    """Return what an interval shows, where a verdict is given."""
     verdict = (
-        pl.when(is_known & (pl.col("low_ns") > 0)).then(pl.lit(SLOWER))
-        .when(is_known & (pl.col("high_ns") < 0)).then(pl.lit(FASTER))
+        pl.when(pl.col("low_ns") > 0).then(pl.lit(SLOWER))
+        .when(pl.col("high_ns") < 0).then(pl.lit(FASTER))
         .otherwise(pl.lit(NOT_SHOWN))
     )  # fmt: skip
     return pl.when(pl.lit(has_verdict)).then(verdict).otherwise(pl.lit(None, pl.String))
@@ -143,45 +159,92 @@ def with_small(
 # -- what the change of the step time is made of -----------------------------------------------
 
 
+@dataclass(frozen=True)
+class Steps:
+    """The steps of A and of B, added over devices.
+
+    Parameters
+    ----------
+    lengths
+        In their order.
+    devices
+        Over how many devices either's are added.
+    regular
+        The slow ones of either that come regularly.
+    """
+
+    lengths: tuple[Numbers, Numbers]
+    devices: tuple[int, int]
+    regular: Kinds
+
+    @classmethod
+    def of(cls, a: Measured, b: Measured) -> Steps:
+        """Return the steps of two runs."""
+        lengths = (steps_of(a), steps_of(b))
+        devices = (max(1, a.devices), max(1, b.devices))
+        return cls(lengths, devices, (regularly_slow(lengths[0]), regularly_slow(lengths[1])))
+
+    def without(self, places: Sequence[Sequence[int]]) -> Steps:
+        """Return these without the steps of A and of B at some places."""
+        kept = [
+            np.isin(np.arange(len(each)), own, invert=True)
+            for each, own in zip(self.lengths, places, strict=True)
+        ]
+        regular = [
+            None if own is None else replace(own, is_slow=own.is_slow[some])
+            for own, some in zip(self.regular, kept, strict=True)
+        ]
+        lengths = (self.lengths[0][kept[0]], self.lengths[1][kept[1]])
+        return Steps(lengths, self.devices, (regular[0], regular[1]))
+
+    def long_runs(self) -> list[LongRun]:
+        """Return how certain either mean step is."""
+        sides = zip(self.lengths, self.regular, strict=True)
+        return [long_run(within_kinds(each[np.newaxis, :], own)[0]) for each, own in sides]
+
+
 def contributions(
-    a: Measured, b: Measured, *, has_verdict: bool, names: Sequence[str] = PARTS
-) -> tuple[pl.DataFrame, dict[str, Any], tuple[Numbers, Numbers]]:
-    """Return what the change of the step is made of, the change, and the steps of both runs."""
+    a: Measured, b: Measured, steps: Steps, *, has_verdict: bool, names: Sequence[str] = PARTS
+) -> tuple[pl.DataFrame, dict[str, Any]]:
+    """Return what the change of the step is made of, and the change."""
     rows = pl.DataFrame({"part": names}).with_row_index("row")
     samples = (matrix(a, a.parts, rows, ["part"]), matrix(b, b.parts, rows, ["part"]))
-    steps = tuple(sample.sum(axis=0, keepdims=True) for sample in samples)
-    ran_on = (max(1, a.devices), max(1, b.devices))
-    of_step = tuple(np.full(1, number) for number in ran_on)
-    step = pl.concat(
-        [
-            side_by_side(steps[0], steps[1], (of_step[0], of_step[1])),
-            show(steps[0], steps[1], (of_step[0], of_step[1]), has_verdict=has_verdict),
-        ],
-        how="horizontal",
-    ).row(0, named=True)
-    for side, sample, number in zip("ab", steps, ran_on, strict=True):
-        step[f"{side}_median_ns"] = float(np.median(sample)) / number
-        step[f"{side}_total_ns"] = int(sample.sum())
-        some = sample.shape[1] > 1
-        step[f"{side}_sd_ns"] = float(sample.std(ddof=1)) / number if some else None
-        step[f"{side}_effective"] = _effective(sample)
-    is_unknown = step["p_value"] is None and min(each.shape[1] for each in steps) >= ENOUGH
-    step["reason"] = _reason(*steps) if is_unknown else None
-    step.update(_typical(steps[0][0], steps[1][0], ran_on, has_verdict=has_verdict))
-    devices = tuple(np.full(rows.height, number) for number in ran_on)
-    change = step["delta_ns"]
+    devices = tuple(np.full(rows.height, number) for number in steps.devices)
+    step = change(steps, has_verdict=has_verdict)
+    whole = step["delta_ns"]
     table = pl.concat(
         [
             rows.select("part"),
             totals(*samples),
             side_by_side(*samples, (devices[0], devices[1])).drop("ratio"),
-            show(*samples, (devices[0], devices[1]), has_verdict=has_verdict),
+            show(*samples, (devices[0], devices[1]), has_verdict=has_verdict,
+                 regular=steps.regular),
         ],
         how="horizontal",
-    )
-    share = pl.col("delta_ns") / change if change else pl.lit(None, pl.Float64)
+    )  # fmt: skip
+    share = pl.col("delta_ns") / whole if whole else pl.lit(None, pl.Float64)
     first = ("part", "a_total_ns", "b_total_ns", "a_ns", "b_ns", "delta_ns")
-    return table.select(*first, share.alias("share"), *VERDICT), step, (steps[0][0], steps[1][0])
+    return table.select(*first, share.alias("share"), *VERDICT), step
+
+
+def change(steps: Steps, *, has_verdict: bool) -> dict[str, Any]:
+    """Return by how much the step differs: in the mean, and typically."""
+    a, b = (each[np.newaxis, :] for each in steps.lengths)
+    of_a, of_b = (np.full(1, number) for number in steps.devices)
+    shown = show(a, b, (of_a, of_b), has_verdict=has_verdict, regular=steps.regular)
+    step = side_by_side(a, b, (of_a, of_b)).hstack(shown).row(0, named=True)
+    for side, lengths, number in zip("ab", steps.lengths, steps.devices, strict=True):
+        step[f"{side}_median_ns"] = float(np.median(lengths)) / number
+        step[f"{side}_total_ns"] = int(lengths.sum())
+        some = len(lengths) > 1
+        step[f"{side}_sd_ns"] = float(lengths.std(ddof=1)) / number if some else None
+    few = min(map(len, steps.lengths)) < ENOUGH
+    known = [] if few else steps.long_runs()
+    for at, side in enumerate("ab"):
+        step[f"{side}_effective"] = float(known[at].effective[0]) if known else None
+    is_unknown = step["p_value"] is None and not few
+    step["reason"] = _reason(steps, known) if is_unknown else None
+    return {**step, **_typical(*steps.lengths, steps.devices, has_verdict=has_verdict)}
 
 
 def _typical(
@@ -205,28 +268,21 @@ def _typical_verdict(low: float | None, high: float | None, steps: int) -> str:
     return SLOWER if low > 0 else FASTER if high < 0 else NOT_SHOWN
 
 
-def _effective(steps: Numbers) -> float | None:
-    """Return how many independent steps would tell as much of the mean; None of too few."""
-    return float(long_run(steps).effective[0]) if steps.shape[1] >= ENOUGH else None
-
-
-def dependence_note(step: Mapping[str, Any], steps: tuple[int, int]) -> list[str]:
+def dependence_note(step: Mapping[str, Any], steps: Steps) -> list[str]:
     """Name the runs whose steps vary slowly."""
-    if min(steps) < ENOUGH:
-        return []
     return [
-        f"{number} steps of {side.upper()} vary slowly: their mean is as certain as that of "
-        f"{step[f'{side}_effective']:.2g} independent ones"
-        for side, number in zip("ab", steps, strict=True)
-        if step[f"{side}_effective"] < number * _SLOW
+        f"{len(lengths)} steps of {side.upper()} vary slowly: their mean is as certain as that of "
+        f"{effective:.2g} independent ones"
+        for side, lengths in zip("ab", steps.lengths, strict=True)
+        if (effective := step[f"{side}_effective"]) is not None and effective < len(lengths) * _SLOW
     ]
 
 
-def _reason(a: Numbers, b: Numbers) -> str:
+def _reason(steps: Steps, known: Sequence[LongRun]) -> str:
     """Say why nothing is known of the means of steps."""
     return "; ".join(
-        f"{steps.shape[1]} steps of {side} drift through the recording, and have no mean that more "
+        f"{len(lengths)} steps of {side} drift through the recording, and have no mean that more "
         "of them would approach"
-        for side, steps in zip("AB", (a, b), strict=True)
-        if long_run(steps).drifts[0]
+        for side, lengths, own in zip("AB", steps.lengths, known, strict=True)
+        if own.drifts[0]
     )

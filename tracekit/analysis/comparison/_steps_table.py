@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from tracekit.analysis.comparison._outliers import outliers
-from tracekit.analysis.statistics import Skip
+from tracekit.analysis.statistics import Skip, outliers
 from tracekit.analysis.step_sums import Measured, per_iteration, steps_of
 
 if TYPE_CHECKING:

@@ -9,21 +9,32 @@ from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
     from tracekit.analysis.statistics._cold_steps import Skip, cold_steps
+    from tracekit.analysis.statistics._kinds_of_steps import (
+        Regular,
+        kinds_of,
+        mode_edges,
+        modes,
+        outliers,
+        regularly_slow,
+        within_kinds,
+    )
     from tracekit.analysis.statistics._long_run import (
         COSINES,
         ENOUGH,
         Flags,
         Floats,
+        LongRun,
         Numbers,
         long_run,
     )
-    from tracekit.analysis.statistics._shift import Shift, shift, spread_of
+    from tracekit.analysis.statistics._shift import Shift, shift
     from tracekit.analysis.statistics._statistics import (
         LEVEL,
         METHOD,
-        adjusted,
+        OF_ROWS,
         differences,
         p_values,
+        told,
         welch_error,
     )
     from tracekit.analysis.statistics._student import quantile

@@ -18,8 +18,9 @@ _FEWEST = 5
 """So few steps are no sample that others could lie outside of."""
 _SPREADS, _LEAST = 5.0, 0.05
 """A cold step is so many robust standard deviations above the others' median, and such a share."""
-_AS_LONG = 20
-"""As long as a cold step is one in so many of the others at most: more are a kind of steps."""
+_AS_LONG, _NEARLY = 20, 0.9
+"""Outside of the rest and nearly as long as a cold step is one in so many of the others at most:
+more are a kind of steps, as those that write a checkpoint."""
 
 
 def cold_steps(steps: NDArray[Any] | Sequence[float]) -> int:
@@ -38,6 +39,6 @@ def cold_steps(steps: NDArray[Any] | Sequence[float]) -> int:
     spread = 1.4826 * float(np.median(np.abs(rest - median)))
     fence = median + max(_SPREADS * spread, _LEAST * median)
     first = lengths[:limit]
-    as_long = len(rest) - np.searchsorted(rest, first, "left")
+    as_long = len(rest) - np.searchsorted(rest, np.maximum(_NEARLY * first, fence), "right")
     is_usual = (first <= fence) | (as_long > len(rest) // _AS_LONG)
     return int(is_usual.argmax()) if is_usual.any() else limit

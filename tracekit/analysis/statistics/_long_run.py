@@ -21,8 +21,10 @@ ENOUGH = 5
 """Steps of either run below which nothing is shown."""
 COSINES = 4
 """So many of the lowest frequencies are measured: degrees of freedom of the error of a mean."""
-WIDER = 1.2
+WIDER, WIDER_OF_FEW = 1.2, 1.3
 """Slow drifts vary yet more at frequency 0 than at the lowest ones: errors are widened by this."""
+_FEW = 8
+"""Fewer steps than this hardly show what they depend on."""
 _DRIFT, _CHANCE = 0.7, 0.01
 """Steps drift where the two lowest frequencies hold this share of their variance, and chance would
 give them as much in so few recordings of independent steps."""
@@ -85,7 +87,8 @@ def _of_block(sample: Numbers | Floats) -> tuple[Floats, Floats, Flags]:
     plain = powers.mean(axis=0) / number
     effective = np.full(len(sample), float(number))
     np.divide(total / (number - 1), plain, out=effective, where=plain > 0)
-    return WIDER**2 * plain, effective, _drift(apart, powers, total)
+    wider = WIDER_OF_FEW if number < _FEW else WIDER
+    return wider**2 * plain, effective, _drift(apart, powers, total)
 
 
 def _drift(apart: Floats, powers: Floats, total: Floats) -> Flags:

@@ -91,9 +91,3 @@ def _outside(steps: list[int], errors: list[float], level: float) -> int:
     spread = pairs * np.sqrt(variance[0] * (1 + 1 / sum(steps)) / 12)
     reach = float(quantile(freedom[0], (1 + level) / 2)) * spread
     return max(0, int(np.floor(pairs / 2 - reach)) - 1)
-
-
-def spread_of(steps: Numbers | Floats) -> Floats:
-    """Return a standard deviation that outliers do not move: 1.4826 times the median deviation."""
-    found: Floats = 1.4826 * np.median(np.abs(steps - np.median(steps)))
-    return found

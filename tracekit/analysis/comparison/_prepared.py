@@ -1,0 +1,355 @@
+"""What comparisons have in common: how runs are measured, and what is said of either side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from tracekit.analysis.comparison._comparability import comparability, empty_steps, has_iterations
+from tracekit.analysis.comparison._headline import Metric, judged
+from tracekit.analysis.comparison._kernel_names import with_names_alike, with_normalised_names
+from tracekit.analysis.facts import HOST, verdict_meta
+from tracekit.analysis.statistics import Skip
+from tracekit.analysis.step_sums import (
+    PARTS,
+    Measured,
+    in_one_account,
+    parse_compare_keys,
+    per_iteration,
+    with_hosts_matched,
+)
+from tracekit.engine import has_ops
+from tracekit.errors import UsageError
+from tracekit.model import Answer, Trace, with_one_tree
+
+if TYPE_CHECKING:
+    from tracekit.analysis.traffic import Traffic
+
+OUTSIDE = ("a_outside_ns", "b_outside_ns", "a_outside_count", "b_outside_count")
+_ONE_ACCOUNT = "idle: inside of steps and between them, for not all runs tell where the host was"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One recording of a program.
+
+    Parameters
+    ----------
+    trace, name, labels
+        The run, what messages call it, and its labels.
+    traffic
+        What it moved, for a comparison by link.
+    """
+
+    trace: Trace
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    traffic: Traffic | None = None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a comparison is asked for: see `compare`."""
+
+    keys: tuple[str, ...]
+    skip: Skip
+    match_names: bool
+    anyway: bool
+    metric: Metric
+    least: float | None
+
+    @classmethod
+    def of(
+        cls, by: str | Sequence[str], skip: Skip, metric: Metric, least: float | None,
+        *, match_names: bool, anyway: bool,
+    ) -> Asked:  # fmt: skip
+        """Return it checked; `UsageError` where a key or the least change is none."""
+        keys = parse_compare_keys(by)
+        if least is not None and not (math.isfinite(least) and least > 0):
+            raise UsageError(f"{least} % is no least change", "give more than 0")
+        return cls(keys, skip, match_names, anyway, metric, least)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison(Answer):
+    """Two runs side by side.
+
+    The table has the keys' columns (by stage with rows ``idle`` and ``between``, so that it adds up
+    to the step; by ``step`` it is `Comparison.contributions`), then
+
+    ====================  ========================================================================
+    ``a_ns, b_ns``        mean time of a step
+    ``a_count, b_count``  mean number of ops, calls or transfers of a step, on a device likewise
+    ``a_bytes, b_bytes``  by link: mean bytes of a step; null if unknown
+    ``delta_ns``          ``b_ns - a_ns``
+    ``ratio``             ``b_ns / a_ns``; null where ``a_ns`` is 0
+    ``low_ns, high_ns``   interval of ``delta_ns``, 95 % and adjusted for the number of rows; null
+                          for too few iterations, or unknown
+    ``p_value``           adjusted and null likewise
+    ``verdict``           ``faster`` or ``slower`` (B, than A), ``too small to matter`` (the whole
+                          interval lies within `least`, or 0.1 % of the shorter step), ``no
+                          difference shown``, ``not enough iterations`` (fewer than 5 in either
+                          run), ``unknown`` (steps that drift through the recording); null if the
+                          runs are not comparable
+    ``only_in``           ``A`` or ``B`` if the group occurs in that run alone, in steps or not
+    ``a_total_ns`` etc.   sums over steps and devices, whole numbers: ``a_ns`` is
+                          ``a_total_ns / (a_steps * a_devices)``
+    ``a_outside_ns``      time outside of the steps that count, added over devices, and the number
+    ``a_outside_count``   of ops, calls or transfers there (likewise of B)
+    ``a_steps``           number of steps, and of the devices (CUDA and MPI calls: processes) that
+    ``a_devices``         the row's times are added over (likewise of B)
+    ====================  ========================================================================
+
+    By memory it has ``device, a_bytes, b_bytes, delta_bytes, ratio, only_in``: one peak per run,
+    which carries no verdict.
+
+    ``meta`` holds ``headline`` (how much the step changed, whether that is shown, and which part
+    carries it, in one sentence), ``names``, ``by``, ``skip``, ``a_iterations``, ``b_iterations``,
+    ``a_devices``, ``b_devices``, ``per`` (what times are means over), ``step`` (with ``a_ns, b_ns,
+    delta_ns, ratio, low_ns, high_ns, p_value, verdict`` of the mean, ``a_total_ns, b_total_ns`` and
+    the standard deviations ``a_sd_ns, b_sd_ns``, and beside it ``a_median_ns, b_median_ns``:
+    few long steps move means and widen intervals, but no median; ``a_effective,
+    b_effective``, how many independent steps would tell as much, ``reason``, why nothing is known
+    of it, and ``shift_ns, shift_low_ns, shift_high_ns, shift_verdict``, the change of a typical
+    step), ``judged`` (by which metric and least change the headline judges, and what it found),
+    ``not_comparable`` (the reasons, see `comparability`), ``notes`` and ``method``; ``basis`` where
+    it is not GPU work that was measured.
+    """
+
+    @property
+    def table(self) -> pl.DataFrame:
+        """A row per group, as above."""
+        return self.rows
+
+    @property
+    def contributions(self) -> pl.DataFrame:
+        """What the change of the step time is made of.
+
+        Returns
+        -------
+        ``part`` (a stage, ``idle`` or ``between``), ``a_total_ns`` and ``b_total_ns`` (whole
+        numbers, over all iterations and devices), ``a_ns, b_ns, delta_ns`` (per iteration and
+        device), ``share`` (of the change of the step time; null if there is none) and ``low_ns,
+        high_ns, p_value, verdict``.
+        """
+        return self.tables["contributions"]
+
+    @property
+    def on_devices(self) -> pl.DataFrame:
+        """What the change is made of on each GPU that both ran on; of one run a side alone.
+
+        Returns
+        -------
+        ``device, part, a_ns, b_ns, delta_ns``: their means over GPUs are those of `contributions`,
+        where both ran on the same.
+        """
+        return self.tables["devices"]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Runs that are measured for a comparison.
+
+    Parameters
+    ----------
+    runs, traces, measured
+        As they were given, with names that agree, and what their steps took; in one order.
+    parts
+        What steps are made of.
+    reasons
+        Why the runs are not comparable.
+    has_verdict
+        Whether verdicts are given.
+    verdicts
+        What the processes of each do, by its name.
+    notes
+        What is said of them.
+    """
+
+    runs: Sequence[Recorded]
+    traces: Sequence[Trace]
+    measured: list[Measured]
+    parts: tuple[str, ...]
+    reasons: list[str]
+    has_verdict: bool
+    verdicts: dict[str, Any]
+    notes: list[str]
+
+    @property
+    def basis(self) -> dict[str, str]:
+        """By what runs are measured that have no GPU work, as meta says it."""
+        return {} if has_ops(self.runs[0].trace) else {"basis": HOST}
+
+
+def prepare(runs: Sequence[Recorded], asked: Asked) -> Prepared:
+    """Measure runs, each of which has to be comparable with the first one."""
+    names = [run.name for run in runs]
+    verdicts = [verdict_meta(run.trace) for run in runs]
+    reasons = _reasons(runs, asked.keys)
+    traces = _with_names_alike([run.trace for run in runs], asked)
+    measured, empty = _measure(traces, asked, names, [run.traffic for run in runs])
+    reasons += empty
+    measured, parts = in_one_account(measured, traces)
+    measured, matched = with_hosts_matched(measured)
+    notes = [
+        *_verdict_notes(verdicts, names),
+        *_left_out(names, measured),
+        *([] if parts == PARTS else [_ONE_ACCOUNT]),
+        *matched,
+    ]
+    return Prepared(
+        runs, traces, measured, parts, reasons, asked.anyway or not reasons,
+        dict(zip(names, verdicts, strict=True)), notes,
+    )  # fmt: skip
+
+
+def answered(
+    asked: Asked,
+    found: Prepared,
+    sides: tuple[Sequence[Measured], Sequence[Measured]],
+    names: tuple[str, str],
+    *,
+    headline: str,
+    step: Mapping[str, Any],
+    notes: Sequence[str],
+    method: str,
+    rows: pl.DataFrame,
+    people: pl.DataFrame,
+    tables: Mapping[str, pl.DataFrame],
+    more: Mapping[str, Any] | None = None,
+) -> Comparison:
+    """Return a comparison with what is said of either side; `more` is meta of its own."""
+    keys = asked.keys
+    meta = {
+        "headline": headline,
+        "names": list(names),
+        "by": list(keys),
+        "skip": None if asked.skip == "auto" else asked.skip,
+        **_of_sides("skipped", [max(run.skipped for run in side) for side in sides]),
+        **_of_sides("iterations", [sum(len(run.iterations) for run in side) for side in sides]),
+        **_of_sides("devices", [max(run.devices for run in side) for side in sides]),
+        "per": _times_per(keys, is_host=bool(found.basis)),
+        "step": step,
+        "judged": judged(step, asked.metric, asked.least),
+        "not_comparable": found.reasons,
+        "notes": [*found.notes, *notes, *_outside_notes(rows)],
+        "method": method,
+        "verdicts": found.verdicts,
+        **(more or {}),
+        **found.basis,
+    }
+    return Comparison(
+        rows=rows,
+        meta=meta,
+        title=f"by {', '.join(keys)}",
+        tables=dict(tables),
+        people=people,
+        empty="nothing ran in either",
+        command="compare",
+        figures={"figure": "step parts", "changes": "changes", "steps": "steps"},
+    )
+
+
+def _of_sides(name: str, values: Sequence[int]) -> dict[str, int]:
+    return {f"{side}_{name}": value for side, value in zip("ab", values, strict=True)}
+
+
+# -- measuring ---------------------------------------------------------------------------------
+
+
+def _reasons(runs: Sequence[Recorded], keys: tuple[str, ...]) -> list[str]:
+    """Return why runs are not all comparable with the first one."""
+    first = runs[0]
+    found = [
+        reason
+        for other in runs[1:]
+        for reason in comparability(
+            first.trace,
+            other.trace,
+            (first.labels, other.labels),
+            names=(first.name, other.name),
+            by=keys,
+        )
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _with_names_alike(traces: Sequence[Trace], asked: Asked) -> Sequence[Trace]:
+    """Return runs whose kernels and ranges are called alike."""
+    if asked.match_names:
+        traces = [with_normalised_names(each) for each in traces]
+    elif "kernel" in asked.keys:
+        traces = with_names_alike(traces)
+    return with_one_tree(list(traces)) if "range" in asked.keys else traces
+
+
+def _measure(
+    runs: Sequence[Trace], asked: Asked, names: Sequence[str], traffic: Sequence[Traffic | None]
+) -> tuple[list[Measured], list[str]]:
+    """Measure the steps of runs that are compared; each as a whole where any has none.
+
+    Returns
+    -------
+    What was measured, and why its steps are not comparable.
+    """
+    keys, skip = asked.keys, asked.skip
+    whole = not all(map(has_iterations, runs))
+    if whole and skip not in (0, "auto"):
+        raise UsageError(
+            f"{' or '.join(names)} has no iterations to skip",
+            "name the ranges that are steps: --iteration REGEX",
+        )
+    of_ops = ("stage",) if keys in (("memory",), ("step",)) else keys
+
+    def measure(*, as_one: bool) -> list[Measured]:
+        return [
+            per_iteration(run, of_ops, skip=skip, whole=as_one, traffic=own)
+            for run, own in zip(runs, traffic, strict=True)
+        ]
+
+    found = measure(as_one=whole)
+    reasons = [] if whole else empty_steps(found, names)
+    if not (whole or all(run.iterations for run in found)):
+        found = measure(as_one=True)
+    return found, reasons
+
+
+# -- what is said of runs ----------------------------------------------------------------------
+
+
+def _times_per(keys: tuple[str, ...], *, is_host: bool) -> str | None:
+    """Say what times are means over."""
+    if keys in (("link",), ("memory",)):
+        return "step" if keys == ("link",) else None
+    return "step/process" if is_host or keys == ("api",) else "step/GPU"
+
+
+def _verdict_notes(told: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
+    """Say what the processes of either run do, where they do not all train or a run is cut."""
+    if all(set(each.get("verdict", ())) <= {"training"} and "cut" not in each for each in told):
+        return []
+    worded = [
+        f"{name}: {', '.join(each.get('verdict', ())) or 'unknown'}"
+        + (f", cut ({each['cut']})" if "cut" in each else "")
+        for name, each in zip(names, told, strict=True)
+    ]
+    return [f"verdict: {'; '.join(worded)}"]
+
+
+def _left_out(names: Sequence[str], measured: Sequence[Measured]) -> list[str]:
+    return [
+        f"{run.left_out} iterations of {name} are left out, which not all its processes have"
+        for name, run in zip(names, measured, strict=True)
+        if run.left_out
+    ]
+
+
+def _outside_notes(table: pl.DataFrame) -> list[str]:
+    """Say what columns of work outside of steps hold, where there is any."""
+    some = any(table[name].sum() for name in OUTSIDE[:2] if name in table.columns)
+    told = "outside: work before the first step, after the last one and in steps that do not count"
+    return [f"{told}; in all, mean over devices"] if some else []
