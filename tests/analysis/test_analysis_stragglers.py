@@ -10,8 +10,8 @@ from trace_builder import TraceBuilder
 
 from tracekit.analysis.diagnosis import stragglers
 from tracekit.analysis.diagnosis._facts import facts_of
-from tracekit.analysis.diagnosis._late_ranks import exposed_waits, waits_in_collectives
 from tracekit.analysis.diagnosis._stragglers import _by_rank, _times
+from tracekit.analysis.diagnosis._waits import exposed_waits, waits_in_collectives
 from tracekit.analysis.idle_time import idle
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import TABLES, Trace
@@ -69,7 +69,7 @@ def test_who_is_last_and_what_it_costs() -> None:
 
 def test_who_holds_others_costs_them_all_of_it_by_step_and_by_other() -> None:
     facts = facts_of(_of(PASSES))
-    waits = exposed_waits(facts)
+    waits = exposed_waits(facts.collectives, facts.exposed)
     held = pl.DataFrame(
         {"process": [0, 1], "device": [0, 1], "iteration": [0, 2], "by": [2, 2],
          "held": [100 * US, 300 * US]},

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracekit.analysis.calls import collective_calls
-from tracekit.analysis.diagnosis._late_ranks import exposed_waits
+from tracekit.analysis.diagnosis._waits import exposed_waits
 from tracekit.analysis.idle_account import (
     covered,
     idle_pieces,
@@ -180,7 +180,7 @@ class Facts:
     @cached_property
     def waits(self) -> pl.DataFrame:
         """How long participants of collectives wait for the last one, as `exposed_waits` says."""
-        return exposed_waits(self)
+        return exposed_waits(self.collectives, self.exposed)
 
     def _placed(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Return what of some rows lies in these steps, with ``iteration``."""

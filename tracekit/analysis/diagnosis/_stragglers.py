@@ -8,7 +8,8 @@ import polars as pl
 
 from tracekit.analysis.calls import process_ranks
 from tracekit.analysis.diagnosis._facts import LENGTH, Facts, facts_of
-from tracekit.analysis.diagnosis._late_ranks import MEMBER, held_behind
+from tracekit.analysis.diagnosis._late_ranks import held_behind
+from tracekit.analysis.diagnosis._waits import MEMBER
 from tracekit.analysis.facts import how_to_record
 from tracekit.analysis.idle_account import BEHIND, merged_in_batches
 from tracekit.engine import has_ops, union_length
