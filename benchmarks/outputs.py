@@ -51,6 +51,7 @@ OF_RUN = [
     *(f"critical-path RUN --by {key}" for key in ("cause", "stage,cause", "kernel")),
     "critical-path RUN --kernels 5",
     *(f"flops RUN --by {key}" for key in ("operator", "layer", "iteration")),
+    *(f"roofline RUN --by {key}" for key in ("operator", "stage")),
     "whatif RUN --speed gemm=2x --stage bp=1.5x --overlap --no-sync --loader 2x",
     *(f"links RUN --by {key}" for key in ("link", "pair,method", "route", "stage", "iteration")),
     "links RUN --counters",
@@ -100,6 +101,7 @@ OF_STORE = [
     'sql @latest "SELECT kind, count(*) AS n FROM ops GROUP BY kind ORDER BY kind"', "nonsense",
     "record --study dgx1", *(f"{each} --help" for each in (
         "", "breakdown", "diagnose", "idle", "stragglers", "critical-path", "whatif", "flops",
+        "roofline",
         "compare", "links", "collectives", "latency", "memory", "study", "study dgx1", "scaling",
         "overhead", "project", "stalls", "bubbles", "report", "export", "info", "sql", "runs",
         "topology", "ingest", "record", "hang", "straggler-cost", "gate",

@@ -135,10 +135,10 @@ def test_no_step_is_known_to_be_shorter_than_nothing() -> None:
         begin += length
     row = _row(builder)
     assert row["step_ns"] == 108
-    assert row["step_se_ns"] == pytest.approx(1.2 * 98)
+    assert row["step_se_ns"] == pytest.approx(1.3 * 98)
     # The lower end is where times end; the upper one, and so all that was known, stays.
     assert row["step_low_ns"] == 0
-    assert row["step_high_ns"] == pytest.approx(108 + 2.776445 * 1.2 * 98, rel=1e-6)
+    assert row["step_high_ns"] == pytest.approx(108 + 2.776445 * 1.3 * 98, rel=1e-6)
 
 
 def test_passes_that_overlap_are_busy_once() -> None:

@@ -124,6 +124,6 @@ def test_messages_of_recorded_ranks_arrive_after_they_are_sent(tmp_path, offset:
     wrong, _ = tracekit.ingest(
         files, name="b", store=tmp_path / "other", clocks={"mpi_latency_rank1": 50_000_000 - offset}
     )
-    row = wrong.clocks().row(1, named=True)
+    row = wrong.info(clocks=True).row(1, named=True)
     assert (row["known_by"], row["messages"]) == ("given", 546)
     assert row["early_messages"] >= 250

@@ -61,7 +61,7 @@ def test_shifted_pytorch_ranks_come_back(dlrm: list[Path], tmp_path: Path) -> No
         for one, other in zip(ends, _ends(away)[rank], strict=True)
     ]
     assert max(apart) < 5_000
-    evidence = here.clocks()
+    evidence = here.info(clocks=True)
     assert (evidence["offset_ns"] - evidence["sessions_say_ns"]).abs().max() < 5_000
 
 

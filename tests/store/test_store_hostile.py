@@ -53,6 +53,7 @@ COMMANDS: dict[str, Sequence[str]] = {
     "critical-path": ["p2p"],
     "whatif": ["p2p", "--loader", "2x"],
     "flops": ["p2p"],
+    "roofline": ["p2p"],
     "compare": ["p2p", "p2p"],
     "gate": ["p2p", "p2p"],
     "links": ["p2p"],

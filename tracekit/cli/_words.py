@@ -49,12 +49,12 @@ def _read(parameter: Any, kind: Any, checked: Callable[..., Any], ctx: Any, valu
     one = get_args(kind)[0] if get_origin(kind) is list else kind
     if value is None and not parameter.required:
         found = () if several else None
-    elif value is not None and value is parameter.default:
-        found = value
     elif several and value and all(_is_plain(word, one) for word in value):
         found = [one(word) for word in value]
     elif not several and _is_plain(value, one):
         found = one(value)
+    elif value is not None and value is parameter.default:
+        found = value
     else:
         return checked(ctx, value)
     return parameter.callback(ctx, parameter, found) if parameter.callback else found

@@ -9,6 +9,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import polars as pl
@@ -173,6 +174,7 @@ class Answer:
             If pandas or pyarrow is not installed.
         """
         try:
+            import_module("pandas")
             return self.rows.to_pandas()
         except ModuleNotFoundError as error:
             raise UsageError(

@@ -44,6 +44,8 @@ def _breakdown(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     keys = _keys(rows)
     if not keys or "share" not in rows.columns or not meta.get("window_ns"):
         return None
+    if "inclusive" in meta:  # rows lie in others
+        return None
     if keys == ["stage"]:
         told = [_most(rows.sort("exposed_ns", descending=True), keys)]
         if meta.get("idle_ns") is not None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import platform
 import secrets
-import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
@@ -120,7 +120,7 @@ class ReportJob(Job):
         if self.path.exists():
             return None
         return InputError(
-            f"{self.path} cannot be seen by the worker on {socket.gethostname()}",
+            f"{self.path} cannot be seen by the worker on {platform.node()}",
             "put the reports where all workers reach them by the same path",
         )
 
@@ -160,7 +160,7 @@ class PartJob(Job):
             return Outcome(self.number, made=self.work())
         except FileNotFoundError as error:
             raise StoreError(
-                f"the worker on {socket.gethostname()} cannot read {self.name}: {error}",
+                f"the worker on {platform.node()} cannot read {self.name}: {error}",
                 _SAME_PATHS,
             ) from error
 
