@@ -79,7 +79,17 @@ def _idle(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     said = f"Nothing runs for {percent(meta['idle_ns'] / meta['window_ns'])} of the time"
     if _keys(rows) != ["cause"] or not meta["idle_ns"]:
         return said
-    return f"{said}: {_most(rows.sort('idle_ns', descending=True), ['cause'])} of that"
+    longest = rows.sort("idle_ns", descending=True)
+    return f"{said}: {_most(longest, ['cause'])} of that{_evidence(longest)}"
+
+
+def _evidence(rows: pl.DataFrame) -> str:
+    """Say what the causes that are named rest on, where it is the same of all."""
+    if "rests_on" not in rows.columns:
+        return ""
+    named = rows.filter(pl.col("share") >= _LEAST).head(_MOST_NAMED)
+    evidence = named["rests_on"].unique().to_list()
+    return f" (by {evidence[0]})" if len(evidence) == 1 and evidence[0] else ""
 
 
 def _critical_path(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
