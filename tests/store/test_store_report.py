@@ -19,6 +19,7 @@ from tracekit.attribution import Rules
 from tracekit.errors import DamagedTraceError, StoreError, TracekitError
 from tracekit.model import TABLES, Stream, Trace, TraceWriter, missing_files
 from tracekit.sources import _ordering
+from tracekit.store import _report
 from tracekit.store._behind import Behind
 from tracekit.store._report import ReportMade, ReportOptions, make_report
 from tracekit.support import compiled as _compiled
@@ -94,6 +95,17 @@ def test_little_memory_gives_the_same(
         assert not (folder / "waiting").exists()
         assert missing_files(folder) == []
     _assert_same(tmp_path / "ample", tmp_path / "little")
+
+
+def test_the_heap_is_kept_small_where_memory_is_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(_report, "keep_small", lambda: asked.append(1))
+    _make(NAMES[0], tmp_path / "usual")
+    assert not asked
+    _make(NAMES[0], tmp_path / "little", 512 << 20)
+    assert asked == [1]
 
 
 def test_a_report_brings_its_labels_memory_and_overhead_along(tmp_path: Path) -> None:

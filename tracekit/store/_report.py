@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tracekit.model import TraceWriter
 from tracekit.store._behind import Behind
 from tracekit.store._staging import file_errors
+from tracekit.support.heap import keep_small
 from tracekit.support.spool import DEFAULT_MEMORY
 
 if TYPE_CHECKING:
@@ -103,6 +104,8 @@ def make_report(
     from tracekit.sources import open_report  # noqa: PLC0415
     from tracekit.support.spool import Workspace  # noqa: PLC0415
 
+    if options.memory < DEFAULT_MEMORY:
+        keep_small()
     with file_errors(folder), _waiting(folder) as waiting:
         workspace = Workspace(waiting, options.memory)
         sums = options.sums() if options.sums else None
