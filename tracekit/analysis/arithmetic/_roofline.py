@@ -1,4 +1,4 @@
-"""What bounds each operator: computing, memory, the launch of a kernel, or communication.
+"""Roofline model: find the bound of each operator (computing, memory, launch, communication).
 
 The bound is a model: the time of its FLOPs at the peak, that of the bytes which it must move at the
 memory's peak, or that of as many kernels as the shortest of the run, whichever is longest.
@@ -144,7 +144,7 @@ def _rows(work: pl.DataFrame, keys: Sequence[str], steps: int) -> pl.DataFrame:
 
 
 def _rate(amount: str) -> pl.Expr:
-    """Return an amount over the time of the kernels of those operators of which it is known."""
+    """Return an amount per second of kernel time, over operators whose amount is known."""
     known = pl.col(amount).is_not_null()
     spent = pl.col("kernel_ns").filter(known).sum()
     return pl.when(spent > 0).then(pl.col(amount).cast(pl.Float64).sum() / spent * _NS)

@@ -1,4 +1,4 @@
-"""What a comparison comes to, in one sentence: how much, whether that is shown, and by what."""
+"""Sum up a comparison in one sentence: the change, its interval, and the rows that carry it."""
 
 from __future__ import annotations
 

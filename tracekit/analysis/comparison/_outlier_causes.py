@@ -1,4 +1,4 @@
-"""What changed without outlier steps, and what made each of these so long."""
+"""Compare without outlier steps, and find the cause of each outlier."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _NUMBERS = {2: "two", 3: "three", 4: "four"}
 
 
 def step_notes(steps: Steps, odd: pl.DataFrame) -> list[str]:
-    """Name what is unlike the rest among the steps of each run, outliers with their causes."""
+    """Name the outliers of each run with their causes, and its kinds of steps."""
     sides = zip("AB", steps.lengths, steps.devices, steps.regular, strict=True)
     notes = [
         note

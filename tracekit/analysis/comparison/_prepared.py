@@ -1,4 +1,4 @@
-"""What comparisons have in common: how runs are measured, and what is said of either side."""
+"""Shared by all comparisons: measure the runs, and describe both sides."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a comparison is asked for: see `compare`."""
+    """The options of a comparison; see `compare`."""
 
     keys: tuple[str, ...]
     skip: Skip
@@ -127,7 +127,7 @@ class Comparison(Answer):
 
     @property
     def contributions(self) -> pl.DataFrame:
-        """What the change of the step time is made of.
+        """Split the change of the step time into rows.
 
         Returns
         -------
@@ -140,7 +140,7 @@ class Comparison(Answer):
 
     @property
     def on_devices(self) -> pl.DataFrame:
-        """What the change is made of on each GPU that both ran on; of one run a side alone.
+        """Split the change by GPU, for GPUs that both runs used; of one run a side alone.
 
         Returns
         -------

@@ -250,7 +250,7 @@ def change(steps: Steps, *, has_verdict: bool) -> dict[str, Any]:
 def _typical(
     a: Numbers, b: Numbers, devices: tuple[int, int], *, has_verdict: bool
 ) -> dict[str, Any]:
-    """Return by how much a typical step differs, and what is shown of that."""
+    """Return the change of a typical step, its interval and verdict."""
     found = shift(a * devices[1], b * devices[0])
     scale = devices[0] * devices[1]
     low, high = (end / scale for end in found.interval) if found.interval else (None, None)
