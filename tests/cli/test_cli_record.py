@@ -351,8 +351,17 @@ def test_with_a_real_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         "        with nvtx.annotate('WU'):\n"
         "            time.sleep(0.005)\n"
     )
-    done = in_process("record", "--trace", "nvtx,osrt", "--format", "json", sys.executable, script)
-    assert (tmp_path / "recordings" / "train" / "report.nsys-rep").is_file(), done.stderr
+    # nsys at times loses its own agent, on a busy machine above all, whatever it records.
+    for _ in range(3):
+        done = in_process(
+            "record", "--trace", "nvtx,osrt", "--format", "json", sys.executable, script
+        )
+        if "Connection to Agent lost" not in done.stderr:
+            break
+    else:
+        pytest.skip("nsys lost its agent in each of three tries")
+    (report,) = (tmp_path / "recordings").glob("train*/report.nsys-rep")
+    assert report.is_file(), done.stderr
     if "neither GPU work nor NVTX ranges" in done.stderr:
         pytest.skip("this nsys does not hear this version of the package nvtx")
     rows = {row["stage"]: row for row in json.loads(done.stdout)["rows"]}
