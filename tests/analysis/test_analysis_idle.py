@@ -116,6 +116,19 @@ def test_of_threads_with_as_many_steps_the_first_one_drives() -> None:
     assert pairs_of(b.trace(), gaps)["driver"].to_list() == [1]
 
 
+def test_steps_that_are_longer_than_the_windows_of_gpus_say_so() -> None:
+    """One step that ends at 150 for both GPUs, of which one works from 40 to 50 alone."""
+    b = TraceBuilder()
+    b.iteration(0, 0, 150)
+    b.op("gemm", 0, start=0, end=10, device=0)
+    b.op("gemm", 20, start=140, end=150, device=0)
+    b.op("gemm", 30, start=40, end=50, device=1)
+    found = idle(b.trace())
+    assert found.rows["idle_ns"].sum() == 130
+    assert found.meta["step_outside_window_ns"] == (150 - 50) / 2
+    assert "step_outside_window_ns" not in idle(_simple().trace()).meta
+
+
 def test_processes_on_one_gpu_leave_their_own_gaps_and_common_ones() -> None:
     b = TraceBuilder()
     for process, start, end in ((0, 0, 10), (1, 10, 50), (0, 50, 60), (1, 70, 80)):

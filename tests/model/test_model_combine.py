@@ -212,7 +212,7 @@ def test_one_cause_is_one_warning() -> None:
     told = combine([report(n, warnings=each) for n, each in enumerate(made)]).warnings
     names = "rank0.sqlite, rank1.sqlite, rank2.sqlite, ..."
     assert told[:-1] == (
-        f"4 of 5 reports ({names}), such as rank0.sqlite: 1 of 9 calls are lost.",
+        f"4 of 5 reports ({names}); of the first: 1 of 9 calls are lost.",
         "2 of 5 reports (rank1.sqlite, rank3.sqlite): a counter was cut.",
         "rank4.sqlite: odd 1.",
         "rank4.sqlite: odd 2.",
@@ -226,8 +226,8 @@ def test_clocks_apart_for_one_reason_are_one_warning() -> None:
         on_clock(report(n), "host a", offset=10 * n, source="given") for n in range(1, 4)
     ]  # fmt: skip
     [said] = combine(reports).warnings
-    assert said.startswith("3 of 4 reports (rank1.sqlite, rank2.sqlite, rank3.sqlite), such as")
-    assert "rank1.sqlite: its clock is set +10 ns" in said
+    names = "rank1.sqlite, rank2.sqlite, rank3.sqlite"
+    assert said.startswith(f"3 of 4 reports ({names}); of the first: its clock is set +10 ns")
 
 
 def test_files_of_the_same_name_are_told_apart() -> None:

@@ -580,6 +580,6 @@ def _by_cause(warnings: Sequence[tuple[str, str]], reports: int) -> list[str]:
             found += [f"{name}: {text}" for _, text in each]
             continue
         shown = ", ".join(names[:_NAMED]) + ", ..." * (len(names) > _NAMED)
-        such = "" if len({text for _, text in each}) == 1 else f", such as {name}"
-        found.append(f"{len(names)} of {reports} reports ({shown}){such}: {text}")
+        of_first = "" if len({text for _, text in each}) == 1 else "; of the first"
+        found.append(f"{len(names)} of {reports} reports ({shown}){of_first}: {text}")
     return found

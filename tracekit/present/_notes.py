@@ -475,6 +475,9 @@ _WORDED: Mapping[str, Callable[[Any], list[str]]] = {
     "collective_wait_unknown": lambda value: [
         f"waiting inside collectives, which is busy time: unknown, {text_of(value)}"
     ],
+    "step_outside_window_ns": lambda value: [
+        f"step: {_time(value)} of it lie outside of the window, before or after a GPU's own ops"
+    ],
     "unexplained_share": lambda value: [
         "what nothing explains of the steps: " + ("unknown" if value is None else percent(value))
     ],

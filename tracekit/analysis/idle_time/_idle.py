@@ -25,7 +25,7 @@ _OWNER = ["process", "device"]
 _SHARES = "share: idle_ns / idle_ns of all rows; window_share: idle_ns / window_ns"
 _LENGTH = pl.col("end") - pl.col("start")
 _MUCH = 0.05
-"""From this share of idle time on it is said that nothing tells what the host did."""
+"""From this share of idle time on a note says that it is outside of the window, or unseen."""
 
 
 def idle(trace: Trace, keys: Sequence[str], *, skip: int, longest: int | None) -> Answer:
@@ -42,12 +42,12 @@ def idle(trace: Trace, keys: Sequence[str], *, skip: int, longest: int | None) -
         return _longest(trace, found, meta, longest)
     if "range" in keys:
         found = found.with_ranges(trace)
-    rows, drawn = _rows(found, keys, meta), _by_device(found)
+    rows, drawn, windows = _rows(found, keys, meta), _by_device(found), found.windows
     del found  # before pieces of steps are found, which take as much
     if "iteration" not in keys:
-        rows = rows.join(
-            _per_step(trace, rows, keys, skip), on=list(keys), how="left", nulls_equal=True
-        )
+        per_step, outside = _per_step(trace, rows, keys, skip, windows)
+        meta |= outside
+        rows = rows.join(per_step, on=list(keys), how="left", nulls_equal=True)
         rows = rows.select(*keys, "rests_on", "gaps", "idle_ns", "step_ns", "share", "window_share")
     order = ["iteration", "idle_ns"] if "iteration" in keys else ["idle_ns"]
     rows = rows.sort(*order, *keys, descending=[x == "idle_ns" for x in (*order, *keys)],
@@ -85,11 +85,17 @@ def _rows(found: IdlePieces, keys: Sequence[str], meta: dict[str, Any]) -> pl.Da
     )
 
 
-def _per_step(trace: Trace, rows: pl.DataFrame, keys: Sequence[str], skip: int) -> pl.DataFrame:
-    """Return the keys and ``step_ns``: idle time of a step on a device, in the mean."""
+def _per_step(
+    trace: Trace, rows: pl.DataFrame, keys: Sequence[str], skip: int, whole: pl.DataFrame
+) -> tuple[pl.DataFrame, dict[str, float]]:
+    """Return the keys and ``step_ns``, and what to say of the part outside of the whole windows.
+
+    A step ends for all GPUs with the last op of any, and may begin before a GPU's first op: of a
+    recording of few steps that is much of them, and in no window.
+    """
     iterations = trace.read("iterations")
     if iterations.is_empty():
-        return rows.select(*keys, step_ns=pl.lit(None, pl.Float64))
+        return rows.select(*keys, step_ns=pl.lit(None, pl.Float64)), {}
     found = pieces_in_windows(trace, skip=0, per_iteration=True)
     if "range" in keys:
         found = found.with_ranges(trace)
@@ -99,7 +105,19 @@ def _per_step(trace: Trace, rows: pl.DataFrame, keys: Sequence[str], skip: int) 
     inside = found.pieces.join(counted.select("window"), on="window", how="semi")
     names = [pl.col(key).cast(pl.String) if key == "cause" else pl.col(key) for key in keys]
     mean = _LENGTH.sum() / number if number else pl.lit(None, pl.Float64)
-    return inside.with_columns(names).group_by(keys).agg(step_ns=mean)
+    per_step = inside.with_columns(names).group_by(keys).agg(step_ns=mean)
+    return per_step, _outside(inside, whole, number)
+
+
+def _outside(pieces: pl.DataFrame, whole: pl.DataFrame, steps: int) -> dict[str, float]:
+    """Return how much of the pieces is before or after the window of their GPU, if it is much."""
+    of_device = whole.group_by("device").agg(first=pl.col("start").min(), last=pl.col("end").max())
+    before = pl.min_horizontal("end", "first") - pl.col("start")
+    after = pl.col("end") - pl.max_horizontal("start", "last")
+    outside, length = pieces.join(of_device, on="device").select(
+        (before.clip(0) + after.clip(0)).sum(), length=_LENGTH.sum()
+    ).row(0)  # fmt: skip
+    return {"step_outside_window_ns": outside / steps} if outside > _MUCH * length else {}
 
 
 def _by_device(found: IdlePieces) -> pl.DataFrame:
@@ -227,7 +245,8 @@ def _missing(trace: Trace, found: IdlePieces) -> dict[str, list[str]]:
     queued = unexplained["detail"].is_not_null()
     texts = []
     if not queued.all():
-        texts.append("calls that launch ops: `nsys profile -t cuda` records them")
+        how = how_to_record(trace, "launching calls")
+        texts.append(f"calls that launch ops: `{how}` records those made while it records")
     if queued.any():
         longer = f"launched more than {QUEUED_NS // 1000} us before it started"
         texts.append(
