@@ -64,6 +64,10 @@ STRAGGLERS = {"rank": [0, 1], "device": [0, 1], "collectives": [8, 8], "last": [
          "The critical path is gpu 90.0 %, host 10.0 %"),
         ("whatif", CHANGES, {}, "b would save 2.000 ms (20.0 %), the most"),
         ("links", LINKS, {}, "Most bytes: GPU1 → GPU0, 2 kB"),
+        (
+            "links", LINKS, {"collectives": 8, "collectives_of_unknown_size": 3},
+            "Most of the known bytes: GPU1 → GPU0, 2 kB; 3 of 8 NCCL kernels are of unknown size",
+        ),
         ("collectives", {"collective": ["all_reduce"], "count": [3], "duration_p50_ns": [None]}, {},
          "Most often: all_reduce, 3 calls"),
         ("stragglers", STRAGGLERS, {"per": "step/GPU"},

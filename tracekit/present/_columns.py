@@ -192,7 +192,7 @@ def _shown_number(series: pl.Series, time_scale: Scale | None) -> ShownColumn:
         return ShownColumn(name, label.removesuffix("_bytes"), [*map(_message_size, values)])
     scale = time_scale or (_scale(values, _BYTE_UNITS) if _BYTES.search(name) else None)
     if scale is not None:
-        texts = scaled(values, scale.divisor, scale.decimals, in_full=True)
+        texts = scaled(values, scale.divisor, scale.decimals, in_full=time_scale is not None)
         return ShownColumn(name, special.label or _TIME.sub("", label), texts, scale.unit)
     for unit, pattern, decimals in (("%", _PERCENT, 1), ("GB/s", _RATE, 3)):
         if pattern.search(name):
@@ -209,7 +209,7 @@ def _shown_number(series: pl.Series, time_scale: Scale | None) -> ShownColumn:
 
 def _shown_flops(name: str, label: str, values: Sequence[Number | None]) -> ShownColumn:
     scale, rate = _scale(values, _FLOP_UNITS), name.endswith("_s")
-    texts = scaled(values, scale.divisor, scale.decimals, in_full=True)
+    texts = scaled(values, scale.divisor, scale.decimals)
     unit = f"{scale.unit}/s" if rate else scale.unit
     return ShownColumn(name, label.removesuffix("_s") if rate else label, texts, unit)
 

@@ -111,14 +111,19 @@ def _whatif(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
     )
 
 
-def _links(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
+def _links(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     known = rows.drop_nulls("bytes")
     if not {"link", "src", "dst", "utilisation"} <= {*rows.columns} or known.is_empty():
         return None
     most = known.sort("bytes", descending=True).row(0, named=True)
     share = most["utilisation"]
     full = "" if share is None else f", at {percent(share)} of its peak while it is busy"
-    return f"Most bytes: {most['src']} → {most['dst']}, {size_text(most['bytes'])}{full}"
+    told = f"{most['src']} → {most['dst']}, {size_text(most['bytes'])}{full}"
+    unknown = meta.get("collectives_of_unknown_size")
+    if not unknown:
+        return f"Most bytes: {told}"
+    of_all = f"{unknown:,} of {count(meta['collectives'], 'NCCL kernel')}"
+    return f"Most of the known bytes: {told}; {of_all} are of unknown size"
 
 
 def _collectives(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
