@@ -236,6 +236,34 @@ class TestCaches:
         folder.chmod(0o777)
         assert native.find(weigh, types) is None
 
+    @pytest.mark.parametrize("target", ["absolute", "relative"])
+    @pytest.mark.parametrize("whose", ["another's", "anybody's"])
+    def test_every_link_on_the_way_is_looked_at(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, target: str, whose: str
+    ) -> None:
+        """Whoever can change one in the middle may lead it elsewhere after it was looked at."""
+        types = keep(ANY_CODE)
+        others = folder.parent / "others"
+        others.mkdir()
+        (others / "link").symlink_to(folder if target == "absolute" else f"../{folder.name}")
+        (folder.parent / "link").symlink_to("others/link")
+        monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder.parent / "link"))
+        assert native.find(weigh, types) == ANY_CODE
+        if whose == "another's":
+            give_link_away(others / "link", monkeypatch)
+        else:
+            others.chmod(0o777)
+            let_others_enter(others, monkeypatch)
+        assert native.find(weigh, types) is None
+        self.assert_nothing_is_kept(folder)
+
+    def test_a_link_that_leads_nowhere_is_as_none(self, folder: Path) -> None:
+        types = keep(ANY_CODE)
+        [path] = kept_in(folder)
+        path.unlink()
+        path.symlink_to(path)
+        assert native.find(weigh, types) is None
+
     def test_a_folder_is_named_absolutely(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -299,6 +327,19 @@ def give_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         os.chown(path, 54321, -1)
     else:
         monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+
+
+def give_link_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let it seem that a link, not what it leads to, belongs to another user."""
+    true = Path.lstat
+
+    def lstat(each: Path) -> os.stat_result:
+        status = true(each)
+        if each != path:
+            return status
+        return os.stat_result((*status[:4], os.geteuid() + 54_321, *status[5:]))
+
+    monkeypatch.setattr(Path, "lstat", lstat)
 
 
 def let_others_enter(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

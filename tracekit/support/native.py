@@ -22,7 +22,7 @@ import stat
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -230,11 +230,27 @@ def is_closed(path: Path) -> bool:
 
     What runs or unpickles a file asks this before: a digest in the file proves nothing.
     """
-    return path.is_absolute() and all(map(_is_closed_way, {path, path.resolve(strict=True)}))
+    if not path.is_absolute():
+        return False
+    end = Path(os.path.realpath(path, strict=True))  # `Path.resolve` says something else of a loop
+    return all(map(_is_closed_way, (end, *_links(path))))
+
+
+def _links(path: Path) -> Iterator[Path]:
+    """Yield each link on the way to a path, by a way without links."""
+    here, ahead = Path(path.anchor), [*reversed(path.parts)]
+    while ahead:
+        part = ahead.pop()
+        step = here.parent if part == ".." else here / part
+        if step.is_symlink():
+            yield step
+            ahead += reversed(step.readlink().parts)
+        else:
+            here = step
 
 
 def _is_closed_way(path: Path) -> bool:
-    """Look at a path and each folder that it lies in, but not at what they are linked to."""
+    """Look at a path and each folder that it lies in, but not at what it is linked to."""
     itself = {path, path.parent} if path.is_file() else {path}
     others_enter = True
     for each in (*reversed(path.parents), path):
