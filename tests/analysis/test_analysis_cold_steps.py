@@ -43,6 +43,24 @@ def test_a_slow_kind_of_steps_is_not_cold() -> None:
     assert cold_steps([5000, 3000, *_calm(20), 9000, *_calm(10)]) == 2
 
 
+@pytest.mark.parametrize(
+    ("number", "period", "phase"),
+    [(60, 20, 0), (60, 20, 7), (75, 25, 0), (200, 20, 0), (200, 50, 12)],
+)
+def test_the_first_of_slow_steps_that_come_regularly_is_not_cold(
+    number: int, period: int, phase: int
+) -> None:
+    steps = [length * (5 if n % period == phase else 1) for n, length in enumerate(_calm(number))]
+    assert cold_steps(steps) == 0
+    # Nor does it hide the cold steps before it, or one that is longer.
+    before = [9000, 3000, *_calm(period - phase)]
+    assert cold_steps(before + steps[phase:]) == 2
+    # Two that are slow later on, at places of no order, hide none.
+    steps = [5000, *_calm(number)]
+    steps[number // 2] = steps[number // 2 + 7] = 5000
+    assert cold_steps(steps) == 1
+
+
 def test_a_third_of_the_steps_is_the_most() -> None:
     assert cold_steps([5000] * 13 + _calm(27)) == 13
     assert cold_steps([5000] * 20 + _calm(20)) == 0  # a kind of steps

@@ -12,6 +12,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tracekit.analysis.statistics._kinds_of_steps import lattice
+
 Skip: TypeAlias = int | Literal["auto"]
 """How many iterations to leave out at the beginning: a number, or as many as are cold."""
 _FEWEST = 5
@@ -21,6 +23,8 @@ _SPREADS, _LEAST = 5.0, 0.05
 _AS_LONG, _NEARLY = 20, 0.9
 """Outside of the rest and nearly as long as a cold step is one in so many of the others at most:
 more are a kind of steps, as those that write a checkpoint."""
+_OTHERS = 2
+"""A slow step that comes regularly has so many others as long at least."""
 
 
 def cold_steps(steps: NDArray[Any] | Sequence[float]) -> int:
@@ -28,7 +32,8 @@ def cold_steps(steps: NDArray[Any] | Sequence[float]) -> int:
 
     The rest are the steps after the first third, whose median and median deviation no warm-up
     moves. A cut that minimises the error of the mean (MSER, White 1997) finds one in the noise of
-    most runs; this one in hardly any.
+    most runs; this one in hardly any. A step that is the first of slow ones that come regularly is
+    not cold, however seldom these come.
     """
     lengths = np.asarray(steps, np.float64)
     limit = min(len(lengths) // 3, len(lengths) - _FEWEST)
@@ -41,4 +46,17 @@ def cold_steps(steps: NDArray[Any] | Sequence[float]) -> int:
     first = lengths[:limit]
     as_long = len(rest) - np.searchsorted(rest, np.maximum(_NEARLY * first, fence), "right")
     is_usual = (first <= fence) | (as_long > len(rest) // _AS_LONG)
-    return int(is_usual.argmax()) if is_usual.any() else limit
+    cold = int(is_usual.argmax()) if is_usual.any() else limit
+    regular = (
+        at
+        for at in np.flatnonzero(as_long[:cold] >= _OTHERS).tolist()
+        if _comes_regularly(lengths, at, fence)
+    )
+    return next(regular, cold)
+
+
+def _comes_regularly(lengths: NDArray[np.float64], at: int, fence: float) -> bool:
+    """Tell whether the step at a place and those as long stand equally far apart."""
+    is_as_long = lengths >= max(_NEARLY * lengths[at], fence)
+    found = lattice(np.flatnonzero(is_as_long).tolist(), len(lengths))
+    return found is not None and bool(found.is_slow[at])

@@ -75,7 +75,7 @@ def outliers(steps: Numbers | Floats) -> list[int]:
     not come regularly. Where steps are of two kinds none is.
     """
     far_off = _far_off(steps)
-    regular = _lattice([place for place in far_off if steps[place] > np.median(steps)], len(steps))
+    regular = lattice([place for place in far_off if steps[place] > np.median(steps)], len(steps))
     return far_off if regular is None else [at for at in far_off if not regular.is_slow[at]]
 
 
@@ -86,7 +86,7 @@ def regularly_slow(steps: Numbers | Floats) -> Regular | None:
         slow = np.flatnonzero(steps >= parts[-1].min()).tolist()
     else:
         slow = [place for place in _far_off(steps) if steps[place] > np.median(steps)]
-    return _lattice(slow, len(steps))
+    return lattice(slow, len(steps))
 
 
 def kinds_of(steps: Numbers | Floats) -> list[Numbers | Floats]:
@@ -105,7 +105,7 @@ def _far_off(steps: Numbers | Floats) -> list[int]:
     return [int(place) for place in np.flatnonzero((off >= least) & (off > 0))]
 
 
-def _lattice(places: list[int], number: int) -> Regular | None:
+def lattice(places: list[int], number: int) -> Regular | None:
     """Return those of some places that stand equally far apart, through all of so many steps.
 
     There are three or more, and of others at most one for three of them.
