@@ -485,8 +485,21 @@ class NsysWriter:
         **columns: Value,
     ) -> None:
         """Add an MPI call to the table of a `group`: P2P, COLLECTIVES, START_WAIT or OTHER."""
+        self._called(f"MPI_{group}", start, end, name, pid, tid, **columns)
+
+    def ucx(
+        self, group: str, start: int, end: int | None, name: str | None, *, pid: int = 100,
+        tid: int | None = None, **columns: Value,
+    ) -> None:  # fmt: skip
+        """Add a call of UCX to the table of a `group`: UCP_SUBMIT, UCP_PROGRESS or UCP."""
+        self._called(group, start, end, name, pid, tid, **columns)
+
+    def _called(
+        self, table: str, start: int, end: int | None, name: str | None, pid: int,
+        tid: int | None, **columns: Value,
+    ) -> None:  # fmt: skip
         self.insert(
-            f"MPI_{group}_EVENTS",
+            f"{table}_EVENTS",
             start=start, end=end, globalTid=global_tid(pid, tid),
             textId=None if name is None else self.string(name), **columns,
         )  # fmt: skip

@@ -149,3 +149,33 @@ def test_the_contents_count_them(nsys):
         ("MPI_P2P_EVENTS, MPI_OTHER_EVENTS", True, 2)
     ]
     assert remarks(trace) == ()
+
+
+def test_calls_of_ucx_are_beside_those_of_mpi(nsys):
+    """A message is of both, with the same bytes; its tag is a word of UCX, not MPI's."""
+    nsys.mpi("P2P", 10, 40, "MPI_Send", tag=7, remoteRank=1, size=4096)
+    nsys.mpi_rank(100, 0)
+    nsys.mpi_rank(200, 1)
+    tag = 7 << 40
+    for pid, worker in ((100, 11), (200, 12), (100, 13), (200, 13)):
+        nsys.insert("UCP_WORKERS", globalTid=global_tid(pid, None), workerUid=worker)
+    nsys.ucx("UCP_SUBMIT", 12, 20, "ucp_tag_send_nbx", packedSize=4096, peerWorkerUid=12, tag=tag)
+    nsys.ucx("UCP_SUBMIT", 21, 22, "ucp_tag_send_nbx", packedSize=-1, peerWorkerUid=13)
+    nsys.ucx("UCP_PROGRESS", 25, 30, "ucp_worker_progress", pid=200, packedSize=4096,
+             peerWorkerUid=11, tag=tag)  # fmt: skip
+    nsys.ucx("UCP", 31, None, "ucp_worker_flush_nbx")
+    nsys.ucx("UCP", 32, 33, None, pid=200)
+    nsys.session(0, 1000)
+    trace = trace_of(nsys)
+    of_ucx = trace.read("host").filter(pl.col("library") == "ucx")
+    columns = ("start", "end", "name", "group", "bytes", "recv_bytes", "tag", "rank", "remote_rank")
+    assert of_ucx.select(columns).rows() == [
+        (12, 20, "ucp_tag_send_nbx", "submit", 4096, None, tag, 0, 1),
+        (21, 22, "ucp_tag_send_nbx", "submit", None, None, None, 0, None),
+        (25, 30, "ucp_worker_progress", "progress", 4096, None, tag, 1, 0),
+        (31, 1000, "ucp_worker_flush_nbx", "other", None, None, None, 0, None),
+        (32, 33, "UCX call of unknown name", "other", None, None, None, 1, None),
+    ]
+    assert trace.read("host").filter(pl.col("library") == "mpi")["bytes"].to_list() == [4096]
+    contents = trace.read("contents").filter(pl.col("feature") == "UCX calls")
+    assert contents.select("present", "rows").row(0) == (True, 5)

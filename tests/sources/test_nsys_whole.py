@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from nsys_builder import load_schema
-from source_helpers import execute, rows
+from source_helpers import rows, trace_of
 
 from tracekit.attribution import Rules, attribute
-from tracekit.sources import read
 
 STEPS = 5
 TYPE = 1 << 48 | 5 << 32 | 0x700
-UCX = (
-    "CREATE TABLE UCP_WORKERS (uid INT, workerHandle INT)",
-    """CREATE TABLE UCP_SUBMIT_EVENTS (start INT, end INT, globalTid INT, textId INT,
-    bufferAddr INT, packedSize INT, peerWorkerUid INT, tag INT)""",
-    "INSERT INTO UCP_SUBMIT_EVENTS VALUES (5, 6, 1, 1, 99, 4096, 3, 7)",
-)
 
 
 def _fill(nsys):
@@ -40,6 +33,7 @@ def _fill(nsys):
         nsys.memcpy(at + 460, at + 500, kind=1, bytes=64, correlation=10 * step + 7)
         nsys.memset(at + 510, at + 520, bytes=16, correlation=10 * step + 8)
         nsys.mpi("COLLECTIVES", at + 600, at + 650, "MPI_Allreduce", size=64, recvSize=64)
+        nsys.ucx("UCP_SUBMIT", at + 610, at + 620, "ucp_put_nbx", packedSize=4096, tag=7)
         nsys.sync(at + 700, at + 720, correlation=10 * step + 9, stream=7)
         nsys.memory(at + 2, step + 1, 256)
         nsys.gpu_sample(at + 50, TYPE, 40 + step, 7)
@@ -50,9 +44,7 @@ def test_everything_that_a_schema_has_a_place_for_is_read(nsys):
     """No row is lost beside others, and the answer is that of the ops."""
     _fill(nsys)
     tables = set(load_schema(nsys.schema.version or "none-2020.4").tables)
-    nsys.close()
-    execute(nsys.path, *UCX)
-    trace = read(nsys.path)
+    trace = trace_of(nsys)
     kinds = ["compute", "compute", "graph", "h2d", "memset"]
     if "CUPTI_ACTIVITY_KIND_GRAPH_TRACE" not in tables:
         kinds.remove("graph")
@@ -61,8 +53,10 @@ def test_everything_that_a_schema_has_a_place_for_is_read(nsys):
     total = sum(end - start for start, end in rows(trace, "ops", "start", "end"))
     assert total == STEPS * sum(lengths[kind] for kind in set(kinds))
     assert trace.read("ranges").height == 2 * STEPS
+    for library, source in (("mpi", "MPI_COLLECTIVES_EVENTS"), ("ucx", "UCP_SUBMIT_EVENTS")):
+        of_library = trace.read("host").filter(library=library)
+        assert of_library.height == STEPS * (source in tables), library
     expected = {
-        "host": ("MPI_COLLECTIVES_EVENTS", STEPS),
         "syncs": ("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", STEPS),
         "memory": ("CUDA_GPU_MEMORY_USAGE_EVENTS", STEPS),
     }

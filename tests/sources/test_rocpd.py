@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import gzip
+import json
+import random
+import sqlite3
+from contextlib import closing, suppress
 from pathlib import Path
 
 import polars as pl
+import pyarrow as pa
 import pytest
 from amd_builder import RocpdBuilder
 from source_helpers import column, execute, rows
 
 from tracekit.errors import MissingDataError
 from tracekit.sources import read
+from tracekit.sources.rocprof._lz4 import unpacked
 
 LAYOUTS = pytest.mark.parametrize("newer", [False, True], ids=["older", "newer"])
 
@@ -152,3 +158,57 @@ def test_rows_that_cannot_be_are_counted(tmp_path):
         "1 kernels have no name",
         "1 allocations and releases have no GPU or size and were left out",
     }
+
+
+def _packed(text: bytes) -> bytes:
+    """Pack a text as rocpd's own `_lz4.py` describes it, with another library's LZ4."""
+    if not text:
+        return b""
+    return b"LZ4F" + len(text).to_bytes(4, "little") + pa.compress(text, "lz4", asbytes=True)
+
+
+def test_texts_that_are_packed_are_the_same(tmp_path):
+    """As in `rocpd_tables_lz4.sql`: JSON beside events and agents, whatever the version says."""
+    with RocpdBuilder(tmp_path / "t.db") as rocpd:
+        _written(rocpd)
+        rocpd.marker(5, 6, "layer " * 50)
+    plain = read(rocpd.path)
+    with closing(sqlite3.connect(rocpd.path)) as db:
+        db.create_function("pack", 1, lambda text: _packed((text or "").encode()))
+        for table in ("event", "info_agent"):
+            db.execute(f"UPDATE rocpd_{table}_00aa SET extdata = pack(extdata)")
+        db.execute("INSERT INTO rocpd_metadata_00aa (tag, value) VALUES (?, ?)",
+                   ("compression", "lz4-frame-v1"))  # fmt: skip
+        db.commit()
+    packed = read(rocpd.path)
+    for name in ("ops", "calls", "ranges", "devices", "reports"):
+        assert packed.read(name).equals(plain.read(name)), name
+    assert "layer " * 50 in column(packed, "ranges", "name")
+
+
+def _by_arrow(packed: bytes) -> str | None:
+    with suppress(OSError, pa.ArrowInvalid, UnicodeDecodeError):
+        with pa.CompressedInputStream(pa.BufferReader(packed[8:]), "lz4") as stream:
+            text = bytes(stream.read())
+        if packed[:4] == b"LZ4F" and len(text) == int.from_bytes(packed[4:8], "little"):
+            return text.decode(errors="replace")
+    return None
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_packed_texts_are_those_of_another_library(seed):
+    """Of damaged ones either may find nothing: only the other looks at checksums."""
+    rng = random.Random(seed)
+    words = ["forward", "backward", "\u00e9t\u00e9", "{", "}", " " * 40, "0123456789" * 30]
+    texts = [
+        json.dumps({"message": "".join(rng.choices(words, k=rng.randrange(0, 60)))}).encode()
+        for _ in range(75)
+    ] + [rng.randbytes(200), b"a" * 70_000]
+    good = [_packed(text) for text in texts]
+    assert unpacked(pl.Series(good)).to_list() == [_by_arrow(each) for each in good]
+    for each in good:
+        damaged = bytearray(each)
+        for _ in range(rng.randrange(1, 4)):
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+        ours, theirs = unpacked(pl.Series([bytes(damaged)])).item(), _by_arrow(bytes(damaged))
+        assert ours == theirs or None in (ours, theirs)

@@ -469,24 +469,26 @@ DEVICE_SUMS = Table(
 
 HOST = Table(
     "host",
-    "One row per call of MPI, per stretch of time that the profiler itself took, and of 100 us or "
-    "more, per call in which a thread waits or starts a process and per stretch off the CPU; and "
-    "one per sample of a call stack, which has no length.",
+    "One row per call of MPI and of UCX, per stretch of time that the profiler itself took, and of "
+    "100 us or more, per call in which a thread waits or starts a process and per stretch off the "
+    "CPU; and one per sample of a call stack, which has no length.",
     (
         _REPORT,
         _key("process", "process that made it"),
         _key("thread", "thread that made it"),
         _time("start", "start of the call"),
         _time("end", "end of the call"),
-        Column("library", pl.String, "`mpi`, `profiler`, `os` or `sample`", nullable=False),
+        Column("library", pl.String, "`mpi`, `ucx` (below MPI: bytes of both are the same), "
+               "`profiler`, `os` or `sample`", nullable=False),
         Column("name", pl.String, "function, such as `MPI_Allreduce`, or kind of overhead",
                nullable=False),
         Column(
             "group",
             pl.String,
             "of MPI `collective`, `p2p`, `start_wait` (of requests that are not blocking) or "
-            "`other`; of the profiler `overhead`; of the operating system `wait`, `child` (starts "
-            "a process) or `off_cpu`; of a sample `on_cpu`",
+            "`other`; of UCX `submit`, `progress` or `other`; of the profiler `overhead`; of the "
+            "operating system `wait`, `child` (starts a process) or `off_cpu`; of a sample "
+            "`on_cpu`",
             nullable=False,
         ),
         Column("bytes", pl.Int64, "of a message its bytes; of a collective those that this rank "

@@ -32,9 +32,9 @@ VARIABLE = "TRACEKIT_NSYS"
 
 TABLES = (
     "StringIds", "ThreadNames", "PROCESSES", "ANALYSIS_DETAILS", "GENERIC_EVENT.*",
-    "CUPTI_ACTIVITY_.*", "CUDA_GPU_.*", "CUDA_GRAPH.*", "NVTX_.*", "MPI_.*", "GPU_METRICS.*",
-    "NET_.*", "NIC_.*", "OSRT_API", "PROFILER_OVERHEAD", "TARGET_INFO_.*", "META_DATA_.*",
-    "EXPORT_META_DATA", "DIAGNOSTIC_EVENT", "SCHED_EVENTS", "COMPOSITE_EVENTS",
+    "CUPTI_ACTIVITY_.*", "CUDA_GPU_.*", "CUDA_GRAPH.*", "NVTX_.*", "MPI_.*", "UCP_.*",
+    "GPU_METRICS.*", "NET_.*", "NIC_.*", "OSRT_API", "PROFILER_OVERHEAD", "TARGET_INFO_.*",
+    "META_DATA_.*", "EXPORT_META_DATA", "DIAGNOSTIC_EVENT", "SCHED_EVENTS", "COMPOSITE_EVENTS",
     "SAMPLING_CALLCHAINS",
 )  # fmt: skip
 """Patterns of the tables that are exported: those of other libraries are most of some reports."""

@@ -12,7 +12,7 @@ from tracekit.sources.nsys._gpu import GRAPH, KERNEL, MEMCPY, MEMSET
 from tracekit.sources.nsys._host import NVTX, RUNTIME
 from tracekit.sources.nsys._memory import MEMORY_USAGE
 from tracekit.sources.nsys._metrics import GENERIC_EVENTS, GPU_METRICS, NIC_METRICS
-from tracekit.sources.nsys._mpi import MPI_TABLES
+from tracekit.sources.nsys._mpi import MPI_TABLES, UCX_TABLES
 from tracekit.sources.nsys._overhead import OVERHEAD_TABLES
 from tracekit.sources.nsys._samples import FRAMES
 from tracekit.sources.nsys._switches import SWITCHES
@@ -83,6 +83,12 @@ _FEATURES = (
         MPI_TABLES,
         "MPI calls, their sizes, and between which ranks",
         "nsys profile -t mpi --mpi-impl=openmpi",
+    ),
+    _Feature(
+        "UCX calls",
+        UCX_TABLES,
+        "messages below MPI, with their sizes",
+        "nsys profile -t ucx",
     ),
     _Feature(
         "waits for GPU work",

@@ -27,7 +27,7 @@ from tracekit.sources.nsys._input import Export
 from tracekit.sources.nsys._memory import GpuMemory
 from tracekit.sources.nsys._metadata import Metadata, shifted
 from tracekit.sources.nsys._metrics import Metrics
-from tracekit.sources.nsys._mpi import MPI_TABLES, MpiCalls
+from tracekit.sources.nsys._mpi import MPI_TABLES, UCX_TABLES, MpiCalls
 from tracekit.sources.nsys._os_runtime import OsWaits
 from tracekit.sources.nsys._overhead import Overhead
 from tracekit.sources.nsys._places import Places
@@ -42,7 +42,7 @@ _REQUIRED = {
     RUNTIME: ("start", "end", "globalTid", "correlationId"),
     NVTX: ("start", "end", "globalTid", "eventType"),
 }
-_TIMED = dict.fromkeys((*_REQUIRED, *MPI_TABLES), "start")
+_TIMED = dict.fromkeys((*_REQUIRED, *MPI_TABLES, *UCX_TABLES), "start")
 """Tables whose first rows tell about when it was."""
 _REPORT = pl.lit(0, pl.Int32).alias("report")
 _NO_KEYS = pl.DataFrame(schema={"correlation": pl.Int64, "process": pl.Int32})
@@ -111,7 +111,7 @@ def read(
     places.settle(ops, calls, ranges)
     metrics = Metrics(file, metadata, devices.numbers)
     file.times.check_endless("NVTX ranges", nvtx.endless)
-    file.times.check_endless("MPI calls", mpi.endless)
+    file.times.check_endless("calls of MPI and UCX", mpi.endless)
     lost = file.times.losses
     counted = {**work.rows, **syncs.rows, RUNTIME: len(calls), NVTX: nvtx.rows}
     counted[PAYLOADS] = nvtx.extended

@@ -1,6 +1,6 @@
-"""MPI calls, which exports since 2023.4 keep in tables of their own.
+"""MPI calls, which exports since 2023.4 keep in tables of their own, and those of UCX below them.
 
-Earlier ones keep them as NVTX ranges of the domain MPI, without sizes.
+Earlier ones keep calls of MPI as NVTX ranges of the domain MPI, without sizes.
 
 Of collectives nsys counts what a rank sends to, and receives from, each rank of the communicator,
 itself among them: for an all-reduce of S bytes by n ranks n x S on either side, and (n - 1) x S
@@ -23,22 +23,26 @@ RANKS = "MPI_RANKS"
 _COMMUNICATORS = "MPI_COMMUNICATORS"
 _COLLECTIVE = "collective"
 _START_WAIT = "MPI_START_WAIT_EVENTS"
-_GROUPS = {
+_MPI = {
     "MPI_P2P_EVENTS": "p2p",
     "MPI_COLLECTIVES_EVENTS": _COLLECTIVE,
     _START_WAIT: "start_wait",
     "MPI_OTHER_EVENTS": "other",
 }
-MPI_TABLES = tuple(_GROUPS)
+_UCX = {"UCP_SUBMIT_EVENTS": "submit", "UCP_PROGRESS_EVENTS": "progress", "UCP_EVENTS": "other"}
+_WORKERS = "UCP_WORKERS"
+_GROUPS = {**_MPI, **_UCX}
+MPI_TABLES, UCX_TABLES = tuple(_MPI), tuple(_UCX)
 
 _CALL = ("start", "end", "globalTid", "textId")
 _SIZES = ("size", "recvSize")
-_COLUMNS = (*_CALL, "commHandle", "tag", "remoteRank", "rootRank", "size", "recvSize")
-_NAMELESS = "MPI call of unknown name"
+_PACKED, _PEER = "packedSize", "peerWorkerUid"
+_COLUMNS = (*_CALL, "commHandle", "tag", "remoteRank", "rootRank", *_SIZES, _PACKED, _PEER)
+_NAMELESS = "call of unknown name"
 
 
 class MpiCalls:
-    """The MPI calls of an export.
+    """The calls of MPI and UCX of an export.
 
     Parameters
     ----------
@@ -55,7 +59,7 @@ class MpiCalls:
         self.endless = 0
         """How many have no end."""
         columns = ("start", "end", "globalTid")
-        for table in MPI_TABLES:
+        for table in _GROUPS:
             for batch in export.file.batches(table, dict.fromkeys(columns, "int")):
                 calls = _timed(batch, export.metadata)
                 self.endless += calls["end"].null_count()
@@ -84,7 +88,7 @@ class MpiCalls:
         """
         if not self:
             return
-        ranks, made = self._ranks(), self._communicators()
+        ranks, made, peers = self._ranks(), self._communicators(), self._peers()
         names = Texts(self._export.strings)
         closed = pl.max_horizontal(pl.col("end").fill_null(last), "start")
         for table, group in _GROUPS.items():
@@ -93,9 +97,13 @@ class MpiCalls:
                 of_thread = each.select(thread_gid="globalTid").join(
                     ranks, on="thread_gid", how="left", maintain_order="left"
                 )
-                calls = _with_size(each.with_columns(of_thread["rank"]), made).with_columns(
+                library = "ucx" if table in _UCX else "mpi"
+                nameless = f"{library.upper()} {_NAMELESS}"
+                named = each.with_columns(of_thread["rank"], size=pl.coalesce("size", _PACKED))
+                named = named.join(peers, on=_PEER, how="left", maintain_order="left")
+                calls = _with_size(named, made).with_columns(
                     pl.when(pl.col(_SIZES) >= 0).then(pl.col(_SIZES)),
-                    name=names.of(each["textId"]).fill_null(_NAMELESS),
+                    name=names.of(each["textId"]).fill_null(nameless),
                 )
                 threads = calls["globalTid"]
                 yield calls.select(
@@ -104,15 +112,16 @@ class MpiCalls:
                     places.thread(threads).alias("thread"),
                     "start",
                     closed.alias("end"),
-                    pl.lit("mpi").alias("library"),
+                    pl.lit(library).alias("library"),
                     "name",
                     "rank",
                     "ranks",
                     pl.lit(group).alias("group"),
                     bytes=sent,
                     recv_bytes=received,
-                    tag=small(pl.col("tag")),
-                    remote_rank=small(pl.col("remoteRank")),
+                    # Tags of UCX have 64 bits, of which MPI's is a part.
+                    tag="tag" if library == "ucx" else small(pl.col("tag")),
+                    remote_rank=pl.coalesce(small(pl.col("remoteRank")), "peer_rank"),
                     root_rank=small(pl.col("rootRank")),
                     communicator="commHandle",
                 )
@@ -143,6 +152,18 @@ class MpiCalls:
             )
             .select("thread_gid", pl.coalesce("rank", "process_rank").cast(pl.Int32).alias("rank"))
         )
+
+    def _peers(self) -> pl.DataFrame:
+        """Return ``peerWorkerUid, peer_rank``: the rank of the process that made a UCX worker."""
+        table = self._export.file.read(_WORKERS, {"globalTid": "int", "workerUid": "int"})
+        owner = process_of(pl.col("globalTid")).alias("process_gid")
+        workers = _only(table.drop_nulls().select(owner, pl.col("workerUid").alias(_PEER)), _PEER)
+        ranks = self._ranks().drop_nulls()
+        ranks = ranks.select(
+            process_of(pl.col("thread_gid")).alias("process_gid"), peer_rank="rank"
+        )
+        joined = workers.join(_only(ranks, "process_gid"), on="process_gid")
+        return joined.select(_PEER, "peer_rank")
 
     def _communicators(self) -> pl.DataFrame:
         """Return ``rank, commHandle, time, ranks``: when a rank made which communicator."""

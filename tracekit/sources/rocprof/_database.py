@@ -37,6 +37,7 @@ from tracekit.sources._seen import Seen, backward, counted
 from tracekit.sources._tables import check_columns, coercions
 from tracekit.sources._times import Times
 from tracekit.sources.rocprof._agents import described, mapping
+from tracekit.sources.rocprof._lz4 import unpacked
 from tracekit.sources.sqlite import SqliteFile, SqlType
 from tracekit.support.progress import Progress
 from tracekit.support.spool import Workspace
@@ -66,6 +67,7 @@ _SIZES = dict(zip(
 _OP = ("start", "end", "pid", "device", "stream", "correlation", "name", "short_name", "kind")
 _PUSH_POP = pl.lit("push_pop", RANGE_STYLE)
 _GPU = "GPU"
+_PACKED = "lz4-frame-v1"
 _LARGEST = 1 << 50
 _LOST = {
     "untimed": "GPU ops have no valid times and were left out",
@@ -189,10 +191,23 @@ class _Set:
     @cached_property
     def agents(self) -> pl.DataFrame:
         """``id, type, type_index``, names, and all that is known of each as JSON."""
-        names: dict[str, SqlType] = dict.fromkeys(
-            ("type", "name", "product_name", "extdata"), "text"
-        )
-        return _once(self.read("info_agent", id="int", type_index="int", **names))
+        names: dict[str, SqlType] = dict.fromkeys(("type", "name", "product_name"), "text")
+        told = self.read("info_agent", id="int", type_index="int", extdata=self._texts, **names)
+        return _once(told.with_columns(self._text(told["extdata"])))
+
+    @cached_property
+    def metadata(self) -> dict[str, str]:
+        """What the file says of itself, by tag."""
+        return dict(self.read("metadata", tag="text", value="text").drop_nulls().iter_rows())
+
+    @property
+    def _texts(self) -> SqlType:
+        """How JSON beside rows is stored."""
+        return "blob" if self.metadata.get("compression") == _PACKED else "text"
+
+    def _text(self, stored: pl.Series) -> pl.Series:
+        """Return JSON beside rows as text."""
+        return unpacked(stored) if self._texts == "blob" else stored
 
     @cached_property
     def devices(self) -> pl.DataFrame:
@@ -214,9 +229,11 @@ class _Set:
         parts = [pl.DataFrame(schema={
             "event_id": pl.Int64, "correlation": pl.Int64, "category": pl.String, "text": pl.String,
         })]  # fmt: skip
-        for batch in self.file.batches(f"rocpd_event{self.ending}", {**columns, "extdata": "text"}):
+        columns["extdata"] = self._texts
+        for batch in self.file.batches(f"rocpd_event{self.ending}", columns):
             is_marker = pl.col("category_id").is_in(marked)
-            text = pl.when(is_marker).then(pl.col("extdata").str.json_path_match("$.message"))
+            of_markers = batch.select(pl.when(is_marker).then("extdata")).to_series()
+            text = self._text(of_markers).str.json_path_match("$.message")
             category = _known(batch["category_id"], categories, known_only=True)
             parts.append(batch.with_columns(category.alias("category")).select(
                 "category", event_id="id", correlation="stack_id", text=text,
@@ -375,10 +392,6 @@ class _Gathered:
         launches = {each.launch() for each in sets}
         launch = launches.pop() if len(launches) == 1 else Launch(None, None, None)
         hosts = {h for each in sets for h in each.read("info_node", hostname="text")["hostname"]}
-        versions = self._file.read(
-            f"rocpd_metadata{sets[0].ending}", {"tag": "text", "value": "text"}
-        )
-        version = versions.filter(pl.col("tag") == "schema_version")["value"]
         table = who.processes(self._programs(sets))
         pids = pl.col("pid").replace_strict(real, return_dtype=pl.Int64)
         return Recording(
@@ -389,7 +402,7 @@ class _Gathered:
                 "reports": report(
                     file.path, FORMAT, product="rocprofv3", rank=launch.rank, ranks=launch.ranks,
                     job=launch.job, host=hosts.pop() if len(hosts) == 1 else None,
-                    schema_version=version[0] if len(version) else None,
+                    schema_version=sets[0].metadata.get("schema_version"),
                 ),
                 "contents": contents(_FEATURES, self._counts),
                 "memory": self._changes(who),
