@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import json
 import os
 import signal
@@ -189,6 +190,60 @@ print(codes, heard)
         check=True,
     )  # fmt: skip
     assert done.stdout.splitlines()[-1] == "[0, 0] True"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stream", ["io.StringIO()", "Notebook()", "None", "closed"])
+def test_commands_run_where_streams_are_those_of_a_notebook_or_a_harness(
+    stream: str, tmp_path: Path
+) -> None:
+    program = f"""
+import io, os, sys
+class Notebook(io.TextIOBase):
+    encoding, text = "UTF-8", ""
+    def write(self, text):
+        self.text += text
+        return len(text)
+    getvalue = lambda self: self.text
+closed = io.StringIO()
+closed.close()
+from tracekit.cli import main
+before = sys.stdout
+for words in {[tuple(map(str, each)) for each in STAND_IN_COMMANDS]!r}:
+    sys.argv = ["tracekit", *words]
+    sys.stdout, sys.stderr = out, err = {stream}, {stream}
+    try:
+        main()
+    except SystemExit as ended:
+        code = ended.code
+    sys.stdout = before
+    told = [each.getvalue() if each and each is not closed else None for each in (out, err)]
+    print([words[0], code, *told])
+print(os.fstat(2).st_rdev == os.stat(os.devnull).st_rdev)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False,
+        env={**environment(), "TRACEKIT_STORE": str(tmp_path / "store")},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    *told, native = done.stdout.splitlines()
+    assert native == "False"  # what native code says still goes where it went
+    whole = stream in ("io.StringIO()", "Notebook()")
+    for line, (words, (code, out, err)) in zip(told, STAND_IN_COMMANDS.items(), strict=True):
+        found = ast.literal_eval(line)
+        assert found[:2] == [words[0], code], line
+        assert (out in found[2] and err in found[3]) if whole else found[2:] == [None, None], line
+
+
+STAND_IN_COMMANDS = {
+    ("ingest", SAMPLE): (0, "ddp_4gpu", ""),
+    ("breakdown", "ddp_4gpu"): (0, "time by stage", ""),
+    ("runs", "list", "--format", "csv"): (0, "ddp_4gpu", ""),
+    ("breakdown", "none"): (2, "", "no run 'none'"),
+    ("breakdown", "ddp_4gpu", "--format", "parquet"): (2, "", "parquet is binary"),
+    ("breakdown", "--no-such"): (2, "", "No such option"),
+}
+"""By words: the exit code, and what is part of stdout and stderr."""
 
 
 def test_an_interrupt_while_a_class_is_made_is_one(

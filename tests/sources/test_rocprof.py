@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from unittest.mock import patch
 
 import pytest
@@ -85,6 +86,18 @@ def test_the_size_of_blocks_changes_nothing(rocprof, tmp_path, block):
     for table in ("ops", "ranges", "calls"):
         assert found.read(table).equals(wanted.read(table))
     assert column(found, "ranges", "name")[0] == 'kernel_dispatch":[{ \\"'
+
+
+def test_of_a_key_that_is_there_twice_the_first_one_counts(rocprof, tmp_path):
+    rocprof.kernel(10, 20, "k")
+    path = rocprof.write(tmp_path / "t.json")
+    text, wanted = path.read_text(), read(path)
+    for key, other in (("product_name", '"other"'), ("end_timestamp", "99")):
+        first = re.compile(rf'("{key}": *[^,}}]+)')
+        assert first.search(text), key
+        path.write_text(first.sub(rf'\1, "{key}": {other}', text))
+        for table in ("devices", "ops"):
+            assert read(path).read(table).equals(wanted.read(table)), key
 
 
 def test_a_packed_one_is_the_same_and_a_cut_one_is_refused(rocprof, tmp_path):

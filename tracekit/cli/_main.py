@@ -3,9 +3,11 @@
 Modules are imported behind it, for before it an interrupt would end in a traceback.
 """
 
+import io
 import signal
 import sys
 import threading
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 
 from tracekit.cli._interrupted import INTERRUPTED, has_descriptor, is_an_interrupt
 
@@ -13,15 +15,25 @@ from tracekit.cli._interrupted import INTERRUPTED, has_descriptor, is_an_interru
 def main() -> None:
     """Run the command line and exit with its code."""
     ends_here = has_descriptor() and threading.current_thread() is threading.main_thread()
-    try:
-        from tracekit.cli._app import run
+    with _streams():
+        try:
+            from tracekit.cli._app import run
 
-        run()
-    except BaseException as error:
-        if not is_an_interrupt(error):
-            raise
-        sys.stderr.write("tracekit: interrupted\n")
-        sys.exit(INTERRUPTED)
-    finally:
-        if ends_here:  # what is done is done: only Python is still to end
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            run()
+        except BaseException as error:
+            if not is_an_interrupt(error):
+                raise
+            sys.stderr.write("tracekit: interrupted\n")
+            sys.exit(INTERRUPTED)
+        finally:
+            if ends_here:  # what is done is done: only Python is still to end
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _streams() -> ExitStack:
+    """Replace streams that are absent or closed by others, whose text is lost."""
+    replaced = ExitStack()
+    for stream, redirect in ((sys.stdout, redirect_stdout), (sys.stderr, redirect_stderr)):
+        if stream is None or stream.closed:
+            replaced.enter_context(redirect(io.StringIO()))
+    return replaced

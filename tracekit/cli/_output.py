@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from tracekit.errors import UsageError
 from tracekit.support.files import write_whole
@@ -103,9 +103,10 @@ class Target:
                 raise UsageError(
                     f"no format has the ending of {path}", f"end it on {known}, or give --format"
                 )
-        elif target.format is Format.PARQUET and sys.stdout.isatty():
+        elif target.format is Format.PARQUET and (sys.stdout.isatty() or _binary() is None):
+            takes = "a terminal" if sys.stdout.isatty() else "text"
             raise UsageError(
-                "parquet is binary and standard output is a terminal",
+                f"parquet is binary and standard output is {takes}",
                 "name a file with --output, or pipe it",
             )
         return target
@@ -117,12 +118,9 @@ class Target:
             with _writing(self.path):
                 write_whole(self.path, content.encode() if isinstance(content, str) else content)
             return
-        if isinstance(content, str):
-            if self.format is Format.CSV and sys.stdout.isatty():
-                content = _without_controls(content)
-            content = content.encode(sys.stdout.encoding, errors="replace")
-        sys.stdout.buffer.write(content)
-        sys.stdout.buffer.flush()
+        if isinstance(content, str) and self.format is Format.CSV and sys.stdout.isatty():
+            content = _without_controls(content)
+        _print(content)
 
     def write_text(self, text: str) -> None:
         """Write a text to the file that is the target."""
@@ -196,6 +194,22 @@ def _page(answer: "Answer") -> str:
     from tracekit.present import pages
 
     return pages.answer_page(answer)
+
+
+def _print(content: str | bytes) -> None:
+    binary = _binary()
+    if binary is None:
+        sys.stdout.write(str(content))
+        return
+    if isinstance(content, str):
+        content = content.encode(sys.stdout.encoding, errors="replace")
+    binary.write(content)
+    binary.flush()
+
+
+def _binary() -> BinaryIO | None:
+    """Return what standard output writes bytes to; None in a notebook, where it takes text."""
+    return getattr(sys.stdout, "buffer", None)
 
 
 def _terminal() -> tuple[int | None, str | None]:

@@ -65,7 +65,8 @@ class Moments:
     def calls_named(self, pattern: str) -> pl.DataFrame:
         """Return the calls whose name matches a pattern."""
         names = self.calls["name"].unique().cast(pl.String)
-        return self.calls.filter(pl.col("name").is_in(names.filter(names.str.contains(pattern))))
+        matching = names.filter(names.str.contains(pattern))
+        return self.calls.filter(pl.col("name").is_in(matching.implode()))
 
     def loaders(self) -> pl.Series:
         """Return the threads that launch nothing but input."""
