@@ -60,7 +60,7 @@ PUBLIC = {
         largest_batch load_hardware load_published measured_against memory_extra
         memory_growth memory_points memory_table memory_use of_epochs overhead overhead_matrix
         pipeline_bubbles profiler_overhead project_architectures read_jobs read_memory_table
-        read_times scaling stalls_of_run step_times study study_iterations study_row
+        read_times scaling stalls_of_run step_times study study_iterations study_notes study_row
         study_stages sweep_hardware weighted_means
     """,
     "tracekit.annotation": "Annotation annotate note_steps prepare step_time_variables variables",
@@ -178,8 +178,8 @@ PUBLIC = {
     "tracekit.analysis.overview": "capabilities features query",
     "tracekit.analysis.statistics": """
         COSINES ENOUGH Flags Floats LEVEL LongRun METHOD Numbers OF_ROWS Regular Shift Skip
-        cold_steps differences kinds_of long_run mode_edges modes outliers p_values quantile
-        regularly_slow shift told welch_error within_kinds
+        cold_steps differences kinds_of left_out_notes long_run mode_edges modes outliers p_values
+        quantile regularly_slow shift told welch_error within_kinds
     """,
     "tracekit.analysis.step_sums": """
         KeySums Measured PARTS StepTimes group_lengths grouped_sums in_one_account

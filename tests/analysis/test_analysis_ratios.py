@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import polars as pl
 import pytest
 
 from tracekit.analysis.studies import overhead, scaling
+from tracekit.analysis.studies._ratios import step_interval
 from tracekit.analysis.studies._study import STUDY
 
 
@@ -112,3 +114,38 @@ def test_intervals_hold_the_truth() -> None:
     held = ((found["from_percent"] <= 0) & (found["to_percent"] >= 0)).mean()
     assert found.height == 2000
     assert 0.95 <= float(held or 0) <= 0.985
+
+
+def _steps(lengths: Any) -> Any:
+    """Return what is known of a run of one GPU, as far as its steps go."""
+    rows = {"iteration": range(len(lengths)), "length_ns": np.rint(lengths).astype(np.int64)}
+    return SimpleNamespace(parts=pl.DataFrame(rows), iterations=[*rows["iteration"]], devices=1)
+
+
+def test_a_slow_tenth_step_does_not_hide_a_slower_run() -> None:
+    """60 steps, of which every tenth takes 5 times as long: the mean is 140 in the long run."""
+    random = np.random.default_rng(11)
+
+    def drawn() -> dict[str, Any]:
+        is_slow = (np.arange(60) + random.integers(10)) % 10 == 0
+        return step_interval(
+            _steps(1000 * np.where(is_slow, 500, 100) * (1 + 0.02 * random.normal(size=60)))
+        )
+
+    found = pl.DataFrame([drawn() for _ in range(500)])
+    assert found["slow_every"].unique().to_list() == [10]
+    right = found.filter((pl.col("step_low_ns") < 140e3) & (pl.col("step_high_ns") > 140e3))
+    assert right.height >= 0.93 * 500
+    # 2 % of steps of 140, with cosines' four degrees of freedom; it was a half of the mean.
+    assert float(found["step_high_ns"].median() / found["step_low_ns"].median()) < 1.03
+    alone = step_interval(_steps([100.0] * 9 + [500.0] + [100.0] * 50))
+    assert alone["slow_every"] is None
+    assert alone["step_se_ns"] > 1  # one slow step alone is no kind
+
+
+def test_a_slow_step_more_than_usual_is_part_of_the_error() -> None:
+    """Of 25 steps that never vary but for every tenth, three are slow, where 2.5 are usual."""
+    found = step_interval(_steps([500 if n % 10 == 0 else 100 for n in range(25)]))
+    assert found["slow_every"] == 10
+    assert found["step_high_ns"] - 148 == pytest.approx(400 * (3 / 25 - 1 / 10))
+    assert 148 - found["step_low_ns"] == pytest.approx(400 * (3 / 25 - 1 / 10))

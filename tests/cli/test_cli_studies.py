@@ -482,3 +482,11 @@ def test_the_page_says_what_the_simulated_machine_shows(
         for row in rows if row["published"]
     }  # fmt: skip
     assert found == told
+
+
+@pytest.mark.parametrize("command", ["study", "scaling", "overhead --baseline nccl"])
+def test_tables_of_runs_say_which_steps_are_left_out(stored: Path, command: str) -> None:
+    told = "left out at the beginning: 1 of ddp; --skip 0 keeps all"
+    assert document(*command.split(), "ddp")["meta"]["notes"] == [told]
+    assert told in tracekit(*command.split(), "ddp").stdout
+    assert "notes" not in document(*command.split(), "ddp", "--skip", "0")["meta"]

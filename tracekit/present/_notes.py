@@ -451,6 +451,7 @@ _WORDED: Mapping[str, Callable[[Any], list[str]]] = {
         f"outliers left out: {', '.join(f'step {step} of {text_of(run)}' for step in each)}"
         for run, each in steps.items()
     ],
+    "skip": lambda number: [f"skip: {number}"] if number else [],  # of cold steps notes speak
     "outcome": lambda _: [],  # the first line says that
     "undecided_passes": lambda _: [],
     "notes": lambda lines: [text_of(line) for line in lines],

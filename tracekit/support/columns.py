@@ -32,6 +32,7 @@ _KEYS: Said = {
     **_TRUST,
     "share": "text: What `share` is a share of.",
     "warnings": "texts: What a user should know, one sentence each.",
+    "notes": "texts: What else a reader should know.",
     "basis": "text: What was timed: work on GPUs, or ranges on the host; absent where it was "
     "measured elsewhere.",
     "per": "text: What times are means over, such as step/GPU.",

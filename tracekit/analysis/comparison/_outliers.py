@@ -10,7 +10,7 @@ import polars as pl
 
 from tracekit.analysis.comparison._headline import length_text, signed_length
 from tracekit.analysis.comparison._step_change import Steps
-from tracekit.analysis.statistics import Numbers, Regular, Shift, kinds_of, shift
+from tracekit.analysis.statistics import Numbers, Regular, Shift, kinds_of, left_out_notes, shift
 
 if TYPE_CHECKING:
     from tracekit.analysis.step_sums import Measured
@@ -36,13 +36,10 @@ def step_notes(steps: Steps, odd: pl.DataFrame) -> list[str]:
 
 def cold_notes(names: Sequence[str], measured: Sequence[Measured]) -> list[str]:
     """Say how many iterations are left out at the beginning, and how many others are cold."""
-    skipped = [
-        f"{run.skipped} of {name}" for name, run in zip(names, measured, strict=True) if run.skipped
-    ]
+    skipped = {name: run.skipped for name, run in zip(names, measured, strict=True)}
     cold = [f"{run.cold} of {name}" for name, run in zip(names, measured, strict=True) if run.cold]
-    told = f"left out at the beginning: {', '.join(skipped)}; --skip 0 keeps all"
     lie = f"cold steps at the beginning: {', '.join(cold)}; --skip auto leaves them out"
-    return [*([told] if skipped else []), *([lie] if cold else [])]
+    return [*left_out_notes(skipped), *([lie] if cold else [])]
 
 
 def _outlier_notes(side: str, odd: pl.DataFrame) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.analysis.statistics._cold_steps import Skip, cold_steps
+    from tracekit.analysis.statistics._cold_steps import Skip, cold_steps, left_out_notes
     from tracekit.analysis.statistics._kinds_of_steps import (
         Regular,
         kinds_of,

@@ -6,7 +6,7 @@ the others, and belong into no mean of these.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -23,6 +23,8 @@ _SPREADS, _LEAST = 5.0, 0.05
 _AS_LONG, _NEARLY = 20, 0.9
 """Outside of the rest and nearly as long as a cold step is one in so many of the others at most:
 more are a kind of steps, as those that write a checkpoint."""
+_FEW = 4
+"""So many runs are called by their names."""
 _OTHERS = 2
 """A slow step that comes regularly has so many others as long at least."""
 
@@ -60,3 +62,13 @@ def _comes_regularly(lengths: NDArray[np.float64], at: int, fence: float) -> boo
     is_as_long = lengths >= max(_NEARLY * lengths[at], fence)
     found = lattice(np.flatnonzero(is_as_long).tolist(), len(lengths))
     return found is not None and bool(found.is_slow[at])
+
+
+def left_out_notes(skipped: Mapping[str, int]) -> list[str]:
+    """Say how many iterations of which runs are left out at the beginning, if any are."""
+    some = {name: number for name, number in skipped.items() if number}
+    told = ", ".join(f"{number} of {name}" for name, number in some.items())
+    if len(some) > _FEW:
+        least, most = min(some.values()), max(some.values())
+        told = f"{least} to {most} of each of {len(some)} runs"
+    return [f"left out at the beginning: {told}; --skip 0 keeps all"] if some else []

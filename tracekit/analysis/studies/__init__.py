@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         STEP_TIMES,
         basis_of,
         study,
+        study_notes,
         study_row,
         study_stages,
     )

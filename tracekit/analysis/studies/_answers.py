@@ -11,15 +11,12 @@ import polars.selectors as cs
 
 from tracekit.analysis.studies._api_calls import api_by_run, api_calls, profiler_overhead
 from tracekit.analysis.studies._epochs import BatchScope, of_epochs, study_iterations
-from tracekit.analysis.studies._study import STEP_TIMES, study_stages
+from tracekit.analysis.studies._study import STEP_TIMES, names_or_number, study_stages
 from tracekit.errors import MissingDataError
 from tracekit.model import Answer
 
 if TYPE_CHECKING:
     from tracekit.analysis.studies._runs import Run
-
-_FEW = 4
-"""So many runs are called by their names."""
 
 
 def runs_answer(
@@ -36,7 +33,9 @@ def runs_answer(
         epoch = pl.col("step_ns") * study_iterations(images, batch_scope)
         rows = rows.with_columns(epoch_ns=pl.coalesce("epoch_ns", epoch))
         drawn = of_epochs(rows, images, batch_scope, STEP_TIMES)
-    people = rows.drop("devices", "step_se_ns", "step_effective", cs.ends_with("_total_ns"))
+    people = rows.drop(
+        "devices", "step_se_ns", "step_effective", "slow_every", cs.ends_with("_total_ns")
+    )
     optional = ("step_low_ns", "step_high_ns", "parameters")
     people = people.drop(name for name in optional if not rows[name].count())
     if not rows["skipped"].sum():
@@ -76,7 +75,7 @@ def per_step(study: pl.DataFrame) -> dict[str, str]:
 def _of_runs(study: pl.DataFrame) -> str:
     """Say which runs a figure is of, by name where they are few, and what was measured."""
     names = study["run"].drop_nulls().to_list()
-    told = ", ".join(names) if names and len(names) <= _FEW else f"{study.height:,} runs"
+    told = names_or_number(names) if names else f"{study.height:,} runs"
     known = set(study["basis"].drop_nulls())
     measured = {"host": ", measured on the host", "gpu": ", measured on GPUs"}
     return told + "".join(measured[basis] for basis in sorted(known))

@@ -8,7 +8,16 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracekit.analysis.statistics import COSINES, ENOUGH, LEVEL, long_run, quantile, welch_error
+from tracekit.analysis.statistics import (
+    COSINES,
+    ENOUGH,
+    LEVEL,
+    long_run,
+    quantile,
+    regularly_slow,
+    welch_error,
+    within_kinds,
+)
 from tracekit.analysis.step_sums import Measured, steps_of
 
 Floats = NDArray[np.float64]
@@ -24,21 +33,25 @@ def step_interval(found: Measured) -> dict[str, float | None]:
     ``step_low_ns`` and ``step_high_ns``, the ends of Student's 95 % interval by `long_run`
     (the lower one at least 0, for no step takes less), ``step_se_ns``, the standard error, and
     ``step_effective``, how many independent steps would tell as much; null of fewer than 5 steps,
-    or where these drift.
+    or where these drift. And ``slow_every``: every how many steps a slow one comes. The mean is
+    then as certain as those of either kind, and by how much one more or less of the slow ones
+    would change it counts as error.
     """
-    names = ("step_low_ns", "step_high_ns", "step_se_ns", "step_effective")
-    steps = steps_of(found)[np.newaxis, :]
-    number, devices = steps.shape[1], max(1, found.devices)
-    if number < ENOUGH:
+    names = ("step_low_ns", "step_high_ns", "step_se_ns", "step_effective", "slow_every")
+    steps, devices = steps_of(found), max(1, found.devices)
+    if len(steps) < ENOUGH:
         return dict.fromkeys(names)
-    told = long_run(steps)
+    regular = regularly_slow(steps)
+    within, off = within_kinds(steps[np.newaxis, :], regular)
+    told = long_run(within)
     if told.drifts[0]:
         return dict.fromkeys(names)
-    error = float(np.sqrt(told.variance[0])) / devices
-    reach = float(quantile(COSINES, (1 + LEVEL) / 2)) * error
+    factor = float(quantile(COSINES, (1 + LEVEL) / 2))
+    error = (float(np.sqrt(told.variance[0])) + abs(float(off[0])) / factor) / devices
     mean = float(steps.mean()) / devices
-    low = max(0.0, mean - reach)
-    return dict(zip(names, (low, mean + reach, error, float(told.effective[0])), strict=True))
+    low, high = max(0.0, mean - factor * error), mean + factor * error
+    every = None if regular is None else regular.period
+    return dict(zip(names, (low, high, error, float(told.effective[0]), every), strict=True))
 
 
 def precision(time: str, relative: pl.Expr | None = None) -> dict[str, pl.Expr]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from tracekit.analysis.calls import collective_calls
 from tracekit.analysis.facts import HOST, unknown_passes, work_of
-from tracekit.analysis.statistics import Skip
+from tracekit.analysis.statistics import Skip, left_out_notes
 from tracekit.analysis.step_sums import Measured, per_iteration
 from tracekit.analysis.studies._epochs import MOST_GPUS, BatchScope, check_scope, images_per_step
 from tracekit.analysis.studies._ratios import step_interval
@@ -56,6 +56,7 @@ STUDY = pl.Schema(
         "step_high_ns": pl.Float64,
         "step_se_ns": pl.Float64,
         "step_effective": pl.Float64,
+        "slow_every": pl.Int64,
         **dict.fromkeys(_QUANTILES, pl.Float64),
         "epoch_ns": pl.Float64,
         **dict.fromkeys([name for name in _PARTS if name not in _IDLE], pl.Float64),
@@ -70,6 +71,8 @@ STUDY = pl.Schema(
 )
 """Columns of a study; `study_row` says what they mean."""
 
+_FEW = 4
+"""So many runs are called by their names."""
 _BASES = {"gpu": "GPUs", "host": HOST}
 SCALING_MODES = ("strong", "weak")
 """What the label ``scaling`` can be."""
@@ -143,6 +146,7 @@ def study_row(
                             than 5 steps, or if they depend on each other too much
     ``step_se_ns``          standard error of that
     ``step_effective``      so many independent steps would tell as much
+    ``slow_every``          every how many steps a slow one comes; null if none does regularly
     ``step_p*_ns``          percentiles over steps, each the mean over devices
     ``epoch_ns``            null; times of epochs are measured elsewhere (`read_times`)
     ``fp_bp_ns``            busy time of FP or BP in a step: the union of both
@@ -185,6 +189,24 @@ def study_row(
         images = images_per_step(row["batch"], row["gpus"], batch_scope)
         row["images_per_s"] = images / row["step_ns"] * 1e9
     return {column: row.get(column) for column in STUDY}
+
+
+def study_notes(study: pl.DataFrame) -> list[str]:
+    """Say which steps of the runs of a study are left out, and where slow ones come regularly."""
+    slow = study.drop_nulls("slow_every").group_by("slow_every").agg("run").sort("slow_every")
+    told = ", ".join(
+        f"every {every} of {names_or_number(runs)}" for every, runs in slow.iter_rows()
+    )
+    return [
+        *left_out_notes(dict(study.select("run", pl.col("skipped").fill_null(0)).iter_rows())),
+        *([f"slow steps come regularly: {told}; means are as certain as those of either kind"]
+          if told else []),
+    ]  # fmt: skip
+
+
+def names_or_number(runs: Sequence[str]) -> str:
+    """Name a few runs, or say how many there are."""
+    return ", ".join(runs) if 0 < len(runs) <= _FEW else f"{len(runs):,} runs"
 
 
 def basis_of(study: pl.DataFrame) -> dict[str, str]:

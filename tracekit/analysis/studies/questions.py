@@ -39,7 +39,7 @@ def _studied(
     runs: Runs, table: StrPath | None, skip: int | Literal["auto"], batch_scope: Any = "gpu"
 ) -> "tuple[pl.DataFrame, Mapping[str, Any]]":
     """Return the study of runs, or of a table of times, and what is said of the runs."""
-    from tracekit.analysis.studies import basis_of, read_times, study, study_row
+    from tracekit.analysis.studies import basis_of, read_times, study, study_notes, study_row
     from tracekit.errors import UsageError
 
     if table is not None:
@@ -51,7 +51,8 @@ def _studied(
         for run in runs
     )
     basis_of(rows)
-    return rows, runs.facts()
+    notes = study_notes(rows)
+    return rows, {**runs.facts(), **({"notes": notes} if notes else {})}
 
 
 _STUDY = Json(
@@ -63,7 +64,7 @@ _STUDY = Json(
         "asked; null: those that were cold, of each run.",
         **keys("batch_scope", "per?", "verdicts?", "simulated?"),
         "images?": "integer: Images of the data set, where times of epochs are asked for.",
-        **keys("warnings?"),
+        **keys("warnings?", "notes?"),
     },
     rows={
         **columns("run?", "network?", "batch?", "gpus?", "method?"),
@@ -116,6 +117,8 @@ _STUDY = Json(
         "step_se_ns?": "number or null: Standard error of step_ns.",
         "skipped?": "integer or null: How many iterations were left out at the beginning.",
         "step_effective?": "number or null: So many independent steps would tell as much.",
+        "slow_every?": "integer or null: Every how many steps a slow one comes, where some come "
+        "regularly.",
         **columns("parameters?"),
         "gradient_bytes?": "integer or null: --what exchange: bytes of gradients, S.",
         "expected_bytes?": "integer or null: 2 (n - 1) S, over all GPUs.",
@@ -186,7 +189,7 @@ _SCALING = Json(
         "runs": "integer: Runs that count.",
         "other_mode?": "integer: Runs labelled for the other mode.",
         "untimed?": "integer: Runs without a time.",
-        **keys("warnings", "basis?", "per?", "verdicts?", "simulated?"),
+        **keys("warnings", "notes?", "basis?", "per?", "verdicts?", "simulated?"),
     },
     rows={
         "mode?": "text: strong or weak.",
@@ -275,7 +278,7 @@ _OVERHEAD = Json(
         "without_partner?": "integer: Rows of one side only.",
         "untimed?": "integer: Rows without times of one kind.",
         "without_method?": "integer: Runs of unknown method.",
-        **keys("basis?", "per?", "warnings?", "verdicts?", "simulated?"),
+        **keys("basis?", "per?", "warnings?", "notes?", "verdicts?", "simulated?"),
         "along?": "one of batch, parameters: --crossover: what grows.",
     },
     rows={
