@@ -147,11 +147,11 @@ def _write_host(nsys: NsysWriter, world: World) -> None:
             domain=_DOMAINS.get(held.domain, _DOMAINS["tracekit"]),
             registered=held.domain == "NCCL",
         )  # fmt: skip
-    for nap in sorted(books.sleeps, key=lambda nap: (nap.start, nap.thread.tid)):
+    for made in sorted(books.system_calls, key=lambda made: (made.start, made.thread.tid)):
         nsys.insert(
-            "OSRT_API", start=nap.start, end=nap.end, eventClass=27,
-            globalTid=global_tid(nap.thread.process.pid, nap.thread.tid),
-            nameId=nsys.string("pthread_cond_wait"),
+            "OSRT_API", start=made.start, end=made.end, eventClass=27,
+            globalTid=global_tid(made.thread.process.pid, made.thread.tid),
+            nameId=nsys.string(made.name),
         )  # fmt: skip
     for each in books.memory:
         nsys.memory(

@@ -101,12 +101,13 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Sleep:
-    """A wait in the operating system."""
+class SystemCall:
+    """A call of the operating system: a wait, or the fork of a process."""
 
     thread: Thread
     start: int
     end: int
+    name: str = "pthread_cond_wait"
 
 
 @dataclass(frozen=True)
@@ -282,7 +283,13 @@ class Thread:
             Memory(call.end - 1, call, device, address, size, frees=True, what=what)
         )
 
-    # other threads
+    # other threads and processes
+
+    def fork(self, ns: float) -> Doing[None]:
+        """Start another process."""
+        start = self.env.now
+        yield from self.spend(ns)
+        self.books.system_calls.append(SystemCall(self, start, self.env.now, "fork"))
 
     def wait(self, gate: Gate, doing: str = "await") -> Doing[Any]:
         """Sleep until a gate is open, and wake up; return what its keeper hands over."""
@@ -290,7 +297,7 @@ class Thread:
         self._begins(doing, "", gate)
         value = yield gate.event
         yield self.env.timeout(self._about(self._p.wake_ns))
-        self.books.sleeps.append(Sleep(self, start, self.env.now))
+        self.books.system_calls.append(SystemCall(self, start, self.env.now))
         self._begins("host_work")
         return value
 

@@ -143,7 +143,7 @@ class OrderedLoader:
 
     def _start(self, thread: Thread) -> Doing[None]:
         for worker in range(self._p.loader_workers):
-            yield from thread.spend(self._p.loader_start_ns)
+            yield from thread.fork(self._p.loader_start_ns)
             self._told.append(simpy.Store(self._world.env))
             self._world.env.process(self._work(worker))
         for _ in range(self._p.loader_workers * self._p.loader_prefetch):

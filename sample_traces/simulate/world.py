@@ -16,7 +16,7 @@ from .parameters import load_parameters
 
 if TYPE_CHECKING:
     from .gpu import Op
-    from .host import Call, Memory, Range, Sleep
+    from .host import Call, Memory, Range, SystemCall
     from .job import Job
 
 _ALIGN = 2 << 20
@@ -29,7 +29,7 @@ class Books:
     ops: list[Op] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     ranges: list[Range] = field(default_factory=list)
-    sleeps: list[Sleep] = field(default_factory=list)
+    system_calls: list[SystemCall] = field(default_factory=list)
     memory: list[Memory] = field(default_factory=list)
     allocated: dict[int, tuple[int, str]] = field(default_factory=dict)
     _next: dict[int, int] = field(default_factory=dict)

@@ -19,11 +19,12 @@ from tracekit.analysis.dependencies import CHANGES, critical_path, parse_changes
 from tracekit.analysis.dependencies._changes import Bandwidth
 from tracekit.analysis.dependencies._edges import EDGES, FITTED
 from tracekit.analysis.dependencies._graph import TOLERATED_NS, _fitted
-from tracekit.analysis.dependencies._job import TRUSTED, distrust
+from tracekit.analysis.dependencies._job import TRUSTED, distrust, job_of
 from tracekit.analysis.dependencies._moments import moments_of
 from tracekit.analysis.dependencies._on_gpu import TOGETHER_NS, _pairs
 from tracekit.analysis.dependencies._prices import Price
 from tracekit.analysis.dependencies._sweeps import LATEST, latest, put_in_order, replay, walk_back
+from tracekit.analysis.dependencies._whatif import _ended
 from tracekit.analysis.diagnosis import RULES
 from tracekit.engine import launch_groups, step_windows
 from tracekit.errors import MissingDataError, UndecidedError, UsageError
@@ -467,6 +468,58 @@ def test_workers_are_asked_for_where_waits_have_a_rhythm() -> None:
     assert low < high < last - 100 * US
     with pytest.raises(UndecidedError, match="how many workers"):
         _replayed(_late_launch(), workers=4)
+
+
+def _forking(workers: int) -> Trace:
+    """Return steps of 400 us; a first batch is there 300 us after all workers were forked."""
+    b = TraceBuilder()
+    b.rows["host"] = []
+    _call(b, "cudaMalloc", 0, 10 * US)
+    for worker in range(workers):
+        begin, end = ((600 + (worker + each) * 200 // workers) * US for each in (0, 1))
+        b.rows["host"].append(
+            {"report": 0, "process": 0, "thread": 0, "start": begin, "end": end, "library": "os",
+             "name": "fork", "group": "child"}
+        )  # fmt: skip
+    for step in range(8):
+        at = 1_100 + step * 400
+        b.iteration(step, at * US, (at + 390) * US, source="ranges")
+        _op(b, "HtoD", at, at + 7, at + 9, kind="h2d", stage="IO", iteration=step)
+        _op(b, "gemm", at + 6, at + 10, at + 380, stage="FP", iteration=step)
+        _call(b, "cudaDeviceSynchronize", (at + 12) * US, (at + 388) * US)
+    return _linked(b)
+
+
+@pytest.mark.parametrize(("workers", "pace"), [(1, 375), (2, 187.5), (4, 93.75)])
+def test_forks_tell_how_many_workers_make_batches_and_the_first_how_fast(
+    workers: int, pace: float
+) -> None:
+    # A quarter more than 300 us over the workers, at most, whatever took 1,090 us before.
+    _, high = _ends(_forking(workers), speed=["gemm=inf"], loader="1x")["speed gemm=inf"]
+    assert high == pytest.approx((7 * pace + 24) * US / 8, rel=0.1)
+    plain = _forking(0)
+    assert _ends(plain, speed=["gemm=inf"], loader="1x")["speed gemm=inf"][1] > 340 * US
+    assert "8 workers" in _ends(_forking(workers), workers=8)
+    with pytest.raises(UndecidedError, match="how many workers"):
+        _replayed(plain, workers=8)
+
+
+def test_copies_may_meet_what_those_of_other_gpus_met() -> None:
+    # GPU 0 copies alone in 10 us; those of the others meet, and take 20.
+    b = TraceBuilder()
+    for step in range(4):
+        at = step * 400
+        for gpu, took in ((0, 10), (1, 20), (2, 20)):
+            begin, thread = at + 50 * (gpu == 0), 10 * gpu
+            b.iteration(step, begin * US, (at + 390) * US, thread=thread, source="ranges")
+            _op(b, "HtoD", begin, begin + 7, begin + 7 + took, kind="h2d", stage="IO",
+                iteration=step, device=gpu, thread=thread, bytes=4_096)  # fmt: skip
+            _op(b, "gemm", begin + 6, begin + 7 + took, at + 380, stage="FP", iteration=step,
+                device=gpu, thread=thread)  # fmt: skip
+    trace = _linked(b)
+    edges = _ended(job_of(trace, _Run(trace).traffic(), 0), [], slowest=True)
+    taken = edges.filter(op_kind="h2d", kind="work").select("device", "weight")
+    assert taken.unique().sort("device").rows() == [(gpu, 20 * US) for gpu in range(3)]
 
 
 def test_of_an_iteration_there_is_one_step() -> None:

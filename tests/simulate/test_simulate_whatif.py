@@ -83,6 +83,7 @@ def _ranges(rows: pl.DataFrame) -> dict[str, tuple[float, float]]:
 
 PAIRS_TRIED = (
     "hidden-65-alexnet", "jitter-bound", "jitter-bound-two", "workers-1-4", "item-kernels-lenet",
+    "straggler-kernels", "kernels-alexnet",
 )  # fmt: skip
 
 
@@ -96,9 +97,8 @@ def test_ranges_hold_what_comes_of_pairs(name: str, tmp_path: Path) -> None:
     assert rows["step_ns"][0] == pytest.approx(times["before_ns"])
     low, high = rows.select("low_ns", "high_ns").row(-1)
     assert low <= times["after_ns"] <= high
-    # Of a loader that hides behind a step nobody can say how much faster it is.
-    told = rows["step_ns"][-1] is not None
-    assert told == (name != "hidden-65-alexnet") == (high - low <= 0.2 * times["before_ns"])
+    assert rows["step_ns"][-1] is not None
+    assert high - low <= 0.2 * times["before_ns"]
 
 
 def test_what_cannot_be_told_is_refused_with_its_ends(tmp_path: Path) -> None:
@@ -110,8 +110,6 @@ def test_what_cannot_be_told_is_refused_with_its_ends(tmp_path: Path) -> None:
     assert found.value.exit_code == 3
     fed = run.whatif(speed=[".=2x"], loader="inf", skip=SKIPPED)
     assert fed["step_ns"][-1] == pytest.approx(5.76e6, rel=0.02)
-    with pytest.raises(UndecidedError, match="how many workers"):
-        run.whatif(workers=4, skip=SKIPPED)
 
 
 @pytest.mark.parametrize("name", ALL)

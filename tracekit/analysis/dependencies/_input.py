@@ -43,12 +43,12 @@ class Batches:
         for `loading` of it if `waited`. `lag` is the time since the batch before, taken at
         `before`; `between` how many batches ago the last one was waited for.
     workers
-        How many workers make them: that many batches come between two waits. Null where waits
-        have no such rhythm.
+        How many workers make them: as many processes are forked before the first batch, or that
+        many batches come between two waits. Null where neither is recorded.
     asleep
         Whether the thread is known to have slept in these waits.
     most_ns
-        A batch took no longer than this, by the wait for the first one.
+        A batch came no later than this after the one before, by the wait for the first one.
     """
 
     taken: pl.DataFrame
@@ -135,12 +135,34 @@ def _described(trace: Trace, taken: pl.DataFrame) -> Batches:
     last = pl.when("waited").then("place").forward_fill().shift().over("thread")
     chained = waited.with_columns(between=pl.col("place") - last)
     waits = chained.filter("waited").drop_nulls("between")
-    first: Any = chained.filter(pl.col("place") == 0)["length"].max()
+    forked = _forked(trace, chained.filter(pl.col("place") == 0))
+    first: Any = forked["wait"].max()
+    counts = forked["forks"].drop_nulls().unique()
     return Batches(
         chained,
-        _workers(waits),
+        counts.item() if counts.len() == 1 else _workers(waits),
         _slept(trace, waits),
-        None if first is None else round(first * (_SLOWER if first >= AWAITED_NS else 1)),
+        None if first is None else round(first * _SLOWER),
+    )
+
+
+def _forked(trace: Trace, first: pl.DataFrame) -> pl.DataFrame:
+    """Return ``forks, wait`` of first batches: processes forked for them, and their time for one.
+
+    Batches are asked for once all workers run, and each makes one then; where none is forked, the
+    wait is the whole time without calls.
+    """
+    forks = trace["host"].filter(
+        (pl.col("group") == "child") & (pl.col("name") == "fork")
+    ).select("thread", forked="start", ready="end").collect()  # fmt: skip
+    began = (pl.col("end") - pl.col("length")).fill_null(0)
+    inside = first.join(forks, on="thread").filter(
+        (pl.col("forked") >= began) & (pl.col("ready") <= pl.col("end"))
+    )
+    by_thread = inside.group_by("thread").agg(forks=pl.len(), ready=pl.col("ready").max())
+    each = (pl.col("end") - pl.col("ready")) / pl.col("forks")
+    return first.join(by_thread, on="thread", how="left").select(
+        "forks", wait=pl.coalesce(each, "length")
     )
 
 

@@ -229,6 +229,7 @@ def _ended(job: Job, changes: Sequence[Change], *, slowest: bool) -> pl.DataFram
     """Return the edges of a job with what a recording leaves open at one of its ends.
 
     - A batch that was not waited for was there before, or came no sooner than it was taken.
+    - Copies between host and GPUs meet none that they did not meet, or as those of other GPUs did.
     - A thread that made no call before it took a batch slept, or did work of its own, where the
       operating system did not tell.
     - A call that waits does little beside: between 1.5 and 10 us; where the host need not wait, it
@@ -242,7 +243,8 @@ def _ended(job: Job, changes: Sequence[Change], *, slowest: bool) -> pl.DataFram
             paces, left_on=["source", "target"], right_on=["before", "target"], how="left",
             maintain_order="left",
         )["pace"]  # fmt: skip
-        return edges.with_columns(weight=pl.when(kind == "pace").then(pace).otherwise("weight"))
+        paced = edges.with_columns(weight=pl.when(kind == "pace").then(pace).otherwise("weight"))
+        return _met(job, paced)
     if not job.graph.batches.asleep:
         loaded = edges.filter(kind == "loader")["target"].unique().implode()
         own = (kind == "wait") & pl.col("target").is_in(loaded)
@@ -258,6 +260,24 @@ def _ended(job: Job, changes: Sequence[Change], *, slowest: bool) -> pl.DataFram
     if any(isinstance(each, NoSync) for each in changes):
         return _without_fetches(job, edges)
     return edges
+
+
+def _met(job: Job, edges: pl.DataFrame) -> pl.DataFrame:
+    """Give copies between host and GPU the time of like ones on the GPU where these take longest.
+
+    GPUs share links to the host: what comes at another time may meet what it did not meet.
+    """
+    like = ["op_kind", "bytes", "link"]
+    sized = edges.join(
+        job.graph.moments.ops.select("op", "bytes"), on="op", how="left", maintain_order="left"
+    )
+    is_copy = pl.col("op_kind").is_in(["h2d", "d2h"]) & pl.col("kind").is_in(["work", "transfer"])
+    by_device = sized.filter(is_copy).group_by(*like, "device").agg(pl.col("weight").median())
+    of_several = by_device.filter(pl.len().over(like) > 1).group_by(like)
+    longest = of_several.agg(longest=pl.col("weight").max().cast(pl.Int64))
+    known = sized.join(longest, on=like, how="left", maintain_order="left", nulls_equal=True)
+    met = pl.when(is_copy).then(pl.max_horizontal("weight", "longest")).otherwise("weight")
+    return edges.with_columns(weight=known.select(weight=met)["weight"])
 
 
 def _lags(graph: Graph, edges: pl.DataFrame) -> Array:
@@ -343,6 +363,8 @@ def _untold(job: Job, replay: _Replay, error: float) -> str:
     why = ""
     if not job.graph.batches.taken.is_empty():
         why = ": how fast batches of input come that nothing waits for is not recorded"
+    if replay.label == NoSync.label:
+        why = ": what calls that wait take, if they are still made, is not recorded"
     if replay.label.endswith(WORKERS):
         why = ": how much workers slow each other is not recorded"
     return f"{replay.label}: a step would be between {ends} ms{why}"
