@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import IO, Any
 
 from tracekit.export._lanes import Lanes
+from tracekit.export._tracks import Track
 from tracekit.model import normalised_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from tracekit.export._tracks import Track
-
 
 _LONG = 80
 """Names of more characters are written once, and called by a short one."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, cast
+from pathlib import Path
+from typing import IO, cast
 
 import polars as pl
 
@@ -13,14 +15,9 @@ from tracekit.engine import chosen_steps
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.export import _chrome, _perfetto
 from tracekit.export._tracks import tracks_of
+from tracekit.model import Trace
 from tracekit.support.files import writing_whole
 from tracekit.support.memory import SOME_STEPS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tracekit.model import Trace
 
 _WRITERS = {"perfetto": _perfetto.write, "chrome": _chrome.write}
 FORMATS = tuple(_WRITERS)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import IO, Any
 
 from tracekit.errors import UsageError
 from tracekit.export._lanes import Lanes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from tracekit.export._tracks import Track
+from tracekit.export._tracks import Track
 
 _SEQUENCE = 1
 _TRACE_PACKET = 1  # the number of the field `packet` of a trace

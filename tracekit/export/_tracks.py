@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import polars as pl
 
 from tracekit.analysis import closeup
-from tracekit.model import STAGES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tracekit.model import Trace
+from tracekit.model import STAGES, Trace
 
 _OWNER = ["process", "device"]
 _NO_NAME = "(no name)"

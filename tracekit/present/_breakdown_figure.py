@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+import polars as pl
 
 from tracekit.present._charts import MOST_BARS, MOST_UPRIGHT, Part, bars_figure
 from tracekit.present._configurations import not_shown
@@ -11,12 +15,6 @@ from tracekit.present._kernel_names import readable_names
 from tracekit.present._palette import ACCENT, IDLE_COLOUR, KIND_COLOURS
 from tracekit.present._text import printable, shorten_apart
 from tracekit.present._waterfall import stage_colour, stage_order
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import plotly.graph_objects as go
-    import polars as pl
 
 _WIDEST = 52
 _IDLE = "idle"
@@ -45,8 +43,6 @@ def breakdown_figure(
     title, subtitle
         Plain texts; see `figure_layout`.
     """
-    import polars as pl
-
     keys = _keys(table)
     if table.is_empty() or not keys:
         return empty_figure(title, subtitle, "nothing ran")
@@ -128,8 +124,6 @@ def _names(rows: pl.DataFrame, keys: Sequence[str]) -> list[str]:
 
 
 def _label(keys: Sequence[str]) -> pl.Expr:
-    import polars as pl
-
     if not keys:
         return pl.lit("").alias("label")
     named = [

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import plotly.graph_objects as go
+import polars as pl
 
 from tracekit.present._configurations import Row, Rows, show_rows
 from tracekit.present._figures import (
@@ -19,12 +23,6 @@ from tracekit.present._figures import (
     unit_of,
 )
 from tracekit.present._text import printable, shorten_apart
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    import plotly.graph_objects as go
-    import polars as pl
 
 MOST_BARS = 40
 """So many bars are drawn one below the other."""
@@ -107,8 +105,6 @@ def bars_figure(
     upright
         What the bars are, where they stand side by side from left to right.
     """
-    import plotly.graph_objects as go
-
     parts = [part for part in parts if any(part.lengths)]
     number = len(bars.rows) if isinstance(bars, Rows) else len(bars)
     sums = [sum(part.lengths[n] or 0 for part in parts if not part.is_hidden)
@@ -163,8 +159,6 @@ def parts_by(
     length
         The column of lengths.
     """
-    import polars as pl
-
     sums = table.group_by(pl.col(part).cast(pl.String), bar).agg(pl.col(length).sum())
     times = {(name, each): time for name, each, time in sums.iter_rows()}
     found = [Part(name, colour, [times.get((name, each)) for each in bars])
@@ -195,8 +189,6 @@ def _layout(
 
 
 def _bars(part: Part, rows: Rows, divisor: float, unit: str, *, is_upright: bool) -> go.Bar:
-    import plotly.graph_objects as go
-
     there = [n for n, length in enumerate(part.lengths) if length]
     lengths = [(part.lengths[n] or 0) / divisor for n in there]
     places = [rows.rows[n].place for n in there]
@@ -236,8 +228,6 @@ def _whiskers(
     rows: Rows, sums: Sequence[float], ends: Sequence[tuple[float, float]], divisor: float
 ) -> go.Scatter:
     """Return intervals around the ends of bars, as whiskers without a mark of their own."""
-    import plotly.graph_objects as go
-
     both = list(zip(sums, ends, strict=True))
     errors = {
         "type": "data", "symmetric": False, "color": INK, "thickness": 1.2, "width": 4,
@@ -301,8 +291,6 @@ def series_figure(
     sides, below
         The margins left, right, and below, in pixels.
     """
-    import plotly.graph_objects as go
-
     lines = legend_lines(names, _WIDTH - sum(sides)) if names else 0
     layout = figure_layout(
         title, subtitle, width=_WIDTH, height=height + 20 * lines, notes=notes,
@@ -348,8 +336,6 @@ def series(
     error_y
         Its error bars.
     """
-    import plotly.graph_objects as go
-
     head = f"<b>{figure_text(name)}</b><br>" if name else ""
     return go.Scatter(
         x=list(x), y=list(y), mode=mode, name=figure_text(name) or None, legendgroup=group,

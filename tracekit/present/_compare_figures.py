@@ -5,7 +5,12 @@ A is the run that is compared against, B the one that is compared; a change is B
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+import polars as pl
+from plotly.subplots import make_subplots
 
 from tracekit.errors import UsageError
 from tracekit.present._figures import (
@@ -39,12 +44,6 @@ from tracekit.present._waterfall import (
     total,
     waterfall,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import plotly.graph_objects as go
-    import polars as pl
 
 VERDICT_COLOURS = {
     "faster": "#88CCEE",
@@ -128,8 +127,6 @@ def comparison_figure(
 
 def _rows(more: int) -> tuple[go.Figure, int]:
     """Return a figure of two wide plots above so many rows of panels, and the height of all."""
-    from plotly.subplots import make_subplots
-
     heights = [_BARS, _WATERFALL, *[_PANEL] * more]
     high = sum(heights) + _BETWEEN * (len(heights) - 1)
     wide = [{"colspan": ACROSS}, *[None] * (ACROSS - 1)]
@@ -148,8 +145,6 @@ def _total_text(parts: Sequence[Part], run: str, unit: tuple[int, str]) -> str:
 
 def _stacks(parts: Sequence[Part], unit: tuple[int, str]) -> list[go.Bar]:
     """Return one bar per stage, of both runs; parts that have the room for it say their length."""
-    import plotly.graph_objects as go
-
     widest = max(total(parts, "a"), total(parts, "b"))
     bars = []
     for part in parts:
@@ -207,8 +202,6 @@ def _step_labels(
     parts: Sequence[Part], levels: Sequence[tuple[float, float]], unit: tuple[int, str]
 ) -> go.Scatter:
     """Return the labels on top of the bars: step times, and changes with their share of A's."""
-    import plotly.graph_objects as go
-
     before, after = total(parts, "a"), total(parts, "b")
     decimals = _decimals(parts, unit)
     tops = [before, *(max(level) for level in levels), after]
@@ -300,8 +293,6 @@ def changes_figure(
     UsageError
         If the table has no times.
     """
-    import plotly.graph_objects as go
-
     if "delta_ns" not in table.columns:
         raise UsageError("only changes of times can be drawn", "compare by another key")
     if table.is_empty():
@@ -333,8 +324,6 @@ def changes_figure(
 
 def _largest(table: pl.DataFrame, key: str | Sequence[str]) -> list[dict[str, Any]]:
     """Return the groups that changed most; those whose change is not known by what they take."""
-    import polars as pl
-
     times = [f"{name}_ns" for name in ("a", "b", "delta", "low", "high")]
     keys = [key] if isinstance(key, str) else key
     others = [name for name in keys if name != "name"] if "name" in keys else []
@@ -387,8 +376,6 @@ def _reach(groups: Sequence[dict[str, Any]]) -> float:
 
 def _change_bars(groups: Sequence[dict[str, Any]], unit: tuple[int, str]) -> list[go.Bar]:
     """Return one trace per verdict."""
-    import plotly.graph_objects as go
-
     found = {group["verdict"] for group in groups}
     verdicts = [verdict for verdict in (*VERDICT_COLOURS, None) if verdict in found]
     verdicts += sorted(found - set(verdicts))
@@ -436,8 +423,6 @@ def _taken(value: float | None, unit: tuple[int, str]) -> str:
 
 def _intervals(groups: Sequence[dict[str, Any]], unit: tuple[int, str]) -> go.Scatter:
     """Return the intervals as whiskers."""
-    import plotly.graph_objects as go
-
     known = [(y, group) for y, group in enumerate(groups) if _has_interval(group)]
     ends = [(group["low_ns"] / unit[0], group["high_ns"] / unit[0], None) for _, group in known]
     return go.Scatter(

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import plotly.graph_objects as go
+import polars as pl
 
 from tracekit.present._figures import INK, PLAIN_AXIS, figure_text
 from tracekit.present._text import printable, shorten
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import plotly.graph_objects as go
-    import polars as pl
 
 MOST_ROWS = 40
 """How many configurations a figure with one row for each of them draws."""
@@ -67,8 +65,6 @@ def pooled_note(table: pl.DataFrame, *, ranges: bool = True) -> list[str]:
     ranges
         Whether the least and the greatest are drawn.
     """
-    import polars as pl
-
     numbers = [name for name in ("runs", "baseline_runs") if name in table.columns]
     if not numbers:
         return []
@@ -94,8 +90,6 @@ def with_ends(table: pl.DataFrame, value: str) -> pl.DataFrame:
     value
         ``speedup`` or ``percent``.
     """
-    import polars as pl
-
     ends = {"end_low": ("from", "low"), "end_high": ("to", "high")}
     pairs = {
         end: [
@@ -132,8 +126,6 @@ def _span(numbers: Sequence[int]) -> str:
 
 def error_bars(rows: pl.DataFrame, value: str, low: str, high: str, factor: float = 1) -> Any:
     """Return error bars from the least value to the greatest, or none where no runs are pooled."""
-    import polars as pl
-
     if not {low, high} <= {*rows.columns} or not rows[low].count():
         return None
     above, below = (

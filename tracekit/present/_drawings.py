@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+import plotly.graph_objects as go
+import polars as pl
+
+from tracekit.model import Answer
 from tracekit.present._breakdown_figure import breakdown_figure
 from tracekit.present._columns import percent
 from tracekit.present._compare_figures import changes_figure, comparison_figure
@@ -33,14 +37,6 @@ from tracekit.present._waits_figures import (
     parts_figure,
     pipeline_figure,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import plotly.graph_objects as go
-    import polars as pl
-
-    from tracekit.model import Answer
 
 
 def _step_parts(answer: Answer) -> go.Figure:
@@ -143,8 +139,6 @@ def _plain_machine(answer: Answer) -> go.Figure:
 
 
 def _latency(answer: Answer) -> go.Figure:
-    import polars as pl
-
     by_run = pl.concat(
         table.select(pl.lit(name).alias("run"), pl.all()) for name, table in answer.tables.items()
     )
@@ -183,8 +177,6 @@ def _images(answer: Answer) -> go.Figure:
 
 def _stage_speedups(answer: Answer) -> go.Figure:
     """Draw a panel per network and stage."""
-    import polars as pl
-
     rows = answer.rows
     each = [
         rows.select(
@@ -222,8 +214,6 @@ def _overhead_map(answer: Answer) -> go.Figure:
 
 def _cells(overheads: pl.DataFrame) -> pl.DataFrame:
     """Return overheads with what a row of the map is of: network, method and number of GPUs."""
-    import polars as pl
-
     known = overheads.drop_nulls("overhead_percent")
     alike = known.select("network", "batch", "gpus", "method", "scaling").is_duplicated()
     runs = ("run", "baseline_run") if alike.any() else ()
@@ -310,8 +300,6 @@ def _stage_speedup(answer: Answer) -> go.Figure:
 
 
 def _route_times(answer: Answer) -> go.Figure:
-    import polars as pl
-
     return overhead_figure(
         answer.rows.with_columns(overhead_percent=100 * pl.col("time_share"), method="route_type"),
         title="What kinds of routes copies between GPUs take the time of",

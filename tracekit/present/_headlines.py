@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
+from tracekit.model import Answer
 from tracekit.present._columns import duration, percent
 from tracekit.present._figures import BYTE_UNITS, unit_of
 from tracekit.present._kernel_names import readable_names
 from tracekit.present._notes import count
 from tracekit.present._text import printable, shorten
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from tracekit.model import Answer
 
 _LEAST = 0.005
 _MOST_NAMED = 3

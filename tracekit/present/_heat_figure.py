@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+import polars as pl
+import polars.selectors as cs
 
 from tracekit.errors import UsageError
 from tracekit.present._configurations import NO_RUNS, SELF_TOLD, described, distinct, not_shown
@@ -18,12 +23,6 @@ from tracekit.present._figures import (
     fitting_ticks,
     text_width,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import plotly.graph_objects as go
-    import polars as pl
 
 DIVERGING = ("#2166AC", "#67A9CF", "#D1E5F0", "#F7F7F7", "#FDDBC7", "#EF8A62", "#B2182B")
 """Colours from below zero over zero to above, evenly spaced; safe for any colour vision."""
@@ -95,8 +94,6 @@ def _grid(
     names: Sequence[str], texts: Sequence[str], *, title: str, subtitle: str, notes: Sequence[str]
 ) -> go.Figure:
     """Return the axes of a map, with the names of its rows and the texts of its columns."""
-    import plotly.graph_objects as go
-
     left = text_width(names) + 52
     each = min(max((_WIDTH - left - _SCALE) / len(texts), 40), 120)
     ticks, below = fitting_ticks(texts, each)
@@ -120,8 +117,6 @@ def _grid(
 
 
 def _without_nan(values: pl.DataFrame) -> pl.DataFrame:
-    import polars.selectors as cs
-
     return values.with_columns(cs.float().fill_nan(None))
 
 
@@ -133,8 +128,6 @@ def _add_cells(
     unit: str,
 ) -> None:
     """Add the map of a table of rows, columns and values, and marks where a value is unknown."""
-    import plotly.graph_objects as go
-
     values = {(down, across): value for down, across, value in table.iter_rows()}
     known = [value for value in values.values() if value is not None]
     whole = all(isinstance(value, int) for value in known)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import plotly.graph_objects as go
+import polars as pl
 
 from tracekit.present._charts import series, series_figure
 from tracekit.present._configurations import NO_RUNS, error_bars
@@ -16,10 +17,6 @@ from tracekit.present._figures import (
     signed,
 )
 from tracekit.present._waterfall import step_unit
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-    import polars as pl
 
 _WIDTH = 960
 _SIDES = (80, 40)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import plotly.graph_objects as go
+import polars as pl
 
 from tracekit.present._charts import MOST_BARS, bars_figure, parts_by
 from tracekit.present._configurations import not_shown
 from tracekit.present._figures import empty_figure
 from tracekit.present._palette import CAUSE_COLOURS
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-    import polars as pl
 
 
 def idle_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil, floor, log2, log10
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import plotly.graph_objects as go
+import polars as pl
 
 from tracekit.errors import UsageError
 from tracekit.present._charts import SYMBOLS, series, series_figure
@@ -18,12 +22,6 @@ from tracekit.present._figures import (
     text_width,
     unit_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import plotly.graph_objects as go
-    import polars as pl
 
 NO_MESSAGES = "no messages of a known size"
 """What a figure says that has none to show."""
@@ -78,8 +76,6 @@ def latency_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figu
     UsageError
         If the table has no sizes, but classes of them.
     """
-    import polars as pl
-
     if "size_bytes" not in table.columns:
         raise UsageError("classes of sizes are no curve", "choose buckets of a size")
     drawn = table.filter(pl.col("size_bytes") > 0, pl.col("p50_ns") > 0)
@@ -155,8 +151,6 @@ def _medians(rows: pl.DataFrame, names: Sequence[str], place: int) -> go.Scatter
 
 def _spread(rows: pl.DataFrame, place: int, low: str, high: str) -> go.Scatter:
     """Return the band around the line of one series; that of a single size is a line."""
-    import plotly.graph_objects as go
-
     known = rows.filter((rows[low] > 0) & (rows[high] > 0))
     sizes, single = known["size_bytes"].to_list(), known.height == 1
     return go.Scatter(
@@ -229,8 +223,6 @@ def histogram_figure(histogram: pl.DataFrame, *, title: str, subtitle: str) -> g
     title, subtitle
         Plain texts; see `figure_layout`.
     """
-    import polars as pl
-
     drawn = histogram.filter(pl.col("size_bytes") >= 0, pl.col("count") > 0)
     if drawn.is_empty():
         return empty_figure(title, subtitle, NO_MESSAGES)
@@ -273,8 +265,6 @@ def _bucket(size: int) -> int:
 
 def _counts(rows: pl.DataFrame, names: Sequence[str], place: int, wide: float) -> go.Bar:
     """Return the bars of one series, so many pixels wide."""
-    import plotly.graph_objects as go
-
     counts, sizes = rows["count"].to_list(), rows["size_bytes"].to_list()
     texts = [f"{count:,}" for count in counts]
     look = _look(names, place)

@@ -8,16 +8,13 @@ texts are shortened or wrapped.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from tracekit.model import traits
 from tracekit.present._columns import NULL, ShownColumn
 from tracekit.present._text import cells, pad, pad_each, shorten_apart, widths, wrap
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
 
 GAP = 2
 """Spaces between columns."""

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+import plotly.graph_objects as go
+import polars as pl
 
 from tracekit.present._columns import duration, percent, scaled
 from tracekit.present._figures import (
@@ -20,12 +24,6 @@ from tracekit.present._figures import (
     unit_of,
 )
 from tracekit.present._text import printable, shorten
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    import plotly.graph_objects as go
-    import polars as pl
 
 NO_TRANSFERS = "no transfers"
 """What a figure says that has none to show."""
@@ -73,8 +71,6 @@ def matrix_figure(
     unsized
         How many collectives are of unknown size, and so in no cell.
     """
-    import plotly.graph_objects as go
-
     if pairs.is_empty():
         unknown = f"{unsized:,} collectives of unknown size"
         return empty_figure(title, subtitle, unknown if unsized else NO_TRANSFERS)
@@ -119,8 +115,6 @@ class _Cell(NamedTuple):
 
 def _cells(pairs: pl.DataFrame) -> list[_Cell]:
     """Return one cell per pair of devices; the host is `_HOST`."""
-    import polars as pl
-
     src, dst = (pl.col(name).cast(pl.Int64).fill_null(_HOST) for name in _DEVICES)
     known, most = (
         pl.coalesce(each for each in ("bytes", name) if each in pairs.columns)
@@ -163,7 +157,6 @@ def _blanks(devices: Sequence[int], recorded: Collection[int] | None) -> go.Heat
 
     There is none for what a GPU sent that was not recorded: that may be anything.
     """
-    import plotly.graph_objects as go
 
     def is_known(src: int, dst: int) -> bool:
         return recorded is None or (dst if src == _HOST else src) in recorded
@@ -193,8 +186,6 @@ def _blanks(devices: Sequence[int], recorded: Collection[int] | None) -> go.Heat
 
 
 def _heat(cells: Sequence[_Cell], devices: Sequence[int], unit: tuple[int, str]) -> go.Heatmap:
-    import plotly.graph_objects as go
-
     divisor, name = unit
     shown = [cell for cell in cells if cell.most]
     size = range(len(devices))
@@ -256,8 +247,6 @@ def _cell_hover(cell: _Cell) -> str:
 
 def _label_unknown(figure: go.Figure, cells: Sequence[_Cell], devices: Sequence[int]) -> None:
     """Put a question mark where there were transfers, of which no bytes are known."""
-    import plotly.graph_objects as go
-
     unknown = [cell for cell in cells if cell.unknown and not cell.most]
     figure.add_trace(
         go.Scatter(
@@ -322,8 +311,6 @@ def utilisation_figure(timeline: pl.DataFrame, *, title: str, subtitle: str) -> 
     title, subtitle
         Plain texts; see `figure_layout`.
     """
-    import plotly.graph_objects as go
-
     if timeline.is_empty():
         return empty_figure(title, subtitle, NO_TRANSFERS)
     spans, names, hidden = _spans(timeline)
@@ -353,8 +340,6 @@ def _spans(timeline: pl.DataFrame) -> tuple[pl.DataFrame, list[str], int]:
     A span has the ``place`` of its track (0 is the lowest), ``start_ns``, ``end_ns``, ``bytes``,
     ``utilisation``, ``counted`` and ``modelled``.
     """
-    import polars as pl
-
     counted = "counted_utilisation" if "counted_utilisation" in timeline.columns else None
     spans = (
         timeline.with_columns(pl.col(_DIRECTION).cast(pl.String).fill_null("?"))
@@ -385,8 +370,6 @@ def _top(spans: pl.DataFrame) -> float:
 
 def _sum_of_known(column: str, dtype: pl.DataType) -> pl.Expr:
     """Return the sum of a group, null where nothing of it is known."""
-    import polars as pl
-
     known = pl.col(column).cast(dtype)
     known = known.fill_nan(None) if dtype.is_float() else known
     return pl.when(known.is_not_null().any()).then(known.sum())
@@ -399,8 +382,6 @@ def _natural(names: Sequence[str]) -> list[str]:
 
 def _with_clock(spans: pl.DataFrame) -> tuple[pl.DataFrame, str]:
     """Return spans with ``start`` and ``end`` in a unit that suits them, and the axis' title."""
-    import polars as pl
-
     first, last = spans.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
     length = max(last - first, 1)
     divisor, unit = unit_of(length, TIME_UNITS)
@@ -413,9 +394,6 @@ def _with_clock(spans: pl.DataFrame) -> tuple[pl.DataFrame, str]:
 
 def _bars(spans: pl.DataFrame, names: Sequence[str], length: int, top: float) -> go.Bar:
     """Return the bars of all tracks, as dark as the share in use."""
-    import plotly.graph_objects as go
-    import polars as pl
-
     used = spans.filter(pl.col("utilisation") > 0)
     share = used["utilisation"].clip(0, 1)
     hatches = {
@@ -439,8 +417,6 @@ def _bars(spans: pl.DataFrame, names: Sequence[str], length: int, top: float) ->
 
 def _unknown_bars(spans: pl.DataFrame, names: Sequence[str]) -> go.Bar:
     """Return hatched bars where a link carried something, but its share in use is not known."""
-    import plotly.graph_objects as go
-
     unknown = spans.filter(_is_unknown())
     pattern = {"shape": "x", "fgcolor": MUTED, "size": 7, "solidity": 0.2}
     marker = {"color": BLANK, "line": {"width": 0}, "pattern": pattern}
@@ -448,8 +424,6 @@ def _unknown_bars(spans: pl.DataFrame, names: Sequence[str]) -> go.Bar:
 
 
 def _is_unknown() -> pl.Expr:
-    import polars as pl
-
     return pl.col("utilisation").is_null() & (pl.col("bytes").fill_null(1) > 0)
 
 
@@ -482,9 +456,6 @@ def _span_hover(span: dict[str, Any], names: Sequence[str]) -> str:
 
 def _counted(spans: pl.DataFrame, top: float) -> go.Scatter:
     """Return the counted shares of all tracks as one line, broken where nothing was counted."""
-    import plotly.graph_objects as go
-    import polars as pl
-
     known = spans.filter(pl.col("counted").is_not_null())
     x: list[float | None] = []
     y: list[float | None] = []
@@ -502,8 +473,6 @@ def _counted(spans: pl.DataFrame, top: float) -> go.Scatter:
 
 def _label_tracks(figure: go.Figure, spans: pl.DataFrame, names: Sequence[str]) -> None:
     """Give each track a ground, its name on the left, and the most it reached on the right."""
-    import polars as pl
-
     peaks = dict(spans.group_by("place").agg(pl.col("utilisation").max()).iter_rows())
     for place in range(len(names)):
         figure.add_shape(

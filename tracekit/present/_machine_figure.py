@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import plotly.graph_objects as go
+import polars as pl
+
+from tracekit.machine import Machine
 from tracekit.present._columns import percent
 from tracekit.present._figures import (
     INK,
@@ -17,15 +22,7 @@ from tracekit.present._figures import (
     figure_text,
     percent_bar,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    import plotly.graph_objects as go
-    import polars as pl
-
-    from tracekit.machine import Machine
-    from tracekit.present._machine_layout import Box, Drawing, Point, Wire
+from tracekit.present._machine_layout import Box, Drawing, Point, Wire, machine_layout
 
 _UNUSED = "#C3CCD5"
 _UNKNOWN = INK
@@ -82,10 +79,6 @@ def machine_figure(
     unsized
         How many collectives are of unknown size: what links carried of them is not known.
     """
-    import plotly.graph_objects as go
-
-    from tracekit.present._machine_layout import machine_layout
-
     drawing = machine_layout(machine)
     if not drawing.boxes:
         return empty_figure(title, subtitle, "no machine")
@@ -215,8 +208,6 @@ def _wire_traces(
     wires: Sequence[Wire], flows: Sequence[_Flow], unsized: int, *, is_plain: bool
 ) -> list[go.Scatter]:
     """Return the wires that were not used both ways, one trace per type and width."""
-    import plotly.graph_objects as go
-
     alike: dict[tuple[str, float], list[Wire]] = {}
     for wire in wires:
         alike.setdefault((_label(wire), _width(wire)), []).append(wire)
@@ -263,8 +254,6 @@ def _joined(lines: Sequence[Sequence[Point]]) -> tuple[list[float | None], list[
 
 def _flow_traces(flow: _Flow) -> list[go.Scatter]:
     """Return a flow as a line in its colour; what is modelled has gaps."""
-    import plotly.graph_objects as go
-
     x, y = _joined([flow.points])
     line = {
         "color": flow.colour,
@@ -285,8 +274,6 @@ def _at(points: Sequence[Point], part: float) -> tuple[float, float, float]:
 
 
 def _arrows(flows: Sequence[_Flow]) -> go.Scatter:
-    import plotly.graph_objects as go
-
     spots = [_at(flow.points, _ARROW_AT) for flow in flows]
     marker = {
         "symbol": "triangle-up",
@@ -304,8 +291,6 @@ def _arrows(flows: Sequence[_Flow]) -> go.Scatter:
 
 def _hovers(machine: Machine, drawing: Drawing, flows: Sequence[_Flow], said: str) -> go.Scatter:
     """Return invisible marks that say what lines and boxes are."""
-    import plotly.graph_objects as go
-
     busy = {id(flow.wire) for flow in flows}
     spots = [(*_at(flow.points, 0.5)[:2], _flow_text(flow)) for flow in flows]
     spots += [
@@ -379,8 +364,6 @@ def _box_text(machine: Machine, box: Box) -> str:
 
 def _bar() -> go.Scatter:
     """Return what carries the colour bar: a trace without points."""
-    import plotly.graph_objects as go
-
     bar = {**percent_bar(2, 160), "y": 0, "yanchor": "bottom"}
     marker = {
         "color": [0], "colorscale": colour_scale(), "cmin": 0, "cmax": 100, "showscale": True,

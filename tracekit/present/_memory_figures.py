@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import plotly.graph_objects as go
+import polars as pl
 
 from tracekit.present._charts import SYMBOLS, series, series_figure
 from tracekit.present._configurations import (
@@ -27,10 +30,6 @@ from tracekit.present._figures import (
     text_width,
     unit_of,
 )
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-    import polars as pl
 
 NO_MEMORY = "no use of memory"
 """What a figure says that has none to show."""
@@ -65,8 +64,6 @@ def memory_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figur
     title, subtitle
         Plain texts; see `figure_layout`.
     """
-    import plotly.graph_objects as go
-
     table, above, beside = _known_uses(table)
     if table.is_empty():
         return empty_figure(title, subtitle, NO_MEMORY)
@@ -97,8 +94,6 @@ def memory_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figur
 
 def _known_uses(table: pl.DataFrame) -> tuple[pl.DataFrame, list[str], list[str]]:
     """Return the rows of which a use is known, by configuration, and what names them."""
-    import polars as pl
-
     if "memory_bytes" not in table.columns:
         table = table.with_columns(pl.lit(None, pl.Int64).alias("memory_bytes"))
     amounts = [pl.col(name).cast(pl.Int64) for name in (*_USES, "memory_bytes")]
@@ -135,8 +130,6 @@ def _use_bars(
     values: pl.Series, name: str, rows: Rows, unit: tuple[int, str], *, offset: float
 ) -> go.Bar:
     """Return the bars of one use of memory; what is not known is a mark and no bar."""
-    import plotly.graph_objects as go
-
     label, colour = _USES[name]
     texts = ["?" if value is None else _amount(value, unit) for value in values]
     return go.Bar(
@@ -162,8 +155,6 @@ def _use_bars(
 
 def _capacity_marks(capacities: list[int | None], rows: Rows, unit: tuple[int, str]) -> go.Scatter:
     """Return a line across each row at what its GPU has."""
-    import plotly.graph_objects as go
-
     known = [
         (row.place, value / unit[0])
         for row, value in zip(rows.rows, capacities, strict=True)

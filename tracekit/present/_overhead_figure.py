@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+import polars as pl
 
 from tracekit.present._configurations import (
     NO_RUNS,
@@ -25,12 +29,6 @@ from tracekit.present._figures import (
     fitting_ticks,
 )
 from tracekit.present._panels import WIDE, known_rows, paneled
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import plotly.graph_objects as go
-    import polars as pl
 
 _MOST_PANELS = 6
 _MOST_GROUPS = 24
@@ -111,9 +109,6 @@ def _overhead_bars(
     wide: float,
 ) -> list[go.Bar]:
     """Return one trace per batch size, the larger the darker; a group is so many pixels wide."""
-    import plotly.graph_objects as go
-    import polars as pl
-
     bars = []
     for place, batch in enumerate(batches):
         own = _placed(panel.filter(pl.col("batch").eq_missing(batch)), networks)
@@ -150,8 +145,6 @@ def _overhead_bars(
 
 def _placed(own: pl.DataFrame, networks: Sequence[Any]) -> pl.DataFrame:
     """Return the rows of some networks in the order in which these are drawn, one of each."""
-    import polars as pl
-
     order = pl.DataFrame({"network": networks}, {"network": own.schema["network"]})
     rows = own.unique("network", keep="last")
     return order.join(rows, on="network", nulls_equal=True, maintain_order="left_right")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+
+import plotly.graph_objects as go
+import polars as pl
+from plotly.subplots import make_subplots
 
 from tracekit.present._figures import figure_layout, figure_text, legend_above, legend_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import plotly.graph_objects as go
-    import polars as pl
 
 _WIDTH = 960
 _PANELS = {"l": 84, "r": 32}
@@ -20,8 +18,6 @@ WIDE = _WIDTH - _PANELS["l"] - _PANELS["r"]
 
 def known_rows(table: pl.DataFrame, value: str) -> pl.DataFrame:
     """Return the rows of which a value is known."""
-    import polars as pl
-
     return table.with_columns(pl.col(value).cast(pl.Float64)).filter(pl.col(value).is_finite())
 
 
@@ -54,8 +50,6 @@ def paneled(
     title, subtitle, notes
         As of `figure_layout`.
     """
-    from plotly.subplots import make_subplots
-
     down = -(-len(titles) // across)
     gap = below + 34
     high = each * down + gap * (down - 1)

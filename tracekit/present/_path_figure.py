@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import plotly.graph_objects as go
+import polars as pl
 
 from tracekit.present._charts import MOST_UPRIGHT, Part, bars_figure, parts_by
 from tracekit.present._configurations import not_shown
@@ -14,10 +15,6 @@ from tracekit.present._figures import (
     unit_of,
 )
 from tracekit.present._palette import ACCENT, IDLE_COLOUR, PATH_COLOURS
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-    import polars as pl
 
 _WIDTH = 960
 _SIDES = 72
@@ -37,8 +34,6 @@ def path_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
     title, subtitle
         Plain texts; see `figure_layout`.
     """
-    import polars as pl
-
     if not table.height:
         return empty_figure(title, subtitle, "no steps")
     named = table.with_columns(step=pl.col("iteration").cast(pl.String).fill_null("run"))
@@ -64,8 +59,6 @@ def whatif_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figur
     title, subtitle
         Plain texts; see `figure_layout`.
     """
-    import polars as pl
-
     step = pl.coalesce("step_ns", "high_ns")
     ends = pl.coalesce("low_ns", step), pl.coalesce("high_ns", step)
     shown = table.select(change="change", step=step, low=ends[0], high=ends[1], saved="saved_share")

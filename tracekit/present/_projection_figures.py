@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import plotly.graph_objects as go
+import polars as pl
 
 from tracekit.present._charts import MOST_BARS, Part, bars_figure, series, series_figure
 from tracekit.present._configurations import not_shown
@@ -10,10 +11,6 @@ from tracekit.present._figures import (
     SERIES_COLOURS,
     empty_figure,
 )
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-    import polars as pl
 
 COMPONENT_COLOURS = {
     "input": "#DDAA33", "compute": "#332288", "memory": "#88CCEE", "weights": "#CC6677"
@@ -75,8 +72,6 @@ def hardware_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Fig
     title, subtitle
         Plain texts; see `figure_layout`.
     """
-    import polars as pl
-
     known = table.drop_nulls("speedup")
     if known.is_empty():
         return empty_figure(title, subtitle, NO_JOBS)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
+
+import plotly.graph_objects as go
+import polars as pl
 
 from tracekit.present._columns import duration
 from tracekit.present._figures import (
@@ -15,12 +19,6 @@ from tracekit.present._figures import (
     legend_above,
 )
 from tracekit.present._text import shorten
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import plotly.graph_objects as go
-    import polars as pl
 
 _COLOURS = dict(zip(("computing", "memory", "launch"), SERIES_COLOURS[1:], strict=False))
 _LARGEST = 48
@@ -51,9 +49,6 @@ def roofline_figure(
     title, subtitle
         Plain texts; see `figure_layout`.
     """
-    import plotly.graph_objects as go
-    import polars as pl
-
     placed = rows.filter((pl.col("flops_per_byte") > 0) & (pl.col("achieved_flops_s") > 0))
     if placed.is_empty():
         return empty_figure(title, subtitle, "no operators whose FLOPs and bytes are known")
@@ -87,8 +82,6 @@ def _ends(values: pl.Series) -> tuple[float, float]:
 
 def _labels(points: pl.DataFrame) -> list[str]:
     """Return the first keys of a few points, the largest first, where no other one stands near."""
-    import polars as pl
-
     taken: list[tuple[float, float]] = []
     texts = []
     for text, x, y in points.select(

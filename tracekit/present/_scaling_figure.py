@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import log10
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import plotly.graph_objects as go
+import polars as pl
 
 from tracekit.errors import UsageError
 from tracekit.present._charts import SYMBOLS, series
@@ -21,12 +25,6 @@ from tracekit.present._configurations import (
 from tracekit.present._figures import INK, MUTED, SERIES_COLOURS, empty_figure
 from tracekit.present._panels import cell, known_rows, paneled
 from tracekit.present._waterfall import step_unit
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import plotly.graph_objects as go
-    import polars as pl
 
 _MOST_FACETS = 12
 _MOST_ACROSS = 3
@@ -73,8 +71,6 @@ def scaling_figure(
     UsageError
         If `value` is another.
     """
-    import polars as pl
-
     if value not in _SCALING:
         raise UsageError(f"no scaling curves of {value!r}", f"choose {' or '.join(_SCALING)}")
     known = with_ends(
@@ -114,8 +110,6 @@ def scaling_figure(
 
 def _measured_figure(known: pl.DataFrame, value: str, title: str, subtitle: str) -> go.Figure:
     """Return curves of times or rates, each with its own ideal; a panel per network."""
-    import polars as pl
-
     divisor, unit = step_unit(max(known[value])) if value == "time_ns" else (1, "")
     ends = ("time_low_ns", "time_high_ns") if value == "time_ns" else ("none", "none")
     known = known.with_columns(
@@ -245,8 +239,6 @@ def _curves(
 
 def _spread(rows: pl.DataFrame, value: str) -> Any:
     """Return error bars; an efficiency spreads as its speedup does."""
-    import polars as pl
-
     if value == "speedup" or "speedup" not in rows.columns:
         return error_bars(rows, value, "end_low", "end_high")
     each = pl.col(value) / pl.col("speedup")

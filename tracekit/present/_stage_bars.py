@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
+
+import plotly.graph_objects as go
+import polars as pl
 
 from tracekit.present._charts import MOST_BARS, bars_figure, parts_by
 from tracekit.present._configurations import NO_RUNS, common_note, not_shown, rows_of
 from tracekit.present._figures import decimals_of, empty_figure
 from tracekit.present._waterfall import stage_colour, stage_order, step_unit
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import plotly.graph_objects as go
-    import polars as pl
 
 _STUDY = ("network", "batch", "gpus", "method", "run")
 
@@ -40,8 +38,6 @@ def stage_bars_figure(
     per
         What the time is spent in, such as ``epoch``.
     """
-    import polars as pl
-
     runs, times = _stage_times(study)
     if not runs.height:
         return empty_figure(title, subtitle, NO_RUNS)
@@ -77,8 +73,6 @@ def stage_bars_figure(
 
 def _stage_times(study: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the configurations, those of a network together, and their times by ``row``."""
-    import polars as pl
-
     keys = [key for key in _STUDY if key in study.columns]
     runs = study.select(keys or pl.lit(0).alias("bar")).unique(maintain_order=True)
     parts = runs.partition_by(keys[:1], maintain_order=True) if keys else [runs]

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import plotly.graph_objects as go
+import polars as pl
+from plotly.subplots import make_subplots
 
 from tracekit.present._charts import series, series_figure
 from tracekit.present._figures import (
@@ -12,12 +17,6 @@ from tracekit.present._figures import (
 )
 from tracekit.present._text import printable, shorten
 from tracekit.present._waterfall import step_unit
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import plotly.graph_objects as go
-    import polars as pl
 
 _WIDTH = 960
 _SIDES = {"l": 80, "r": 32}
@@ -52,8 +51,6 @@ def steps_figure(steps: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure
     title, subtitle
         Plain texts; see `figure_layout`.
     """
-    from plotly.subplots import make_subplots
-
     if steps.is_empty():
         return empty_figure(title, subtitle, "no steps")
     parts = steps.partition_by("side", "run", maintain_order=True)

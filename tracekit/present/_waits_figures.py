@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+
+import plotly.graph_objects as go
+import polars as pl
 
 from tracekit.present._charts import MOST_BARS, Part, bars_figure
 from tracekit.present._configurations import not_shown
@@ -17,12 +20,6 @@ from tracekit.present._figures import (
     unit_of,
 )
 from tracekit.present._palette import IDLE_COLOUR, STAGE_COLOURS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import plotly.graph_objects as go
-    import polars as pl
 
 STALL_COLOURS = {
     "kernels": "#88CCEE",
@@ -82,8 +79,6 @@ def pipeline_figure(timeline: pl.DataFrame, *, title: str, subtitle: str) -> go.
     title, subtitle
         Plain texts; see `figure_layout`.
     """
-    import plotly.graph_objects as go
-
     if timeline.is_empty():
         return empty_figure(title, subtitle, "no step has work of all stages")
     stages = timeline["stage"].unique().sort().to_list()
@@ -123,8 +118,6 @@ def pipeline_figure(timeline: pl.DataFrame, *, title: str, subtitle: str) -> go.
 
 def _blank(stages: int, length: float) -> go.Bar:
     """Return what a step leaves where no stage works."""
-    import plotly.graph_objects as go
-
     return go.Bar(
         x=[length] * stages, y=list(range(stages)), orientation="h", name="bubble",
         showlegend=True, marker={"color": IDLE_COLOUR}, hoverinfo="skip",

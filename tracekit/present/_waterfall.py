@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import plotly.graph_objects as go
+import polars as pl
 
 from tracekit.present._figures import (
     INK,
@@ -15,12 +19,6 @@ from tracekit.present._figures import (
     unit_of,
 )
 from tracekit.present._palette import ACCENT, IDLE_COLOUR, STAGE_COLOURS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import plotly.graph_objects as go
-    import polars as pl
 
 _COLOURS = {
     **STAGE_COLOURS,
@@ -68,8 +66,6 @@ def step_unit(largest: float) -> tuple[int, str]:
 
 def parts_of(contributions: pl.DataFrame) -> list[Part]:
     """Return the stages in which either run spent time, or may have, in their order."""
-    import polars as pl
-
     times = [pl.col(name).cast(pl.Float64).fill_nan(None) for name in ("a_ns", "b_ns", "delta_ns")]
     rows = contributions.select(pl.col("stage").cast(pl.String).fill_null("?"), *times).rows()
     parts = {row[0]: Part(*row) for row in rows}
@@ -107,8 +103,6 @@ def waterfall(
 
     Labels are not part of it.
     """
-    import plotly.graph_objects as go
-
     before, after = total(parts, "a"), total(parts, "b")
     last = len(parts) + 1
     bars = go.Bar(

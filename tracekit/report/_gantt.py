@@ -5,25 +5,21 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 from markupsafe import Markup
 
 from tracekit.analysis import closeup
 from tracekit.analysis.diagnosis import RULES
-from tracekit.model import STAGES
+from tracekit.model import STAGES, Trace
 from tracekit.present import printable, readable_names
 from tracekit.present.pages import fragment, frame_table, joined
 from tracekit.report._charts import Entry
 from tracekit.report._lanes import COLOURS, LOOKS, MOST_OPS, Names, view_of, with_zeros
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from tracekit.model import Trace
-    from tracekit.report._subject import Close
+from tracekit.report._subject import Close
 
 _MOST_OPS_IN_ALL = 40_000
 _MOST_TEXT = 300

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
 from tracekit.analysis import closeup
 from tracekit.analysis.dependencies import path_spans
 from tracekit.errors import MissingDataError, UsageError
-from tracekit.model import STAGES
+from tracekit.model import STAGES, Trace
 from tracekit.present import CAUSE_COLOURS, PATH_COLOURS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tracekit.model import Trace
-    from tracekit.report._subject import Close
+from tracekit.report._subject import Close
 
 _COMMUNICATION = ("collective", "p2p", "staged")
 _NO_STAGE = "idle"

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.present.pages import PageSection, fragment, page_of
 from tracekit.report._charts import cause_style
 from tracekit.report._comparison import COMPARISON_SECTIONS
 from tracekit.report._run import RUN_SECTIONS
+from tracekit.report._section import Section
 from tracekit.report._study import STUDY_SECTIONS
-from tracekit.report._subject import Subject
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tracekit.report._section import Section
-    from tracekit.report._subject import AskedRun, Library
+from tracekit.report._subject import AskedRun, Library, Subject
 
 
 def report_of(

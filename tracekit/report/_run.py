@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import polars as pl
+from markupsafe import Markup
 
 from tracekit.errors import MissingDataError
 from tracekit.present import notes
@@ -12,13 +11,9 @@ from tracekit.present.pages import answer_table, fragment, frame_table, joined
 from tracekit.report._charts import Plot, curve, size_axis, thinned, time_axis
 from tracekit.report._communication import communication
 from tracekit.report._section import Section
+from tracekit.report._subject import Subject
 from tracekit.report._times import findings, idle, ranges, ranks, stages, step_chart, steps
 from tracekit.report._verdict import verdict
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
-
-    from tracekit.report._subject import Subject
 
 _MOST_POINTS = 1000
 _KNOWN = ("yes", "none")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from markupsafe import Markup
 
-    from markupsafe import Markup
-
-    from tracekit.report._subject import Subject
+from tracekit.report._subject import Subject
 
 
 @dataclass(frozen=True)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Any
 
+from markupsafe import Markup
+
+from tracekit.model import Answer
 from tracekit.present import duration
 from tracekit.present.pages import answer_table, fragment, joined
 from tracekit.report._charts import Bar, Bars, Entry, Part, track
 from tracekit.report._section import Section
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from markupsafe import Markup
-
-    from tracekit.model import Answer
-    from tracekit.report._subject import Subject
+from tracekit.report._subject import Subject
 
 _PARTS = {
     "fp_bp_ns": ("BP", "FP and BP"),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
+from markupsafe import Markup
 
 from tracekit.analysis.comparison import outliers
 from tracekit.model import STAGES
@@ -34,11 +35,7 @@ from tracekit.report._charts import (
     track,
 )
 from tracekit.report._gantt import places, steps_chart
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
-
-    from tracekit.report._subject import Close, Subject
+from tracekit.report._subject import Close, Subject
 
 _MOST_DEVICES = 64
 _SEVERAL = 2

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
+from markupsafe import Markup
 
 from tracekit.errors import MissingDataError
 from tracekit.present import count, duration, percent
 from tracekit.present.pages import fragment, joined
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from markupsafe import Markup
-
-    from tracekit.report._subject import Subject
+from tracekit.report._subject import Subject
 
 _PARTS = {"wu_exposed_ns": "weight update", "io_exposed_ns": "input", "me_exposed_ns": "evaluation"}
 _LEAST = 0.005

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
@@ -20,10 +20,7 @@ from tracekit.engine import (
 )
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.machine import peak_flops
-from tracekit.model import Answer
-
-if TYPE_CHECKING:
-    from tracekit.model import Trace
+from tracekit.model import Answer, Trace
 
 _OF_STEPS = {"iteration", "device"}
 STEP = ["process", "device", "iteration"]

@@ -7,7 +7,7 @@ memory's peak, or that of as many kernels as the shortest of the run, whichever 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
@@ -15,10 +15,7 @@ from tracekit.analysis.arithmetic._flops import NO_SIZES, STEP, Measured, measur
 from tracekit.analysis.operators import MULTIPLYING_FORMS
 from tracekit.errors import UsageError
 from tracekit.machine import peak_memory_bandwidth
-from tracekit.model import Answer
-
-if TYPE_CHECKING:
-    from tracekit.model import Trace
+from tracekit.model import Answer, Trace
 
 BOUNDS = ("computing", "memory", "launch", "communication")
 _COMMUNICATION = ("collective", "p2p", "staged")

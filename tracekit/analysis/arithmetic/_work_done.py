@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import polars as pl
 
 from tracekit.analysis.operators import (
@@ -21,9 +19,7 @@ from tracekit.analysis.operators import (
     recorded_operators,
     with_bytes,
 )
-
-if TYPE_CHECKING:
-    from tracekit.model import Trace
+from tracekit.model import Trace
 
 _LENGTH = pl.col("end") - pl.col("start")
 _OF_KERNEL = ("process", "device", "iteration", "stage", "kernel")

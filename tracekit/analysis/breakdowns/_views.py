@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import polars as pl
 
@@ -22,9 +22,6 @@ from tracekit.engine import (
     range_layers,
 )
 from tracekit.errors import UsageError
-
-if TYPE_CHECKING:
-    from tracekit.engine import Work
 
 NO_LAYER = ("(forward, layer unknown)", "(backward, layer unknown)")
 """Work of FP and BP that is in no layer."""

@@ -7,12 +7,9 @@ where it is known from the start.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import polars as pl
 
-if TYPE_CHECKING:
-    from tracekit.model import Trace
+from tracekit.model import Trace
 
 _COLLECTIVE = ("collective", "starts_collective")
 _INIT = r"^P?MPI_Init(_thread)?$"

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import polars as pl
 
 from tracekit.analysis.calls._nccl_calls import communicators
+from tracekit.model import Trace
 from tracekit.support.labels import RANK_MARK
-
-if TYPE_CHECKING:
-    from tracekit.model import Trace
 
 _IN_NAME = r"(?i)(?:^|[^a-z])(?:rank|worker)[._-]?(\d{1,9})(?:\D|$)"
 _SAYS = rf"^{re.escape(RANK_MARK)}(\d{{1,9}})(?: of \d{{1,9}})?$"

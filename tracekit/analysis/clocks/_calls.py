@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
 from tracekit.analysis.calls import TOGETHER, annotated_calls, ends_by_arrivals, participants
 from tracekit.analysis.clocks._fit import SLACK, Fit, Ints, Messages, Pairs, fit, in_order
-
-if TYPE_CHECKING:
-    from tracekit.model import Trace
+from tracekit.model import Trace
 
 _JOINT = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """Collectives in which every participant waits for something of every other one."""

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import polars as pl
 
 from tracekit.analysis.idle_account import merged
 from tracekit.engine import inside_steps, layered_lengths
+from tracekit.model import Trace
 from tracekit.support.batches import at_least_one
-
-if TYPE_CHECKING:
-    from tracekit.model import Trace
 
 _KINDS = ("collective", "p2p", "staged")
 _OPS = ("process", "device", "start", "end")

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import polars as pl
 
 from tracekit.engine import range_layers
-from tracekit.model import path_texts
-
-if TYPE_CHECKING:
-    from tracekit.model import Trace
+from tracekit.model import Trace, path_texts
 
 _OWNER = ["process", "device"]
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import polars as pl
 
 from tracekit.engine import launch_groups, numbered_alike, step_windows
-from tracekit.model import with_clocks
-
-if TYPE_CHECKING:
-    from tracekit.model import Trace
+from tracekit.model import Trace, with_clocks
 
 _LENGTH = pl.col("end") - pl.col("start")
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import polars as pl
 
 from tracekit.analysis.idle_account import idle_pieces, merged
 from tracekit.engine import cut, inside_steps
-
-if TYPE_CHECKING:
-    from tracekit.model import Trace
+from tracekit.model import Trace
 
 _OWNER = ["process", "device"]
 

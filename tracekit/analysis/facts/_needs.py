@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import polars as pl
 
@@ -15,10 +15,7 @@ from tracekit.analysis.facts._pipeline import is_pipeline
 from tracekit.analysis.facts._summary import Number, summarise
 from tracekit.engine import on_host
 from tracekit.errors import TracekitError
-from tracekit.model import with_clocks
-
-if TYPE_CHECKING:
-    from tracekit.model import Trace
+from tracekit.model import Trace, with_clocks
 
 Degree = Literal["no", "none", "partly", "yes"]
 """Whether a run holds something, the worst first; ``none`` is what was recorded and did not run."""

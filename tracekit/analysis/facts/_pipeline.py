@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import polars as pl
 
 from tracekit.engine import has_ops
-
-if TYPE_CHECKING:
-    from tracekit.model import Trace
+from tracekit.model import Trace
 
 WAITING = r"(?i)(^|[^a-z])(send|recv|receive|isend|irecv)([^a-z]|$)"
 """Ranges on the host in which a stage of a pipeline sends or waits for what it is to work on."""

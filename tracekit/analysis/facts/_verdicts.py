@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
-if TYPE_CHECKING:
-    from tracekit.model import Trace
+from tracekit.model import Trace
 
 STRONG = ("nvtx", "process_range", "thread_name", "backward_thread", "autograd", "structure")
 """Sources that tell a pass by more than names of kernels and kinds of copies."""

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import polars as pl
 
 from tracekit.analysis.facts._needs import how_to_record
 from tracekit.engine import Work, has_ops, on_host
 from tracekit.errors import MissingDataError
-
-if TYPE_CHECKING:
-    from tracekit.model import Trace
+from tracekit.model import Trace
 
 HOST = "host, from NVTX ranges: the run holds no GPU work"
 """What is said of numbers that are not of GPU time."""

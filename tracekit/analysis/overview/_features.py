@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import polars as pl
 
 from tracekit.analysis.facts import DEGREES, NEEDS, RECORDERS, Evidence, Facts
-
-if TYPE_CHECKING:
-    from tracekit.model import Trace
+from tracekit.model import Trace
 
 _COLUMNS = ("command", "feature", "available", "found", "record_with")
 _UNDERSTOOD = ("launching calls", "physical GPUs")

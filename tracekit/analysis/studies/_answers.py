@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 import polars.selectors as cs
 
 from tracekit.analysis.studies._api_calls import api_by_run, api_calls, profiler_overhead
 from tracekit.analysis.studies._epochs import BatchScope, of_epochs, study_iterations
+from tracekit.analysis.studies._runs import Run
 from tracekit.analysis.studies._study import STEP_TIMES, names_or_number, study_stages
 from tracekit.errors import MissingDataError
 from tracekit.model import Answer
-
-if TYPE_CHECKING:
-    from tracekit.analysis.studies._runs import Run
 
 
 def runs_answer(

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
 from tracekit.analysis.facts import WAITING, counted_micro_batches, is_pipeline
 from tracekit.engine import first_iterations, has_ops, numbered_alike, union_length
 from tracekit.errors import MissingDataError, UsageError
-from tracekit.model import with_clocks
-
-if TYPE_CHECKING:
-    from tracekit.model import Trace
-
+from tracekit.model import Trace, with_clocks
 
 _PASSES = ("FP", "BP")
 _SCHEDULES = ("gpipe", "1f1b")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
@@ -21,9 +21,7 @@ from tracekit.engine import (
     union_length,
 )
 from tracekit.errors import MissingDataError
-
-if TYPE_CHECKING:
-    from tracekit.model import Trace
+from tracekit.model import Trace
 
 BOUND_BY_COMPUTE = (
     r"(?i)gemm(_|[^a-z]|$)|gemm[a-uw-z]|conv([^e]|e[^r]|$)|winograd|fprop|wgrad|dgrad|cutlass|xmma"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
@@ -15,10 +15,8 @@ from tracekit.analysis.memory import (
     memory_use,
 )
 from tracekit.analysis.studies._run_labels import batch_label
+from tracekit.analysis.studies._runs import Run
 from tracekit.errors import UsageError
-
-if TYPE_CHECKING:
-    from tracekit.analysis.studies._runs import Run
 
 _KEYS = ("network", "method", "source")
 """What memory is compared within; samples of nvidia-smi hold what allocations do not."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
@@ -17,9 +17,7 @@ from tracekit.analysis.studies._run_labels import batch_label, label_number, par
 from tracekit.analysis.traffic import AMONG_GPUS, copy_transfers
 from tracekit.engine import Work
 from tracekit.errors import TracekitError, UsageError
-
-if TYPE_CHECKING:
-    from tracekit.model import Trace
+from tracekit.model import Trace
 
 _LENGTH, _PART = pl.col("length_ns"), pl.col("part")
 # Nothing is above FP and BP: what is exposed of them is the time in which either is busy.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
@@ -14,6 +14,7 @@ from tracekit.analysis.studies._bubbles import (
     bubbles_of_run,
     pipeline_bubbles,
 )
+from tracekit.analysis.studies._runs import Run, Runs
 from tracekit.analysis.studies._stalls import (
     before_and_after,
     data_stalls,
@@ -23,9 +24,6 @@ from tracekit.analysis.studies._stalls import (
 from tracekit.analysis.studies._study import study_row
 from tracekit.errors import MissingDataError, UndecidedError, UsageError
 from tracekit.model import Answer
-
-if TYPE_CHECKING:
-    from tracekit.analysis.studies._runs import Run, Runs
 
 _STALLS = {
     "kernels": "kernel_ns", "waiting for the loader": "wait_ns", "copying input": "input_ns",

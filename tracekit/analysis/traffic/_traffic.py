@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
@@ -39,11 +39,8 @@ from tracekit.analysis.traffic._links import (
 from tracekit.analysis.traffic._routes import crossings
 from tracekit.analysis.traffic._transfers import copy_transfers, traffic_root
 from tracekit.errors import UsageError
-from tracekit.machine import reducing_gpus
+from tracekit.machine import Machine, NcclLog, Placed, reducing_gpus
 from tracekit.model import TRANSFERS, Answer, Trace, with_clocks
-
-if TYPE_CHECKING:
-    from tracekit.machine import Machine, NcclLog, Placed
 
 _FULL = 1.05
 """Peaks and clocks are known no better than to some percent."""

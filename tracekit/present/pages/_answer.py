@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from markupsafe import Markup
 
+from tracekit.model import Answer
 from tracekit.present._headlines import with_headline
 from tracekit.present.pages._figure import figure_block
 from tracekit.present.pages._fragments import fragment, joined
 from tracekit.present.pages._shell import PageSection, page_of
 from tracekit.present.pages._table import frame_table
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
-
-    from tracekit.model import Answer
 
 _SAID = ("question", "headline")
 """What of the meta of an answer stands above its table."""

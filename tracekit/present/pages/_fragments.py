@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from jinja2 import Environment, Template
 from markupsafe import Markup, escape
 
 from tracekit.present._text import printable
-
-if TYPE_CHECKING:
-    from jinja2 import Environment, Template
 
 
 @cache

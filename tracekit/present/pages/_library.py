@@ -6,16 +6,13 @@ import base64
 import gzip
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
 from tracekit.present._figures import DARK
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
 from tracekit.present.pages._fragments import environment
 from tracekit.present.pages._library import library
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 @dataclass(frozen=True)

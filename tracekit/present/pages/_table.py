@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
+from markupsafe import Markup
 
-from tracekit.present._columns import NULL
+from tracekit.model import Answer
+from tracekit.present._columns import NULL, ShownColumn
 from tracekit.present._kernel_names import readable_names
 from tracekit.present._layout import Placed, natural, without_spare
 from tracekit.present._notes import count, notes
 from tracekit.present._palette import STAGE_COLOURS
 from tracekit.present._totals import shown_with_totals
 from tracekit.present.pages._fragments import fragment
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from markupsafe import Markup
-
-    from tracekit.model import Answer
-    from tracekit.present._columns import ShownColumn
 
 _MARKED = frozenset({*STAGE_COLOURS, "idle", "between"})
 _KERNELS = ("name", "before", "after")
