@@ -44,6 +44,7 @@ FACTS = {
     "hgx-h800-8": (8, 8, 200 * GB, 63_015_384_615),
     "mi300x-8": (8, 7, 448 * GB, 63_015_384_615),
     "mi325x-8": (8, 7, 0, 63_015_384_615),
+    "mi350x-8": (8, 7, 7 * 76_800_000_000, 63_015_384_615),
     "pcie-1": (1, 0, 0, None),
     "pcie-2": (2, 0, 0, None),
     "pcie-4": (4, 0, 0, None),
@@ -150,6 +151,7 @@ def test_unknown_preset(name: str) -> None:
         ("NVIDIA B200", 8, "hgx-b200-8"),
         ("NVIDIA GB200", 4, "gb200-4"),
         ("AMD Instinct MI300X", 8, "mi300x-8"),
+        ("AMD Instinct MI355X", 8, "mi350x-8"),
     ],
 )
 def test_recognised(product: str, gpus: int, name: str) -> None:
@@ -254,6 +256,7 @@ def test_mixed_single_and_no_gpus() -> None:
         ("NVIDIA H100 80GB HBM3", 18, 25 * GB, 5),
         ("AMD Instinct MI300X", 7, 64 * GB, 5),
         ("AMD Instinct MI325X", 7, None, 5),
+        ("AMD Instinct MI350X", 7, 76_800_000_000, 5),
         ("NVIDIA H100 PCIe", 12, 25 * GB, 5),
         ("NVIDIA H800", 8, 25 * GB, 5),
         ("NVIDIA H800 PCIe", None, 25 * GB, 5),

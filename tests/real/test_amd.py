@@ -90,6 +90,11 @@ class TestRpd:
         markers = ranges.filter(pl.col("name") != "run_to_completion")
         assert (markers.height, markers.select(DURATION.sum()).item()) == (11_884, 3_159_460_746)
 
+    def test_each_launch_of_the_graph_has_all_of_its_ops(self, rpd):
+        launches = rpd.read("calls").filter(pl.col("name").cast(pl.String) == "hipGraphLaunch")
+        ops = rpd.read("ops").join(launches.select("correlation"), on="correlation")
+        assert ops.group_by("correlation").len()["len"].to_list() == [418] * 20
+
     def test_launch_sizes_are_of_threads(self, rpd, in_rpd):
         wanted = in_rpd(
             "SELECT l.op_id, gridX * gridY * gridZ * iif(n.string = 'hipExtModuleLaunchKernel', 1,"
@@ -176,5 +181,24 @@ def test_passes_of_xla_are_told_by_paths(published):
         published("xplane/test_data_jax_te_fused_attn_categorization__934987a2fc2f.xplane.pb")
     )
     trace = attribute(found, Rules.load(None, None))
-    assert _sums(trace, "ops", "stage")["BP"] == (75, 6_523_815)
+    assert _sums(trace, "ops", "stage", "stage_source")["BP", "nvtx"] == (75, 6_523_815)
+    assert _sums(trace, "ops", "stage", "stage_source")["FP", "nvtx"] == (50, 4_251_837)
+    unnamed = trace.read("ops").filter(pl.col("stage_source") != "nvtx")
+    assert (unnamed.height, unnamed.select(DURATION.sum()).item()) == (25, 1_357_933)
     assert trace.read("iterations").height == 5
+
+
+def test_a_pytorch_trace_of_amd_adds_up(published):
+    """Ops have the driver's number, which is none of the descriptions: these all agree."""
+    trace = read(published("kineto_amd/mi210__gpu_only_trace__gpu_only_trace.json.gz"))
+    assert _sums(trace, "ops", "device", "kind") == {(1, "compute"): (562, 5_343_422)}
+    names = pl.col("name").cast(pl.String)
+    for part, count, ns in (
+        ("igemm_fwd", 20, 564_776), ("igemm_bwd", 19, 511_181), ("igemm_wrw", 20, 544_618),
+        ("batch_norm_backward", 20, 844_938),
+    ):  # fmt: skip
+        ops = trace.read("ops").filter(names.str.contains(part))
+        assert (ops.height, ops.select(DURATION.sum()).item()) == (count, ns)
+    assert trace.read("devices").select("device", "name", "identity").rows() == [
+        (1, "AMD Instinct MI210", "assumed")
+    ]
