@@ -47,8 +47,8 @@ _HEAD = """# Gallery
 Every figure, the question that it answers, and the command that draws it, typed in the folder of
 tracekit's source. The traces are bundled samples, some of them simulated; the numbers in
 `docs/gallery/` are made up. `.html` makes a [page](report.md#figures-and-answers-as-pages); `.svg`,
-`.png` or `.pdf` a picture, which needs a browser and `pip install 'tracekit[images]'`. In a notebook
-`run.breakdown.answer(by="kernel").figure()` shows one.
+`.png` or `.pdf` make a picture, which needs a browser and `pip install 'tracekit[images]'`. In a
+notebook `run.breakdown.answer(by="kernel").figure()` shows one.
 
 Not shown: the [history](compare.md) of a metric (`tracekit compare --history LABEL --figure FILE`),
 the [roofline](roofline.md), and figures of [`tracekit study dgx1`](studies.md).

@@ -17,7 +17,7 @@ from json_schemas import schema_files
 from notebook import notebook_page
 from told import pages_with_output
 
-from tracekit.analysis.facts import NEEDS, RECORDERS
+from tracekit.analysis.facts import NEEDS
 from tracekit.analysis.overview._features import CAPABILITIES
 from tracekit.model import DERIVED, TABLES, Column, Table
 
@@ -60,19 +60,29 @@ def pages() -> dict[str, str]:
 
 
 def _info_page(page: str) -> str:
-    recorders = [*RECORDERS.values()]
     says = [[each.command, each.says, ", ".join(each.needs)] for each in CAPABILITIES]
-    used = dict.fromkeys(name for each in CAPABILITIES for name in each.needs)
-    ways = [[name, *(NEEDS[name].record_with([by]) for by in recorders)] for name in used]
     return "\n".join(
         (
             page.partition(_GENERATED)[0] + _GENERATED,
             "## What each command needs\n",
             _markdown(["command", "says", "needs"], says),
             "## How that is recorded\n",
-            _markdown(["need", *recorders], ways),
+            "A recorder that is not listed for a need does not record it.\n",
+            _markdown(["needs", "recorder", "how"], _ways()),
         )
     )
+
+
+def _ways() -> list[list[str]]:
+    """Return needs that are recorded alike, the recorders that do it in one way, and that way."""
+    needs: dict[tuple[str, str], list[str]] = {}
+    for name in dict.fromkeys(name for each in CAPABILITIES for name in each.needs):
+        by_way: dict[str, list[str]] = {}
+        for recorder, way in NEEDS[name].record.items():
+            by_way.setdefault(way, []).append(recorder or "any")
+        for way, recorders in by_way.items():
+            needs.setdefault((", ".join(recorders), way), []).append(name)
+    return [[", ".join(names), recorders, way] for (recorders, way), names in needs.items()]
 
 
 def _markdown(head: list[str], rows: list[list[str]]) -> str:
