@@ -44,18 +44,14 @@ _USUAL = re.compile(
 _FAMILY = re.compile(r"font-family: ([^;]*); ?")
 _HEAD = """# Gallery
 
-Every figure with the command that draws it, as it is typed in the folder of tracekit's source, and
-what it tells. The traces are the samples that come with it, some of them simulated; the numbers in
-`docs/gallery/` are made up. Each makes a page that follows the theme and the width of the screen
-([report.md](report.md#figures-and-answers-as-pages)); `.svg`, `.png` or `.pdf` in place of `.html`
-makes a picture, which takes a browser and `pip install 'tracekit[images]'`. In a notebook
-`run.breakdown.answer(by="kernel").figure()` shows one. The pictures are drawn by `docs/gallery.py`.
+Every figure, the question that it answers, and the command that draws it, typed in the folder of
+tracekit's source. The traces are bundled samples, some of them simulated; the numbers in
+`docs/gallery/` are made up. `.html` makes a [page](report.md#figures-and-answers-as-pages); `.svg`,
+`.png` or `.pdf` make a picture, which needs a browser and `pip install 'tracekit[images]'`. In a
+notebook `run.breakdown.answer(by="kernel").figure()` shows one.
 
-Beside these there are the history of a metric (`tracekit compare --history LABEL --figure FILE`,
-[compare.md](compare.md)), the roofline of operators whose sizes were recorded
-(`tracekit roofline --figure FILE`, [roofline.md](roofline.md)), and the questions of
-`tracekit study dgx1 --what QUESTION --figure FILE`
-([studies.md](studies.md)). `tracekit report` draws its own ([report.md](report.md)).
+Not shown: the [history](compare.md) of a metric (`tracekit compare --history LABEL --figure FILE`),
+the [roofline](roofline.md), and figures of [`tracekit study dgx1`](studies.md).
 """
 
 
@@ -78,7 +74,7 @@ def _told(picture: Picture) -> str:
     command = f"tracekit {picture.command} {picture.name}.html"
     return (
         f"{picture.tells}\n\n```sh\n{command}\n```\n\n"
-        f"![{picture.tells.rstrip('.')}](pictures/gallery/{shown})\n"
+        f"![{picture.name.replace('-', ' ')}](pictures/gallery/{shown})\n"
     )
 
 

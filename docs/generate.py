@@ -15,9 +15,10 @@ from commands_page import commands_page
 from gallery import gallery_page
 from json_schemas import schema_files
 from notebook import notebook_page
-from told import told
+from told import pages_with_output
 
-from tracekit.analysis import capabilities
+from tracekit.analysis.facts import NEEDS
+from tracekit.analysis.overview._features import CAPABILITIES
 from tracekit.model import DERIVED, TABLES, Column, Table
 
 FOLDER = Path(__file__).parent
@@ -39,39 +40,54 @@ A range refers to its path by number. `path_texts` says it in words:
 """
 
 
-_INFO_HEAD = """# What a run can be asked
-
-`tracekit info RUN` says what a run was recognised as, which version of which product wrote it, and
-what each command can say of it: `yes`; `partly`, where some of what that takes is missing; `none`,
-where it was recorded and nothing such ran; or `no`, with how it is recorded by what recorded the
-rest of the run. Below that it lists the kinds of data that the reports hold. Environment variables
-are neither stored nor printed.
-
-Every format is asked for the same, and each recorder records it in its own way. This page is
-written by `docs/generate.py` from the declarations in `tracekit/analysis/`.
-
-"""
+_GENERATED = "<!-- what follows is written by docs/generate.py -->\n"
 
 
 def pages() -> dict[str, str]:
     """Return the pages by their names."""
+    told = pages_with_output()
     return {
         "tables.md": _tables_page(),
         "commands.md": commands_page(),
         "api.md": api_page(),
         "gallery.md": gallery_page(),
         "notebook.md": notebook_page(),
-        "tutorial.md": told(FOLDER / "tutorial.md"),
-        "info.md": _info_page(),
+        **told,
+        "info.md": _info_page(told["info.md"]),
         "architecture.svg": architecture.picture(),
         **{f"../schemas/json/{name}": text for name, text in schema_files().items()},
     }
 
 
-def _info_page() -> str:
-    table = capabilities().rename({"feature": "says"})
-    rows = [table.columns, ["---"] * table.width, *table.iter_rows()]
-    return _INFO_HEAD + "".join(f"| {' | '.join(map(_cell, row))} |\n" for row in rows)
+def _info_page(page: str) -> str:
+    says = [[each.command, each.says, ", ".join(each.needs)] for each in CAPABILITIES]
+    return "\n".join(
+        (
+            page.partition(_GENERATED)[0] + _GENERATED,
+            "## What each command needs\n",
+            _markdown(["command", "says", "needs"], says),
+            "## How that is recorded\n",
+            "A recorder that is not listed for a need does not record it.\n",
+            _markdown(["needs", "recorder", "how"], _ways()),
+        )
+    )
+
+
+def _ways() -> list[list[str]]:
+    """Return needs that are recorded alike, the recorders that do it in one way, and that way."""
+    needs: dict[tuple[str, str], list[str]] = {}
+    for name in dict.fromkeys(name for each in CAPABILITIES for name in each.needs):
+        by_way: dict[str, list[str]] = {}
+        for recorder, way in NEEDS[name].record.items():
+            by_way.setdefault(way, []).append(recorder or "any")
+        for way, recorders in by_way.items():
+            needs.setdefault((", ".join(recorders), way), []).append(name)
+    return [[", ".join(names), recorders, way] for (recorders, way), names in needs.items()]
+
+
+def _markdown(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(map(_cell, line))} |\n" for line in lines)
 
 
 def _cell(text: str) -> str:

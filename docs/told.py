@@ -14,35 +14,46 @@ from typer.testing import CliRunner
 
 from tracekit.cli import app
 
-_TOLD = re.compile(r"(<!-- run -->\n```sh\n)(.*?)(```\n\n```text\n)(.*?)(```\n)", re.DOTALL)
+_SHOWN = re.compile(
+    r"(<!-- run(?:, first (\d+) lines)? -->\n```sh\n)(.*?)(```\n\n```text\n)(.*?)(```\n)", re.DOTALL
+)
 _ID = re.compile(r"(?<=  )[0-9a-f]{12}$", re.MULTILINE)
 """Of a run, which is another each time."""
-_ROOT = Path(__file__).resolve().parents[1]
+_DOCS = Path(__file__).resolve().parent
 
 
-def told(page: Path) -> str:
-    """Return a page with what its commands print, each command run after those before it.
+def pages_with_output() -> dict[str, str]:
+    """Return, by name, the pages of `docs/` that show what commands print.
 
-    They run in an empty folder that holds the sample traces, with a store of its own.
+    Each command is run after those before it, in an empty folder that holds the sample traces, with
+    a store for each page. Of the output of the last command in a block a page shows all, or the
+    first lines that `<!-- run, first 12 lines -->` asks for.
 
     Raises
     ------
     RuntimeError
-        If a command fails.
+        If a command fails, or prints nothing.
     """
+    texts = {page.name: page.read_text("utf-8") for page in sorted(_DOCS.glob("*.md"))}
+    return {name: _told(text) for name, text in texts.items() if _SHOWN.search(text)}
+
+
+def _told(page: str) -> str:
     with _folder():
-        return _TOLD.sub(_with_output, page.read_text(encoding="utf-8"))
+        return _SHOWN.sub(_with_output, page)
 
 
 def _with_output(block: re.Match[str]) -> str:
-    outputs = [_run(command) for command in block[2].splitlines()]
-    return f"{block[1]}{block[2]}{block[3]}{outputs[-1]}{block[5]}"
+    output = [_run(command) for command in block[3].splitlines()][-1]
+    shown = output.splitlines(keepends=True)[: int(block[2]) if block[2] else None]
+    return f"{block[1]}{block[3]}{block[4]}{''.join(shown).rstrip()}\n{block[6]}"
 
 
 def _run(command: str) -> str:
     words = shlex.split(command)
     done = CliRunner().invoke(app, words[1:])
-    if done.exit_code != 0:
+    # A command that finds something wrong ends with 1 and prints it.
+    if done.exit_code not in (0, 1) or not done.stdout:
         raise RuntimeError(f"{command}: {done.output}")
     text = _ID.sub("...", done.stdout)
     return "".join(f"{line}\n".removeprefix(" ") for line in text.splitlines())
@@ -52,7 +63,7 @@ def _run(command: str) -> str:
 def _folder() -> Iterator[None]:
     store = os.environ.pop("TRACEKIT_STORE", None)
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
-        Path("sample_traces").symlink_to(_ROOT / "sample_traces")
+        Path("sample_traces").symlink_to(_DOCS.parent / "sample_traces")
         try:
             yield
         finally:

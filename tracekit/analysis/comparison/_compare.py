@@ -366,7 +366,7 @@ def memory_peaks(run: Trace, name: str) -> pl.DataFrame:
     """Return ``device, bytes``, the peak of each; `MissingDataError` if there are no events."""
     peaks = peak_memory(run)
     if peaks.is_empty():
-        how = how_to_record(run, "memory, not sampled")
+        how = how_to_record(run, "memory events")
         raise MissingDataError(f"{name} holds no events of GPU memory", f"record with {how}")
     return peaks
 

@@ -291,8 +291,8 @@ _OTHERS = (
 _WORK = _by("nsys profile -t cuda", _NVPROF, _ACTIVITIES, *_OTHERS)
 _CALLED = _by("nsys profile -t cuda", _NVPROF_CALLS, _ACTIVITIES, *_OTHERS)
 _MARKERS = ("roctx ranges", "roctx ranges (--marker-trace)", "jax.profiler.TraceAnnotation")
-_NSYS_ALONE = "nsys instead, for it records none:"
-_STRUCTURE = "without ranges, the order of launches tells them where it can"
+_NSYS_ALONE = "not recorded by it; use nsys:"
+_STRUCTURE = "without ranges they are found from the order of launches, if possible"
 _STEPS = "NVTX ranges `step N` around each training step, or --iteration REGEX"
 _BY_LOG = "give NCCL's log (NCCL_DEBUG=INFO) with --nccl-log, or --bytes"
 _ALLOCATIONS = "nsys profile -t cuda --cuda-memory-usage=true"
@@ -414,12 +414,12 @@ NEEDS: Mapping[str, Need] = MappingProxyType(
                 _ALLOCATIONS,
                 _SAMPLED,
                 _SAMPLED,
-                "its files hold none",
+                "not recorded by it",
                 "a database with --memory-allocation-trace",
-                "its profiles hold none that is read",
+                "not read from its profiles",
             ),
         ),
-        "memory, not sampled": Need(
+        "memory events": Need(
             _rows("memory", "allocations and releases"),
             _by(_ALLOCATIONS, f"{_NSYS_ALONE} {_ALLOCATIONS}", f"{_NSYS_ALONE} {_ALLOCATIONS}"),
         ),

@@ -60,7 +60,7 @@ CAPABILITIES = (
     Capability("compare", "stages", ("stages",)),
     Capability("compare", "kernels and kinds", ("ops",)),
     Capability("compare", "CUDA calls", ("CUDA calls",)),
-    Capability("compare", "memory", ("memory, not sampled",)),
+    Capability("compare", "memory", ("memory events",)),
     Capability("study, scaling", "step times", ("iterations",)),
     Capability("overhead", "step times of two methods", ("iterations",)),
     Capability("overhead", "calls of the CUDA API", ("CUDA calls",)),
