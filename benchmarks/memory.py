@@ -51,6 +51,7 @@ QUESTIONS = {
     "compare": ("compare", "@latest", "@latest"),
     "compare by kernel": ("compare", "@latest", "@latest", "--by", "kernel"),
     "stalls": ("stalls",),
+    "bubbles": ("bubbles", "--micro-batches", "8"),
     "study": ("study",),
     "scaling": ("scaling",),
     "overhead": ("overhead",),
