@@ -4,7 +4,8 @@
 
 Eight processes of one thread launch in turn, so that the rows of all of them alternate. Each kernel
 has a range of its own, around its launch. No range names a stage, so that structure is asked for,
-unless `--stages` has each of them name one that no other range is around.
+unless `--stages` has each of them name one that no other range is around. With `--allocations` the
+kernels of the first launches alone are there, and each launch allocates memory or releases it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ _PUSH_POP = 59
 _PASSES = ("forward", "backward", "optimizer")
 
 
-def generate(path: Path, kernels: int, processes: int = 8, *, stages: bool = False) -> None:
+def generate(
+    path: Path, kernels: int, processes: int = 8, *, stages: bool = False, allocations: bool = False
+) -> None:
     """Write the export; one that exists is replaced."""
     rng = np.random.default_rng(3)
     place = np.arange(_KERNELS_OF_STEP)
@@ -73,6 +76,19 @@ def generate(path: Path, kernels: int, processes: int = 8, *, stages: bool = Fal
                 "streamId": 7, "contextId": 1, "launchType": 1,
                 "gridX": 1, "gridY": 1, "gridZ": 1, "blockX": 128, "blockY": 1, "blockZ": 1,
             }  # fmt: skip
+            if allocations:
+                memory = {
+                    "start": launch + 2_000, "correlationId": correlation, "memKind": 2,
+                    "deviceId": own["deviceId"], "globalPid": own["globalPid"], "contextId": 1,
+                    "address": 4096 * (1 + which // 2), "bytes": 512 * (1 + which // 2),
+                    "memoryOperationType": which % 2,
+                }  # fmt: skip
+                file.append("CUDA_GPU_MEMORY_USAGE_EVENTS", memory)
+                few = 0 if first else processes
+                kernel = {
+                    name: each[:few] if isinstance(each, np.ndarray) else each
+                    for name, each in kernel.items()
+                }
             file.append("CUPTI_ACTIVITY_KIND_KERNEL", kernel)
             runtime = {
                 "start": launch, "end": launch + 4_000, "correlationId": correlation,
@@ -100,8 +116,11 @@ def main() -> None:
     parser.add_argument("--kernels", type=int, default=1_000_000, help="%(default)s")
     parser.add_argument("--processes", type=int, default=8, help="%(default)s")
     parser.add_argument("--stages", action="store_true", help="have each range name a stage")
-    given = parser.parse_args()
-    generate(given.out, given.kernels, given.processes, stages=given.stages)
+    parser.add_argument(
+        "--allocations", action="store_true", help="allocate and release memory instead of kernels"
+    )
+    given = vars(parser.parse_args())
+    generate(given.pop("out"), **given)
 
 
 if __name__ == "__main__":

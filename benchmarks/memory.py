@@ -21,9 +21,13 @@ from measures import HERE
 from measuring import ROOT, run
 
 GENERATORS = {
-    "two processes, three threads": ("generate_export.py",),
-    "eight processes in turn, a range a kernel": ("generate_interleaved.py",),
+    "two processes, three threads": ("generate_export.py", "2"),
+    "eight processes in turn, a range a kernel": ("generate_interleaved.py", "8"),
 }
+"""The script of each, and how many GPUs allocate in the export that `memory` is asked of."""
+INGESTS = ("ingest, nothing compiled", "ingest")
+"""Of the same export one after the other: the second finds the loops that the first compiled."""
+CPU = "CPU seconds"
 LIMIT = "512MiB"
 LABELS = ("method=p2p", "network=any", "batch=1", "gpus=8")
 """What the questions to runs of several methods choose them by."""
@@ -47,6 +51,7 @@ QUESTIONS = {
     "compare": ("compare", "@latest", "@latest"),
     "compare by kernel": ("compare", "@latest", "@latest", "--by", "kernel"),
     "stalls": ("stalls",),
+    "bubbles": ("bubbles", "--micro-batches", "8"),
     "study": ("study",),
     "scaling": ("scaling",),
     "overhead": ("overhead",),
@@ -62,29 +67,45 @@ PAGE = ROOT / "docs" / "evidence" / "performance.md"
 _BEGIN, _END = "<!-- memory: written by benchmarks/memory.py -->", "<!-- end of memory -->"
 _MIB = 1 << 20
 Peaks = dict[str, dict[str, dict[int, int]]]
-"""Bytes by generator, what was done, and number of kernels."""
+"""Bytes by generator, what was done, and number of kernels; of `CPU` seconds."""
 
 
 def measured(folder: Path, ingested: list[int], asked: list[int]) -> Peaks:
     """Measure all, exports one after the other."""
     peaks: Peaks = {name: {} for name in GENERATORS}
-    for name, (script,) in GENERATORS.items():
+    for name, (script, gpus) in GENERATORS.items():
         for kernels in sorted({*ingested, *asked}):
-            export = folder / f"{Path(script).stem}_{kernels}.sqlite"
-            run([sys.executable, HERE / script, export, "--kernels", str(kernels)])
             own = peaks[name]
             with tempfile.TemporaryDirectory(dir=folder) as place:
-                store = Path(place) / "store"
-                said = ("--memory", LIMIT, *(word for each in LABELS for word in ("--label", each)))
-                cost = run(_tracekit("ingest", str(export), "--store", str(store), *said))
-                own.setdefault("ingest", {})[kernels] = cost.peak_bytes
-                export.unlink()
+                store = _ingested(Path(place), script, kernels, own)
                 for question, words in QUESTIONS.items() if kernels in asked else ():
+                    if question == "memory":
+                        store = _ingested(
+                            Path(tempfile.mkdtemp(dir=place)), "generate_interleaved.py", kernels,
+                            {}, "--allocations", "--processes", gpus,
+                        )  # fmt: skip
                     peak = _asked(words, Path(place), store)
                     if peak is not None:
                         own.setdefault(question, {})[kernels] = peak
             print(name, kernels, own, file=sys.stderr, flush=True)
     return peaks
+
+
+def _ingested(
+    folder: Path, script: str, kernels: int, own: dict[str, dict[int, int]], *options: str
+) -> Path:
+    """Make an export, ingest it and note what that takes; return the store."""
+    export = folder / "export.sqlite"
+    run([sys.executable, HERE / script, export, "--kernels", str(kernels), *options])
+    said = ("--memory", LIMIT, *(word for each in LABELS for word in ("--label", each)))
+    for name in INGESTS:
+        store = folder / name
+        words = _tracekit("ingest", str(export), "--store", str(store), *said)
+        cost = run(words, environment={"NUMBA_CACHE_DIR": str(folder / "loops")})
+        own.setdefault(name, {})[kernels] = cost.peak_bytes
+    own.setdefault(CPU, {})[kernels] = round(cost.cpu_s)
+    export.unlink()
+    return store
 
 
 def _asked(words: tuple[str, ...], folder: Path, store: Path) -> int | None:
@@ -104,7 +125,7 @@ def _tracekit(*words: str) -> list[str]:
 def tables(peaks: Peaks) -> str:
     """Return what was measured as two tables in Markdown."""
     return "\n\n".join(
-        [_table(peaks, ["ingest"], f"`ingest --memory {LIMIT}`, MiB"),
+        [_table(peaks, [*INGESTS, CPU], f"`ingest --memory {LIMIT}`, MiB"),
          _table(peaks, list(QUESTIONS), "peak of a question, MiB (bytes a kernel)")]
     )  # fmt: skip
 
@@ -116,8 +137,9 @@ def _table(peaks: Peaks, rows: list[str], head: str) -> str:
     names = [f"{n // 10**6} M, {which}" for which in ("two", "eight") for n in columns]
     lines = [f"| {head} | {' | '.join(names)} |", "| --- |" + " ---: |" * len(names)]
     for row in rows:
-        cells = [_cell(own.get(row, {}), n) for own in peaks.values() for n in columns]
-        lines.append(f"| `{row}` | {' | '.join(cells)} |")
+        cell, shown = (_seconds, row) if row == CPU else (_cell, f"`{row}`")
+        cells = [cell(own.get(row, {}), n) for own in peaks.values() for n in columns]
+        lines.append(f"| {shown} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -129,6 +151,10 @@ def _cell(own: dict[int, int], kernels: int) -> str:
     if kernels == least:
         return peak
     return f"{peak} ({(own[kernels] - own[least]) / (kernels - least):,.0f})"
+
+
+def _seconds(own: dict[int, int], kernels: int) -> str:
+    return str(own.get(kernels, "-"))
 
 
 def with_tables(page: str, text: str) -> str:

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tracekit
+from tracekit.errors import UsageError
 from tracekit.support import compiled as _compiled
 from tracekit.support import compiler
 from tracekit.support.compiled import compiled, locate, remembered
@@ -153,3 +154,25 @@ def test_numba_keeps_nothing_in_a_folder_that_is_not_named_absolutely(
     monkeypatch.setattr(numba.config, "CACHE_DIR", "cache")
     run_kept()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("content", ["disable_jit: 1", "[]", "{{{", "cache_dir: /elsewhere"])
+def test_settings_in_the_working_directory_are_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    """It may be a folder of traces from anywhere."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".numba_config.yaml").write_text(content)
+    for run in (run_kept, lambda: compiler.Compiled(locate).compile(np.arange(3))):
+        with pytest.raises(
+            UsageError, match=r"numba_config\.yaml would tell Numba .* another folder"
+        ):
+            run()
+
+
+def test_a_compiler_that_is_switched_off_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    import numba
+
+    monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
+    with pytest.raises(UsageError, match="NUMBA_DISABLE_JIT forbids it: unset it"):
+        run_kept()

@@ -21,6 +21,7 @@ import tracekit as library
 from tracekit.cli import app
 from tracekit.errors import UsageError
 from tracekit.model import Trace
+from tracekit.runs._declared import DECLARED
 from tracekit.support.memory import NEEDS
 
 COMMANDS = [name for name in NEEDS if " " not in name and name != "attribution"]
@@ -56,6 +57,12 @@ def test_too_little_memory_is_a_refusal(name: str, filled: Path) -> None:
 def _options(name: str) -> list[Any]:
     found: Any = get_command(app)
     return list(found.get_command(None, name).params)
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_every_question_to_a_run_has_a_limit(name: str) -> None:
+    assert name.replace("_", "-") in NEEDS
+    assert "memory" in {each.name for each in _options(name.replace("_", "-"))}
 
 
 def test_memory_is_taken_by_allocations_alone(filled: Path, tmp_path: Path) -> None:

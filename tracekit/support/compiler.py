@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 
+from tracekit.errors import UsageError
 from tracekit.support import native
 from tracekit.support.inner import PARTS
 
@@ -87,15 +88,34 @@ class Compiled:
 
 def _compile(loop: Callable[..., Any], given: tuple[Any, ...]) -> Any:
     """Return what Numba makes of a loop for such arguments."""
-    import numba  # noqa: PLC0415 - takes longer to import than small traces take in all
-
+    compiler: Any = _numba().njit
     _tell_of_parts()
     types = tuple(map(_type, given))
-    compiler: Any = numba.njit
     bare = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # what calls Python is not kept
     dispatcher = compiler(**bare, **_UNCOUNTED)(loop)
     dispatcher.compile(types)
     return dispatcher.overloads[types]
+
+
+def _numba() -> Any:
+    """Import Numba, which takes longer than reading a small trace.
+
+    Raises
+    ------
+    UsageError
+        If what it reads of its settings would keep it from compiling, or may be anybody's.
+    """
+    settings = Path(".numba_config.yaml")
+    if settings.exists():  # as a folder of traces may hold; Numba follows it before it is asked
+        raise UsageError(
+            f"{settings.absolute()} would tell Numba how to compile the loops of tracekit",
+            "run tracekit in another folder, or remove it",
+        )
+    import numba  # noqa: PLC0415
+
+    if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
+        raise UsageError("loops have to be compiled, and NUMBA_DISABLE_JIT forbids it", "unset it")
+    return numba
 
 
 def _type(one: Any) -> Any:
@@ -126,12 +146,9 @@ def _tell_of_parts() -> None:
 @cache
 def kept(loop: Callable[P, R]) -> Callable[P, R]:
     """Return `loop` compiled in Numba's own way, and kept by it where nobody else may write."""
-    import numba  # noqa: PLC0415
-
+    numba = _numba()
+    compiler, told = numba.njit, numba.config.CACHE_DIR
     _tell_of_parts()
-    compiler: Any = numba.njit
-    config: Any = numba.config
-    told: str = config.CACHE_DIR
     with suppress(RuntimeError):  # neither this package nor the user's cache can be written
         if not told or Path(told).is_absolute():
             dispatcher = compiler(cache=True, nogil=True, **_UNCOUNTED)(loop)
