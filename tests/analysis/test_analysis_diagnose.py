@@ -455,16 +455,21 @@ def test_many_collectives_that_take_nothing_but_latency() -> None:
 
 
 def _of_ranks(
-    late: int, *ends: int, late_in: int = 4, idles: bool = False, role: bool = False
+    late: int,
+    *ends: int,
+    late_in: int = 4,
+    idles: bool = False,
+    role: bool = False,
+    ranks: int = 3,
 ) -> Trace:
-    """Return 4 steps of three ranks, of which one comes late to the all-reduce of the first ones.
+    """Return 4 steps of some ranks, of which one comes late to the all-reduce of the first ones.
 
     It ends with the step, or there is one that ends at each of `ends`, in us, and begins where the
     one before it ends. The late one works for longer; or it works as long as others and its host is
     late by 300 us before (`idles`); or it runs a kernel of its own for 300 us (`role`).
     """
     b = TraceBuilder()
-    for rank in range(3):
+    for rank in range(ranks):
         for step in range(4):
             begin = step * STEP
             b.iteration(step, begin, begin + STEP, thread=10 * rank, ops=2, whole=True)
@@ -484,7 +489,7 @@ def _of_ranks(
     trace = b.trace()
     devices = pl.DataFrame(
         [{"device": each, "report": 0, "active": True, "identity": "assumed", "uuid": str(each)}
-         for each in range(3)]
+         for each in range(ranks)]
     )  # fmt: skip
     return trace.with_tables({"devices": TABLES["devices"].conform(devices)})
 
@@ -497,6 +502,12 @@ def test_a_rank_that_comes_late() -> None:
     assert row["finding"].startswith("GPU 1 comes last to 100 % of collectives")
     # The same kernels, of the same size, take 900 us there and 600 us elsewhere.
     assert _wins(found["slow_clocks"]) == pytest.approx((150 * US, 300 * US, 400 * US), rel=1e-2)
+
+
+def test_of_two_gpus_the_slower_one_is_held_against_the_other() -> None:
+    row = _found(_of_ranks(late=1, ranks=2))["slow_clocks"]
+    assert _wins(row) == pytest.approx((150 * US, 300 * US, 400 * US), rel=1e-2)
+    assert row["finding"].startswith("GPU 1 takes 1.5 times as long as the other GPU")
 
 
 def test_a_rank_whose_host_is_late_is_a_straggler() -> None:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _MOSTLY = 0.8
 """GPUs can be compared that run the same kernels for this part of their time."""
+_PAIR = 2
+"""Of so many GPUs none is the usual one: the faster one is."""
 _OF_GPU = r"^GPU (\d+)$"
 _OWN = pl.col("end") - pl.col("start")
 
@@ -73,8 +75,9 @@ def own_times(facts: Facts) -> pl.DataFrame:
 def kernel_paces(facts: Facts) -> pl.DataFrame:
     """Return ``device, pace, least, kernels``: how much longer a GPU takes for the same kernels.
 
-    ``least`` is what three of four of these kernels exceed. Nothing where GPUs do not run the same
-    kernels equally often for most of their time, as the stages of a pipeline do not.
+    Longer than the median GPU, or of two the faster one. ``least`` is what three of four of these
+    kernels exceed. Nothing where GPUs do not run the same kernels equally often for most of their
+    time, as the stages of a pipeline do not.
     """
     same = ["name", "launch_size"]
     devices = facts.steps["device"].unique()
@@ -88,7 +91,8 @@ def kernel_paces(facts: Facts) -> pl.DataFrame:
     is_shared = (pl.len().over(same) == devices.len()) & (
         pl.col("number").n_unique().over(same) == 1
     )
-    shared = each.with_columns(is_shared=is_shared, usual=pl.col("own").median().over(same))
+    middle = pl.col("own").min() if devices.len() <= _PAIR else pl.col("own").median()
+    shared = each.with_columns(is_shared=is_shared, usual=middle.over(same))
     told = pl.col("total").filter("is_shared").sum()
     expected = (pl.col("total") / pl.col("own") * pl.col("usual")).filter("is_shared").sum()
     paces = shared.group_by("device").agg(

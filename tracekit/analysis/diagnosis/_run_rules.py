@@ -18,6 +18,7 @@ _REACHED = 0.9
 """What a good copy reaches of the peak of a link."""
 _PACE = 1.05
 _LARGE = 1 << 20
+_PAIR = 2
 _COLD = 1.5
 """Cold steps are spoken of where one takes so many times as long as the median of the others."""
 
@@ -124,10 +125,11 @@ def slow_clocks(facts: Facts) -> Finding | None:
     lost = longer if waited is None else min(longer, waited)
     if not facts.is_worth(lost):
         return None
+    others = "other" if paces.height == _PAIR else "median"
     return Finding(
         of_gpu=True,
-        finding=f"GPU {worst['device']} takes {worst['pace']:.3g} times as long as the median GPU "
-        f"for the same kernels, {duration(longer)} {facts.per}.",
+        finding=f"GPU {worst['device']} takes {worst['pace']:.3g} times as long as the {others} "
+        f"GPU for the same kernels, {duration(longer)} {facts.per}.",
         win=lost,
         low=lost / 2,
         high=longer * worst["pace"],
