@@ -1,8 +1,13 @@
 """What turns raw rows into meaning: launches, open ranges, iterations and stages."""
 
-from tracekit.attribution._attribute import attribute, attribute_recording
-from tracekit.attribution._findings import stored_findings
-from tracekit.attribution._names import base_name
-from tracekit.attribution._rules import Rules
+from typing import TYPE_CHECKING
 
-__all__ = ["Rules", "attribute", "attribute_recording", "base_name", "stored_findings"]
+from tracekit.support.lazily import lazily
+
+if TYPE_CHECKING:
+    from tracekit.attribution._attribute import attribute, attribute_recording
+    from tracekit.attribution._findings import stored_findings
+    from tracekit.attribution._names import base_name
+    from tracekit.attribution._rules import Rules
+
+__getattr__, __dir__ = lazily(__name__)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from typer.models import CommandInfo
 
+import tracekit
 from tracekit.cli._command import app
 from tracekit.cli._declared import register_question
 from tracekit.cli._interrupted import has_descriptor
@@ -52,9 +53,7 @@ def _home(each: CommandInfo) -> str:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from tracekit import __version__
-
-        typer.echo(f"tracekit {__version__}")
+        typer.echo(f"tracekit {tracekit.__version__}")
         raise typer.Exit
 
 

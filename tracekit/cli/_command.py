@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from tracekit import present
 from tracekit.cli._guard import GuardedGroup, complain
 from tracekit.cli._options import MemoryOption, typer_option
 from tracekit.cli._output import EVERYWHERE, Format, Target
@@ -274,17 +275,13 @@ def _figure_option(figure: str, what: str) -> Any:
 def _check_figures(paths: Collection[Path]) -> None:
     """Raise before any work is done where a figure cannot be written."""
     if paths:
-        from tracekit.present import check_figure_file
-
         for path in paths:
-            check_figure_file(path)
+            present.check_figure_file(path)
 
 
 def _draw(answer: Answer, wanted: Mapping[str, Path]) -> None:
     if wanted:
-        from tracekit.present import one_browser, save_figure
-
-        with one_browser(wanted.values()):
+        with present.one_browser(wanted.values()):
             for figure, path in wanted.items():
-                save_figure(answer.figure(figure), path)
+                present.save_figure(answer.figure(figure), path)
                 complain(f"wrote {path}")

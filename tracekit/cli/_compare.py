@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import tracekit
+from tracekit.analysis import comparison
 from tracekit.cli._command import Judged, TakesSeveral, command
 from tracekit.cli._gate import (
     AgainstOption,
@@ -314,8 +316,6 @@ def compare(
     are said. Two recordings tell of these two alone; several a side (--against) tell programs
     apart.
     """
-    import tracekit
-
     by_labels = bool(where or against_where or (history is not None and not runs))
     if by_labels and (rules is not None or iteration is not None):
         raise UsageError(
@@ -370,8 +370,8 @@ def _judge(
     found: "Comparison", limit: str, unknown: Unknown, metric: Metric, *, anyway: bool
 ) -> int:
     """Say on stderr whether the limit is kept, and return the exit code that says so."""
-    from tracekit.analysis.comparison import check_limit
-
-    checked = check_limit(found, parse_percent(limit), metric=metric.value, anyway=anyway)
+    checked = comparison.check_limit(
+        found, parse_percent(limit), metric=metric.value, anyway=anyway
+    )
     complain(checked.sentence)
     return exit_code(checked.outcome, unknown)

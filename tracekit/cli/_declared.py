@@ -4,6 +4,7 @@ import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import tracekit
 from tracekit.cli._command import command
 from tracekit.cli._options import (
     LATEST,
@@ -53,8 +54,6 @@ def register_question(name: str) -> None:
         store: Path | None = None,
         **typed: Any,
     ) -> "Answer":
-        import tracekit
-
         labels = parse_labels(where or [])
         ask = getattr(tracekit, told.name).answer
         found: Answer = ask(runs or (), where=labels, store=store, **read(typed))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracekit import runs as library
 from tracekit.cli._command import command
 from tracekit.cli._options import (
     AutoSkipOption,
@@ -111,9 +112,7 @@ def dgx1(
     Runs are those with the label study=dgx1, as `tracekit record --study dgx1` gives it. An output
     that ends in .html is a page with a table, a figure and a sentence for each question.
     """
-    from tracekit.runs import study_dgx1
-
-    return study_dgx1.answer(
+    return library.study_dgx1.answer(
         runs or (), where=parse_labels(where) if where else None,
         what=None if what is None else what.value, simulated=simulated, networks=network or (),
         topology=topology, skip=parse_skip(skip), store=store,

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracekit.analysis import diagnosis
 from tracekit.cli._command import Judged, command
 from tracekit.cli._options import (
     LATEST,
@@ -134,13 +135,11 @@ def diagnose(
 
 def judged(found: "Answer", fail_on: str) -> int:
     """Return the exit code that says whether a finding is one to fail on."""
-    from tracekit.analysis.diagnosis import RULES, WORSE
-
     every = found.tables["findings"]
     if "state" in every.columns:
-        every = every.filter(every["state"].is_in(WORSE))
+        every = every.filter(every["state"].is_in(diagnosis.WORSE))
     names = set(split_keys([fail_on]))
-    if names <= set(RULES):
+    if names <= set(diagnosis.RULES):
         return int(any(rule in names for rule in every["rule"]))
     every = every.filter(every["sure"] != "perhaps")
     if fail_on == "any":
@@ -148,7 +147,7 @@ def judged(found: "Answer", fail_on: str) -> int:
     if not fail_on.strip().removesuffix("%").replace(".", "", 1).isdigit():
         raise UsageError(
             f"{fail_on!r} is nothing to fail on",
-            f"write any, a share such as 10%, or rules out of {', '.join(RULES)}",
+            f"write any, a share such as 10%, or rules out of {', '.join(diagnosis.RULES)}",
         )
     least = parse_percent(fail_on) / 100
     large = [share for share in every["share"].drop_nulls() if share >= least]

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+import tracekit
 from tracekit.cli._command import Judged, TakesSeveral, command
 from tracekit.cli._guard import complain
 from tracekit.cli._options import (
@@ -160,8 +161,6 @@ def gate(
     Exits with 0 where that is shown, 1 where the contrary is, and 3 where it cannot be told.
     Outliers are left out, and named.
     """
-    import tracekit
-
     if not against:
         if len(runs) != _TWO:
             raise UsageError(

@@ -9,6 +9,8 @@ from typing import Any
 
 import typer
 
+import tracekit
+from tracekit import present
 from tracekit.cli._interrupted import INTERRUPTED, is_an_interrupt
 from tracekit.cli._words import Group
 from tracekit.errors import TracekitError
@@ -95,9 +97,7 @@ def _interrupted() -> typer.Exit:
 
 def complain(message: str) -> None:
     """Print a message on stderr, safe for a terminal whatever a trace put into it."""
-    from tracekit.present import printable
-
-    lines = [printable(line) for line in message.splitlines()]
+    lines = [present.printable(line) for line in message.splitlines()]
     typer.echo("tracekit: " + "\n".join(lines), err=True)
 
 
@@ -133,9 +133,7 @@ def _fault(error: BaseException) -> str:
 
 
 def _version() -> str:
-    from tracekit import __version__
-
-    return __version__
+    return tracekit.__version__
 
 
 def _forget_stdout() -> None:

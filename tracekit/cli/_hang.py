@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracekit import runs as library
 from tracekit.cli._command import Judged, command
 from tracekit.support.columns import keys
 from tracekit.support.schemas import NO_RUN, Json
@@ -81,9 +82,7 @@ def hang(
     Pickles are read without running what they hold. Exit code 0: nothing is wrong; 1: a cause is
     named; 3: ranks wait, and nothing tells for what. docs/hang.md says how it is found.
     """
-    from tracekit.runs import hang
-
-    answer = hang.answer(dumps)
+    answer = library.hang.answer(dumps)
     return Judged(answer, _exit_code(answer))
 
 

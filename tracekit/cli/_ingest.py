@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import tracekit
+from tracekit import model
+from tracekit import store as stores
 from tracekit.cli._command import Judged, command
 from tracekit.cli._guard import complain
 from tracekit.cli._options import (
@@ -166,8 +169,6 @@ def ingest(
     Files are read, the stage of every op is found, and the result is stored. A file that is in the
     store already, whatever its name, is not read again.
     """
-    from tracekit.model import Answer
-
     options = {
         "labels": parse_labels(label or []),
         "rules": rules,
@@ -187,7 +188,9 @@ def ingest(
     else:
         rows, code = _ingest_all(files, options | {"name": name})
     only = rows[0]["name"] if rows and (run or len(files) == 1) else None
-    answer = Answer(rows=rows_frame(rows), run=only, empty="", as_records=True, command="ingest")
+    answer = model.Answer(
+        rows=rows_frame(rows), run=only, empty="", as_records=True, command="ingest"
+    )
     return Judged(answer, code)
 
 
@@ -235,8 +238,6 @@ def _ingest_run(
     files: list[Path], name: str, on_error: OnError, options: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """Make one run of all files; return its row, and one for each file that was skipped."""
-    import tracekit
-
     skipped: dict[Path, str] = {}
 
     def skip(file: Path, error: InputError) -> None:
@@ -273,8 +274,6 @@ def _ingest_run(
 
 def _ingest_all(files: list[Path], options: dict[str, Any]) -> tuple[list[dict[str, Any]], int]:
     """Ingest what can be ingested; a file that cannot is complained about and left out."""
-    import tracekit
-
     rows, code = [], 0
     names = _names(options["store"])
     for file in files:
@@ -293,10 +292,8 @@ def _ingest_all(files: list[Path], options: dict[str, Any]) -> tuple[list[dict[s
 
 def _names(store: Path | None) -> dict[str, str]:
     """Return the names of the runs that are in the store, by their ids; none if it is no store."""
-    from tracekit.store import Store
-
     with suppress(TracekitError):
-        return {record.id: record.name for record in Store.discover(store).runs()}
+        return {record.id: record.name for record in stores.Store.discover(store).runs()}
     return {}
 
 

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
+import tracekit
+from tracekit import engine, model
+from tracekit import store as stores
 from tracekit.cli._output import Format, Target
 from tracekit.cli._progress import progress_bar
 from tracekit.errors import TracekitError, UsageError
@@ -67,13 +70,11 @@ def parse_sizes(pairs: "Sequence[str]") -> dict[str, int]:
     UsageError
         If one is not, a collective is unknown, or is there twice.
     """
-    from tracekit.model import COLLECTIVES
-
     sizes: dict[str, int] = {}
     for pair in pairs:
         name, equals, size = pair.partition("=")
-        if not equals or name not in COLLECTIVES:
-            known = ", ".join(COLLECTIVES)
+        if not equals or name not in model.COLLECTIVES:
+            known = ", ".join(model.COLLECTIVES)
             raise UsageError(
                 f"{pair!r} is not the size of a collective",
                 f"write --bytes all_reduce=25MB; collectives are {known}",
@@ -198,8 +199,6 @@ def opened_run(
     reference: str, store: Path | None, *, processes: int | None = None, **opening: Any
 ) -> Iterator["tracekit.Run"]:
     """Yield the same, and show how far it is what is asked of it meanwhile."""
-    import tracekit
-
     with progress_bar(reference) as progress:
         yield tracekit.open(
             reference, store=store, progress=progress, memory=allowed(), processes=processes or 1,
@@ -209,10 +208,8 @@ def opened_run(
 
 def complete_run(incomplete: str) -> Iterator[str]:
     """Propose the names of runs, and files, that begin with what is typed."""
-    from tracekit.store import Store
-
     try:
-        names = [LATEST, *(run.name for run in Store.discover(None).runs())]
+        names = [LATEST, *(run.name for run in stores.Store.discover(None).runs())]
     except TracekitError:
         names = [LATEST]
     yield from (name for name in names if name.startswith(incomplete))
@@ -241,9 +238,7 @@ StepsOption = typer_option("iterations", Steps)
 
 def steps_of(text: str | None) -> tuple[int, int] | None:
     """Return the first and the last step that `--iterations` names."""
-    from tracekit.engine import parse_iterations
-
-    return None if text is None else parse_iterations(text)
+    return None if text is None else engine.parse_iterations(text)
 
 
 StoreOption = typer_option("store", Folder, envvar="TRACEKIT_STORE")

@@ -9,6 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+import tracekit
+from tracekit import present
 from tracekit.errors import UsageError
 from tracekit.support.files import write_whole
 
@@ -129,8 +131,6 @@ class Target:
                 write_whole(self.path, text.encode())
 
     def _render(self, answer: "Answer") -> str | bytes:
-        from tracekit import __version__, present
-
         parts = list(answer.parts.values()) or [answer]
         ways: dict[Format, Callable[[], str | bytes]] = {
             Format.JSON: lambda: present.to_json(
@@ -141,27 +141,21 @@ class Target:
             Format.MARKDOWN: lambda: "\n".join(map(self._markdown, parts)),
             Format.TABLE: lambda: "\n".join(map(self._table, parts)),
             Format.HTML: lambda: _page(answer),
-            Format.SARIF: lambda: present.to_sarif(answer, __version__),
+            Format.SARIF: lambda: present.to_sarif(answer, tracekit.__version__),
             Format.JUNIT: lambda: present.to_junit(answer),
         }
         return ways[self.format]()
 
     def _for_people(self, answer: "Answer") -> "pl.DataFrame":
-        from tracekit import present
-
         rows = answer.for_people
         return rows if self.full_names else present.with_readable_names(rows)
 
     def _markdown(self, answer: "Answer") -> str:
-        from tracekit import present
-
         return present.to_markdown(
             self._for_people(answer), answer.meta, answer.title, is_whole=answer.is_whole
         )
 
     def _table(self, answer: "Answer") -> str:
-        from tracekit import present
-
         width, colours = _terminal() if self.path is None else (None, None)
         if answer.as_records:
             return present.records(

@@ -6,6 +6,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracekit import present
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -63,11 +65,9 @@ class _Bars:
             self._bars.remove_task(self._tasks.pop(file))
 
     def _show(self, key: str | Path, title: str, step: str, done: int, total: int) -> None:
-        from tracekit.present import printable
-
         bars = self._bars = self._bars or self._stack.enter_context(_bars())
         if key not in self._tasks:
-            self._tasks[key] = bars.add_task("", total=None, title=printable(title))
+            self._tasks[key] = bars.add_task("", total=None, title=present.printable(title))
         bars.update(self._tasks[key], description=step, completed=done, total=total or None)
 
 

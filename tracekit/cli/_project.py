@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import tracekit
 from tracekit.cli._command import command
 from tracekit.cli._options import (
     AutoSkipOption,
@@ -210,8 +211,6 @@ def project(
 
     docs/studies.md has the formulas. Of runs, volumes are measured as far as a trace holds them.
     """
-    import tracekit
-
     sizes = {
         "memory_bytes": memory_bytes, "input_bytes": input_bytes, "weight_bytes": weight_bytes
     }  # fmt: skip

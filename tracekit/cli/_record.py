@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import tracekit
+from tracekit import attribution, model, recording
+from tracekit import store as stores
 from tracekit.cli._command import Judged, command
 from tracekit.cli._guard import complain
 from tracekit.cli._options import (
@@ -26,6 +29,7 @@ from tracekit.cli._progress import progress_bar, progress_bars
 from tracekit.errors import (
     InputError,
     MissingDataError,
+    NameTakenError,
     RecordingError,
     TracekitError,
     UsageError,
@@ -179,10 +183,8 @@ class _What:
 
     def wanted(self) -> "Wanted":
         """Return it in the words of what records."""
-        from tracekit.recording import Wanted, trace_names
-
-        return Wanted(
-            traces=trace_names(self.trace or ""),
+        return recording.Wanted(
+            traces=recording.trace_names(self.trace or ""),
             capture_range=self.capture_range,
             memory_usage=self.memory_usage,
             gpu_metrics=self.gpu_metrics,
@@ -255,8 +257,6 @@ class _OfSeries:
 
     def programs(self, program: Sequence[str]) -> dict[str, Sequence[str]]:
         """Return the programs to record by what their runs' names end with, in order."""
-        from tracekit.recording import in_turn
-
         if self.against is None:
             return {f"-{number + 1}": program for number in range(self.times)}
         try:
@@ -264,7 +264,7 @@ class _OfSeries:
         except ValueError as error:
             raise UsageError(f"--against {self.against!r} is no command ({error})") from None
         counts = {"a": itertools.count(1), "b": itertools.count(1)}
-        sides = ("b" if is_b else "a" for is_b in in_turn(self.times))
+        sides = ("b" if is_b else "a" for is_b in recording.in_turn(self.times))
         return {f"-{side}-{next(counts[side])}": program if side == "b" else other
                 for side in sides}  # fmt: skip
 
@@ -429,8 +429,6 @@ def _record_series(
     dry_run: bool,
 ) -> "Answer":
     """Record one program several times, or two in turn, and return how their steps differ."""
-    import tracekit
-
     programs = of_series.programs(program)
     series = recorder.free_name(list(programs.values()), name, list(programs))
     plans = {f"{series}{end}": recorder.plan(words, f"{series}{end}")
@@ -492,9 +490,7 @@ class _Recorder:
 
     def runs(self) -> dict[str, Mapping[str, str]]:
         """Return the names of the runs in the store, with their labels."""
-        from tracekit import Store
-
-        return {each.name: each.labels for each in Store.discover(self.store).runs()}
+        return {each.name: each.labels for each in tracekit.Store.discover(self.store).runs()}
 
     def free_name(
         self, programs: Sequence[Sequence[str]], name: str | None, endings: Sequence[str] = ("",)
@@ -503,49 +499,40 @@ class _Recorder:
 
         Of several runs, whose names have endings, none of these is taken.
         """
-        from tracekit.errors import NameTakenError
-        from tracekit.recording import file_name
-        from tracekit.store import check_name
-
         taken = self.runs()
         if name is not None:
-            check_name(name)
+            stores.check_name(name)
             for each in (f"{name}{ending}" for ending in endings):
                 if each in taken:
                     raise NameTakenError(f"there is a run {each!r} already", "give another --name")
             return name
         there = {path.name.removesuffix(".partial") for path in self.folder.glob("*")}
-        own = "-vs-".join(dict.fromkeys(file_name(_program_name(each)) for each in programs))
+        own = "-vs-".join(
+            dict.fromkeys(recording.file_name(_program_name(each)) for each in programs)
+        )
         tried = itertools.chain([own], (f"{own}-{number}" for number in itertools.count(2)))
         used = taken.keys() | there
         return next(each for each in tried if used.isdisjoint(each + end for end in endings))
 
     def check(self) -> None:
         """Find out before anything is run whether what it makes can be ingested."""
-        from tracekit.attribution import Rules
-        from tracekit.store import check_labels
-
-        Rules.load(self.rules, None)
-        check_labels(self.labels)
+        attribution.Rules.load(self.rules, None)
+        stores.check_labels(self.labels)
         if self.wait not in {"work", "all", "primary"} and not self.wait.isdecimal():
             raise UsageError(f"--wait takes no {self.wait!r}", "--wait all, primary or 30")
 
     @cached_property
     def tool(self) -> "Nsys":
         """The nsys that records."""
-        from tracekit.recording import find_nsys
-
-        return find_nsys(self.nsys)
+        return recording.find_nsys(self.nsys)
 
     def plan(self, program: Sequence[str], name: str) -> "Plan":
         """Return how to record a program."""
-        from tracekit.recording import file_name, plan
-
-        return plan(
+        return recording.plan(
             program,
             self.wanted,
             self.tool,
-            self.folder / file_name(name),
+            self.folder / recording.file_name(name),
             one_report=self.one_report,
             nccl_log=self.nccl_log,
             watched=self.nvidia_smi,
@@ -566,27 +553,24 @@ class _Recorder:
         anew: bool = False,
     ) -> "tracekit.Run":
         """Record what was planned, and ingest it."""
-        from tracekit.recording import perform, reports_in, unfinished
-
-        while_running = replace(plan, folder=unfinished(plan))  # and there then
+        while_running = replace(plan, folder=recording.unfinished(plan))  # and there then
         typer.echo(f"recording: {while_running}", err=True)
         try:
-            reports = perform(plan, anew=anew, wait=self.wait)
+            reports = recording.perform(plan, anew=anew, wait=self.wait)
         except KeyboardInterrupt:
-            if reports_in(unfinished(plan)):
-                complain(f"what was recorded is in {unfinished(plan)}")
+            if recording.reports_in(recording.unfinished(plan)):
+                complain(f"what was recorded is in {recording.unfinished(plan)}")
             raise
         typer.echo(f"recorded: {', '.join(map(str, reports))}", err=True)
         return self.ingest(reports, name, labels)
 
     def cost(self, plan: "Plan") -> "Cost":
         """Measure and print what recording the plan costs."""
-        from tracekit.recording import calibrate
 
         def started(number: int, count: int) -> None:
             typer.echo(f"run {number} of {count}", err=True)
 
-        return calibrate(plan, wait=self.wait, started=started)
+        return recording.calibrate(plan, wait=self.wait, started=started)
 
     def ingest(self, reports: list[Path], name: str, labels: Mapping[str, str]) -> "tracekit.Run":
         """Make a run of reports; a message about one of them says that they are still there."""
@@ -596,8 +580,6 @@ class _Recorder:
             raise type(error)(error.what, _also(error.hint, reports[0].parent)) from error
 
     def _ingest(self, reports: list[Path], name: str, labels: Mapping[str, str]) -> "tracekit.Run":
-        import tracekit
-
         options: dict[str, Any] = {
             "name": name, "labels": labels, "store": self.store, "rules": self.rules,
             "nsys": self.nsys,
@@ -616,10 +598,8 @@ def _also(hint: str | None, folder: Path) -> str:
 
 def _program_name(program: Sequence[str]) -> str:
     """Return what a program is called: its script or module, not the Python that runs it."""
-    from tracekit.recording import is_python, split
-
-    words = list(split(program).program)
-    if is_python(words):
+    words = list(recording.split(program).program)
+    if recording.is_python(words):
         words = _behind_options(words[1:]) or words
     own = PurePath(words[0]).name
     return own.removesuffix(".py").lstrip("-") or "program"  # a name that begins so is an option
@@ -645,11 +625,8 @@ def _record_study(
     cpu: bool,
     dry_run: bool,
 ) -> Judged:
-    from tracekit.model import Answer
-    from tracekit.recording import gpu_count, load_study
-
-    study = load_study(reference, settings)
-    gpus, done = gpu_count(), recorder.runs()
+    study = recording.load_study(reference, settings)
+    gpus, done = recording.gpu_count(), recorder.runs()
     if gpus and not (cpu or study.on_cpu):
         recorder = recorder.of_gpus()
     if strangers := study.strangers(done):
@@ -671,7 +648,7 @@ def _record_study(
             status = _attempt(recorder, study, configuration, cpu=cpu)
         rows.append({**configuration.options, "run": configuration.name, "status": status})
     failed = any(row["status"].startswith("failed") for row in rows)
-    answer = Answer(
+    answer = model.Answer(
         rows=rows_frame(rows),
         meta={"study": study.name, "title": study.title},
         title=f"study {study.name}",
@@ -690,11 +667,9 @@ def _attempt(
     recorder: _Recorder, study: "Study", configuration: "Configuration", *, cpu: bool
 ) -> str:
     """Record a configuration, and return what became of it: others may still succeed."""
-    from tracekit.recording import reports_in
-
     plan = _configured(recorder, study, configuration, cpu=cpu)
     try:
-        if reports := reports_in(plan.folder):  # as an earlier attempt left them
+        if reports := recording.reports_in(plan.folder):  # as an earlier attempt left them
             recorder.ingest(reports, configuration.name, configuration.labels)
         else:
             recorder.record(plan, configuration.name, configuration.labels, anew=True)

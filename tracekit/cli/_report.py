@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from tracekit import runs as library
 from tracekit.cli._command import app, examples
 from tracekit.cli._guard import complain
 from tracekit.cli._options import (
@@ -60,13 +61,11 @@ def report(
     The page is one file that loads nothing and sends nothing; docs/report.md explains it. Of
     several runs it is about the study that they make. Without RUN it is the run ingested last.
     """
-    from tracekit.runs import report_of
-
     target = Target.of(Format.TABLE, output)
     with allowing(memory):
         opened = [open_run(each, store) for each in runs or [LATEST]]
         base = None if against is None else open_run(against, store)
-        target.write_text(report_of(opened, against=base))
+        target.write_text(library.report_of(opened, against=base))
     complain(f"wrote {output}")
     if should_open:
         typer.launch(output.resolve().as_uri())

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tracekit import model, present
+from tracekit import store as stores
 from tracekit.cli._command import Judged, app, command, examples
 from tracekit.cli._guard import ForgivingGroup
 from tracekit.cli._options import (
@@ -17,6 +19,7 @@ from tracekit.cli._options import (
     rows_frame,
 )
 from tracekit.cli._words import Command
+from tracekit.errors import UsageError
 from tracekit.support.columns import columns, keys
 from tracekit.support.schemas import NO_RUN, Json
 
@@ -70,10 +73,8 @@ _RUNS = Json(
 )
 def list_runs(label: LabelOption = None, store: StoreOption = None) -> "Answer":
     """List the runs in the store, oldest first: all, or those that carry the given labels."""
-    from tracekit.model import Answer
-
     found = _store(store)
-    listed = Answer(
+    listed = model.Answer(
         rows=_overview(found.runs(parse_labels(label or []))),
         meta={"store": str(found.root)},
         empty="no runs; `tracekit ingest FILE` makes one",
@@ -111,11 +112,9 @@ _RUNS_SHOW = Json(
 )
 def show_run(run: RunArgument = "@latest", store: StoreOption = None) -> "Answer":
     """Show all that the store knows about a run."""
-    from tracekit.model import Answer
-
     record = _store(store).find(run)
     rows = rows_frame([_details(record)])
-    return Answer(rows=rows, run=record.name, as_records=True, command="runs show")
+    return model.Answer(rows=rows, run=record.name, as_records=True, command="runs show")
 
 
 @runs.command("rename", cls=Command, epilog=examples("tracekit runs rename @latest unet-fp16"))
@@ -193,13 +192,11 @@ def check_runs(
     """
     import polars as pl
 
-    from tracekit.model import Answer
-
     found = _store(store)
     texts = ("what", "name", "fault", "todo")
     types = {**dict.fromkeys(texts, pl.String()), "mended": pl.Boolean()}
     findings = found.check(repair=repair)
-    answer = Answer(
+    answer = model.Answer(
         rows=pl.DataFrame([vars(each) for each in findings], schema=types),
         meta={"store": str(found.root)},
         title="what is wrong in the store",
@@ -242,8 +239,6 @@ def share_store(
     Its files, and those that ingests will add, are the group's to read and to write. Its members
     name the store with --store or TRACEKIT_STORE.
     """
-    from tracekit.errors import UsageError
-
     if (group is None) != private:
         raise UsageError("with whom is not clear", "give either --group GROUP or --private")
     found = _store(store)
@@ -252,9 +247,7 @@ def share_store(
 
 
 def _store(path: Path | None) -> "Store":
-    from tracekit.store import Store
-
-    return Store.discover(path)
+    return stores.Store.discover(path)
 
 
 def _overview(records: "Sequence[RunRecord]") -> "pl.DataFrame":
@@ -300,6 +293,4 @@ def _labels(record: "RunRecord") -> list[str]:
 
 
 def _say(message: str) -> None:
-    from tracekit.present import printable
-
-    typer.echo(printable(message))
+    typer.echo(present.printable(message))

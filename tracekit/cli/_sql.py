@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracekit import model
 from tracekit.cli._command import command
 from tracekit.cli._limits import limited
 from tracekit.cli._options import RunArgument, StoreOption, open_run
@@ -29,9 +30,7 @@ class _NamingTables(Command):
     """A command whose help names the tables, which takes loading them."""
 
     def _told(self) -> str:
-        from tracekit.model import DERIVED, TABLES
-
-        stored, made = ", ".join(TABLES), ", ".join(DERIVED)
+        stored, made = ", ".join(model.TABLES), ", ".join(model.DERIVED)
         return f"{self._text}\n\nThe tables are {stored}, and worked out of them {made}."
 
     def _tell(self, text: str) -> None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracekit import runs as library
 from tracekit.cli._command import command
 from tracekit.support.columns import keys
 from tracekit.support.schemas import NO_RUN, Json
@@ -59,6 +60,4 @@ def straggler_cost(
 
     docs/stragglers.md says what is replayed, and where such timelines come from.
     """
-    from tracekit.runs import straggler_cost
-
-    return straggler_cost.answer(timeline, by)
+    return library.straggler_cost.answer(timeline, by)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracekit import machine as machines
+from tracekit import model, present
 from tracekit.cli._command import Judged, app, command, examples
 from tracekit.cli._options import (
     LATEST,
@@ -16,6 +18,7 @@ from tracekit.cli._options import (
     write_text,
 )
 from tracekit.cli._words import Command, Group
+from tracekit.errors import UsageError
 from tracekit.support.columns import keys
 from tracekit.support.schemas import NO_RUN, Json, one
 
@@ -113,14 +116,11 @@ def show(
     store: StoreOption = None,
 ) -> "Answer":
     """List how GPUs are joined (matrix), the links, the routes of copies, or two-hop relays."""
-    from tracekit.model import Answer
-    from tracekit.present import FACE
-
     found = _machine(machine, store)
     meta = {"machine": found.name, "origin": found.origin, "gpus": len(found.gpus)}
     if found.warnings:
         meta["warnings"] = list(found.warnings)
-    return Answer(
+    return model.Answer(
         rows=_table(found, what),
         meta=meta,
         title=f"{found.name} · {what}",
@@ -128,7 +128,7 @@ def show(
         command="topology show",
         figures={"drawing": "plain machine"},
         source=found,
-        face=FACE,
+        face=present.FACE,
     )
 
 
@@ -156,7 +156,6 @@ def list_presets() -> "Answer":
     import polars as pl
 
     from tracekit.machine import load_preset, preset_names
-    from tracekit.model import Answer
 
     machines = [load_preset(name) for name in preset_names()]
     rows = {
@@ -170,7 +169,7 @@ def list_presets() -> "Answer":
         "switched": [bool(machine.nodes("nvswitch")) for machine in machines],
         "nics": [len(machine.nodes("nic")) for machine in machines],
     }
-    return Answer(rows=pl.DataFrame(rows), title="presets", command="topology list")
+    return model.Answer(rows=pl.DataFrame(rows), title="presets", command="topology list")
 
 
 _TOPOLOGY_CHECK = Json(
@@ -210,9 +209,7 @@ def check(
     """
     import polars as pl
 
-    from tracekit.errors import UsageError
     from tracekit.machine import find_machine, is_topology, problems, unknown_bandwidths
-    from tracekit.model import Answer
 
     run = None
     if not is_topology(machine):
@@ -232,7 +229,7 @@ def check(
         "links": len(found.links),
         "warnings": [*found.warnings, *unknown_bandwidths(found)],
     }
-    answer = Answer(
+    answer = model.Answer(
         rows=rows,
         meta=meta,
         title=f"{run or Path(machine).name} · problems",
@@ -271,8 +268,6 @@ def _machine(reference: str, store: Path | None) -> "Machine":
 
 
 def _table(machine: "Machine", what: What) -> "pl.DataFrame":
-    from tracekit import machine as machines
-
     tables = {
         What.MATRIX: machines.adjacency,
         What.LINKS: machines.link_table,

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tracekit import present
+from tracekit.analysis import comparison
 from tracekit.runs._facts import called
 from tracekit.runs._opened import OpenedRun
 from tracekit.support.files import StrPath
@@ -52,17 +54,13 @@ def compare(
     least
         The least change of the step that matters, in percent.
     """
-    from tracekit.analysis.comparison import compare as compare_traces
-    from tracekit.analysis.comparison import compare_recordings
-    from tracekit.present import FACE
-
     sides = [[side] if isinstance(side, OpenedRun) else list(side) for side in (a, b)]
     for run in (*sides[0], *sides[1]):
         run.require_memory("compare by kernel" if "kernel" in by else "compare")
     of_a, of_b = ([_recorded(run, by, topology) for run in side] for side in sides)
     names = (_names(sides[0]), _names(sides[1]))
     if len(of_a) == len(of_b) == 1:
-        found = compare_traces(
+        found = comparison.compare(
             of_a[0].trace,
             of_b[0].trace,
             by,
@@ -77,7 +75,7 @@ def compare(
             one_run=sides[0][0].id == sides[1][0].id,
         )
     else:
-        found = compare_recordings(
+        found = comparison.compare_recordings(
             of_a, of_b, by, skip=skip, names=names, match_names=match_names, anyway=anyway,
             metric=metric, least=least,
         )  # fmt: skip
@@ -90,15 +88,15 @@ def compare(
         found.saying(warnings=[f"{_listed([*names])}: {text}" for text, names in warned.items()]),
         title=f"{title} · {found.title}",
         source=names,
-        face=FACE,
+        face=present.FACE,
     )
 
 
-def _recorded(run: OpenedRun, by: str | Sequence[str], topology: StrPath | None) -> Recorded:
-    from tracekit.analysis.comparison import Recorded
-
+def _recorded(
+    run: OpenedRun, by: str | Sequence[str], topology: StrPath | None
+) -> comparison.Recorded:
     moved = run.traffic(topology=topology) if "link" in by else None
-    return Recorded(run.trace, run.name, run.labels, moved)
+    return comparison.Recorded(run.trace, run.name, run.labels, moved)
 
 
 def _both(a: Recorded, b: Recorded) -> Any:

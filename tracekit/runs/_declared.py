@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tracekit import present
+from tracekit.analysis import comparison
 from tracekit.analysis.arithmetic.questions import flops, roofline
 from tracekit.analysis.breakdowns.questions import breakdown
 from tracekit.analysis.communication.questions import collectives, latency, links
@@ -30,11 +32,10 @@ if TYPE_CHECKING:
 
 def _with_steps(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
     """Add the figure of steps, which are worked out only where they are drawn."""
-    from tracekit.analysis.comparison import steps_of_run
     from tracekit.runs._facts import of_run
 
     found = ask(run.trace)
-    steps = functools.partial(steps_of_run, run.trace, run.name, skip=found.meta["skip"])
+    steps = functools.partial(comparison.steps_of_run, run.trace, run.name, skip=found.meta["skip"])
     drawn = replace(found, figures={**found.figures, "steps": "steps"}, source=steps)
     return of_run(run, drawn).warning(run.warnings)
 
@@ -78,9 +79,7 @@ def _summed(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
 
 def shown(_: Selection, answer: Answer) -> Answer:
     """Return an answer that is of no single run, to be looked at."""
-    from tracekit.present import FACE
-
-    return replace(answer, face=FACE)
+    return replace(answer, face=present.FACE)
 
 
 def called_one(runs: Selection, answer: Answer) -> Answer:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracekit import analysis, model, present
 from tracekit.errors import UsageError
 from tracekit.runs._facts import is_simulated
 from tracekit.runs._opened import OpenedRun
@@ -81,7 +82,6 @@ def study_dgx1(
         If there is no such run or question, or no simulator.
     """
     from tracekit.analysis.studies import QUESTIONS, dgx1_questions
-    from tracekit.present import FACE
 
     if what not in (None, *QUESTIONS):
         raise UsageError(f"{what!r} is no question of this study", f"ask {', '.join(QUESTIONS)}")
@@ -99,25 +99,22 @@ def study_dgx1(
         chosen = [run for run in chosen if run.labels.get("network") in networks]
     source = _of(chosen)
     parts = {
-        key: replace(part.saying(of_runs=source), source=part.source or source, face=FACE)
+        key: replace(part.saying(of_runs=source), source=part.source or source, face=present.FACE)
         for key, part in dgx1_questions(_measured(chosen, topology, skip)).items()
     }
     return _overview(parts, source) if what is None else parts[what]
 
 
-def _overview(parts: Mapping[str, Answer], source: str) -> Answer:
+def _overview(parts: Mapping[str, model.Answer], source: str) -> model.Answer:
     import polars as pl
-
-    from tracekit.model import Answer
-    from tracekit.present import FACE
 
     rows = [
         {"question": key, "asked": part.meta["question"], "found": part.meta["headline"]}
         for key, part in parts.items()
     ]
-    return Answer(
+    return model.Answer(
         rows=pl.DataFrame(rows), meta={"of_runs": source}, title="The study of the DGX-1",
-        parts=parts, command="study dgx1", source=source, face=FACE, as_records=True,
+        parts=parts, command="study dgx1", source=source, face=present.FACE, as_records=True,
     )  # fmt: skip
 
 
@@ -134,11 +131,10 @@ def _of(chosen: Sequence[OpenedRun]) -> str:
 def _measured(chosen: Sequence[OpenedRun], topology: StrPath | None, skip: Skip) -> Measured:
     import polars as pl
 
-    from tracekit.analysis import studies
     from tracekit.analysis.studies import Measured, load_published, memory_points
 
-    study = studies.study(
-        studies.study_row(run.trace, run.labels, run.name, skip=skip) for run in chosen
+    study = analysis.studies.study(
+        analysis.studies.study_row(run.trace, run.labels, run.name, skip=skip) for run in chosen
     )
     counts = study.select("run", pl.col("gpus"))
     memory = memory_points(chosen).join(counts, on="run", how="left", maintain_order="left")

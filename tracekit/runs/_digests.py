@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
+from tracekit import sources
 from tracekit.errors import InputError
 from tracekit.store import file_digest, file_size
 from tracekit.support.ahead import cores
@@ -95,10 +96,8 @@ class DigestsSideBySide:
         self._pool.shutdown(cancel_futures=True)
 
     def _digest(self, path: Path) -> str | InputError:
-        from tracekit.sources import check_readable
-
         try:
-            check_readable(path)
+            sources.check_readable(path)
             return file_digest(path, partial(self._tell, path))
         except InputError as error:
             return error

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tracekit import analysis, present
 from tracekit.errors import UsageError
 from tracekit.runs._opened import OpenedRun
 
@@ -15,9 +16,7 @@ if TYPE_CHECKING:
 
 def of_run(run: OpenedRun, answer: Answer) -> Answer:
     """Return an answer that is one of a run, to be looked at."""
-    from tracekit.present import FACE
-
-    return replace(answer, run=run.name, title=f"{called(run)} · {answer.title}", face=FACE)
+    return replace(answer, run=run.name, title=f"{called(run)} · {answer.title}", face=present.FACE)
 
 
 def called(run: OpenedRun) -> str:
@@ -32,9 +31,7 @@ def is_simulated(run: OpenedRun) -> bool:
 
 def verdicts_of(run: OpenedRun) -> dict[str, Any]:
     """Return what the processes of a run do."""
-    from tracekit.analysis import verdict_meta
-
-    return verdict_meta(run.trace)
+    return analysis.verdict_meta(run.trace)
 
 
 def facts_of(chosen: Sequence[OpenedRun]) -> dict[str, Any]:

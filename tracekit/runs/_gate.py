@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tracekit.analysis import comparison, diagnosis
 from tracekit.errors import UsageError
 from tracekit.runs._comparisons import compare
 from tracekit.runs._opened import OpenedRun
@@ -67,16 +68,13 @@ def gate(
     """
     import polars as pl
 
-    from tracekit.analysis.comparison import check_limit
-    from tracekit.analysis.diagnosis import FINDINGS, RULES
-
     if step is None and not new_findings:
         raise UsageError("nothing is to be checked", "give a limit of the step, or --new-findings")
     sides = [[side] if isinstance(side, OpenedRun) else list(side) for side in (a, b)]
     compared = compare(sides[0], sides[1], "step", skip=skip, metric=metric, anyway=anyway)
     meta, parts = compared.meta, []
     if step is not None:
-        checked = check_limit(compared, step, metric=metric, anyway=anyway)
+        checked = comparison.check_limit(compared, step, metric=metric, anyway=anyway)
         parts.append(_check("step", _OF_LIMIT[checked.outcome], checked.sentence))
     if new_findings:
         reasons = [] if anyway else meta["not_comparable"]
@@ -84,13 +82,13 @@ def gate(
     more = {"outcome": pl.String(), "state": pl.String(), "base_win_ns": pl.Float64(),
             "base_share": pl.Float64()}  # fmt: skip
     first = ("rule", "outcome", "state")
-    rows = pl.concat([pl.DataFrame(schema={**FINDINGS, **more}), *parts], how="diagonal").select(
-        *first, pl.exclude(first)
-    )
+    rows = pl.concat(
+        [pl.DataFrame(schema={**diagnosis.FINDINGS, **more}), *parts], how="diagonal"
+    ).select(*first, pl.exclude(first))
     outcome = next(each for each in OUTCOMES if each in {*rows["outcome"], OUTCOMES[-1]})
     asked = [
         *(["step"] if step is not None else []),
-        *([*RULES, _FINDINGS] if new_findings else []),
+        *([*diagnosis.RULES, _FINDINGS] if new_findings else []),
     ]
     return replace(
         compared,
@@ -118,20 +116,18 @@ def diagnosed_against(
     topology: StrPath | None = None,
 ) -> Answer:
     """Return findings with what became of each since a base, outliers left out of both sides."""
-    from tracekit.analysis.diagnosis import NOTICED, against, diagnose
-
     for run in (*base, *found):
         run.require_memory("diagnose")
 
     def of_side(side: Sequence[OpenedRun], **options: float) -> list[Answer]:
         return [
-            diagnose(run.trace, top=None, rules=only, traffic=run.traffic(topology=topology),
-                     without=outlier_steps(run), **options)
+            diagnosis.diagnose(run.trace, top=None, rules=only, without=outlier_steps(run),
+                     traffic=run.traffic(topology=topology), **options)
             for run in side
         ]  # fmt: skip
 
-    before = of_side(base, worth=NOTICED)
-    told = against(of_side(found), before, top=top)
+    before = of_side(base, worth=diagnosis.NOTICED)
+    told = diagnosis.against(of_side(found), before, top=top)
     left_out = {run.name: own for run in (*base, *found) if (own := outlier_steps(run))}
     least = min(each.meta["steps"] for each in before)
     return told.saying(against=base[0].name, base_steps=least, left_out=left_out)
@@ -139,10 +135,10 @@ def diagnosed_against(
 
 def outlier_steps(run: OpenedRun) -> list[int]:
     """Return the numbers of a run's steps that are unlike its others, cold ones aside."""
-    from tracekit.analysis.comparison import steps_of_run
-
     found: list[int] = (
-        steps_of_run(run.trace, run.name, skip="auto").filter("is_outlier")["iteration"].to_list()
+        comparison.steps_of_run(run.trace, run.name, skip="auto")
+        .filter("is_outlier")["iteration"]
+        .to_list()
     )
     return found
 
@@ -169,8 +165,6 @@ def _findings_check(
     """Return a row per finding of either side: what is new or grown fails if it is sure enough."""
     import polars as pl
 
-    from tracekit.analysis.diagnosis import WORSE
-
     if reasons:
         return _check(_FINDINGS, "undecided", f"not comparable: {'; '.join(reasons)}")
     answer = diagnosed_against(found, base, topology=topology)
@@ -180,7 +174,9 @@ def _findings_check(
     if rows.is_empty():
         return _check(_FINDINGS, "pass", "nothing found in either run")
     fails = (
-        pl.col("state").is_in(WORSE) & pl.col("sure").is_in(_SURE) & pl.col("win_ns").is_not_null()
+        pl.col("state").is_in(diagnosis.WORSE)
+        & pl.col("sure").is_in(_SURE)
+        & pl.col("win_ns").is_not_null()
     )
     return rows.with_columns(outcome=pl.when(fails).then(pl.lit("fail")).otherwise(pl.lit("pass")))
 

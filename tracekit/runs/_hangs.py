@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tracekit import present
 from tracekit.runs._question import question_of
 from tracekit.support.files import StrPath
 
@@ -30,9 +31,8 @@ def hang(dumps: Sequence[StrPath]) -> Answer:
         If a file is no dump, or damaged.
     """
     from tracekit.analysis.hangs import find_hang
-    from tracekit.present import FACE
     from tracekit.sources.hang_dumps import read_dumps
 
     found = read_dumps(dumps)
     answer = find_hang(found.entries, found.ranks, found.peers, found.events, found.warnings)
-    return replace(answer, face=FACE)
+    return replace(answer, face=present.FACE)

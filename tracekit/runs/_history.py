@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tracekit import present
+from tracekit.analysis import comparison
 from tracekit.errors import UsageError
 from tracekit.runs._facts import facts_of
 from tracekit.runs._opened import OpenedRun
@@ -50,9 +52,6 @@ def history(
     """
     import polars as pl
 
-    from tracekit.analysis.comparison import history, typical_step
-    from tracekit.present import FACE
-
     chosen = [
         run for run in select_runs(references, where=where, store=store) if label in run.labels
     ]
@@ -63,14 +62,14 @@ def history(
             run.labels[label],
             run.name,
             run.created,
-            typical_step(run.trace, skip=skip, metric=metric),
+            comparison.typical_step(run.trace, skip=skip, metric=metric),
         )
         for run in chosen
     ]
     table = pl.DataFrame(
         rows, schema=["value", "run", "created", "step_ns"], orient="row",
     ).with_columns(pl.col("step_ns").cast(pl.Float64))  # fmt: skip
-    found = history(table, label=label, metric=metric)
+    found = comparison.history(table, label=label, metric=metric)
     told = [f"not comparable: {text}" for text in _apart(chosen)]
     per = "step/GPU" if chosen[0].trace["ops"].head(1).collect().height else "step/process"
     return replace(
@@ -78,19 +77,17 @@ def history(
             skip=None if skip == "auto" else skip, per=per, **facts_of(chosen), warnings=told
         ),
         source=f"{len(chosen)} runs",
-        face=FACE,
+        face=present.FACE,
     )
 
 
 def _apart(chosen: Sequence[OpenedRun]) -> list[str]:
     """Say which runs cannot be compared with the first one, and why."""
-    from tracekit.analysis.comparison import comparability
-
     first = chosen[0]
     return [
         reason
         for other in chosen[1:]
-        for reason in comparability(
+        for reason in comparison.comparability(
             first.trace, other.trace, (first.labels, other.labels), names=(first.name, other.name)
         )
     ]

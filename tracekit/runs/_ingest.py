@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracekit import analysis, engine, model, sources
 from tracekit.errors import DamagedTraceError, InputError, UsageError
 from tracekit.runs._digests import DigestBeside, DigestsSideBySide
 from tracekit.store import (
@@ -144,9 +145,7 @@ def _add(store: Store, request: Request, executor: Executor) -> tuple[RunRecord,
 
 def _add_one(ingest: _Ingest, path: Path) -> tuple[RunRecord, bool]:
     """Make a run of a file, whose digest is made meanwhile unless the store may know the file."""
-    from tracekit.sources import check_readable
-
-    check_readable(path)
+    sources.check_readable(path)
     ingest.store.load()
     with DigestBeside(path, ingest.request.progress) as digest:
         try:
@@ -173,8 +172,6 @@ class _Ingest:
         self, digests: Mapping[Path, str], beside: DigestBeside | None = None
     ) -> tuple[RunRecord, bool]:
         """Make a run of files by their digests; of one file that may still be made beside."""
-        from tracekit.analysis import summarise
-
         return self.store.add(
             digest=run_digest(list(digests.values())),
             options=options_text(self.request.rules, self.request.clocks),
@@ -183,15 +180,13 @@ class _Ingest:
             default_name=_default_name(self.request),
             labels=self.request.labels,
             make=lambda folder: self._make(folder, digests, beside),
-            summarise=summarise,
+            summarise=analysis.summarise,
         )
 
     def _make(self, folder: Path, digests: Mapping[Path, str], beside: DigestBeside | None) -> Made:
-        from tracekit.engine import DeviceSums
-
         request = self.request
         options = ReportOptions(
-            request.rules, NOT_YET, request.memory, request.nsys, DeviceSums,
+            request.rules, NOT_YET, request.memory, request.nsys, engine.DeviceSums,
             _seen if len(digests) > 1 else None,
         )  # fmt: skip
         share = [(path, replace(options, digest=digest)) for path, digest in digests.items()]
@@ -273,10 +268,9 @@ class _Seen:
 def _seen(path: Path, folder: Path) -> _Seen:
     """Look at the tables of a report."""
     from tracekit.analysis.clocks import clock_calls
-    from tracekit.model import Trace
     from tracekit.runs._foreign import said
 
-    trace = Trace.scan(folder)
+    trace = model.Trace.scan(folder)
     return _Seen(said(trace, path.absolute().name), clock_calls(trace))
 
 
@@ -321,23 +315,20 @@ class _Together:
         if len(folders) == 1 and not self._request.clocks:
             return
         from tracekit.analysis.clocks import aligned
-        from tracekit.model import Trace, replace_table
 
-        traces = [Trace.scan(folder) for folder in folders]
+        traces = [model.Trace.scan(folder) for folder in folders]
         given = _named_reports(traces, self._request.clocks)
         calls = [each.calls for each in seen] if len(folders) > 1 else None
         for folder, trace in zip(folders, aligned(traces, given, calls), strict=True):
-            replace_table(folder, "reports", trace.read("reports"))
+            model.replace_table(folder, "reports", trace.read("reports"))
 
 
 def _put_digest(folder: Path, digest: str) -> None:
     """Say in the tables of a report what its digest is."""
     import polars as pl
 
-    from tracekit.model import Trace, replace_table
-
-    reports = Trace.scan(folder).read("reports")
-    replace_table(folder, "reports", reports.with_columns(digest=pl.lit(digest)))
+    reports = model.Trace.scan(folder).read("reports")
+    model.replace_table(folder, "reports", reports.with_columns(digest=pl.lit(digest)))
 
 
 def _named_reports(

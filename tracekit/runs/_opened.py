@@ -11,6 +11,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from tracekit import analysis, attribution, engine, model
+from tracekit import machine as machines
+from tracekit.analysis import communication
 from tracekit.errors import UnknownRunError
 from tracekit.store import RunRecord, Store, SummaryValue, Workers
 from tracekit.support.files import StrPath
@@ -19,7 +22,6 @@ from tracekit.support.memory import require
 if TYPE_CHECKING:
     import polars as pl
 
-    from tracekit.analysis.communication import Traffic
     from tracekit.attribution import Rules
     from tracekit.machine import Machine, NcclLog, Placed
     from tracekit.model import Trace
@@ -98,19 +100,17 @@ class OpenedRun:
     @cached_property
     def trace(self) -> Trace:
         """The run's tables; attributed anew if rules were given when it was opened."""
-        from tracekit.model import combine
-
         if self._rules is None:
-            trace = replace(combine(self._reports), warnings=self.record.warnings)
+            trace = replace(model.combine(self._reports), warnings=self.record.warnings)
             return replace(trace, spread=self._workers) if self._workers else trace
         self.require_memory("attribution")
-        from tracekit.attribution import attribute
-
         # By report, as ingest does: numbers follow time within a report and not throughout a run.
-        trace = combine([attribute(report, self._rules) for report in self._reports])
+        trace = model.combine(
+            [attribution.attribute(report, self._rules) for report in self._reports]
+        )
         # An attribution that is done again warns again of what still holds.
         stored = [replace(report, warnings=_found_in(report)) for report in self._reports]
-        earlier = set(combine(stored).warnings)
+        earlier = set(model.combine(stored).warnings)
         lasting = tuple(text for text in self.record.warnings if text not in earlier)
         return replace(trace, warnings=tuple(dict.fromkeys(lasting + trace.warnings)))
 
@@ -124,9 +124,7 @@ class OpenedRun:
         """Return the same run as if it held some of its steps alone: the first to the last one."""
         if iterations is None:
             return self
-        from tracekit.engine import some_steps
-
-        return self.with_trace(some_steps(self.trace, *iterations))
+        return self.with_trace(engine.some_steps(self.trace, *iterations))
 
     def within(
         self,
@@ -137,9 +135,7 @@ class OpenedRun:
         """Return the same run of which a stretch is asked about; see `tracekit.engine.within`."""
         if iterations is None and between is None:
             return self
-        from tracekit.engine import within
-
-        return self.with_trace(within(self.trace, iterations=iterations, between=between))
+        return self.with_trace(engine.within(self.trace, iterations=iterations, between=between))
 
     def require_memory(self, question: str, *, iterations: tuple[int, int] | None = None) -> None:
         """Raise `UsageError` where a question takes more memory than there is.
@@ -184,13 +180,11 @@ class OpenedRun:
         return self._placed(topology).machine
 
     def _placed(self, topology: StrPath | None) -> Placed:
-        from tracekit.machine import machine_of
-
         chosen = None if topology is None else os.fspath(topology)
         recorded = self.trace.read("machine")["description"].to_list()
         hosts = self.trace.read("reports").select("report", "host")
         devices = self.trace.read("devices").join(hosts, on="report", how="left")
-        return machine_of(devices, chosen, recorded)
+        return machines.machine_of(devices, chosen, recorded)
 
     def traffic(
         self,
@@ -199,7 +193,7 @@ class OpenedRun:
         nccl_log: Sequence[StrPath] = (),
         sizes: Mapping[str, int] | None = None,
         ranks: int | None = None,
-    ) -> Traffic:
+    ) -> communication.Traffic:
         """Return what the run moved between GPUs, and over which links.
 
         Parameters
@@ -221,15 +215,13 @@ class OpenedRun:
         InputError
             If the topology or a log cannot be read as one.
         """
-        from tracekit.analysis.communication import Traffic
-
-        return Traffic(self.trace, self._placed(topology), read_log(nccl_log), sizes, ranks)
+        return communication.Traffic(
+            self.trace, self._placed(topology), read_log(nccl_log), sizes, ranks
+        )
 
     def summary(self) -> Mapping[str, SummaryValue]:
         """Return the run's size and how much of it is explained."""
-        from tracekit.analysis import summarise
-
-        return summarise(self.trace)
+        return analysis.summarise(self.trace)
 
     def export(
         self, path: StrPath, *, to: str = "perfetto", iterations: tuple[int, int] | None = None
@@ -245,27 +237,20 @@ class OpenedRun:
 
     def derived(self) -> dict[str, Callable[[], pl.DataFrame]]:
         """Return what makes the tables that are worked out of the stored ones, by name."""
-        from tracekit.analysis.communication import collective_calls
-        from tracekit.engine import range_paths
-
         return {
             "transfers": lambda: self.traffic().transfers,
-            "collectives": lambda: collective_calls(self.trace),
-            "path_texts": lambda: range_paths(self.trace),
+            "collectives": lambda: communication.collective_calls(self.trace),
+            "path_texts": lambda: engine.range_paths(self.trace),
         }
 
 
 def read_log(paths: Sequence[StrPath]) -> NcclLog | None:
     """Return what logs of NCCL say, or None without any."""
-    from tracekit.machine import read_nccl_log
-
-    return read_nccl_log(*map(Path, paths)) if paths else None
+    return machines.read_nccl_log(*map(Path, paths)) if paths else None
 
 
 def _found_in(report: Trace) -> tuple[str, ...]:
     """Return what was found when a report was attributed."""
-    from tracekit.attribution import stored_findings
-
-    return stored_findings(
+    return attribution.stored_findings(
         {name: report.read(name) for name in ("verdicts", "opinions", "processes")}
     )

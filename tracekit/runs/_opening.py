@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracekit import attribution, sources
 from tracekit.errors import UnknownRunError, UsageError
 from tracekit.runs._digests import DigestBeside
 from tracekit.runs._ingest import OnError, Request, add_run, check_workers
@@ -111,8 +112,6 @@ def ingest(
     StoreError
         If the store cannot be written.
     """
-    from tracekit.attribution import Rules
-
     is_many = not isinstance(path, (str, os.PathLike))
     files: Sequence[StrPath] = path if not isinstance(path, (str, os.PathLike)) else [path]
     request = Request(
@@ -120,7 +119,7 @@ def ingest(
         is_many=is_many,
         name=name,
         labels=labels or {},
-        rules=Rules.load(None if rules is None else Path(rules), iteration, verdict),
+        rules=attribution.Rules.load(None if rules is None else Path(rules), iteration, verdict),
         memory=min(DEFAULT_MEMORY, max(free(), 1)) if memory is None else memory,
         nsys=None if nsys is None else os.fspath(nsys),
         processes=processes,
@@ -180,9 +179,7 @@ def open(  # noqa: A001 - the word that users of a library expect, as in traceki
                 "other processes read what is stored, which other rules would change",
                 "ingest the trace again with these rules",
             )
-        from tracekit.attribution import Rules
-
-        chosen = Rules.load(None if rules is None else Path(rules), iteration, verdict)
+        chosen = attribution.Rules.load(None if rules is None else Path(rules), iteration, verdict)
     return Run(record, place, chosen, memory, workers)
 
 
@@ -201,9 +198,7 @@ def _find(place: Store, reference: StrPath, progress: Progress, memory: int | No
                 what = "tracekit: %r is a run and a file: the run is meant, ./%s would be the file"
                 _LOG.warning(what, reference, reference)
             return found
-    from tracekit.sources import check_readable
-
-    check_readable(path)
+    sources.check_readable(path)
     if place.may_hold(file_size(path)):
         with DigestBeside(path, progress) as beside:
             digest = beside.wait()

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tracekit import present
+from tracekit.analysis import studies
 from tracekit.errors import UsageError
 from tracekit.runs._facts import require_known
 from tracekit.runs._question import question_of
@@ -33,51 +35,43 @@ class _Model:
     pcie_share: int
 
     def components(self) -> pl.DataFrame:
-        from tracekit.analysis.studies import step_times
-
-        return step_times(self.jobs, self.hardware, pcie_share=self.pcie_share)
+        return studies.step_times(self.jobs, self.hardware, pcie_share=self.pcie_share)
 
     def architectures(self) -> pl.DataFrame:
-        from tracekit.analysis.studies import MEDIA, project_architectures
-
-        to = self.to or tuple(MEDIA)
-        return project_architectures(self.jobs, self.hardware, to, pcie_share=self.pcie_share)
+        to = self.to or tuple(studies.MEDIA)
+        return studies.project_architectures(
+            self.jobs, self.hardware, to, pcie_share=self.pcie_share
+        )
 
     def swept(self) -> pl.DataFrame:
-        from tracekit.analysis.studies import sweep_hardware
-
         values = self.sweep or self.hardware.sweep or {}
-        return sweep_hardware(self.jobs, self.hardware, values, pcie_share=self.pcie_share)
+        return studies.sweep_hardware(self.jobs, self.hardware, values, pcie_share=self.pcie_share)
 
     def measured(self) -> pl.DataFrame:
-        from tracekit.analysis.studies import measured_against
-
-        return measured_against(self.jobs, self.hardware, pcie_share=self.pcie_share)
+        return studies.measured_against(self.jobs, self.hardware, pcie_share=self.pcie_share)
 
     def means(self) -> pl.DataFrame:
-        from tracekit.analysis.studies import COMPONENTS, gains, weighted_means
-
         if self.sweep:
-            return gains(self._with_nodes(self.swept()), ["resource", "value"])
+            return studies.gains(self._with_nodes(self.swept()), ["resource", "value"])
         if self.to:
-            return gains(self._with_nodes(self.architectures()), ["to"])
-        shares = [f"{name}_share" for name in COMPONENTS]
-        return weighted_means(self._with_nodes(self.components()), shares)
+            return studies.gains(self._with_nodes(self.architectures()), ["to"])
+        shares = [f"{name}_share" for name in studies.COMPONENTS]
+        return studies.weighted_means(self._with_nodes(self.components()), shares)
 
     def distribution(self) -> pl.DataFrame:
         import polars as pl
 
-        from tracekit.analysis.studies import COMPONENTS, distribution
-
         if not self.sweep and not self.to:
             table = self._with_nodes(self.components())
-            return pl.concat(distribution(table, f"{name}_share") for name in COMPONENTS)
+            return pl.concat(
+                studies.distribution(table, f"{name}_share") for name in studies.COMPONENTS
+            )
         table = self.swept() if self.sweep else self.architectures()
         label = pl.format("{} {}", "resource", "value") if self.sweep else pl.col("to")
         parts = self._with_nodes(table).with_columns(label=label)
         measures = [name for name in _SPEEDUPS if name in parts.columns]
         return pl.concat(
-            distribution(part, name).with_columns(measure=pl.lit(f"{name}, {key}"))
+            studies.distribution(part, name).with_columns(measure=pl.lit(f"{name}, {key}"))
             for (key,), part in parts.group_by("label", maintain_order=True)
             for name in measures
         )
@@ -148,16 +142,14 @@ def project(
     UsageError
         If an option is unknown, or two do not go together.
     """
-    from tracekit.analysis.studies import load_hardware
     from tracekit.model import Answer
-    from tracekit.present import FACE
 
     require_known(what, "projections", _WHATS)
     if to and sweep:
         raise UsageError("--to changes the architecture and --sweep the hardware", "give one")
     table = _jobs(references, jobs, features or {}, where, store, skip)
     title, ask, drawing = _WHATS[what]
-    cluster = load_hardware(hardware)
+    cluster = studies.load_hardware(hardware)
     rows = ask(_Model(table, cluster, to, sweep or {}, pcie_share))
     modelled = {} if what == "jobs" else {"modelled": MODELLED, "hardware": cluster.title}
     modelled |= {"gain": _gain(rows)} if what == "means" and to else {}
@@ -170,7 +162,7 @@ def project(
         command="project",
         figures={"figure": drawing} if drawing else {},
         source=cluster.title,
-        face=FACE,
+        face=present.FACE,
     )
 
 
@@ -182,15 +174,13 @@ def _jobs(
     store: StrPath | None,
     skip: Skip,
 ) -> pl.DataFrame:
-    from tracekit.analysis.studies import job_features, jobs_frame, read_jobs
-
     if jobs is not None:
         if references or where or features:
             raise UsageError("--jobs holds jobs and what is known of them", "give it alone")
-        return read_jobs(jobs)
+        return studies.read_jobs(jobs)
     runs = select_runs(references or ([] if where else ["@latest"]), where=where, store=store)
-    rows = [job_features(run.trace, run.labels, run.name, skip=skip) for run in runs]
-    return jobs_frame([{**row, **features} for row in rows])
+    rows = [studies.job_features(run.trace, run.labels, run.name, skip=skip) for run in runs]
+    return studies.jobs_frame([{**row, **features} for row in rows])
 
 
 def _asked_for(jobs: pl.DataFrame) -> list[str]:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tracekit import analysis, model
+from tracekit.analysis import diagnosis
 from tracekit.runs._facts import of_run
 from tracekit.runs._gate import diagnosed_against
 from tracekit.runs._opened import OpenedRun
@@ -42,11 +44,9 @@ def diagnose(
     topology
         The machine, as for `Run.traffic`.
     """
-    from tracekit.analysis.diagnosis import diagnose
-
     traffic = run.traffic(topology=topology)
     if against is None:
-        found = diagnose(run.trace, top=top, rules=only, traffic=traffic)
+        found = diagnosis.diagnose(run.trace, top=top, rules=only, traffic=traffic)
     else:
         found = diagnosed_against([run], [against], top=top, only=only, topology=topology)
     if price:
@@ -80,7 +80,7 @@ def _with_replays(answer: Answer, replays: Mapping[str, str]) -> Answer:
     return replace(answer, rows=answer.rows.with_columns(whatif=told), tables=named, people=people)
 
 
-def sql(run: OpenedRun, /, query: str) -> Answer:
+def sql(run: OpenedRun, /, query: str) -> model.Answer:
     """Run a reading SQL statement over the canonical tables.
 
     Raises
@@ -88,9 +88,6 @@ def sql(run: OpenedRun, /, query: str) -> Answer:
     UsageError
         If the statement is wrong, or does more than read.
     """
-    from tracekit.analysis import query as run_query
-    from tracekit.model import Answer
-
-    rows = run_query(run.trace, query, run.derived())
-    found = of_run(run, Answer(rows=rows, meta={"query": query}, command="sql"))
+    rows = analysis.query(run.trace, query, run.derived())
+    found = of_run(run, model.Answer(rows=rows, meta={"query": query}, command="sql"))
     return replace(found, title="")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tracekit import report
 from tracekit._version import __version__
 from tracekit.analysis.studies.questions import study
 from tracekit.runs._comparisons import compare
@@ -40,8 +41,6 @@ class _Library:
 
 def report_of(runs: Sequence[AskedRun], *, against: AskedRun | None = None) -> str:
     """Return the page about a run, what changed in it, or a study; see `tracekit.report`."""
-    from tracekit import report
-
     for run in runs if against is None else (*runs, against):
         run.require_memory("report")
     return report.report_of(_Library(), runs, against=against)

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tracekit import present
 from tracekit.runs._question import question_of
 from tracekit.support.files import StrPath
 
@@ -36,7 +37,6 @@ def straggler_cost(
         If the file is no such timeline, or damaged.
     """
     from tracekit.analysis.straggler_cost import straggler_cost
-    from tracekit.present import FACE
     from tracekit.sources.job_timelines import read_job_timeline
 
-    return replace(straggler_cost(read_job_timeline(timeline), by, steps=steps), face=FACE)
+    return replace(straggler_cost(read_job_timeline(timeline), by, steps=steps), face=present.FACE)

@@ -15,24 +15,25 @@ What no row names, no living ingest holds and no copy of a row stands in is left
 ingest removes it.
 """
 
-from tracekit.store._check import Finding
-from tracekit.store._digest import NOT_YET, file_digest, file_size, file_state, run_digest
-from tracekit.store._executors import Workers, open_executor
-from tracekit.store._jobs import Executor
-from tracekit.store._record import (
-    RunRecord,
-    SummaryValue,
-    check_labels,
-    check_name,
-    is_named_as_file,
-)
-from tracekit.store._report import ReportOptions
-from tracekit.store._reports import Made, make_reports
-from tracekit.store._store import Store
-from tracekit.support.spool import DEFAULT_MEMORY
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "DEFAULT_MEMORY", "NOT_YET", "Executor", "Finding", "Made", "ReportOptions", "RunRecord",
-    "Store", "SummaryValue", "Workers", "check_labels", "check_name", "file_digest", "file_size",
-    "file_state", "is_named_as_file", "make_reports", "open_executor", "run_digest",
-]  # fmt: skip
+from tracekit.support.lazily import lazily
+
+if TYPE_CHECKING:
+    from tracekit.store._check import Finding
+    from tracekit.store._digest import NOT_YET, file_digest, file_size, file_state, run_digest
+    from tracekit.store._executors import Workers, open_executor
+    from tracekit.store._jobs import Executor
+    from tracekit.store._record import (
+        RunRecord,
+        SummaryValue,
+        check_labels,
+        check_name,
+        is_named_as_file,
+    )
+    from tracekit.store._report import ReportOptions
+    from tracekit.store._reports import Made, make_reports
+    from tracekit.store._store import Store
+    from tracekit.support.spool import DEFAULT_MEMORY
+
+__getattr__, __dir__ = lazily(__name__)

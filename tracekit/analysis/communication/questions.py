@@ -5,6 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Unpack
 
+from tracekit import analysis
+from tracekit import machine as machines
+from tracekit.errors import MissingDataError, UsageError
 from tracekit.support.columns import columns, keys
 from tracekit.support.files import StrPath
 from tracekit.support.questions import (
@@ -268,7 +271,6 @@ def collectives(
     it). Where only one participant is in the run its time includes waiting, and the row says so.
     """
     from tracekit.analysis.communication._collectives import collectives
-    from tracekit.errors import MissingDataError
 
     try:
         traffic = run.traffic(nccl_log=nccl_log, sizes=sizes)
@@ -280,9 +282,7 @@ def collectives(
 
 def _read(nccl_log: Sequence[StrPath]) -> "NcclLog | None":
     """Return what logs of NCCL say, or None without any."""
-    from tracekit.machine import read_nccl_log
-
-    return read_nccl_log(*map(Path, nccl_log)) if nccl_log else None
+    return machines.read_nccl_log(*map(Path, nccl_log)) if nccl_log else None
 
 
 _LATENCY = Json(
@@ -378,21 +378,18 @@ def latency(
 
     docs/studies.md defines the measures.
     """
-    from tracekit.analysis import communication
-    from tracekit.errors import UsageError
-
     if against is not None and what != "latency":
         raise UsageError("--against compares latencies", "leave out --what, or --against")
     calls: dict[str, Any] = {"library": library, "log": _read(nccl_log), "sizes": sizes}
     match what:
         case "histogram":
-            return communication.message_histogram(run.trace, **calls)
+            return analysis.communication.message_histogram(run.trace, **calls)
         case "pointer-queries":
-            return communication.pointer_queries(run.trace)
+            return analysis.communication.pointer_queries(run.trace)
         case "staging":
-            return communication.staging(run.trace)
+            return analysis.communication.staging(run.trace)
     own, *base = (
-        communication.latency(each.trace, buckets=buckets, measure=measure, **calls)
+        analysis.communication.latency(each.trace, buckets=buckets, measure=measure, **calls)
         for each in (run, against)
         if each is not None
     )
@@ -400,5 +397,5 @@ def latency(
         return replace(own, tables={run.name: own.rows})
     if against.id == run.id:
         raise UsageError(f"{run.name} and {against.name} are the same run", "give two runs")
-    rows = communication.latency_speedup(base[0].rows, own.rows)
+    rows = analysis.communication.latency_speedup(base[0].rows, own.rows)
     return replace(own, rows=rows, tables={against.name: base[0].rows, run.name: own.rows})

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Protocol, Unpack
 
+from tracekit import model
+from tracekit.analysis import facts
 from tracekit.support.columns import keys
 from tracekit.support.questions import ChosenRows, Option, question
 from tracekit.support.schemas import STAGE_SOURCES, STAGES, Json, either, one
@@ -126,20 +128,18 @@ def info(
     docs/info.md, and what speaks for clocks in docs/clocks.md.
     """
     from tracekit.analysis.clocks import clock_evidence
-    from tracekit.analysis.facts import confusion, identify, verdict_evidence, verdict_meta
     from tracekit.analysis.overview._features import features
-    from tracekit.model import Answer
 
     if clocks:
         known = clock_evidence(run.reports)
         title = "clocks of its reports"
-        return Answer(rows=known, title=title, as_records=True, command="info clocks")
-    evidence = verdict_evidence(run.trace)
-    found = Answer(
-        rows=confusion(run.trace) if stages else features(run.trace),
+        return model.Answer(rows=known, title=title, as_records=True, command="info clocks")
+    evidence = facts.verdict_evidence(run.trace)
+    found = model.Answer(
+        rows=facts.confusion(run.trace) if stages else features(run.trace),
         meta={
-            **identify(run.trace),
-            **verdict_meta(run.trace),
+            **facts.identify(run.trace),
+            **facts.verdict_meta(run.trace),
             **({"evidence": evidence} if evidence else {}),
         },
         title="what sources of stages say, by GPU time" if stages else "what it holds",

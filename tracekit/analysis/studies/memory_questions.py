@@ -3,7 +3,10 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
+from tracekit import model
+from tracekit.analysis import studies
 from tracekit.analysis.studies._runs import Runs
+from tracekit.errors import UsageError
 from tracekit.support.columns import columns, keys
 from tracekit.support.files import StrPath
 from tracekit.support.questions import ChosenRuns, Option, question
@@ -106,12 +109,11 @@ def memory(
     ingested last.
     """
     from tracekit.analysis.studies._memories import memory_rows
-    from tracekit.model import Answer
 
     points, meta = _points(runs, smi, table)
     if "peak_of" in meta and what != "use":
         meta["peak_of"] = f"GPU {root} in training"
-    return Answer(
+    return model.Answer(
         rows=memory_rows(what, points, root, capacity, margin),
         meta=meta,
         title=f"memory · {what}",
@@ -127,14 +129,12 @@ def _points(
     runs: Runs, smi: StrPath | None, table: StrPath | None
 ) -> "tuple[pl.DataFrame, dict[str, Any]]":
     """Return the memory of GPUs, a row each, and what is said of where it comes from."""
-    from tracekit.analysis.studies import read_memory_table
     from tracekit.analysis.studies._memories import memory_of
-    from tracekit.errors import UsageError
 
     if table is not None:
         if runs.is_chosen or smi is not None:
             raise UsageError("memory is of runs or of a table", "give either, not both")
-        return read_memory_table(Path(table)), {"table": str(table)}
+        return studies.read_memory_table(Path(table)), {"table": str(table)}
     points, metas = memory_of(runs, None if smi is None else runs.read_smi(smi))
     told = [f"{name}: {text}" for name, meta in metas.items()
             for text in (*meta["missing"], *meta["warnings"])]  # fmt: skip

@@ -5,7 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
+from tracekit.analysis import studies
 from tracekit.analysis.studies._runs import Runs
+from tracekit.errors import UsageError
 from tracekit.support.columns import columns, keys
 from tracekit.support.files import StrPath
 from tracekit.support.questions import AutoSkip, ChosenRuns, Option, question
@@ -39,19 +41,16 @@ def _studied(
     runs: Runs, table: StrPath | None, skip: int | Literal["auto"], batch_scope: Any = "gpu"
 ) -> "tuple[pl.DataFrame, Mapping[str, Any]]":
     """Return the study of runs, or of a table of times, and what is said of the runs."""
-    from tracekit.analysis.studies import basis_of, read_times, study, study_notes, study_row
-    from tracekit.errors import UsageError
-
     if table is not None:
         if runs.is_chosen:
             raise UsageError("a study is of runs or of a table", "give either, not both")
-        return read_times(Path(table)), {}
-    rows = study(
-        study_row(run.trace, run.labels, run.name, skip=skip, batch_scope=batch_scope)
+        return studies.read_times(Path(table)), {}
+    rows = studies.study(
+        studies.study_row(run.trace, run.labels, run.name, skip=skip, batch_scope=batch_scope)
         for run in runs
     )
-    basis_of(rows)
-    notes = study_notes(rows)
+    studies.basis_of(rows)
+    notes = studies.study_notes(rows)
     return rows, {**runs.facts(), **({"notes": notes} if notes else {})}
 
 
@@ -166,13 +165,14 @@ def study(
 
     A run's network, batch, gpus and method are its labels (`tracekit ingest --label batch=16`).
     """
-    from tracekit.analysis.studies import exchange
     from tracekit.analysis.studies._answers import of_study, runs_answer
 
     rows, said = _studied(runs, table, skip, batch_scope)
     asked = {"skip": None if skip == "auto" else skip, "batch_scope": batch_scope}
     if what == "exchange":
-        found = exchange(rows, parameters=parameters, images=images, batch_scope=batch_scope)
+        found = studies.exchange(
+            rows, parameters=parameters, images=images, batch_scope=batch_scope
+        )
         return of_study(found.saying(**asked, **said), rows)
     found = runs_answer(rows, asked, images=images, batch_scope=batch_scope, apart=runs.is_apart)
     return of_study(found.saying(**said), rows)
@@ -254,11 +254,10 @@ def scaling(
     **_: Unpack[ChosenRuns],
 ) -> "Answer":
     """List speedup, efficiency and throughput by number of GPUs, network, batch and method."""
-    from tracekit.analysis.studies import scaling
     from tracekit.analysis.studies._answers import of_study, per_step
 
     rows, said = _studied(runs, table, skip, batch_scope)
-    found = scaling(
+    found = studies.scaling(
         rows, mode=mode, images=images, batch_scope=batch_scope, time=time, apart=runs.is_apart
     )
     per = per_step(rows) if found.meta["time"] == "step" else {}
@@ -358,9 +357,7 @@ def overhead(
     **_: Unpack[ChosenRuns],
 ) -> "Answer":
     """List what a way to communicate costs beside another, at equal network, batch and GPUs."""
-    from tracekit.analysis.studies import crossovers, overhead, overhead_matrix
     from tracekit.analysis.studies._answers import api_answer, of_study, per_step, profiler_answer
-    from tracekit.errors import UsageError
 
     if api or profiler:
         if table is not None:
@@ -370,11 +367,13 @@ def overhead(
         asked = [*runs]
         return (api_answer(asked) if api else profiler_answer(asked)).saying(**runs.facts())
     rows, said = _studied(runs, table, skip)
-    found = overhead(rows, baseline=baseline, apart=runs.is_apart).saying(**said)
+    found = studies.overhead(rows, baseline=baseline, apart=runs.is_apart).saying(**said)
     if crossover is not None:
-        return of_study(crossovers(found.rows, crossover).saying(baseline=baseline, **said), rows)
+        return of_study(
+            studies.crossovers(found.rows, crossover).saying(baseline=baseline, **said), rows
+        )
     drawn = replace(found, tables={"overheads": found.rows})
     if as_matrix:
-        return of_study(replace(drawn, rows=overhead_matrix(found.rows), people=None), rows)
+        return of_study(replace(drawn, rows=studies.overhead_matrix(found.rows), people=None), rows)
     is_of_steps = set(found.rows["time"].drop_nulls()) == {"step"}
     return of_study(drawn.saying(**(per_step(rows) if is_of_steps else {})), rows)

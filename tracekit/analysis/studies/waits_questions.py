@@ -4,6 +4,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Annotated, Unpack
 
 from tracekit.analysis.studies._runs import Run, Runs
+from tracekit.errors import UsageError
 from tracekit.support.columns import columns, keys
 from tracekit.support.questions import ChosenRuns, Option, Skip, question
 from tracekit.support.schemas import Json, record
@@ -80,7 +81,6 @@ def stalls(
     Of several runs, the first is the one that others are held against.
     """
     from tracekit.analysis.studies._waits import input_cost, stalls_answer
-    from tracekit.errors import UsageError
 
     three = [each for each in (preloaded, cached, cold) if each is not None]
     if not three:
@@ -182,7 +182,6 @@ def bubbles(
     Of several runs, the first is the one that others are held against.
     """
     from tracekit.analysis.studies._waits import bubble_model, bubbles_answer
-    from tracekit.errors import UsageError
 
     if stages is not None:
         if runs.is_chosen or micro_batches is None:
