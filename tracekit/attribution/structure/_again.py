@@ -22,13 +22,22 @@ def recomputed(lane: Lane, stage: Array) -> Array:
     """
     computes = lane.kernel & ~lane.fill
     forward, backward = (np.flatnonzero(computes & (stage == each)) for each in (FP, BP))
-    size, what = CHOSEN.again, lane.symbol * _SIZES + lane.work.size
-    ran = np.unique(grams_of(what[forward], size))
-    starts = np.flatnonzero(np.isin(grams_of(what[backward], size), ran))
-    runs = backward[starts[:, None] + np.arange(size)]
+    what = lane.symbol * _SIZES + lane.work.size
+    ran = grams_of(what[forward], CHOSEN.again)[_shared(lane.symbol, forward, backward)]
+    starts = _shared(lane.symbol, backward, forward)
+    starts = starts[np.isin(grams_of(what[backward], CHOSEN.again)[starts], np.unique(ran))]
+    runs = backward[starts[:, None] + np.arange(CHOSEN.again)]
     several = 1 + (np.diff(np.sort(what[runs])) != 0).sum(axis=1) >= CHOSEN.again_kinds
     differentiates = (lane.backward | lane.input_gradient)[runs].any(axis=1)
     runs = runs[several & lane.layer[runs].any(axis=1) & ~differentiates]
     edges = np.bincount(runs[:, 0], minlength=len(lane) + 1)
     edges = edges - np.bincount(runs[:, -1] + 1, minlength=len(lane) + 1)
     return np.asarray((np.cumsum(edges)[:-1] > 0) & (stage == BP))
+
+
+def _shared(symbol: Array, own: Array, other: Array) -> Array:
+    """Return where as many ops of one pass as make a run begin that the other has as well."""
+    shared = np.zeros(int(symbol.max(initial=0)) + 1, np.bool_)
+    shared[symbol[other]] = True
+    until = np.concatenate(([0], np.cumsum(shared[symbol[own]])))
+    return np.flatnonzero(until[CHOSEN.again :] - until[: -CHOSEN.again] == CHOSEN.again)
