@@ -26,7 +26,8 @@ class Simulated:
     """What was recorded of a program, and what is true of it."""
 
     ops: list[dict[str, Any]] = field(default_factory=list)
-    """In order of launch; ``truth``, the stages that are right, and ``step`` come with each."""
+    """In order of launch; with each come ``truth``, the stages that are right, ``step``, and
+    ``again``, whether a backward pass runs it though forward did."""
     ranges: list[tuple[int, int, str, int]] = field(default_factory=list)
     """Begin, end, name and thread."""
     finer: bool = False
@@ -62,6 +63,7 @@ class Agent:
     scale: float = 1.0
     stage: frozenset[str] = FREE
     on: int = -1
+    again: bool = False
 
     def op(
         self,
@@ -86,7 +88,7 @@ class Agent:
                 "name": name, "kind": kind, "thread": thread, "device": self.device,
                 "stream": place[1], "launch": self.now, "start": start, "end": start + length,
                 "size": size if kind == "compute" else None, "bytes": None,
-                "truth": self.stage, "step": self.step,
+                "truth": self.stage, "step": self.step, "again": self.again,
             } | row
         )  # fmt: skip
 
@@ -301,7 +303,9 @@ class Net:
                     )
                 for n, (layer, size) in reversed(list(enumerate(self.layers))):
                     if again:
+                        agent.again = True
                         layer(agent, size * agent.scale, True)
+                        agent.again = False
                     layer(agent, size * agent.scale, False)
                     hook(n)
 

@@ -604,7 +604,7 @@ def test_wrong_keys(by: Any) -> None:
 def test_keys() -> None:
     assert list(KEYS) == [
         "stage", "kind", "kernel", "range", "layer", "device", "stream", "rank", "node",
-        "iteration", "phase",
+        "iteration", "recomputed", "phase",
     ]  # fmt: skip
     assert parse_keys(" stage ,device") == ("stage", "device")
     assert parse_keys(["device", "stage"]) == ("device", "stage")
@@ -644,3 +644,24 @@ def test_a_window_of_one_nanosecond_is_all_of_it() -> None:
     b = TraceBuilder()
     b.op("gemm", start=10, end=11, stage="FP")
     assert breakdown(b.trace()).rows.filter(stage="FP")["share"].to_list() == [1.0]
+
+
+def test_what_backward_runs_again_is_told_beside_its_row() -> None:
+    """Kernels that overlap count once, as of all busy times; of two GPUs each has its own."""
+    builder = TraceBuilder()
+    for device, again in ((0, [(30, 40), (35, 50)]), (1, [(20, 25)])):
+        _op(builder, "FP", 0, 10, device=device)
+        _op(builder, "BP", 10, 20, device=device, recomputed=False)
+        for start, end in again:
+            _op(builder, "BP", start, end, device=device, recomputed=True)
+    trace = builder.trace()
+    assert breakdown(trace).meta["recomputed"] == [{"ops": 3, "busy_ns": 25}]
+    of_devices = [{"device": 0, "ops": 2, "busy_ns": 20}, {"device": 1, "ops": 1, "busy_ns": 5}]
+    assert breakdown(trace, "stage,device").meta["recomputed"] == of_devices
+    assert breakdown(trace, "recomputed").rows.select("recomputed", "ops", "busy_ns").rows() == [
+        (True, 3, 25), (False, 2, 20), (None, 2, 20),
+    ]  # fmt: skip
+
+
+def test_nothing_is_said_of_what_no_pass_runs_again(training: Trace) -> None:
+    assert "recomputed" not in breakdown(training).meta

@@ -425,7 +425,7 @@ def _attributed(
     raw, first = ops.read(number, *_RECORDED), ops.first[number]
     calls, launch = placed.calls(number), placed(number)
     threads, steps = launch["thread"], launch["step"]
-    structure, by_structure = says.structures.read(number, raw.height)
+    structure, by_structure, again = says.structures.read(number, raw.height)
     where, codes, witnesses = placed.why(raw, launch)
     evidence = Launch(
         codes, witnesses, structure, says.on_input_stream(raw, threads),
@@ -439,7 +439,7 @@ def _attributed(
     if says.counts_steps:
         known = pl.select(pl.coalesce(known, says.iteration(raw, by_structure))).to_series()
     found = (
-        *staged.columns(), known.alias("iteration"), *_launched(calls, launch),
+        *staged.columns(again), known.alias("iteration"), *_launched(calls, launch),
         _or_null(pl.Series("range", where)).cast(pl.Int64),
     )  # fmt: skip
     made = {column.name: column for column in (*raw, *found)}
@@ -472,7 +472,7 @@ def _iterations(found: _Steps, says: Judged, passed: _Passed, people: _People) -
 
 _OF_LAUNCH = ("thread", "start", "end")
 _FOUND = {
-    "stage", "stage_source", "call", "range", "iteration",
+    "stage", "stage_source", "recomputed", "call", "range", "iteration",
     *(f"launch_{name}" for name in _OF_LAUNCH),
 }  # fmt: skip
 _RECORDED = [name for name in OPS.schema if name not in _FOUND]

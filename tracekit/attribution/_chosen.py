@@ -263,6 +263,10 @@ class Chosen:
     """Share of its layers in which evaluation must agree with the forward pass after it."""
     gram: int = 10
     """Ops in a row that count as the same ones done again."""
+    again: int = 4
+    """Kernels in a row that backward must launch as forward does, for it to compute them again."""
+    again_kinds: int = 3
+    """Different ones among these: passes repeat single kernels in any order."""
     recomputed: float = 0.1
     """Share of backward that may look like forward before it is taken for layers computed again."""
 

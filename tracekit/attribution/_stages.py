@@ -164,10 +164,13 @@ class Staged:
     case: Array
     said: pl.DataFrame
 
-    def columns(self) -> list[pl.Series]:
-        """Return what is said of each op."""
+    def columns(self, again: Array) -> list[pl.Series]:
+        """Return what is said of each op, given what structure says is run again."""
         cases = pl.Series(self.case)
-        return [column[cases] for column in self.said]
+        columns = [column[cases] for column in self.said]
+        known = pl.Series(again >= 0) & (columns[-2] == "BP")
+        recomputed = pl.select(recomputed=pl.when(known).then(pl.Series(again > 0)))
+        return [*columns, recomputed.to_series()]
 
     def parts(self) -> Array:
         """Return what part of a step each case is, as `count_in_steps` takes it."""

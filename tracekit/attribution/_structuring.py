@@ -26,7 +26,7 @@ _COLUMNS = (
 )  # fmt: skip
 _NOTHING = -1
 _FORWARD = STAGES.index("FP")
-_TOLD = ("stage", "step")
+_TOLD = {"stage": np.int8, "step": np.int32, "again": np.int8}
 CHUNKS_TOGETHER = 6
 """How many times the rows of a chunk are ops of a process looked at together: 0.6 kB each."""
 _NAMES_APART = 64
@@ -45,20 +45,20 @@ class Structures:
     drivers
         By process the thread that launches the forward passes of its steps, else most of their ops.
     ops
-        Chunk by chunk as the ops come: ``stage``, the place in the list of stages, and ``step``,
-        its number; -1 where structure says nothing. Without chunks where no process was asked.
+        Chunk by chunk as the ops come: ``stage``, the place in the list of stages, ``step``, its
+        number, and ``again``, whether it is a part of a forward pass that backward runs again; -1
+        where structure says nothing. Without chunks where no process was asked.
     """
 
     of: Mapping[int, Structure]
     drivers: Mapping[int, int]
     ops: Waiting
 
-    def read(self, chunk: int, rows: int) -> tuple[Array, Array]:
-        """Return what it says of stages and steps of the ops of a chunk, which has so many."""
+    def read(self, chunk: int, rows: int) -> list[Array]:
+        """Return ``stage, step, again`` of the ops of a chunk, which has so many."""
         if not len(self.ops):
-            return np.full(rows, _NOTHING, np.int8), np.full(rows, _NOTHING, np.int32)
-        stage, step = self.ops.read(chunk, *_TOLD)
-        return stage, step
+            return [np.full(rows, _NOTHING, dtype) for dtype in _TOLD.values()]
+        return self.ops.read(chunk, *_TOLD)
 
     def iterations(self, processes: Sequence[int], reports: Mapping[int, int]) -> pl.DataFrame:
         """Return the steps of processes as rows of the canonical table of iterations."""
@@ -118,16 +118,14 @@ def find_structures(
     apart = _Apart(workspace)
     for number, height in enumerate(ops.heights):
         apart.add(_part(ops, number, launches, asked))
-        nothing = (np.full(height, _NOTHING, dtype) for dtype in (np.int8, np.int32))
-        told.append(dict(zip(_TOLD, nothing, strict=True)))
+        told.append({name: np.full(height, _NOTHING, dtype) for name, dtype in _TOLD.items()})
     names, found, drivers = _Names(apart.names(), rules), {}, {}
     most = CHUNKS_TOGETHER * workspace.rows
     for process in asked:
         pieces, forward, launched = Pieces(), Counter[int](), Counter[int]()
         for own, is_last in apart.pieces(process, most, pieces):
             structure = find_structure(names.work(own, main_threads.get(process)))
-            op, stage, step = pieces.add(own, structure, is_last=is_last)
-            _note(told, ops.first, op, stage, step)
+            _note(told, ops.first, *pieces.add(own, structure, is_last=is_last))
             thread = own["thread"].to_numpy()
             in_steps = (structure.step >= 0) & (thread >= 0)
             launched.update(_counts(thread[in_steps]))
@@ -144,15 +142,15 @@ def _counts(threads: Array) -> dict[int, int]:
     return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
 
 
-def _note(told: Waiting, first: Sequence[int], op: Array, stage: Array, step: Array) -> None:
-    """Note stages and steps of ops, given by their numbers, in the chunks that these are of."""
+def _note(told: Waiting, first: Sequence[int], op: Array, found: Mapping[str, Array]) -> None:
+    """Note what is found of ops, given by their numbers, in the chunks that these are of."""
     order = np.argsort(op)
     chunk = np.searchsorted(first, op[order], "right") - 1
     for number in np.unique(chunk).tolist():
         rows = order[chunk == number]
         columns = dict(zip(_TOLD, told.read(number, *_TOLD), strict=True))
-        columns["stage"][op[rows] - first[number]] = stage[rows]
-        columns["step"][op[rows] - first[number]] = step[rows]
+        for name, values in found.items():
+            columns[name][op[rows] - first[number]] = values[rows]
         told.replace(number, columns)
 
 

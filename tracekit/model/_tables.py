@@ -277,6 +277,9 @@ OPS = Table(
         Column("stage", STAGE, "why it runs", nullable=False, absent="OTHER"),
         Column("stage_source", STAGE_SOURCE, "how the stage was found", nullable=False,
                absent="none"),
+        Column("recomputed", pl.Boolean, "of an op of a backward pass, whether it is a part of the "
+               "forward pass that is run again, as its results were not kept; null where that is "
+               "not known"),
         Column("iteration", pl.Int64, "iteration in which it was launched"),
     ),
 )  # fmt: skip

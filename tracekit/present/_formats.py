@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tracekit.present._columns import time_unit
 from tracekit.present._notes import headed, notes
 from tracekit.present._text import printable
-from tracekit.present._totals import shown_with_totals
+from tracekit.present._totals import shown_with_totals, with_parts
 
 if TYPE_CHECKING:
     import polars as pl
@@ -85,6 +85,7 @@ def to_markdown(
 
     It is closed by what its rows add up to where they are all there, the table `is_whole`.
     """
+    rows = with_parts(rows, meta)
     columns = shown_with_totals(rows, meta, is_whole=is_whole)
     above = headed(printable(title), meta, time_unit(rows))
     lines = [part for line in above for part in (f"**{_escaped(line)}**", "")]

@@ -9,7 +9,7 @@ from tracekit.present._columns import ShownColumn, shown
 from tracekit.present._notes import count, notes
 from tracekit.present._palette import colour_of
 from tracekit.present._text import printable
-from tracekit.present._totals import shown_with_totals
+from tracekit.present._totals import shown_with_totals, with_parts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,6 +38,7 @@ def html(frame: pl.DataFrame, meta: Mapping[str, Any], title: str = "") -> str:
     title
         Caption of the table.
     """
+    frame = with_parts(frame, meta)
     head = frame.head(_MOST_ROWS)
     is_cut = head.height < frame.height
     columns = shown(head) if is_cut else shown_with_totals(head, meta)

@@ -446,6 +446,7 @@ _WORDED: Mapping[str, Callable[[Any], list[str]]] = {
     "coverage": lambda value: [f"stages known by: {_shares(value)} of busy time"],
     "launched": _launched,
     "outlier_ranks": _outliers,
+    "recomputed": lambda _: [],  # a row of the table
     "steps_by": lambda by: [f"steps known by {_by(by['a'])} in A, by {_by(by['b'])} in B"],
     "left_out": lambda steps: [
         f"outliers left out: {', '.join(f'step {step} of {text_of(run)}' for step in each)}"

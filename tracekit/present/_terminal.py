@@ -11,7 +11,7 @@ from tracekit.present._layout import GAP, Placed, place, total_width
 from tracekit.present._notes import brief, headed, notes
 from tracekit.present._palette import ACCENT, SIXTEEN, colour_of
 from tracekit.present._text import cells, printable, wrap
-from tracekit.present._totals import shown_with_totals, with_totals
+from tracekit.present._totals import shown_with_totals, with_parts, with_totals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -142,6 +142,7 @@ def _table(
     has_marks: bool,
     is_whole: bool,
 ) -> tuple[list[list[Span]], list[str]]:
+    frame = with_parts(frame, meta)
     columns = shown_with_totals(frame, meta, is_whole=is_whole)
     if has_marks:
         columns = [_marked(column) for column in columns]

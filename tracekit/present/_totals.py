@@ -20,6 +20,7 @@ def shown_with_totals(
 
     They are `idle`, or of ranges on the host `no stage`, and `window`. Of all breakdowns only that
     by stage adds up to its window, and only where all rows of it are there, the frame `is_whole`.
+    A row of `with_parts` is empty where it has nothing to say, as these are.
     """
     totalled = with_totals(frame, meta) if is_whole else frame
     if "a_ns" in frame.columns and totalled.height > frame.height:
@@ -27,7 +28,37 @@ def shown_with_totals(
         columns = shown(_with_typical(_with_remainder(totalled, scale), meta))
     else:
         columns = shown(totalled, frame.height)
-    return [replace(column, texts=_blank_below(column.texts, frame.height)) for column in columns]
+    parts = _are_parts(frame)
+    return [
+        replace(column, texts=_blank_below(column.texts, frame.height, parts)) for column in columns
+    ]
+
+
+OF_WHICH = "of which recomputed"
+
+
+def with_parts(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
+    """Return a breakdown by stage with what backward passes run again below their rows."""
+    import polars as pl
+
+    if not meta.get("recomputed") or not {"stage", "ops", "busy_ns"} <= {*frame.columns}:
+        return frame
+    parts = pl.DataFrame(meta["recomputed"]).with_columns(stage=pl.lit("BP"))
+    own = [name for name in parts.columns if name not in ("ops", "busy_ns")]
+    rows = frame.with_row_index("place").cast({"stage": pl.String})
+    if not {*own} <= {*frame.columns}:
+        return frame
+    parts = parts.cast({name: rows.schema[name] for name in own})
+    below = rows.select("place", *own).join(parts, on=own).with_columns(stage=pl.lit(OF_WHICH))
+    both = pl.concat([rows, below], how="diagonal_relaxed")
+    return both.sort("place", maintain_order=True).drop("place")
+
+
+def _are_parts(frame: pl.DataFrame) -> list[bool]:
+    """Tell which rows are part of the one above."""
+    if "stage" not in frame.columns:
+        return [False] * frame.height
+    return [stage == OF_WHICH for stage in frame["stage"].cast(str).to_list()]
 
 
 def with_totals(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
@@ -46,7 +77,7 @@ def with_totals(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
     totals = pl.DataFrame(
         {
             "stage": ["no stage" if "basis" in meta else "idle", "window"],
-            number: [None, frame[number].sum()],
+            number: [None, frame.filter(pl.col("stage").cast(pl.String) != OF_WHICH)[number].sum()],
             "exposed_ns": [idle, window],
             "share": [idle / window, 1.0],
         },
@@ -102,6 +133,9 @@ def _with_remainder(frame: pl.DataFrame, scale: Scale) -> pl.DataFrame:
     return pl.concat([frame.head(-1), row, frame.tail(1)], how="diagonal_relaxed")
 
 
-def _blank_below(texts: list[str], height: int) -> list[str]:
-    """Leave the cells of the closing rows empty where they have nothing to say."""
-    return texts[:height] + ["" if text == NULL else text for text in texts[height:]]
+def _blank_below(texts: list[str], height: int, parts: list[bool]) -> list[str]:
+    """Leave the cells of parts and of closing rows empty where they have nothing to say."""
+    may_be = [*parts, *(True for _ in texts[height:])]
+    return [
+        "" if blank and text == NULL else text for text, blank in zip(texts, may_be, strict=True)
+    ]

@@ -32,8 +32,8 @@ def told(program: Program, most: int) -> tuple[Structure, Array, Array, int]:
         own = pl.concat([*pieces.open, ops[first : first + size]]).sort("launch", "op")
         held = max(held, own.height)
         found = find_structure(work.take(own["op"].to_numpy()))
-        op, *values = pieces.add(own, found, is_last=first + size >= len(work))
-        stage[op], step[op] = values
+        op, values = pieces.add(own, found, is_last=first + size >= len(work))
+        stage[op], step[op] = values["stage"], values["step"]
     return pieces.joined(most), stage, step, held
 
 

@@ -112,12 +112,27 @@ def _measured(
     if "iteration" in keys:
         return table, {**meta, **_denominator(meta, is_of_steps=True)}
     outliers = {"outlier_ranks": outlier_ranks(table)} if keys == ("rank",) else {}
+    if is_by_stage(keys) and not is_by_steps(keys):
+        outliers |= _recomputed(work, dividing(keys), skip)
     # By device no row is a sum over several.
     over = {} if "device" in keys else _denominator(meta, is_of_steps=False)
     if per_iteration:
         alone = "" if table["iterations"].max() != 1 else " (one step, no spread)"
         over["percentiles_per"] = _denominator(meta, is_of_steps=True)["per"] + alone
     return table, {**meta, **over, **outliers}
+
+
+def _recomputed(work: Work, own: Sequence[str], skip: int) -> dict[str, Any]:
+    """Return how much of backward passes is a part of forward that is run again, if any is."""
+    if work.is_host or not work.trace.once(_runs_again):
+        return {}
+    keys = ("recomputed", *own)
+    again = grouped_sums(keys, sums_by_keys(work, keys, skip=skip)).filter("recomputed")
+    return {"recomputed": again.select(*own, "ops", "busy_ns").sort(*own or ["ops"]).to_dicts()}
+
+
+def _runs_again(trace: Trace) -> bool:
+    return bool(trace["ops"].select(pl.col("recomputed").any()).collect().item())
 
 
 def _whole_meta(trace: Trace, skip: int) -> dict[str, Any]:

@@ -33,6 +33,14 @@ _WRITES = Json(
             "share",
             names=STAGE_SOURCES,
         ),
+        "recomputed?": records(
+            "By stage: of BP, what runs a part of the forward pass again, as far as known.",
+            {
+                "device?": "count: By device: the GPU.",
+                "ops": "count: Number of ops.",
+                "busy_ns": "count: Length of the union of their intervals.",
+            },
+        ),
         **keys("verdict", "given?", "cut?", "weak?", "share", "warnings?"),
         "outlier_ranks?": records(
             "By rank: ranks that are busy for much longer or shorter than most.",
@@ -79,6 +87,8 @@ _WRITES = Json(
         "stream?": "integer or null: CUDA stream id.",
         "iteration?": "count or null: Number of the iteration; null is the time between "
         "iterations.",
+        "recomputed?": "flag or null: Whether the ops of backward passes run a part of the "
+        "forward pass again; null of others, and where it is not known.",
         "phase?": "one of prefill, decode, mixed or null: Phase of a serving engine's steps; null "
         "is what lies outside of them, or where a step's name does not say.",
         "steps?": "count or null: By phase: number of steps, added up over devices; null outside.",

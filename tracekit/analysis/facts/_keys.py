@@ -30,6 +30,7 @@ _KEYS = {
     "rank": _Key(("rank",), "rank of the process in its job"),
     "node": _Key(("node",), "host that the process ran on"),
     "iteration": _Key(("iteration",), "training step", divides_time=True),
+    "recomputed": _Key(("recomputed",), "whether backward runs a part of forward again"),
     "phase": _Key(("phase",), "prefill or decode, of a server's steps", divides_time=True),
 }
 KEYS = {name: key.meaning for name, key in _KEYS.items()}

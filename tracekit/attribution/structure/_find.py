@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.attribution._chosen import CHOSEN
+from tracekit.attribution.structure._again import recomputed
 from tracekit.attribution.structure._assumptions import failures, merged
 from tracekit.attribution.structure._bursts import find_bursts, has_unfed
 from tracekit.attribution.structure._by_order import by_order
@@ -69,6 +70,8 @@ def _tell(work: Work) -> Told:
     failed = (text for text in failures(assumed) if text.partition(": ")[2] not in known)
     return replace(
         told, stage=stage, step=step, assumptions=assumed,
+        # Names alone do not part a forward pass between two backward passes from one run again.
+        again=recomputed(lane, stage) if told.method == "threads" else told.again,
         contradictions=(*told.contradictions, *failed),
     )  # fmt: skip
 
@@ -157,9 +160,12 @@ def _joined(work: Work, devices: Array, rows: Sequence[Array], told: Sequence[To
     """Join what is told of devices; the one of which most is told gives the steps."""
     stage = np.full(len(work), NOTHING, np.int8)
     step = np.full(len(work), NOTHING, np.int32)
+    again = np.zeros(len(work), bool)
     if not told:
         empty = pl.DataFrame(schema=STEPS)
-        return Structure(stage=stage, step=step, steps=empty, method="none", training=False)
+        return Structure(
+            stage=stage, step=step, again=again, steps=empty, method="none", training=False
+        )
     order = sorted(
         range(len(told)),
         key=lambda n: (METHODS.index(told[n].method), -told[n].whole.size, -rows[n].size),
@@ -168,6 +174,8 @@ def _joined(work: Work, devices: Array, rows: Sequence[Array], told: Sequence[To
     same = [n for n in order if told[n].method == leader.method]
     for number in same:
         stage[rows[number]] = told[number].stage
+        if told[number].again.size:
+            again[rows[number]] = told[number].again
     step[rows[order[0]]] = leader.step
     steps = table_of(step, work.launch, leader.whole)
     for number in same[1:]:
@@ -178,6 +186,7 @@ def _joined(work: Work, devices: Array, rows: Sequence[Array], told: Sequence[To
     return Structure(
         stage=stage,
         step=step,
+        again=again,
         steps=steps,
         method=leader.method,
         training=leader.training,

@@ -35,7 +35,7 @@ class Pieces:
 
     def add(
         self, ops: pl.DataFrame, found: Structure, *, is_last: bool
-    ) -> tuple[Array, Array, Array]:
+    ) -> tuple[Array, dict[str, Array]]:
         """Take what was found of a piece.
 
         Parameters
@@ -49,7 +49,7 @@ class Pieces:
 
         Returns
         -------
-        The numbers of the ops of which this is all, and the stage and the step of each.
+        The numbers of the ops of which this is all, and ``stage, step, again`` of each.
         """
         whole = found.steps.height - (0 if is_last else _OPEN)
         is_open = found.step >= whole
@@ -65,8 +65,11 @@ class Pieces:
         steps = found.steps[:whole].with_columns(pl.col("step") + self._steps)
         self._steps += whole
         nothing = np.empty(0, np.int8)
-        self._found.append(replace(found, stage=nothing, step=nothing, steps=steps))
-        return ops["op"].to_numpy()[~is_open], found.stage[~is_open], step
+        self._found.append(replace(found, stage=nothing, step=nothing, again=nothing, steps=steps))
+        is_told = (found.stage != NOTHING) & (found.method == "threads")
+        again = np.where(is_told, found.again, NOTHING)[~is_open].astype(np.int8)
+        told = {"stage": found.stage[~is_open], "step": step, "again": again}
+        return ops["op"].to_numpy()[~is_open], told
 
     def joined(self, most: int) -> Structure:
         """Return what all pieces, of no more than so many ops, say of the process.

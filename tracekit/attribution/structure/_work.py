@@ -188,12 +188,15 @@ class Structure(Findings):
 
     Parameters
     ----------
+    again
+        Which ops of backward passes run a part of a forward pass again.
     steps
         ``step, start, end, whole``: from the launch of its first op to that of the next step's
         first (of the last one: until after its last launch); `whole` is False where an edge of the
         recording cut it.
     """
 
+    again: Array
     steps: pl.DataFrame
 
     @property
@@ -215,11 +218,15 @@ class Told(Findings):
         Whether each step is whole.
     recomputes
         Whether it is refused because backward seems to compute layers again.
+    again
+        Which ops of backward passes run a part of a forward pass again; empty where nothing is
+        told.
     """
 
     core: Array
     whole: Array = field(default_factory=lambda: np.zeros(0, bool))
     recomputes: bool = False
+    again: Array = field(default_factory=lambda: np.zeros(0, bool))
 
 
 def nothing(size: int, *evidence: str, training: bool | None = False) -> Told:
