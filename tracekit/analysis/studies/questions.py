@@ -38,7 +38,7 @@ def _images(meaning: str) -> Option:
 def _studied(
     runs: Runs, table: StrPath | None, skip: int | Literal["auto"], batch_scope: Any = "gpu"
 ) -> "tuple[pl.DataFrame, Mapping[str, Any]]":
-    """Return the study of runs, or of a table of times, and what is said of the runs."""
+    """Return the study of runs, or of a table of times, with facts about the runs."""
     from tracekit.analysis.studies import basis_of, read_times, study, study_row
     from tracekit.errors import UsageError
 
