@@ -103,7 +103,7 @@ def matrix_figure(
 
 
 class _Cell(NamedTuple):
-    """What one device sent to another."""
+    """Bytes that one device sent to another."""
 
     src: int
     dst: int
@@ -255,7 +255,7 @@ def _cell_hover(cell: _Cell) -> str:
 
 
 def _label_unknown(figure: go.Figure, cells: Sequence[_Cell], devices: Sequence[int]) -> None:
-    """Put a question mark where there were transfers, of which no bytes are known."""
+    """Put a question mark where there were transfers of unknown size."""
     import plotly.graph_objects as go
 
     unknown = [cell for cell in cells if cell.unknown and not cell.most]
