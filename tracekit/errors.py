@@ -79,7 +79,7 @@ class MissingDataError(InputError):
 
 
 class UndecidedError(InputError):
-    """What the trace holds does not tell what was asked."""
+    """The trace holds too little to decide what was asked."""
 
     exit_code = 3
 

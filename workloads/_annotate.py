@@ -34,7 +34,7 @@ _PAYLOADS_SINCE = (0, 2, 12)
 
 
 class Annotations:
-    """What a program writes about itself into a trace; this one writes nothing."""
+    """Annotations of a program in a trace; this class writes none."""
 
     def range(self, name: str) -> AbstractContextManager[Any]:
         """Return a push/pop range around what the calling thread does."""

@@ -1,4 +1,4 @@
-"""What the commands share: one message and an exit code where something goes wrong."""
+"""Shared parts of commands: one message and an exit code for an error."""
 
 from __future__ import annotations
 

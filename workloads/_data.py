@@ -27,7 +27,7 @@ _PATTERN = 4
 
 
 class Data(Protocol):
-    """What a process trains on."""
+    """Training data of a process."""
 
     def step(self, number: int) -> Sequence[Part]:
         """Return this process' parts of the global batch of a step."""
@@ -40,7 +40,7 @@ class Data(Protocol):
 
 @dataclass(frozen=True)
 class Share:
-    """What a process gets of each global batch.
+    """A process's share of each global batch.
 
     Parameters
     ----------

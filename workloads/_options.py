@@ -1,4 +1,4 @@
-"""What a training run is asked to do."""
+"""Options of a training run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class BatchScope(StrEnum):
 
 
 class Scaling(StrEnum):
-    """Whether more GPUs share the images of an epoch, or bring their own."""
+    """Whether more GPUs share the images of an epoch (strong), or bring their own (weak)."""
 
     STRONG = "strong"
     WEAK = "weak"
@@ -54,7 +54,7 @@ class Exchange(StrEnum):
 
 
 class Compiler(StrEnum):
-    """What compiles the network; ``eager`` traces it and runs it as it is."""
+    """Compiler of the network; ``eager`` traces it and runs it as it is."""
 
     INDUCTOR = "inductor"
     AOT_EAGER = "aot_eager"
@@ -69,7 +69,7 @@ class Schedule(StrEnum):
 
 
 class Staging(StrEnum):
-    """Whether `mpi` exchanges through host memory, or hands device memory to MPI."""
+    """Whether `mpi` copies through host memory, or passes device memory to MPI."""
 
     AUTO = "auto"
     HOST = "host"
@@ -78,7 +78,7 @@ class Staging(StrEnum):
 
 @dataclass(frozen=True)
 class Options:
-    """What a training run is asked to do; ``python -m workloads.train --help`` says it at length.
+    """Options of a training run; ``python -m workloads.train --help`` says them at length.
 
     `batch` counts the images of a GPU, or of all with `batch_scope` global. One of `steps` and
     `epochs` is set.

@@ -1,4 +1,4 @@
-"""What every method computes alike: the loss, its gradients, and the update of parameters."""
+"""Shared computation of all methods: loss, gradients, and update of parameters."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def _array(file: Path, name: str) -> Tensor:
 
 
 def _fault(inputs: Tensor, labels: Tensor, network: Network) -> str | None:
-    """Return what is wrong with the samples of a file, as a predicate; None where nothing is."""
+    """Return the fault in the samples of a file, as a predicate; None if there is none."""
     shape = tuple(inputs.shape)
     if labels.shape != shape[:1]:
         return f"has {len(inputs)} images and labels of the shape {tuple(labels.shape)}"

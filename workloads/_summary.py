@@ -1,4 +1,4 @@
-"""What came out of a training run."""
+"""Results of a training run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Summary:
-    """What came out of a training run, of all processes together.
+    """Results of a training run, of all processes together.
 
     Parameters
     ----------

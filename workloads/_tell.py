@@ -1,4 +1,4 @@
-"""What is told to the user on stderr, beside results."""
+"""Messages to the user on stderr, beside results."""
 
 from __future__ import annotations
 

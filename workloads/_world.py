@@ -1,4 +1,4 @@
-"""Whether something else, torchrun or mpiexec, has started this process as one of a job."""
+"""Detect whether torchrun or mpiexec started this process as one of a job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workloads._errors import OptionError
 
 @dataclass(frozen=True)
 class Place:
-    """Which process of a job this is: its number, how many there are, its number on its host."""
+    """Place of a process in its job: its number, how many there are, its number on its host."""
 
     rank: int
     size: int

@@ -23,7 +23,7 @@ _FLOAT_BYTES = 4
 
 
 class Operation(StrEnum):
-    """What messages are sent for."""
+    """Operation that messages are sent for."""
 
     ALL_REDUCE = "all_reduce"
     BROADCAST = "broadcast"

@@ -1,4 +1,4 @@
-"""What one thread has open, and how that becomes ranges."""
+"""Open spans of one thread, and the ranges made of them."""
 
 from __future__ import annotations
 

@@ -46,12 +46,12 @@ class Steps:
 
     @property
     def has_input_alone(self) -> bool:
-        """Whether an iteration has begun that has not got beyond its input."""
+        """True if an iteration has begun and only its input was read."""
         return self._handle is not None and not self._has_passes
 
     @property
     def has_passes(self) -> bool:
-        """Whether an iteration is open that has got beyond its input."""
+        """True if an iteration is open and has more than its input."""
         return self._has_passes
 
     def take_input(self) -> None:
@@ -121,7 +121,7 @@ class Steps:
 
     @property
     def _is_over(self) -> bool:
-        """Whether a backward pass was all that there is to see of an iteration's end."""
+        """True if only a backward pass can show that the iteration has ended."""
         return self._has_backward and not self._optimizers
 
     def _all(self) -> set[int]:

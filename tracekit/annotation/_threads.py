@@ -1,4 +1,4 @@
-"""What each thread of a training program is doing, told by what it calls."""
+"""Activity of each thread of a training program, told by its calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Call = Callable[[], Any]
 
 
 class Roles:
-    """What data sets are for, by identity: true where they are trained with, else evaluated.
+    """Purpose of data sets, by identity: true if they are trained with, else evaluated.
 
     Both kinds of loaders are asked for batches where gradients are recorded.
     """
@@ -37,12 +37,12 @@ class Roles:
             self._trains[data] = trains
 
     def of(self, data: int | None) -> bool | None:
-        """Return what is known of data."""
+        """Return the purpose of data, if known."""
         return None if data is None else self._trains.get(data)
 
 
 class Thread(threading.local):
-    """What the calling thread is doing: each thread sees its own.
+    """Activity of the calling thread: each thread sees its own.
 
     Most methods run what they are given, with the ranges that belong around it.
 
@@ -77,12 +77,12 @@ class Thread(threading.local):
 
     @property
     def evaluates(self) -> bool:
-        """Whether metric evaluation is open."""
+        """True while metric evaluation is open."""
         return self._spans.last == EVALUATION
 
     @property
     def may_exchange(self) -> bool:
-        """Whether gradients are there that the optimizer has not used yet."""
+        """True while there are gradients that the optimizer has not used yet."""
         return self._steps.has_passes and self._has_trained and not self._awaits_backward
 
     def forward(
@@ -94,7 +94,7 @@ class Thread(threading.local):
         has_grad: bool,
         is_trained: Callable[[], bool],
     ) -> Any:
-        """Run the forward pass of a whole network, of which it can be asked if it is trained."""
+        """Run the forward pass of a whole network, inside a range of training or evaluation."""
         if self._is_evaluation(network, has_grad=has_grad, is_trained=is_trained):
             self._begin_evaluation()
             self._evaluated = network if has_grad else None
@@ -250,7 +250,7 @@ class Thread(threading.local):
 
     @property
     def _trains(self) -> bool:
-        """Whether this is a program that trains, as far as it has come."""
+        """True if the program has trained so far."""
         return self._has_trained or bool(self._optimizers)
 
     def _begin_evaluation(self) -> None:

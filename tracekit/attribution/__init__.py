@@ -1,4 +1,4 @@
-"""What turns raw rows into meaning: launches, open ranges, iterations and stages."""
+"""Attribution: launches, open ranges, iterations and stages of ops."""
 
 from typing import TYPE_CHECKING
 

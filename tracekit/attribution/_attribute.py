@@ -354,7 +354,7 @@ class _Placed:
 
 @dataclass(frozen=True)
 class _Passed:
-    """What was added up while the ops were written.
+    """Sums added up while ops were written.
 
     `early` says of ops that start before the call that launched them by how much, and `waits` how
     soon others start on idle GPUs; `sums` what was launched in each row of the iterations that

@@ -1,4 +1,4 @@
-"""Which ops are alike in all that decides their stages.
+"""Group ops that agree in everything that decides their stage.
 
 Those are few cases against ops, and hardly more in a report than in a chunk of it. So the ops of a
 chunk are told apart by a loop, and its cases from those that came before.
@@ -52,7 +52,7 @@ class Cases:
         """How long these take together."""
 
     def add(self, told: Told) -> Array:
-        """Return the numbers of the cases of a chunk, having added up what is told of them."""
+        """Return the case numbers of a chunk, and add up its evidence."""
         both = CaseKeys(*map(np.concatenate, zip(self.keys, told.keys, strict=True)))
         known = self.ops.size
         took_ns = np.concatenate([self.total_ns, told.total_ns])

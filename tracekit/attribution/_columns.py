@@ -1,4 +1,4 @@
-"""What the loops of attribution go over: arrays of one length each, by name."""
+"""Columns of the loops of attribution: named arrays of one length each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def number_type(rows: int) -> type[np.signedinteger[Any]]:
 
 
 class Stack(NamedTuple):
-    """What lies on several stacks that share their room: one of each line, such as a thread.
+    """Several stacks, one for each line such as a thread, in shared arrays.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class OpenStages(NamedTuple):
 
 
 class OpenAround(NamedTuple):
-    """Ranges that are open, with what is known of what lies in them.
+    """Open ranges, and what was found inside each.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class NestedRows(NamedTuple):
 
 
 class NameMeanings(NamedTuple):
-    """What names of ranges mean, by id.
+    """Meanings of range names, by id.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ class NameMeanings(NamedTuple):
 
 
 class Nested(NamedTuple):
-    """What is found around ranges, -1 for none."""
+    """Enclosing ranges of ranges, -1 for none."""
 
     parent: Array
     depth: Array
@@ -136,7 +136,7 @@ class Bones(NamedTuple):
 
 
 class SeenThreads(NamedTuple):
-    """What is noticed of threads.
+    """Observations about threads.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ class NamedRows(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """What links ops and calls; a negative process stands for none."""
+    """Join keys of ops and calls; a negative process stands for none."""
 
     process: Array
     correlation: Array
@@ -217,7 +217,7 @@ class Context(NamedTuple):
 
 
 class RangeRows(NamedTuple):
-    """Ranges by start, with what is known of each.
+    """Ranges by start, with their attributes.
 
     Parameters
     ----------
@@ -290,7 +290,7 @@ class Turn(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """What is open.
+    """Open ranges.
 
     Parameters
     ----------
@@ -337,7 +337,7 @@ class Windows(NamedTuple):
 
 
 class Teams(NamedTuple):
-    """What each team does when: its steps and its windows; and its training thread, or -1.
+    """Steps, windows and training thread (or -1) of each team.
 
     `iterations` tells by step the row of its iteration, or -1.
     """
@@ -432,7 +432,7 @@ class PlaceRows(NamedTuple):
 
 
 class PlaceState(NamedTuple):
-    """What lies before the next ops, by computing stream: -1 is nothing.
+    """State before the next ops, by computing stream; -1 is nothing.
 
     Parameters
     ----------
@@ -494,7 +494,7 @@ class NamedOps(NamedTuple):
 
 
 class KindPlaces(NamedTuple):
-    """What ops of some name and recorded kind are.
+    """Kinds of ops by name and recorded kind.
 
     Parameters
     ----------
@@ -510,7 +510,7 @@ class KindPlaces(NamedTuple):
 
 
 class CaseKeys(NamedTuple):
-    """What decides the stages of ops, as two numbers; see `describe`."""
+    """Everything that decides the stages of ops, packed into two numbers; see `describe`."""
 
     who: Array
     what: Array
@@ -543,7 +543,7 @@ class StepRows(NamedTuple):
 
 
 class StepSums(NamedTuple):
-    """What is launched in no step, and in each.
+    """Sums of launched work outside of steps, and by step.
 
     Parameters
     ----------
@@ -561,7 +561,7 @@ class StepSums(NamedTuple):
 
 
 class NameLabels(NamedTuple):
-    """What each name is called in a path: inside a numbered step, and outside."""
+    """Labels of names in a path: inside a numbered step, and outside."""
 
     inside: Array
     outside: Array

@@ -1,4 +1,4 @@
-"""What tells of a launch why it was made, and of an op why it runs, as the bits of numbers.
+"""Evidence for the stage of launches and ops, as bits of numbers.
 
 Launches have few distinct ones, so what these mean is worked out once for each. A stage takes three
 bits: its place in the list of stages, counted from 1; 0 is none.

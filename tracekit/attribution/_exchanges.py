@@ -1,4 +1,4 @@
-"""What collectives are for, as their place tells: a pass, the weights of layers, or gradients.
+"""Purpose of collectives by their place: a pass, weights of layers, or gradients.
 
 An all-reduce between layers of a forward pass is no exchange of gradients, for these come of
 backward: it belongs to the pass (tensor parallelism), if backward passes hold such ones between

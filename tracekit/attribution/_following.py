@@ -164,7 +164,7 @@ class Follower:
 
 
 class _Open:
-    """What is open in so many threads, and in the processes of so many teams."""
+    """Open ranges by thread, and by process of each team."""
 
     def __init__(self, threads: int, teams: int) -> None:
         self._ranges, self._stages = Stacks(threads, OpenRanges), Stacks(threads, OpenStages)
@@ -186,7 +186,7 @@ class _Open:
 
 
 def _windows(windows: Spans, teams: int) -> Windows:
-    """Return the windows of so many teams, of none of which anything is known yet."""
+    """Return empty windows for a number of teams."""
     fed, used = np.zeros((2, windows.rows.height), np.bool_)
     begun, ended = np.full(teams, _LAST), np.full(teams, -_LAST)
     return Windows(windows.arrays(), windows.last(), fed, used, begun, ended)

@@ -20,7 +20,7 @@ _PAIR = ("process", "low", "high")
 def find_handing(
     ops: Stream, launches: Callable[[int], Mapping[str, Array]], teams: Teams, ranges: pl.DataFrame
 ) -> pl.Series:
-    """Return the processes of which all copies between GPUs carry activations or their gradients.
+    """Return processes whose copies between GPUs all carry activations or their gradients.
 
     In those several threads train side by side. Copies between two GPUs go one way in forward
     ranges, and the other way with as many bytes each in backward ranges, launched by another team;

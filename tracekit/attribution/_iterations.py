@@ -281,10 +281,10 @@ def with_work(iterations: pl.DataFrame, sums: StepSums, recorded: pl.Series) -> 
 
 
 def _beside_others(counted: pl.DataFrame) -> pl.DataFrame:
-    """Add to each iteration what is known of all of its process.
+    """Compare each iteration with the others of its process.
 
-    Those are ``first_of_all, last_of_all``; of those with work ``first, last``; how many there
-    are ``between`` these, with the ``least, usual, most`` ops that one of them holds; and
+    Adds ``first_of_all, last_of_all``; of those with work ``first, last``; how many there are
+    ``between`` these, with the ``least, usual, most`` ops that one of them holds; and
     ``all_updated`` of all but the last one.
     """
     row, steady = pl.col("row"), pl.col("steady")

@@ -1,4 +1,4 @@
-"""What is found of each process before its ops get their stages: its structure and its verdict."""
+"""Structure and verdict of each process, found before its ops get their stages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _Placing = Callable[..., Mapping[str, Array]]
 
 @dataclass(frozen=True)
 class Known:
-    """What ranges and threads say of processes.
+    """Evidence on processes from ranges and threads.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ _STREAM = ("process", "context", "stream")
 
 @dataclass(frozen=True)
 class Judged:
-    """What was found of processes.
+    """Findings about processes.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ class Judged:
         return found
 
     def on_input_stream(self, ops: pl.DataFrame, threads: Array) -> Array:
-        """Tell of which ops no launch is known, on a stream of a data loader."""
+        """Mark ops without a known launch on a stream of a data loader."""
         unknown = threads < 0
         if self.input_streams.is_empty() or not unknown.any():
             return np.zeros(ops.height, np.bool_)
@@ -393,7 +393,7 @@ def _input_streams(
 
 
 def _untold(known: Known, seen: pl.Series) -> set[int]:
-    """Return the processes of which not all three passes are known by ranges and threads."""
+    """Return the processes that lack one of the three passes by ranges and threads."""
     passes = known.passes()
     has = {stage: set(passes.filter(stage=stage)["process"]) for stage in _PASSES}
     backward = has["BP"] | (

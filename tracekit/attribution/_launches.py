@@ -39,7 +39,7 @@ _LONGEST = np.iinfo(np.int64)
 
 @dataclass(frozen=True)
 class Launches:
-    """Which call launched which op.
+    """Launching call of each op.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ class _Index:
 
 
 class _Calls:
-    """All calls, of which the chunks that are in use are indexed.
+    """All calls; the chunks in use are indexed.
 
     Ops follow their calls, so chunks are looked at when the ones before them have not all that is
     asked for.

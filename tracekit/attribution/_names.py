@@ -1,4 +1,4 @@
-"""What the names of ranges, threads and kernels mean under the rules."""
+"""Meanings of the names of ranges, threads and kernels under the rules."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class RangeNames:
         self._forget()
 
     def _forget(self) -> None:
-        """Let go of all texts, of which any number may differ in nothing that is meant."""
+        """Drop all texts, to bound memory: many may differ without a difference in meaning."""
         self._domains, self._texts = _Numbers(), _Numbers()
         self._ids = np.full((1, 1), _UNKNOWN)
 
@@ -104,7 +104,7 @@ class RangeNames:
 
     @property
     def meanings(self) -> NameMeanings:
-        """What the names mean that are known so far."""
+        """Meanings of the names seen so far."""
         if self._meant.place.size < self.table.height:
             places = {stage: place for place, stage in enumerate(STAGES)}
             place = self.table["stage"].replace_strict(places, default=-1, return_dtype=pl.Int8)

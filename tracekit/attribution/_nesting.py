@@ -1,4 +1,4 @@
-"""Which range lies in which, and what that says of it.
+"""Find the ranges around each range, and what follows from them.
 
 A program pushes and pops the ranges of each thread as a stack, so they form a tree; where domains
 interleave, or a recording is damaged, they may cross. Either way the range around another one is
@@ -42,7 +42,7 @@ from tracekit.support.spool import Workspace
 
 @dataclass(frozen=True)
 class Nesting:
-    """What is known of the ranges when all have been looked at once.
+    """Nesting of all ranges, after one pass over them.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ class _Nester:
         """What is noticed of threads."""
 
     def nest(self, frame: pl.DataFrame, first: int, names: RangeNames) -> _Chunk:
-        """Find what is around the next ranges, of which the first has that number; see `nest`."""
+        """Find the ranges around the next ones, numbered from `first`; see `nest`."""
         ids, meant, height = given(names.of(frame)), names.meanings, frame.height
         process, thread, start, end = (
             given(frame[name]) for name in ("process", "thread", "start", "end")

@@ -1,4 +1,4 @@
-"""Which ranges are passes: forward, backward, and weight update."""
+"""Find the ranges that are passes: forward, backward, and weight update."""
 
 from __future__ import annotations
 

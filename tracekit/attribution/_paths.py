@@ -23,7 +23,7 @@ _NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class Labels:
-    """What ranges are called in a path.
+    """Labels of ranges in a path.
 
     Parameters
     ----------

@@ -58,7 +58,7 @@ Entry = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Rules:
-    """What names mean, list by list, in the order in which entries are tried.
+    """Rules that give names a meaning, list by list, in the order in which they are tried.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ Kind = TypeVar("Kind", OpenRanges, OpenStages, OpenAround)
 
 
 class Stacks(Generic[Kind]):
-    """What is open on each of several lines, such as threads; see `close` and `put`.
+    """Open items on each of several lines, such as threads; see `close` and `put`.
 
     They take room for what is open on all together: one deep stack among many costs no more.
 
@@ -46,7 +46,7 @@ class Stacks(Generic[Kind]):
             self._widen(self._rows.shape[1])
 
     def _widen(self, by: int) -> None:
-        """Add free places, of which there are none."""
+        """Add free places where none are left."""
         first = self._rows.shape[1]
         added = np.zeros((len(self._rows), by), np.int64)
         added[1] = np.append(np.arange(first + 1, first + by), -1)

@@ -55,7 +55,7 @@ _CODES = pl.DataFrame(
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of launches and of processes.
+    """Evidence on launches and processes.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class Evidence:
     processes: pl.DataFrame
 
     def of(self, cases: pl.DataFrame) -> pl.DataFrame:
-        """Return what is known of launches, by ``code`` (see `follow`), ``thread`` and ``process``.
+        """Return the evidence on launches, by ``code`` (see `follow`), ``thread`` and ``process``.
 
         Returns
         -------
@@ -151,7 +151,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Staged:
-    """What some ops are and why they run.
+    """Kinds and stages of some ops.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ class Staged:
     said: pl.DataFrame
 
     def columns(self, again: Array) -> list[pl.Series]:
-        """Return what is said of each op, given what structure says is run again."""
+        """Return the columns of each op, given what structure says is run again."""
         cases = pl.Series(self.case)
         columns = [column[cases] for column in self.said]
         known = pl.Series(again >= 0) & (columns[-2] == "BP")
@@ -405,7 +405,7 @@ def _where(applies: str | pl.Expr, stage: str | pl.Expr) -> pl.Expr:
 
 
 def stages_of_launches(launches: pl.DataFrame, evidence: Evidence, rules: Rules) -> pl.Series:
-    """Return the stages of kernels of which launches alone say something, by all but their names.
+    """Return the stages that launches alone decide, without names of kernels.
 
     Parameters
     ----------
@@ -432,7 +432,7 @@ _NO_TEXT = pl.lit(None, pl.String)
 
 
 def _by_place(rules: Rules) -> pl.Expr:
-    """Tell of which collectives the place decides: no entry of the user's rules speaks of them."""
+    """Mark collectives whose place decides: no entry of the user's rules names them."""
     spoken_of = [_in_sets(entry) for entry in rules["exchange"][: rules.given.get("exchange", 0)]]
     said = pl.any_horizontal(pl.lit(value=False), *spoken_of)
     return pl.col("trains") & pl.col("place").is_not_null() & ~said

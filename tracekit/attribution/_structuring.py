@@ -35,7 +35,7 @@ _NAMES_APART = 64
 
 @dataclass(frozen=True)
 class Structures:
-    """What structure says of some processes.
+    """Structure found in some processes.
 
     Parameters
     ----------

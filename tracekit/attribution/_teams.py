@@ -142,7 +142,7 @@ def _spanning(iterations: pl.DataFrame, paired: pl.DataFrame) -> pl.DataFrame:
 
 
 def _paired(of_team: pl.DataFrame, of_process: pl.DataFrame) -> pl.DataFrame:
-    """Return the steps of further teams of which the iterations are known."""
+    """Return the steps of further teams whose iterations are known."""
     both = of_team.join(
         of_process, on=["process", "iteration"], how="full", coalesce=True, suffix="_known"
     ).sort("process", "iteration")

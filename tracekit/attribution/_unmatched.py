@@ -1,4 +1,4 @@
-"""Which entries of a user's rules file nothing in a trace matches: most likely by mistake."""
+"""Find entries of a user's rules file that match nothing in a trace, most likely by mistake."""
 
 from __future__ import annotations
 

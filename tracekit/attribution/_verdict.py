@@ -1,4 +1,4 @@
-"""What each process does with its GPUs: train, infer, something else; and what says so."""
+"""Verdict on each process: training, inference or something else, with its evidence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes a function a command: its place in the help, its formats, its figures, its file."""
+"""Make a function a command: its place in the help, its formats, figures and file."""
 
 from __future__ import annotations
 

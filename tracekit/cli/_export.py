@@ -23,7 +23,7 @@ from tracekit.support.memory import allowing
 
 
 class To(StrEnum):
-    """What a run is written as."""
+    """Format of the exported timeline."""
 
     PERFETTO = "perfetto"
     CHROME = "chrome"

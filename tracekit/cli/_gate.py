@@ -30,14 +30,14 @@ _CODES = {"pass": 0, "fail": 1, "undecided": 3, "within": 0, "above": 1, "unknow
 
 
 class Metric(StrEnum):
-    """What the step is judged by."""
+    """Metric by which the step is judged."""
 
     MEAN = "mean"
     MEDIAN = "median"
 
 
 class Unknown(StrEnum):
-    """What becomes of a check of which it cannot be told whether it passes."""
+    """Outcome of a check that cannot be decided."""
 
     FAIL = "fail"
     PASS = "pass"  # noqa: S105 - no password

@@ -1,4 +1,4 @@
-"""What every command does when something goes wrong: one message, an exit code, no traceback."""
+"""Handle errors of commands: one message, an exit code, no traceback."""
 
 import os
 import sys

@@ -77,7 +77,7 @@ def hang(
         ),
     ],
 ) -> "Judged":
-    """Say why a job hangs: who is missing, at which collective of which group.
+    """Say why a job hangs: which rank is missing at which collective.
 
     Pickles are read without running what they hold. Exit code 0: nothing is wrong; 1: a cause is
     named; 3: ranks wait, and nothing tells for what. docs/hang.md says how it is found.

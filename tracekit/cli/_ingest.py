@@ -39,7 +39,7 @@ _MOST_DRIFT = 10_000
 
 
 class OnError(StrEnum):
-    """What a report that cannot be read, or is of another job, does to its run."""
+    """Consequence for a run of a report that is unreadable or of another job."""
 
     STOP = "stop"
     SKIP = "skip"

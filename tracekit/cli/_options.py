@@ -106,7 +106,7 @@ def typer_option(name: str, declared: Any, **settings: Any) -> Any:
 
 
 def _typed(kind: Any, option: Option) -> Any:
-    """Return the type of what is typed for an option: of a quantity with its unit a text."""
+    """Return the type of an option's text; a quantity with a unit is text."""
     if option.unit is not None:
         return str | None
     if texts := choices(kind):
@@ -198,7 +198,7 @@ def open_run(
 def opened_run(
     reference: str, store: Path | None, *, processes: int | None = None, **opening: Any
 ) -> Iterator["tracekit.Run"]:
-    """Yield the same, and show how far it is what is asked of it meanwhile."""
+    """Yield the run, and show progress while it is asked."""
     with progress_bar(reference) as progress:
         yield tracekit.open(
             reference, store=store, progress=progress, memory=allowed(), processes=processes or 1,

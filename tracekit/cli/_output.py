@@ -1,4 +1,4 @@
-"""What a command found, where it goes, and in which format."""
+"""Output of a command: its destination and format."""
 
 import os
 import sys
@@ -68,7 +68,7 @@ class Target:
 
     @property
     def is_for_people(self) -> bool:
-        """Whether it is a table on standard output."""
+        """True for a table on standard output."""
         return self.path is None and self.format is Format.TABLE
 
     @classmethod
@@ -178,7 +178,7 @@ class Target:
 
 
 def _without_controls(text: str) -> str:
-    """Return lines of which none can tell a terminal what to do."""
+    """Remove control characters, which could tell a terminal what to do."""
     from tracekit.present import printable
 
     return "".join(f"{printable(line)}\n" for line in text.splitlines())

@@ -50,7 +50,7 @@ _FAILED = 1
 
 @dataclass(frozen=True)
 class _What:
-    """What is recorded of a program."""
+    """Recorded kinds of data of a program."""
 
     trace: Annotated[
         str | None,
@@ -202,7 +202,7 @@ class _What:
 
 @dataclass(frozen=True)
 class _OfStudy:
-    """Which study is recorded, and how much of it."""
+    """The study to record, and how much of it."""
 
     study: Annotated[
         str | None,

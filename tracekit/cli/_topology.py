@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class What(StrEnum):
-    """What of a machine is listed."""
+    """Part of a machine to list."""
 
     MATRIX = "matrix"
     LINKS = "links"

@@ -19,7 +19,7 @@ MOST_BITS = 10
 
 
 class Found(NamedTuple):
-    """What is found of each group that has lengths."""
+    """Durations found for each group."""
 
     least: Array
     low: Array
@@ -160,7 +160,7 @@ class Durations:
 
     @classmethod
     def merged(cls, parts: Sequence[Durations], rows: Sequence[int]) -> Durations:
-        """Return those of several parts, of which each has so many rows of sums."""
+        """Merge the durations of several parts, each with so many rows of sums."""
         first = [0, *itertools.accumulate(rows)]
         return cls(
             [

@@ -1,4 +1,4 @@
-"""What is added up by group: lengths, numbers and durations of ops, in one go over ops by start."""
+"""Sums by group: lengths, numbers and durations of ops, in one pass over ops by start."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ class GroupTally:
 
 @dataclass(frozen=True)
 class GroupTotals:
-    """What was added up by group, in windows.
+    """Sums by group and window.
 
     Parameters
     ----------

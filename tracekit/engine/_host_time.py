@@ -215,7 +215,7 @@ def host_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Work:
-    """What is measured: a run with its ops, or with stretches of its ranges in place of them."""
+    """A run with its ops, or with stretches of its ranges in place of them."""
 
     trace: Trace
     is_host: bool = False
@@ -227,5 +227,5 @@ class Work:
 
     @property
     def cutter(self) -> Cutter:
-        """What cuts its time into iterations."""
+        """Function that cuts its time into iterations."""
         return host_windows if self.is_host else iteration_windows

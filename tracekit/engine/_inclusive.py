@@ -1,4 +1,4 @@
-"""What ranges hold, those inside them included: by path, and by range."""
+"""Contents of ranges, nested ranges included: by path, and by range."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NEVER = np.iinfo(np.int64).max
 
 
 class Launched(NamedTuple):
-    """What each range of a tree launched, row by row: sums, and when it began and ended."""
+    """Per range of a tree: sums, first start and last end of the ops launched in it."""
 
     sums: Array
     """A column for each of `SUMS`."""
@@ -46,7 +46,7 @@ class Launched(NamedTuple):
 
 @dataclass
 class RangeTally:
-    """What each push/pop range launched itself, and what unions of paths count twice.
+    """Sums launched directly in each push/pop range, and time that unions of paths count twice.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ class RangeTally:
             self._twice += twice
 
     def twice(self) -> tuple[Array, Array]:
-        """Return what is counted twice of each path with those below it, and of itself alone."""
+        """Return time counted twice, of each path with those below it, and of each alone."""
         own = pl.concat(self._own).group_by("node").agg(pl.col("twice").sum())
         alone = np.zeros(len(self.tree), np.int64)
         alone[own["node"].to_numpy()] = own["twice"].to_numpy()
@@ -140,7 +140,7 @@ class RangeTally:
 
 @dataclass(frozen=True)
 class _Held:
-    """What the ranges of a run hold.
+    """Contents of the ranges of a run.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Which kernels ranges hold, those inside them included: by path and kernel."""
+"""Kernels inside ranges, nested ranges included: by path and kernel."""
 
 from __future__ import annotations
 

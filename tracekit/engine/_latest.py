@@ -1,4 +1,4 @@
-"""Which of some marks was the latest, for times that come in nearly any order.
+"""Find the latest of some marks, for times that come in nearly any order.
 
 A join would sort both sides, and carry all columns along; marks are few, and times that follow each
 other have mostly the same one.

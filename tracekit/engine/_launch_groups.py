@@ -61,7 +61,7 @@ def _of_part(trace: Trace) -> pl.DataFrame:
 
 
 def thinned(batches: Iterable[pl.DataFrame], iterations: pl.DataFrame) -> pl.DataFrame:
-    """Return a few rows in place of ops, of which windows are the same: one for each group.
+    """Replace ops by one row per group with the same windows.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ class LaunchGroups:
         self._groups = _unused(0)
 
     def add(self, launched: pl.DataFrame) -> None:
-        """Count in ops of which the launch is known: `NEEDED`."""
+        """Count in ops whose launch is known: `NEEDED`."""
         lines = self._lines.of(launched)
         processes = self._places()
         self._make_room(processes)

@@ -1,4 +1,4 @@
-"""Which layer of the network each range belongs to, whether it runs forward or backward.
+"""Find the layer of the network that each range belongs to, in forward and backward passes.
 
 A layer is the innermost range around an operator that is none itself and holds no pass: the range
 of a module. Where a program names no modules, each outermost operator of a pass is a layer, by its

@@ -1,4 +1,4 @@
-"""What start/end ranges hold: all that their process launches while they are open, on any thread.
+"""Contents of start/end ranges: all that their process launches while they are open.
 
 They may overlap as they like, so they form no tree.
 """
@@ -36,7 +36,7 @@ def start_end_ranges(trace: Trace) -> pl.DataFrame:
 
 @dataclass
 class OpenTally:
-    """What is launched while each start/end range is open, and how long that runs by path.
+    """Work launched while each start/end range is open, and its busy time by path.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def _stretches(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def _running(own: pl.DataFrame, times: Array, stretches: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """Yield ``path, busy_ns`` of what is launched in stretches, some of them at a time."""
+    """Yield ``path, busy_ns`` of ops launched in stretches, some at a time."""
     begin, until = _rows_during(times, stretches)
     order = np.argsort(stretches["path"].to_numpy(), kind="stable")
     paths, begin, until = stretches["path"].to_numpy()[order], begin[order], until[order]

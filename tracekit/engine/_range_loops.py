@@ -63,7 +63,7 @@ def find_shortcuts(parents: Array, depths: Array, shortcuts: Array) -> None:
 
 @inner
 def meeting(low: int, high: int, parents: Array, shortcuts: Array, sizes: Array) -> int:
-    """Return the nearest node that holds two, of which `low` is laid out first; -1 if none does."""
+    """Return the nearest common ancestor of two nodes, `low` laid out first; -1 if none."""
     node = high
     while node >= 0 and not node <= low < node + sizes[node]:
         far = shortcuts[node]

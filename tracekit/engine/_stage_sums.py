@@ -62,7 +62,7 @@ def _of_devices(sums: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class StageSums:
-    """What was added up by stage, in windows.
+    """Sums by stage and window.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Steps: which windows are of which step, what of a run lies in some, and where the host was.
+"""Steps: windows by step, parts of a run inside some of them, and where the host was.
 
 A step takes until the next one begins, so the time after an iteration is its own. What lies before
 the first step of a device and after its last one is outside of all steps.
@@ -109,7 +109,7 @@ def within(
     between: str | tuple[int, int] | None = None,
     iterations: str | tuple[int, int] | None = None,
 ) -> Trace:
-    """Return a run of which a stretch is asked about; ``docs/breakdown.md`` says what that means.
+    """Return a run limited to a stretch; ``docs/breakdown.md`` says what that means.
 
     Parameters
     ----------
@@ -339,7 +339,7 @@ def counted_steps(windows: pl.DataFrame, iterations: pl.DataFrame, skip: int) ->
 
 
 def torn(iterations: pl.DataFrame) -> pl.DataFrame:
-    """Return the iterations of which only a part of the GPU work was recorded."""
+    """Return the iterations whose GPU work was recorded only in part."""
     return iterations.filter((pl.col("ops") > 0) & ~pl.col("whole"))
 
 

@@ -112,7 +112,7 @@ class Named:
 
 @dataclass
 class _Line:
-    """What is known of one line while its intervals come in, by start."""
+    """State of one line while its intervals come in, by start."""
 
     first: int
     """Where its first interval starts."""
@@ -195,7 +195,7 @@ _FEW = 10_000
 
 @dataclass(frozen=True)
 class Receivers:
-    """What adds ops up.
+    """Aggregators that ops are streamed to.
 
     Parameters
     ----------
@@ -243,7 +243,7 @@ def hand_out(
 
 @dataclass(frozen=True)
 class Summed:
-    """What sweeps of a run added up, and the windows."""
+    """Sums of a run's sweeps, and the windows."""
 
     windows: pl.DataFrame
     sweeps: Sequence[Any]

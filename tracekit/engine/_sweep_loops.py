@@ -64,7 +64,7 @@ class Reached(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What is added up, a row for each window."""
+    """Sums, a row for each window."""
 
     launched: Array
     total: Array
@@ -198,7 +198,7 @@ class GroupsReached(NamedTuple):
 
 
 class GroupSums(NamedTuple):
-    """What is added up of groups in windows; one of them may have several rows."""
+    """Sums of groups in windows; a group may have several rows."""
 
     windows: Array
     groups: Array
@@ -319,7 +319,7 @@ class Launched(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """What ops of one line, launched after one mark, and of one stage have in common.
+    """Groups of ops of one line and stage, launched after the same mark.
 
     Input that the thread of the iteration launches itself is apart from other input.
     """

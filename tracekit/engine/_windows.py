@@ -1,4 +1,4 @@
-"""Windows: which stretch of which device's time an analysis looks at.
+"""Windows: the stretches of each device's time that an analysis looks at.
 
 Every device is a window of its own. A window is [start, end) on the GPU's time line.
 

@@ -1,4 +1,4 @@
-"""What looks wrong in a machine, or is missing in it."""
+"""Find implausible and missing parts of a machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which machine a user means, and which one a run was recorded on."""
+"""Choose the machine that a user names, or that a run was recorded on."""
 
 from __future__ import annotations
 

@@ -69,13 +69,13 @@ class Link:
 
     @property
     def is_peer(self) -> bool:
-        """Whether it is of a type that is made to join GPUs."""
+        """True for a type of link that joins GPUs."""
         return self.type in PEER_LINKS
 
 
 @dataclass(frozen=True)
 class Route:
-    """What a transfer crosses.
+    """Links that a transfer crosses.
 
     Parameters
     ----------
@@ -331,7 +331,7 @@ class Machine:
         return _weighted(link for link in self.links if not self._joins_gpus(link))
 
     def _joins_gpus(self, link: Link) -> bool:
-        """Whether it is an NVLink that does not lead to a CPU, as those of POWER9 do."""
+        """Tell whether an NVLink joins GPUs; on POWER9 some lead to a CPU."""
         hosts = (self.graph.nodes[end].get("type") == "host" for end in link.ends)
         return link.type in PEER_LINKS and not any(hosts)
 

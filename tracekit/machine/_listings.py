@@ -1,4 +1,4 @@
-"""What there is to know of a machine, as tables."""
+"""List the parts of a machine as tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which communicator a line of an NCCL log belongs to.
+"""Find the communicator of each line of an NCCL log.
 
 A member is one rank of one communicator as one process knows it: a pointer, from the line of its
 Init START (or, before NCCL 2.17, COMPLETE) to the next one of the same pointer. Members of one
@@ -62,11 +62,11 @@ class Member(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What a communicator without a commId is called after its lowest rank."""
+        """Name of a communicator without a commId, after its lowest rank."""
         return f"{self.host}:{self.pid}:{self.pointer}"
 
     def is_on(self, device: str) -> bool:
-        """Whether a connection's bracket, which means another thing in each version, is its GPU."""
+        """Tell whether a connection's bracket, whose meaning varies by version, is its GPU."""
         return device in (self.bus, str(self.cuda_device), str(self.nvml_device))
 
 
@@ -336,7 +336,7 @@ def _without_doubles(part: list[Member]) -> list[list[Member]]:
 
 
 def _agree(one: Member, other: Member, peers: Peers) -> bool:
-    """Whether a member may be in a communicator with one that it connects to."""
+    """Tell whether a member may share a communicator with one that it connects to."""
     mine, theirs = peers.get(one.member, {}), peers.get(other.member, {})
     for a, b, told in ((one, other, mine), (other, one, theirs)):
         device, near = told.get(b.rank, (None, False))

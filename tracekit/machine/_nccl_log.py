@@ -43,7 +43,7 @@ _EDGE = ("communicator", "channel", "from_rank", "to_rank")
 
 @dataclass(frozen=True)
 class NcclLog:
-    """What an NCCL log says. A communicator is its commId (``0x...``), see `read_nccl_log`."""
+    """Contents of an NCCL log. A communicator is its commId (``0x...``), see `read_nccl_log`."""
 
     path: str
     """The files, with commas between."""
@@ -376,7 +376,7 @@ def _ring(
 
 
 def _fault(ranks: tuple[int, ...], size: int, *, cut: bool) -> str:
-    """Say what is wrong with what is printed of a ring of ``size`` ranks (0 if unknown)."""
+    """Name the fault in a printed ring of ``size`` ranks (0 if unknown)."""
     if len(set(ranks)) < len(ranks):
         return "visits a rank twice"
     if size and max(ranks, default=0) >= size:

@@ -35,7 +35,7 @@ _Hanging = tuple[ET.Element, str, int | None]
 
 @dataclass
 class _Found:
-    """What a walk through the XML has found so far."""
+    """Findings of a walk through the XML so far."""
 
     nodes: dict[str, dict[str, object]] = field(default_factory=dict)
     wires: dict[str, Wire] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What `nvidia-smi nvlink` prints: a GPU's NVLinks (`-s`), and where they lead (`-R`, `-p`)."""
+"""Read `nvidia-smi nvlink`: a GPU's NVLinks (`-s`), and where they lead (`-R`, `-p`)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class GpuBricks:
 
     @property
     def bandwidth(self) -> int | None:
-        """That of the slowest NVLink that is up, bytes/s; None where it was not printed."""
+        """Bandwidth of the slowest NVLink that is up, bytes/s; None where it was not printed."""
         widths = [brick.bandwidth for brick in self.active if brick.bandwidth is not None]
         return min(widths, default=None)
 
@@ -105,7 +105,7 @@ def _note(brick: Brick, said: str) -> None:
 
 
 def active_bricks(status: Status) -> dict[str, int]:
-    """Return how many NVLinks of each GPU are up; GPUs of which nothing was said are not there."""
+    """Return the number of NVLinks that are up, by GPU; unlisted GPUs are absent."""
     return {gpu: len(each.active) for gpu, each in status.items() if each.bricks}
 
 

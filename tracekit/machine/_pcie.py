@@ -21,7 +21,7 @@ _BRICKS = {60: 20e9, 70: 25e9, 75: 25e9, 80: 25e9, 86: 14.0625e9, 90: 25e9, 100:
 
 @dataclass(frozen=True)
 class Wire:
-    """What a device, or a bridge, is plugged into.
+    """Slot that a device or a bridge is plugged into.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Which GPU of a machine each device of a run is."""
+"""Match the devices of a run with the GPUs of a machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PlacedBy = Literal["uuid", "pci_bus", "number"]
 
 @dataclass(frozen=True)
 class Placing:
-    """Which GPU of a machine each device of a run is.
+    """GPU of the machine for each device of a run.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What is known of a GPU by its product name: its NVLinks and its PCIe interface."""
+"""NVLinks and PCIe interface of GPUs by product name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_BEFORE_HOPPER = 12
 
 @dataclass(frozen=True)
 class Product:
-    """What is known of a GPU by its name.
+    """Facts about a GPU product.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class Product:
 
 
 def nvlink_of(product: str | None) -> Product | None:
-    """Return what is known of a GPU of this name, such as `Tesla V100-SXM2-16GB`.
+    """Return the NVLinks of a GPU product, such as `Tesla V100-SXM2-16GB`.
 
     What is known is in ``schemas/machines/products.toml``, with its sources. Slices of a GPU (MIG,
     virtual GPUs) and mobile parts are not known, though they share a name with one that is.

@@ -78,7 +78,7 @@ def read_machine_toml(path: Path) -> Machine:
 
 
 def machine_of_text(text: str) -> Machine:
-    """Return the machine that a report held, of which `machine_toml` made the text."""
+    """Return the machine from the text that `machine_toml` wrote into a report."""
     return machine_of(parse_toml(text), "machine", "the recorded machine", "trace")
 
 

@@ -48,7 +48,7 @@ class _Block:
 
 @dataclass(frozen=True)
 class Matrix:
-    """What matrices say of a machine.
+    """Contents of topology matrices.
 
     Parameters
     ----------

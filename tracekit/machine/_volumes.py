@@ -47,7 +47,7 @@ SYMMETRIC = {
 
 @dataclass(frozen=True)
 class Edge:
-    """What a collective moves from one GPU to another.
+    """Bytes that a collective moves from one GPU to another.
 
     Parameters
     ----------

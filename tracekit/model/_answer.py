@@ -1,4 +1,4 @@
-"""What every question is answered with: a table, what it is measured against, and its title.
+"""Answer to a question: a table, its meta, title and warnings.
 
 Which of its rows are wanted, in which order (`where`, `sort`, `top`), is read here too.
 """
@@ -108,7 +108,7 @@ class Answer:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a reader should know before believing the rows, one sentence each."""
+        """Warnings to read before believing the rows, one sentence each."""
         return tuple(self.meta.get(_WARNINGS, ()))
 
     def saying(self, **more: Any) -> Self:

@@ -1,4 +1,4 @@
-"""Whether the files of a report are as they were written.
+"""Check that the files of a report are as they were written.
 
 Beside its parts a report has a list of their sizes, times and checksums. A part of the size and the
 time that it was written with is taken for whole; any other is read and held against its checksum,
@@ -24,7 +24,7 @@ _PART = re.compile(r"\w+[/\\]\d+\.parquet")
 
 
 class Check(NamedTuple):
-    """What a file was when it was written: its size, when it changed (ns), its CRC-32."""
+    """State of a file when it was written: size, time of change (ns), CRC-32."""
 
     size: int
     changed: int
@@ -70,7 +70,7 @@ def read_checks(folder: Path) -> dict[str, Check]:
 
 
 def is_checked(folder: Path) -> bool:
-    """Whether a report has a list; earlier versions wrote none."""
+    """Tell whether a report has a list; earlier versions wrote none."""
     return (folder / _LIST).is_file()
 
 

@@ -42,7 +42,7 @@ Place = tuple[str | None, Collection[str]]
 
 @dataclass(frozen=True)
 class Clock:
-    """What to add to the times of a report, and how that is known.
+    """Offset and drift to apply to the times of a report, with their evidence.
 
     Parameters
     ----------

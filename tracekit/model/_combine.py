@@ -92,7 +92,7 @@ def combine(traces: Sequence[Trace]) -> Trace:
 
 @dataclass(frozen=True)
 class _Changes:
-    """What becomes of the numbers and times of each trace.
+    """New numbers and times of each trace.
 
     `added` has a row for each, with ``offset, drift, since`` of its clock and by how much what is
     numbered is raised; of `steps` steps of a clock also ``at0, by0, at1, ...``. `devices` has the
@@ -129,7 +129,7 @@ class _Changes:
 
     @property
     def keeps_lengths(self) -> bool:
-        """Whether durations stay as recorded: no clock drifts or is reset."""
+        """True if durations stay as recorded: no clock drifts or is reset."""
         return not self.steps and not (self.added["drift"] != 0).any()
 
     def columns(self, table: str, which: pl.Series) -> list[pl.Expr]:
@@ -298,7 +298,7 @@ class _CombinedTables(LaterTables):
         return none if of_all["device"].is_duplicated().any() else sums
 
     def _in_groups(self, name: str, heights: Sequence[int]) -> pl.LazyFrame:
-        """Return a table of which those of some traces are read and renumbered at a time."""
+        """Return a table that reads and renumbers some traces at a time."""
 
         def read(
             columns: list[str] | None, predicate: pl.Expr | None, most: int | None, _: int | None
@@ -372,7 +372,7 @@ def _bundles(groups: Sequence[list[int]], ops: Sequence[int]) -> list[list[int]]
 
 
 def _groups(heights: Sequence[int]) -> Iterator[slice]:
-    """Yield which traces are read together, of which each has so many rows."""
+    """Yield groups of traces to read together, each with so many rows."""
     first, rows = 0, 0
     for number, height in enumerate(heights):
         if rows and rows + height > _READ_TOGETHER:

@@ -1,4 +1,4 @@
-"""What a source makes of a report: small tables whole, and the large ones chunk by chunk."""
+"""Output of a source for a report: small tables whole, large ones in chunks."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ class Recording:
         object.__setattr__(self, "tables", conformed)
 
     def parts(self, name: str) -> Iterator[pl.DataFrame]:
-        """Yield the rows of a table that is not a stream, of which there may be none."""
+        """Yield the rows of a table that is not a stream; there may be none."""
         if name in self.tables:
             yield self.tables[name]
         elif name in self.passing:

@@ -64,7 +64,7 @@ class Table:
 
     @cached_property
     def _made(self) -> dict[tuple[str, bool], pl.Expr]:
-        """What makes each column: of one that is there, and of none."""
+        """Return how to make each column: from one that is there, and from none."""
         return {
             (c.name, is_there): (pl.col(c.name) if is_there else pl.lit(c.absent))
             .cast(c.dtype)

@@ -52,7 +52,7 @@ class Stretch:
 
     @property
     def is_all(self) -> bool:
-        """Whether it is the run as a whole."""
+        """True for the run as a whole."""
         return self.between is None and self.iterations is None
 
     def holds(self, start: str = "start", iteration: str = "iteration") -> pl.Expr:
@@ -141,7 +141,7 @@ class Trace:
         return self.tables[name].collect()
 
     def once(self, work: Callable[[Trace], T]) -> T:
-        """Return what is worked out of this trace; it is done once, and kept as long as the trace.
+        """Return a value computed from this trace, cached as long as the trace lives.
 
         For what many questions look at, and what is small beside the tables.
         """

@@ -108,7 +108,7 @@ def _busy(rows: pl.DataFrame, keys: Sequence[str]) -> Part:
 
 
 def _names(rows: pl.DataFrame, keys: Sequence[str]) -> list[str]:
-    """Return what bars are called: kernels by what is readable of their names."""
+    """Return the labels of bars; kernels get short names."""
     if keys == ["iteration"]:
         return ["outside" if step is None else str(step) for step in rows["iteration"]]
     if "name" not in keys:

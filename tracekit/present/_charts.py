@@ -48,7 +48,7 @@ _HATCHED = {"shape": "/", "fillmode": "overlay", "size": 6, "solidity": 0.4}
 
 @dataclass(frozen=True)
 class Part:
-    """What one thing contributes to each bar of a figure.
+    """Share of each bar of a figure that belongs to one thing.
 
     Parameters
     ----------

@@ -138,7 +138,7 @@ def _rows(more: int) -> tuple[go.Figure, int]:
 
 
 def _total_text(parts: Sequence[Part], run: str, unit: tuple[int, str]) -> str:
-    """Return the step time of a run; it is more than what is known of it if a stage is unknown."""
+    """Return the step time of a run; larger than the sum of its parts if a stage is unknown."""
     more = "≥ " if any(getattr(part, run) is None for part in parts) else ""
     return f"<b>{more}{total(parts, run) / unit[0]:,.{_decimals(parts, unit)}f} {unit[1]}</b>"
 

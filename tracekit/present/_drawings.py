@@ -320,7 +320,7 @@ def _bubbles(answer: Answer) -> go.Figure:
 
 
 def _waited(answer: Answer) -> str:
-    """Say of which run, and over what times are added or means."""
+    """Return a subtitle: the run, and whether times are sums or means."""
     meta = answer.meta
     over = f"sum over {meta['sum_over']}" if "sum_over" in meta else f"mean per {meta['per']}"
     some = "some of it simulated" if meta.get("simulated") else ""

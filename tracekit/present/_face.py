@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class _Face:
-    """What `tracekit.model.Face` asks for; what draws is loaded when it is to draw."""
+    """Implementation of `tracekit.model.Face`; drawing code is loaded on first use."""
 
     def html(self, answer: Answer) -> str:
         """Return the answer as a table with its notes."""

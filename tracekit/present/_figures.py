@@ -153,7 +153,7 @@ def figure_layout(
 
 
 def _lines(text: str, width: int, size: int, most: int = 3) -> list[str]:
-    """Break a text into lines that fit into a figure, and cut what is too long for all of them."""
+    """Break a text into lines that fit into a figure, and cut the rest."""
     letters = int((width - 2 * _EDGE) / (_LETTER * size))
     fitting = shorten(printable(text), most * letters - most)
     return [figure_text(line) for line in wrap(fitting, letters)[:most]]
@@ -275,7 +275,7 @@ def colour_scale() -> list[tuple[float, str]]:
 
 
 def colour_at(share: float) -> str:
-    """Return the colour of a share between 0 and 1; what is beyond has that of the nearer end."""
+    """Return the colour of a share between 0 and 1; others get the nearer end's."""
     place = min(max(share, 0.0), 1.0) * (len(SCALE) - 1)
     first = min(int(place), len(SCALE) - 2)
     ends = zip(_channels(SCALE[first]), _channels(SCALE[first + 1]), strict=True)

@@ -12,7 +12,7 @@ from tracekit.present._palette import CAUSE_COLOURS
 
 
 def idle_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
-    """Return the idle time of each GPU as a bar, of which each cause is a part.
+    """Return a bar of idle time for each GPU, split by cause.
 
     Parameters
     ----------

@@ -29,7 +29,7 @@ _HELPER = re.compile(r"kernel_helper_(stage_\d+)|(split_k)")
 
 
 def readable_names(names: Iterable[str]) -> dict[str, str]:
-    """Return short forms of kernels' names, of which no two are equal.
+    """Return short forms of kernel names, no two of them equal.
 
     A signature of C++ loses its return type, namespaces and parameters; a generic kernel is called
     by the operation that it runs, with the kernel behind it: ``add (vectorized_elementwise)``; a

@@ -99,7 +99,7 @@ def matrix_figure(
 
 
 class _Cell(NamedTuple):
-    """What one device sent to another."""
+    """Bytes that one device sent to another."""
 
     src: int
     dst: int
@@ -246,7 +246,7 @@ def _cell_hover(cell: _Cell) -> str:
 
 
 def _label_unknown(figure: go.Figure, cells: Sequence[_Cell], devices: Sequence[int]) -> None:
-    """Put a question mark where there were transfers, of which no bytes are known."""
+    """Put a question mark where there were transfers of unknown size."""
     unknown = [cell for cell in cells if cell.unknown and not cell.most]
     figure.add_trace(
         go.Scatter(

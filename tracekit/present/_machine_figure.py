@@ -109,7 +109,7 @@ def machine_figure(
 
 
 class _Flow(NamedTuple):
-    """What went through a wire in one direction."""
+    """Traffic through a wire in one direction."""
 
     wire: Wire
     points: tuple[Point, ...]
@@ -350,7 +350,7 @@ def _wire_text(wire: Wire) -> str:
 
 
 def _box_text(machine: Machine, box: Box) -> str:
-    """Return what is known of the nodes of a box."""
+    """Return the text about the nodes of a box."""
     return "<br>".join(
         f"<b>{_safe(node)}</b>"
         + "".join(

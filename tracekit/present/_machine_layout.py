@@ -161,7 +161,7 @@ def machine_layout(machine: Machine) -> Drawing:
 
 @dataclass(frozen=True)
 class _Tree:
-    """What hangs from what: GPUs and NICs from PCIe switches, and these from CPUs."""
+    """Tree of the machine: GPUs and NICs below PCIe switches, and these below CPUs."""
 
     gpus: frozenset[str]
     nics: frozenset[str]

@@ -93,7 +93,7 @@ def memory_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figur
 
 
 def _known_uses(table: pl.DataFrame) -> tuple[pl.DataFrame, list[str], list[str]]:
-    """Return the rows of which a use is known, by configuration, and what names them."""
+    """Return the rows of known memory use, by configuration, and their names."""
     if "memory_bytes" not in table.columns:
         table = table.with_columns(pl.lit(None, pl.Int64).alias("memory_bytes"))
     amounts = [pl.col(name).cast(pl.Int64) for name in (*_USES, "memory_bytes")]
@@ -168,7 +168,7 @@ def _capacity_marks(capacities: list[int | None], rows: Rows, unit: tuple[int, s
 
 
 class _Line(NamedTuple):
-    """What was measured over the batch, and the line that was fitted to it."""
+    """Memory over the batch size: measurements, and the line fitted to them."""
 
     name: str
     points: pl.DataFrame
@@ -280,7 +280,7 @@ def _lines(points: pl.DataFrame, fit: pl.DataFrame) -> list[_Line]:
 
 
 def _ends_inside(line: _Line) -> bool:
-    """Tell whether a line ends at its largest batch, of which the interval is known."""
+    """Tell whether a line ends at its largest batch, given its interval."""
     batch, known = line.fit.get("largest_batch"), line.fit.get("low_bytes") is not None
     return known and batch is not None and batch <= line.last and line.fit["high_bytes"] is not None
 

@@ -1,4 +1,4 @@
-"""What a way to communicate costs beside another, as bars."""
+"""Figure of the overhead of one communication method against another, as bars."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ WIDE = _WIDTH - _PANELS["l"] - _PANELS["r"]
 
 
 def known_rows(table: pl.DataFrame, value: str) -> pl.DataFrame:
-    """Return the rows of which a value is known."""
+    """Return the rows with a known value."""
     return table.with_columns(pl.col(value).cast(pl.Float64)).filter(pl.col(value).is_finite())
 
 

@@ -1,4 +1,4 @@
-"""What each step waited for, and how long steps would take with something changed, as bars."""
+"""Figures of critical paths, and of steps after a change, as bars."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _AS_RECORDED = {"measured": IDLE_COLOUR, "unchanged, replayed": "#BBBBBB"}
 
 
 def path_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
-    """Return the critical path of each step as a bar, of which each cause is a part.
+    """Return a bar for the critical path of each step, split by cause.
 
     Parameters
     ----------

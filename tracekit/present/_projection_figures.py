@@ -1,4 +1,4 @@
-"""What jobs would take on other architectures and hardware, as figures; all of it is modelled."""
+"""Figures of modelled jobs on other architectures and hardware."""
 
 from __future__ import annotations
 

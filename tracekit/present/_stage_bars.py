@@ -1,4 +1,4 @@
-"""What the time of a step is made of, a bar for each configuration."""
+"""Figure of the parts of a step, a bar for each configuration."""
 
 from __future__ import annotations
 

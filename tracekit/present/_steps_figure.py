@@ -28,7 +28,7 @@ _MOST_NAMED = 8
 
 
 class _Run(NamedTuple):
-    """What is drawn of a run, and how."""
+    """One run in the figure, with its style."""
 
     steps: pl.DataFrame
     name: str

@@ -73,7 +73,7 @@ def shorten_apart(texts: Sequence[str], width: int) -> list[str]:
 
 
 def _alike(short: Mapping[str, str]) -> list[list[str]]:
-    """Return the texts of which the short forms are equal, in groups."""
+    """Group texts whose short forms are equal."""
     groups: dict[str, list[str]] = {}
     for text, form in short.items():
         groups.setdefault(form, []).append(text)

@@ -1,4 +1,4 @@
-"""What GPUs wait for: parts of their time as bars, and a step of a pipeline on a time line."""
+"""Figures of waiting: parts of GPU time as bars, and a pipeline step on a time line."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _WORK = {"FP": "forward", "BP": "backward", None: "work"}
 def parts_figure(
     table: pl.DataFrame, colours: Mapping[str, str], *, title: str, subtitle: str
 ) -> go.Figure:
-    """Return bars, each of which is made of parts.
+    """Return bars that consist of parts.
 
     Parameters
     ----------

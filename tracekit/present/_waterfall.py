@@ -39,7 +39,7 @@ MOST_GPUS = 16
 
 
 class Part(NamedTuple):
-    """What one stage takes of the step of each run, and what it contributes to the change."""
+    """Time of one stage in the step of each run, and its part of the change."""
 
     stage: str
     a: float | None

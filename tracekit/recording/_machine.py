@@ -1,4 +1,4 @@
-"""What the machine at hand has."""
+"""GPUs and programs of the machine at hand."""
 
 from __future__ import annotations
 

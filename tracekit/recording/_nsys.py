@@ -1,4 +1,4 @@
-"""What the installed nsys can record, as its own help says, and its status of the machine."""
+"""Abilities of the installed nsys, from its help and its status of the machine."""
 
 from __future__ import annotations
 

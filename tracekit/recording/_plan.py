@@ -71,7 +71,7 @@ class Plan:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """What is run."""
+        """Command that is run."""
         variable, wrapper = _rank_variable(self.launch.rank_variable)
         name = "report" if variable is None else f"rank%q{{{variable}}}"
         # nsys replaces what follows a percent sign, but in the name that is meant for it.

@@ -1,4 +1,4 @@
-"""Runs a program to its end, of which an interrupt is a part: nsys then writes its report.
+"""Run a program to its end; after an interrupt nsys still writes its report.
 
 Elsewhere than on a terminal the program is a group of processes of its own, for three reasons.
 An interrupt reaches it once, whoever it was sent to: with a second one nsys would not write its
@@ -165,7 +165,7 @@ class _TerminatedError(KeyboardInterrupt):
 
 
 class _Interrupts:
-    """What interrupts us, held back until the program that it is to end is known.
+    """Hold back interrupts until the program that they are to end is known.
 
     What we ignore we go on to ignore; but a program that is started meanwhile hears SIGINT, if
     `others_hear` it: it would inherit what is ignored, and does not inherit what is handled.

@@ -20,7 +20,7 @@ Those of which a step has hundreds take less, and each costs 0.4 us to write and
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be recorded.
+    """Kinds of data to record.
 
     Parameters
     ----------

@@ -100,11 +100,11 @@ class Study:
 
     @property
     def on_cpu(self) -> bool:
-        """Whether it trains on the CPU by itself."""
+        """True if the program trains on the CPU by itself."""
         return self.fixed.get("device") == "cpu"
 
     def configurations(self, where: Mapping[str, str] | None = None) -> list[Configuration]:
-        """Return the combinations, of which `where` chooses by the values of options.
+        """Return the combinations, chosen by `where` from values of options.
 
         Raises
         ------

@@ -70,7 +70,7 @@ _Processes = dict[int, _Process]
 
 
 class _Signals:
-    """What has been sent to us. An interrupt reaches the command by itself, others do not."""
+    """Signals sent to us. An interrupt reaches the command by itself, others do not."""
 
     def __init__(self) -> None:
         self.came = False
@@ -347,7 +347,7 @@ def _end_all(first: int) -> None:
 
 
 def _has_children() -> bool:
-    """Tell whether there are children, of which those that have ended are let go."""
+    """Tell whether there are children, after reaping those that have ended."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

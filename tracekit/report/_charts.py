@@ -234,12 +234,12 @@ class Plot:
 
     @property
     def x_name(self) -> str:
-        """What the axis across is of."""
+        """Title of the horizontal axis."""
         return self.x.name
 
     @property
     def y_name(self) -> str:
-        """What the axis upward is of."""
+        """Title of the vertical axis."""
         return self.y.name
 
     def html(self) -> Markup:

@@ -1,4 +1,4 @@
-"""What moved between GPUs: over which links of the machine, between whom, and how fast."""
+"""Section on communication: bytes and bandwidth of links and of pairs of GPUs."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def _span_text(low: int, high: int) -> str:
 
 
 def _machine(machine: Machine, links: pl.DataFrame, unsized: int) -> Markup | None:
-    """Draw the machine; mark links that carried something, and those of which it is unknown."""
+    """Draw the machine; mark links with traffic, and links whose traffic is unknown."""
     drawing = machine_layout(machine)
     if not drawing.boxes:
         return None

@@ -64,7 +64,7 @@ class Chart:
 
 
 def steps_chart(close: Close, title: str) -> Markup:
-    """Return the chart of a run's typical and extreme steps, of which one is seen at a time.
+    """Return the chart of a run's typical and extreme steps, showing one at a time.
 
     Their longest ops are below it as a table, which needs no script.
     """

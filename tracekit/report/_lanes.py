@@ -177,7 +177,7 @@ def _path_lane(
 def _link_lanes(
     close: Close, placed: pl.DataFrame, names: Names
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return what crosses links of which the bytes are known, and how many links are left out."""
+    """Return lanes of links with known bytes, and the number of links left out."""
     windows = placed.group_by("process").agg(pl.col("zero").first(), until=pl.col("end").max())
     try:
         crossed = close.traffic.crossings

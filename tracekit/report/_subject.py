@@ -1,4 +1,4 @@
-"""What a report is of, and what several of its sections ask for."""
+"""Subject of a report, with answers that several sections ask for."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SEPARATOR = " · "
 
 
 class AskedRun(Protocol):
-    """What the report asks of a run: `tracekit.Run` answers it."""
+    """Questions of the report to a run: `tracekit.Run` answers them."""
 
     breakdown: Any
     diagnose: Any
@@ -46,7 +46,7 @@ class AskedRun(Protocol):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What to know about it."""
+        """Warnings about the run."""
 
     @property
     def trace(self) -> Trace:
@@ -66,7 +66,7 @@ class AskedRun(Protocol):
 
 
 class Library(Protocol):
-    """What the report asks of several runs, and how runs are called: the front door answers it."""
+    """Questions of the report to several runs, and their names: the front door answers them."""
 
     version: str
 
@@ -109,7 +109,7 @@ class Subject:
 
     @property
     def subtitle(self) -> str:
-        """What was recorded, in one line."""
+        """Description of the recording, in one line."""
         if len(self.runs) > 1:
             return ", ".join(run.name for run in self.runs)
         own = self.close.described
@@ -149,12 +149,12 @@ class Close:
 
     @cached_property
     def traffic(self) -> Traffic:
-        """What it moved between GPUs."""
+        """Traffic between its GPUs."""
         return self.run.traffic()
 
     @cached_property
     def communication(self) -> pl.DataFrame:
-        """What communication adds to steps; see `closeup.exposed_communication`."""
+        """Exposed communication of steps; see `closeup.exposed_communication`."""
         return closeup.exposed_communication(self.run.trace, self.spans)
 
     @cached_property
@@ -198,7 +198,7 @@ class Close:
 
     @property
     def described(self) -> str:
-        """What was recorded, in one line."""
+        """Return a description of the recording, in one line."""
         facts = self.run.summary()
         gpus = int(facts.get("devices") or 0)
         parts = [

@@ -1,4 +1,4 @@
-"""What a run comes to, in three sentences and five tiles."""
+"""Section on the verdict of a run: three sentences and five tiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the library is asked of several runs, which are chosen by name or label."""
+"""Questions to several runs, which are chosen by name or label."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def _beside(run: OpenedRun, ask: Callable[..., Answer], *others: OpenedRun) -> A
 
 
 def _with_verdicts(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
-    """Add what the processes of the run do, of which it depends what their traffic means."""
+    """Add the verdicts on the run's processes, which decide what their traffic means."""
     from tracekit.runs._facts import of_run, verdicts_of
 
     found = ask(run)
@@ -83,7 +83,7 @@ def shown(_: Selection, answer: Answer) -> Answer:
 
 
 def called_one(runs: Selection, answer: Answer) -> Answer:
-    """Return an answer that is of one run, or of several of which some may be simulated."""
+    """Return an answer with its run's name; of several runs, with those that are simulated."""
     from tracekit.runs._facts import of_run, simulated_of
 
     if len(runs.opened) == 1:
@@ -92,7 +92,7 @@ def called_one(runs: Selection, answer: Answer) -> Answer:
 
 
 class DeclaredQuestions:
-    """What a run is asked by its methods, and on the command line by commands of their names."""
+    """Questions to a run, as methods and as commands of the same names."""
 
     breakdown = declared(breakdown, _with_steps)
     idle = declared(idle)

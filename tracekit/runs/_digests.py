@@ -110,6 +110,6 @@ class DigestsSideBySide:
 
 
 def _check_wanted(path: Path, is_wanted: bool) -> None:  # noqa: FBT001
-    """End a thread that reads a file of which nobody wants to know any more."""
+    """End a thread that reads a file if its result is no longer wanted."""
     if not is_wanted:
         raise InputError(f"{path} was not read to its end")

@@ -1,4 +1,4 @@
-"""What answers say of the runs that they are of: their names, what they do, which are simulated."""
+"""Facts that answers state about their runs: names, verdicts, whether simulated."""
 
 from __future__ import annotations
 
@@ -47,6 +47,6 @@ def simulated_of(chosen: Sequence[OpenedRun]) -> dict[str, Any]:
 
 
 def require_known(what: str, subject: str, known: Iterable[str]) -> None:
-    """Raise `UsageError` where it is not known what is asked of a subject."""
+    """Raise `UsageError` for a question that this subject has no data for."""
     if what not in (names := list(known)):
         raise UsageError(f"{what!r} is not known of {subject}", f"ask for {', '.join(names)}")

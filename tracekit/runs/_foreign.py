@@ -27,7 +27,7 @@ _TOOLS = {"PyTorch": "torch.profiler", "nvprof": "nvprof", "nsys": "nsys"}
 
 @dataclass(frozen=True)
 class Said:
-    """What a report says of its job.
+    """Statements of a report about its job.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Whether a change of a program may pass: its step, and what is newly wrong with it."""
+"""Decide whether a change of a program may pass: its step time, and its new findings."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ _WORTH_A_PROCESS = 16 << 20
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be ingested, and how.
+    """Files to ingest, with the options.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ def _add_one(ingest: _Ingest, path: Path) -> tuple[RunRecord, bool]:
 
 @dataclass(frozen=True)
 class _Ingest:
-    """What is needed to make a run once it is known of which files."""
+    """Context for making a run, once its files are known."""
 
     store: Store
     request: Request
@@ -219,7 +219,7 @@ def options_text(rules: Rules, clocks: Mapping[str, GivenClock] | None = None) -
 
 @dataclass
 class _Failures:
-    """What to do about a file that is no report of the run, and what was done."""
+    """Policy for files that are no reports of the run, and the failures so far."""
 
     policy: OnError
     sentences: list[str] = field(default_factory=list)
@@ -259,7 +259,7 @@ def _distinct(digests: Mapping[Path, str], failures: _Failures) -> dict[Path, st
 
 @dataclass(frozen=True)
 class _Seen:
-    """What is to be known of each report once all are there: what it says, and its joint calls."""
+    """Facts about each report that are needed once all are read, and its joint calls."""
 
     said: Said
     calls: Calls
@@ -275,7 +275,7 @@ def _seen(path: Path, folder: Path) -> _Seen:
 
 
 class _Together:
-    """What reports do not say one by one: which are of one job, whose clocks are one, a digest.
+    """Facts about all reports together: which are of one job, common clocks, a digest.
 
     Parameters
     ----------

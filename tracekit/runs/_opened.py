@@ -94,7 +94,7 @@ class OpenedRun:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a user should know about this run, one sentence each."""
+        """Warnings about this run, one sentence each."""
         return self.trace.warnings
 
     @cached_property
@@ -132,7 +132,7 @@ class OpenedRun:
         iterations: tuple[int, int] | None = None,
         between: str | tuple[int, int] | None = None,
     ) -> Self:
-        """Return the same run of which a stretch is asked about; see `tracekit.engine.within`."""
+        """Return the run limited to a stretch; see `tracekit.engine.within`."""
         if iterations is None and between is None:
             return self
         return self.with_trace(engine.within(self.trace, iterations=iterations, between=between))

@@ -175,7 +175,7 @@ def _of_tables(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
 
 
 def needed(name: str, options: Mapping[str, Any]) -> list[str]:
-    """Return what is known to take memory of a question with these options."""
+    """Return the keys of `NEEDS` that give the memory of a question with these options."""
     command = name.replace("_", "-")
     asks = [f"{command} {flag}" for flag, value in options.items() if value is True]
     return [each for each in (command, *asks) if each in NEEDS]

@@ -1,4 +1,4 @@
-"""The questions that a run answers: each names the run, and says what is to be known of it."""
+"""Questions that a run answers, with the run's name and warnings."""
 
 from __future__ import annotations
 

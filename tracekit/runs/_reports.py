@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class _Library:
-    """What `tracekit.report.Library` asks for."""
+    """Implementation of `tracekit.report.Library`."""
 
     version = __version__
 

@@ -1,4 +1,4 @@
-"""What AMD's recorders have in common: kinds of GPU work, names, sizes of launches."""
+"""Shared parts of AMD's recorders: kinds of GPU work, names, sizes of launches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a copy does, and between which GPUs, of the codes that CUPTI and nsys record alike."""
+"""Decode copy kinds, and the GPUs of a copy, from codes of CUPTI and nsys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an input format is to the rest: how it begins, and what reads it."""
+"""Declaration of an input format: how to recognise it, and its reader."""
 
 from __future__ import annotations
 

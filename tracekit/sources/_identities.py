@@ -66,7 +66,7 @@ class Identities:
         return found.join(known, on=["pid", "tid"], how="left", maintain_order="left")
 
     def devices(self, described: pl.DataFrame, identity: str) -> pl.DataFrame:
-        """Return the table ``devices``: the GPUs that ops name, and what is known of each.
+        """Return the table ``devices``: the GPUs that ops name, with their descriptions.
 
         Parameters
         ----------

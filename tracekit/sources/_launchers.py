@@ -1,4 +1,4 @@
-"""What launchers tell a process in its environment: its rank, and what they call the job."""
+"""Environment variables of launchers: rank and name of the job."""
 
 from __future__ import annotations
 

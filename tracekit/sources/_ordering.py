@@ -223,7 +223,7 @@ def in_order(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def merged(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """Return the rows of parts, each of which is in order, in order."""
+    """Merge the rows of parts that are each in order."""
     if len(parts) == 1:
         return parts[0]
     start, end = (np.concatenate([part[name] for part in parts]) for name in ("start", "end"))
@@ -245,7 +245,7 @@ def _arranged(parts: Sequence[pl.DataFrame], order: NDArray[Any]) -> pl.DataFram
 def _runs(
     parts: Sequence[pl.DataFrame], order: NDArray[Any], follows: NDArray[np.bool_]
 ) -> Iterator[pl.DataFrame]:
-    """Yield rows of one part, each of which `follows` the one before, run by run."""
+    """Yield runs of rows of one part in which each row `follows` the one before."""
     bounds = _bounds(parts)
     begins = np.append(0, np.flatnonzero(~follows) + 1)
     for place, height in zip(begins, np.diff(begins, append=order.size), strict=True):

@@ -1,4 +1,4 @@
-"""What a file is, and reading it with the module that knows its format.
+"""Recognise the format of a file, and read it with the right module.
 
 Other files that people have beside traces are named by how they begin, with what to give instead.
 """

@@ -50,7 +50,7 @@ class RunLabels:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """What was left out of the labels, in words."""
+        """Labels that were left out, in words."""
         losses = []
         for key, values in self._values.items():
             fault = next(filter(None, (label_fault(key, value) for value in values)), None)

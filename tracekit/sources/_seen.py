@@ -1,4 +1,4 @@
-"""What is noticed of a table's rows while they are read, so that none is looked at twice."""
+"""Observations about a table's rows, made while they are read once."""
 
 from __future__ import annotations
 

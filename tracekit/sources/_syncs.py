@@ -1,4 +1,4 @@
-"""What waits for GPU work are, and where they and the records of events wait to be stored."""
+"""Decode waits for GPU work, and buffer them with event records until they are stored."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOST = "waits for GPU work have no valid times or process and were left out"
 
 
 def sync_type() -> pl.Expr:
-    """Return what is waited for, by which of ``stream, event, context`` a wait names.
+    """Return the kind of a wait, by which of ``stream, event, context`` it names.
 
     Recorders number the kinds of waits too, but nsys did so in three ways, of which its own table
     of names describes one.

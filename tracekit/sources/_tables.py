@@ -1,4 +1,4 @@
-"""What an export is to those who make canonical tables of it, however it is stored."""
+"""Interface of an export for makers of canonical tables, however it is stored."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class ExportFile(Protocol):
 
 
 def coercions(file: ExportFile) -> tuple[str, ...]:
-    """Say how many values of which columns were left out, as they are not of their type."""
+    """Say how many values of each column were left out for a wrong type."""
     return tuple(
         f"{count:,} values of {column} are not of its type and were left out"
         for column, count in file.coerced.items()

@@ -1,4 +1,4 @@
-"""Which times can be those of one recording, so that no difference and no sum of them overflows.
+"""Limit times to those of one recording, so that differences and sums do not overflow.
 
 A recorder that fails writes times such as -2^63, and one row of these is enough for a total of
 minus nine billion seconds. Rows whose times are further than `REACH` from the others are left out
@@ -36,7 +36,7 @@ Filter: TypeAlias = Callable[[pl.DataFrame], pl.DataFrame]
 
 @dataclass
 class _Passed:
-    """What was noticed of the rows of a table as they came in."""
+    """Observations about the rows of a table that have passed."""
 
     lost: int = 0
     together: float = 0.0

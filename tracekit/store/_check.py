@@ -1,4 +1,4 @@
-"""What is wrong in a store: its runs, its catalogue, its id, and what is left over."""
+"""Check a store: its runs, its catalogue, its id, and leftovers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Finding:
 
 
 def faults(folder: Path, reports: int, *, thorough: bool = False) -> list[str]:
-    """Return what is wrong with the columns of a run, one clause each.
+    """Return the faults in the columns of a run, one clause each.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def faults(folder: Path, reports: int, *, thorough: bool = False) -> list[str]:
 
 
 def run_finding(entry: Entry, folder: Path) -> Finding | None:
-    """Return what is wrong with a run of the catalogue, all of its files read; None if nothing."""
+    """Read all files of a run, and return what is wrong; None if nothing."""
     found = faults(folder, len(entry.record.files), thorough=True)
     if not found:
         return None

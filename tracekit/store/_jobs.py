@@ -25,7 +25,7 @@ _SAME_PATHS = "put the store where all workers reach it, with --store"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a job: what it made, or why it made nothing.
+    """Outcome of a job: its result, or why there is none.
 
     Of a report that is made ``folder`` is the name of the folder of its tables.
     """

@@ -1,4 +1,4 @@
-"""What the catalogue knows of a run, what a run may be called, and how a user refers to one."""
+"""Catalogue entry of a run, its name, and the ways to refer to it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ one."""
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What the catalogue knows of a run.
+    """Catalogue entry of a run.
 
     Parameters
     ----------

@@ -68,7 +68,7 @@ class ReportOptions:
 
 @dataclass(frozen=True)
 class ReportMade:
-    """What is to be known of a report whose tables are written.
+    """Facts about a report whose tables are written.
 
     Parameters
     ----------

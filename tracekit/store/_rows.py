@@ -1,4 +1,4 @@
-"""What a row of the catalogue holds, whichever database it is in, and what is wrong with some."""
+"""Rows of the catalogue, in any database, and faults in them."""
 
 from __future__ import annotations
 

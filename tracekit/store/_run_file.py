@@ -1,4 +1,4 @@
-"""What the folder of a run says of it: a copy of its row in the catalogue.
+"""The file in a run's folder that copies its row in the catalogue.
 
 It is written once the row is there. Of these copies a lost catalogue can be made anew, and a folder
 that has one is nothing that an ingest has left over.

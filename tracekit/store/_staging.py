@@ -138,7 +138,7 @@ class Folders:
         return [path for path in self._called_so() if self._is_own(path)]
 
     def unmarked(self) -> list[Path]:
-        """Return what is called as a folder of the store, and has no mark: whose is not known."""
+        """Return folders that are named like the store's but lack its mark."""
         staged = (path for path in _inside(self.staging) if _STAGED_NAME.fullmatch(path.name))
         folders = (path for path in (*self._called_so(), *staged) if is_real_folder(path))
         return [path for path in folders if not self._is_own(path)]
@@ -358,7 +358,7 @@ class _Lock:
 
 
 def _is(path: Path, descriptor: int) -> bool:
-    """Whether a file is still the one that was opened."""
+    """Tell whether a file is still the one that was opened."""
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), path.stat())
     return False

@@ -64,7 +64,7 @@ _FOLDER = ".tracekit"
 
 @dataclass(frozen=True)
 class _Request:
-    """What an ingest was asked to add."""
+    """Request to add a run by an ingest."""
 
     digest: str
     options: str
@@ -77,7 +77,7 @@ class _Request:
 
 @dataclass(frozen=True)
 class _Columns:
-    """Columns that are complete on disk, and what is known of them."""
+    """Columns that are complete on disk, with facts about them."""
 
     folder: str
     warnings: tuple[str, ...]
@@ -274,7 +274,7 @@ class Store:
             share(self.root, self._folders.own_files(), group)
 
     def check(self, *, repair: bool = False) -> list[Finding]:
-        """Return what is wrong in the store, all of its files read.
+        """Read all files of the store, and return what is wrong.
 
         Parameters
         ----------
@@ -572,7 +572,7 @@ class Store:
         return [folder / str(index) for index in range(len(entry.record.files))]
 
     def _faults(self, entry: Entry) -> list[str]:
-        """Return what is wrong with the columns of a run."""
+        """Return the faults in the columns of a run."""
         with file_errors(self.root):
             return faults(self._folders.runs / entry.folder, len(entry.record.files))
 

@@ -1,4 +1,4 @@
-"""What a process does that works for another one."""
+"""A process that works for another one."""
 
 from __future__ import annotations
 

@@ -1,3 +1,3 @@
-"""What every room may use: files, spools, compiled loops, where data lie. It knows no trace."""
+"""Helpers for every room: files, spools, compiled loops, locations. They know no traces."""
 
 __all__: list[str] = []

@@ -101,10 +101,10 @@ _COLUMNS: Said = {
 
 
 def keys(*names: str) -> Said:
-    """Return what is said of keys of meta; those that may be absent end in a question mark."""
+    """Declare keys of meta; those that may be absent end in a question mark."""
     return {name: _KEYS[name.removesuffix("?")] for name in names}
 
 
 def columns(*names: str) -> Said:
-    """Return what is said of columns of rows; those that may be absent end in a question mark."""
+    """Declare columns of rows; those that may be absent end in a question mark."""
     return {name: _COLUMNS[name.removesuffix("?")] for name in names}

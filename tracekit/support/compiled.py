@@ -46,7 +46,7 @@ def _compiled(loop: Callable[..., Any]) -> Compiled:
 
 
 def given(column: pl.Series, dtype: Any = None, null: int | None = None) -> NDArray[Any]:
-    """Return a column as what a loop may read, with `null` for nulls, of which else are none.
+    """Return a column as an array for loops, with `null` in place of nulls.
 
     Its memory may be that of other columns, so no loop may write to it.
     """

@@ -1,4 +1,4 @@
-"""What a label of a run may be. Users give them, and programs do through what they record."""
+"""Rules for labels of a run, given by users or recorded by programs."""
 
 from __future__ import annotations
 

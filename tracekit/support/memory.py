@@ -22,7 +22,7 @@ SOME_STEPS = "choose some steps with --iterations 10:20"
 
 @dataclass(frozen=True)
 class Need:
-    """What a question takes for each op, or call, or range, of whichever a run has most.
+    """Memory that a question needs per op, call or range, whichever a run has most of.
 
     Parameters
     ----------

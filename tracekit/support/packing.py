@@ -60,7 +60,7 @@ class Packing:
         return values
 
     def _spread(self, name: str, read: Read) -> pl.Series:
-        """Return the whole column, of which some rows have no value."""
+        """Return the whole column, with nulls in rows without a value."""
         places = read(PLACES, 0, self.kept)
         values, absent = np.zeros(self.height, self.numbers), np.ones(self.height, np.bool_)
         values[places], absent[places] = self._values(read(CODES, 0, self.kept)), False

@@ -1,4 +1,4 @@
-"""What a quantity with its unit means: `4GiB`, `1.5ms`, `312TFLOPS`, `60M`, `5%`."""
+"""Parse quantities with units: `4GiB`, `1.5ms`, `312TFLOPS`, `60M`, `5%`."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ _GIVEN = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 
 @dataclass(frozen=True)
 class Option:
-    """What an option means, beside its type and default.
+    """Meaning of an option, beside its type and default.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ Folder = Annotated[
 
 
 class ChosenRows(TypedDict, total=False):
-    """Which rows of an answer are wanted; any question may be asked so."""
+    """Options that choose rows of an answer; every question takes them."""
 
     where: Where
     sort: Sort
@@ -208,13 +208,13 @@ class ChosenTime(ChosenRows, total=False):
 
 
 class ChosenStretch(ChosenTime, total=False):
-    """Which stretch of a run is looked at, by time or by steps."""
+    """Options that choose a stretch of a run, by time or by steps."""
 
     iterations: Steps
 
 
 class ChosenRuns(TypedDict, total=False):
-    """Which runs are asked, and which rows of the answer are wanted."""
+    """Options that choose runs, and rows of the answer."""
 
     where: Labels
     store: Folder
@@ -307,11 +307,11 @@ class Chooses(Protocol):
 
     @property
     def choosing(self) -> Callable[..., Any]:
-        """What returns it with some of its rows."""
+        """Function that chooses rows of the answer."""
 
     @property
     def typed(self) -> Callable[..., Any]:
-        """What returns it with columns of the types that are declared of them."""
+        """Function that casts columns to their declared types."""
 
 
 class Asked(Protocol[T_contra, P, A_co]):

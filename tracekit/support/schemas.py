@@ -1,4 +1,4 @@
-"""What commands write as JSON: each says it in a few lines, of which JSON Schemas are made.
+"""Declare the JSON of commands in a few lines, and make JSON Schemas of it.
 
 A key or column is said in one line: what it holds, a colon, what it means. `"count or null: Number
 of calls."` may be null; `"one of ring, tree: How it goes round."` lists all texts it can be. A name
@@ -128,13 +128,13 @@ class Column:
 
     @property
     def told(self) -> str:
-        """What it is, in a line."""
+        """Its meaning, in a line."""
         null = " or null" if self.is_nullable else ""
         return f"{self.type or 'list of records'}{null}. {self.meaning}"
 
 
 def _column(name: str, said: str | Schema) -> Column:
-    """Return a column from what is said of it."""
+    """Return a column from its declaration."""
     plain = name.removesuffix("?")
     unit = next((unit for end, unit in _UNITS.items() if f"_{plain}".endswith(f"_{end}")), None)
     is_always = plain == name
@@ -152,7 +152,7 @@ def _column(name: str, said: str | Schema) -> Column:
 
 @dataclass(frozen=True)
 class Json:
-    """What a command writes as JSON.
+    """Declaration of the JSON that a command writes.
 
     Parameters
     ----------

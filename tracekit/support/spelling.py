@@ -1,4 +1,4 @@
-"""What a misspelt word may have meant."""
+"""Suggest the word that a misspelt one may have meant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies between devices, each pair of which has a stream of its own at either end.
+"""Copies between devices; each pair has a stream of its own at either end.
 
 PyTorch copies from device to device on the source's current stream: the copy begins when both
 devices' current streams have come to it, and both go on behind it. On the streams that devices

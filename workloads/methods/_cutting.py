@@ -16,7 +16,7 @@ from workloads.networks import Image, Tokens, blocks
 
 
 class Block(NamedTuple):
-    """What a block of a network computes, and what it hands to the next.
+    """Computation of a block of a network, and its output for the next.
 
     Parameters
     ----------

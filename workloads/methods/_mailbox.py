@@ -23,7 +23,7 @@ _DIRECT = [("grpc.enable_http_proxy", 0)]
 
 
 class Mailbox:
-    """What is put and published, and the server through which the other processes reach it.
+    """Data put and published, and the server through which other processes read it.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ class Courier:
         self.put_all([data])
 
     def put_all(self, pieces: Iterable[memoryview]) -> None:
-        """Put something in pieces, each of which is asked for when it can go."""
+        """Put data in pieces, asking for each when it can go."""
         chunks = (chunk for piece in pieces for chunk in cut(piece))
         try:
             self._put(chunks, metadata=[("rank", str(self.rank))])

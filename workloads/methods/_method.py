@@ -1,4 +1,4 @@
-"""What a way of training on several devices has to offer to the training loop.
+"""Interface of a method of training on several devices for the training loop.
 
 A job is one or more processes that run the same loop. In each of them a `Method` holds what the
 process trains: copies of the network, or a part of it. The loop knows nothing of devices or of the
@@ -41,7 +41,7 @@ class Launch(StrEnum):
 
 
 class Evidence(StrEnum):
-    """What a count of exchanged bytes means."""
+    """Meaning of a count of exchanged bytes."""
 
     COPIED = "copied"  # what was moved between devices or processes, each copy counted once
     MESSAGE = "message"  # what was handed to a collective, whatever that moves over links
@@ -96,7 +96,7 @@ class World:
 
 @dataclass(frozen=True)
 class Setup:
-    """What a method is made from."""
+    """Parts that a method is made from."""
 
     options: Options
     network: Network

@@ -16,7 +16,7 @@ class Pass(StrEnum):
 
 
 class Action(NamedTuple):
-    """What a stage does for one micro-batch."""
+    """Action of a stage for one micro-batch."""
 
     which: Pass
     micro_batch: int

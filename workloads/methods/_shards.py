@@ -1,4 +1,4 @@
-"""Parameters of which each process keeps a part: PyTorch's fully sharded data parallelism."""
+"""Sharded parameters, a part on each process: PyTorch's fully sharded data parallelism."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def conv_norm(inputs: int, outputs: int, kernel: Size, stride: int = 1) -> nn.Se
 
 
 class Residual(nn.Module):
-    """What a body adds to a shortcut around it.
+    """A body whose output is added to a shortcut around it.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ class Branches(nn.Module):
 
 
 class Tapped(nn.Module):
-    """A chain of blocks, of which the outputs of some feed auxiliary classifiers in training.
+    """A chain of blocks; outputs of some feed auxiliary classifiers in training.
 
     Parameters
     ----------

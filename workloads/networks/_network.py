@@ -1,4 +1,4 @@
-"""What a network is to the training programs."""
+"""Interface of a network for the training programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What GPUs compute, and could: FLOPs and bytes of operators whose sizes were recorded."""
+"""FLOPs, bytes and rooflines of operators whose sizes were recorded."""
 
 from typing import TYPE_CHECKING
 

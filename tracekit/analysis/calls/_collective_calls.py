@@ -200,7 +200,7 @@ def _told_calls(trace: Trace, logged: _Logged | None, notes: list[str]) -> pl.Da
 
 
 def _carried(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return what is known of each kernel from the calls that it carries out."""
+    """Join each kernel with the collective calls that it carries out."""
     # What of a call is in each of several kernels is not known.
     whole = pl.when(pl.col("ops").list.len() == 1).then("message_bytes")
     pairs = calls.drop_nulls(["ops", "collective"]).with_columns(size=whole).explode("ops")
@@ -365,7 +365,7 @@ def _counted_bytes() -> pl.Expr:
 
 @dataclass(frozen=True)
 class _Logged:
-    """What an NCCL log says of the processes of a run."""
+    """Collectives and communicators of a run's processes, from an NCCL log."""
 
     calls: pl.DataFrame
     ranks: pl.DataFrame
@@ -434,7 +434,7 @@ class _Logged:
 
     @staticmethod
     def _agreeing(mine: pl.DataFrame, calls: pl.DataFrame, notes: list[str]) -> pl.DataFrame:
-        """Return the processes and collectives of which log and trace have as many calls."""
+        """Return the processes and collectives whose log has as many calls as their trace."""
         counts = (
             mine.group_by(_OWNER)
             .agg(mine=pl.len(), lacks=pl.col("message_bytes").null_count() > 0)

@@ -1,4 +1,4 @@
-"""Which processes of a run an NCCL log is of."""
+"""Match the processes of an NCCL log with those of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which participants of a run took part in the same collective."""
+"""Match the participants of each collective."""
 
 from __future__ import annotations
 

@@ -68,6 +68,6 @@ def _of_all_ranks(calls: pl.DataFrame, begun: pl.DataFrame) -> pl.DataFrame:
 
 
 def from_the_start(trace: Trace) -> pl.DataFrame:
-    """Return ``process, rank`` of the processes of which MPI_Init was recorded."""
+    """Return ``process, rank`` of the processes that were recorded from MPI_Init on."""
     inits = trace["host"].filter(pl.col("library") == "mpi", pl.col("name").str.contains(_INIT))
     return inits.select("process", "rank").unique().collect()

@@ -1,4 +1,4 @@
-"""Which rank of its job each process is, and on which node it ran."""
+"""Rank and node of each process."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class _Aligning:
                 return found
 
     def _once(self) -> list[Alignment]:
-        """Put all reports on clocks, with what is known so far of the starts of sessions."""
+        """Join clocks of reports once, given what the starts of sessions say."""
         self._found, self._refused = {}, {}
         own = self._own(0)
         if given := self._given.get(0):

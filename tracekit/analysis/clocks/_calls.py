@@ -1,4 +1,4 @@
-"""Which calls of two reports are the same ones, beyond doubt."""
+"""Match calls of two reports that are the same collective, beyond doubt."""
 
 from __future__ import annotations
 

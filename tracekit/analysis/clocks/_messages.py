@@ -1,4 +1,4 @@
-"""Which messages of two reports are the same ones, beyond doubt.
+"""Match messages between two reports, beyond doubt.
 
 Messages of MPI from one rank to another, of one tag on one communicator, are received in the order
 in which they were sent. So where both sides were recorded from MPI_Init on, the n-th that is sent
@@ -134,7 +134,7 @@ def _numbered(trace: Trace, begun: pl.DataFrame, ranks: int) -> pl.DataFrame:
 
 
 def _doubtful(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return the processes of which some calls may take part in any message."""
+    """Return the processes with calls that may match any message."""
     name = pl.col("name")
     plain = name.str.contains(_SEND) | name.str.contains(_RECEIVE)
     known = pl.all_horizontal(pl.col("tag", "remote_rank").is_not_null())

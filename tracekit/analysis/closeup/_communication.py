@@ -1,4 +1,4 @@
-"""What communication between GPUs adds to a step: the time in which nothing else runs."""
+"""Exposed communication of a step: time in which only communication runs."""
 
 from __future__ import annotations
 

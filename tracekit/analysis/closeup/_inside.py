@@ -1,4 +1,4 @@
-"""What lies inside some spans of GPUs: their ops with details, and ranges of who launches them."""
+"""Ops inside spans of GPUs with details, and the ranges of the threads that launch them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What moves between GPUs: transfers, links, collectives, messages, and how long they take."""
+"""Traffic between GPUs: transfers, links, collectives, messages and their latency."""
 
 from typing import TYPE_CHECKING
 

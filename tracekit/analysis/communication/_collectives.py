@@ -1,4 +1,4 @@
-"""What collectives cost: latency, bandwidth, waiting and skew."""
+"""Cost of collectives: latency, bandwidth, waiting and skew."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def latency(
 def _meta(
     trace: Trace, log: NcclLog | None, sizes: Mapping[str, int] | None, measure: Measure
 ) -> dict[str, Any]:
-    """Return what is not known of a run's latencies, of all libraries."""
+    """Return what the latencies leave unknown, over all libraries."""
     found = find_collectives(trace, log, sizes)
     operations = _operations(pl.concat([_of_collectives(found.rows, trace), _messages(trace)]))
     collective = ~pl.col("operation").is_in(_MESSAGES)

@@ -1,4 +1,4 @@
-"""What a CUDA-aware MPI does inside its calls: asking where memory lies, staging, reducing."""
+"""CUDA calls inside MPI calls: pointer queries, staging copies, reductions."""
 
 from __future__ import annotations
 

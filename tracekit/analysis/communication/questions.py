@@ -42,7 +42,7 @@ class Run(Protocol):
 
     @property
     def id(self) -> str:
-        """What tells it from all others."""
+        """Unique id of the run."""
 
     @property
     def trace(self) -> "Trace":

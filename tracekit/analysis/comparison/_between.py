@@ -1,4 +1,4 @@
-"""Whether recordings of two programs differ in their means by more than those of one program do.
+"""Compare the mean steps of two programs, each recorded several times.
 
 Steps of one recording know nothing of how recordings differ as a whole: clocks, neighbours, where
 memory came to lie. Only several recordings of a side do, each of which counts as one number.
@@ -30,7 +30,7 @@ METHOD = (
 
 @dataclass(frozen=True)
 class Between:
-    """What is known of the difference of means of recordings, row by row."""
+    """Differences between the means of two groups of recordings, row by row."""
 
     low: Floats
     high: Floats

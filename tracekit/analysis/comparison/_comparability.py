@@ -1,4 +1,4 @@
-"""Whether two runs can be compared: what they ran on, what was recorded of them, and how."""
+"""Warn if two runs differ in machine, recording or program, so that they compare badly."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _main_sources(trace: Trace) -> dict[str, str]:
 
 
 def empty_steps(measured: Sequence[Measured], names: Sequence[str]) -> list[str]:
-    """Say of which runs many annotated steps hold no work, as where the recording was cut."""
+    """Name runs in which many annotated steps hold no work, as where a recording was cut."""
     found = []
     for name, run in zip(names, measured, strict=True):
         if not run.iterations:

@@ -1,4 +1,4 @@
-"""Whether a run is slower than another one by more than a limit: shown, excluded, or not known."""
+"""Test whether a run is slower than another by more than a limit: shown, excluded or unknown."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _FEW = 3
 
 @dataclass(frozen=True)
 class Limit:
-    """What is known of a limit.
+    """Result of the test of a limit.
 
     Parameters
     ----------
@@ -269,7 +269,7 @@ def _needed(excess: _Excess) -> str:
 
 
 def _least(excess: _Excess, enough: int) -> int:
-    """Return the least number of further ones that tells, of which `enough` do."""
+    """Return the smallest number of further ones that would tell; `enough` of them do."""
     low, high = enough // 2, enough
     while high - low > 1:
         middle = (low + high) // 2

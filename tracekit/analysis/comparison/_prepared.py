@@ -186,7 +186,7 @@ class Prepared:
 
 
 def prepare(runs: Sequence[Recorded], asked: Asked) -> Prepared:
-    """Measure runs, each of which has to be comparable with the first one."""
+    """Measure runs, and check that each can be compared with the first."""
     names = [run.name for run in runs]
     verdicts = [verdict_meta(run.trace) for run in runs]
     reasons = _reasons(runs, asked.keys)
@@ -222,7 +222,7 @@ def answered(
     tables: Mapping[str, pl.DataFrame],
     more: Mapping[str, Any] | None = None,
 ) -> Comparison:
-    """Return a comparison with what is said of either side; `more` is meta of its own."""
+    """Return a comparison with facts about both sides; `more` is additional meta."""
     keys = asked.keys
     meta = {
         "headline": headline,

@@ -1,4 +1,4 @@
-"""How two programs differ, each of which was recorded several times."""
+"""Compare two programs that were recorded several times each."""
 
 from __future__ import annotations
 

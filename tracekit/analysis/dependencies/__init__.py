@@ -1,4 +1,4 @@
-"""What waits for what in a step: its critical path, and how long it would take changed."""
+"""Dependencies inside a step: its critical path, and its length after a change."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Gradients exchanged in larger pieces, of which there are fewer."""
+"""Predict steps with fewer and larger gradient buckets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What could be changed: each change gives edges of the dependency graph other lengths."""
+"""Changes for `whatif`: each gives edges of the dependency graph other lengths."""
 
 from __future__ import annotations
 

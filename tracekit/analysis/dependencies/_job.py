@@ -82,7 +82,7 @@ class Job:
 
     @property
     def unexplained(self) -> float | None:
-        """What of the steps nothing explains."""
+        """Time of the steps that nothing explains."""
         total = self.segments.select((pl.col("end") - pl.col("start")).sum()).item()
         return self.segments["late"].sum() / total if total else None
 

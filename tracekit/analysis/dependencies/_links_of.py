@@ -1,4 +1,4 @@
-"""Which link an op's bytes are held up by."""
+"""Find the link that limits each transfer."""
 
 from __future__ import annotations
 

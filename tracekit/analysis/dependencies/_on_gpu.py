@@ -1,4 +1,4 @@
-"""What holds ops: their launch, the op before them on their stream, and those they meet."""
+"""Edges into ops: from launches, from the op before on the stream, from other participants."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def gpu_edges(trace: Trace, moments: Moments) -> pl.DataFrame:
 
 
 def _after_any(lone: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
-    """Return ops of which nothing is known that they follow, with the last op of their process."""
+    """Pair ops without a known predecessor with the last op of their process."""
     ends = ops.select("process", time="end", before="finish").sort("time")
     return (
         lone.drop("before").sort("start")

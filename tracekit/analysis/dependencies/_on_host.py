@@ -1,4 +1,4 @@
-"""What holds host threads: their own order, each other, and the data loader."""
+"""Edges into calls: from the same thread, from other threads, from the data loader."""
 
 from __future__ import annotations
 

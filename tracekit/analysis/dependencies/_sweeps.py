@@ -18,7 +18,7 @@ LATEST = 1 << 62
 
 
 class Lengths(NamedTuple):
-    """What is found of edges, and of moments."""
+    """Lengths of edges, and times of moments."""
 
     weight: Array
     """How long the target of each edge comes after its source at least."""

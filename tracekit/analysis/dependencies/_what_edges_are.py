@@ -1,4 +1,4 @@
-"""What edges are about: the op or call that waits, its stage, what it does, over which link."""
+"""Describe edges: op or call, stage, cause, link."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a run, what it costs and what would help; who comes late."""
+"""Find problems of a run: what they cost, what helps, which rank is late."""
 
 from typing import TYPE_CHECKING
 

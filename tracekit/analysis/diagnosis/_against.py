@@ -1,4 +1,4 @@
-"""Which findings of a run are new, grown, shrunk or gone since another run of the same program."""
+"""Compare findings with those of a base run: new, grown, shrunk or gone."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def layout_transposes(facts: Facts) -> Finding | None:
 
 
 def unfused_elementwise(facts: Facts) -> Finding | None:
-    """Say that elementwise kernels run one after another, each of which moves its data."""
+    """Find chains of elementwise kernels, each of which moves its data anew."""
     chains = _chains(facts)
     lost = facts.lost(chains)
     saved = facts.lost(chains, "saved")

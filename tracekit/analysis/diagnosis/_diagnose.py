@@ -1,4 +1,4 @@
-"""What is wrong with a run, what it costs, and what would help."""
+"""Apply the rules to a run: problems, their cost, and what helps."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def _meta(facts: Facts, findings: int, asked: int) -> dict[str, Any]:
 
 
 def for_people(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return findings as people read them: what is won in one line, and what became of each."""
+    """Shorten findings for a table: the win in one line, and what became of each."""
     win = pl.format(
         "{} ms per step ({} to {})", *map(_milliseconds, ("win_ns", "win_low_ns", "win_high_ns"))
     )

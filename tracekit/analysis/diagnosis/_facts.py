@@ -1,4 +1,4 @@
-"""What rules look at: the usual steps of a run, what ran in them, and why nothing did."""
+"""Facts that rules read: usual steps of a run, ops in them, causes of idle time."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Lost:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of the steps of a run.
+    """Facts about the steps of a run, computed on first use.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ class Facts:
 
     @property
     def gaps(self) -> pl.DataFrame:
-        """The gaps that these are pieces of, with what is known of the op that comes late."""
+        """The gaps of these pieces, with the late op of each."""
         return self._account[0]
 
     @cached_property
@@ -161,7 +161,7 @@ class Facts:
 
     @cached_property
     def ops(self) -> pl.LazyFrame:
-        """What ran in these steps, cut at their edges; ``iteration`` is the step that it ran in.
+        """Ops of these steps, cut at their edges; ``iteration`` is the step that they ran in.
 
         It is in memory, and lazy so that of large runs nobody copies more than is looked at.
         """
@@ -264,7 +264,7 @@ class Facts:
 
     @cached_property
     def winnable_ns(self) -> float:
-        """What a step would take less if all was hidden behind the kernels that compute."""
+        """Upper bound of a win: time of a step without kernels that compute."""
         kernels = self.ops.filter(pl.col("kind").is_in(["compute", "graph"]))
         busy = union_length(merged_in_batches(kernels, CELL), CELL)
         most = self.steps.group_by(CELL).agg(length=LENGTH.sum()).join(
@@ -307,18 +307,18 @@ class Facts:
 
     @cached_property
     def is_of_networks(self) -> bool:
-        """Whether some process may train or run a network: its verdict is not `other`."""
+        """True if any process may train or run a network: its verdict is not `other`."""
         verdicts = self.trace.read("verdicts")["verdict"].cast(pl.String)
         return verdicts.is_empty() or bool((verdicts != "other").any())
 
     @property
     def per(self) -> str:
-        """What times are of, in words."""
+        """Unit of times, in words."""
         return "per step" if self.has_steps else "in all"
 
     @property
     def per_gpu(self) -> str:
-        """What numbers of one GPU are of, in words."""
+        """Unit of numbers of one GPU, in words."""
         return "per step and GPU" if self.has_steps else "per GPU"
 
     def is_worth(self, length: float) -> bool:
@@ -361,7 +361,7 @@ def facts_of(
     worth: float = WORTH,
     without: Collection[int] = (),
 ) -> Facts:
-    """Return what is known of the steps of a run that holds GPU work.
+    """Return facts about the steps of a run that holds GPU work.
 
     Parameters
     ----------

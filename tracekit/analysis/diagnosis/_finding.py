@@ -1,4 +1,4 @@
-"""What a rule says."""
+"""A finding: the result of a rule."""
 
 from __future__ import annotations
 

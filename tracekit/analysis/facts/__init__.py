@@ -1,4 +1,4 @@
-"""What is known of a run: what it holds, what its processes do, what it can be asked by.
+"""Facts about a run: its contents, verdicts, and keys to group by.
 
 Shared: questions read it, and it reads none of them.
 """

@@ -1,4 +1,4 @@
-"""What a breakdown can be by."""
+"""Keys of a breakdown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tracekit.support.spelling import choose_among
 
 @dataclass(frozen=True)
 class _Key:
-    """What ops are grouped by: the columns that the key gives, and how they are found."""
+    """A key to group ops by: its columns, and how they are computed."""
 
     columns: tuple[str, ...]
     meaning: str

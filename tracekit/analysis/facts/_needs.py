@@ -1,4 +1,4 @@
-"""What questions need of a run: how much of it there is, and how each recorder records it."""
+"""Requirements of questions: how much of each a run has, and how recorders record it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Evidence:
 
 
 class Facts:
-    """What is measured of a run, each thing once.
+    """Run facts, computed on first use and cached.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class Facts:
 
     @cached_property
     def recorders(self) -> list[str]:
-        """What recorded the run; all that there are, where no report says."""
+        """The recorders of the run; all known ones if no report says."""
         formats = self.trace.read("reports")["format"].unique(maintain_order=True).to_list()
         known = [
             recorder
@@ -111,7 +111,7 @@ class Facts:
 
 
 def counted(what: str, number: int) -> Evidence:
-    """Return the evidence of something of which any number is all that it takes."""
+    """Return the evidence of a count: any number above 0 is enough."""
     return Evidence("yes" if number else "no", f"{number:,} {what}" if number else f"no {what}")
 
 

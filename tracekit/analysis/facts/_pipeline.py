@@ -1,4 +1,4 @@
-"""Whether a run is a pipeline: passes in numbered parts, or handed on."""
+"""Decide whether a run is a pipeline: numbered parts of passes, or activations sent on."""
 
 from __future__ import annotations
 

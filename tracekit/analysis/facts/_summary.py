@@ -1,4 +1,4 @@
-"""What a run holds, in a few numbers."""
+"""Summary of a run in a few numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the processes of a run do, and how far their stages can be trusted."""
+"""Verdicts on the processes of a run, and how far to trust their stages."""
 
 from __future__ import annotations
 

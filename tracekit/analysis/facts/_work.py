@@ -1,4 +1,4 @@
-"""What of a run is measured: the work of its GPUs, or without any, its ranges on the host."""
+"""Choose the basis of a run's times: GPU work, or ranges on the host if there is none."""
 
 from __future__ import annotations
 

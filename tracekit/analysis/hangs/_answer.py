@@ -1,4 +1,4 @@
-"""Why a job hangs: who is missing, at which collective of which group, and where the others are."""
+"""Explain a hang: which rank is missing at which collective, and where the others wait."""
 
 from __future__ import annotations
 

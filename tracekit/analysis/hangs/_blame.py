@@ -1,4 +1,4 @@
-"""Which of several problems is the cause: who is missing because it waits elsewhere is not."""
+"""Tell causes of a hang from consequences: a rank that waits elsewhere is no cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What NCCL's RAS tells of ranks: who is silent, and who is behind for good."""
+"""Find silent and lagging ranks in answers of NCCL's RAS."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ _NEEDED = [*_LATE, "device", "start", "end", "kind", "bytes"]
 
 
 def gaps_of(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return when nothing runs on each device, and what is known of the op that comes late.
+    """Return the idle gaps of each device, with the late op that ends each.
 
     That op (`after`) is the one that ends the gap. Where a loader's thread launched that one, it is
     the next one that no loader did: a piece of input that runs by itself does not say why the

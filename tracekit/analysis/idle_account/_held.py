@@ -1,4 +1,4 @@
-"""What ops wait for on other GPUs: events that their stream waits for, and copies from there."""
+"""Find ops that wait for another GPU: for its events, or for copies from it."""
 
 from __future__ import annotations
 

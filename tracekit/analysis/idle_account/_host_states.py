@@ -1,4 +1,4 @@
-"""What the host did, thread by thread: calls that wait or allocate, ranges, the profiler, steps."""
+"""States of host threads: waiting or allocating calls, ranges, profiler overhead, steps."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def merged(intervals: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
 
 
 def merged_in_batches(intervals: pl.LazyFrame, by: Sequence[str]) -> pl.DataFrame:
-    """Return the same of many intervals, of which some are held at a time."""
+    """Merge many intervals a batch at a time."""
     wanted = intervals.select(*by, "start", "end")
     some = [merged(batch, by) for batch in at_least_one(wanted)]
     return merged(pl.concat(some), by)

@@ -1,4 +1,4 @@
-"""What names of kernels and types of operands say: whether they multiply, and how precisely."""
+"""Tell from kernel names and operand types whether kernels multiply, and in which precision."""
 
 from __future__ import annotations
 

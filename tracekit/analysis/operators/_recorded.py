@@ -37,7 +37,7 @@ _STRINGS = pl.List(pl.String)
 
 
 def recorded_operators(trace: Trace) -> pl.DataFrame:
-    """Return the operators of a run of which FLOPs or bytes may be known.
+    """Return operators with recorded sizes, from which FLOPs or bytes may follow.
 
     Returns
     -------

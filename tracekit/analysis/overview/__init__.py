@@ -1,4 +1,4 @@
-"""What a run can be asked, and SQL over its tables."""
+"""Questions that a run can answer, and SQL over its tables."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What a run can be asked: by command, and by what its reports hold."""
+"""Capabilities of commands for a run, and kinds of data in its reports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNDERSTOOD = ("launching calls", "physical GPUs")
 
 @dataclass(frozen=True)
 class Capability:
-    """What a command can say.
+    """One thing that a command can answer, and what it needs.
 
     Parameters
     ----------

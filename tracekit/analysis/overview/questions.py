@@ -26,7 +26,7 @@ class Run(Protocol):
 
     @property
     def warnings(self) -> Sequence[str]:
-        """What a user should know about it."""
+        """Warnings about the run."""
 
 
 _INFO = Json(

@@ -1,4 +1,4 @@
-"""Whether two samples of iterations differ in their means, and by how much."""
+"""Test whether two samples of iterations differ in their means, with intervals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ METHOD = (
 
 @dataclass(frozen=True)
 class Differences:
-    """What is known of ``mean(b) - mean(a)``, row by row."""
+    """Estimates of ``mean(b) - mean(a)``, row by row."""
 
     low: Floats
     high: Floats

@@ -1,4 +1,4 @@
-"""What each step of a run took, by any of the keys that runs are compared by."""
+"""Time of each step of a run, by any key that runs are compared by."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _MEASURES = ("iteration", "length_ns", "count", "bytes", "per")
 
 @dataclass(frozen=True)
 class Measured:
-    """What the steps of a run took.
+    """Times of the steps of a run.
 
     Parameters
     ----------
@@ -183,7 +183,7 @@ def _measured(
 
 
 def owners_of(times: StepTimes, *, whole: bool) -> pl.DataFrame:
-    """Return which devices of which processes steps ran on: ``process, device``."""
+    """Return the processes and devices that steps ran on: ``process, device``."""
     windows = times.windows if whole else times.windows.drop_nulls("iteration")
     return windows.select(_OWNER).unique()
 

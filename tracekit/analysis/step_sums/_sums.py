@@ -43,7 +43,7 @@ _SUMMED = pl.col("ops", "total_ns", "busy_ns").sum()
 
 @dataclass(frozen=True)
 class KeySums:
-    """What was added up, of which windows.
+    """Sums by key, and their windows.
 
     Parameters
     ----------
@@ -67,12 +67,12 @@ class KeySums:
 
     @property
     def of_all(self) -> StageSums:
-        """What was added up by stage of the windows that the run is measured by."""
+        """Sums by stage of all windows of the run."""
         return _there(self.whole)
 
     @property
     def sums(self) -> GroupTotals | StageSums:
-        """What has the sums of groups."""
+        """Holder of the sums by group."""
         return self.grouped or _there(self.stages)
 
 
@@ -154,7 +154,7 @@ def _with_phases(windows: pl.DataFrame, trace: Trace) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What is added up of the parts of a run.
+    """Sums to compute for each part of a run.
 
     Parameters
     ----------
@@ -236,7 +236,7 @@ def _with_durations(
 
 @dataclass(frozen=True)
 class StepTimes:
-    """What the steps of a run took on GPUs, read once.
+    """Step times of a run on GPUs, read once.
 
     Parameters
     ----------

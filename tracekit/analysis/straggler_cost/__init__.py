@@ -1,4 +1,4 @@
-"""What stragglers cost a job: its steps replayed with and without them."""
+"""Cost of stragglers in a job: its steps replayed with and without them."""
 
 from tracekit.analysis.straggler_cost._answer import KEYS, straggler_cost
 

@@ -1,4 +1,4 @@
-"""What stragglers cost a job, by rank, stage, worker or kind of work."""
+"""Cost of stragglers by rank, stage, worker or kind of work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits for what in the steps of a pipeline-parallel job, and when each op ends then.
+"""Dependencies in steps of a pipeline-parallel job, and the replayed end of each op.
 
 Rules: Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis", OSDI
 2025, section 3.2, and the code published with it. The ops of a lane run in order; a computation

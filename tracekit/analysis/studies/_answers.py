@@ -1,4 +1,4 @@
-"""Answers about studies, which say of which runs they are."""
+"""Answers about studies, with the runs that they are about."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What calls of the CUDA API cost, and what the profiler itself took."""
+"""Cost of CUDA API calls, and overhead of the profiler."""
 
 from __future__ import annotations
 

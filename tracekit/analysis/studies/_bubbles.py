@@ -23,7 +23,7 @@ _SUMS = ("window_ns", "busy_ns", "bubble_ns", "dependency_ns", "communication_ns
 
 @dataclass(frozen=True)
 class Bubbles:
-    """What the pipeline of a run loses.
+    """Lost time of a pipeline.
 
     Parameters
     ----------

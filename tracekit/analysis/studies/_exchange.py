@@ -1,4 +1,4 @@
-"""What data-parallel training has to exchange, beside what runs moved."""
+"""Bytes that data-parallel training must exchange, beside those that runs moved."""
 
 from __future__ import annotations
 

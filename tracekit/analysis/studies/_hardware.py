@@ -1,4 +1,4 @@
-"""What a cluster's resources can do at most, and how much of that programs get out of them."""
+"""Peak resources of a cluster, and the share of them that programs reach."""
 
 from __future__ import annotations
 

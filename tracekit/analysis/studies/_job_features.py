@@ -1,4 +1,4 @@
-"""What a trace tells of a job that the analytical model of training asks for."""
+"""Features of a job, from its trace, for the analytical model of training."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def memory_points(chosen: Iterable[Run]) -> pl.DataFrame:
 def memory_of(
     chosen: Iterable[Run], samples: pl.DataFrame | None
 ) -> tuple[pl.DataFrame, dict[str, Mapping[str, Any]]]:
-    """Return `memory_points`, and by run's name what is not known of its memory."""
+    """Return `memory_points`, and by run what is unknown about its memory."""
     runs = [*chosen]
     found = {run.name: memory_use(run.trace, samples) for run in runs}
     points = pl.concat(
@@ -58,7 +58,7 @@ def _labelled(run: Run) -> list[pl.Expr]:
 def memory_rows(
     what: str, points: pl.DataFrame, root: int, capacity: int | None, margin: float
 ) -> pl.DataFrame:
-    """Return what is asked of the memory of GPUs; see `tracekit.memory`."""
+    """Answer a question about the memory of GPUs; see `tracekit.memory`."""
     by = [name for name in _KEYS if name in points.columns]
     match what:
         case "use":

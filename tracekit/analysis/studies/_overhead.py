@@ -1,4 +1,4 @@
-"""What one way to communicate costs beside another."""
+"""Overhead of one communication method against another."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tracekit.support.resources import schemas
 
 @dataclass(frozen=True)
 class Published:
-    """What a study published.
+    """Published numbers of a study.
 
     Parameters
     ----------

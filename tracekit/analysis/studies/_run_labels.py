@@ -1,4 +1,4 @@
-"""What labels say of a run, where they are numbers."""
+"""Numbers in labels of a run."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def memory(
 def _points(
     runs: Runs, smi: StrPath | None, table: StrPath | None
 ) -> "tuple[pl.DataFrame, dict[str, Any]]":
-    """Return the memory of GPUs, a row each, and what is said of where it comes from."""
+    """Return the memory of GPUs, a row each, and where the numbers come from."""
     from tracekit.analysis.studies._memories import memory_of
 
     if table is not None:

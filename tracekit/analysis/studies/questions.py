@@ -40,7 +40,7 @@ def _images(meaning: str) -> Option:
 def _studied(
     runs: Runs, table: StrPath | None, skip: int | Literal["auto"], batch_scope: Any = "gpu"
 ) -> "tuple[pl.DataFrame, Mapping[str, Any]]":
-    """Return the study of runs, or of a table of times, and what is said of the runs."""
+    """Return the study of runs, or of a table of times, with facts about the runs."""
     if table is not None:
         if runs.is_chosen:
             raise UsageError("a study is of runs or of a table", "give either, not both")

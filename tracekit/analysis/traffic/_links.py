@@ -1,4 +1,4 @@
-"""Which link carried which bytes, how fast, and how near its peak."""
+"""Bytes and bandwidth of each link, and how near its peak."""
 
 from __future__ import annotations
 

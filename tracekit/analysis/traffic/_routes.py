@@ -1,4 +1,4 @@
-"""Which links transfers cross."""
+"""Routes of transfers over links."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ _NOTHING_MOVED = "no transfers of the kinds that these keys list, whose ends and
 
 @dataclass(frozen=True)
 class Traffic:
-    """What a run moved, and the machine that carried it.
+    """Transfers of a run, and the machine that they crossed.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ class Traffic:
 
     @cached_property
     def crossings(self) -> pl.DataFrame:
-        """What crosses each link, as `crossings` returns it."""
+        """Transfers by link, as `crossings` returns them."""
         return crossings(*self._moved)
 
     def sent(self) -> pl.DataFrame:
@@ -118,7 +118,7 @@ class Traffic:
 
     @property
     def _moved(self) -> tuple[pl.DataFrame, Machine, Mapping[int, int]]:
-        """What was moved, on which machine, and where on it the devices of the run are."""
+        """Return transfers, machine, and the place of each device in it."""
         return self.transfers, self.placed.machine, self.placed.place
 
     @cached_property

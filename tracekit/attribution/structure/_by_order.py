@@ -53,7 +53,7 @@ def by_order(lane: Lane) -> Told:
 
 
 def _of_period(sequence: _Sequence, first: int) -> Told:
-    """Tell what a sequence with a period says, of which the two from `first` on are whole."""
+    """Find stages in a periodic sequence; the two periods from `first` on are complete."""
     lane, own = sequence.lane, sequence.own
     step = usual_step(own, first, sequence.period.size)
     found = find_repeats(own.symbol, step.symbol, step.lead)
@@ -72,7 +72,7 @@ def _of_period(sequence: _Sequence, first: int) -> Told:
 
 @dataclass(frozen=True)
 class _Sequence:
-    """What the busiest thread launches on its main stream, and how that repeats.
+    """Kernel sequence of the busiest thread on its main stream, and its repetition.
 
     Parameters
     ----------

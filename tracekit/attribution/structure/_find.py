@@ -157,7 +157,7 @@ def _with_others(lane: Lane, told: Told) -> Told:
 
 
 def _joined(work: Work, devices: Array, rows: Sequence[Array], told: Sequence[Told]) -> Structure:
-    """Join what is told of devices; the one of which most is told gives the steps."""
+    """Join the findings of devices; the device with most findings gives the steps."""
     stage = np.full(len(work), NOTHING, np.int8)
     step = np.full(len(work), NOTHING, np.int32)
     again = np.zeros(len(work), bool)
@@ -298,7 +298,7 @@ def _pipelines(lane: Lane, core: Array, exchange: Array, stage: Array) -> tuple[
 
 
 def _without_call(lane: Lane, stage: Array) -> None:
-    """Ops of which no call is known are of the stage that is alone on their stream."""
+    """Give ops without a known call the stage that is alone on their stream."""
     lost = lane.work.thread < 0
     if not lost.any() or lost.all():
         return

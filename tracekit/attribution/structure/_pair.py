@@ -57,7 +57,7 @@ class Pair:
 
     @property
     def trains(self) -> bool:
-        """Whether a name or a collective speaks for training, and none against these roles."""
+        """True if a name or a collective speaks for training, and none against these roles."""
         spoken = [self.votes.get(name, 0) for name in _SPOKEN]
         return sum(spoken) >= 1 and min(spoken) >= 0
 

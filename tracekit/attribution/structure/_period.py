@@ -36,7 +36,7 @@ class Period:
 
 
 def period_between(symbols: Array, starts: Array) -> tuple[Period, int] | None:
-    """Return the period of a sequence of which some places are known that come once in each.
+    """Return the period of a sequence, given places that occur once in each period.
 
     Pieces from one such place to the next are compared: those between which something else
     happens, such as evaluation, do not count against a period.

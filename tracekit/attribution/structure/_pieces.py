@@ -24,7 +24,7 @@ _MOST_OPEN = 0.5
 
 
 class Pieces:
-    """What was found of a process so far."""
+    """Findings about a process so far."""
 
     def __init__(self) -> None:
         self.open: list[pl.DataFrame] = []

@@ -1,4 +1,4 @@
-"""What names say of kernels: layers, optimizers, gradients, fills. The patterns are data."""
+"""Hints in kernel names: layers, optimizers, gradients, fills. The patterns are data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LISTS = ("layer", "lookup", "optimizer", "backward", "input_gradient", "fill")
 
 @dataclass(frozen=True)
 class Lane:
-    """The work of one process on one device, with what is seen of each op.
+    """Work of one process on one device, with the hints seen in each op.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Which backward passes make up a step, and the table of steps."""
+"""Group backward passes into steps, and make the table of steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What structure reads and what it says: the work of a process as arrays, and its finding."""
+"""Input and result of structure: a process's work as arrays, and the finding about it."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Doubt:
 
 @dataclass(frozen=True)
 class Assumption:
-    """What stages or steps rest on though it is no fact of the recording, and how it was tested.
+    """An assumption that stages or steps rest on, and how it was tested.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ class Assumption:
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What is found of ops: of a process, or of those on one of its devices.
+    """Findings about ops of a process, or of one of its devices.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ class Findings:
 
 @dataclass(frozen=True, kw_only=True)
 class Structure(Findings):
-    """What the structure of a process' work says.
+    """Structure of a process's work.
 
     Parameters
     ----------
@@ -208,7 +208,7 @@ class Structure(Findings):
 
 @dataclass(frozen=True, kw_only=True)
 class Told(Findings):
-    """What was found on one device, before devices are joined.
+    """Findings on one device, before devices are joined.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The code that draws figures, as pages hold it: 4.8 MB, of which 1.4 are left when compressed."""
+"""Drawing code inside pages: 4.8 MB, or 1.4 MB compressed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Library:
-    """What a page holds to draw figures, and the digest by which its policy lets the code run."""
+    """Drawing code of a page, and the digest by which the page's policy allows it."""
 
     blocks: Sequence[Block]
     digest: str

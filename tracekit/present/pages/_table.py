@@ -33,7 +33,7 @@ _SHOWN = {"step"}
 
 @dataclass(frozen=True)
 class Cell:
-    """What is read, what it is sorted and copied by, and its full text where it is cut."""
+    """Text of a cell, its value for sorting and copying, and its full text if shortened."""
 
     text: str
     raw: str | None
@@ -43,7 +43,7 @@ class Cell:
 
     @property
     def is_long(self) -> bool:
-        """Whether the text may be broken anywhere: it is long, and may have no spaces."""
+        """True if the text may be broken anywhere: it is long, and may have no spaces."""
         return len(self.text) > _LONG
 
 
@@ -68,7 +68,7 @@ def answer_table(
     rows: pl.DataFrame | None = None,
     is_open: bool = False,
 ) -> Markup:
-    """Return an answer, or some of its rows, as a table with what is said of it."""
+    """Return an answer, or some of its rows, as a table with its notes."""
     shown = answer.for_people if rows is None else rows
     said = {name: value for name, value in answer.meta.items() if name != "warnings"}
     left_out = answer.for_people.height - shown.height
@@ -120,7 +120,7 @@ def frame_table(
 
 
 def _known(columns: Sequence[ShownColumn]) -> tuple[list[ShownColumn], list[str]]:
-    """Leave out columns of which no row knows a value; return the labels of these, too."""
+    """Leave out columns without any known value; return their labels, too."""
     unknown = [each for each in columns if each.texts and {*each.texts} <= {NULL, ""}]
     return [each for each in columns if each not in unknown], [each.label for each in unknown]
 

@@ -35,7 +35,7 @@ _PICKLE = b"\x80"
 
 @dataclass(frozen=True)
 class Dumps:
-    """What dumps of one job hold.
+    """Contents of the dumps of one job.
 
     Parameters
     ----------

@@ -85,7 +85,7 @@ def rank_of(path: Path) -> int:
 def read_flight_recorder(
     dump: Mapping[str, Any], path: Path
 ) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]:
-    """Return the entries of a dump, and what is known of its rank, as rows of the two schemas."""
+    """Return the entries of a dump, and its rank, as rows of the two schemas."""
     entries = dump["entries"]
     if not isinstance(entries, list) or not all(isinstance(each, dict) for each in entries):
         raise DamagedTraceError(f"{path.name}: the entries of the dump are no list of records")

@@ -1,4 +1,4 @@
-"""What NCCL's RAS says of communicators: `ncclras -f json`, and events of `ncclras -m`.
+"""Read answers of NCCL's RAS: `ncclras -f json`, and events of `ncclras -m`.
 
 Format: `src/ras/client_support.cc` of NCCL 2.28.7 and later.
 """

@@ -110,7 +110,7 @@ class Document:
 
     @property
     def around(self) -> dict[str, Any]:
-        """What stands beside the events; known when all pieces have been read."""
+        """Contents beside the events; known when all pieces have been read."""
         return self._parsed(self._around)
 
     def _parsed(self, text: bytes) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What an export may hold, table by table, what that tells, and how it is recorded."""
+"""Tables of an export: what each one tells, and how it is recorded."""
 
 from __future__ import annotations
 

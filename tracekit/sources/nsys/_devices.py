@@ -1,4 +1,4 @@
-"""Which physical GPU is meant by a process's CUDA ordinal.
+"""Find the physical GPU of a process's CUDA ordinal.
 
 The ``deviceId`` of GPU rows is an ordinal inside one process: with one GPU made visible to each
 process, all of them call theirs 0. The report says in one of several ways, or not at all, which

@@ -82,7 +82,7 @@ class GpuWork:
 
     @property
     def has_kernels(self) -> bool:
-        """Whether there is any kernel, or CUDA graph recorded as a whole."""
+        """True if there is any kernel, or CUDA graph recorded as a whole."""
         return bool(self._kept[KERNEL] or self._kept[GRAPH])
 
     @property
@@ -92,7 +92,7 @@ class GpuWork:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """What of the ops was left out or is not known, in words."""
+        """Parts of ops that were left out or are unknown, in words."""
         losses = (
             (self._untimed, "GPU ops have no valid times and were left out"),
             (self._unplaced, "GPU ops have no device or process and were left out"),

@@ -111,7 +111,7 @@ class Nvtx:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """What was not decoded or left out, in words."""
+        """Rows that were not decoded or left out, in words."""
         return (
             *backward(self._backward, "NVTX ranges"),
             *(self._payloads.losses if self._payloads else ()),

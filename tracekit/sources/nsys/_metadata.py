@@ -1,4 +1,4 @@
-"""What an export says about itself."""
+"""Metadata of an export."""
 
 from __future__ import annotations
 

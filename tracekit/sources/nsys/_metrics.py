@@ -69,7 +69,7 @@ class Metrics:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """What is not known of the samples, in words."""
+        """Unknown parts of the samples, in words."""
         lost = self._wanted.filter(pl.col("device").is_null())["typeId"].n_unique()
         what = "GPUs were sampled that the export does not describe, so their device is not known"
         return (f"{lost:,} {what}",) if lost else ()

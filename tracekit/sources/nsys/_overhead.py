@@ -28,7 +28,7 @@ _NAMELESS = "overhead of unknown kind"
 
 
 class Overhead:
-    """What an export says of the profiler's own time.
+    """Profiler overhead that an export records.
 
     Threads of the profiler, and programs on which it did nothing but start, take no part in the
     run: their rows are left out, and make no thread or process a participant.
@@ -49,7 +49,7 @@ class Overhead:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """What was left out, in words."""
+        """Rows that were left out, in words."""
         what = "stretches of profiler overhead have no thread or no times and were left out"
         return (f"{self._lost:,} {what}",) if self._lost else ()
 

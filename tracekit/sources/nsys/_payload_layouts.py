@@ -89,7 +89,7 @@ class Layout:
 
     @property
     def is_partial(self) -> bool:
-        """Whether some fields cannot be decoded."""
+        """True if some fields cannot be decoded."""
         return None in self.fields.values()
 
     def fits(self, size: pl.Expr) -> pl.Expr:

@@ -30,7 +30,7 @@ class Payloads:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """What was not decoded, in words."""
+        """Payloads that were not decoded, in words."""
         losses = (
             (self._unclear, "were left out: the export declares their layout in several ways"),
             (self._lost, "were left out: they are damaged, or their layout is not declared"),

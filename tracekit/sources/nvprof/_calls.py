@@ -38,7 +38,7 @@ class Calls:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """What was left out, in words."""
+        """Rows that were left out, in words."""
         what = "CUDA calls have no valid times or process and were left out"
         return (f"{self._lost:,} {what}",) if self._lost else ()
 

@@ -217,7 +217,7 @@ class _Work:
 
     @property
     def names(self) -> pl.DataFrame:
-        """What processes are called, as `processes` takes it."""
+        """Names of processes, as `processes` takes them."""
         known = pl.DataFrame(
             {"pid": list(self._commands), "name": list(self._commands.values())},
             schema={"pid": pl.Int64, "name": pl.String},
@@ -231,7 +231,7 @@ class _Work:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What was left out, and what numbers must not be read as, in words."""
+        """Rows that were left out, and limits of the numbers, in words."""
         losses = (
             (self._foreign, "lines are no rows of the trace and were left out"),
             (self._untimed, "rows have no valid times and were left out"),
@@ -271,7 +271,7 @@ class _Work:
         return line.startswith("==") or bool(_whole_rows(pl.Series([line]), len(self._header))[0])
 
     def _split(self, lines: pl.Series) -> Iterator[pl.DataFrame]:
-        """Take up headers and what is said of processes, and read the rows in between."""
+        """Take up headers and lines about processes, and read the rows in between."""
         words = pl.lit(lines).str.contains("Start", literal=True) & pl.lit(lines).str.contains(
             "Duration", literal=True
         )

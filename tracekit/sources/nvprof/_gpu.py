@@ -62,7 +62,7 @@ class GpuWork:
 
     @property
     def has_kernels(self) -> bool:
-        """Whether there is any kernel, or CUDA graph recorded as a whole."""
+        """True if there is any kernel, or CUDA graph recorded as a whole."""
         return any(self._kept[table] for table in (*KERNEL_TABLES, GRAPH))
 
     @property
@@ -72,7 +72,7 @@ class GpuWork:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """What of the ops was left out, in words."""
+        """Ops that were left out, in words."""
         losses = (
             (self._untimed, "GPU ops have no valid times and were left out"),
             (self._unplaced, "GPU ops have no device and were left out"),

@@ -1,4 +1,4 @@
-"""What the tables of a database share: its texts, its ids of processes and threads, its times.
+"""Shared parts of a database's tables: texts, ids of processes and threads, times.
 
 A thread is known by its process and by what CUPTI calls its id, usually a pthread handle, of which
 the tables keep 32 bits; the global ids made here are ``pid << 32 | thread id``.

@@ -1,4 +1,4 @@
-"""NVTX ranges out of markers, of which each range has one at its start and one at its end."""
+"""Make NVTX ranges from pairs of start and end markers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Markers:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """What was left out, in words."""
+        """Markers that were left out, in words."""
         losses = (
             (self._invalid, "markers have no valid time, thread or process and were left out"),
             (self._startless, "ranges whose start was not recorded were left out"),

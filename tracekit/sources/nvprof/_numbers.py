@@ -21,7 +21,7 @@ def printed_times(texts: pl.Series, digits: int) -> pl.Expr:
 
 
 def _nanoseconds(column: str, digits: int) -> pl.Expr:
-    """Return decimals, of which ``10**digits`` ns are one, in ns; null where they are none.
+    """Convert decimals, in units of ``10**digits`` ns, to ns; null where invalid.
 
     They are taken from the digits of the text, since floating point numbers would round them.
     """

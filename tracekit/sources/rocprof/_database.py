@@ -121,7 +121,7 @@ def read_rocpd(
 
 @dataclass(frozen=True)
 class _Set:
-    """The tables of one process, of which several may be in a file."""
+    """The tables of one process; a file may hold several sets."""
 
     file: SqliteFile
     ending: str
@@ -162,12 +162,12 @@ class _Set:
 
     @cached_property
     def pids(self) -> pl.DataFrame:
-        """Which process id each number stands for."""
+        """Process id of each number."""
         return self.processes.select("id", value="pid")
 
     @cached_property
     def tids(self) -> pl.DataFrame:
-        """Which thread id each number stands for."""
+        """Thread id of each number."""
         return _once(self.read("info_thread", id="int", tid="int")).select("id", value="tid")
 
     @cached_property

@@ -137,7 +137,7 @@ def parsed(part: Part, path: Path) -> tuple[Part, pl.DataFrame]:
 
 
 def fields_as_types(fields: Mapping[str, Any]) -> dict[str, pl.DataType]:
-    """Return the types of fields, of which objects are structs."""
+    """Return the types of fields; objects become structs."""
     return {
         name: pl.Struct(fields_as_types(kind)) if isinstance(kind, dict) else pl.String()
         for name, kind in fields.items()

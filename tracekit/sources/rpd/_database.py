@@ -153,7 +153,7 @@ class GpuWork:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """What of the ops was left out, in words."""
+        """Ops that were left out, in words."""
         return counted(self.lost, _LOST)
 
     def _placed(self, batch: pl.DataFrame) -> pl.DataFrame:

@@ -21,7 +21,7 @@ _HEAD: dict[str, SqlType] = dict.fromkeys(("id", "pid", "tid", "start", "end", "
 
 
 class Host:
-    """What the table of calls holds: calls of HIP, markers, and what the tracer itself did.
+    """Contents of the table of calls: HIP calls, markers, and the tracer's own work.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class Host:
         return self._file.batches(API, columns, rows)
 
     def _valid(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the rows that say when, and of which thread; an end before its start is that."""
+        """Return the rows with a time and a thread; an end before its start is moved to it."""
         timed = rows.drop_nulls(["start", "end"])
         placed = timed.drop_nulls(["pid", "tid"])
         self._untimed += rows.height - timed.height
@@ -91,7 +91,7 @@ class Host:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """What was left out, in words."""
+        """Rows that were left out, in words."""
         losses = (
             (self._untimed, "calls and markers have no valid times and were left out"),
             (self._nowhere, "calls and markers have no process or thread and were left out"),
@@ -101,7 +101,7 @@ class Host:
 
 
 class Launches:
-    """Which call launched which op, and what it says of it.
+    """Launching call of each op, with its arguments.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What the tables of an RPD share: its texts."""
+"""Shared texts of the tables of an RPD."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class _NumberColumn:
         """Where there are numbers, if not in all rows; without `_values` in none."""
 
     def add(self, first: int, data: Bytes, found: _pages.Rows, slot: int) -> bool:
-        """Add numbers, of which reals are still to be read."""
+        """Add numbers whose reals are still to be read."""
         nulls, end = int(found.nulls[slot]), first + found.rowids.size
         stored, valid = found.stored[slot], found.valid[slot]
         if self._role == "rowid":  # which records leave out

@@ -83,7 +83,7 @@ class Decoder:
         return columns.height if is_known else None
 
     def _shapes(self) -> Shapes:
-        """Return the shapes of records that this thread has met, none of which is counted."""
+        """Return the shapes of records that this thread has met, not counted yet."""
         kept: Shapes | None = getattr(self._kept, "shapes", None)
         if kept is None:
             kept = self._kept.shapes = no_shapes(len(self._names))

@@ -111,7 +111,7 @@ class SqliteFile:
 
     @cached_property
     def _views(self) -> set[str]:
-        """Names of its views of which nothing was said yet."""
+        """Names of its views that were not reported yet."""
         rows = self._rows("SELECT name FROM sqlite_master WHERE type='view'")
         return {same_case(name) for (name,) in rows}
 

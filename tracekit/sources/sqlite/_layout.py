@@ -1,4 +1,4 @@
-"""What the header of an SQLite file and the declaration of a table say about their bytes."""
+"""Decode the header of an SQLite file and the declarations of its tables."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Layout(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """What is in cells.
+    """Contents of cells.
 
     Parameters
     ----------

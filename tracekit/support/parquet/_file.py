@@ -80,7 +80,7 @@ class _Summed:
 
 
 def _chunk(column: pl.Series, pages: Column, at: int) -> tuple[Value, int]:
-    """Return what is said of a column, and how many bytes its pages have."""
+    """Return the metadata of a column, and the size of its pages in bytes."""
     of_dictionary, of_data = (sum(map(len, page)) for page in (pages.dictionary, pages.data))
     size = int64(of_dictionary + of_data)
     encodings = {RLE: None, pages.encoding: None, **({PLAIN: None} if pages.dictionary else {})}

@@ -28,7 +28,7 @@ def varint(number: int) -> bytes:
 
 
 def zigzag(number: int) -> bytes:
-    """Return a number of 64 bits, of which those near 0 are short."""
+    """Encode a 64-bit number so that numbers near 0 are short (zigzag)."""
     return varint((number << 1) ^ (number >> (_BITS - 1)))
 
 
