@@ -110,11 +110,11 @@ _MEASURED = {
 
 def test_ingests_keep_to_a_tenth_above_their_limit() -> None:
     [limit] = re.findall(r"`ingest --memory (\d+)MiB`", _TABLE)
-    rows = re.findall(r"^\| `ingest(?:, nothing compiled)?` \|(.*)\|$", _TABLE, re.MULTILINE)
-    assert len(rows) == 2
-    for cells in rows:
-        peaks = [int(cell.split()[0]) for cell in cells.split("|")]
-        assert len(peaks) == 8
+    rows = re.findall(r"^\| `(ingest.*)` \|(.*)\|$", _TABLE, re.MULTILINE)
+    assert [name for name, _ in rows] == ["ingest, nothing compiled", "ingest"]
+    for _, cells in rows:
+        peaks = [int(cell.split()[0]) for cell in cells.split("|") if cell.strip() != "-"]
+        assert peaks
         assert max(peaks) <= 1.1 * int(limit)
 
 

@@ -50,6 +50,27 @@ def test_nothing_is_served_or_fetched() -> None:
         assert not any(word in text for word in (".bind(", ".listen(", ".accept("))
 
 
+@pytest.mark.slow
+def test_no_module_is_taken_from_the_working_directory(tmp_path: Path) -> None:
+    """A folder of traces may hold files that are called as modules of Python, or of others."""
+    for name in ("json", "signal", "numpy", "polars", "tracekit", "sitecustomize"):
+        (tmp_path / f"{name}.py").write_text(
+            f"open({str(tmp_path / 'run')!r}, 'a').write({name!r})"
+        )
+    reports = sorted((ROOT / "sample_traces" / "recorded").glob("mpi_latency_rank*.sqlite"))
+    command = Path(sys.executable).parent / "tracekit"
+    for words in (
+        ("ingest", *reports, "--run", "ranks", "--processes", "2"),
+        ("breakdown", "ranks", "--processes", "2"),
+    ):
+        done = subprocess.run(
+            [command, *words], capture_output=True, text=True, cwd=tmp_path, check=False,
+            env={**os.environ, "TRACEKIT_STORE": str(tmp_path / "store")},
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, ""), words
+    assert not (tmp_path / "run").exists()
+
+
 def script(name: str) -> Any:
     spec = importlib.util.spec_from_file_location(name, ROOT / ".ci" / f"{name}.py")
     assert spec is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +13,14 @@ from polars.testing import assert_frame_equal
 
 from tracekit.support import spool as _spool
 from tracekit.support.spool import Spool, Workspace
+
+
+@pytest.fixture(autouse=True)
+def compiler(monkeypatch: pytest.MonkeyPatch) -> int:
+    """What Numba takes, but here: other tests may have loaded it."""
+    taken = _spool._COMPILER
+    monkeypatch.setattr(_spool, "_COMPILER", 0)
+    return taken
 
 
 def _frame(number: int, rows: int = 100) -> pl.DataFrame:
@@ -72,6 +81,19 @@ def test_files_are_made_only_of_what_does_not_fit(tmp_path: Path) -> None:
         for _ in range(2):
             spool.append(FRAMES[0])
         assert _files(folder) == files
+
+
+def test_what_compiles_loops_leaves_less_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: int
+) -> None:
+    monkeypatch.setitem(sys.modules, "numba", sys)
+    for taken, files in ((0, 0), (compiler, 1)):
+        monkeypatch.setattr(_spool, "_COMPILER", taken)
+        for memory in (512 << 20, 4 << 30):
+            folder = tmp_path / f"{taken} {memory}"
+            folder.mkdir()
+            Spool(Workspace(folder, memory)).append(FRAMES[0])
+            assert _files(folder) == (files if memory == 512 << 20 else 0)
 
 
 def test_without_a_folder_all_stays_in_memory() -> None:

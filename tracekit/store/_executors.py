@@ -201,7 +201,9 @@ class _Worker:
         with theirs:
             descriptor = theirs.fileno()
             self._process = subprocess.Popen(  # noqa: S603 - this very interpreter
-                [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), str(descriptor), *rooms],
+                # -P: no module from the working directory, which may be anybody's folder of traces.
+                [sys.executable, "-P", "-c", _PROGRAM, json.dumps(sys.path), str(descriptor),
+                 *rooms],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=users_stderr(),
@@ -209,7 +211,7 @@ class _Worker:
                 pass_fds=(descriptor,),
                 # An interrupt from the keyboard is for the parent, which then ends its workers.
                 process_group=0,
-            )
+            )  # fmt: skip
 
     def begin(self, job: Job) -> None:
         """Let it do a job."""

@@ -54,7 +54,7 @@ NEEDS = {
     "compare": Need(400),
     "compare by kernel": Need(650),
     "stalls": Need(850),
-    "bubbles": Need(300),
+    "bubbles": Need(430),
     "study": Need(30),
     "scaling": Need(30),
     "overhead": Need(30),

@@ -25,6 +25,8 @@ DEFAULT_MEMORY = 4 * GIB
 
 _LIBRARIES = 128 << 20
 """What Python, polars and the compiled loops take themselves: 118 MiB, before any row is read."""
+_COMPILER = 128 << 20
+"""What Numba takes on top, for good, once a loop had to be compiled."""
 _SHARE = 10
 """What part of the rest the waiting tables may fill; working on a few chunks needs what is left."""
 _BYTES_PER_ROW = 12_000
@@ -69,7 +71,8 @@ class Workspace:
     def take(self, size: int) -> Path | None:
         """Return the file that so many bytes have to go to, or None and reserve the memory."""
         with self._lock:
-            if self._folder is None or size <= self._left:
+            left = self._left - _COMPILER * ("numba" in sys.modules)
+            if self._folder is None or size <= left:
                 self._left -= size
                 return None
             return self._folder / f"{next(self._numbers)}.raw"
