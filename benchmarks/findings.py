@@ -1,17 +1,20 @@
 """Score the rules of `tracekit diagnose` on simulated jobs with injected faults and on real traces.
 
     python benchmarks/findings.py [--jobs N] [--seed N] [--clean N] [--real FOLDER] [--workers N]
+                                  [--kept FOLDER]
 
 Every finding of every job is judged by simulating that job once more with its advice followed, and
 every fault that is worth as much as a finding and is not named is missed. Writes the tables between
 two comments of ``docs/diagnose.md``, and ``schemas/findings/score.toml``, which `tracekit diagnose`
 reads: by it a rule may say no more than it has shown. Findings of real traces are held against
-``judged_findings.toml``, which a person wrote who read the raw tables.
+``judged_findings.toml``, which a person wrote who read the raw tables. Claims of jobs that were
+tried before count as well, for rules that have not changed since: ``earlier_findings.toml``.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shutil
 import sys
@@ -19,7 +22,8 @@ import tempfile
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -37,6 +41,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "diagnose.md"
 SCORE = ROOT / "schemas" / "findings" / "score.toml"
 JUDGED = Path(__file__).with_name("judged_findings.toml")
+EARLIER = Path(__file__).with_name("earlier_findings.toml")
 _BEGIN, _END = "<!-- trials -->", "<!-- end of trials -->"
 _RIGHT = 0.01
 """A claim is right if following its advice wins so much of a step: half of what is spoken of."""
@@ -100,6 +105,23 @@ def tried(named: tuple[str, Job]) -> list[Trial]:
                            missed=not cold and ratio > _MISSED_COLD)]  # fmt: skip
 
 
+def tried_once(drawn: tuple[int, tuple[str, Job]], kept: Path | None) -> list[Trial]:
+    """Try all rules on a job by its number, or return what came of it in a run that was ended."""
+    number, named = drawn
+    path = kept / f"{number}.json" if kept else None
+    if path is not None and path.exists():
+        return [Trial(**each) for each in json.loads(path.read_text(encoding="utf-8"))]
+    trials = tried(named)
+    if path is not None:
+        path.write_text(json.dumps([asdict(each) for each in trials]), encoding="utf-8")
+    return trials
+
+
+def earlier() -> dict[str, dict[str, int]]:
+    """Return ``claims, wrong`` by rule of earlier jobs, of rules that have not changed since."""
+    return tomllib.loads(EARLIER.read_text(encoding="utf-8"))
+
+
 def _trial(name: str, rule: str, rows: dict[str, dict], gain: float, step: float) -> Trial:
     said = rows.get(rule)
     others = next((group for group in TOGETHER if rule in group), {rule})
@@ -140,20 +162,24 @@ def claims_of_traces(folder: Path) -> Iterator[Claim]:
 
 def score_file(trials: Sequence[Trial], claims: Sequence[Claim]) -> str:
     """Return how often each rule was judged and wrong, as TOML."""
+    before = earlier()
     lines = ["# Written by `python benchmarks/findings.py`: judged claims of each rule, simulated",
              "# jobs and real traces together. docs/diagnose.md has the tables."]  # fmt: skip
     for rule in RULES:
         right = [each.right for each in trials if each.rule == rule and each.spoke]
         right += [each.right for each in claims if each.rule == rule and each.right is not None]
-        lines += ["", f"[{rule}]", f"claims = {len(right)}", f"wrong = {right.count(False)}"]
+        claimed, wrong = (before.get(rule, {}).get(key, 0) for key in ("claims", "wrong"))
+        lines += ["", f"[{rule}]", f"claims = {len(right) + claimed}",
+                  f"wrong = {right.count(False) + wrong}"]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
 def rules_table(trials: Sequence[Trial], jobs: int) -> str:
     """Return a line per rule of what came of it on simulated jobs, as Markdown."""
-    head = (f"| rule | faults of {jobs} jobs | found | missed | claims | wrong | wrong, 95 % | "
-            "won by simulation | win of the finding | interval holds |")  # fmt: skip
-    return "\n".join([head, "| --- " + "| ---: " * 9 + "|", *map(_rule_line, *_by_rule(trials))])
+    head = (f"| rule | faults of {jobs} jobs | found | missed | claims | wrong | earlier claims | "
+            "wrong | wrong of all, 95 % | win predicted | reached | interval holds |")  # fmt: skip
+    lines = [_rule_line(*each, earlier()) for each in zip(*_by_rule(trials), strict=True)]
+    return "\n".join([head, "| --- " + "| ---: " * 11 + "|", *lines])
 
 
 def _by_rule(trials: Sequence[Trial]) -> tuple[list[str], list[list[Trial]]]:
@@ -161,18 +187,20 @@ def _by_rule(trials: Sequence[Trial]) -> tuple[list[str], list[list[Trial]]]:
     return names, [[each for each in trials if each.rule == rule] for rule in names]
 
 
-def _rule_line(rule: str, trials: Sequence[Trial]) -> str:
+def _rule_line(rule: str, trials: Sequence[Trial], before: dict[str, dict[str, int]]) -> str:
     claims = [each for each in trials if each.spoke]
     missed = sum(each.missed for each in trials)
     found = [each for each in claims if each.right]
     wrong = len(claims) - len(found)
-    low, high = wrong_interval(wrong, len(claims)) if claims else (0.0, 1.0)
+    claimed, erred = (before.get(rule, {}).get(key, 0) for key in ("claims", "wrong"))
+    every = len(claims) + claimed
+    low, high = wrong_interval(wrong + erred, every) if every else (0.0, 1.0)
     held = [each.held for each in claims if each.held is not None]
     priced = [each for each in found if each.win is not None]
     cells = (
-        len(found) + missed, len(found), missed, len(claims), wrong,
-        f"{100 * low:.0f} to {100 * high:.0f} %" if claims else "-",
-        _spread([each.won or 0 for each in priced]), _spread([each.win or 0 for each in priced]),
+        len(found) + missed, len(found), missed, len(claims), wrong, claimed, erred,
+        f"{100 * low:.0f} to {100 * high:.0f} %" if every else "-",
+        _spread([each.win or 0 for each in priced]), _spread([each.won or 0 for each in priced]),
         f"{sum(held)} of {len(held)}" if held else "-",
     )  # fmt: skip
     return f"| `{rule}` | {' | '.join(map(str, cells))} |"
@@ -214,13 +242,17 @@ def main() -> None:
     """Try all rules, and write the tables and the score."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=176)
-    parser.add_argument("--seed", type=int, default=20261124)
+    parser.add_argument("--seed", type=int, default=20261209)
     parser.add_argument("--clean", type=int, default=21)
     parser.add_argument("--real", type=Path)
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--kept", type=Path, help="keep what came of each job, to go on from there")
     asked = parser.parse_args()
+    if asked.kept:
+        asked.kept.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor(asked.workers) as pool:
-        parts = pool.map(tried, drawn_jobs(asked.jobs, asked.seed), chunksize=4)
+        jobs = enumerate(drawn_jobs(asked.jobs, asked.seed))
+        parts = pool.map(partial(tried_once, kept=asked.kept), jobs, chunksize=4)
         trials = [trial for part in parts for trial in part]
     for each in trials:
         if each.missed or (each.spoke and not (each.right and each.held is not False)):

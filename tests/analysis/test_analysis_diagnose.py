@@ -323,6 +323,27 @@ def test_recorded_memory_outranks_how_long_a_call_takes(*, blocks: bool) -> None
     assert _wins(managed["unified_memory"]) == pytest.approx((0, 100 * US, 200 * US), rel=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("names", "stage", "said"),
+    [(["copy 3"], "FP", "copy N"), (["conv1", "aten::copy_"], None, "conv1"),
+     (["aten::copy_"], None, "aten::copy_")],
+)  # fmt: skip
+def test_copies_name_the_layer_or_range_that_launched_them(
+    names: list[str], stage: str | None, said: str
+) -> None:
+    b = _copying(20)
+    for step in range(4):
+        for depth, name in enumerate(names):
+            parent = step * len(names) + depth - 1 if depth else None
+            b.range(step * STEP + depth, (step + 1) * STEP - 1 - depth, name, parent=parent,
+                    depth=depth, stage=stage, path=" > ".join(names[: depth + 1]))  # fmt: skip
+    trace = b.trace()
+    innermost = (pl.col("start") // STEP + 1) * len(names) - 1
+    ops = trace.read("ops").with_columns(range=innermost.cast(TABLES["ops"].schema["range"]))
+    found = _found(trace.with_tables({"ops": ops}))["unhidden_copies"]
+    assert f"200 us per step and GPU in `{said}`" in found["evidence"]
+
+
 def test_copies_and_allocations_of_a_recording_without_steps() -> None:
     b = _copying(20)
     b.rows["iterations"].clear()

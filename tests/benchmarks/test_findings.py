@@ -60,7 +60,12 @@ def test_each_fault_is_mended_by_what_a_rule_says(kinds: Any) -> None:
     assert kinds.MENDS["allocation_in_loop"](allocating) == (plain,)
 
 
-def test_a_claim_is_judged_by_what_is_won(trials: Any) -> None:
+def test_a_claim_is_judged_by_what_is_won(
+    trials: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    earlier = tmp_path / "earlier.toml"
+    earlier.write_text("[late_buckets]\nclaims = 7\nwrong = 1\n", encoding="utf-8")
+    monkeypatch.setattr(trials, "EARLIER", earlier)
     said = {"late_buckets": {"win_ns": 10.0, "win_low_ns": 5.0, "win_high_ns": 30.0}}
     right = trials._trial("job", "late_buckets", said, 20.0, 1_000.0)
     assert (right.spoke, right.right, right.missed, right.held) == (True, True, False, True)
@@ -73,8 +78,25 @@ def test_a_claim_is_judged_by_what_is_won(trials: Any) -> None:
     claims = [trials.Claim("trace", "late_buckets", "", False, ""),
               trials.Claim("trace", "late_buckets", "", None, "")]  # fmt: skip
     score = trials.tomllib.loads(trials.score_file([right, wrong], claims))
-    assert score["late_buckets"] == {"claims": 3, "wrong": 2}
+    assert score["late_buckets"] == {"claims": 3 + 7, "wrong": 2 + 1}
+    line = trials.rules_table([right, wrong], 2).splitlines()[-1]
+    assert line.startswith("| `late_buckets` | 1 | 1 | 0 | 2 | 1 | 7 | 1 | 3 to 60 % | ")
     assert list(score) == list(RULES)
+
+
+def test_a_run_that_was_ended_goes_on(
+    trials: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    said = [trials.Trial("late_buckets", "job", spoke=True, right=True, missed=False, won=0.1)]
+    monkeypatch.setattr(trials, "tried", lambda _: said)
+    assert trials.tried_once((3, ("job", None)), tmp_path) == said
+    monkeypatch.setattr(trials, "tried", lambda _: [])
+    assert trials.tried_once((3, ("job", None)), tmp_path) == said
+    assert trials.tried_once((4, ("job", None)), None) == []
+
+
+def test_earlier_claims_are_of_rules(trials: Any) -> None:
+    assert set(trials.earlier()) <= set(trials.MENDS) | {"cold_steps"}
 
 
 def test_intervals_of_errors(trials: Any) -> None:

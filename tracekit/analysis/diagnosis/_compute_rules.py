@@ -44,6 +44,7 @@ def fp32_products(facts: Facts) -> Finding | None:
         sure="likely",
         evidence=(
             _most_of(facts, rows),
+            *facts.launched_in(rows),
             f"{names[rows['device'][0]]}: {told['fp32']} TFLOP/s in FP32, {told['tf32']} in TF32",
         ),
         advice="Let FP32 products use TF32 (`torch.set_float32_matmul_precision('high')`), or "
@@ -67,7 +68,7 @@ def layout_transposes(facts: Facts) -> Finding | None:
         low=0.0,
         high=lost.most,
         sure="likely",
-        evidence=(_most_of(facts, rows),),
+        evidence=(_most_of(facts, rows), *facts.launched_in(rows)),
         advice="Keep network and input in `memory_format=torch.channels_last`, so that "
         "convolutions need not turn them; layers that know no such layout turn them back.",
         of_gpu=True,
@@ -93,6 +94,7 @@ def unfused_elementwise(facts: Facts) -> Finding | None:
         sure="hint",
         evidence=(
             f"{counted(number / facts.cells.height, 'chain')} {facts.per_gpu}, of {length}",
+            *facts.launched_in(chains),
             "whether one reads what the one before it wrote is not recorded",
         ),
         advice="Fuse them: `torch.compile`, a fused optimizer (`fused=True`), fused norms and "

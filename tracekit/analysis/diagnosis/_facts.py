@@ -26,6 +26,7 @@ from tracekit.engine import (
     counted_steps,
     cut,
     launch_groups,
+    range_layers,
     union_length,
     with_steps,
 )
@@ -45,6 +46,8 @@ WORTH = 0.02
 _UNITS = (("s", 10**9), ("ms", 10**6), ("us", 10**3), ("ns", 1))
 _MANY = 100
 _MOST_PLACES = 3
+_REPEATED = r"^(\w+::.*) \d+$"
+"""Layer of a program that names no modules: an operator, and which one of its kind."""
 _OWNER = ["process", "device"]
 _STEP = pl.Schema(
     {"process": pl.Int32(), "device": pl.Int32(), "iteration": pl.Int64(), "start": pl.Int64(),
@@ -142,14 +145,33 @@ class Facts:
         """Say in which ranges the host was in some pieces of gaps, where it was in any."""
         pairs = pairs_of(self.trace, self.gaps)
         named = in_ranges(self.trace, pieces, pairs, "name").drop_nulls("name")
-        each = named.with_columns(name=plain_name(pl.col("name")))
-        by_name = each.group_by("name").agg(time=LENGTH.sum()).sort(
+        return self._named(named.with_columns(name=plain_name(pl.col("name"))))
+
+    def launched_in(self, rows: pl.DataFrame) -> tuple[str, ...]:
+        """Say of which layers ops are, or in which ranges they were launched if of none."""
+        work = self.trace["ops"].select("op", "range").drop_nulls().collect()
+        own = rows.select("op", "start", "end").join(work, on="op")
+        if own.is_empty():
+            return ()
+        found = range_layers(self.trace)
+        ranges = self.trace["ranges"].select("range", around=plain_name(pl.col("name"))).collect()
+        by_range = pl.DataFrame({"range": pl.int_range(found.of_range.len(), eager=True),
+                                 "layer": found.layers.gather(found.of_range)})  # fmt: skip
+        placed = own.join(by_range.cast({"range": own.schema["range"]}), on="range", how="left")
+        layer = pl.col("layer").str.replace(_REPEATED, "${1}")
+        named = placed.join(ranges, on="range", how="left").select(
+            "start", "end", name=pl.coalesce(layer, "around")
+        )
+        return self._named(named.drop_nulls())
+
+    def _named(self, rows: pl.DataFrame) -> tuple[str, ...]:
+        """Say how much of some rows has which name, the most of it first."""
+        by_name = rows.group_by("name").agg(time=LENGTH.sum()).sort(
             "time", "name", descending=[True, False]
         )  # fmt: skip
-        told = by_name.head(_MOST_PLACES).rows()
         return tuple(
             f"{duration(time / self.cells.height)} {self.per_gpu} in `{name}`"
-            for name, time in told
+            for name, time in by_name.head(_MOST_PLACES).rows()
         )
 
     def executed(self, pieces: pl.DataFrame) -> tuple[str, ...]:

@@ -216,6 +216,7 @@ def pageable_copies(facts: Facts) -> Finding | None:
         sure="measured" if 2 * told.mean >= lost.mean else "likely",
         evidence=(
             _number(copies),
+            *facts.launched_in(copies),
             f"{duration(told.mean)} {facts.per} from memory that was recorded as pageable",
             f"{duration(lost.mean)} {facts.per} in which nothing else runs",
         ),
@@ -244,6 +245,7 @@ def unhidden_copies(facts: Facts) -> Finding | None:
         sure="measured" if 2 * sure.mean >= lost.mean else "likely",
         evidence=(
             _number(copies),
+            *facts.launched_in(copies),
             *([held] if blocking else []),
             f"{duration(sure.mean)} {facts.per} for which they waited, and what follows as well"
             if sure.mean >= 1
@@ -275,6 +277,7 @@ def small_copies(facts: Facts) -> Finding | None:
         sure="likely",
         evidence=(
             f"{to_gpu:,} from the host, {copies.height - to_gpu:,} to it, at {_rate(copies)}",
+            *facts.launched_in(copies),
         ),
         advice="Copy less often: pack small tensors into one buffer, keep counters and masks on "
         "the GPU, exchange between GPUs by a peer copy in place of two by way of the host.",
@@ -295,7 +298,7 @@ def unified_memory(facts: Facts) -> Finding | None:
         low=0.0,
         high=lost.most,
         sure="likely",
-        evidence=(_number(copies),),
+        evidence=(_number(copies), *facts.launched_in(copies)),
         advice="Move pages before they are needed (`cudaMemPrefetchAsync`), say where they belong "
         "(`cudaMemAdvise`), or allocate on the GPU and copy (`cudaMalloc`, `cudaMemcpyAsync`).",
     )

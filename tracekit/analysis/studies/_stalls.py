@@ -27,6 +27,7 @@ _SPAN = ["start", "end"]
 _LAYERS = ("work", "input", "other")
 _KERNELS = (*KERNEL_KINDS, "graph")
 _AMONG_GPUS = ("p2p", "staged")
+_ASLEEP = ("wait", "off_cpu")
 _SUMS = (
     "window_ns", "kernel_ns", "idle_ns", "wait_ns", "input_ns", "data_stall_ns", "other_idle_ns",
 )  # fmt: skip
@@ -97,6 +98,13 @@ def data_stalls(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
     return _table(windows, inside_steps(layered, windows), _waits(trace, windows), outside)
 
 
+def _shows_input(trace: Trace) -> bool:
+    """Tell whether ranges or ops of input were recorded, or when threads slept."""
+    is_input = pl.col("stage") == "IO"
+    signs = {"ranges": is_input, "ops": is_input, "host": pl.col("group").is_in(_ASLEEP)}
+    return any(trace[table].filter(sign).head(1).collect().height for table, sign in signs.items())
+
+
 def _outside(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     """Return ``process, device, outside_ns``: time among a device's ops that no step has."""
     worked = ops.group_by(_OWNER).agg(first=pl.col("start").min(), last=pl.col("end").max())
@@ -123,7 +131,13 @@ def _layer() -> pl.Expr:
 
 
 def _waits(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return ``process, device, wait_ns, rests_on``: idle time that input causes."""
+    """Return ``process, device, wait_ns, rests_on``: idle time that input causes.
+
+    Without a sign of input it causes none; to find the cause of each gap is most of the work.
+    """
+    if not _shows_input(trace):
+        nothing = windows.clear().select(_OWNER)
+        return nothing.with_columns(wait_ns=pl.lit(0, pl.Int64), rests_on=pl.lit("", pl.String))
     _, pieces = idle_pieces(trace, windows)
     own = pieces.filter(pl.col("cause") == "input").select(*_OWNER, *_SPAN, "rests_on")
     each = inside_steps(own, windows).group_by(*_OWNER, "rests_on").agg(wait_ns=_LENGTH.sum())
