@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from tracekit import analysis, model
 from tracekit.analysis import diagnosis
 from tracekit.errors import MissingDataError
@@ -74,8 +76,6 @@ def _replays(
 
 def _with_replays(answer: Answer, replays: Mapping[str, str]) -> Answer:
     """Add to each finding its price by replay."""
-    import polars as pl
-
     told = pl.col("rule").replace_strict(replays, default=None, return_dtype=pl.String)
     named = {name: table.with_columns(whatif=told) for name, table in answer.tables.items()}
     replay = pl.format("By replay: {}.", told)
