@@ -20,11 +20,8 @@ from tracekit.support.questions import (
     AutoSkip,
     Folder,
     Labels,
-    NcclLogs,
     Option,
     References,
-    Sizes,
-    Skip,
     Steps,
     Topology,
     choices,
@@ -35,8 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import polars as pl
-
-    import tracekit
 
 LATEST = "@latest"
 MANY = "Many reports"
@@ -296,9 +291,6 @@ RunArgument = Annotated[
     ),
 ]
 TopologyOption = typer_option("topology", Topology)
-NcclLogOption = typer_option("nccl_log", NcclLogs)
-BytesOption = typer_option("sizes", Sizes)
-SkipOption = typer_option("skip", Skip)
 AutoSkipOption = typer_option("skip", AutoSkip)
 
 

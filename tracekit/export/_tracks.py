@@ -10,7 +10,6 @@ import polars as pl
 from tracekit.analysis import closeup
 from tracekit.model import STAGES, Trace
 
-_OWNER = ["process", "device"]
 _NO_NAME = "(no name)"
 _SLICE = ("start", "end", "name", "category", "args", "flows_out", "flow_in")
 

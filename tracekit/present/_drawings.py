@@ -39,28 +39,8 @@ from tracekit.present._waits_figures import (
 )
 
 
-def _step_parts(answer: Answer) -> go.Figure:
-    return comparison_figure(
-        answer.tables["contributions"].rename({"part": "stage"}),
-        devices=_by_stage(answer.tables.get("devices")),
-        names=_names(answer),
-        title="What a step is made of",
-        subtitle=_of_pair(answer),
-    )
-
-
 def _by_stage(devices: pl.DataFrame | None) -> pl.DataFrame | None:
     return None if devices is None else devices.rename({"part": "stage"})
-
-
-def _changes(answer: Answer) -> go.Figure:
-    return changes_figure(
-        answer.rows,
-        key=_groups(answer.rows.columns),
-        names=_names(answer),
-        title="Largest changes",
-        subtitle=_of_pair(answer),
-    )
 
 
 def _steps(answer: Answer) -> go.Figure:
@@ -145,10 +125,6 @@ def _latency(answer: Answer) -> go.Figure:
     return latency_figure(by_run, title="Latency by size of message", subtitle=answer.title)
 
 
-def _messages(answer: Answer) -> go.Figure:
-    return histogram_figure(answer.rows, title="Messages by size", subtitle=answer.run or "")
-
-
 def _stages(answer: Answer) -> go.Figure:
     per = "epoch" if "images" in answer.meta else "step"
     return stage_bars_figure(
@@ -157,22 +133,6 @@ def _stages(answer: Answer) -> go.Figure:
         subtitle=answer.source,
         per="epoch" if per == "epoch" else "iteration",
     )
-
-
-def _speedup(answer: Answer) -> go.Figure:
-    return _scaling(answer, "speedup")
-
-
-def _efficiency(answer: Answer) -> go.Figure:
-    return _scaling(answer, "efficiency")
-
-
-def _run_time(answer: Answer) -> go.Figure:
-    return _scaling(answer, "time_ns", f"Time of {_a_step(answer)}, ")
-
-
-def _images(answer: Answer) -> go.Figure:
-    return _scaling(answer, "images_per_s", "Images per second, ")
 
 
 def _stage_speedups(answer: Answer) -> go.Figure:
@@ -205,13 +165,6 @@ def _overheads(answer: Answer) -> go.Figure:
     return overhead_figure(answer.tables["overheads"], title=title, subtitle=answer.source)
 
 
-def _overhead_map(answer: Answer) -> go.Figure:
-    return heat_figure(
-        _cells(answer.tables["overheads"]), "configuration", "batch", "overhead_percent", "%",
-        title=f"Time over that of {answer.meta['baseline']}", subtitle=answer.source,
-    )  # fmt: skip
-
-
 def _cells(overheads: pl.DataFrame) -> pl.DataFrame:
     """Return overheads with what a row of the map is of: network, method and number of GPUs."""
     known = overheads.drop_nulls("overhead_percent")
@@ -227,28 +180,8 @@ def _memory_use(answer: Answer) -> go.Figure:
     return memory_figure(answer.tables["points"], title="Memory by GPU", subtitle=subtitle)
 
 
-def _memory_extra(answer: Answer) -> go.Figure:
-    return overhead_figure(
-        answer.rows.rename({"extra_percent": "overhead_percent"}),
-        title="Memory of the root beyond that of the others",
-        subtitle=", ".join(
-            [f"GPU {answer.source['root']}, in training", *filter(None, [_of_runs(answer)])]
-        ),
-        axis="extra memory",
-    )
-
-
 def _of_runs(answer: Answer) -> str:
     return str(answer.meta.get("of_runs", ""))
-
-
-def _memory_growth(answer: Answer) -> go.Figure:
-    return overhead_figure(
-        answer.rows.rename({"increase_percent": "overhead_percent"}),
-        title="Memory by batch",
-        subtitle=f"GPU {answer.source['root']}, in training, over that of the smallest batch",
-        axis="growth",
-    )
 
 
 def _memory_fit(answer: Answer) -> go.Figure:
@@ -259,58 +192,6 @@ def _memory_fit(answer: Answer) -> go.Figure:
         title="Memory in training by batch",
         subtitle=f"GPU {root}, and the line that gives the largest batch",
         capacity_bytes=answer.source["capacity"],
-    )
-
-
-def _components(answer: Answer) -> go.Figure:
-    return components_figure(
-        answer.rows, title="What a step is made of, by the model", subtitle=answer.source
-    )
-
-
-def _hardware(answer: Answer) -> go.Figure:
-    return hardware_figure(
-        answer.rows, title="Other hardware, by the model", subtitle=f"against {answer.source}"
-    )
-
-
-def _distributions(answer: Answer) -> go.Figure:
-    return distribution_figure(
-        answer.rows, title="Distribution over jobs, by the model", subtitle=answer.source
-    )
-
-
-def _batch_effect(answer: Answer) -> go.Figure:
-    return overhead_figure(
-        answer.rows.rename({"change_percent": "overhead_percent"}),
-        title="Time of an epoch over that with the smallest batch",
-        subtitle=answer.source,
-        axis="change",
-    )
-
-
-def _stage_speedup(answer: Answer) -> go.Figure:
-    return scaling_figure(
-        answer.rows.drop("speedup", "speedup_low", "speedup_high", strict=False).rename(
-            {"speedup_fp_bp": "speedup"}
-        ),
-        title="Speedup of FP and BP",
-        subtitle=answer.source,
-    )
-
-
-def _route_times(answer: Answer) -> go.Figure:
-    return overhead_figure(
-        answer.rows.with_columns(overhead_percent=100 * pl.col("time_share"), method="route_type"),
-        title="What kinds of routes copies between GPUs take the time of",
-        subtitle=answer.source,
-        axis="share",
-    )
-
-
-def _stalls(answer: Answer) -> go.Figure:
-    return parts_figure(
-        answer.source, STALL_COLOURS, title="What GPUs do, and wait for", subtitle=_waited(answer)
     )
 
 
@@ -336,10 +217,6 @@ def _one_step(answer: Answer) -> go.Figure:
     return pipeline_figure(
         answer.source, title="A step of the pipeline", subtitle=", ".join(filter(None, told))
     )
-
-
-def _idle(answer: Answer) -> go.Figure:
-    return idle_figure(answer.source, title="Why nothing runs", subtitle=answer.run or "")
 
 
 def _critical_path(answer: Answer) -> go.Figure:
@@ -375,41 +252,101 @@ def _roofline(answer: Answer) -> go.Figure:
 
 
 DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
-    "batch effect": _batch_effect,
+    "batch effect": lambda answer: overhead_figure(
+        answer.rows.rename({"change_percent": "overhead_percent"}),
+        title="Time of an epoch over that with the smallest batch",
+        subtitle=answer.source,
+        axis="change",
+    ),
     "breakdown": _breakdown,
     "bubbles": _bubbles,
-    "changes": _changes,
+    "changes": lambda answer: changes_figure(
+        answer.rows,
+        key=_groups(answer.rows.columns),
+        names=_names(answer),
+        title="Largest changes",
+        subtitle=_of_pair(answer),
+    ),
     "critical path": _critical_path,
-    "distributions": _distributions,
-    "efficiency": _efficiency,
-    "hardware speedups": _hardware,
+    "distributions": lambda answer: distribution_figure(
+        answer.rows, title="Distribution over jobs, by the model", subtitle=answer.source
+    ),
+    "efficiency": lambda answer: _scaling(answer, "efficiency"),
+    "hardware speedups": lambda answer: hardware_figure(
+        answer.rows, title="Other hardware, by the model", subtitle=f"against {answer.source}"
+    ),
     "history": _history,
-    "idle": _idle,
-    "images per second": _images,
+    "idle": lambda answer: idle_figure(
+        answer.source, title="Why nothing runs", subtitle=answer.run or ""
+    ),
+    "images per second": lambda answer: _scaling(answer, "images_per_s", "Images per second, "),
     "latency": _latency,
     "machine": _machine,
     "matrix": _matrix,
-    "memory extra": _memory_extra,
+    "memory extra": lambda answer: overhead_figure(
+        answer.rows.rename({"extra_percent": "overhead_percent"}),
+        title="Memory of the root beyond that of the others",
+        subtitle=", ".join(
+            [f"GPU {answer.source['root']}, in training", *filter(None, [_of_runs(answer)])]
+        ),
+        axis="extra memory",
+    ),
     "memory fit": _memory_fit,
-    "memory growth": _memory_growth,
+    "memory growth": lambda answer: overhead_figure(
+        answer.rows.rename({"increase_percent": "overhead_percent"}),
+        title="Memory by batch",
+        subtitle=f"GPU {answer.source['root']}, in training, over that of the smallest batch",
+        axis="growth",
+    ),
     "memory use": _memory_use,
-    "messages": _messages,
-    "overhead map": _overhead_map,
+    "messages": lambda answer: histogram_figure(
+        answer.rows, title="Messages by size", subtitle=answer.run or ""
+    ),
+    "overhead map": lambda answer: heat_figure(
+        _cells(answer.tables["overheads"]),
+        "configuration",
+        "batch",
+        "overhead_percent",
+        "%",
+        title=f"Time over that of {answer.meta['baseline']}",
+        subtitle=answer.source,
+    ),
     "overheads": _overheads,
     "pipeline": _one_step,
     "plain machine": _plain_machine,
     "roofline": _roofline,
-    "run time": _run_time,
-    "speedup": _speedup,
+    "run time": lambda answer: _scaling(answer, "time_ns", f"Time of {_a_step(answer)}, "),
+    "speedup": lambda answer: _scaling(answer, "speedup"),
     "stage speedups": _stage_speedups,
-    "route times": _route_times,
-    "stage speedup": _stage_speedup,
+    "route times": lambda answer: overhead_figure(
+        answer.rows.with_columns(overhead_percent=100 * pl.col("time_share"), method="route_type"),
+        title="What kinds of routes copies between GPUs take the time of",
+        subtitle=answer.source,
+        axis="share",
+    ),
+    "stage speedup": lambda answer: scaling_figure(
+        answer.rows.drop("speedup", "speedup_low", "speedup_high", strict=False).rename(
+            {"speedup_fp_bp": "speedup"}
+        ),
+        title="Speedup of FP and BP",
+        subtitle=answer.source,
+    ),
     "stages": _stages,
-    "stalls": _stalls,
-    "step parts": _step_parts,
+    "stalls": lambda answer: parts_figure(
+        answer.source, STALL_COLOURS, title="What GPUs do, and wait for", subtitle=_waited(answer)
+    ),
+    "step parts": lambda answer: comparison_figure(
+        answer.tables["contributions"].rename({"part": "stage"}),
+        devices=_by_stage(answer.tables.get("devices")),
+        names=_names(answer),
+        title="What a step is made of",
+        subtitle=_of_pair(answer),
+    ),
     "steps": _steps,
     "stragglers": _stragglers,
-    "time components": _components,
+    "time components": lambda answer: components_figure(
+        answer.rows, title="What a step is made of, by the model", subtitle=answer.source
+    ),
     "timeline": _timeline,
     "whatif": _whatif,
 }

@@ -9,17 +9,16 @@ from collections.abc import Iterable, Mapping
 from datetime import date, time
 from decimal import Decimal
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import polars as pl
+import polars.selectors as cs
+
+from tracekit.model import Answer
 from tracekit.present._columns import time_unit
 from tracekit.present._notes import headed, notes
 from tracekit.present._text import printable
 from tracekit.present._totals import shown_with_totals, with_parts
-
-if TYPE_CHECKING:
-    import polars as pl
-
-    from tracekit.model import Answer
 
 # Everything that Markdown or HTML inside it could take for markup; an underscore only where it is
 # not within a word.
@@ -61,8 +60,6 @@ def _json_rows(rows: pl.DataFrame, margin: str) -> str:
 
 def to_csv(rows: pl.DataFrame) -> str:
     """Return comma-separated values with a header; lists and structs are JSON texts in a cell."""
-    import polars as pl
-
     rows = _portable(rows)
     return rows.with_columns(
         pl.Series(s.name, [None if v is None else _cell(v) for v in s.to_list()], pl.String)
@@ -123,8 +120,6 @@ def _dumps(value: object) -> str:
 
 def _portable(rows: pl.DataFrame) -> pl.DataFrame:
     """Return `rows` with spans of time as ns, which Python's own type cannot hold."""
-    import polars.selectors as cs
-
     return rows.with_columns(cs.duration().dt.total_nanoseconds())
 
 

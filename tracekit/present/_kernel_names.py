@@ -6,12 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
+
+import polars as pl
 
 from tracekit.model import normalised_name, traits
-
-if TYPE_CHECKING:
-    import polars as pl
 
 _LONGEST = 4096
 """Characters of a name that are looked at."""
@@ -56,8 +54,6 @@ def readable_names(names: Iterable[str]) -> dict[str, str]:
 
 def with_readable_names(frame: pl.DataFrame) -> pl.DataFrame:
     """Return a table in which kernels have their short forms."""
-    import polars as pl
-
     columns = [c for c in frame.columns if not traits(c).kernel_beside.isdisjoint(frame.columns)]
     if not columns:
         return frame

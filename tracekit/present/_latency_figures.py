@@ -41,17 +41,6 @@ _WIDEST_BAR = 90
 _FEW_MESSAGES = 8
 _WIDTH = 960
 _SIDES = {"l": 84, "r": 40}
-_MARKERS = (
-    "circle",
-    "square",
-    "diamond",
-    "triangle-up",
-    "cross",
-    "x",
-    "triangle-down",
-    "star",
-    "hexagon",
-)
 
 
 def latency_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:

@@ -42,9 +42,6 @@ _LONG = 100
 _LINE = {"color": INK, "width": 1.5, "dash": "5px,4px"}
 _LINE_KEYS = ("network", "method", "source")
 _MOST_LINES = 8
-_SIDES = {"l": 76, "r": 112}
-_WIDTH = 960
-_MARKERS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "triangle-down", "star")
 
 
 def memory_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import polars as pl
 
 from tracekit.present._columns import ShownColumn, shown
 from tracekit.present._notes import count, notes
 from tracekit.present._palette import colour_of
 from tracekit.present._text import printable
 from tracekit.present._totals import shown_with_totals, with_parts
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import polars as pl
 
 _MOST_ROWS = 100
 _TABLE = "border-collapse:collapse;font-variant-numeric:tabular-nums"

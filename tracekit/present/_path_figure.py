@@ -16,10 +16,6 @@ from tracekit.present._figures import (
 )
 from tracekit.present._palette import ACCENT, IDLE_COLOUR, PATH_COLOURS
 
-_WIDTH = 960
-_SIDES = 72
-_MOST_STEPS = 60
-_LABEL, _LETTER, _LEAST_MARGIN = 44, 6.6, 110
 _AS_RECORDED = {"measured": IDLE_COLOUR, "unchanged, replayed": "#BBBBBB"}
 
 

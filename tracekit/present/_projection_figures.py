@@ -21,12 +21,6 @@ NO_JOBS = "no job of which everything is known"
 """What a figure says that has none to show."""
 
 _SHARE = "_share"
-_MOST_BARS = 40
-_MOST_CURVES = 9
-_HIGH = 26
-_WIDTH = 960
-_ABOVE = 112
-_BELOW = 64
 
 
 def components_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:

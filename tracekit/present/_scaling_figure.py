@@ -80,30 +80,12 @@ def scaling_figure(
         return empty_figure(title, subtitle, NO_RUNS)
     if value in _MEASURED:
         return _measured_figure(known, value, title, subtitle)
-    networks = distinct(known, "network")
-    shown, keys = networks[:_MOST_FACETS], _curve_keys(known)
-    across = _across(len(shown))
-    figure = paneled(
-        [described("network", network) for network in shown],
-        [key.name for key in keys],
-        across=across,
-        each=_FACET_HEIGHTS[across],
-        below=56,
-        title=title,
-        subtitle=subtitle,
-        notes=[
-            *common_note(known, ("batch",)),
-            *bars_note(known),
-            *not_shown(len(networks) - len(shown), "networks"),
-        ],
-    )
-    figure.add_traces(keys)
+    figure, shown = _faceted(known, title, subtitle, bars_note(known))
     gpus = distinct(known, "gpus")
     axis = _padded(gpus[0], gpus[-1], far=gpus[-1] > _LINEAR_GPUS)
-    for place, network in enumerate(shown):
-        own = known.filter(known["network"].eq_missing(network))
+    for place, own in enumerate(shown):
         for curve in [_ideal(axis, value), *_curves(own, known, value)]:
-            figure.add_trace(curve, **cell(place, across))
+            figure.add_trace(curve, **cell(place, _across(len(shown))))
     _scaling_axes(figure, known, value, len(shown))
     return figure
 
@@ -115,6 +97,22 @@ def _measured_figure(known: pl.DataFrame, value: str, title: str, subtitle: str)
     known = known.with_columns(
         pl.col(name) / divisor for name in (value, *ends) if name in known.columns
     )
+    figure, shown = _faceted(known, title, subtitle, pooled_note(known, ranges=value == "time_ns"))
+    for place, own in enumerate(shown):
+        for curve in [*_own_ideals(own, value), *_curves(own, known, value, ends)]:
+            figure.add_trace(curve, **cell(place, _across(len(shown))))
+    _gpu_axis(figure, known)
+    far = known[value].max() > _FAR * known[value].min()  # type: ignore[operator]
+    figure.update_yaxes(**(_far_axis() if far else {"rangemode": "tozero"}))
+    axis = f"{_SCALING[value]} ({unit})" if unit else _SCALING[value]
+    _name_axes(figure, len(shown), axis)
+    return figure
+
+
+def _faceted(
+    known: pl.DataFrame, title: str, subtitle: str, notes: Sequence[str]
+) -> tuple[go.Figure, list[pl.DataFrame]]:
+    """Return panels under the legend of all curves, and the rows that each is to be drawn of."""
     networks, keys = distinct(known, "network"), _curve_keys(known)
     shown = networks[:_MOST_FACETS]
     across = _across(len(shown))
@@ -128,21 +126,12 @@ def _measured_figure(known: pl.DataFrame, value: str, title: str, subtitle: str)
         subtitle=subtitle,
         notes=[
             *common_note(known, ("batch",)),
-            *pooled_note(known, ranges=value == "time_ns"),
+            *notes,
             *not_shown(len(networks) - len(shown), "networks"),
         ],
     )
     figure.add_traces(keys)
-    for place, network in enumerate(shown):
-        own = known.filter(known["network"].eq_missing(network))
-        for curve in [*_own_ideals(own, value), *_curves(own, known, value, ends)]:
-            figure.add_trace(curve, **cell(place, across))
-    _gpu_axis(figure, known)
-    far = known[value].max() > _FAR * known[value].min()  # type: ignore[operator]
-    figure.update_yaxes(**(_far_axis() if far else {"rangemode": "tozero"}))
-    axis = f"{_SCALING[value]} ({unit})" if unit else _SCALING[value]
-    _name_axes(figure, len(shown), axis)
-    return figure
+    return figure, [known.filter(known["network"].eq_missing(network)) for network in shown]
 
 
 def _across(panels: int) -> int:

@@ -18,8 +18,6 @@ from tracekit.present._figures import (
 from tracekit.present._text import printable, shorten
 from tracekit.present._waterfall import step_unit
 
-_WIDTH = 960
-_SIDES = {"l": 80, "r": 32}
 _MOST_RUNS = 12
 _WIDEST = 40
 _FEW = 12

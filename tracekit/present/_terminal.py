@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import polars as pl
 
 from tracekit.present._columns import NULL, ShownColumn, shown, time_unit
 from tracekit.present._layout import GAP, Placed, place, total_width
@@ -12,11 +15,6 @@ from tracekit.present._notes import brief, headed, notes
 from tracekit.present._palette import ACCENT, SIXTEEN, colour_of
 from tracekit.present._text import cells, printable, wrap
 from tracekit.present._totals import shown_with_totals, with_parts, with_totals
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    import polars as pl
 
 Span = tuple[str, str | None]
 """A piece of a line and its style in rich's words, or None."""
@@ -124,8 +122,6 @@ def _record(row: pl.DataFrame, width: int | None) -> Iterator[list[Span]]:
 
 
 def _field_lines(values: pl.Series, field: ShownColumn, width: int | None) -> list[str]:
-    import polars as pl
-
     texts = field.texts
     if isinstance(values.dtype, pl.List):
         texts = shown(values.explode(empty_as_null=True).to_frame())[0].texts

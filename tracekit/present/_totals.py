@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import polars as pl
 
 from tracekit.present._columns import NULL, Scale, ShownColumn, shown, time_scale
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import polars as pl
 
 
 def shown_with_totals(
@@ -63,8 +61,6 @@ def _are_parts(frame: pl.DataFrame) -> list[bool]:
 
 def with_totals(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
     """Return `frame`, a breakdown by stage with its closing rows."""
-    import polars as pl
-
     window, idle = meta.get("window_ns"), meta.get("idle_ns")
     if frame.columns[:1] in (["stage"], ["part"]) and "a_ns" in frame.columns:
         return _with_step(frame, meta)
@@ -87,8 +83,6 @@ def with_totals(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
 
 def _with_step(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
     """Return what the step of two runs is made of, with the step below it."""
-    import polars as pl
-
     step = meta.get("step")
     if not step or step["a_ns"] is None:
         return frame
@@ -99,8 +93,6 @@ def _with_step(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
 
 def _with_typical(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
     """Return the same with the typical step below: medians, and their shift, which is no sum."""
-    import polars as pl
-
     step = meta["step"]
     if step.get("shift_low_ns") is None:
         return frame
@@ -122,8 +114,6 @@ def _with_remainder(frame: pl.DataFrame, scale: Scale) -> pl.DataFrame:
 
     Each of these is shown as it was found, and never as a zero that it is not.
     """
-    import polars as pl
-
     quantum = scale.divisor / 10**scale.decimals
     shown_as = [(pl.col(name) / quantum).round() for name in ("a_ns", "b_ns")]
     left = frame.select(each.last() - each.head(pl.len() - 1).sum() for each in shown_as)

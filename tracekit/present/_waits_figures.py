@@ -37,9 +37,8 @@ BUBBLE_COLOURS = {
 }
 """Colour of each part of a stage's time."""
 
-_MOST_BARS = 40
 _MOST_PIECES = 20_000
-_WIDTH, _RIGHT, _WIDEST = 960, 72, 40
+_WIDTH, _RIGHT = 960, 72
 _GAP = 0.2
 _WORK = {"FP": "forward", "BP": "backward", None: "work"}
 

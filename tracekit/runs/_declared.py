@@ -22,6 +22,7 @@ from tracekit.analysis.overview.questions import info
 from tracekit.analysis.studies import questions as of_runs
 from tracekit.analysis.studies import waits_questions as waiting
 from tracekit.analysis.studies.memory_questions import memory as of_memory
+from tracekit.runs._facts import called, facts_of, of_run, simulated_of, verdicts_of
 from tracekit.runs._question import RunQuestion, declared, of_one
 
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
 def _with_steps(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
     """Add the figure of steps, which are worked out only where they are drawn."""
-    from tracekit.runs._facts import of_run
-
     found = ask(run.trace)
     steps = functools.partial(comparison.steps_of_run, run.trace, run.name, skip=found.meta["skip"])
     drawn = replace(found, figures={**found.figures, "steps": "steps"}, source=steps)
@@ -41,20 +40,14 @@ def _with_steps(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
 
 
 def _of_run(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
-    from tracekit.runs._facts import of_run
-
     return of_run(run, ask(run)).warning(run.warnings)
 
 
 def _named(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
-    from tracekit.runs._facts import of_run
-
     return of_run(run, ask(run))
 
 
 def _beside(run: OpenedRun, ask: Callable[..., Answer], *others: OpenedRun) -> Answer:
-    from tracekit.runs._facts import called, facts_of, of_run
-
     found = ask(run)
     said = of_run(run, found).saying(**facts_of([run, *others]))
     if not others:
@@ -65,8 +58,6 @@ def _beside(run: OpenedRun, ask: Callable[..., Answer], *others: OpenedRun) -> A
 
 def _with_verdicts(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
     """Add the verdicts on the run's processes, which decide what their traffic means."""
-    from tracekit.runs._facts import of_run, verdicts_of
-
     found = ask(run)
     said = of_run(run, found.saying(**verdicts_of(run)))
     return said.saying(warnings=[*run.warnings, *found.warnings])
@@ -84,8 +75,6 @@ def shown(_: Selection, answer: Answer) -> Answer:
 
 def called_one(runs: Selection, answer: Answer) -> Answer:
     """Return an answer with its run's name; of several runs, with those that are simulated."""
-    from tracekit.runs._facts import of_run, simulated_of
-
     if len(runs.opened) == 1:
         return of_run(runs.opened[0], answer)
     return shown(runs, answer.saying(**simulated_of(runs.opened)))

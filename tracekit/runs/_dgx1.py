@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from tracekit import analysis, model, present
 from tracekit.errors import UsageError
 from tracekit.runs._facts import is_simulated
@@ -106,8 +108,6 @@ def study_dgx1(
 
 
 def _overview(parts: Mapping[str, model.Answer], source: str) -> model.Answer:
-    import polars as pl
-
     rows = [
         {"question": key, "asked": part.meta["question"], "found": part.meta["headline"]}
         for key, part in parts.items()
@@ -129,8 +129,6 @@ def _of(chosen: Sequence[OpenedRun]) -> str:
 
 
 def _measured(chosen: Sequence[OpenedRun], topology: StrPath | None, skip: Skip) -> Measured:
-    import polars as pl
-
     from tracekit.analysis.studies import Measured, load_published, memory_points
 
     study = analysis.studies.study(
@@ -145,8 +143,6 @@ def _routes(
     chosen: Sequence[OpenedRun], study: pl.DataFrame, topology: StrPath | None
 ) -> pl.DataFrame:
     """Return what copies between GPUs took in the runs with P2P on most GPUs, by kind of route."""
-    import polars as pl
-
     most = study.filter(method="p2p").filter(pl.col("gpus") == study["gpus"].max())
     wanted = most.unique(["network", "batch"], keep="first", maintain_order=True)
     keys = {row["run"]: row for row in wanted.select("run", *_ROUTES[:4]).rows(named=True)}

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from tracekit import analysis, present
 from tracekit.errors import UsageError
-from tracekit.runs._opened import OpenedRun
 
 if TYPE_CHECKING:
     from tracekit.model import Answer
+    from tracekit.runs._opened import OpenedRun
 
 
 def of_run(run: OpenedRun, answer: Answer) -> Answer:

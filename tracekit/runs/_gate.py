@@ -6,6 +6,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
+
 from tracekit.analysis import comparison, diagnosis
 from tracekit.errors import UsageError
 from tracekit.runs._comparisons import compare
@@ -66,8 +68,6 @@ def gate(
     UsageError
         If nothing is to be checked.
     """
-    import polars as pl
-
     if step is None and not new_findings:
         raise UsageError("nothing is to be checked", "give a limit of the step, or --new-findings")
     sides = [[side] if isinstance(side, OpenedRun) else list(side) for side in (a, b)]
@@ -151,8 +151,6 @@ def _steps_by(side: Collection[OpenedRun]) -> list[str]:
 
 
 def _check(rule: str, outcome: str, finding: str) -> Any:
-    import polars as pl
-
     return pl.DataFrame({"rule": [rule], "outcome": [outcome], "finding": [finding]})
 
 
@@ -163,8 +161,6 @@ def _findings_check(
     topology: StrPath | None,
 ) -> Any:
     """Return a row per finding of either side: what is new or grown fails if it is sure enough."""
-    import polars as pl
-
     if reasons:
         return _check(_FINDINGS, "undecided", f"not comparable: {'; '.join(reasons)}")
     answer = diagnosed_against(found, base, topology=topology)
@@ -183,8 +179,6 @@ def _findings_check(
 
 def _told(rows: Any, outcome: str) -> list[str]:
     """Say in words what the worst checks found; of one that passes, the limit of the step."""
-    import polars as pl
-
     worst = rows.filter(pl.col("outcome") == outcome)
     steps = worst.filter(pl.col("rule") == "step")["finding"].to_list()
     others = worst.filter(pl.col("rule") != "step")

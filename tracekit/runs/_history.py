@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from tracekit import present
 from tracekit.analysis import comparison
 from tracekit.errors import UsageError
@@ -50,8 +52,6 @@ def history(
     UsageError
         If no run has the label, or none of them steps.
     """
-    import polars as pl
-
     chosen = [
         run for run in select_runs(references, where=where, store=store) if label in run.labels
     ]

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from tracekit import analysis, engine, model, sources
 from tracekit.errors import DamagedTraceError, InputError, UsageError
 from tracekit.runs._digests import DigestBeside, DigestsSideBySide
@@ -325,8 +327,6 @@ class _Together:
 
 def _put_digest(folder: Path, digest: str) -> None:
     """Say in the tables of a report what its digest is."""
-    import polars as pl
-
     reports = model.Trace.scan(folder).read("reports")
     model.replace_table(folder, "reports", reports.with_columns(digest=pl.lit(digest)))
 

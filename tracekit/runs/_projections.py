@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
+
 from tracekit import present
 from tracekit.analysis import studies
 from tracekit.errors import UsageError
@@ -59,8 +61,6 @@ class _Model:
         return studies.weighted_means(self._with_nodes(self.components()), shares)
 
     def distribution(self) -> pl.DataFrame:
-        import polars as pl
-
         if not self.sweep and not self.to:
             table = self._with_nodes(self.components())
             return pl.concat(
@@ -185,8 +185,6 @@ def _jobs(
 
 def _asked_for(jobs: pl.DataFrame) -> list[str]:
     """Say what of the jobs is not known, and how it is given."""
-    import polars as pl
-
     weights = pl.col("weight_bytes").is_null() & pl.col("architecture").ne_missing("1w1g")
     needed = {name: pl.col(name).is_null() for name in ("flops", "memory_bytes", "input_bytes")}
     told = {name: pl.col(name).is_null() for name in ("architecture", "workers")}
@@ -214,8 +212,6 @@ def _gain(means: pl.DataFrame) -> str:
 
 def _for_people(rows: pl.DataFrame) -> pl.DataFrame:
     """Leave out what no row knows, and what the title says."""
-    import polars as pl
-
     hidden = {"evidence", "peak", "samples_per_s"}
     unknown = {
         name for name in rows.columns if rows.height and rows[name].null_count() == rows.height

@@ -16,6 +16,7 @@ from typing import (
     overload,
 )
 
+from tracekit.runs._facts import of_run
 from tracekit.support.memory import NEEDS
 from tracekit.support.questions import option_of
 
@@ -169,8 +170,6 @@ def declared(
 
 
 def _of_tables(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
-    from tracekit.runs._facts import of_run
-
     return of_run(run, ask(run.trace)).warning(run.warnings)
 
 

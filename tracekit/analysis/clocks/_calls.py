@@ -20,7 +20,6 @@ _MOST_LANES = 64
 """So many streams of a report are compared with those of others, those with most calls."""
 _MOST_TRIES = 48
 """So many pairs of streams of two reports are compared."""
-_LANE = ("process", "device", "context", "stream")
 _NUMBER = ("group", "operation", "call_sequence")
 _TIMES = ("start", "end")
 _JOINT_CALLS = {

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Unpack
 
-from tracekit import analysis
 from tracekit import machine as machines
+from tracekit.analysis import communication
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.support.columns import columns, keys
 from tracekit.support.files import StrPath
@@ -383,13 +383,13 @@ def latency(
     calls: dict[str, Any] = {"library": library, "log": _read(nccl_log), "sizes": sizes}
     match what:
         case "histogram":
-            return analysis.communication.message_histogram(run.trace, **calls)
+            return communication.message_histogram(run.trace, **calls)
         case "pointer-queries":
-            return analysis.communication.pointer_queries(run.trace)
+            return communication.pointer_queries(run.trace)
         case "staging":
-            return analysis.communication.staging(run.trace)
+            return communication.staging(run.trace)
     own, *base = (
-        analysis.communication.latency(each.trace, buckets=buckets, measure=measure, **calls)
+        communication.latency(each.trace, buckets=buckets, measure=measure, **calls)
         for each in (run, against)
         if each is not None
     )
@@ -397,5 +397,5 @@ def latency(
         return replace(own, tables={run.name: own.rows})
     if against.id == run.id:
         raise UsageError(f"{run.name} and {against.name} are the same run", "give two runs")
-    rows = analysis.communication.latency_speedup(base[0].rows, own.rows)
+    rows = communication.latency_speedup(base[0].rows, own.rows)
     return replace(own, rows=rows, tables={against.name: base[0].rows, run.name: own.rows})

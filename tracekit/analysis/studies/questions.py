@@ -54,6 +54,11 @@ def _studied(
     return rows, {**runs.facts(), **({"notes": notes} if notes else {})}
 
 
+_SUMMED = (
+    "step", "fp_bp", "wu", "wu_exposed", "io_exposed", "me_exposed", "other_exposed", "idle",
+    "between",
+)  # fmt: skip
+"""Times of a step that are also told as sums."""
 _STUDY = Json(
     "study",
     run=NO_RUN,
@@ -92,24 +97,11 @@ _STUDY = Json(
         "between_ns?": "number or null: Time of a step in which nothing runs and the host is in "
         "no iteration, ns.",
         "devices?": "integer or null: Devices that steps ran on.",
-        "step_total_ns?": "integer or null: Sum over steps and devices of what step_ns is the "
-        "mean of, ns.",
-        "fp_bp_total_ns?": "integer or null: Sum over steps and devices of what fp_bp_ns is the "
-        "mean of, ns.",
-        "wu_total_ns?": "integer or null: Sum over steps and devices of what wu_ns is the mean "
-        "of, ns.",
-        "wu_exposed_total_ns?": "integer or null: Sum over steps and devices of what "
-        "wu_exposed_ns is the mean of, ns.",
-        "io_exposed_total_ns?": "integer or null: Sum over steps and devices of what "
-        "io_exposed_ns is the mean of, ns.",
-        "me_exposed_total_ns?": "integer or null: Sum over steps and devices of what "
-        "me_exposed_ns is the mean of, ns.",
-        "other_exposed_total_ns?": "integer or null: Sum over steps and devices of what "
-        "other_exposed_ns is the mean of, ns.",
-        "idle_total_ns?": "integer or null: Sum over steps and devices of what idle_ns is the "
-        "mean of, ns.",
-        "between_total_ns?": "integer or null: Sum over steps and devices of what between_ns is "
-        "the mean of, ns.",
+        **{
+            f"{name}_total_ns?": "integer or null: Sum over steps and devices of what "
+            f"{name}_ns is the mean of, ns."
+            for name in _SUMMED
+        },
         "step_low_ns?": "number or null: Lower end of the 95 % interval of step_ns, of these "
         "steps alone; null where it is not known.",
         "step_high_ns?": "number or null: Upper end of it.",
@@ -216,14 +208,12 @@ _SCALING = Json(
         **columns("interval_of?", "steps?"),
         "reduction_from?": "number or null: Lower end of the 95 % interval of reduction_percent.",
         "reduction_to?": "number or null: Upper end of it.",
-        "speedup_fp_bp_from?": "amount or null: Lower end of the 95 % interval of the speedup of "
-        "FP and BP; null where neither side has several runs.",
-        "speedup_fp_bp_to?": "amount or null: Upper end of the 95 % interval of the speedup of FP "
-        "and BP; null where neither side has several runs.",
-        "speedup_wu_from?": "amount or null: Lower end of the 95 % interval of the speedup of WU; "
-        "null where neither side has several runs.",
-        "speedup_wu_to?": "amount or null: Upper end of the 95 % interval of the speedup of WU; "
-        "null where neither side has several runs.",
+        **{
+            f"speedup_{key}_{end}?": f"amount or null: {which} end of the 95 % interval of the "
+            f"speedup of {stage}; null where neither side has several runs."
+            for key, stage in (("fp_bp", "FP and BP"), ("wu", "WU"))
+            for end, which in (("from", "Lower"), ("to", "Upper"))
+        },
     },
 )
 
