@@ -320,6 +320,19 @@ def _route_times(answer: Answer) -> go.Figure:
     )
 
 
+def _sensitivity(answer: Answer) -> go.Figure:
+    import polars as pl
+
+    figure = pl.format("{}, {}, {} GPUs", "network", "method", "gpus")
+    moved = answer.rows.select("assumption", "change_percent", figure=figure)
+    largest = pl.col("change_percent").max().over("assumption")
+    return heat_figure(
+        moved.filter(largest >= 1).sort(largest, descending=True, maintain_order=True),
+        "assumption", "figure", "change_percent", "%",
+        title="Change of speedups over the range of each assumption", subtitle=answer.source,
+    )  # fmt: skip
+
+
 def _stalls(answer: Answer) -> go.Figure:
     return parts_figure(
         answer.source, STALL_COLOURS, title="What GPUs do, and wait for", subtitle=_waited(answer)
@@ -415,6 +428,7 @@ DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
     "speedup": _speedup,
     "stage speedups": _stage_speedups,
     "route times": _route_times,
+    "sensitivity": _sensitivity,
     "stage speedup": _stage_speedup,
     "stages": _stages,
     "stalls": _stalls,
