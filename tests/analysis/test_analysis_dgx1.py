@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -279,3 +281,14 @@ def test_recordings_of_hosts_answer_six_of_eight_questions() -> None:
     assert found["methods"].meta["headline"].startswith("Gloo is shown to take less time than P2P")
     speedups = found["scaling"].rows.filter(network="lenet", method="p2p", gpus=8)
     assert speedups.select("speedup", "published").rows() == [(3.2, 3.36)]
+
+
+@pytest.mark.parametrize("name", ["dgx1", "pai", "mpi", "survey"])
+def test_every_published_claim_is_on_the_page(name: str) -> None:
+    root = Path(__file__).parents[2]
+    published = tomllib.loads((root / "schemas" / "published" / f"{name}.toml").read_text("utf-8"))
+    page = (root / "docs" / "studies.md").read_text("utf-8")
+    assert published["claim"]
+    for claim in published["claim"]:
+        assert claim["verdict"] in {"hit", "miss", "untold"}
+        assert f"| {name} | {claim['says']} | {claim['verdict']} | {claim['by']} |" in page
