@@ -122,7 +122,9 @@ def test_every_page_is_in_the_readme() -> None:
 
 # -- figures and the notebook ----------------------------------------------------------------------
 
-ELSEWHERE = {"history", "batch effect", "route times", "stage speedup", "roofline"}
+ELSEWHERE = {
+    "history", "batch effect", "route times", "stage speedup", "sensitivity", "roofline",
+}  # fmt: skip
 """Drawings of a history, and of the dgx1 study, which take more runs than the samples are; and of
 operators whose sizes no sample holds."""
 MOST_BYTES = 1_000_000

@@ -60,7 +60,8 @@ PUBLIC = {
         largest_batch load_hardware load_published measured_against memory_extra
         memory_growth memory_points memory_table memory_use of_epochs overhead overhead_matrix
         pipeline_bubbles profiler_overhead project_architectures read_jobs read_memory_table
-        read_times scaling stalls_of_run step_times study study_iterations study_notes study_row
+        read_times scaling sensitivity stalls_of_run step_times study study_iterations study_notes
+        study_row
         study_stages sweep_hardware weighted_means
     """,
     "tracekit.annotation": "Annotation annotate note_steps prepare step_time_variables variables",

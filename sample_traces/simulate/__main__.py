@@ -6,16 +6,19 @@
         [--program mxnet|pytorch] [--what-if none|few|all]
     python sample_traces/simulate study-names [--network NAME ...]
     python sample_traces/simulate study FOLDER NAME ...
+    python sample_traces/simulate sensitivity [--network NAME ...]
     python sample_traces/simulate bundle [FOLDER]
 
 `grid` makes 240 traces. `study` makes those that are named, without what-ifs; `study-names` names
-the 150 that `tracekit study dgx1 --simulated` looks at. `bundle` makes again what lies in
-``sample_traces/simulated``.
+the 150 that `tracekit study dgx1 --simulated` looks at. `sensitivity` prints, a line of JSON each,
+what is assumed, and steps with each assumption at the ends of its range. `bundle` makes again what
+lies in ``sample_traces/simulated``.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -34,6 +37,7 @@ from simulate.grid import (  # noqa: E402
     scenarios,
     study,
 )  # fmt: skip
+from simulate.sensitivity import assumptions, step_rows  # noqa: E402
 
 
 def _arguments() -> argparse.ArgumentParser:
@@ -58,9 +62,11 @@ def _arguments() -> argparse.ArgumentParser:
     named = commands.add_parser("study", help="make jobs of the DGX-1 study")
     named.add_argument("folder", type=Path)
     named.add_argument("only", nargs="+", choices=dict(study()), metavar="NAME")
+    varied = commands.add_parser("sensitivity", help="time steps with other assumptions")
+    varied.add_argument("--network", nargs="+", choices=NETWORKS, default=())
     bundle = commands.add_parser("bundle", help="make the traces that lie beside this folder")
     bundle.add_argument("folder", type=Path, nargs="?", default=HERE.parent / "simulated")
-    for each in (some, every, named, bundle):
+    for each in (some, every, named, varied, bundle):
         each.add_argument("--workers", type=int, help="processes; as many as cores unless given")
     return parser
 
@@ -74,6 +80,10 @@ def main(arguments: list[str] | None = None) -> None:
         return
     if asked.command == "study-names":
         print("\n".join(name for name, _ in study(asked.network)))
+        return
+    if asked.command == "sensitivity":
+        for row in (*assumptions(), *step_rows(asked.network, asked.workers)):
+            print(json.dumps(row), flush=True)
         return
     if asked.command == "study":
         jobs = {name: job for name, job in study() if name in asked.only}

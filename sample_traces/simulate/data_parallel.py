@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from .doing import Doing
     from .host import Event, Gate, Thread
+    from .network import Layer
     from .world import World
 
 ACCURACY = Kernel("accuracy", 0, 3 * 4_000)
@@ -104,14 +105,17 @@ class Replica:
             for kernel in layer.backward:
                 op = kernel_op(self.world, kernel, self.job.batch, purpose)
                 yield from thread.launch(op, self.compute)
-            if layer.weights and self.job.overlap:
-                yield from self.exchanger.ready(self, thread, layer, step)
+            if self.job.overlap:
+                yield from self._exchange(thread, [layer], step)
 
     def exchange_late(self, step: int) -> Doing[None]:
         """Begin the exchange now, where it did not begin during the backward pass."""
-        for layer in reversed(self.network.layers):
-            if layer.weights and not self.job.overlap:
-                yield from self.exchanger.ready(self, self.main, layer, step)
+        if not self.job.overlap:
+            yield from self._exchange(self.main, self.network.layers[::-1], step)
+
+    def _exchange(self, thread: Thread, layers: Sequence[Layer], step: int) -> Doing[None]:
+        for key in exchange.keys_of(self.world, layers):
+            yield from self.exchanger.ready(self, thread, key, step)
 
     def evaluate(self) -> Doing[None]:
         """Count right answers on a batch that was not trained on."""
@@ -208,7 +212,7 @@ class Driver:
 def start(world: World) -> list[simpy.Process]:
     """Start the job's replicas; return what is to be waited for."""
     job = world.job
-    keys = [layer for layer in reversed(load_network(job.network).layers) if layer.weights]
+    keys = exchange.keys_of(world, reversed(load_network(job.network).layers))
     exchanger, peers = exchange.choose(world, keys), dict[int, Replica]()
     shared = world.process()
     driven: dict[Thread, list[Replica]] = {}

@@ -16,7 +16,7 @@ from .network import Kernel, Layer
 from .parts import kernel_op, launch_copy, peer_ops
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from .data_parallel import Replica
     from .doing import Doing
@@ -70,10 +70,10 @@ class Alone:
 
 
 class PeerExchange:
-    """Each layer's gradients go to its root GPU, which adds them, updates and sends weights back.
+    """Each key's gradients go to its root GPU, which adds them, updates and sends weights back.
 
-    The arrays of a layer travel as one. The root of all is GPU 0 (``star``), or the GPU
-    with the fewest bytes so far, largest layers first (``spread``), as in MXNet's kvstore.
+    A key is a layer, or one of its arrays (`keys_of`). The root of all is GPU 0 (``star``), or the
+    GPU with the fewest bytes so far, largest keys first (``spread``), as in MXNet's kvstore.
     """
 
     meet = True
@@ -171,7 +171,7 @@ class RingExchange:
         self._recent = world.job.processes == "per_gpu"
         self._groups = self._group(keys)
         self._last = {group[-1].name: number for number, group in enumerate(self._groups)}
-        self._calls: dict[tuple[int, int, str], Collective] = {}
+        self._calls: dict[tuple[int, int, str, int], Collective] = {}
 
     def _group(self, keys: Sequence[Layer]) -> list[list[Layer]]:
         """Group layers in the order of the backward pass: by number, or by bytes."""
@@ -181,7 +181,7 @@ class RingExchange:
             full = (
                 sum(each.weight_bytes for each in groups[-1]) >= p.bucket_bytes
                 if self._recent
-                else sum(each.arrays for each in groups[-1]) >= p.collective_keys
+                else sum(len(each.arrays) for each in groups[-1]) >= p.collective_keys
             )
             if full:
                 groups.append([])
@@ -203,22 +203,30 @@ class RingExchange:
     def _call(
         self, replica: Replica, thread: Thread, kind: str, number: int, step: int
     ) -> Doing[Event]:
-        """Launch a GPU's part of a collective behind its compute stream; return its event."""
-        size = sum(layer.weight_bytes for layer in self._groups[number])
-        key = (step, number, kind)
-        if key not in self._calls:
-            self._calls[key] = Collective(self._world, kind, size, self._gpus, root=0)
-        op = self._calls[key].part(Purpose("WU", step, "collective"), recent=self._recent)
+        """Launch a GPU's part of a group behind its compute stream; return the event of its end.
+
+        With messages of arrays each has a collective of its own, else the group has one.
+        """
+        sizes = [layer.weight_bytes for layer in self._groups[number]]
+        if self._world.job.messages == "layers":
+            sizes = [sum(sizes)]
         comm = replica.comm[0]
         made = yield from thread.record(replica.compute)
         yield from thread.hold(comm, made)
-        yield from self._launch(thread, op, kind, comm)
+        for place, size in enumerate(sizes):
+            key = (step, number, kind, place)
+            if key not in self._calls:
+                self._calls[key] = Collective(self._world, kind, size, self._gpus, root=0)
+            op = self._calls[key].part(Purpose("WU", step, "collective"), recent=self._recent)
+            yield from self._launch(thread, op, kind, comm, within=place > 0)
         return (yield from thread.record(comm))
 
-    def _launch(self, thread: Thread, op: Op, kind: str, comm: Stream) -> Doing[None]:
+    def _launch(
+        self, thread: Thread, op: Op, kind: str, comm: Stream, *, within: bool
+    ) -> Doing[None]:
         took = self._world.parameters.collective_call_ns
         if not self._recent:
-            yield from thread.launch(op, comm, ns=took)
+            yield from thread.launch(op, comm, ns=took, within=within)
             return
         names = {
             "all_reduce": "ncclAllReduce",
@@ -252,6 +260,14 @@ class RingExchange:
 
 
 Exchange = Alone | PeerExchange | RingExchange
+
+
+def keys_of(world: World, layers: Iterable[Layer]) -> list[Layer]:
+    """Return what is exchanged of some layers, in their order: each, or each of its arrays."""
+    whole = [layer for layer in layers if layer.weights]
+    if world.job.messages == "layers":
+        return whole
+    return [part for layer in whole for part in layer.parts]
 
 
 def choose(world: World, keys: Sequence[Layer]) -> Exchange:

@@ -57,15 +57,16 @@ def _scenario(name: str, described: dict[str, Any]) -> Scenario:
 
 
 PROGRAMS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
-    "mxnet": {"p2p": {}, "nccl": {}},
+    "mxnet": {method: {"locks": True, "messages": "arrays"} for method in METHODS},
     "pytorch": {
         "p2p": {"drivers": "one"},
         "nccl": {"pattern": "all_reduce", "processes": "per_gpu"},
     },
 }
 """How the programs of the grid are built, by method: as the study's, which was of MXNet (a process
-with a thread per GPU; with NCCL, GPU 0 updates and the host waits for each collective), or as those
-in ``workloads`` (peer copies by one thread; with NCCL a process per GPU and all-reduces)."""
+with a thread per GPU, which share the driver's lock; each array is a message; with NCCL, GPU 0
+updates and the host waits for each group of collectives), or as those in ``workloads`` (peer copies
+by one thread; with NCCL a process per GPU and all-reduces)."""
 
 
 def grid(

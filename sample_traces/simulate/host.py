@@ -17,6 +17,8 @@ from .gpu import Stream
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    import simpy
+
     from .doing import Clock, Doing
     from .gpu import Op
     from .world import World
@@ -131,6 +133,7 @@ class Process:
     pid: int
     correlation: int = 100
     events: int = 0
+    free: dict[str, int] = field(default_factory=dict)
     threads: list[Thread] = field(default_factory=list)
     streams: dict[int, list[Stream]] = field(default_factory=dict)
 
@@ -147,6 +150,18 @@ class Process:
         rng = Random(f"{self.world.job.seed} stream {device} {number}")
         self.streams[device].append(Stream(self, device, number, pace, rng))
         return self.streams[device][-1]
+
+    def locked(self, lock: str, ns: int, share: float) -> int:
+        """Take a lock for a share of some time; return how long it takes with waiting for that.
+
+        Threads get it in the order in which they ask, so it is enough to know when it is free.
+        """
+        if not self.world.job.locks or not share:
+            return ns
+        now = self.world.env.now
+        begin = max(now, self.free.get(lock, 0))
+        self.free[lock] = begin + round(ns * share)
+        return begin - now + ns
 
     def context(self, device: int) -> int:
         """Return the number of this process' context on a GPU."""
@@ -205,13 +220,26 @@ class Thread:
         call.end = self.env.now
         self._begins("host_work")
 
+    def _calling(self, ns: float) -> simpy.Timeout:
+        """Be in a call for about some time, and before it until the driver's lock is free."""
+        took = self._about(ns)
+        return self.env.timeout(self.process.locked("driver", took, self._p.driver_lock_share))
+
     def launch(
-        self, op: Op, stream: Stream, name: str = "cudaLaunchKernel_v7000", ns: float | None = None
-    ) -> Doing[None]:
-        """Launch an op, after the framework's own time; the call blocks if the queue is full."""
-        yield from self.spend(self._p.operator_ns)
+        self, op: Op, stream: Stream, name: str = "cudaLaunchKernel_v7000", ns: float | None = None,
+        *, within: bool = False,
+    ) -> Doing[None]:  # fmt: skip
+        """Launch an op, after the framework's own time; the call blocks if the queue is full.
+
+        With `within` it is of the same operator of the framework as the one before.
+        """
+        if not within:
+            self._begins("host_work")
+            own = self._about(self._p.operator_ns)
+            share = self._p.interpreter_lock_share
+            yield self.env.timeout(self.process.locked("interpreter", own, share))
         call = self._enter(name)
-        yield self.env.timeout(self._about(self._p.launch_call_ns if ns is None else ns))
+        yield self._calling(self._p.launch_call_ns if ns is None else ns)
         yield stream.accept(op, call)
         if op.pageable:
             self._begins("waiting_call", name, ops=(op,))
@@ -225,7 +253,7 @@ class Thread:
         self.process.events += 1
         event = Event(self.process.events, stream.last)
         call.stream, call.event = stream, event.number
-        yield self.env.timeout(self._about(self._p.event_call_ns))
+        yield self._calling(self._p.event_call_ns)
         self._leave(call)
         return event
 
@@ -234,7 +262,7 @@ class Thread:
         yield from self.spend(300)
         call = self._enter("cudaStreamWaitEvent_v3020")
         call.stream, call.event, call.sync = stream, event.number, STREAM_WAITS
-        yield self.env.timeout(self._about(self._p.event_call_ns))
+        yield self._calling(self._p.event_call_ns)
         self._leave(call)
         stream.wait_for(event.op)
 
@@ -244,7 +272,7 @@ class Thread:
         call = self._enter(name, "waiting_call", _last(streams))
         call.stream = streams[0]
         call.sync = STREAM_SYNC if "Stream" in name else DEVICE_SYNC
-        yield self.env.timeout(self._about(self._p.event_call_ns))
+        yield self._calling(self._p.event_call_ns)
         yield from self._drain(_last(streams))
         self._leave(call)
 

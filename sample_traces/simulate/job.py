@@ -18,6 +18,7 @@ CHOICES = {
     "ranges": ("full", "stages", "none"),
     "synchronise": ("never", "loss", "stage", "layer"),
     "loader": ("pool", "ordered"),
+    "messages": ("layers", "arrays"),
 }
 
 
@@ -59,6 +60,13 @@ class Job:
     loader
         Whether workers are there from the start and put batches where any is taken (``pool``), or
         start with the loop and each batch is taken in its turn, as PyTorch does (``ordered``).
+    locks
+        Whether threads of a process wait for each other's calls, and the work between them, as far
+        as the parameters say: for the driver's lock, and the interpreter's.
+    messages
+        Whether gradients of a layer travel as one (``layers``), or each array apart (``arrays``),
+        as keys of MXNet's store; NCCL launches operations of one group together from 2.2 on, so
+        that with arrays each has a kernel of its own.
     pageable
         Whether inputs lie in pageable memory.
     allocate
@@ -90,6 +98,8 @@ class Job:
     ranges: str = "full"
     synchronise: str = "loss"
     loader: str = "pool"
+    locks: bool = False
+    messages: str = "layers"
     pageable: bool = False
     allocate: bool = False
     gpu_pace: Mapping[int, float] = field(default_factory=dict)

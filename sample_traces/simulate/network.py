@@ -9,8 +9,8 @@ their input to the input (``residual``), which a ``shortcut`` may bring to size.
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from math import ceil, prod
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer: its kernels both ways and its weights, in so many arrays.
+    """A layer: its kernels both ways, and how many weights each of its arrays has.
 
     Per image it hands on `outputs` elements, and keeps `kept` for the backward pass.
     """
@@ -44,10 +44,22 @@ class Layer:
     name: str
     forward: tuple[Kernel, ...]
     backward: tuple[Kernel, ...]
-    weights: int
+    arrays: tuple[int, ...]
     outputs: int
     kept: int
-    arrays: int = 0
+
+    @property
+    def weights(self) -> int:
+        """How many weights it has."""
+        return sum(self.arrays)
+
+    @cached_property
+    def parts(self) -> tuple[Layer, ...]:
+        """Return its arrays, each as a layer of its own."""
+        return tuple(
+            replace(self, name=f"{self.name}.{number}", arrays=(size,))
+            for number, size in enumerate(self.arrays)
+        )
 
     @property
     def weight_bytes(self) -> int:
@@ -98,7 +110,7 @@ def load_network(name: str) -> Network:
     builder = _Builder(described["after_conv"].split())
     shape = builder.sequence(described["layers"], tuple(described["input"]), "")
     builder.add("loss", (_pass("softmax_forward", 3 * prod(shape)),),
-                (_pass("softmax_backward", 3 * prod(shape)),), 0, 1)  # fmt: skip
+                (_pass("softmax_backward", 3 * prod(shape)),), (), 1)  # fmt: skip
     return Network(name, tuple(described["input"]), tuple(builder.layers))
 
 
@@ -115,13 +127,11 @@ class _Builder:
         self.layers: list[Layer] = []
 
     def add(
-        self, name: str, forward: tuple[Kernel, ...], backward: tuple[Kernel, ...], weights: int,
-        outputs: int, kept: int = 0, arrays: int = 0,
+        self, name: str, forward: tuple[Kernel, ...], backward: tuple[Kernel, ...],
+        arrays: tuple[int, ...], outputs: int, kept: int = 0,
     ) -> None:  # fmt: skip
         """Append a layer; backward kernels are in the order in which they run."""
-        self.layers.append(
-            Layer(name, forward, backward, weights, outputs, kept or outputs, arrays)
-        )
+        self.layers.append(Layer(name, forward, backward, arrays, outputs, kept or outputs))
 
     def sequence(self, items: list[Any], shape: Shape, prefix: str) -> Shape:
         """Append layers one after the other; return the shape they make."""
@@ -150,7 +160,7 @@ class _Builder:
         made = self.sequence(item["residual"], shape, f"{name}.")
         size = prod(made)
         self.add(f"add{name}", (_pass("add_relu_forward", 3 * size),),
-                 (_pass("add_relu_backward", 3 * size),), 0, size)  # fmt: skip
+                 (_pass("add_relu_backward", 3 * size),), (), size)  # fmt: skip
         return made
 
     def _layer(self, text: str, shape: Shape, number: str) -> Shape:
@@ -173,7 +183,7 @@ class _Builder:
     def _simple(self, name: str, kind: str, shape: Shape, made: Shape, *, factor: int) -> Shape:
         touched = factor * (prod(shape) + prod(made))
         forward, backward = (_pass(f"{kind}_{way}", touched) for way in ("forward", "backward"))
-        self.add(name, (forward,), (backward,), 0, prod(made))
+        self.add(name, (forward,), (backward,), (), prod(made))
         return made
 
     def _convolution(self, name: str, words: list[str], shape: Shape) -> Shape:
@@ -212,9 +222,8 @@ class _Builder:
             backward.insert(0, _pass("relu_backward", 3 * size))
         extra = 2 if "bn" in after else 1
         kept = size * len(forward)
-        self.add(
-            name, tuple(forward), tuple(backward), weights + extra * made[0], size, kept, 1 + extra
-        )  # fmt: skip
+        arrays = (weights, *[made[0]] * extra)
+        self.add(name, tuple(forward), tuple(backward), arrays, size, kept)
 
 
 def _window(words: list[str], shape: Shape) -> Shape:

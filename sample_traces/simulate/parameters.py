@@ -6,6 +6,7 @@ import tomllib
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 FILE = Path(__file__).with_name("parameters.toml")
 
@@ -24,6 +25,8 @@ class Parameters:
     stream_gap_ns: int
     event_gap_ns: int
     launch_call_ns: int
+    driver_lock_share: float
+    interpreter_lock_share: float
     launch_latency_ns: int
     queue_capacity: int
     operator_ns: int
@@ -60,8 +63,8 @@ class Parameters:
 
 
 @cache
-def described() -> dict[str, dict[str, str | float]]:
-    """Return value, unit and source of each parameter."""
+def described() -> dict[str, dict[str, Any]]:
+    """Return value, unit and source of each parameter, and of some the range."""
     with FILE.open("rb") as file:
         return tomllib.load(file)
 

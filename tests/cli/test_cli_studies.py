@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -459,6 +460,54 @@ def test_a_study_simulates_what_the_store_lacks(
     again = tracekit("study", "dgx1", "--simulated", "--what", "methods", "-o", "page.html")
     assert (again.exit_code, again.stderr) == (0, "")
     assert "4 runs, all simulated" in Path("page.html").read_text()
+
+
+def test_a_study_tells_what_its_simulator_rests_on(
+    stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of a simulator of two assumptions, on the command line, as JSON and as a page."""
+    rows: list[dict[str, object]] = [
+        {
+            "assumption": name,
+            "value": "2",
+            "low": "1",
+            "high": "4",
+            "unit": "ns",
+            "source": "assumed",
+        }
+        for name in ("hop_ns", "collective_call_ns")
+    ]
+    rows += [
+        {"assumption": name, "value": value, "network": "lenet", "method": method, "gpus": gpus,
+         "step_ns": step}
+        for name, value, nccl in (
+            (None, None, 14.0), ("hop_ns", "1", 12.0), ("hop_ns", "4", 15.0),
+            ("collective_call_ns", "1", 8.0), ("collective_call_ns", "4", 16.0),
+        )
+        for method, gpus, step in (("p2p", 1, 4.0), ("nccl", 8, nccl))
+    ]  # fmt: skip
+    told = tmp_path / "rows"
+    told.write_text("\n".join(map(json.dumps, rows)))
+    asked: list[tuple[str, ...]] = []
+
+    def simulator(*words: str) -> subprocess.Popen[str]:
+        asked.append(words)
+        return subprocess.Popen(["cat", told], stdout=subprocess.PIPE, text=True)
+
+    monkeypatch.setattr("tracekit.runs._dgx1._simulator", simulator)
+    found = document("study", "dgx1", "--sensitivity", "--network", "lenet")
+    assert asked == [("sensitivity", "--network", "lenet")]
+    (hop, call) = found["parts"]["sensitivity"]["rows"]
+    assert (hop["speedup_low"], hop["speedup_high"], hop["reached"]) == (32 / 15, 32 / 12, False)
+    assert (call["reached"], found["meta"]["of_runs"]) == (True, "10 jobs, all simulated")
+    (fit,) = found["parts"]["fit"]["rows"]
+    assert (fit["predicted"], fit["fitted"]) == (pytest.approx(2.77), True)
+    done = tracekit("study", "dgx1", "--sensitivity", "-o", "page.html")
+    assert done.exit_code == 0, done.stderr
+    page = Path("page.html").read_text()
+    assert "Which assumption reaches which published speedup?" in page
+    refused = tracekit("study", "dgx1", "--sensitivity", "--what", "scaling")
+    assert (refused.exit_code, "chooses its own jobs" in refused.stderr) == (2, True)
 
 
 @pytest.mark.nightly

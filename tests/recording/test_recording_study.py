@@ -41,18 +41,21 @@ def test_all_that_are_known_can_be_loaded() -> None:
 def test_the_grid_of_the_studies() -> None:
     study = load_study("dgx1")
     # Strong scaling of all, and weak scaling of the smallest batch on several GPUs.
-    assert len(study.configurations()) == 5 * 3 * 4 * 3 + 5 * 1 * 3 * 3
+    assert len(study.configurations()) == 5 * 3 * 4 * 4 + 5 * 1 * 3 * 4
     chosen = study.configurations({"network": "lenet", "gpus": "8", "batch": "16"})
     assert [each.name for each in chosen] == [
         f"dgx1-network=lenet-batch=16-gpus=8-method={method}-scaling={scaling}"
-        for method in ("p2p", "nccl", "ddp")
+        for method in ("p2p", "nccl", "ddp", "gloo")
         for scaling in ("strong", "weak")
     ]
     assert chosen[0].labels == {
         "study": "dgx1", "network": "lenet", "batch": "16", "gpus": "8", "method": "p2p",
         "scaling": "strong", "fixed": "images=256K steps=20 warm-up=5",
     }  # fmt: skip
-    assert len(study.configurations({"scaling": "weak"})) == 45
+    assert len(study.configurations({"scaling": "weak"})) == 60
+    *_, gloo = study.configurations({"network": "lenet", "gpus": "2", "batch": "16"})
+    assert study.obstacle(gloo, 8, cpu=True) is None
+    assert study.obstacle(gloo, 8, cpu=False) == "gloo is recorded with --cpu"
 
 
 @pytest.mark.parametrize(

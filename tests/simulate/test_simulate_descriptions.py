@@ -23,7 +23,9 @@ SIMULATOR = Path(__file__).resolve().parents[2] / "sample_traces" / "simulate"
 def test_every_assumption_has_a_unit_and_a_source() -> None:
     assert set(described()) == {field.name for field in fields(Parameters)}
     for name, entry in described().items():
-        assert set(entry) == {"value", "unit", "source"}, name
+        assert set(entry) - {"range"} == {"value", "unit", "source"}, name
+        low, high = entry.get("range", (entry["value"], entry["value"]))
+        assert low <= entry["value"] <= high, name
         assert len(str(entry["source"])) > 15, name
 
 
@@ -98,7 +100,7 @@ def test_resnet_has_110_layers() -> None:
 def test_a_convolution_by_hand() -> None:
     conv, pool = load_network("lenet").layers[:2]
     # 6 windows of 5 x 5 on 32 x 32 leave 28 x 28; a multiplication and an addition for each tap.
-    assert (conv.weights, conv.arrays) == (6 * 25 + 6, 2)
+    assert conv.arrays == (6 * 25, 6)
     fprop, relu = conv.forward
     assert fprop.work(images=2) == (2 * 2 * 25 * 6 * 28 * 28, 4 * (2 * (1024 + 4704) + 150))
     assert relu.work(images=1) == (0, 4 * 2 * 4704)

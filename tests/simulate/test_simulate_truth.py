@@ -183,7 +183,7 @@ def test_equal_stages_have_the_bubble_of_theory(
     schedule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """4 stages of 1 ms forward and 2 ms back, 8 micro-batches: 3 of 11 parts are bubble."""
-    layer = Layer("layer", (Kernel("f", 10**9, 0),), (Kernel("b", 2 * 10**9, 0),), 0, 1, 1)
+    layer = Layer("layer", (Kernel("f", 10**9, 0),), (Kernel("b", 2 * 10**9, 0),), (), 1, 1)
     network = Network("equal", (1,), (layer,) * 4)
     monkeypatch.setattr(pipeline, "load_network", lambda _: network)
     exact = {

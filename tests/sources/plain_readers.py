@@ -573,6 +573,8 @@ def plain_rocprof(path: Path) -> Numbers:
             agent["id"]["handle"]: agent["logical_node_type_id"]
             for agent in process["agents"]
             if agent["type"] == 2
+            and type(agent["logical_node_type_id"]) is int
+            and 0 <= agent["logical_node_type_id"] < 2**31  # else no GPU is told
         }
         pid = process["metadata"]["pid"]
         records = {name: arrays[name] for name in ("kernel_dispatch", "memory_copy", "hip_api",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import re
 from unittest.mock import patch
 
@@ -139,3 +140,12 @@ def test_records_that_cannot_be_are_counted(rocprof, tmp_path):
         "1 GPU ops have no device and were left out",
         "1 kernels have no name",
     }
+
+
+def test_a_name_of_the_host_that_is_no_text_is_none(rocprof, tmp_path):
+    rocprof.kernel(10, 20, "k")
+    path = rocprof.write(tmp_path / "t.json")
+    whole = json.loads(path.read_text())
+    whole["rocprofiler-sdk-tool"][0]["metadata"]["node"]["hostname"] = {"a": [1]}
+    path.write_text(json.dumps(whole))
+    assert column(read(path), "reports", "host") == [None]

@@ -77,6 +77,7 @@ _JSON = Json(
     "tracekit study dgx1 -o dgx1.html",
     "tracekit study dgx1 --simulated --network lenet",
     "tracekit study dgx1 --what scaling --figure scaling.png",
+    "tracekit study dgx1 --sensitivity -o sensitivity.html",
     name="study dgx1",
     figures={"figure": "Draw the answer to the question of --what"},
     writes=[_JSON],
@@ -96,9 +97,20 @@ def dgx1(
             "of tracekit's repository; each of all 150 takes some seconds.",
         ),
     ] = False,
+    sensitivity: Annotated[
+        bool,
+        typer.Option(
+            "--sensitivity",
+            help="Tell instead how speedups of the simulated machine depend on each assumption, "
+            "and what one fitted point predicts. Needs what --simulated does.",
+        ),
+    ] = False,
     network: Annotated[
         list[str] | None,
-        typer.Option("--network", metavar="NAME", help="With --simulated: of this network alone."),
+        typer.Option(
+            "--network", metavar="NAME",
+            help="With --simulated or --sensitivity: of this network alone.",
+        ),
     ] = None,
     topology: Annotated[
         Path | None,
@@ -114,7 +126,7 @@ def dgx1(
     """
     return library.study_dgx1.answer(
         runs or (), where=parse_labels(where) if where else None,
-        what=None if what is None else what.value, simulated=simulated, networks=network or (),
-        topology=topology, skip=parse_skip(skip), store=store,
+        what=None if what is None else what.value, simulated=simulated, sensitivity=sensitivity,
+        networks=network or (), topology=topology, skip=parse_skip(skip), store=store,
         say=lambda text: typer.echo(text, err=True),
     )  # fmt: skip

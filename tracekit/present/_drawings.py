@@ -195,6 +195,17 @@ def _memory_fit(answer: Answer) -> go.Figure:
     )
 
 
+def _sensitivity(answer: Answer) -> go.Figure:
+    figure = pl.format("{}, {}, {} GPUs", "network", "method", "gpus")
+    moved = answer.rows.select("assumption", "change_percent", figure=figure)
+    largest = pl.col("change_percent").max().over("assumption")
+    return heat_figure(
+        moved.filter(largest >= 1).sort(largest, descending=True, maintain_order=True),
+        "assumption", "figure", "change_percent", "%",
+        title="Change of speedups over the range of each assumption", subtitle=answer.source,
+    )  # fmt: skip
+
+
 def _bubbles(answer: Answer) -> go.Figure:
     title = "What the stages of pipelines lose"
     return parts_figure(answer.source, BUBBLE_COLOURS, title=title, subtitle=_waited(answer))
@@ -324,6 +335,7 @@ DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
         subtitle=answer.source,
         axis="share",
     ),
+    "sensitivity": _sensitivity,
     "stage speedup": lambda answer: scaling_figure(
         answer.rows.drop("speedup", "speedup_low", "speedup_high", strict=False).rename(
             {"speedup_fp_bp": "speedup"}

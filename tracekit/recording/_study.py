@@ -19,8 +19,8 @@ from tracekit.support.toml import NotToml, parse_toml
 
 _VERSION = 1
 _KEYS = {
-    "version", "title", "source", "program", "grid", "fixed", "only_gpus", "arguments", "without",
-    "cpu",
+    "version", "title", "source", "program", "grid", "fixed", "only_gpus", "only_cpu", "arguments",
+    "without", "cpu",
 }  # fmt: skip
 _GPUS, _METHOD, _PYTHON = "gpus", "method", "python"
 _KEY = re.compile(r"[A-Za-z][\w-]*")
@@ -78,8 +78,8 @@ class Study:
         The values of each option.
     fixed
         Options that all of them have.
-    only_gpus
-        Methods that run on GPUs alone.
+    only_gpus, only_cpu
+        Methods that run on GPUs, and on the CPU, alone.
     arguments
         What values of an option stand for in the program, where that is not the value itself.
     without
@@ -94,6 +94,7 @@ class Study:
     grid: Mapping[str, tuple[Value, ...]]
     fixed: Mapping[str, Value]
     only_gpus: frozenset[Value]
+    only_cpu: frozenset[Value] = frozenset()
     arguments: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
     without: tuple[Mapping[str, tuple[Value, ...]], ...] = ()
     cpu: tuple[str, ...] = ()
@@ -172,6 +173,8 @@ class Study:
         method, needed = options.get(_METHOD), int(options.get(_GPUS, 0))
         if cpu:
             return f"{method} needs GPUs" if method in self.only_gpus else None
+        if method in self.only_cpu:
+            return f"{method} is recorded with --cpu"
         if needed > gpus:
             return f"needs {needed} GPU{'s' if needed > 1 else ''}, and there are {gpus}"
         return None
@@ -224,13 +227,14 @@ def _study(name: str, content: Mapping[str, Any]) -> Study:
     if unknown := content.keys() - _KEYS:
         raise ValueError(f"unknown key {min(unknown)!r}")
     grid, fixed = _table(content, "grid"), _table(content, "fixed")
-    only_gpus = content.get("only_gpus", [])
+    only = {key: content.get(key, []) for key in ("only_gpus", "only_cpu")}
     for key, values in [*grid.items(), *((key, [value]) for key, value in fixed.items())]:
         _check(key, values)
     if twice := grid.keys() & fixed.keys():
         raise ValueError(f"{min(twice)!r} is in the grid and fixed")
-    if only_gpus:
-        _check("only_gpus", only_gpus)
+    for key, values in only.items():
+        if values:
+            _check(key, values)
     given = _table(content, "arguments")
     arguments = {key: _arguments(key, grid.get(key, []), _table(given, key)) for key in given}
     without = content.get("without", [])
@@ -245,7 +249,8 @@ def _study(name: str, content: Mapping[str, Any]) -> Study:
         _program(content.get("program"), grid.keys(), fixed, arguments),
         {key: tuple(values) for key, values in grid.items()},
         fixed,
-        frozenset(only_gpus),
+        frozenset(only["only_gpus"]),
+        frozenset(only["only_cpu"]),
         arguments,
         tuple(_left_out(each, grid) for each in without),
         tuple(cpu),

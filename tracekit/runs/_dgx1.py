@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import subprocess
 import sys
 import tempfile
@@ -26,8 +27,6 @@ from tracekit.support.process import users_stderr
 from tracekit.support.resources import schemas
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from tracekit.analysis.comparison import Skip
     from tracekit.analysis.studies import Measured
     from tracekit.model import Answer
@@ -52,6 +51,7 @@ def study_dgx1(
     where: Mapping[str, str] | None = None,
     what: str | None = None,
     simulated: bool = False,
+    sensitivity: bool = False,
     networks: Sequence[str] = (),
     topology: StrPath | None = None,
     skip: Skip = "auto",
@@ -69,8 +69,11 @@ def study_dgx1(
     simulated
         Whether the runs are those of the simulator; what is not in the store yet is simulated. That
         takes a copy of tracekit's repository, of which the simulator is a part, and simpy.
+    sensitivity
+        Whether to answer instead how speedups of the simulated machine depend on what is assumed of
+        it; nothing is stored.
     networks
-        Of which networks runs are simulated; all by default.
+        Of which networks runs are simulated; all by default, for `sensitivity` the small ones.
     topology
         The machine, as for `Run.traffic`.
     skip
@@ -85,6 +88,10 @@ def study_dgx1(
     """
     from tracekit.analysis.studies import QUESTIONS, dgx1_questions
 
+    if sensitivity:
+        if references or where or what or simulated:
+            raise UsageError("--sensitivity chooses its own jobs", "give no more than --network")
+        return _sensitivity(networks, say or _silent)
     if what not in (None, *QUESTIONS):
         raise UsageError(f"{what!r} is no question of this study", f"ask {', '.join(QUESTIONS)}")
     if simulated:
@@ -105,6 +112,25 @@ def study_dgx1(
         for key, part in dgx1_questions(_measured(chosen, topology, skip)).items()
     }
     return _overview(parts, source) if what is None else parts[what]
+
+
+def _sensitivity(networks: Sequence[str], say: Say) -> model.Answer:
+    from tracekit.analysis.studies import load_published
+    from tracekit.analysis.studies import sensitivity as asked
+
+    say("simulating each assumption at the ends of its range: a minute or two")
+    told = _simulator("sensitivity", *(["--network", *networks] if networks else []))
+    rows = [json.loads(line) for line in told.communicate()[0].splitlines()]
+    if told.returncode:
+        raise UsageError("the simulator failed", "its own message is above")
+    assumed = pl.DataFrame([row for row in rows if "unit" in row])
+    steps = pl.DataFrame([row for row in rows if "unit" not in row], infer_schema_length=None)
+    source = f"{steps.height:,} jobs, all simulated"
+    parts = {
+        key: replace(part.saying(of_runs=source), source=source, face=present.FACE)
+        for key, part in asked(steps, assumed, load_published(RECORDED)).items()
+    }
+    return _overview(parts, source)
 
 
 def _overview(parts: Mapping[str, model.Answer], source: str) -> model.Answer:

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from tracekit.analysis.studies._published import Published, load_published
     from tracekit.analysis.studies._run_labels import batch_label
     from tracekit.analysis.studies._scaling import ScalingMode, ScalingTime, scaling
+    from tracekit.analysis.studies._sensitivity import sensitivity
     from tracekit.analysis.studies._stalls import (
         before_and_after,
         data_stalls,

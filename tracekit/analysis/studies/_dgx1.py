@@ -76,11 +76,19 @@ _BESIDE = ("published", "relation", "error_percent", "within")
 _KEY = ("network", "batch", "method", "gpus")
 _MEMORY = ("network", "method", "batch")
 _PUBLISHED = pl.col("published").alias("published_percent")
+_COLLECTIVE = pl.col("method").is_in(["nccl", "gloo"])
+"""What stands against P2P: NCCL, or on the CPU Gloo."""
+_LACKS = {
+    "memory": "recordings of the memory of several GPUs",
+    "routes": "copies between GPUs",
+    "methods": "runs with P2P and with NCCL (on the CPU Gloo) that are else alike",
+}
+"""What it takes to answer questions that not all runs can tell of."""
 _SMALL = ("lenet", "alexnet")
 """The networks that the slides call small."""
 _POINTS = 1.0
 """Percentage points within which things are called the same."""
-_ALIKE = 20.0
+ALIKE = 20.0
 """Percent within which speedups are called similar; the slides give no number."""
 _NOISE = 0.05
 """Speedup that may be chance."""
@@ -135,8 +143,8 @@ class Measured:
         return rows.filter(pl.col("baseline_gpus") == 1, _gpus.max().over(_KEY[:3]) > 1)
 
     def overheads(self) -> pl.DataFrame:
-        """Return what NCCL takes beyond P2P, of configurations that have both."""
-        study = self.strong.filter(pl.col("method").is_in(["p2p", "nccl"]))
+        """Return what NCCL, or Gloo, takes beyond P2P, of configurations that have both."""
+        study = self.strong.filter((pl.col("method") == "p2p") | _COLLECTIVE)
         if study["method"].n_unique() < len({"p2p", "nccl"}):
             return pl.DataFrame(schema=_OVERHEADS)
         return overhead(study).rows.drop_nulls("overhead_percent")
@@ -148,13 +156,16 @@ def dgx1_questions(measured: Measured) -> dict[str, Answer]:
     Its meta holds the ``question``; ``headline``, the sentence that answers it; and ``claims``: of
     findings that were published, whether they hold here, None where nothing tells.
     """
-    return {key: _asked(measured, *each) for key, each in QUESTIONS.items()}
+    return {key: _asked(measured, key, *each) for key, each in QUESTIONS.items()}
 
 
-def _asked(measured: Measured, question: str, ask: Callable[[Measured], Answer]) -> Answer:
+def _asked(
+    measured: Measured, key: str, question: str, ask: Callable[[Measured], Answer]
+) -> Answer:
     answer = ask(measured)
     if answer.rows.is_empty():
-        empty = {"question": question, "headline": "No run tells."}
+        lacks = f"No run tells: it takes {_LACKS[key]}." if key in _LACKS else "No run tells."
+        empty = {"question": question, "headline": lacks}
         return Answer(rows=answer.rows, meta=empty, command=COMMAND)
     return replace(answer, meta={"question": question, **answer.meta}, command=COMMAND)
 
@@ -193,8 +204,8 @@ def _scales(measured: Measured) -> Answer:
     )
     people = without_empty(several.select(*_KEY, "speedup", "efficiency", *_BESIDE), _BESIDE)
     claims = {
-        f"alexnet's speedup is like lenet's (taken as at most {_ALIKE:.0f} % apart)": holds(
-            _off_lenet(several), lambda percent: (percent <= _ALIKE).all()
+        f"alexnet's speedup is like lenet's (taken as at most {ALIKE:.0f} % apart)": holds(
+            _off_lenet(several), lambda percent: (percent <= ALIKE).all()
         )
     }
     return _told(
@@ -235,9 +246,10 @@ def _methods(measured: Measured) -> Answer:
         f"{own.filter(_FASTER).height} of {own.height} on {number_of_gpus(number)}"
         for (number,), own in rows.sort("gpus").group_by("gpus", maintain_order=True)
     ]
+    name = "NCCL" if "nccl" in rows["method"] else "Gloo"
     headline = (
-        f"NCCL is shown to take less time than P2P in {', '.join(faster)}; it takes "
-        f"{ends(rows, 'overhead_percent', '{:+.1f} %')} of time against P2P. Published are "
+        f"{name} is shown to take less time than P2P in {', '.join(faster)}; it takes "
+        f"{ends(rows, 'overhead_percent', '{:+.1f} %')} of time against P2P. Published of NCCL are "
         f"{ends(known, 'published', '{:+.1f} %')}, of a number of GPUs that is not told."
     )
     people = rows.select(
@@ -246,8 +258,8 @@ def _methods(measured: Measured) -> Answer:
     )  # fmt: skip
     claim = _any_shown(rows.filter(_gpus > 1), _SLOWER)
     return _told(
-        "NCCL against P2P", headline, rows, "overheads", people=people,
-        claims={"NCCL takes longer than P2P on several GPUs in some cases": claim},
+        f"{name} against P2P", headline, rows, "overheads", people=people,
+        claims={f"{name} takes longer than P2P on several GPUs in some cases": claim},
         more={"baseline": "p2p"}, tables={"overheads": rows},
     )  # fmt: skip
 

@@ -239,8 +239,9 @@ class _Gathered:
         who = Identities(ops, calls, ranges)
         real = pl.col("pid").replace_strict(pids, default=None, return_dtype=pl.Int64)
         table = who.processes({number: _executable(each) for number, each in enumerate(told)})
-        nodes = {mapping(each.get("node")).get("hostname") for each in told}
-        host = nodes.pop() if len(nodes) == 1 else None
+        named = [mapping(each.get("node")).get("hostname") for each in told]
+        hosts = {name for name in named if isinstance(name, str)}
+        host = hosts.pop() if len(hosts) == 1 else None
         warnings = (
             *absences(ops, calls, ranges, _RECORD, _RECORD),
             *counted(self._lost, _LOST),
@@ -253,7 +254,7 @@ class _Gathered:
                 "devices": who.devices(described(processes), "device_table"),
                 "reports": report(
                     self._path, FORMAT,
-                    product="rocprofv3", host=text_of(host) if isinstance(host, str) else None,
+                    product="rocprofv3", host=text_of(host),
                 ),
                 "contents": contents(_FEATURES, self._counts),
             },

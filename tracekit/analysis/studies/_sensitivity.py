@@ -1,0 +1,211 @@
+"""What the simulated DGX-1 rests on: speedups over the range of each assumption.
+
+Steps come from the simulator, which knows nothing of what was published; what was, is set beside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from tracekit.analysis.studies._dgx1 import ALIKE, COMMAND, number_of
+from tracekit.analysis.studies._published import Published
+from tracekit.model import Answer
+
+_FIGURE = ("network", "method", "gpus")
+_CLOSE = 5.0
+"""Percent within which a value is reached as it is assumed."""
+_FITTED, _POINT = "collective_call_ns", ("lenet", "nccl", 8)
+_VARIANT = ("assumption", "value")
+
+
+def sensitivity(
+    steps: pl.DataFrame, assumptions: pl.DataFrame, known: Published
+) -> dict[str, Answer]:
+    """Return which assumption reaches which published speedup, and what one fitted value predicts.
+
+    Parameters
+    ----------
+    steps
+        Mean steps: ``assumption, value`` (texts; null as all is assumed), ``network, method, gpus,
+        step_ns``. On one GPU there is one method.
+    assumptions
+        ``assumption, value, low, high, unit, source``, texts: what is assumed, and its range.
+    known
+        What was published.
+
+    Returns
+    -------
+    `sensitivity`, a row per assumption and published speedup: ``speedup`` as assumed, the least
+    (``speedup_low``) and the greatest (``speedup_high``) over the range, ``change_percent`` between
+    these, ``published``, ``relation`` (``~`` of alexnet, whose speedup was said to be like
+    lenet's), and ``reached``, whether the range holds it. `fit`, a row per published speedup with
+    NCCL: ``predicted`` where the host's cost of a collective (``cost_ns``) is chosen so that
+    lenet's on 8 GPUs is what was published.
+    """
+    speedups = _speedups(steps)
+    figures = _figures(known).join(speedups.select(_FIGURE).unique(), on=_FIGURE, how="semi")
+    rows = _over_ranges(speedups, figures, assumptions)
+    return {"sensitivity": _sensitivity(rows), "fit": _fit(_fits(speedups, figures))}
+
+
+def _speedups(steps: pl.DataFrame) -> pl.DataFrame:
+    """Return how many times as many images a second each variant handles as on one GPU."""
+    ones = steps.filter(pl.col("gpus") == 1).select(*_VARIANT, "network", one="step_ns")
+    several = steps.filter(pl.col("gpus") > 1)
+    joined = several.join(ones, on=[*_VARIANT, "network"], nulls_equal=True)
+    speedup = pl.col("gpus") * pl.col("one") / pl.col("step_ns")
+    return joined.select(*_VARIANT, *_FIGURE, speedup=speedup)
+
+
+def _figures(known: Published) -> pl.DataFrame:
+    """Return published speedups, and those of alexnet, which were said to be like lenet's."""
+    given = known.speedups.select(*_FIGURE, "published", "relation")
+    alike = given.filter(network="lenet").with_columns(
+        network=pl.lit("alexnet"), relation=pl.lit("~")
+    )
+    return pl.concat([given, alike])
+
+
+def _reached(low: pl.Expr, high: pl.Expr, slack: float = 0.0) -> pl.Expr:
+    """Tell whether something from low to high is what was published, give or take a percentage."""
+    published, relation = pl.col("published"), pl.col("relation")
+    near = pl.when(relation == "~").then(ALIKE).otherwise(slack) / 100
+    between = (low <= published * (1 + near)) & (high >= published * (1 - near))
+    return pl.when(relation.is_in(["=", "~"])).then(between).otherwise(low < published)
+
+
+def _over_ranges(
+    speedups: pl.DataFrame, figures: pl.DataFrame, assumptions: pl.DataFrame
+) -> pl.DataFrame:
+    as_it_is = speedups.filter(pl.col("assumption").is_null()).drop(_VARIANT)
+    ends = speedups.drop_nulls("assumption").group_by(
+        "assumption", *_FIGURE, maintain_order=True
+    ).agg(
+        least=pl.col("speedup").min(), most=pl.col("speedup").max()
+    )  # fmt: skip
+    rows = assumptions.join(ends, on="assumption", maintain_order="left")
+    rows = rows.join(as_it_is, on=_FIGURE, maintain_order="left")
+    rows = rows.join(figures, on=_FIGURE, maintain_order="left").with_columns(
+        speedup_low=pl.min_horizontal("least", "speedup"),
+        speedup_high=pl.max_horizontal("most", "speedup"),
+    )
+    low, high, speedup = (pl.col(f"speedup{end}") for end in ("_low", "_high", ""))
+    return rows.drop("least", "most").with_columns(
+        change_percent=100 * (high / low - 1),
+        reached=_reached(low, high),
+        reached_as_assumed=_reached(speedup, speedup, _CLOSE),
+    )
+
+
+def _names(rows: pl.DataFrame) -> str:
+    """Return published speedups in words, such as ``lenet nccl 2, 4``."""
+    texts = [
+        f"{network} {method} {', '.join(map(str, sorted(own['gpus'])))}"
+        for (network, method), own in rows.group_by("network", "method", maintain_order=True)
+    ]
+    return "; ".join(texts)
+
+
+def _sensitivity(rows: pl.DataFrame) -> Answer:
+    each = []
+    for (_,), own in rows.group_by("assumption", maintain_order=True):
+        most = own.sort("change_percent", descending=True, maintain_order=True).row(0, named=True)
+        new = own.filter("reached", ~pl.col("reached_as_assumed"))
+        each.append({
+            **{name: most[name] for name in ("assumption", "low", "value", "high", "unit")},
+            "change_percent": most["change_percent"],
+            "most_of": "{network} {method} {gpus}".format_map(most),
+            "reaches": _names(new) or "none",
+        })  # fmt: skip
+    people = pl.DataFrame(each).sort("change_percent", descending=True, maintain_order=True)
+    as_it_is = rows.filter("reached_as_assumed").unique(_FIGURE, maintain_order=True)
+    count = rows.select(_FIGURE).unique().height
+    never = rows.group_by(_FIGURE, maintain_order=True).agg(pl.col("reached").any())
+    headline = (
+        f"Of {count} published speedups {as_it_is.height} are reached as all is assumed"
+        f"{f' ({_names(as_it_is)})' if as_it_is.height else ''}, and "
+        f"{never['reached'].sum()} by one assumption or another in its range; no one reaches "
+        f"{_names(never.filter(~pl.col('reached'))) or 'all alone what another does not'}."
+    )
+    meta = {"question": "Which assumption reaches which published speedup?", "headline": headline,
+            "claims": {}}  # fmt: skip
+    return Answer(
+        rows=rows.drop("reached_as_assumed"), meta=meta, people=people,
+        title="speedups over ranges of assumptions", figures={"figure": "sensitivity"},
+        command=COMMAND,
+    )  # fmt: skip
+
+
+def _fits(speedups: pl.DataFrame, figures: pl.DataFrame) -> pl.DataFrame:
+    """Return predictions by each curve over the host's cost of a collective."""
+    network, method, gpus = _POINT
+    wanted = figures.filter(network=network, method=method, gpus=gpus)["published"]
+    parts = []
+    for (curve,), own in speedups.filter(
+        pl.col("assumption").str.starts_with(_FITTED).fill_null(value=False)
+    ).group_by("assumption", maintain_order=True):
+        points = own.with_columns(cost=pl.col("value").cast(pl.Float64)).sort("cost")
+        by = dict(points.group_by(_FIGURE))
+        if not wanted.len() or _POINT not in by:
+            continue
+        cost = _crossing(by[_POINT]["cost"].to_list(), by[_POINT]["speedup"].to_list(), wanted[0])
+        rows = figures.filter(pl.col("method") == method).with_columns(
+            assumption=pl.lit(str(curve)), cost_ns=pl.lit(cost, pl.Float64)
+        )
+        told = [
+            None if cost is None else np.interp(cost, by[key]["cost"], by[key]["speedup"])
+            for key in rows.select(_FIGURE).rows()
+        ]
+        parts.append(rows.with_columns(predicted=pl.Series(told, dtype=pl.Float64)))
+    nothing = figures.clear().with_columns(
+        assumption=pl.lit(""), cost_ns=pl.lit(0.0), predicted=pl.lit(0.0)
+    )
+    point = pl.all_horizontal(
+        pl.col(name) == value for name, value in zip(_FIGURE, _POINT, strict=True)
+    )
+    predicted, published = pl.col("predicted"), pl.col("published")
+    return pl.concat([nothing, *parts]).select(
+        "assumption", "cost_ns", *_FIGURE, "published", "relation", "predicted",
+        error_percent=pl.when(pl.col("relation").is_in(["=", "~"])).then(
+            100 * (predicted / published - 1)
+        ),
+        within=pl.when(pl.col("relation") != "=").then(_reached(predicted, predicted)),
+        fitted=point,
+    )  # fmt: skip
+
+
+def _crossing(costs: Sequence[float], values: Sequence[float], wanted: float) -> float | None:
+    """Return the least cost at which a line through points crosses a value."""
+    for (cost, a), (next_cost, b) in pairwise(zip(costs, values, strict=True)):
+        if min(a, b) <= wanted <= max(a, b) and a != b:
+            return cost + (wanted - a) / (b - a) * (next_cost - cost)
+    return None
+
+
+def _fit(rows: pl.DataFrame) -> Answer:
+    texts = []
+    for (curve,), own in rows.group_by("assumption", maintain_order=True):
+        cost, others = own["cost_ns"][0], own.filter(~pl.col("fitted"))
+        messages = "layers" if "layers" in str(curve) else "arrays"
+        if cost is None:
+            texts.append(f"With messages of {messages} no cost in the range gives that")
+            continue
+        errors = others.filter(pl.col("relation") == "=")["error_percent"].abs()
+        mean, most = (number_of(error, "{:.0f} %") for error in (errors.mean(), errors.max()))
+        texts.append(
+            f"With messages of {messages} {cost / 1000:.1f} us of the host for a collective give "
+            f"that, and miss the other {errors.len()} values by {mean} in the mean and {most} at "
+            "most"
+        )
+    network, method, gpus = _POINT
+    headline = f"Fitted is one point, {network} with {method} on {gpus} GPUs. {'. '.join(texts)}."
+    meta: dict[str, Any] = {
+        "question": "What does one fitted point predict of the others?", "headline": headline,
+        "claims": {},
+    }  # fmt: skip
+    return Answer(rows=rows, meta=meta, title="predictions by one fitted point", command=COMMAND)
