@@ -266,7 +266,8 @@ def tell_rest(lane: Lane, told: Told) -> tuple[Array, Array, tuple[Assumption, .
 def _pipelines(lane: Lane, core: Array, exchange: Array, stage: Array) -> tuple[Assumption, ...]:
     """Tell what threads do that copy from the host to streams on which nothing is trained.
 
-    They bring input; but where they run layers as a network does, forward passes without backward.
+    They bring input, that of evaluation to evaluation; but where they run layers as a network does,
+    forward passes without backward.
     """
     work = lane.work
     trained = np.unique(work.context_stream[core & lane.kernel])
@@ -275,6 +276,8 @@ def _pipelines(lane: Lane, core: Array, exchange: Array, stage: Array) -> tuple[
     fed = np.setdiff1d(np.unique(work.thread[other & (work.kind == H2D)]), on_trained)
     beside = other & np.isin(work.thread, fed)
     stage[beside] = IO
+    copies = np.flatnonzero(beside)
+    stage[copies[_evaluation_waits(work, np.flatnonzero(core & lane.kernel), stage, copies)]] = ME
     known, forward = np.unique(lane.symbol[core & lane.layer]), 0
     for thread in fed.tolist():
         own = beside & (work.thread == thread)
@@ -295,6 +298,16 @@ def _pipelines(lane: Lane, core: Array, exchange: Array, stage: Array) -> tuple[
         " ms): taken for forward passes without backward (ME), not for input"
     )
     return (Assumption(INPUT, "fails", forward, said),)
+
+
+def _evaluation_waits(work: Work, trained: Array, stage: Array, copies: Array) -> Array:
+    """Tell during which copies no kernel of training runs, and the next one is of evaluation."""
+    trained = trained[np.argsort(work.start[trained], kind="stable")]
+    place = np.searchsorted(work.start[trained], work.start[copies])
+    ended = np.concatenate(([work.start.min()], np.maximum.accumulate(work.end[trained])))[place]
+    begun = np.append(work.start[trained], work.end.max())[place]
+    evaluates = np.append(stage[trained] == ME, values=False)[place]
+    return evaluates & (ended <= work.start[copies]) & (work.end[copies] <= begun)
 
 
 def _without_call(lane: Lane, stage: Array) -> None:
