@@ -276,7 +276,9 @@ def _pipelines(lane: Lane, core: Array, exchange: Array, stage: Array) -> tuple[
     fed = np.setdiff1d(np.unique(work.thread[other & (work.kind == H2D)]), on_trained)
     beside = other & np.isin(work.thread, fed)
     stage[beside] = IO
-    copies = np.flatnonzero(beside)
+    # What a pipeline computes on the GPU is ahead of what it is for.
+    computes = np.isin(work.thread, work.thread[beside & lane.kernel])
+    copies = np.flatnonzero(beside & ~computes)
     stage[copies[_evaluation_waits(work, np.flatnonzero(core & lane.kernel), stage, copies)]] = ME
     known, forward = np.unique(lane.symbol[core & lane.layer]), 0
     for thread in fed.tolist():
