@@ -139,6 +139,8 @@ class Judged:
         The ops by which backward threads copy between GPUs through the host, see `find_relayed`.
     places
         Collectives whose place tells what they are for.
+    asked
+        What the user says that a step is, see `Rules`.
     """
 
     evidence: Evidence
@@ -150,6 +152,7 @@ class Judged:
     input_streams: pl.DataFrame
     relayed: Array
     places: Places
+    asked: str | None = None
 
     def are_relayed(self, first: int, rows: int) -> Array:
         """Tell which ops, from `first` on, backward threads copy between GPUs through the host."""
@@ -203,7 +206,7 @@ class Judged:
         found = self.structures.of.get(process)
         decides = process in self.decides and found is not None and bool(found.training)
         if found is None:
-            return (None, decides, *(None for _ in range(len(_TOLD) - 2)))
+            return (None, decides, *(None for _ in range(len(_TOLD) - 3)), self._steps_by(process))
         return (
             found.method,
             decides,
@@ -214,13 +217,21 @@ class Judged:
             found.doubt_ns if found.training else None,
             found.period,
             found.repeats,
+            self._steps_by(process),
         )
+
+    def _steps_by(self, process: int) -> str | None:
+        """Say what is taken to be a step, where that is a choice or was asked for."""
+        if process in self.counts_steps:
+            return self.structures.of[process].reading
+        no_steps = "`--step` tells none: ranges name the steps, or the order of launches tells none"
+        return None if self.asked is None else no_steps
 
 
 _TOLD = {
     "structure": pl.String, "decides": pl.Boolean, "structure_evidence": pl.String,
     "contradictions": pl.String, "gaps": pl.Int64, "usual_gaps": pl.Int64, "doubt_ns": pl.Int64,
-    "period": pl.Int64, "repeats": pl.Float64,
+    "period": pl.Int64, "repeats": pl.Float64, "steps_by": pl.String,
 }  # fmt: skip
 
 
@@ -292,7 +303,7 @@ def judged(
         evidence, with_places(verdicts, places.counts()), structures, decides, counts_steps,
         signs["process"],
         _input_streams(ops, launches, known) if has_unlaunched else pl.DataFrame(),
-        find_relayed(ops, launches, known.autograd), places,
+        find_relayed(ops, launches, known.autograd), places, rules.step,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from tracekit.cli._options import (
     PartProcessesOption,
     RulesOption,
     RunArgument,
+    StepOption,
     StoreOption,
     VerdictOption,
     WhereOption,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _OPENING = {
     "rules": RulesOption, "iteration": IterationOption, "verdict": VerdictOption,
+    "step": StepOption,
     "processes": PartProcessesOption, "dask": PartDaskOption,
 }  # fmt: skip
 """Options that say how a run is read."""

@@ -44,23 +44,27 @@ METHODS = ("threads", "order", "refused", "none")
 """From what says most to what says nothing."""
 
 
-def find_structure(work: Work) -> Structure:
+def find_structure(work: Work, asked: str | None = None) -> Structure:
     """Find the stages and the steps of a process from what its threads launch, and in what order.
 
     A pure function; takes time linear in the ops, but for sorting, and a bounded time beyond that
-    for one step. Where stages cannot be told it refuses, and says why.
+    for one step. What a step is may be asked for, see `STEP_READINGS`. Where stages cannot be told
+    it refuses, and says why.
     """
     devices = np.unique(work.device)
     rows = [np.flatnonzero(work.device == device) for device in devices]
-    told = [_tell(work.take(own)) for own in rows]
+    told = [_tell(work.take(own), asked) for own in rows]
     return _joined(work, devices, rows, told)
 
 
-def _tell(work: Work) -> Told:
+def _tell(work: Work, asked: str | None = None) -> Told:
     """Tell the structure of the work on one device."""
     lane = look_at(work)
     pair = find_pair(lane)
-    told = by_threads(lane, pair) if pair is not None and pair.trains else _of_one_thread(lane)
+    if pair is not None and pair.trains:
+        told = by_threads(lane, pair, asked)
+    else:
+        told = _of_one_thread(lane, asked)
     if not told.training:
         return told
     told = _with_others(lane, told)
@@ -76,7 +80,7 @@ def _tell(work: Work) -> Told:
     )  # fmt: skip
 
 
-def _of_one_thread(lane: Lane) -> Told:
+def _of_one_thread(lane: Lane, asked: str | None) -> Told:
     """Tell what one thread launches, by its period and by the names of gradients.
 
     These readings rest on different things. Where they agree, the period says more exactly where a
@@ -86,7 +90,7 @@ def _of_one_thread(lane: Lane) -> Told:
     by_period, bursts = by_order(lane), find_bursts(lane)
     if by_period.training is False or bursts is None:
         return by_period
-    by_names = by_threads(lane, bursts)
+    by_names = by_threads(lane, bursts, asked)
     again = by_period.recomputes and has_unfed(lane, bursts)
     if not by_names.training or again:
         return by_period
@@ -106,8 +110,9 @@ def _of_one_thread(lane: Lane) -> Told:
     left = (each for each in by_period.assumptions if each.name not in tested)
     agree = Assumption(READINGS, "holds", differ, said)
     return replace(
-        _steadier(by_period, by_names), stage=stage, doubts=by_period.doubts,
-        assumptions=(*by_names.assumptions, *left, agree),
+        by_names if asked else _steadier(by_period, by_names), stage=stage,
+        doubts=by_period.doubts, assumptions=(*by_names.assumptions, *left, agree),
+        reading=by_names.reading,
     )  # fmt: skip
 
 
@@ -200,6 +205,7 @@ def _joined(work: Work, devices: Array, rows: Sequence[Array], told: Sequence[To
         cut_end=leader.cut_end,
         period=leader.period,
         repeats=leader.repeats,
+        reading=leader.reading,
     )
 
 
