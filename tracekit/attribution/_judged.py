@@ -296,8 +296,10 @@ def judged(
     ]
     handing = find_handing(ops, launches, known.teams, known.nesting.skeleton)
     claimed = trains & left & {process for process, training in claims.items() if training}
-    decides += _agreeing(ops, launches, known, structures, claimed, rules)
-    evidence = _evidence(known, verdicts, decides, handing)
+    filled = _filled(ops, launches, known, structures, claimed, rules)
+    agreeing = filled.filter("all_agree")["process"].unique().to_list()
+    evidence = _evidence(known, verdicts, [*decides, *agreeing], handing, filled)
+    decides += filled.filter("fills")["process"].unique().sort().to_list()
     places = find_places(ops, launches, known.counted, evidence, structures, rules)
     return Judged(
         evidence, with_places(verdicts, places.counts()), structures, decides, counts_steps,
@@ -318,25 +320,38 @@ def _left_by_ranges(
     return set(sums.filter(pl.col("left") > CHOSEN.left * pl.col("ns"))["process"])
 
 
-def _agreeing(
+def _filled(
     ops: Stream,
     launches: _Placing,
     known: Known,
     structures: Structures,
     processes: Collection[int],
     rules: Rules,
-) -> list[int]:
-    """Return processes whose structure says what ranges say, so that it fills what these leave."""
+) -> pl.DataFrame:
+    """Return where structure says what ranges say, so that it fills what these leave.
+
+    Returns
+    -------
+    ``process, thread, fills``: of each thread that launches kernels, by what it launches itself
+    where ranges tell more than a little of that, else by ``all_agree``: what all its process does.
+    """
     told = _time_of_launches(ops, launches, known, processes, rules, structures)
     own = told.filter(pl.col("stage") != "OTHER", pl.col("structure") >= 0).with_columns(
         agrees=pl.col("stage")
         == pl.col("structure").replace_strict(_STAGE_OF, return_dtype=pl.String)
     )
-    sums = own.group_by("process").agg(
-        pl.col("ns").sum(), agreed=pl.col("ns").filter("agrees").sum()
-    )
-    share = pl.col("agreed") > (1 - CHOSEN.disagreement) * pl.col("ns")
-    return sums.filter(share)["process"].sort().to_list()
+    sums = told.select("process", "thread").unique().join(
+        own.group_by("process", "thread").agg(
+            pl.col("ns").sum(), agreed=pl.col("ns").filter("agrees").sum()
+        ),
+        on=["process", "thread"], how="left",
+    ).with_columns(pl.col("ns", "agreed").fill_null(0))  # fmt: skip
+    agrees = pl.col("agreed") > (1 - CHOSEN.disagreement) * pl.col("ns")
+    of_all = pl.col("ns", "agreed").sum().over("process").name.suffix("_of_all")
+    all_agree = pl.col("agreed_of_all") > (1 - CHOSEN.disagreement) * pl.col("ns_of_all")
+    alone = pl.col("ns") > CHOSEN.left * pl.col("ns_of_all")
+    fills = pl.when(alone).then(agrees).otherwise(all_agree)
+    return sums.with_columns(of_all).select("process", "thread", fills=fills, all_agree=all_agree)
 
 
 def _time_of_launches(
@@ -372,14 +387,21 @@ def _time_of_launches(
     alone = sums.select(*_LAUNCHED, structure=pl.lit(-1, pl.Int8))
     trains = pl.DataFrame({"process": list(processes)}, schema={"process": pl.Int32})
     nothing = trains.select("process", trains=False, infers=False)
-    evidence = _evidence(known, nothing, [], pl.Series([], dtype=pl.Int32))
+    evidence = _evidence(known, nothing, [], pl.Series([], dtype=pl.Int32), _NO_FILLS)
     return sums.with_columns(stage=stages_of_launches(alone, evidence, rules))
 
 
+_NO_FILLS = pl.DataFrame(schema={"process": pl.Int32, "thread": pl.Int32, "fills": pl.Boolean})
 _STAGE_OF = dict(enumerate(STAGES))
 _LAUNCHED = ("process", "thread", "code")
 _NO_LAUNCHES = pl.DataFrame(
-    schema={"process": pl.Int32, "structure": pl.Int8, "ns": pl.Int64, "stage": pl.String}
+    schema={
+        "process": pl.Int32,
+        "thread": pl.Int32,
+        "structure": pl.Int8,
+        "ns": pl.Int64,
+        "stage": pl.String,
+    }
 )
 
 
@@ -422,12 +444,18 @@ def _main_threads(threads: pl.DataFrame) -> dict[int, int]:
 
 
 def _evidence(
-    known: Known, verdicts: pl.DataFrame, decides: Sequence[int], handing: pl.Series
+    known: Known,
+    verdicts: pl.DataFrame,
+    decides: Sequence[int],
+    handing: pl.Series,
+    filled: pl.DataFrame,
 ) -> Evidence:
     process = pl.col("process")
+    fills = filled.select(pl.col("thread").cast(pl.Int32), "fills")
     return Evidence(
-        known.threads.select(
+        known.threads.join(fills, on="thread", how="left", maintain_order="left").select(
             "thread",
+            "fills",
             thread_stage="stage",
             autograd=pl.col("thread").is_in(known.autograd.implode()),
             drives=pl.col("thread").is_in(known.training["thread"].implode()),
