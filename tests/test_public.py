@@ -68,7 +68,7 @@ PUBLIC = {
     "tracekit.support": "",
     "tracekit.support.parquet": "can_write write",
     "tracekit.attribution": "Rules attribute attribute_recording base_name stored_findings",
-    "tracekit.attribution.structure": "Doubt Pieces Structure Work find_structure",
+    "tracekit.attribution.structure": "Doubt Pieces STEP_READINGS Structure Work find_structure",
     "tracekit.cli": "Json Judged app command main",
     "tracekit.machine": """
         Edge IN_SWITCH Link Machine NcclLog Placed Placing Product Relay Ring Route

@@ -103,14 +103,7 @@ def test_the_truth_needs_no_one_of_its_clues(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_is_warned_of(name: str) -> None:
-    told = _trace(name).warnings
-    if name == "p2p_2gpu_start_end":  # where structure alone is wrong in a tenth, which it says
-        assert len(told) == 1
-        assert (
-            "process_range tells stages, and other sources disagree: structure about 10%" in told[0]
-        )
-    else:
-        assert told == ()
+    assert _trace(name).warnings == ()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -15,7 +15,12 @@ from tracekit.model import Trace
 
 TOLERATED = 0.01
 """Share of the time of ops that may have a wrong stage without a word."""
-_NO_WORD = ("no ranges tell all stages", "the recording of GPU work is cut", "iterations hold")
+_NO_WORD = (
+    "no ranges tell all stages",
+    "the recording of GPU work is cut",
+    "iterations hold",
+    "steps are counted",
+)
 """How findings begin, or what they hold, that say nothing against stages."""
 
 

@@ -87,6 +87,8 @@ def _structure(verdict: Mapping[str, Any]) -> Iterator[str]:
             "no ranges tell all stages: what they leave is told "
             f"{_METHODS[verdict['structure']]}; see `tracekit info --stages`"
         )
+    if verdict["steps_by"]:
+        yield verdict["steps_by"]
     if verdict["contradictions"] and verdict["decides"]:
         yield f"stages told by structure are contradicted: {verdict['contradictions']}"
 

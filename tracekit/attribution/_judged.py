@@ -139,6 +139,8 @@ class Judged:
         The ops by which backward threads copy between GPUs through the host, see `find_relayed`.
     places
         Collectives whose place tells what they are for.
+    asked
+        What the user says that a step is, see `Rules`.
     """
 
     evidence: Evidence
@@ -150,6 +152,7 @@ class Judged:
     input_streams: pl.DataFrame
     relayed: Array
     places: Places
+    asked: str | None = None
 
     def are_relayed(self, first: int, rows: int) -> Array:
         """Tell which ops, from `first` on, backward threads copy between GPUs through the host."""
@@ -203,7 +206,7 @@ class Judged:
         found = self.structures.of.get(process)
         decides = process in self.decides and found is not None and bool(found.training)
         if found is None:
-            return (None, decides, *(None for _ in range(len(_TOLD) - 2)))
+            return (None, decides, *(None for _ in range(len(_TOLD) - 3)), self._steps_by(process))
         return (
             found.method,
             decides,
@@ -214,13 +217,21 @@ class Judged:
             found.doubt_ns if found.training else None,
             found.period,
             found.repeats,
+            self._steps_by(process),
         )
+
+    def _steps_by(self, process: int) -> str | None:
+        """Say what is taken to be a step, where that is a choice or was asked for."""
+        if process in self.counts_steps:
+            return self.structures.of[process].reading
+        no_steps = "`--step` tells none: ranges name the steps, or the order of launches tells none"
+        return None if self.asked is None else no_steps
 
 
 _TOLD = {
     "structure": pl.String, "decides": pl.Boolean, "structure_evidence": pl.String,
     "contradictions": pl.String, "gaps": pl.Int64, "usual_gaps": pl.Int64, "doubt_ns": pl.Int64,
-    "period": pl.Int64, "repeats": pl.Float64,
+    "period": pl.Int64, "repeats": pl.Float64, "steps_by": pl.String,
 }  # fmt: skip
 
 
@@ -285,14 +296,16 @@ def judged(
     ]
     handing = find_handing(ops, launches, known.teams, known.nesting.skeleton)
     claimed = trains & left & {process for process, training in claims.items() if training}
-    decides += _agreeing(ops, launches, known, structures, claimed, rules)
-    evidence = _evidence(known, verdicts, decides, handing)
+    filled = _filled(ops, launches, known, structures, claimed, rules)
+    agreeing = filled.filter("all_agree")["process"].unique().to_list()
+    evidence = _evidence(known, verdicts, [*decides, *agreeing], handing, filled)
+    decides += filled.filter("fills")["process"].unique().sort().to_list()
     places = find_places(ops, launches, known.counted, evidence, structures, rules)
     return Judged(
         evidence, with_places(verdicts, places.counts()), structures, decides, counts_steps,
         signs["process"],
         _input_streams(ops, launches, known) if has_unlaunched else pl.DataFrame(),
-        find_relayed(ops, launches, known.autograd), places,
+        find_relayed(ops, launches, known.autograd), places, rules.step,
     )  # fmt: skip
 
 
@@ -307,25 +320,38 @@ def _left_by_ranges(
     return set(sums.filter(pl.col("left") > CHOSEN.left * pl.col("ns"))["process"])
 
 
-def _agreeing(
+def _filled(
     ops: Stream,
     launches: _Placing,
     known: Known,
     structures: Structures,
     processes: Collection[int],
     rules: Rules,
-) -> list[int]:
-    """Return processes whose structure says what ranges say, so that it fills what these leave."""
+) -> pl.DataFrame:
+    """Return where structure says what ranges say, so that it fills what these leave.
+
+    Returns
+    -------
+    ``process, thread, fills``: of each thread that launches kernels, by what it launches itself
+    where ranges tell more than a little of that, else by ``all_agree``: what all its process does.
+    """
     told = _time_of_launches(ops, launches, known, processes, rules, structures)
     own = told.filter(pl.col("stage") != "OTHER", pl.col("structure") >= 0).with_columns(
         agrees=pl.col("stage")
         == pl.col("structure").replace_strict(_STAGE_OF, return_dtype=pl.String)
     )
-    sums = own.group_by("process").agg(
-        pl.col("ns").sum(), agreed=pl.col("ns").filter("agrees").sum()
-    )
-    share = pl.col("agreed") > (1 - CHOSEN.disagreement) * pl.col("ns")
-    return sums.filter(share)["process"].sort().to_list()
+    sums = told.select("process", "thread").unique().join(
+        own.group_by("process", "thread").agg(
+            pl.col("ns").sum(), agreed=pl.col("ns").filter("agrees").sum()
+        ),
+        on=["process", "thread"], how="left",
+    ).with_columns(pl.col("ns", "agreed").fill_null(0))  # fmt: skip
+    agrees = pl.col("agreed") > (1 - CHOSEN.disagreement) * pl.col("ns")
+    of_all = pl.col("ns", "agreed").sum().over("process").name.suffix("_of_all")
+    all_agree = pl.col("agreed_of_all") > (1 - CHOSEN.disagreement) * pl.col("ns_of_all")
+    alone = pl.col("ns") > CHOSEN.left * pl.col("ns_of_all")
+    fills = pl.when(alone).then(agrees).otherwise(all_agree)
+    return sums.with_columns(of_all).select("process", "thread", fills=fills, all_agree=all_agree)
 
 
 def _time_of_launches(
@@ -361,14 +387,21 @@ def _time_of_launches(
     alone = sums.select(*_LAUNCHED, structure=pl.lit(-1, pl.Int8))
     trains = pl.DataFrame({"process": list(processes)}, schema={"process": pl.Int32})
     nothing = trains.select("process", trains=False, infers=False)
-    evidence = _evidence(known, nothing, [], pl.Series([], dtype=pl.Int32))
+    evidence = _evidence(known, nothing, [], pl.Series([], dtype=pl.Int32), _NO_FILLS)
     return sums.with_columns(stage=stages_of_launches(alone, evidence, rules))
 
 
+_NO_FILLS = pl.DataFrame(schema={"process": pl.Int32, "thread": pl.Int32, "fills": pl.Boolean})
 _STAGE_OF = dict(enumerate(STAGES))
 _LAUNCHED = ("process", "thread", "code")
 _NO_LAUNCHES = pl.DataFrame(
-    schema={"process": pl.Int32, "structure": pl.Int8, "ns": pl.Int64, "stage": pl.String}
+    schema={
+        "process": pl.Int32,
+        "thread": pl.Int32,
+        "structure": pl.Int8,
+        "ns": pl.Int64,
+        "stage": pl.String,
+    }
 )
 
 
@@ -411,12 +444,18 @@ def _main_threads(threads: pl.DataFrame) -> dict[int, int]:
 
 
 def _evidence(
-    known: Known, verdicts: pl.DataFrame, decides: Sequence[int], handing: pl.Series
+    known: Known,
+    verdicts: pl.DataFrame,
+    decides: Sequence[int],
+    handing: pl.Series,
+    filled: pl.DataFrame,
 ) -> Evidence:
     process = pl.col("process")
+    fills = filled.select(pl.col("thread").cast(pl.Int32), "fills")
     return Evidence(
-        known.threads.select(
+        known.threads.join(fills, on="thread", how="left", maintain_order="left").select(
             "thread",
+            "fills",
             thread_stage="stage",
             autograd=pl.col("thread").is_in(known.autograd.implode()),
             drives=pl.col("thread").is_in(known.training["thread"].implode()),

@@ -11,6 +11,7 @@ from typing import Any
 
 import polars as pl
 
+from tracekit.attribution.structure import STEP_READINGS
 from tracekit.errors import RuleError
 from tracekit.model import COLLECTIVES, KINDS, STAGES, VERDICTS
 from tracekit.support.resources import schemas
@@ -66,6 +67,8 @@ class Rules:
         The entries of each list.
     verdict
         What the user says that every process does, a verdict but `unknown`.
+    step
+        What the user says that a step is, one of `STEP_READINGS`, where structure tells steps.
     file
         The rules file of a user, if there is one.
     given
@@ -74,6 +77,7 @@ class Rules:
 
     lists: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
     verdict: str | None = None
+    step: str | None = None
     file: str | None = None
     given: Mapping[str, int] = field(default_factory=dict)
     _made: dict[tuple[object, ...], pl.Expr] = field(
@@ -87,7 +91,11 @@ class Rules:
 
     @classmethod
     def load(
-        cls, extra: Path | None = None, iteration: str | None = None, verdict: str | None = None
+        cls,
+        extra: Path | None = None,
+        iteration: str | None = None,
+        verdict: str | None = None,
+        step: str | None = None,
     ) -> Rules:
         """Read the default rules, with those of a user before them.
 
@@ -99,11 +107,14 @@ class Rules:
             A pattern of the ranges that are iterations, in place of all those in files.
         verdict
             What the processes do, a verdict but `unknown`, in place of what is found.
+        step
+            What a step is where structure tells steps: `update`, `input` or `period`.
 
         Raises
         ------
         RuleError
-            If a file cannot be read, an entry or pattern is wrong, or there is no such verdict.
+            If a file cannot be read, an entry or pattern is wrong, or there is no such verdict or
+            step.
         """
         rules = _default()
         if extra is not None:
@@ -118,12 +129,15 @@ class Rules:
             rules = replace(rules, lists=lists, given={**rules.given, "iteration": 0})
         if verdict is not None and verdict not in _SAID:
             raise RuleError(f"no verdict {verdict!r}", f"there are {', '.join(_SAID)}")
-        return rules if verdict is None else replace(rules, verdict=verdict)
+        if step is not None and step not in STEP_READINGS:
+            raise RuleError(f"no step by {step!r}", f"there are {', '.join(STEP_READINGS)}")
+        return replace(rules, verdict=verdict, step=step)
 
     def canonical(self) -> str:
         """Return a text that is the same for the same rules."""
         lists: dict[str, Any] = {name: list(map(dict, self.lists[name])) for name in _LISTS}
-        given = {} if self.verdict is None else {"verdict": self.verdict}
+        said = {"verdict": self.verdict, "step": self.step}
+        given = {name: value for name, value in said.items() if value is not None}
         return json.dumps({**lists, **given}, sort_keys=True)
 
     def __getitem__(self, name: str) -> tuple[Entry, ...]:

@@ -61,7 +61,8 @@ class Evidence:
     ----------
     threads
         ``thread, thread_stage`` (what the thread's name means), ``autograd`` (whether it runs
-        backward passes) and ``drives`` (whether it drives the training of its process).
+        backward passes), ``drives`` (whether it drives the training of its process) and ``fills``
+        (whether structure tells what ranges leave of it; null where its process decides).
     processes
         ``process``; ``ranged``, whether it marks its backward passes with ranges; ``trains``;
         ``infers``; ``loads``, whether it has a data loader that works on the GPU; ``structured``,
@@ -106,8 +107,8 @@ class Evidence:
         )  # fmt: skip
         return known.select(
             "range_stage", "process_stage", "evaluates", "differentiates", "thread_stage",
-            pl.col("autograd", "trains", "infers", "loads", "structured", "hands_on")
-            .fill_null(value=False),
+            pl.coalesce("fills", "structured").alias("structured").fill_null(value=False),
+            pl.col("autograd", "trains", "infers", "loads", "hands_on").fill_null(value=False),
             backward_stage=pl.when("autograd").then(backward),
             between=pl.col("drives").fill_null(value=False) & ~pl.col("in_window"),
         )  # fmt: skip

@@ -124,7 +124,7 @@ def find_structures(
     for process in asked:
         pieces, forward, launched = Pieces(), Counter[int](), Counter[int]()
         for own, is_last in apart.pieces(process, most, pieces):
-            structure = find_structure(names.work(own, main_threads.get(process)))
+            structure = find_structure(names.work(own, main_threads.get(process)), rules.step)
             _note(told, ops.first, *pieces.add(own, structure, is_last=is_last))
             thread = own["thread"].to_numpy()
             in_steps = (structure.step >= 0) & (thread >= 0)

@@ -13,6 +13,7 @@ from tracekit.cli._options import (
     PartProcessesOption,
     RulesOption,
     RunArgument,
+    StepOption,
     StoreOption,
     VerdictOption,
     WhereOption,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 _OPENING = {
     "rules": RulesOption, "iteration": IterationOption, "verdict": VerdictOption,
+    "step": StepOption,
     "processes": PartProcessesOption, "dask": PartDaskOption,
 }  # fmt: skip
 """Options that say how a run is read."""

@@ -19,6 +19,7 @@ from tracekit.cli._options import (
     IterationOption,
     LabelOption,
     RulesOption,
+    StepOption,
     StoreOption,
     VerdictOption,
     parse_labels,
@@ -90,6 +91,7 @@ def ingest(
     rules: RulesOption = None,
     iteration: IterationOption = None,
     verdict: VerdictOption = None,
+    step: StepOption = None,
     memory: Annotated[
         str | None,
         typer.Option(
@@ -174,6 +176,7 @@ def ingest(
         "rules": rules,
         "iteration": iteration,
         "verdict": verdict,
+        "step": step,
         "store": store,
         "memory": None if memory is None else parse_size(memory),
         "nsys": nsys,

@@ -181,10 +181,13 @@ def open_run(
     rules: Path | None = None,
     iteration: str | None = None,
     verdict: str | None = None,
+    step: str | None = None,
     **workers: Any,
 ) -> "tracekit.Run":
     """Return the run that a user means by a name, the start of an id, `@latest` or a file."""
-    opening = {"rules": rules, "iteration": iteration, "verdict": verdict, **workers}
+    opening = {
+        "rules": rules, "iteration": iteration, "verdict": verdict, "step": step, **workers
+    }  # fmt: skip
     with opened_run(reference, store, **opening) as run:
         return run
 
@@ -276,6 +279,15 @@ VerdictOption = Annotated[
         "--as",
         metavar="VERDICT",
         help="What the processes do: training, inference or other. Default: what is found.",
+    ),
+]
+StepOption = Annotated[
+    str | None,
+    typer.Option(
+        "--step",
+        metavar="READING",
+        help="What a step is where the order of launches tells steps: update, input or period."
+        " Default: what is found.",
     ),
 ]
 LabelOption = Annotated[

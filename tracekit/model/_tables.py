@@ -411,6 +411,8 @@ VERDICTS = Table(
                "either side", "ns"),
         Column("period", pl.Int64, "launches after which they repeat"),
         Column("repeats", pl.Float64, "how often they do"),
+        Column("steps_by", pl.String, "what is taken to be a step, in words, where structure tells "
+               "steps and other readings tell others, or a reading was asked for"),
     ),
 )  # fmt: skip
 

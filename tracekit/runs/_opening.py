@@ -36,6 +36,7 @@ def ingest(
     rules: StrPath | None = None,
     iteration: str | None = None,
     verdict: str | None = None,
+    step: str | None = None,
     store: StrPath | None = None,
     progress: Progress | None = None,
     report_progress: ReportProgress | None = None,
@@ -65,6 +66,9 @@ def ingest(
         A pattern of the ranges that are training steps.
     verdict
         What the processes do (``training``, ``inference`` or ``other``), in place of what is found.
+    step
+        What is a step where the order of launches tells steps (``update``, ``input`` or
+        ``period``), in place of what is found.
     store
         Folder of the store; by default ``TRACEKIT_STORE``, else the nearest ``.tracekit`` upward
         from the working directory, else a new one there.
@@ -119,7 +123,9 @@ def ingest(
         is_many=is_many,
         name=name,
         labels=labels or {},
-        rules=attribution.Rules.load(None if rules is None else Path(rules), iteration, verdict),
+        rules=attribution.Rules.load(
+            None if rules is None else Path(rules), iteration, verdict, step
+        ),
         memory=min(DEFAULT_MEMORY, max(free(), 1)) if memory is None else memory,
         nsys=None if nsys is None else os.fspath(nsys),
         processes=processes,
@@ -142,6 +148,7 @@ def open(  # noqa: A001 - the word that users of a library expect, as in traceki
     rules: StrPath | None = None,
     iteration: str | None = None,
     verdict: str | None = None,
+    step: str | None = None,
     progress: Progress | None = None,
     memory: int | None = None,
     processes: int = 1,
@@ -150,8 +157,9 @@ def open(  # noqa: A001 - the word that users of a library expect, as in traceki
     """Open a run by name, by the beginning of its id, ``@latest``, or the path of a trace file.
 
     A word that could be either is a run; one with a slash, or that ends as names of traces do, is a
-    file. A file that no run was made of is ingested on the way. With `rules`, `iteration` or
-    `verdict`, stages and iterations are found anew for this `Run`, and the store keeps what it has.
+    file. A file that no run was made of is ingested on the way. With `rules`, `iteration`,
+    `verdict` or `step`, stages and iterations are found anew for this `Run`, and the store keeps
+    what it has.
     A question to it that takes more than `memory` bytes, by default what the machine and the cgroup
     have free, is refused before it begins: see ``docs/evidence/performance.md``.
 
@@ -173,13 +181,15 @@ def open(  # noqa: A001 - the word that users of a library expect, as in traceki
         check_workers(processes if dask is None or processes != 1 else None, dask)
         workers = Workers(processes, dask, progress or _silent)
     chosen = None
-    if rules is not None or iteration is not None or verdict is not None:
+    if any(given is not None for given in (rules, iteration, verdict, step)):
         if workers is not None:
             raise UsageError(
                 "other processes read what is stored, which other rules would change",
                 "ingest the trace again with these rules",
             )
-        chosen = attribution.Rules.load(None if rules is None else Path(rules), iteration, verdict)
+        chosen = attribution.Rules.load(
+            None if rules is None else Path(rules), iteration, verdict, step
+        )
     return Run(record, place, chosen, memory, workers)
 
 

@@ -10,7 +10,7 @@ from trace_builder import default_rules
 from training_kinds import APART, KINDS, held_apart, simulate
 from training_later import LATER
 from training_outcomes import TOLERATED, outcome_of, trace_of
-from training_sim import MODES
+from training_sim import MAIN, MODES
 
 from tracekit.attribution import attribute
 
@@ -65,6 +65,22 @@ def test_structure_that_contradicts_ranges_tells_nothing_that_these_leave() -> N
     ops = attribute(trace_of(simulated), default_rules()).read("ops")
     assert ops.filter(ops["stage"] == "OTHER").height > 0
     assert "structure" not in ops["stage_source"].cast(pl.String).unique()
+
+
+def test_ranges_of_one_thread_that_structure_contradicts_leave_others_to_it() -> None:
+    """One of two trainings calls its passes what they are not; the other marks no update."""
+    simulated = simulate("two_trainings", "ranges")
+    wrong = {"forward": "backward", "backward": "forward"}
+    simulated.ranges[:] = [
+        (begin, end, name if thread == MAIN else wrong.get(name, name), thread)
+        for begin, end, name, thread in simulated.ranges
+        if thread != MAIN or name != "optimizer"
+    ]
+    ops = attribute(trace_of(simulated), default_rules()).read("ops").sort("correlation")
+    own = [op["thread"] == MAIN and op["truth"] == {"WU"} for op in simulated.ops]
+    updates = ops.filter(pl.Series(own))
+    assert set(updates["stage"]) == {"WU"}
+    assert "structure" in updates["stage_source"].cast(pl.String).unique()
 
 
 @pytest.mark.parametrize("mode", ["threads", "one_thread"])

@@ -234,6 +234,18 @@ class TestGaps:
         check(found(program), program)
         assert found(program).steps.height == 5
 
+    @pytest.mark.parametrize(("length", "early"), [(7, "M"), (30, "I")])
+    def test_evaluation_waits_for_the_input_that_a_loader_brings(
+        self, length: int, early: str
+    ) -> None:
+        """But not where the loader copies while kernels run: that may be for what comes later."""
+        step = "l:h2d@9/I " + STEP.removeprefix("m:h2d/I ")
+        evaluation = EVALUATION.removeprefix("m:h2d/M ")
+        program = Program(length=length).run(step, 5)
+        program.run(f"l:h2d@9/{early} {evaluation}", 2).run(step, 3)
+        structure = found(program)
+        assert letters(structure.stage) == letters(program.stages)
+
     def test_the_longest_pause_of_the_host_tells_where_a_step_begins(self) -> None:
         """Where neither names nor input do, nor what the recording begins and ends with."""
         program = Program(length=600).run("m:gemm_other/F " + BACKWARD)

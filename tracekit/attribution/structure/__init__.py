@@ -12,6 +12,7 @@ What names say is data: ``schemas/stages/structure.toml`` (`_signs`). Nothing he
 
 from tracekit.attribution.structure._find import find_structure
 from tracekit.attribution.structure._pieces import Pieces
+from tracekit.attribution.structure._steps import STEP_READINGS
 from tracekit.attribution.structure._work import Doubt, Structure, Work
 
-__all__ = ["Doubt", "Pieces", "Structure", "Work", "find_structure"]
+__all__ = ["STEP_READINGS", "Doubt", "Pieces", "Structure", "Work", "find_structure"]

@@ -17,7 +17,7 @@ from tracekit.attribution.structure._sequences import (
     total_in,
 )
 from tracekit.attribution.structure._signs import Lane
-from tracekit.attribution.structure._steps import Numbered, number_bursts
+from tracekit.attribution.structure._steps import STEP_READINGS, Numbered, number_bursts
 from tracekit.attribution.structure._turns import Turns, take_turns
 from tracekit.attribution.structure._work import (
     BP,
@@ -39,13 +39,16 @@ from tracekit.attribution.structure._work import (
 )
 
 
-def by_threads(lane: Lane, pair: Pair) -> Told:
-    """Tell the stages of a device's work from the turns that the pair takes."""
+def by_threads(lane: Lane, pair: Pair, asked: str | None = None) -> Told:
+    """Tell the stages of a device's work from the turns that the pair takes.
+
+    What a step is may be asked for, see `STEP_READINGS`.
+    """
     turns, rows = take_turns(lane, pair)
     if turns.bursts.size == 1:
         return nothing(len(lane), "a single backward pass", training=None)
     parts = part_gaps(turns)
-    numbered = number_bursts(turns, parts)
+    numbered = number_bursts(turns, parts, asked)
     bursts = numbered.bursts
     own = _stages(turns, parts, bursts, pipeline=_is_pipeline(lane))
     assumed = of_turns(turns, parts, pair, numbered, own.stage)
@@ -71,7 +74,19 @@ def by_threads(lane: Lane, pair: Pair) -> Told:
         assumptions=assumed,
         cut_begin=int(not first or own.begins_in_update),
         cut_end=int(not last or own.ends_in_forward),
+        reading=_reading(numbered, asked),
     )
+
+
+def _reading(numbered: Numbered, asked: str | None) -> str | None:
+    """Say what is taken to be a step, where it was asked or other readings tell other steps."""
+    taken, others = STEP_READINGS[numbered.reading], numbered.others
+    if asked is not None and asked != numbered.reading:
+        return f"steps are counted so that {taken}: `--step {asked}` tells none here"
+    if not others:
+        return None if asked is None else f"steps are counted so that {taken}, as asked"
+    instead = ", ".join(f"{STEP_READINGS[name]} (`--step {name}`)" for name in others)
+    return f"steps are counted so that {taken}; other steps are told if {instead}"
 
 
 def in_hooks(turns: Turns) -> bool:

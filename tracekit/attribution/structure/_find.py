@@ -44,23 +44,27 @@ METHODS = ("threads", "order", "refused", "none")
 """From what says most to what says nothing."""
 
 
-def find_structure(work: Work) -> Structure:
+def find_structure(work: Work, asked: str | None = None) -> Structure:
     """Find the stages and the steps of a process from what its threads launch, and in what order.
 
     A pure function; takes time linear in the ops, but for sorting, and a bounded time beyond that
-    for one step. Where stages cannot be told it refuses, and says why.
+    for one step. What a step is may be asked for, see `STEP_READINGS`. Where stages cannot be told
+    it refuses, and says why.
     """
     devices = np.unique(work.device)
     rows = [np.flatnonzero(work.device == device) for device in devices]
-    told = [_tell(work.take(own)) for own in rows]
+    told = [_tell(work.take(own), asked) for own in rows]
     return _joined(work, devices, rows, told)
 
 
-def _tell(work: Work) -> Told:
+def _tell(work: Work, asked: str | None = None) -> Told:
     """Tell the structure of the work on one device."""
     lane = look_at(work)
     pair = find_pair(lane)
-    told = by_threads(lane, pair) if pair is not None and pair.trains else _of_one_thread(lane)
+    if pair is not None and pair.trains:
+        told = by_threads(lane, pair, asked)
+    else:
+        told = _of_one_thread(lane, asked)
     if not told.training:
         return told
     told = _with_others(lane, told)
@@ -76,7 +80,7 @@ def _tell(work: Work) -> Told:
     )  # fmt: skip
 
 
-def _of_one_thread(lane: Lane) -> Told:
+def _of_one_thread(lane: Lane, asked: str | None) -> Told:
     """Tell what one thread launches, by its period and by the names of gradients.
 
     These readings rest on different things. Where they agree, the period says more exactly where a
@@ -86,7 +90,7 @@ def _of_one_thread(lane: Lane) -> Told:
     by_period, bursts = by_order(lane), find_bursts(lane)
     if by_period.training is False or bursts is None:
         return by_period
-    by_names = by_threads(lane, bursts)
+    by_names = by_threads(lane, bursts, asked)
     again = by_period.recomputes and has_unfed(lane, bursts)
     if not by_names.training or again:
         return by_period
@@ -106,8 +110,9 @@ def _of_one_thread(lane: Lane) -> Told:
     left = (each for each in by_period.assumptions if each.name not in tested)
     agree = Assumption(READINGS, "holds", differ, said)
     return replace(
-        _steadier(by_period, by_names), stage=stage, doubts=by_period.doubts,
-        assumptions=(*by_names.assumptions, *left, agree),
+        by_names if asked else _steadier(by_period, by_names), stage=stage,
+        doubts=by_period.doubts, assumptions=(*by_names.assumptions, *left, agree),
+        reading=by_names.reading,
     )  # fmt: skip
 
 
@@ -200,6 +205,7 @@ def _joined(work: Work, devices: Array, rows: Sequence[Array], told: Sequence[To
         cut_end=leader.cut_end,
         period=leader.period,
         repeats=leader.repeats,
+        reading=leader.reading,
     )
 
 
@@ -266,7 +272,8 @@ def tell_rest(lane: Lane, told: Told) -> tuple[Array, Array, tuple[Assumption, .
 def _pipelines(lane: Lane, core: Array, exchange: Array, stage: Array) -> tuple[Assumption, ...]:
     """Tell what threads do that copy from the host to streams on which nothing is trained.
 
-    They bring input; but where they run layers as a network does, forward passes without backward.
+    They bring input, that of evaluation to evaluation; but where they run layers as a network does,
+    forward passes without backward.
     """
     work = lane.work
     trained = np.unique(work.context_stream[core & lane.kernel])
@@ -275,6 +282,10 @@ def _pipelines(lane: Lane, core: Array, exchange: Array, stage: Array) -> tuple[
     fed = np.setdiff1d(np.unique(work.thread[other & (work.kind == H2D)]), on_trained)
     beside = other & np.isin(work.thread, fed)
     stage[beside] = IO
+    # What a pipeline computes on the GPU is ahead of what it is for.
+    computes = np.isin(work.thread, work.thread[beside & lane.kernel])
+    copies = np.flatnonzero(beside & ~computes)
+    stage[copies[_evaluation_waits(work, np.flatnonzero(core & lane.kernel), stage, copies)]] = ME
     known, forward = np.unique(lane.symbol[core & lane.layer]), 0
     for thread in fed.tolist():
         own = beside & (work.thread == thread)
@@ -295,6 +306,16 @@ def _pipelines(lane: Lane, core: Array, exchange: Array, stage: Array) -> tuple[
         " ms): taken for forward passes without backward (ME), not for input"
     )
     return (Assumption(INPUT, "fails", forward, said),)
+
+
+def _evaluation_waits(work: Work, trained: Array, stage: Array, copies: Array) -> Array:
+    """Tell during which copies no kernel of training runs, and the next one is of evaluation."""
+    trained = trained[np.argsort(work.start[trained], kind="stable")]
+    place = np.searchsorted(work.start[trained], work.start[copies])
+    ended = np.concatenate(([work.start.min()], np.maximum.accumulate(work.end[trained])))[place]
+    begun = np.append(work.start[trained], work.end.max())[place]
+    evaluates = np.append(stage[trained] == ME, values=False)[place]
+    return evaluates & (ended <= work.start[copies]) & (work.end[copies] <= begun)
 
 
 def _without_call(lane: Lane, stage: Array) -> None:

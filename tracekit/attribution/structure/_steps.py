@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -12,6 +13,13 @@ from tracekit.attribution.structure._gaps import Parts, has_update
 from tracekit.attribution.structure._sequences import kinds_of, total_in
 from tracekit.attribution.structure._turns import Turns
 from tracekit.attribution.structure._work import D2D, D2H, H2D, STEPS, Array
+
+STEP_READINGS = {
+    "update": "an update ends a step",
+    "input": "new input begins a step",
+    "period": "updates that repeat together are a step",
+}
+"""What may be taken to be a step, where several are right."""
 
 
 @dataclass(frozen=True)
@@ -28,16 +36,22 @@ class Numbered:
         Whether all of these steps have as many.
     unfed
         What speaks for steps of several updates, though each is taken for a step; else None.
+    reading
+        What is taken to be a step, one of `STEP_READINGS`.
+    others
+        Readings that tell other steps.
     """
 
     bursts: Array
     several: str | None = None
     steady: bool = True
     unfed: str | None = None
+    reading: str = "update"
+    others: tuple[str, ...] = ()
 
 
-def number_bursts(turns: Turns, parts: Parts) -> Numbered:
-    """Return the step of each backward pass.
+def number_bursts(turns: Turns, parts: Parts, asked: str | None = None) -> Numbered:
+    """Return the step of each backward pass, by the reading that is asked for if it tells any.
 
     A step ends with an update. Gradients that are accumulated have backward passes without one.
     Several updates are one step if only one of them is followed by new input, in a steady rhythm
@@ -59,18 +73,36 @@ def number_bursts(turns: Turns, parts: Parts) -> Numbered:
     if size and (once or np.unique(networks).size > 1):
         first, several = _begins(turns, parts, begins, fed > 0, size, once=once)
         both = "each update has input of its own, though several networks take turns"
-        return Numbered(_counted(first, count), several, unfed=both if (fed > 0).all() else None)
+        unfed = both if (fed > 0).all() else None
+        found = Numbered(
+            _counted(first, count), several, unfed=unfed, reading="input" if once else "period"
+        )
+        return _read(found, {"update": begins, "input": begins[fed > 0], "period": first}, asked)
     # Input that a forward pass begins with: evaluation before it has input of its own.
     inputs = begins[total_in(turns.lane.batch, (turns.first + parts.front)[begins],
                              turns.stop[begins]) > 0]  # fmt: skip
     unfed = _unfed(turns, begins, inputs)
+    found = Numbered(_counted(begins, count), unfed=unfed)
     if not inputs.size and _searches(turns, parts, begins, inputs):
         said = "the host decides by results in the midst of updates, and copies no input"
-        return Numbered(_counted(begins, count), unfed=said)
-    if unfed and _searches(turns, parts, begins, inputs):
+        found = replace(found, unfed=said)
+    elif unfed and _searches(turns, parts, begins, inputs):
         several = f"{unfed}, and the host decides by results in each: those between are one step"
-        return Numbered(_counted(inputs, count), several, steady=False)
-    return Numbered(_counted(begins, count), unfed=unfed)
+        found = Numbered(_counted(inputs, count), several, steady=False, reading="input")
+    return _read(found, {"update": begins, "input": inputs if unfed else begins}, asked)
+
+
+def _read(found: Numbered, readings: Mapping[str, Array], asked: str | None) -> Numbered:
+    """Return what is found, or the steps that another reading begins, with those that differ."""
+    count = found.bursts.size
+    steps = {name: _counted(begins, count) for name, begins in readings.items() if begins.size}
+    if asked == found.reading:
+        found = replace(found, unfed=None)
+    elif asked in steps:
+        said = None if asked == "update" else f"{STEP_READINGS[asked]}, as asked"
+        found = Numbered(steps[asked], said, steady=asked != "input", reading=asked)
+    others = (name for name, each in steps.items() if (each != found.bursts).any())
+    return replace(found, others=tuple(others))
 
 
 def _counted(begins: Array, count: int) -> Array:

@@ -164,6 +164,8 @@ class Findings:
         Steps that the beginning and the end of the recording cut off.
     period, repeats
         Launches after which the sequence of kernels repeats, and how often it does.
+    reading
+        What is taken to be a step, in words, where other readings tell other steps.
     """
 
     stage: Array
@@ -180,6 +182,7 @@ class Findings:
     cut_end: int = 0
     period: int | None = None
     repeats: float | None = None
+    reading: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
