@@ -171,7 +171,7 @@ class Chosen:
     same_network: float = 0.75
     """Share of the kernels of two backward passes that must be the same for one network."""
     fed_gaps: int = 2
-    """So many gaps with input, and as many without, before these are compared."""
+    """Minimum number of gaps with input, and of gaps without, to compare these."""
 
     # Backward passes of a single thread, by names.
 

@@ -51,7 +51,7 @@ _VERSION = 1
 _SAID = tuple(verdict for verdict in VERDICTS if verdict != "unknown")
 """Verdicts that a user may give."""
 _REMEMBERED = 10_000
-"""So many names are remembered with what they mean."""
+"""Maximum number of names whose meaning is cached."""
 
 Entry = Mapping[str, Any]
 

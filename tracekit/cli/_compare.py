@@ -102,7 +102,7 @@ _COMPARE = Json(
             description="The time of a step.",
         ),
         "not_comparable": "texts: Why the runs are not comparable; empty if they are.",
-        "notes": "texts: What else a reader should know.",
+        "notes": "texts: Warnings and remarks.",
         "method": "text: Statistical methods.",
         **keys("warnings"),
         "basis?": "text: Where the runs hold no GPU work: what is measured instead.",

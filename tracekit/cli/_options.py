@@ -232,7 +232,8 @@ MemoryOption = Annotated[
         "--memory",
         parser=parse_size,
         metavar="SIZE",
-        help="What may be used, such as 8GiB: what takes more is refused. Default: what is free.",
+        help="Memory that may be used, such as 8GiB; what needs more is refused. Default: all that "
+        "is free.",
     ),
 ]
 
@@ -285,7 +286,7 @@ VerdictOption = Annotated[
     typer.Option(
         "--as",
         metavar="VERDICT",
-        help="What the processes do: training, inference or other. Default: what is found.",
+        help="Verdict on the processes: training, inference or other. Default: by the trace.",
     ),
 ]
 LabelOption = Annotated[

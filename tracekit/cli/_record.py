@@ -320,7 +320,7 @@ def record(
         bool,
         typer.Option(
             "--calibrate",
-            help="Say how many times as long recording makes steps, from 13 runs of a short"
+            help="Measure by how much recording slows steps, from 13 runs of a short"
             " program, without and with nsys, and keep nothing.",
         ),
     ] = False,
@@ -335,7 +335,7 @@ def record(
         typer.Option(
             "--wait",
             metavar="all|primary|SECONDS",
-            help="What to wait for of processes that the program leaves behind. Default: those"
+            help="Processes left behind by the program to wait for. Default: those"
             " that use GPUs, write ranges or compute, until they do nothing.",
         ),
     ] = None,

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     import polars as pl
 
 MOST_BARS = 40
-"""So many bars are drawn one below the other."""
+"""Maximum number of bars one below the other."""
 
 MOST_UPRIGHT = 240
-"""So many bars are drawn side by side."""
+"""Maximum number of bars side by side."""
 
 SYMBOLS = (
     "circle", "square", "diamond", "triangle-up", "cross", "x", "triangle-down", "star", "hexagon",

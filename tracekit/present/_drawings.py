@@ -274,7 +274,7 @@ def _memory_fit(answer: Answer) -> go.Figure:
 
 def _components(answer: Answer) -> go.Figure:
     return components_figure(
-        answer.rows, title="What a step is made of, by the model", subtitle=answer.source
+        answer.rows, title="Parts of a step, by the model", subtitle=answer.source
     )
 
 
@@ -314,7 +314,7 @@ def _route_times(answer: Answer) -> go.Figure:
 
     return overhead_figure(
         answer.rows.with_columns(overhead_percent=100 * pl.col("time_share"), method="route_type"),
-        title="What kinds of routes copies between GPUs take the time of",
+        title="Time of copies between GPUs by kind of route",
         subtitle=answer.source,
         axis="share",
     )
@@ -322,12 +322,15 @@ def _route_times(answer: Answer) -> go.Figure:
 
 def _stalls(answer: Answer) -> go.Figure:
     return parts_figure(
-        answer.source, STALL_COLOURS, title="What GPUs do, and wait for", subtitle=_waited(answer)
+        answer.source,
+        STALL_COLOURS,
+        title="GPU time by activity and cause of waiting",
+        subtitle=_waited(answer),
     )
 
 
 def _bubbles(answer: Answer) -> go.Figure:
-    title = "What the stages of pipelines lose"
+    title = "Lost time of pipeline stages"
     return parts_figure(answer.source, BUBBLE_COLOURS, title=title, subtitle=_waited(answer))
 
 

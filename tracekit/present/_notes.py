@@ -455,12 +455,10 @@ _WORDED: Mapping[str, Callable[[Any], list[str]]] = {
     "undecided_passes": lambda _: [],
     "notes": lambda lines: [text_of(line) for line in lines],
     "inclusive": lambda _: [
-        "busy: of what a range and those inside it launched; own_busy: of what it launched itself"
+        "busy: ops launched in a range or in ranges inside it; own_busy: launched in it directly"
     ],
     "depth": lambda value: (
-        []
-        if value is None
-        else [f"{count(value, 'level')} of ranges; what is deeper counts in these"]
+        [] if value is None else [f"{count(value, 'level')} of ranges; deeper ones count in these"]
     ),
     "joined": lambda value: [
         f"layer of {text_of(name)} known by: {_shares(shares)} of its ops' time"
@@ -476,7 +474,7 @@ _WORDED: Mapping[str, Callable[[Any], list[str]]] = {
         f"waiting inside collectives, which is busy time: unknown, {text_of(value)}"
     ],
     "unexplained_share": lambda value: [
-        "what nothing explains of the steps: " + ("unknown" if value is None else percent(value))
+        "unexplained part of the steps: " + ("unknown" if value is None else percent(value))
     ],
     "replay_error_share": lambda value: [
         "the unchanged replay of a step is off by "

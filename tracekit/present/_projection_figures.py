@@ -20,7 +20,7 @@ COMPONENT_COLOURS = {
 }  # fmt: skip
 """Colour of each component of a modelled step."""
 
-NO_JOBS = "no job of which everything is known"
+NO_JOBS = "no job with all quantities known"
 """What a figure says that has none to show."""
 
 _SHARE = "_share"

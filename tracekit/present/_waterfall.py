@@ -34,10 +34,10 @@ _TOTAL_COLOUR = MUTED
 _MS = (10**6, "ms")
 _LEAST_MS, _MOST_MS = 10**5, 10**10
 ACROSS = 2
-"""So many GPUs are drawn beside each other."""
+"""Number of GPUs drawn beside each other."""
 
 MOST_GPUS = 16
-"""So many GPUs are drawn."""
+"""Maximum number of GPUs drawn."""
 
 
 class Part(NamedTuple):

@@ -60,9 +60,9 @@ class Cost:
         what = "steps" if self.has_steps else "the whole program"
         makes = f"makes {what} {low:.2f} to {high:.2f} times as long"
         if high > _WIDEST * low:
-            said = f"what recording costs cannot be told here: it {makes}; take longer runs"
+            said = f"the cost of recording cannot be measured here: it {makes}; take longer runs"
         elif low <= 1 <= high:
-            said = f"recording {makes}, which cannot be told from no cost"
+            said = f"recording {makes}, which may be no cost at all"
         else:
             said = f"recording {makes}"
         alone = f"{self.alone_ns / _NS_PER_MS:,.2f} ms without"

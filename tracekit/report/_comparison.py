@@ -178,7 +178,7 @@ def waterfall(subject: Subject) -> Markup:
         drawn.html(),
         _on_gpus(answer),
         frame_table(
-            parts, "parts", "What the change of a step is made of", meta=_step(answer), is_open=True
+            parts, "parts", "Change of a step by its parts", meta=_step(answer), is_open=True
         ),
     )  # fmt: skip
 
@@ -322,7 +322,7 @@ COMPARISON_SECTIONS = (
     Section("distributions", "Steps", "Did all steps change, or some?", distributions),
     Section("step", "One step of each", "Where in a step do they part?", aligned),
     Section("changes", "Top changes", "Which kernels and stages changed most?", _tables),
-    Section("method", "How it is told", "What does the verdict rest on?", method),
-    Section("unknown", "Not known", "What can the recording of B not say?", unknown),
+    Section("method", "How it is told", "What is the verdict based on?", method),
+    Section("unknown", "Not known", "What is not in the recording of B?", unknown),
 )
 """In the order of the page."""

@@ -43,7 +43,7 @@ def runs(subject: Subject) -> Markup:
     longest = float(known["step_ns"].max() or 1)  # type: ignore[arg-type]
     bars = [_bar(row, longest) for row in known.sort("step_ns").iter_rows(named=True)]
     legend = [Entry(look, name) for look, name in _PARTS.values()]
-    title = "What a step is made of, ms/step/GPU"
+    title = "Parts of a step, ms/step/GPU"
     return joined(Bars(title, title, legend, bars).html(), table)
 
 
@@ -71,6 +71,6 @@ def fastest(subject: Subject) -> Markup:
 
 STUDY_SECTIONS = (
     Section("verdict", "Verdict", "Which runs take the shortest and the longest steps?", fastest),
-    Section("runs", "Runs", "What is a step of each run made of?", runs),
+    Section("runs", "Runs", "Which parts does a step of each run have?", runs),
 )
 """In the order of the page."""

@@ -48,7 +48,7 @@ def gate(
         Whether to check findings too (`diagnose`): a new or grown one that is measured or likely
         fails. Outliers are left out of these as well.
     undecided_passes
-        Whether what cannot be told is no failure.
+        Whether undecided checks pass.
     skip, metric, anyway
         As for `compare`.
     topology

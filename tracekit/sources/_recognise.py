@@ -149,7 +149,7 @@ _FILES = (
     ),
     _Other(
         r"[\x05-\x30]\n[\x03-\x2e]\d+\.\d+\.\d+",
-        "an execution trace of Chakra, which holds what depends on what, and not when GPUs worked",
+        "an execution trace of Chakra, which holds dependencies but no times of GPU work",
         _TORCH,
     ),
     _Other(

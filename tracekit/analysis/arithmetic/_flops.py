@@ -220,7 +220,7 @@ def _meta(
     hfu = None if why or not length else ideal / length
     if not why and of_model is None:
         some = work.filter(_may_be_recomputed()).height
-        why = f"nothing tells whether {some:,} of {work.height:,} operators is recomputed"
+        why = f"it is unknown whether {some:,} of {work.height:,} operators are recomputed"
     outside = float(every["flops"].cast(pl.Float64).sum()) - total
     computing = _computing(trace)
     known_ns = every.filter(_KNOWN)["kernel_ns"].sum()

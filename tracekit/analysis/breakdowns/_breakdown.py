@@ -96,7 +96,7 @@ def _measured(
     if view is not None:
         if work.is_host:
             raise MissingDataError(
-                "this run holds no GPU work, so its ranges launch nothing to be counted in them",
+                "this run holds no GPU work, so its ranges launch no ops",
                 "ask --by range without --inclusive and --depth",
             )
         if "layer" not in keys and not trace.stretch.is_all:

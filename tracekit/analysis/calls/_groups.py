@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 _Times = NDArray[np.float64]
 
 MOST_CALLS = 512
-"""So many calls of a lane are looked at, spread over all of them."""
+"""Maximum number of calls compared per lane, spread over all of its calls."""
 TOGETHER = 0.1
 """Ends of one group differ by at most so much of what its arrivals do."""
 _APART = 0.5

@@ -285,7 +285,7 @@ class _Aligning:
         matched = self._match(0, index)
         if isinstance(matched, str):
             return matched
-        return matched[0].refused or "what it was compared with is on another clock"
+        return matched[0].refused or "the report that it was compared with is on another clock"
 
     def _check(self, one: int, other: int, clock: Clock) -> Fit | None:
         """Return how well calls and messages agree under a clock that is known otherwise.

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 _JOINT = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """Collectives in which every participant waits for something of every other one."""
 _MOST = 4096
-"""So many calls of a lane tell what there is to tell."""
+"""Maximum number of calls compared per lane."""
 _MOST_LANES = 64
-"""So many streams of a report are compared with those of others, those with most calls."""
+"""Maximum number of streams compared per report, those with most calls."""
 _MOST_TRIES = 48
-"""So many pairs of streams of two reports are compared."""
+"""Maximum number of pairs of streams compared for two reports."""
 _LANE = ("process", "device", "context", "stream")
 _NUMBER = ("group", "operation", "call_sequence")
 _TIMES = ("start", "end")

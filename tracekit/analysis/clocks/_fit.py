@@ -322,7 +322,7 @@ def _width(values: NDArray[Any], share: float) -> float:
 _FARTHEST = 512
 """By how many calls two recordings may have begun apart."""
 _SAMPLE = 256
-"""So many calls tell how well an order fits."""
+"""Number of calls sampled to judge how well an order fits."""
 _CLEARER = 3
 """How many times worse the next best order has to fit for the best one to be beyond doubt."""
 

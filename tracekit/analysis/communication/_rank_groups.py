@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 _SHOWN = 4
-"""So many groups of a size are listed."""
+"""Maximum number of groups listed per size."""
 _PASSES = ("FP", "BP", "ME")
 
 

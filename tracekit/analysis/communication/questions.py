@@ -171,7 +171,7 @@ def links(
     nccl_log: NcclLogs = (),
     sizes: Sizes = None,
     ranks: Annotated[
-        int | None, Option("Ranks of communicators of which it is not recorded.", least=2)
+        int | None, Option("Number of ranks of communicators, where it was not recorded.", least=2)
     ] = None,
     parameters: Annotated[
         int | None,
@@ -293,7 +293,7 @@ _LATENCY = Json(
         "unsized?": "integer: Operations of unknown size.",
         "not_blocking?": "integer: Calls of MPI that do not block, left out.",
         **keys("missing?", "warnings?"),
-        "measure?": "text: What the statistics are of.",
+        "measure?": "text: Which duration the statistics describe.",
         "queries?": "integer: Pointer queries of the run.",
         "inside?": "integer: Those inside MPI calls.",
         **keys("verdicts?", "simulated?"),
@@ -331,8 +331,8 @@ _LATENCY = Json(
         "queries_per_call?": "number or null: Queries over calls.",
         "calls_with_queries?": "integer or null: Calls that made any.",
         "staged?": "integer or null: Calls that went through host memory.",
-        "staged_unknown?": "integer or null: Those of which it is not known.",
-        "gpu_reduce?": "integer or null: Those in which a kernel reduced.",
+        "staged_unknown?": "integer or null: Those where it is unknown.",
+        "gpu_reduce?": "integer or null: Those with a kernel that reduces.",
         "d2h_bytes?": "integer or null: Bytes copied to host memory.",
         "h2d_bytes?": "integer or null: Bytes copied from it.",
         "reduce_kernels?": "integer or null: Kernels that reduced.",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tracekit.model import Trace
 
 _LEAST = 3
-"""So many points of a level have to be there: fewer are outliers."""
+"""Minimum number of points of a level; fewer are outliers."""
 _SURE = 0.01
 _ORDERS = 1_999
 METHOD = (

@@ -34,7 +34,7 @@ _LEVEL = 0.95
 _MOST_STEPS = 100_000
 """More steps than this are none that anyone records."""
 _FEW = 3
-"""So many outliers are named."""
+"""Maximum number of outliers that are named."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ OUTLIERS = pl.Schema(
 )
 """Columns of a table of outliers."""
 _FEW = 2
-"""So many outliers are named."""
+"""Maximum number of outliers that are named."""
 _HALF = 0.5
 """An op is the cause that makes up so much of what is too long."""
 

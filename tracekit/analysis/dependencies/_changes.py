@@ -251,14 +251,16 @@ def parse_changes(
         changes.append(Bucket(bucket))
     changes += [*([NoSync()] if no_sync else []), *([Overlap()] if overlap else [])]
     if not changes:
-        raise UsageError("nothing is changed", "say what: --speed gemm=2x, --loader 2x, --no-sync")
+        raise UsageError(
+            "nothing is changed", "name a change: --speed gemm=2x, --loader 2x, --no-sync"
+        )
     return changes
 
 
 def _pair(text: str, option: str, example: str) -> tuple[str, float]:
     name, equals, factor = text.rpartition("=")
     if not equals or not name.strip():
-        raise UsageError(f"{text!r} does not say what is faster", f"write --{option} {example}")
+        raise UsageError(f"{text!r} does not name what gets faster", f"write --{option} {example}")
     return name.strip(), _factor(factor, option, example)
 
 

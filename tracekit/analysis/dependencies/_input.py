@@ -19,7 +19,7 @@ AWAITED_NS = 100_000
 AWAITED_SHARE = 0.1
 """A loader that works ahead and is waited for is waited for long: it takes longer than the rest."""
 _RHYTHM = 3
-"""So many waits that come after as many batches each are a rhythm."""
+"""Minimum number of waits at equal distances, in batches, that make a rhythm."""
 _LONG, _USUAL = 0.25, 0.9
 """A wait for a group of batches takes at least so much of this percentile of all waits."""
 _MOST_WORKERS = 64

@@ -113,7 +113,7 @@ def job_of(
     clocks = with_clocks(active, trace.read("reports"))["clock"].n_unique()
     if clocks > 1:
         raise MissingDataError(
-            f"the reports of this run are on {clocks} clocks: what waits for what is not known",
+            f"reports of this run are on {clocks} clocks: dependencies between them are unknown",
             "ask it of a report alone, or set clocks (docs/clocks.md)",
         )
     alike = numbered_alike(trace)
@@ -217,5 +217,5 @@ def distrust(share: float | None) -> list[str]:
     """Return a warning where more is not explained than an answer can be trusted with."""
     if share is None or share <= TRUSTED:
         return []
-    told = f"{share:.0%} of the steps is explained by nothing that was recorded, more than"
-    return [f"{told} {TRUSTED:.0%}: what follows from dependencies is not to be trusted here"]
+    told = f"{share:.0%} of the steps is unexplained by the recording, more than {TRUSTED:.0%}"
+    return [f"{told}: do not trust answers from dependencies here"]

@@ -361,7 +361,7 @@ def _require_kernels(changes: Sequence[Change], alone: Sequence[_Replay]) -> Non
 def _unmatched(job: Job, changes: Sequence[Change], replays: Sequence[_Replay]) -> list[str]:
     """Say which changes there is nothing for in this run."""
     alone = replays[2 : 2 + len(changes)]
-    texts = [f"{each.label}: there is nothing in this run that it changes"
+    texts = [f"{each.label}: it changes nothing in this run"
              for each in alone if not each.edges]  # fmt: skip
     asked = [(each.size, found.edges) for each, found in zip(changes, alone, strict=True)
              if isinstance(each, Bucket)]  # fmt: skip
@@ -369,8 +369,8 @@ def _unmatched(job: Job, changes: Sequence[Change], replays: Sequence[_Replay]) 
     untold = job.edges.filter(pl.col("link") == UNTOLD)["op"].n_unique()
     if untold and any("bandwidth" in each.label for each in changes):
         texts.append(
-            f"{untold} transfers cross links that are not known: name the machine (--topology), or"
-            " ask for --bandwidth collective=2x"
+            f"{untold} transfers cross unknown links: give the machine (--topology), or use"
+            " --bandwidth collective=2x"
         )
     return [text for text in texts if text]
 
@@ -382,8 +382,8 @@ def _unsplit(job: Job, size: int, edges: int) -> str:
     if larger.len():
         return (
             f"bucket {size / 1e6:g}MB: {larger.len()} of {sizes.len()} all-reduces of known size "
-            "are larger and stay as they are; of which tensors a bucket is, and when each of "
-            "these is ready, is not recorded: record with the buckets that you mean"
+            "are larger and stay as they are: the tensors of a bucket, and when each is ready, "
+            "are not recorded. Record with the buckets that you mean"
         )
     if not edges:
         return (

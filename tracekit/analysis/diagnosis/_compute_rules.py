@@ -93,7 +93,7 @@ def unfused_elementwise(facts: Facts) -> Finding | None:
         sure="hint",
         evidence=(
             f"{counted(number / facts.cells.height, 'chain')} {facts.per_gpu}, of {length}",
-            "whether one reads what the one before it wrote is not recorded",
+            "it is not recorded whether one reads the output of the one before",
         ),
         advice="Fuse them: `torch.compile`, a fused optimizer (`fused=True`), fused norms and "
         "activations.",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tracekit.analysis.traffic import Traffic
 
 TOP = 5
-"""So many findings are listed unless more are asked for."""
+"""Number of findings that are listed by default."""
 PERHAPS = "perhaps"
 FINDINGS = pl.Schema(
     {

@@ -14,7 +14,7 @@ from tracekit.analysis.facts import is_pipeline
 from tracekit.analysis.statistics import quantile
 
 _MANY = 8
-"""So many collectives in a step may be too many."""
+"""Minimum number of collectives in a step that may be too many."""
 _SMALL = 4
 """A collective is small if it takes less than so many times as long as the shortest ones."""
 _BUCKET_BYTES = 25 * 2**20
@@ -246,7 +246,7 @@ def pipeline_bubbles(facts: Facts) -> Finding | None:
         win=win if is_won else None,
         low=0.0 if is_won else None,
         high=lost.most if is_won else None,
-        unknown=None if is_won else "what smaller micro-batches cost is not known",
+        unknown=None if is_won else "the cost of smaller micro-batches is unknown",
         sure="likely" if is_won else "hint",
         evidence=tuple(evidence),
         advice="More micro-batches, stages of equal length, an interleaved schedule; `tracekit "

@@ -15,7 +15,7 @@ class Finding:
     Parameters
     ----------
     finding
-        What takes the time, in one sentence with its numbers.
+        The problem in one sentence, with numbers.
     win, low, high
         By how much a step would be shorter, ns, at best and at worst; None where it is not known.
     unknown

@@ -133,7 +133,7 @@ def slow_clocks(facts: Facts) -> Finding | None:
         high=longer * worst["pace"],
         sure="likely" if waited is None else "measured",
         evidence=(
-            "how long other GPUs wait for it is not known"
+            "how long other GPUs wait for it is unknown"
             if waited is None
             else f"other GPUs wait {duration(waited)} {facts.per} for it",
             f"{worst['kernels']:,} kernels of the same name and size that {paces.height} GPUs run",
@@ -154,7 +154,7 @@ def missing_evidence(facts: Facts) -> Finding | None:
     what = "; ".join(what for what, _ in found)
     return Finding(
         finding=f"{what[0].upper()}{what[1:]}.",
-        unknown="what it would tell is not known",
+        unknown="what it would show is unknown",
         sure="measured",
         evidence=tuple(what for what, _ in found),
         advice=" ".join(advice for _, advice in found),

@@ -142,7 +142,7 @@ def unknown_passes(trace: Trace) -> str | None:
     if verdicts.is_empty():
         trains = decided["process"].unique()
     if trains.is_empty():
-        return "no process trains, as far as its recording tells"
+        return "no process is known to train"
     told = decided.filter(pl.col("stage_source").cast(pl.String).is_in(STRONG))
     for stage, name in (("FP", "forward"), ("BP", "backward")):
         known = told.filter(pl.col("stage") == stage)["process"]

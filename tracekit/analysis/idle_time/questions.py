@@ -27,7 +27,7 @@ _WRITES = Json(
         "without collectives.",
         "collective_wait_unknown?": "text: Why collective_wait_ns is null.",
         "missing?": "texts: What to record to know more, where something is not explained.",
-        "sum_over?": "text: What times are added over, such as 4 GPUs.",
+        "sum_over?": "text: What times are summed over, such as 4 GPUs.",
         **keys("shares?", "warnings?"),
     },
     rows={
@@ -42,7 +42,7 @@ _WRITES = Json(
         "its end.",
         "rests_on?": "text or null: What is recorded that says so, that of most of it first; null "
         "where nothing is.",
-        "gaps?": "count: Number of gaps of which a piece is in the row.",
+        "gaps?": "count: Number of gaps with a piece in the row.",
         "idle_ns": "count: Time in which nothing runs, added over devices.",
         "step_ns?": "amount or null: Mean per step and device; null without steps and outside of "
         "all.",

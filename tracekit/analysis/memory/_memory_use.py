@@ -185,7 +185,7 @@ def _of_allocator(trace: Trace, begins: pl.DataFrame) -> pl.DataFrame:
         pl.when("apart")
         .then(pl.lit("reports without a common clock, so not split, and the most of one of them; "))
         .when(pl.col("begins").is_null())
-        .then(pl.lit("when training began is not known, so not split; "))
+        .then(pl.lit("the time at which training began is unknown, so memory is not split; "))
         .otherwise(pl.lit(""))
     )
     return _most(levels.select(*_USED, "begins", "apart"), lasts=True).select(
@@ -262,7 +262,7 @@ def _sample_note() -> pl.Expr:
         pl.when("apart")
         .then(pl.lit(_APART))
         .when(pl.col("begins").is_null())
-        .then(pl.lit("when training began in Unix time is not known, so not split"))
+        .then(pl.lit("the Unix time at which training began is unknown, so memory is not split"))
     )
     index = pl.when("by_index").then(pl.lit("GPU matched by index"))
     return pl.concat_str(why, index, separator="; ", ignore_nulls=True).replace("", None)

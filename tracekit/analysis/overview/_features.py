@@ -44,10 +44,10 @@ CAPABILITIES = (
     Capability("breakdown", "time by rank", ("ranks",)),
     Capability("breakdown", "time by node", ("nodes",)),
     Capability(
-        "diagnose", "what takes time that need not", ("ops", "launching calls", "iterations")
+        "diagnose", "avoidable time, and what to do", ("ops", "launching calls", "iterations")
     ),
     Capability("idle", "why nothing runs", ("ops", "launching calls")),
-    Capability("stragglers", "who is late, and what it costs", ("participants",)),
+    Capability("stragglers", "which rank is late, and what it costs", ("participants",)),
     Capability("critical-path", "what steps wait for", ("ops", "launching calls", "iterations")),
     Capability("whatif", "steps with something changed", ("ops", "launching calls", "iterations")),
     Capability("flops", "what operators compute", ("operator sizes",)),

@@ -20,7 +20,7 @@ Flags = NDArray[np.bool_]
 ENOUGH = 5
 """Steps of either run below which nothing is shown."""
 COSINES = 4
-"""So many of the lowest frequencies are measured: degrees of freedom of the error of a mean."""
+"""Number of lowest frequencies used: degrees of freedom of the error of a mean."""
 WIDER, WIDER_OF_FEW = 1.2, 1.3
 """Slow drifts vary yet more at frequency 0 than at the lowest ones: errors are widened by this."""
 _FEW = 8

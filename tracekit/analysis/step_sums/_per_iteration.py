@@ -28,11 +28,11 @@ _ALONE = {
     "collective": "collective operation: NCCL kernels by operation, MPI calls by name",
     "api": "CUDA call, by name",
     "link": "link and direction",
-    "memory": "GPU memory: peak of what was in use",
+    "memory": "GPU memory: peak in use",
 }
 COMPARE_KEYS = {
     "stage": "why an op runs",
-    "step": "what the time of a step is made of",
+    "step": "parts of a step",
     "kind": "what an op does",
     "kernel": "name of a kernel",
     "range": "path of the innermost NVTX range around the launch",
@@ -279,7 +279,9 @@ def _counted(iteration: pl.Expr, steps: pl.Series) -> pl.Expr:
 
 def _link(traffic: Traffic | None, steps: pl.Series, *, whole: bool) -> pl.DataFrame:
     if traffic is None:
-        raise UsageError("a comparison by link needs what each run moved", "give both `traffic`")
+        raise UsageError(
+            "a comparison by link needs the traffic of each run", "give both `traffic`"
+        )
     rows = traffic.links("link" if whole else "link,iteration")
     iteration = pl.lit(None, pl.Int64) if whole else _counted(pl.col("iteration"), steps)
     keys = ("link", "src", "dst", "type", "evidence")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tracekit.analysis.studies._runs import Run
 
 _FEW = 4
-"""So many runs are called by their names."""
+"""Maximum number of runs that are named one by one."""
 
 
 def runs_answer(

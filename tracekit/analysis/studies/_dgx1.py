@@ -223,7 +223,7 @@ def _agreement(rows: pl.DataFrame) -> str:
         )
     if bounds.len():
         parts.append(f"{bounds.sum()} of {bounds.len()} published bounds hold")
-    told = "; ".join(parts) or "nothing published is of these configurations"
+    told = "; ".join(parts) or "nothing was published for these configurations"
     return f"{told[0].upper()}{told[1:]}."
 
 

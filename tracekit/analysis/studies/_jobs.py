@@ -161,7 +161,7 @@ def _problems(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             kind = "a whole number above 0" if name in _WHOLE else "a number of 0 or more"
             yield f"{name} is {value!r}", f"give {kind}"
     if row.get("embedding_bytes", 0) > row.get("weight_bytes", math.inf):
-        yield "embedding_bytes are more than weight_bytes", "these hold those of embeddings, too"
+        yield "embedding_bytes are more than weight_bytes", "including those of embeddings"
     if row.get("architecture") == "1w1g" and row.get("workers") != 1:
         yield f"1w1g has {row.get('workers')} workers", "it is one worker on one GPU"
 

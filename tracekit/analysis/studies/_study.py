@@ -258,7 +258,7 @@ STEP_TIMES = ("step_ns", "step_low_ns", "step_high_ns", *_PARTS)
 
 
 def study_stages(study: pl.DataFrame, *, apart: bool = False) -> pl.DataFrame:
-    """Return what the time of a step is made of, by configuration.
+    """Return parts of a step, by configuration.
 
     Parameters
     ----------

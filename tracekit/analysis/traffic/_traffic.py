@@ -205,7 +205,7 @@ class Traffic:
         if not number:
             return None
         which = " or ".join(names)
-        return f"of {number:,} NCCL collectives it is not known whether {which} ran: {where}"
+        return f"{number:,} NCCL collectives ran {which}, which of these is unknown: {where}"
 
     def _apart(self) -> str | None:
         """Say how many reports are on other clocks than the first that moved anything."""

@@ -93,7 +93,7 @@ _FEATURES = (
     _Feature(
         "records of CUDA events",
         (EVENT_RECORD,),
-        "which stream waits for what another one did",
+        "which stream waits for which other one",
         "nsys profile -t cuda",
     ),
     _Feature(
@@ -120,7 +120,7 @@ _FEATURES = (
     _Feature(
         "samples of call stacks",
         (FRAMES,),
-        "what the host executed while it launched nothing",
+        "the host's code while it launched nothing",
         "nsys profile --sample=process-tree --backtrace=fp",
         counted=False,
     ),
