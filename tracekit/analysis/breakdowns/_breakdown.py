@@ -1,4 +1,4 @@
-"""Where GPU time goes, by any of several keys."""
+"""Breakdown of GPU time by one or several keys."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def breakdown(
     inclusive: bool,
     depth: int | None,
 ) -> Answer:
-    """Answer the question `breakdown`, whose declaration says what is given and returned."""
+    """Answer the question `breakdown`; its declaration lists options and columns."""
     table, meta = _measured(
         trace, keys, skip=skip, per_iteration=per_iteration, inclusive=inclusive, depth=depth
     )

@@ -187,7 +187,7 @@ def _of_group(times: _Times, lanes: NDArray[np.int64], whole: Callable[..., _Tim
 
 
 def ends_by_arrivals(by_ends: _Times, by_starts: _Times) -> float:
-    """Return how much ends differ for each ns that arrivals do, where arrivals differ most.
+    """Return the spread of ends over the spread of arrivals, where arrivals spread most.
 
     Where all arrive at the same time ends say nothing. Not a number where they always do.
     """

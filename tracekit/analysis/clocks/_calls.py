@@ -37,7 +37,7 @@ _NO_CALLS = "they have no calls in common that all ranks make together"
 
 @dataclass(frozen=True)
 class Calls:
-    """Joint calls of a report: in lanes, and once each those that carry their number.
+    """Joint calls of a report: by lane, and those with a number of their own.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class Calls:
 
     @property
     def named(self) -> frozenset[str]:
-        """The communicators that the report takes part in."""
+        """Communicators that the report takes part in."""
         known = pl.concat([self.lanes["group"], self.numbered["group"]])
         return frozenset(known.filter(known.str.starts_with("nccl 0x")))
 
@@ -139,7 +139,7 @@ def _grouped(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def best_fit(calls: Calls, others: Calls, messages: Messages) -> tuple[Fit, Pairs] | str:
-    """Return how far two reports' clocks are apart, by what tells it best.
+    """Return the offset between two reports' clocks, by the best evidence.
 
     Returns
     -------

@@ -50,7 +50,7 @@ def collectives(
     by: str | Sequence[str] = _DEFAULT,
     sent: pl.DataFrame | None = None,
 ) -> Answer:
-    """Say what collectives cost, by operation, size and communicator.
+    """Return the cost of collectives, by operation, size and communicator.
 
     The duration of a collective is the time from the first start to the last end of its
     participants. Where only one was found in the run it is that one's own time, which includes

@@ -66,7 +66,7 @@ def rank_groups(calls: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
 
 
 def describe_groups(groups: pl.DataFrame) -> list[str]:
-    """Say which groups were found, and what tells them; nothing where there is only one."""
+    """List the groups of ranks with their evidence; nothing if there is only one."""
     if groups.height < 2:  # noqa: PLR2004
         return []
     keys = ("size", "parallelism")

@@ -1,4 +1,4 @@
-"""The questions `links`, `collectives` and `latency`, as they are asked."""
+"""Declarations of the questions `links`, `collectives` and `latency`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -31,7 +31,7 @@ _LINK_KEYS = ("link", "pair", "route", "method", "stage", "rank", "node", "itera
 
 
 class Run(Protocol):
-    """A run, as far as it is asked what it moved."""
+    """A run with its traffic."""
 
     @property
     def name(self) -> str:
@@ -53,7 +53,7 @@ class Run(Protocol):
         sizes: Mapping[str, int] | None = None,
         ranks: int | None = None,
     ) -> "Traffic":
-        """Return what it moved between GPUs."""
+        """Return the traffic between its GPUs."""
 
 
 _LINKS = Json(

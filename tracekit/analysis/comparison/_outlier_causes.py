@@ -56,7 +56,7 @@ def outlier_rows(
 
 
 def without_outliers(odd: pl.DataFrame, step: Mapping[str, Any], steps: Steps) -> str | None:
-    """Say how the mean step changed without outliers, where that is not what it did with them.
+    """Say how the mean step changed without outliers, if that differs.
 
     A few of them are named with their cause.
 

@@ -1,4 +1,4 @@
-"""Input batches: when driving threads take them, which they wait for, and how they come."""
+"""Input batches: when threads take them, which they wait for, and their rhythm."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LENGTH = pl.col("end") - pl.col("start")
 
 @dataclass(frozen=True)
 class Batches:
-    """The batches that driving threads take.
+    """Batches that driving threads take.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class Batches:
 
     @property
     def paced(self) -> pl.DataFrame:
-        """All but the first, with ``pace``: how long after the one before each comes at most.
+        """All but the first, with ``pace``: the longest time since the one before.
 
         Of threads that copy no input themselves those that nothing waited for are not known.
         """

@@ -60,12 +60,12 @@ class Job:
 
     @cached_property
     def edges(self) -> pl.DataFrame:
-        """The edges, with what they are about."""
+        """Edges with their descriptions."""
         return described_edges(self.trace, self.graph, self.traffic, self.graph.edges)
 
     @cached_property
     def followed(self) -> pl.DataFrame:
-        """The edges of paths, likewise, and ``edge``, their row of all edges."""
+        """Edges on paths with their descriptions, and ``edge``, their row among all edges."""
         numbers = self.segments["edge"].drop_nulls().unique().sort()
         rows = self.graph.edges[numbers].with_columns(edge=numbers)
         return described_edges(self.trace, self.graph, self.traffic, rows)
@@ -87,14 +87,14 @@ class Job:
         return self.segments["late"].sum() / total if total else None
 
     def steps(self, time: Array) -> pl.DataFrame:
-        """Return the steps where moments come at some times."""
+        """Return the lengths of steps, given times of moments."""
         return step_bounds(self.marks, pl.Series(time))
 
 
 def job_of(
     trace: Trace, traffic: Traffic, skip: int, iterations: tuple[int, int] | None = None
 ) -> Job:
-    """Return the dependency graph of a run, and its steps, or those from one to another.
+    """Return the dependency graph of a run, with its steps or some of them.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""How long steps would take with something changed: the dependency graph, replayed."""
+"""Predict steps after a change by replaying the dependency graph."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def whatif(
     skip: int = 0,
     iterations: tuple[int, int] | None = None,
 ) -> Answer:
-    """Say how long steps would take with something changed.
+    """Answer the question `whatif`: predicted steps after changes.
 
     The dependency graph of the run is replayed: each call and op comes when what it waits for has
     come, and nothing else of the recorded times is used. ``docs/whatif.md`` says what a replay
@@ -155,12 +155,12 @@ class _Replay:
 
     @property
     def low_ns(self) -> float:
-        """How long a step takes at least, in the mean."""
+        """Lower bound of the mean step."""
         return max(_mean(self.shortest), self.least_ns)
 
     @property
     def high_ns(self) -> float:
-        """How long a step takes at most, in the mean."""
+        """Upper bound of the mean step."""
         return max(_mean(self.longest), self.low_ns)
 
     def is_told(self, measured: _Replay, error: float) -> bool:

@@ -1,4 +1,4 @@
-"""The questions `critical_path` and `whatif`, as they are asked."""
+"""Declarations of the questions `critical_path` and `whatif`."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self, Unpack
@@ -27,19 +27,19 @@ _KEYS = ("cause", "stage", "link", "device", "rank", "iteration", "kernel")
 
 
 class Waiting(Protocol):
-    """A run, as far as it is asked what waits for what."""
+    """A run with its dependencies."""
 
     @property
     def trace(self) -> "Trace":
         """Its tables."""
 
     def of_steps(self, iterations: tuple[int, int] | None) -> Self:
-        """Return it as if it held some of its steps alone."""
+        """Return the run limited to some of its steps."""
 
     def traffic(
         self, *, topology: StrPath | None = None, sizes: Mapping[str, int] | None = None
     ) -> "Traffic":
-        """Return what it moved between GPUs."""
+        """Return the traffic between its GPUs."""
 
 
 _PATH_WRITES = Json(

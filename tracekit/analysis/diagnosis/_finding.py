@@ -10,7 +10,7 @@ Sure = Literal["measured", "likely", "hint", "perhaps"]
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """Something that takes time of a step, and what would help.
+    """A problem that takes time of a step, and its remedy.
 
     Parameters
     ----------

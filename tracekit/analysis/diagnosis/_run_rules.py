@@ -1,4 +1,4 @@
-"""Rules on the run as a whole: its first steps, evaluation, the machine, and what is missing."""
+"""Rules on whole runs: first steps, evaluation, the machine, and missing data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COLD = 1.5
 
 
 def cold_steps(facts: Facts) -> Finding | None:
-    """Say that the first steps take longer than the others."""
+    """Find first steps that take longer than the others."""
     number = facts.cold.height
     usual = facts.median_ns
     longest = float(facts.cold["length"].max() or 0)  # type: ignore[arg-type]
@@ -46,7 +46,7 @@ def cold_steps(facts: Facts) -> Finding | None:
 
 
 def evaluation_too_often(facts: Facts) -> Finding | None:
-    """Say that evaluation between steps takes a large part of training."""
+    """Find evaluation between steps that takes a large part of training."""
     ranges = facts.trace["ranges"].filter((pl.col("stage") == "ME") & (pl.col("end") > 0))
     whole = merged(ranges.select("process", "start", "end").collect(), ["process"])
     begins = facts.trace["iterations"].group_by("process").agg(last=pl.col("start").max())
@@ -73,7 +73,7 @@ def evaluation_too_often(facts: Facts) -> Finding | None:
 
 
 def slow_links(facts: Facts) -> Finding | None:
-    """Say that copies between GPUs stay far below the peak of their links."""
+    """Find copies between GPUs far below the peak of their links."""
     if facts.traffic is None:
         return None
     copies = facts.traffic.links("pair").filter(
@@ -108,7 +108,7 @@ def slow_links(facts: Facts) -> Finding | None:
 
 
 def slow_clocks(facts: Facts) -> Finding | None:
-    """Say that a GPU takes longer for the same kernels than the others."""
+    """Find a GPU that takes longer for the same kernels than the others."""
     paces = kernel_paces(facts)
     if paces.height <= 1:
         return None
@@ -146,7 +146,7 @@ def slow_clocks(facts: Facts) -> Finding | None:
 
 
 def missing_evidence(facts: Facts) -> Finding | None:
-    """Say what was not recorded that would tell more."""
+    """Find missing data that would tell more."""
     found = [told for told in (_no_steps(facts), _unexplained(facts), _unstaged(facts),
                                _unmatched(facts)) if told is not None]  # fmt: skip
     if not found:

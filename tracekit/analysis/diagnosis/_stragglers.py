@@ -1,4 +1,4 @@
-"""Who comes late, in which stage, how often, and what it costs the others."""
+"""Stragglers: late ranks, their stage, frequency and cost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PAIR = 2
 
 
 def stragglers(trace: Trace, keys: tuple[str, ...]) -> Answer:
-    """Answer the question `stragglers`, whose declaration says what is given and returned."""
+    """Answer the question `stragglers`; its declaration lists options and columns."""
     if len(keys) > 1:
         raise UsageError("stragglers are by rank or by iteration", "give one of them")
     if not has_ops(trace):

@@ -1,4 +1,4 @@
-"""The question `stragglers`, as it is asked."""
+"""Declaration of the question `stragglers`."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Unpack

@@ -24,7 +24,7 @@ _MUCH = 0.1
 
 
 def verdict_meta(trace: Trace) -> dict[str, Any]:
-    """Return what every table of a run says of its processes.
+    """Return the meta on a run's processes that every table has.
 
     Returns
     -------
@@ -46,7 +46,7 @@ def verdict_meta(trace: Trace) -> dict[str, Any]:
 
 
 def verdict_evidence(trace: Trace) -> list[str]:
-    """Return in words, process by process, what its verdict and its stages rest on."""
+    """Return the evidence for verdicts and stages in words, process by process."""
     named = trace.read("verdicts").join(
         trace.read("processes").select("process", "pid"), on="process", how="left"
     )
@@ -152,7 +152,7 @@ def unknown_passes(trace: Trace) -> str | None:
 
 
 def confusion(trace: Trace) -> pl.DataFrame:
-    """Return what each source of stages says, beside the stage that was decided.
+    """Return the stage by each source, beside the final stage.
 
     Returns
     -------

@@ -36,7 +36,7 @@ _NAME = pl.col("name").cast(pl.String)
 
 
 def pairs_of(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
-    """Return which threads are looked at: the one that launches, and the one that drives its steps.
+    """Return the threads to look at: the one that launches, and the one that drives its steps.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""The question `idle`, as it is asked."""
+"""Declaration of the question `idle`."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Unpack

@@ -79,7 +79,7 @@ CAPABILITIES = (
 
 
 def features(trace: Trace) -> pl.DataFrame:
-    """Return what a run can be asked, and how the rest is recorded.
+    """Return which questions a run can answer, and how to record the rest.
 
     Returns
     -------
@@ -143,7 +143,7 @@ def _recorded(trace: Trace) -> pl.DataFrame:
 
 
 def capabilities() -> pl.DataFrame:
-    """Return what commands can say, and how what that takes is recorded.
+    """Return the answers of commands, and how to record what each needs.
 
     Returns
     -------

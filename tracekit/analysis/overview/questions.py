@@ -1,4 +1,4 @@
-"""The question `info`, as it is asked."""
+"""Declaration of the question `info`."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Protocol, Unpack
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Run(Protocol):
-    """A run, as far as it is asked what it is."""
+    """A run with its identity."""
 
     @property
     def trace(self) -> "Trace":

@@ -1,4 +1,4 @@
-"""How well the mean of a run's steps is known, however these depend on each other.
+"""Standard error of the mean of dependent steps (long-run variance).
 
 A slow step beside slow ones, by a drift of the machine, tells little new: what moves a mean is what
 varies over the whole recording, and that is measured directly, as the variance at its lowest

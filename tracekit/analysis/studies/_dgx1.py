@@ -28,7 +28,7 @@ def number_of_gpus(number: object) -> str:
 
 
 def number_of(value: object, form: str) -> str:
-    """Return a number as text, such as ``{:.1f} %`` says, or that it is not known."""
+    """Return a number as text in a format such as ``{:.1f} %``, or that it is unknown."""
     return _UNKNOWN if value is None else form.format(value)
 
 

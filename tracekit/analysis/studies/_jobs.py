@@ -1,4 +1,4 @@
-"""Jobs as the analytical model of training sees them: what a step computes, reads and moves."""
+"""Jobs of the analytical model of training: computation, input and traffic of a step."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _MOST_WHOLE = 10**9
 
 
 def job_names() -> list[str]:
-    """Return the names of the tables of jobs that come with tracekit."""
+    """Return the names of the bundled tables of jobs."""
     return sorted(path.stem for path in (schemas() / "jobs").glob("*.toml"))
 
 
@@ -98,7 +98,7 @@ def read_jobs(name: str) -> pl.DataFrame:
 
 
 def jobs_frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
-    """Return jobs as a table with the columns `JOBS`; what a row does not say is null."""
+    """Return jobs as a table with the columns `JOBS`; missing values are null."""
     return pl.DataFrame(rows, schema=JOBS, orient="row")
 
 

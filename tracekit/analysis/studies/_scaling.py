@@ -1,4 +1,4 @@
-"""How training time falls as GPUs are added."""
+"""Scaling: training time over the number of GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The question `memory`, as it is asked of several runs."""
+"""Declaration of the question `memory` to several runs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack

@@ -1,4 +1,4 @@
-"""The questions `study`, `scaling` and `overhead`, as they are asked of several runs."""
+"""Declarations of the questions `study`, `scaling` and `overhead` to several runs."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The questions `stalls` and `bubbles`, as they are asked of several runs."""
+"""Declarations of the questions `stalls` and `bubbles` to several runs."""
 
 from os import PathLike
 from typing import TYPE_CHECKING, Annotated, Unpack

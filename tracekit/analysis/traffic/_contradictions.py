@@ -1,4 +1,4 @@
-"""Where traffic that was measured and the machine that it is put on contradict each other."""
+"""Contradictions between measured traffic and the machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ALIKE = ["src_device", "dst_device", "route", "route_bandwidth"]
 def contradictions(
     transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int]
 ) -> tuple[str, ...]:
-    """Return what of a run's copies cannot have been on this machine, one sentence a pair of GPUs.
+    """Return copies that this machine cannot have made, one sentence a pair of GPUs.
 
     That is: copies between two GPUs that are faster than the narrowest link of their route by more
     than 5 %, and copies from GPU to GPU where the machine has no way between these.
