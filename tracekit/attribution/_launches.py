@@ -163,7 +163,7 @@ class _Calls:
         return found, missing
 
     def count(self, launched: Launched, chunk: int, launching: Array, by: Launchers) -> None:
-        """Note what calls of a chunk have launched, see `count_launches`."""
+        """Count the launches of a chunk's calls, see `count_launches`."""
         self._count(launched, _IS_KERNEL, self._of(chunk).threads, launching, by)
 
     def repeated(self) -> int:

@@ -1,4 +1,4 @@
-"""Holds what stages and steps rest on against the work: it holds, it fails, or nothing can tell.
+"""Test the assumptions behind stages and steps: they hold, fail, or cannot be tested.
 
 Where no other reading was looked at, the doubt is not known, rather than 0.
 """

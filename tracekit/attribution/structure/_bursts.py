@@ -1,4 +1,4 @@
-"""Backward passes of a single thread, told by kernels that are named after gradients.
+"""Backward passes of a single thread, found by kernels named after gradients.
 
 Between two gradients of one pass lie few ops; between two passes a forward pass, input or an
 update. So the distances between them fall apart at a natural break. Not all of backward is named:

@@ -40,7 +40,7 @@ from tracekit.attribution.structure._work import (
 
 
 def by_threads(lane: Lane, pair: Pair) -> Told:
-    """Tell the stages of a device's work from the turns that the pair takes."""
+    """Find the stages of a device's work from the turns of two threads."""
     turns, rows = take_turns(lane, pair)
     if turns.bursts.size == 1:
         return nothing(len(lane), "a single backward pass", training=None)

@@ -44,7 +44,7 @@ METHODS = ("threads", "order", "refused", "none")
 
 
 def find_structure(work: Work) -> Structure:
-    """Find the stages and the steps of a process from what its threads launch, and in what order.
+    """Find stages and steps of a process from the threads and order of its launches.
 
     A pure function; takes time linear in the ops, but for sorting, and a bounded time beyond that
     for one step. Where stages cannot be told it refuses, and says why.

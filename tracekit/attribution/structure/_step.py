@@ -1,4 +1,4 @@
-"""Takes one step of a single thread apart: where it begins, turns backward, and updates."""
+"""Split one step of a single thread: its begin, turn to backward, and update."""
 
 from __future__ import annotations
 
