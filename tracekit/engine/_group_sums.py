@@ -184,7 +184,7 @@ class GroupTally:
         )
 
     def sums(self) -> GroupTotals:
-        """Return what was added up."""
+        """Return the sums."""
         return GroupTotals(self.groups(), self._durations)
 
 
@@ -209,7 +209,7 @@ class GroupTotals:
 
     @classmethod
     def merged(cls, parts: Sequence[GroupTotals]) -> GroupTotals:
-        """Return the sums of a run, given those of its parts."""
+        """Merge the sums of parts of a run."""
         rows = [part.groups.height for part in parts]
         lengths = Durations.merged([part.lengths for part in parts], rows)
         return cls(pl.concat([part.groups for part in parts]), lengths)

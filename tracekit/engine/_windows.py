@@ -303,14 +303,14 @@ def _cut_to(stretch: Stretch, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def iterations_in(trace: Trace, skip: int) -> int:
-    """Return how many iterations begin in a run's stretch, but for the first so many."""
+    """Return how many iterations begin in a run's stretch, after the skipped ones."""
     iterations = trace.read("iterations").sort("process", "start")
     kept = iterations.filter(pl.int_range(pl.len()).over("process") >= skip)
     return kept.filter(trace.stretch.holds())["iteration"].n_unique()
 
 
 def first_iterations(iterations: pl.DataFrame, skip: int) -> pl.DataFrame:
-    """Return the rows of the first so many iterations of each process.
+    """Return the first N iterations of each process.
 
     Raises
     ------
@@ -349,7 +349,7 @@ def _without_first(windows: pl.DataFrame, iterations: pl.DataFrame, skip: int) -
 
 
 def cut(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    """Cut ops at the edges of windows; what lies in none is dropped.
+    """Split ops at window borders, and drop parts outside of windows.
 
     Returns
     -------
