@@ -150,7 +150,7 @@ def parts_by(
     length: str,
     colours: Mapping[str, str],
 ) -> list[Part]:
-    """Return the parts that a table's rows are of: a row, or more, for each of a bar.
+    """Return the parts of bars from a table's rows, one or more rows a bar.
 
     Parameters
     ----------

@@ -306,7 +306,7 @@ def _missing_notes(
 
 
 def utilisation_figure(timeline: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
-    """Return how full each link was over time, one track per link and direction.
+    """Return the utilisation of links over time, one track per link and direction.
 
     In each span of time a bar is as dark as the share of the peak that was in use, and as high as
     that is beside a round share that none exceeds, the same for all tracks.

@@ -1,4 +1,4 @@
-"""The lines below a table: what its numbers are measured against."""
+"""Lines below a table that explain its numbers."""
 
 from __future__ import annotations
 
@@ -406,7 +406,7 @@ def _number(key: str, value: float) -> str:
 
 
 def headed(title: str, meta: Mapping[str, Any], unit: str | None) -> list[str]:
-    """Return the lines above a table: what it comes to, and its title with what its times are of.
+    """Return the lines above a table: its first answer, and its title with units.
 
     Parameters
     ----------

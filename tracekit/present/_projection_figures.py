@@ -33,7 +33,7 @@ _BELOW = 64
 
 
 def components_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
-    """Return what the time of each job's step is made of, as bars that are as long as the step.
+    """Return the parts of each job's step as bars.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def _left_out(number: int) -> list[str]:
 
 
 def hardware_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
-    """Return by how much steps are faster with each peak of each resource, as bars.
+    """Return the speedup of steps with each peak of each resource, as bars.
 
     Parameters
     ----------

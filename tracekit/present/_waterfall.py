@@ -103,7 +103,7 @@ def first_shown(levels: Sequence[tuple[float, float]]) -> float:
 def waterfall(
     parts: Sequence[Part], levels: Sequence[tuple[float, float]], unit: tuple[int, str]
 ) -> list[go.Bar | go.Scatter]:
-    """Return the two step times, the parts of the change between them, and what joins them.
+    """Return the two step times, the parts of the change between them, and connectors.
 
     Labels are not part of it.
     """
@@ -140,7 +140,7 @@ def waterfall(
 
 
 def on_gpus(devices: pl.DataFrame | None) -> list[tuple[int, list[Part]]]:
-    """Return what the change is made of on each GPU; nothing where there is one alone.
+    """Return the parts of the change on each GPU; nothing if there is only one.
 
     Parameters
     ----------
