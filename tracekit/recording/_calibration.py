@@ -38,7 +38,7 @@ class _Timing:
 
 @dataclass(frozen=True)
 class Cost:
-    """How many times as long a program takes when it is recorded.
+    """Slowdown of a program by recording.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class Cost:
 
 
 def in_turn(times: int) -> list[bool]:
-    """Return the order of two kinds of runs, A B B A: what gets slower all the time counts alike.
+    """Return the order A B B A of two kinds of runs, so that a steady drift counts alike.
 
     Of an odd number of pairs the last one begins with A.
     """
@@ -80,7 +80,7 @@ def in_turn(times: int) -> list[bool]:
 
 
 def calibrate(plan: Plan, *, wait: str = "work", started: Callable[[int, int], None]) -> Cost:
-    """Measure what recording costs, by alternating runs without and with nsys.
+    """Measure the cost of recording, by alternating runs without and with nsys.
 
     Nothing of it is kept. A first run by itself, which may find its files on a slow disk, counts
     for nothing; the order within pairs changes, so that what gets slower all the time does
