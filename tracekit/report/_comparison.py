@@ -51,7 +51,7 @@ def _sides(subject: Subject) -> Mapping[str, Close]:
 
 
 def verdict(subject: Subject) -> Markup:
-    """Say whether the step changed, by how much, and which part carries it."""
+    """Say whether the step changed, by how much, and in which part."""
     answer = _compared(subject, "stage")
     step, reasons = answer.meta.get("step") or {}, answer.meta.get("not_comparable") or ()
     said = [f"These runs cannot be compared: {'; '.join(reasons)}."] if reasons else []
@@ -153,7 +153,7 @@ def _signed(length: float) -> str:
 
 
 def waterfall(subject: Subject) -> Markup:
-    """Draw which parts of a step changed it, by how much, and how sure that is."""
+    """Draw the parts of the step's change, with intervals."""
     answer = _compared(subject, "stage")
     parts = answer.contributions.select(pl.exclude("a_total_ns", "b_total_ns"))
     step = answer.meta.get("step") or {}
@@ -310,7 +310,7 @@ def _tables(subject: Subject) -> Markup:
 
 
 def method(subject: Subject) -> Markup:
-    """Say what the verdict rests on."""
+    """State what the verdict is based on."""
     meta = _compared(subject, "stage").meta
     told = [f"Method: {meta.get('method', 'none')}", f"In short: {meta.get('headline', '')}"]
     return fragment("notes", [*map(str, meta.get("notes", ())), *told])

@@ -25,7 +25,7 @@ _KNOWN = ("yes", "none")
 
 
 def memory(subject: Subject) -> Markup:
-    """Draw the memory in use over time, and list what was most."""
+    """Draw the memory in use over time, and list the peaks."""
     answer = subject.run.memory.answer()
     if answer.rows.is_empty():
         how = "record with nsys profile --cuda-memory-usage=true"
@@ -50,7 +50,7 @@ def _in_use(subject: Subject) -> Markup | None:
 
 
 def unknown(subject: Subject) -> Markup:
-    """List what the run cannot say, and how that is recorded."""
+    """List missing data of the run, and how to record them."""
     answer = subject.run.info.answer()
     lacking = answer.rows.filter(~pl.col("available").is_in(_KNOWN))
     if lacking.is_empty():
@@ -59,7 +59,7 @@ def unknown(subject: Subject) -> Markup:
 
 
 def provenance(subject: Subject) -> Markup:
-    """Say what the report rests on."""
+    """List the files and evidence behind the report."""
     run = subject.run
     reports = run.trace.read("reports")
     names = [

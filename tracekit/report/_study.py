@@ -1,4 +1,4 @@
-"""The sections of the report of a study: several runs beside each other."""
+"""Sections of the report of a study with several runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _study(subject: Subject) -> Answer:
 
 
 def runs(subject: Subject) -> Markup:
-    """Draw what a step of each run is made of."""
+    """Draw the parts of a step of each run."""
     answer = _study(subject)
     known = answer.rows.drop_nulls("step_ns")
     table = answer_table(answer, "study", "Steps of all runs", is_open=True)

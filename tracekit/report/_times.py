@@ -1,4 +1,4 @@
-"""Where the time of GPUs goes: by stage, over steps, by range and kernel, and why none is used."""
+"""Sections on GPU time: by stage, over steps, by range and kernel, and idle time."""
 
 from __future__ import annotations
 
@@ -278,7 +278,7 @@ def _heat_cell(device: int, step: int, busy: int | None, low: float, high: float
 
 
 def findings(subject: Subject) -> Markup | None:
-    """List what the run could win, where it can be diagnosed."""
+    """List the findings, where the run can be diagnosed."""
     answer = subject.run.diagnose.answer()
     if answer.rows.is_empty():
         return fragment("paragraphs", ["Nothing was found that could be faster."], "")
