@@ -117,7 +117,7 @@ def diagnosed_against(
     only: Sequence[str] | None = None,
     topology: StrPath | None = None,
 ) -> Answer:
-    """Return findings with what became of each since a base, outliers left out of both sides."""
+    """Return findings with their change since a base, outliers left out of both sides."""
     from tracekit.analysis.diagnosis import NOTICED, against, diagnose
 
     for run in (*base, *found):
