@@ -184,7 +184,7 @@ def report(path: Path, format_: str, **known: object) -> pl.DataFrame:
 def contents(
     features: Iterable[tuple[str, str, str, str]], rows: Mapping[str, int]
 ) -> pl.DataFrame:
-    """Return the table ``contents``, given how many rows a file has of each feature.
+    """Return the table ``contents``, from the number of rows of each feature.
 
     Parameters
     ----------

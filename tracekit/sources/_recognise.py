@@ -199,7 +199,7 @@ _JSON = (
 
 
 def refusal(path: Path) -> InputError:
-    """Return the error of a file that no format takes."""
+    """Return the error for a file of no known format."""
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
     head = head_of(path)[:HEAD]

@@ -14,7 +14,7 @@ _LABEL = r"(?s)^tracekit[.:]label[ :](?<key>[^\s=]+)=(?<value>.*)$"
 
 
 class RunLabels:
-    """The labels among the names of NVTX events, which are looked at as they come in.
+    """Labels among the names of NVTX events, collected as these come in.
 
     No more than is needed to know the first `MOST` keys, and whether each has one value, is kept:
     a program may well write another value in each iteration.

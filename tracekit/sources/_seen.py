@@ -34,7 +34,7 @@ def counted(lost: Mapping[str, int], words: Mapping[str, str]) -> tuple[str, ...
 
 
 def backward(count: int, what: str) -> tuple[str, ...]:
-    """Say how many of something end before they begin, which a clock that is set back makes."""
+    """Say how many rows end before they begin, as when a clock is set back."""
     return (f"{count:,} {what} end before they begin, and were taken to last 0 ns",) * bool(count)
 
 
@@ -44,7 +44,7 @@ _NARROW = {pl.Int8: 1 << 7, pl.Int16: 1 << 15, pl.Int32: 1 << 31}
 
 
 class Seen:
-    """Rows in the order of time, and what was noticed of them on the way in.
+    """Rows in order of time, with observations made on the way.
 
     Parameters
     ----------

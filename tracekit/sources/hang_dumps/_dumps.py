@@ -1,4 +1,4 @@
-"""Files and folders of dumps, told apart by what they hold."""
+"""Files and folders of dumps, recognised by their content."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class _Rows:
     queries: int = 0
 
     def add(self, value: Any, path: Path) -> None:
-        """Add what a dump holds.
+        """Add the contents of a dump.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""The text of a trace, cut between its events, and what stands around them.
+"""Text of a trace, cut between its events, and the text around them.
 
 Brackets tell where an event ends, if they are in no string. They are found over whole blocks of
 bytes at once; only then is the text parsed, by whole events.
@@ -98,7 +98,7 @@ class Document:
         return self._file.tell()
 
     def before(self) -> dict[str, Any]:
-        """Return what stands before the events, whatever stands behind them.
+        """Return the text before the events.
 
         Raises
         ------

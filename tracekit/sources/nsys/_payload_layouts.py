@@ -53,7 +53,7 @@ _TYPE_OF_ENUM: dict[int | None, Type] = {1: pl.Int8, 2: pl.Int16, 4: pl.Int32, 8
 
 @dataclass(frozen=True)
 class Field:
-    """A field that can be decoded: where it is, its type, and what its values are called."""
+    """A decodable field: its offset, type, and the names of its values."""
 
     offset: int
     dtype: Type

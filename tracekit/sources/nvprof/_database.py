@@ -1,4 +1,4 @@
-"""From a database's tables to the canonical ones, and what each of the tables tells."""
+"""Convert the tables of a database to canonical ones."""
 
 from __future__ import annotations
 

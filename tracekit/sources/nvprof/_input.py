@@ -30,7 +30,7 @@ _INT32 = (1 << 31) - 1
 
 
 class Strings:
-    """The texts that other tables refer to by number; number 0 stands for none.
+    """Texts that other tables refer to by number; number 0 stands for none.
 
     Parameters
     ----------

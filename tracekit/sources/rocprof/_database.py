@@ -225,7 +225,7 @@ class _Set:
         return events.unique("event_id", keep="first", maintain_order=True)
 
     def launch(self) -> Launch:
-        """Return what the launcher told the process, where there is one."""
+        """Return the launch of the process by its launcher, if there is one."""
         told = self.processes.select(name for name in VARIABLES if name in self.processes.columns)
         row = told.row(0, named=True) if told.height == 1 else {}
         return launch_of({name: value for name, value in row.items() if value is not None})
