@@ -1,4 +1,4 @@
-"""Writing behind the back of what makes the rows."""
+"""Write in a thread behind the computation (write-behind)."""
 
 from __future__ import annotations
 

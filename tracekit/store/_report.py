@@ -33,7 +33,7 @@ class Adding(Protocol):
         """Count the next ones."""
 
     def table(self) -> pl.DataFrame:
-        """Return what all of them add up to."""
+        """Return the sum of all."""
 
 
 @dataclass(frozen=True)

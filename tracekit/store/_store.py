@@ -217,7 +217,7 @@ class Store:
         return self._folders.runs / resolve(self._entries(), record.id, str(self.root)).folder
 
     def remove(self, reference: str) -> RunRecord:
-        """Remove a run with its columns and return what it was.
+        """Remove a run with its columns, and return its entry.
 
         Raises
         ------
@@ -450,7 +450,7 @@ class Store:
         return self._add(request, make, summarise)
 
     def load(self) -> None:
-        """Begin to load what adding a run takes, where there is other work to do before."""
+        """Start loading modules for adding a run, beside other work."""
         load_beside("tracekit.store._catalogue")
 
     def _add_first(self, request: _Request, make: _Make, summarise: _Summarise) -> _Added:
