@@ -25,7 +25,7 @@ def is_real_folder(path: StrPath) -> bool:
 
 
 def mode_of(path: StrPath) -> int:
-    """Return what there is and who may use it, as `os.lstat` says; 0 where there is nothing."""
+    """Return type and permissions of a path, as `os.lstat` does; 0 where there is nothing."""
     try:
         return os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -33,7 +33,7 @@ def mode_of(path: StrPath) -> int:
 
 
 def read_plain(path: StrPath) -> bytes:
-    """Return what is in a file; a link is not followed, and a pipe not waited for.
+    """Read a file without following links or waiting for pipes.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A question is declared once, beside its analysis; Python, command line and pages follow from it.
+"""Declare a question once, beside its analysis; Python, command line and pages follow.
 
     @question("tracekit flops --by layer", writes=Json("flops", rows={"flops": "amount: ..."}))
     def flops(trace: "Trace", *, skip: Skip = 0, **_: Unpack[ChosenRows]) -> "Answer":
@@ -78,7 +78,7 @@ class Option:
 
 
 def grouped_by(*names: str) -> Option:
-    """Return the option of what rows are grouped by: some of these keys."""
+    """Return the option for grouping rows by some of these keys."""
     meaning = f"What to group by: {', '.join(names)}, or several joined by commas."
     return Option(meaning, "KEYS", unit="keys", typed=list[str], keys=names)
 
@@ -202,7 +202,7 @@ class ChosenRows(TypedDict, total=False):
 
 
 class ChosenTime(ChosenRows, total=False):
-    """From which time to which a run is looked at; ``docs/breakdown.md`` says what that means."""
+    """Options that limit a run to a time; ``docs/breakdown.md`` says what that means."""
 
     between: Between
 
@@ -228,7 +228,7 @@ _RUNS = ("references", "where", "store")
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """All that is said of a question.
+    """Everything declared about a question.
 
     Parameters
     ----------
@@ -279,7 +279,7 @@ class Declaration:
         return [each for each in _options(self.signature) if each.name not in others]
 
     def signature_of(self, returns: str, *, of_one: bool = True) -> inspect.Signature:
-        """Return how it is called: of a run, or of those that it is called with."""
+        """Return the signature as a method of a run, or as a function of several runs."""
         known = _RUNS if of_one and self.is_of_runs else ()
         asked = [
             each.replace(annotation=get_args(each.annotation)[0])
@@ -289,7 +289,7 @@ class Declaration:
         return self.signature.replace(parameters=asked, return_annotation=returns)
 
     def text(self, returns: str, *, of_one: bool = True) -> str:
-        """Return its docstring: what it answers, its parameters, and the columns of its rows."""
+        """Return its docstring: its answer, parameters, and columns of its rows."""
         taken = self.signature_of(returns, of_one=of_one).parameters.values()
         options = [option_of(self.signature.parameters[each.name]) for each in taken]
         lines = [
@@ -303,7 +303,7 @@ class Declaration:
 
 
 class Chooses(Protocol):
-    """An answer, as far as is asked of it here."""
+    """Interface of an answer that can choose its rows."""
 
     @property
     def choosing(self) -> Callable[..., Any]:
@@ -315,7 +315,7 @@ class Chooses(Protocol):
 
 
 class Asked(Protocol[T_contra, P, A_co]):
-    """A declared question, as its analysis is called: what it is put to, and its options."""
+    """A declared question with its subject and options."""
 
     declaration: Declaration
 
@@ -406,7 +406,7 @@ def _shared(own: inspect.Signature) -> dict[str, inspect.Parameter]:
 
 
 def option_of(parameter: inspect.Parameter) -> Option:
-    """Return what a parameter's option means."""
+    """Return the declared option of a parameter."""
     return next(each for each in get_args(parameter.annotation) if isinstance(each, Option))
 
 

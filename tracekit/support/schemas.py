@@ -73,7 +73,7 @@ def _either_kind(kinds: list[str]) -> Schema:
 
 
 def record(said: Said, **rules: Any) -> Schema:
-    """Return the schema of an object of these keys and no others, and of what else holds of it."""
+    """Return the schema of an object with exactly these keys, and further rules."""
     return {
         "type": "object",
         "required": [name for name in said if not name.endswith("?")],

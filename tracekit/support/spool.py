@@ -67,7 +67,7 @@ class Workspace:
         return made
 
     def take(self, size: int) -> Path | None:
-        """Return the file that so many bytes have to go to, or None and reserve the memory."""
+        """Return the file for these bytes, or None after reserving memory for them."""
         with self._lock:
             if self._folder is None or size <= self._left:
                 self._left -= size
