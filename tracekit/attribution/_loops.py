@@ -56,7 +56,7 @@ evaluation or its process is evaluating when it begins, and it is the outermost 
 
 @inner
 def close(line: int, now: int, end: int, stack: Stack) -> int:
-    """Close what has ended on a line, and what ends before `end`; return what is on top then."""
+    """Pop items that have ended, or end before `end`, off a line's stack; return the top."""
     until, below = stack.until, stack.below
     top: int = stack.tops[line]
     while top >= 0 and (until[top] <= now or until[top] < end):

@@ -73,7 +73,7 @@ class GroupTally:
         return [*self._lines.columns, *chain.from_iterable(keys), *kind, *pieces]
 
     def begin(self, windows: pl.DataFrame | None) -> None:
-        """Begin anew, in windows as `LinesInWindows` takes them."""
+        """Start again, with windows as `LinesInWindows` takes them."""
         self._lines = LinesInWindows(windows)
         self._numbers = [Numbers() for _ in self._keys]
         self._count = 0

@@ -203,7 +203,7 @@ def with_path_texts(trace: Trace, table: pl.DataFrame) -> pl.DataFrame:
 
 
 def sorting(columns: Sequence[str]) -> list[str]:
-    """Return by what rows are sorted that are to be sorted by some columns: by texts of paths."""
+    """Return the sort keys for some columns; paths sort by their texts."""
     return [_TEXT if name == "range" else name for name in columns]
 
 

@@ -30,7 +30,7 @@ _NUMBER = pl.col("iteration")
 def with_step_ends(
     windows: pl.DataFrame, launched: pl.DataFrame, unlaunched: pl.DataFrame, clocks: pl.DataFrame
 ) -> pl.DataFrame:
-    """End the last step of each device where the step ends on all, and set apart what follows.
+    """End the last step of each device where the job's step ends; the rest is outside.
 
     Evaluation (stage ``ME``) is none of a step's ops here. Ops of which no launch is known are of
     the step in which they start.

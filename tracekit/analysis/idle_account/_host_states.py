@@ -141,7 +141,7 @@ def profiling(trace: Trace) -> pl.DataFrame:
 
 
 def sleeps(trace: Trace) -> pl.DataFrame:
-    """Return ``thread, start, end, name``: calls in which the operating system lets it wait."""
+    """Return ``thread, start, end, name``: operating system calls in which a thread waits."""
     return _os_rows(trace, "wait")
 
 

@@ -23,7 +23,7 @@ _MOST = 2500
 
 
 def find_bursts(lane: Lane) -> Pair | None:
-    """Return the backward passes among the ops of the busiest thread, if names tell any."""
+    """Find backward passes among the ops of the busiest thread, by kernel names."""
     launched = lane.work.thread[lane.kernel]
     if not launched.size:
         return None

@@ -1,4 +1,4 @@
-"""Stages and steps where backward has launching threads of its own."""
+"""Stages and steps of processes with separate threads for backward passes."""
 
 from __future__ import annotations
 

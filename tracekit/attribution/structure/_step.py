@@ -144,7 +144,7 @@ class Step:
 
 
 def take_apart(lane: Lane, usual: Usual) -> Step:
-    """Take the ops of a usual step apart."""
+    """Split the ops of a usual step into stages."""
     layers = np.flatnonzero(lane.layer)
     last = int(layers[-1]) if layers.size else len(lane) - 1
     late = np.flatnonzero(lane.optimizer[last + 1 :])
