@@ -69,7 +69,7 @@ def kernel_kind() -> pl.Expr:
 
 
 def copies(ops: pl.DataFrame, direction: pl.Expr) -> pl.DataFrame:
-    """Add names, kinds and ends to copies whose ends, where they are known, are on other GPUs.
+    """Add names, kinds and ends to copies; a known end is another GPU.
 
     Parameters
     ----------

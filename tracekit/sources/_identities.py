@@ -111,7 +111,7 @@ class Identities:
 
 
 class HostColumns:
-    """How columns of calls and ranges are made of rows with ``start, end, pid, tid``.
+    """Expressions for the columns of calls and ranges, from ``start, end, pid, tid``.
 
     Parameters
     ----------

@@ -44,7 +44,7 @@ class RunLabels:
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """The labels that have one value, and are such as a user may give."""
+        """Valid labels with one value."""
         clear = ((key, values[0]) for key, values in self._values.items() if len(values) == 1)
         return dict([each for each in clear if label_fault(*each) is None][:MOST])
 

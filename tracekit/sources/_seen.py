@@ -18,7 +18,7 @@ OPEN = (1 << 63) - 1
 
 
 def no_work(untimed: int) -> str:
-    """Say that there is no GPU work to analyse, which may be there without times.
+    """Say that there is no GPU work to analyse; it may be there without times.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ def no_work(untimed: int) -> str:
 
 
 def counted(lost: Mapping[str, int], words: Mapping[str, str]) -> tuple[str, ...]:
-    """Say how many of each kind were lost, in words for some kinds."""
+    """Count losses by kind, in words."""
     return tuple(f"{lost[kind]:,} {what}" for kind, what in words.items() if lost.get(kind))
 
 
@@ -155,7 +155,7 @@ def _side_by_side(columns: Sequence[pl.Series], rows: int) -> NDArray[np.int64]:
 def tell_apart(
     values: NDArray[Any], slots: NDArray[Any], kept: NDArray[Any], which: NDArray[Any]
 ) -> int:
-    """Leave out rows that repeat one that came not long ago, as most do that say who and where.
+    """Drop rows that repeat a recent one, such as descriptions of processes and places.
 
     Parameters
     ----------

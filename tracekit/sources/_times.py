@@ -64,7 +64,7 @@ class Times:
         self._edges: set[int] = set()
 
     def hold(self, time: pl.Expr) -> pl.Expr:
-        """Tell whether a time can be one of this trace; null for one that is not known."""
+        """Tell whether a time is possible in this trace; null for an unknown one."""
         return time.is_between(self._low, self._high)
 
     def within(self, what: str, *names: str) -> Filter:

@@ -84,7 +84,7 @@ class _Rows:
 
 
 def is_dump(path: Path) -> bool:
-    """Return whether a file is a dump, by its first bytes and what it holds."""
+    """Return whether a file is a dump, by its first bytes and its content."""
     try:
         rows = _Rows()
         for value in _values(path):

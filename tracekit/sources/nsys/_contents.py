@@ -1,4 +1,4 @@
-"""Tables of an export: what each one tells, and how it is recorded."""
+"""Tables of an export: their meaning, and how to record them."""
 
 from __future__ import annotations
 

@@ -60,14 +60,14 @@ class Places:
         return pl.Series(np.searchsorted(self._threads, gids.to_numpy()), dtype=pl.Int32)
 
     def ops(self) -> Mapping[str, Maker]:
-        """Return how columns of ops are made."""
+        """Return expressions for the columns of ops."""
         return {
             **self._times(),
             "process": Maker(("pid",), lambda ops: self.process(ops["pid"])),
         }
 
     def calls(self) -> Mapping[str, Maker]:
-        """Return how columns of calls are made."""
+        """Return expressions for the columns of calls."""
         gid = "thread_gid"
         return {
             **self._times(),

@@ -78,7 +78,7 @@ _LOST = {
 
 
 def is_rocpd(file: SqliteFile) -> bool:
-    """Tell whether an SQLite file is one of rocprofv3."""
+    """Tell whether an SQLite file is a database of rocprofv3."""
     return bool(_endings(file))
 
 
@@ -131,7 +131,7 @@ class _Set:
     def batches(
         self, name: str, rows: int, /, *columns: str, **texts: SqlType
     ) -> Iterator[pl.DataFrame]:
-        """Yield the rows of a table, with the places of those that are in another one."""
+        """Yield the rows of a table, joined with rows of other tables."""
         table = f"rocpd_{name}{self.ending}"
         numbers: dict[str, SqlType] = dict.fromkeys((*columns, "event_id"), "int")
         if not self.file.has(table, "track_id"):
@@ -151,7 +151,7 @@ class _Set:
 
     @cached_property
     def processes(self) -> pl.DataFrame:
-        """``id, pid, command``, and of the environment what launchers say."""
+        """``id, pid, command``, and the launcher's variables from the environment."""
         told = self.read("info_process", id="int", pid="int", command="text", environment="text")
         said = [
             pl.col("environment").str.json_path_match(f"$.{name}").alias(name) for name in VARIABLES

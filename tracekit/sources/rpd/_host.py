@@ -131,7 +131,7 @@ class Launches:
 
     @property
     def pid(self) -> int:
-        """The process of ops whose call was not recorded: the one that launched most others."""
+        """Process of ops whose call was not recorded: the one that launched most others."""
         pids = self._callers["pid"].drop_nulls()
         return int(pids.mode().min() or 0)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Shapes of records: where values lie in rows that begin as an earlier one did.
+"""Shapes of records: positions of values in rows that begin like an earlier one.
 
 A record begins with a header, a number for each column that says what its value is and how long.
 In a table most headers are one of a few, byte for byte, so what was made out once for a header
