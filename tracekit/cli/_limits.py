@@ -1,4 +1,4 @@
-"""Limits on what a question may take: of time, and of memory."""
+"""Limits on the time and memory of a question."""
 
 import os
 import sys

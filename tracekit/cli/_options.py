@@ -1,4 +1,4 @@
-"""Options that commands share, and what they mean."""
+"""Options that commands share."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -538,7 +538,7 @@ class _Recorder:
         return find_nsys(self.nsys)
 
     def plan(self, program: Sequence[str], name: str) -> "Plan":
-        """Return how to record a program."""
+        """Return the plan of a recording."""
         from tracekit.recording import file_name, plan
 
         return plan(
@@ -552,7 +552,7 @@ class _Recorder:
         )
 
     def of_gpus(self) -> "_Recorder":
-        """Return what records all that the tables of a study of GPUs ask for."""
+        """Return the recording options that the tables of a GPU study need."""
         memory = self.wanted.memory_usage or "cuda-memory-usage" in self.tool.options
         wanted = replace(self.wanted, memory_usage=memory)
         return replace(self, wanted=wanted, nccl_log=True, nvidia_smi=True)

@@ -1,4 +1,4 @@
-"""Whose a store is: its files are its owner's, or shared with a group.
+"""Owner and permissions of a store: private, or shared with a group.
 
 A store may come from elsewhere: unpacked, mounted, or found above the working directory.
 So what it holds is opened as a plain file or not at all, and no link in it is followed.
@@ -25,7 +25,7 @@ _MISPLACED = "restore it from a copy, or name another store with --store"
 
 
 class Access(NamedTuple):
-    """The modes of a store's files and folders, and whose they are to be if not of who makes them.
+    """Modes of a store's files and folders, and their owner if it differs from the writer.
 
     What root makes in the store of another user, as in a container, is that user's.
     """

@@ -80,7 +80,7 @@ def run_finding(entry: Entry, folder: Path) -> Finding | None:
 
 
 def again(entry: Entry) -> str:
-    """Say how the columns of a run are made anew."""
+    """Say how to make the columns of a run again."""
     return f"ingest {listed(entry.record.files)} again"
 
 

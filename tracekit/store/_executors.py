@@ -1,4 +1,4 @@
-"""Where jobs are done: in this process, in several, or on a Dask cluster."""
+"""Executors of jobs: this process, several processes, or a Dask cluster."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ class _Worker:
             self.connection.send(job)
 
     def hear(self, tell: Tell) -> Outcome | None:
-        """Take what it says next: the outcome, or how far it is."""
+        """Take the next message: the outcome, or the progress."""
         try:
             message = self.connection.recv()
         except (EOFError, OSError):

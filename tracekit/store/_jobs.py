@@ -59,7 +59,7 @@ class Job(ABC):
         return self
 
     def unseen(self) -> InputError | None:
-        """Return why it cannot be done on this machine; None where it can."""
+        """Return why the job cannot be done on this machine; None if it can."""
         return None
 
     @abstractmethod

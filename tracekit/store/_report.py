@@ -38,7 +38,7 @@ class Adding(Protocol):
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """How a report is made into tables.
+    """Options for making a report into tables.
 
     Parameters
     ----------

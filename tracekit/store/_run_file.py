@@ -32,7 +32,7 @@ def write_run(folder: Path, store: str, entry: Entry, access: Access) -> None:
 
 
 def forget_run(folder: Path) -> None:
-    """Have a folder say nothing of its run, which does not need it any more.
+    """Remove the run's entry from a folder that no longer needs it.
 
     What it said is left as a mark that the folder is the store's: earlier versions made none, and
     on a full disk there is no room for another file.

@@ -149,7 +149,7 @@ class Store:
         return resolve(self._entries(), reference, str(self.root)).record
 
     def may_hold(self, size: int) -> bool:
-        """Tell whether a run may be of reports that are so large; else none can be of them."""
+        """Tell whether a run may have reports of these sizes."""
         return any(entry.record.size in (size, None) for entry in self._entries())
 
     def open(self, record: RunRecord) -> Trace:
@@ -250,7 +250,7 @@ class Store:
             rows.delete(entry.record)
 
     def strays(self) -> int:
-        """Return how many complete runs there are in the store's folder that no catalogue names."""
+        """Return the number of complete runs in the store's folder that no catalogue names."""
         return sum(read_run(folder) is not None for folder in self._strays(self._entries()))
 
     def _strays(self, entries: Sequence[Entry] = ()) -> list[Path]:

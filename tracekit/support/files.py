@@ -15,12 +15,12 @@ StrPath = str | os.PathLike[str]
 
 
 def is_plain_file(path: StrPath) -> bool:
-    """Tell whether there is a file that is neither a link nor a pipe or a device."""
+    """Tell whether a path is a file: no link, pipe or device."""
     return stat.S_ISREG(mode_of(path))
 
 
 def is_real_folder(path: StrPath) -> bool:
-    """Tell whether there is a folder that is no link to one."""
+    """Tell whether a path is a folder and no link."""
     return stat.S_ISDIR(mode_of(path))
 
 
@@ -49,7 +49,7 @@ def read_plain(path: StrPath) -> bytes:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that it is either there as a whole or as it was before."""
+    """Write a file atomically: completely, or not at all."""
     target = path.resolve()
     # A device or a pipe is written to; only a file may be replaced by another one.
     if target.exists() and not target.is_file():

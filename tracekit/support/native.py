@@ -148,7 +148,7 @@ class Code:
     machine_code: bytes
 
     def packed(self) -> bytes:
-        """Return it as a file."""
+        """Return the code as a file."""
         content = b"%d %s\n%s" % (self.returns, self.symbol.encode(), self.machine_code)
         return hashlib.sha256(content).digest() + content
 

@@ -1,4 +1,4 @@
-"""Columns as arrays of as few bytes as hold them, and as they were.
+"""Pack columns into arrays of as few bytes as possible, and unpack them.
 
 Times of a chunk lie close together and most other numbers are small: each is kept as its distance
 from the least one. Where rows have no value, only those are kept that have one. Texts of which
@@ -24,7 +24,7 @@ _NARROW = (np.uint8, np.uint16, np.uint32)
 
 @dataclass(frozen=True)
 class Packing:
-    """How a column is packed.
+    """Packed form of a column.
 
     Parameters
     ----------

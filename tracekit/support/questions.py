@@ -274,7 +274,7 @@ class Declaration:
 
     @property
     def options(self) -> list[inspect.Parameter]:
-        """The options that are its own, each with its type, default and `Option`."""
+        """Own options, each with its type, default and `Option`."""
         others = (*_ROWS, *_RUNS) if self.is_of_runs else _ROWS
         return [each for each in _options(self.signature) if each.name not in others]
 
@@ -411,7 +411,7 @@ def option_of(parameter: inspect.Parameter) -> Option:
 
 
 def type_text(parameter: inspect.Parameter) -> str:
-    """Return the type of a parameter, and its default, as pages print them."""
+    """Return the type and the default of a parameter, as pages print them."""
     kind = parameter.annotation
     told = _MODULES.sub("", kind.__name__ if isinstance(kind, type) else str(kind))
     default = "" if parameter.default is parameter.empty else f", default {parameter.default!r}"
@@ -419,6 +419,6 @@ def type_text(parameter: inspect.Parameter) -> str:
 
 
 def choices(kind: Any) -> tuple[str, ...]:
-    """Return the texts that an option can be, where its type names them."""
+    """Return the possible texts of an option, if its type names them."""
     parts = [kind, *get_args(kind)]
     return next((get_args(each) for each in parts if get_origin(each) is Literal), ())

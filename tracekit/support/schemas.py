@@ -49,7 +49,7 @@ STAGE_SOURCES = (
 
 
 def one(said: str | Schema) -> Schema:
-    """Return the JSON Schema of one key or column; its meaning may be left out."""
+    """Return the JSON Schema of one key or column; its meaning is optional."""
     if not isinstance(said, str):
         return said
     match = _LINE.fullmatch(said)

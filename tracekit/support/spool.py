@@ -1,4 +1,4 @@
-"""Where tables wait that are too large to hold: in memory while they fit, in files beyond that."""
+"""Spools for tables: in memory while they fit, in files beyond that."""
 
 from __future__ import annotations
 
