@@ -63,7 +63,7 @@ class InputError(TracekitError):
 
 
 class NotATraceError(InputError):
-    """The file is something else than a trace."""
+    """The file is not a trace."""
 
 
 class UnsupportedTraceError(InputError):

@@ -558,4 +558,4 @@ def test_what_is_not_known_to_be_recomputed_leaves_hfu_alone() -> None:
     answer = flops(b.trace(), peak=48 * 10**9)
     assert answer.meta["hfu"] == pytest.approx(3 / 400)
     assert answer.meta["mfu"] is None
-    assert answer.meta["mfu_unknown"] == "nothing tells whether 1 of 3 operators is recomputed"
+    assert answer.meta["mfu_unknown"] == "it is unknown whether 1 of 3 operators are recomputed"

@@ -380,7 +380,7 @@ class TestAllocator:
         )
         table = memory_use(trace).rows
         assert table["extra_percent"].to_list()[:2] == [100.0, -50.0]
-        assert "when training began is not known" in table["note"][2]
+        assert "the time at which training began is unknown" in table["note"][2]
 
     def test_a_run_without_any(self) -> None:
         answer = memory_use(run())

@@ -377,7 +377,7 @@ def test_step_times_give_the_same_speedups_as_their_epochs(times: dict[int, floa
         ({"time": "day"}, "no time 'day': choose among step, epoch"),
         ({"batch_scope": "node"}, "no batch scope 'node'"),
         ({"images": 0}, "the number of images is 0"),
-        ({"time": "epoch"}, "how many steps an epoch takes is not known"),
+        ({"time": "epoch"}, "the number of steps of an epoch is unknown"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], message: str) -> None:
@@ -502,5 +502,5 @@ def test_an_epoch_is_known_where_it_was_measured_or_the_images_are(
     if is_known:
         assert scaling(rows, images=images, time=time).meta["time"] == (time or "step")
     else:
-        with pytest.raises(UsageError, match="how many steps an epoch takes is not known"):
+        with pytest.raises(UsageError, match="the number of steps of an epoch is unknown"):
             scaling(rows, images=images, time=time)

@@ -186,8 +186,8 @@ def test_bounds_where_a_ring_or_nvls_may_have_run() -> None:
     assert sums(traffic.links("method"), "method") == [
         ("nccl", "modelled between", 2, None, 79_200, 123_200)
     ]
-    [said] = [text for text in traffic.meta()["warnings"] if "it is not known" in text]
-    assert said.startswith("of 2 NCCL collectives it is not known whether ring or nvls ran")
+    [said] = [text for text in traffic.meta()["warnings"] if "which of these is unknown" in text]
+    assert said.startswith("2 NCCL collectives ran ring or nvls, which of these is unknown")
     assert traffic.timeline().is_empty()
     assert "on no timeline" in str(traffic.timeline_note())
 

@@ -132,7 +132,7 @@ class TestWeakEvidence:
 
 FORWARD_UNKNOWN = "the forward pass is not known by ranges, threads or structure"
 BACKWARD_UNKNOWN = "the backward pass is not known by ranges, threads or structure"
-NO_ONE_TRAINS = "no process trains, as far as its recording tells"
+NO_ONE_TRAINS = "no process is known to train"
 
 
 @pytest.mark.parametrize(

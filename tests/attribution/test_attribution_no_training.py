@@ -18,7 +18,7 @@ UNKNOWN = ("OTHER", "none")
 INFERRED = ("FP", "verdict")
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f16_RING_LL(ncclDevKernelArgsStorage<4096>)"
 AS_TRAINING = Rules.load(verdict="training")
-NO_ONE_TRAINS = "no process trains, as far as its recording tells"
+NO_ONE_TRAINS = "no process is known to train"
 
 
 def _vector_addition() -> TraceBuilder:

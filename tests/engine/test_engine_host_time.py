@@ -146,7 +146,7 @@ def test_what_only_gpu_work_can_be_broken_down_by(steps: Trace, key: str) -> Non
         breakdown(steps, ["stage", key])
     with pytest.raises(MissingDataError, match="nothing by layer"):
         breakdown(steps, "layer")
-    with pytest.raises(MissingDataError, match="its ranges launch nothing"):
+    with pytest.raises(MissingDataError, match="its ranges launch no ops"):
         breakdown(steps, "range", inclusive=True)
 
 

@@ -65,7 +65,7 @@ def test_rows_of_one_pair_are_added_up() -> None:
         "<br>modelled"
     )
     assert texts(figure)[1:] == [
-        "* modelled, not measured", "? bytes unknown; ≥ those of some transfers unknown"
+        "* modelled, not measured", "? bytes unknown; ≥ bytes of some transfers unknown"
     ]  # fmt: skip
 
 
@@ -83,7 +83,7 @@ def test_bytes_between_bounds_are_two_numbers() -> None:
     assert "1,000 to 7,700 bytes<br>2 transfers<br>nccl<br>modelled" in heat.hovertext[0][1]
     assert texts(figure)[1:] == [
         "* modelled, not measured",
-        "a to b: by the algorithms of which one ran; coloured by the most",
+        "a to b: bounds by the possible algorithms; coloured by the larger",
     ]
 
 
@@ -245,7 +245,7 @@ def test_what_was_not_recorded_is_not_nothing() -> None:
     assert blank.z[1][0] is None
     assert blank.hovertext[0][1].endswith("no transfers")
     text = str(figure.layout.annotations)
-    assert "1 GPUs were not recorded: what they sent is not known" in text
+    assert "1 GPUs were not recorded: their traffic is unknown" in text
     assert "7 collectives of unknown size are in no cell" in text
     empty = matrix_figure(frame.clear(), title="Bytes", subtitle="r", unsized=7)
     assert "7 collectives of unknown size" in str(empty.layout.annotations)

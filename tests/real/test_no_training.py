@@ -36,7 +36,7 @@ def test_nothing_is_training_by_names_or_copies(real_run: RunOf, name: str) -> N
 def test_there_is_no_residual_of_passes(real_run: RunOf, name: str) -> None:
     meta = real_run(name).breakdown.answer().meta
     assert meta["wu_residual_ns"] is None
-    assert meta["wu_residual_unknown"] == "no process trains, as far as its recording tells"
+    assert meta["wu_residual_unknown"] == "no process is known to train"
     assert "training" not in meta["verdict"]
 
 

@@ -1,4 +1,4 @@
-"""Says in a trace what a PyTorch program does, for programs that do not say so themselves.
+"""Add ranges to a PyTorch program's trace: stages, layers and iterations.
 
 This runs inside the program that is recorded, whose Python may be another one, older and without
 tracekit: no module here imports anything but the standard library, modules of this package by

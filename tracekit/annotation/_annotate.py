@@ -1,4 +1,4 @@
-"""Switches annotations on: for all of a program, or for what it names."""
+"""Switch annotations on, for a whole program or for named models and optimizers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Annotation:
         return _Loader(self._loader)
 
     def close(self) -> None:
-        """Take back all hooks."""
+        """Remove all hooks."""
         if self._hooks is not None:
             self._hooks.remove()
             _on.remove(self._hooks)

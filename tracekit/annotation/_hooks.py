@@ -1,4 +1,4 @@
-"""Where a program calls PyTorch, and what that tells of its stages.
+"""Hooks on PyTorch functions that show the stages of a program.
 
 Each hook stands in for one function, calls it, and is taken back by `Hooks.remove`.
 """
@@ -92,7 +92,7 @@ class Hooks:
         atexit.register(self.thread.finish)
 
     def remove(self) -> None:
-        """Put back all functions that hooks stand in for."""
+        """Put back all hooked functions."""
         self._stop_waiting()
         atexit.unregister(self.thread.finish)
         while self._replaced:
@@ -274,7 +274,7 @@ class Hooks:
                 self.hook_step(kind)
 
     def add_optimizer(self, optimizer: Any) -> None:
-        """Take an optimizer that has just been made into account."""
+        """Register an optimizer that has just been created."""
         if not self._has_own_optimizers:
             self._optimizers[optimizer] = next(moments)
         self.hook_step(type(optimizer))

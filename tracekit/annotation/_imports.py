@@ -1,4 +1,4 @@
-"""Does something as soon as a module has been imported, and before anyone else sees it."""
+"""Run a function right after a module was imported."""
 
 from __future__ import annotations
 

@@ -116,11 +116,11 @@ class NvtxRanges:
         self._pop(self._domain)
 
     def start(self, name: str) -> int:
-        """Open a range of the process, and return what ends it."""
+        """Open a range of the process, and return the function that closes it."""
         return int(self._start(self._domain, self._address(name)))
 
     def start_once(self, name: str) -> int:
-        """Open a range of the process whose name does not come again: it is not kept."""
+        """Open a range of the process with a unique name, which is not cached."""
         attributes = _attributes(_ASCII)
         text = ctypes.create_string_buffer(name.encode())
         attributes.message = ctypes.addressof(text)
@@ -131,7 +131,7 @@ class NvtxRanges:
         self._end(self._domain, opened)
 
     def mark(self, name: str) -> None:
-        """Say something by a range without length, which is kept where marks are not."""
+        """Write a mark, as a range without length, which is kept where marks are not."""
         self.push(name)
         self.pop()
 

@@ -1,4 +1,4 @@
-"""Readies a program that has just started, and says what makes it start so."""
+"""Prepare the environment that makes a program annotate itself, and start it there."""
 
 from __future__ import annotations
 

@@ -15,16 +15,16 @@ class Ranges(Protocol):
         """Close the range that this thread opened last."""
 
     def start(self, name: str) -> int:
-        """Open a range of the process, and return what ends it."""
+        """Open a range of the process, and return the function that closes it."""
 
     def start_once(self, name: str) -> int:
-        """Open a range of the process whose name does not come again."""
+        """Open a range of the process with a unique name."""
 
     def end(self, opened: int) -> None:
         """Close a range of the process."""
 
     def mark(self, name: str) -> None:
-        """Say something of the moment."""
+        """Write a mark."""
 
 
 class _Span:

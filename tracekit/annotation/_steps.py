@@ -55,7 +55,7 @@ class Steps:
         return self._has_passes
 
     def take_input(self) -> None:
-        """Begin an iteration with its input, unless it is a further part of one that goes on."""
+        """Begin an iteration with its input, unless the input belongs to an open one."""
         if self._stepped or self._is_over:
             self._end()
         self._begin()
@@ -75,7 +75,7 @@ class Steps:
         self._has_backward, self._has_forward = True, False
 
     def take_pass(self) -> None:
-        """Begin an iteration with something else than input, if none is open."""
+        """Begin an iteration with something other than input, if none is open."""
         self._begin()
         self._has_passes = True
 
@@ -107,7 +107,7 @@ class Steps:
             self._end()
 
     def set_apart(self) -> None:
-        """End what evaluation, or the end of the data, is no part of.
+        """Close the open iteration when evaluation starts or the data ends.
 
         A range of input alone is no iteration: its number goes to the next one.
         """
@@ -115,7 +115,7 @@ class Steps:
             self._end()
 
     def finish(self) -> None:
-        """End the last iteration, with the program, if nothing else tells its end."""
+        """Close the last iteration when the program ends."""
         if self._is_over:
             self._end()
 

@@ -32,7 +32,7 @@ class Roles:
         """Whether parts of the program are compiled, in which nothing is seen."""
 
     def learn(self, data: int | None, *, trains: bool) -> None:
-        """Keep what data turned out to be for; training is for good."""
+        """Remember the purpose of data; training is final."""
         if data is not None and not self._trains.get(data, False):
             self._trains[data] = trains
 
@@ -202,7 +202,7 @@ class Thread(threading.local):
             raise
 
     def load(self, call: Call, *, has_grad: bool) -> Any:
-        """Do what input takes; without gradients it is that of metric evaluation."""
+        """Fetch input; without gradients it counts as metric evaluation."""
         if not has_grad and self._trains:
             self._begin_evaluation()
         if self.evaluates:
@@ -220,7 +220,7 @@ class Thread(threading.local):
             self._resume()
 
     def finish(self) -> None:
-        """End what ends with the program."""
+        """Close everything that is open when the program ends."""
         self._steps.finish()
 
     def _is_evaluation(

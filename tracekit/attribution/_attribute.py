@@ -1,4 +1,4 @@
-"""All of attribution, in its order."""
+"""Attribution of a recording, in the order of its parts."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def attribute(trace: Trace, rules: Rules, progress: Progress = lambda *_: None) 
 def attribute_recording(
     recording: Recording, rules: Rules, workspace: Workspace, write: Write, progress: Progress
 ) -> tuple[str, ...]:
-    """Write all that attribution adds to: ops, calls and ranges, and the tables about these.
+    """Write ops, calls and ranges with their attribution, and the tables about them.
 
     Returns
     -------
@@ -243,7 +243,7 @@ class _Contexts:
 
     @cached_property
     def of(self) -> Callable[[int], Context]:
-        """Return where the calls of a chunk stand, which the next ops want as well."""
+        """Return the contexts of a chunk's calls, kept for the next ops."""
         return lru_cache(_KEPT)(self._read)
 
     def _read(self, chunk: int) -> Context:
@@ -341,7 +341,7 @@ class _Placed:
         return self.launch(calls if rows is None else calls[rows])
 
     def launch(self, calls: Array) -> dict[str, Array]:
-        """Return where some calls stand."""
+        """Return the contexts of some calls."""
         return _launch(calls, self.contexts)._asdict()
 
     def why(self, ops: pl.DataFrame, launch: dict[str, Array]) -> tuple[Array, Array, Array]:

@@ -1,4 +1,4 @@
-"""Backward work that another thread launches than the one that holds the ranges."""
+"""Backward work launched by another thread than the one with the ranges."""
 
 from __future__ import annotations
 

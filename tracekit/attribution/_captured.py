@@ -41,7 +41,7 @@ class Captured:
         self._found = found.filter(pl.col("call") >= 0).select(*_NODE, "call")
 
     def mark(self, launching: Sequence[Array]) -> None:
-        """Set these calls among those that launch work, chunk by chunk."""
+        """Mark calls that launch work, chunk by chunk."""
         numbers = self._found["call"].unique().to_numpy()
         for first, chunk in zip(self._calls.first, launching, strict=True):
             own = numbers[(numbers >= first) & (numbers < first + chunk.size)]

@@ -40,7 +40,7 @@ def told_apart(keys: CaseKeys, took_ns: Array, height: int) -> Told:
 
 
 class Cases:
-    """The cases of a report, as chunk after chunk goes by."""
+    """Cases of a report, collected chunk by chunk."""
 
     def __init__(self) -> None:
         none = np.empty(0, np.int64)

@@ -1,4 +1,4 @@
-"""By what attribution decides where there is no definition: every number that was chosen on traces.
+"""Thresholds of attribution: every number that was chosen on traces.
 
 What bounds time or memory, and what follows from a definition, stays beside its use. How far the
 answers rest on these numbers is measured by `benchmarks/chosen.py`, and told in
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Chosen:
-    """The numbers. A share is a part of 1; all others say what they count."""
+    """Thresholds. A share is a part of 1; all others say what they count."""
 
     # Backward passes, steps and transfers, as ranges tell them.
 
@@ -171,7 +171,7 @@ class Chosen:
     same_network: float = 0.75
     """Share of the kernels of two backward passes that must be the same for one network."""
     fed_gaps: int = 2
-    """So many gaps with input, and as many without, before these are compared."""
+    """Minimum number of gaps with input, and of gaps without, to compare these."""
 
     # Backward passes of a single thread, by names.
 

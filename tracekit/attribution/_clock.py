@@ -1,4 +1,4 @@
-"""How the clock of a GPU stands to that of the calls: early, late, or in order.
+"""Detect a GPU clock that is early or late against the clock of calls.
 
 No op starts before the call that launches it, and a kernel that is launched while its GPU has
 nothing to do starts a few microseconds later: 4 to 16 us in real traces. A wait of the host returns
@@ -25,7 +25,7 @@ _WAITS = {"device": pl.Int32, "launches": pl.Int64, "least": pl.Int64}
 
 
 def waits(ops: pl.DataFrame, launched: Array) -> pl.DataFrame:
-    """Return of each device how many kernels were launched while it was idle, and the least wait.
+    """Return per device the number of kernels launched while it was idle, and the least wait.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ _FEW = 1 << 10
 
 
 def late(parts: Sequence[pl.DataFrame], slack: Mapping[int, int]) -> tuple[str, ...]:
-    """Say which GPUs' clocks are late, or that something holds back what they do.
+    """Name GPUs with a late clock, or with launches that are held back.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def _held_or_late(slack: int | None) -> str:
 
 @dataclass(frozen=True)
 class Offset:
-    """By how much the clock of all GPUs of a report is off for the whole of it; 0 where not so.
+    """Steady offset of the GPU clocks of a report; 0 if there is none.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ class Offset:
     slack: Mapping[int, int] = field(default_factory=dict)
 
     def warning(self) -> tuple[str, ...]:
-        """Say what was set right."""
+        """Describe the correction."""
         if not self.by:
             return ()
         seen, done = (
@@ -137,7 +137,7 @@ class Offset:
 def steady_offset(
     ops: Stream, calls: Stream, launches: Launches, syncs: Iterable[pl.DataFrame]
 ) -> Offset:
-    """Tell whether the clock of all GPUs is off by one and the same time throughout.
+    """Find a steady offset of all GPU clocks against the clock of calls.
 
     An op that the GPU is ready for starts some microseconds after its call. So where clocks differ
     by one offset, the largest lead of an op over its call is the same at any time and on any GPU,
@@ -220,7 +220,7 @@ def _leads(ops: Stream, calls: Stream, launches: Launches, number: int) -> pl.Da
 
 
 def early(leads: Array) -> str:
-    """Say how many ops start before their call, and by how much: by so much clocks differ."""
+    """Say how many ops start before their call, and by how much."""
     if not leads.size:
         return ""
     low, middle, high = np.percentile(leads, (5, 50, 95)) / _NS_PER_US
@@ -239,7 +239,7 @@ _SCHEMA = {"device": pl.Int32, "start": pl.Int64, "slack": pl.Int64}
 def find_returns(
     ops: Stream, calls: Stream, launches: Launches, syncs: Iterable[pl.DataFrame]
 ) -> pl.DataFrame:
-    """Return how long after the work it waits for each wait returns.
+    """Return how long after the end of its work each wait returns.
 
     A wait for a stream, or for all of a context, returns after the end of all ops there whose
     calls had returned when it began. On clocks that agree this takes no less than nothing.

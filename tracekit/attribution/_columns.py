@@ -11,7 +11,7 @@ Array: TypeAlias = NDArray[Any]
 
 
 def number_type(rows: int) -> type[np.signedinteger[Any]]:
-    """Return what the numbers of so many rows, and -1, fit into: 32 bits if they do, else 64."""
+    """Return the integer type for numbers of this many rows, and -1: 32 or 64 bits."""
     return np.int32 if rows <= np.iinfo(np.int32).max else np.int64
 
 
@@ -44,7 +44,7 @@ class OpenRanges(NamedTuple):
 
 
 class OpenStages(NamedTuple):
-    """Ranges of stages that are open, with the place of each one's stage in the list of these."""
+    """Open stage ranges, with the position of each one's stage in the list of stages."""
 
     stack: Stack
     stage: Array
@@ -76,7 +76,7 @@ class OpenAround(NamedTuple):
 
 
 class NestedRows(NamedTuple):
-    """Ranges whose nesting is asked.
+    """Ranges whose nesting is to be found.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ class Keys(NamedTuple):
 
 
 class Launched(NamedTuple):
-    """Ops: the number of the call of each, -1 for none, its kind and its device.
+    """Ops with the number of their call (-1 for none), kind and device.
 
     `first` is the number of the first call of a chunk.
     """
@@ -196,7 +196,7 @@ class Launched(NamedTuple):
 
 
 class Launchers(NamedTuple):
-    """By thread: how many ops it launched, and the device on which it launched kernels.
+    """Number of launched ops by thread, and the device of its kernels.
 
     That is -1 for none and -2 for several.
     """
@@ -206,7 +206,7 @@ class Launchers(NamedTuple):
 
 
 class Context(NamedTuple):
-    """Where calls stand, or the calls that launched ops: thread and time, and as in `Found`."""
+    """Context of calls, or of the calls that launched ops: thread, time, and as in `Found`."""
 
     thread: Array
     start: Array
@@ -243,7 +243,7 @@ class RangeRows(NamedTuple):
 
 
 class CallRows(NamedTuple):
-    """Calls by start; what launches nothing is passed over."""
+    """Calls by start; calls that launch nothing are skipped."""
 
     thread: Array
     process: Array
@@ -253,7 +253,7 @@ class CallRows(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Where calls stand: the range and the step around each, -1 for none, and what they tell.
+    """Context of calls: the range and the step around each, -1 for none, and its evidence.
 
     The last is explained in `_evidence`.
     """
@@ -349,7 +349,7 @@ class Teams(NamedTuple):
 
 
 class Serving(NamedTuple):
-    """By thread, what tells autograd threads.
+    """Evidence for autograd threads, by thread.
 
     Parameters
     ----------
@@ -379,7 +379,7 @@ class OpRows(NamedTuple):
 
 
 class Idle(NamedTuple):
-    """By device, what was launched while it was idle.
+    """Launches on idle devices, by device.
 
     Parameters
     ----------
@@ -397,7 +397,7 @@ class Idle(NamedTuple):
 
 
 class CaseRows(NamedTuple):
-    """Ops, by what decides their stages; see `Launch`.
+    """Ops with all that decides their stages; see `Launch`.
 
     `name` and `kind` are as recorded, the name -1 for none; `size` is how many thresholds the bytes
     reach.
@@ -416,7 +416,7 @@ class CaseRows(NamedTuple):
 
 
 class PlaceRows(NamedTuple):
-    """Ops by start: where and when each runs, and what it is to the places of collectives.
+    """Ops by start, with stream and time, and their role for the places of collectives.
 
     `first` is the number of the first one.
     """

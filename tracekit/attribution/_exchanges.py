@@ -48,7 +48,7 @@ _WHO = ("process", "thread", "code", "structure")
 
 @dataclass(frozen=True)
 class Places:
-    """The collectives whose place tells what they are for.
+    """Collectives whose place shows their purpose.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class Places:
     process: Array
 
     def of(self, first: int, rows: int) -> Array:
-        """Return the places of ops from `first` on, counted from 1; 0 where none tells."""
+        """Return the places of ops from `first` on, counted from 1; 0 for none."""
         found = np.zeros(rows, np.int8)
         begin, end = np.searchsorted(self.op, (first, first + rows))
         found[self.op[begin:end] - first] = self.stage[begin:end] + 1
@@ -120,7 +120,7 @@ def find_places(
 
 
 def roles_by_name(counted: pl.DataFrame, rules: Rules) -> Array:
-    """Return by the code of a name what such kernels are to places; the last one is of no name."""
+    """Return roles for places by the code of a kernel name; the last one is of no name."""
     names = counted.unique("name").with_columns(collective=pl.lit(None, pl.String))
     meant = classify_kernels(names, rules)
     is_layer = pl.col("name").cast(pl.String).str.contains(LAYERS).fill_null(value=False)
@@ -139,7 +139,7 @@ def roles_by_name(counted: pl.DataFrame, rules: Rules) -> Array:
 
 
 def roles_of(rows: pl.DataFrame, roles: Array) -> pl.Series:
-    """Return what ops are to places."""
+    """Return the roles of ops for places of collectives."""
     codes, kernel = codes_of(rows["name"]), _IS_KERNEL[given(rows["kind"].to_physical())]
     return pl.Series("role", roles[np.where((codes < roles.size - 1) & kernel, codes, -1)])
 

@@ -1,4 +1,4 @@
-"""Warnings about how stages were told, one sentence each."""
+"""Warnings about how stages were found, one sentence each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def findings(
     processes: pl.DataFrame,
     iterations: pl.DataFrame,
 ) -> tuple[str, ...]:
-    """Say which processes are cut, what rests on structure, and which sources disagree.
+    """Warn of cut recordings, of stages by structure, and of sources that disagree.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def findings(
 
 
 def stored_findings(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
-    """Return what was found when some tables were attributed; nothing, if they were not."""
+    """Return the warnings stored when tables were attributed; none if they were not."""
     names = ("verdicts", "opinions", "processes", "iterations")
     return findings(*map(tables.__getitem__, names)) if tables.keys() >= set(names) else ()
 

@@ -1,4 +1,4 @@
-"""Where each call and each range stands: in which ranges, steps and backward windows."""
+"""Context of each call and range: the ranges, steps and backward windows around it."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ class _Open:
         self._share = np.full(teams, _NEVER)
 
     def arrays(self) -> Opened:
-        """Return what the loops take."""
+        """Return the arrays for the loops."""
         return Opened(
             self._ranges.arrays(), self._stages.arrays(),
             self._evaluates, self._differentiates, self._shared, self._share,

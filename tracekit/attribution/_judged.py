@@ -180,7 +180,7 @@ class Judged:
         return steps.set(~told, None)
 
     def table(self, cut: pl.DataFrame, reports: Mapping[int, int]) -> pl.DataFrame:
-        """Return the canonical table of verdicts, given what `cuts` says."""
+        """Return the canonical table of verdicts, given the result of `cuts`."""
         told = [self._told(process) for process in self.verdicts["process"]]
         process = self.verdicts["process"]
         return (
@@ -193,7 +193,7 @@ class Judged:
         )
 
     def assumptions(self, reports: Mapping[int, int]) -> pl.DataFrame:
-        """Return the canonical table of what structure rests on, where it claims training."""
+        """Return the canonical table of the assumptions of structure, where it claims training."""
         found = ((p, f) for p, f in sorted(self.structures.of.items()) if f.training)
         rows = [
             (reports.get(process, 0), process, each.name, each.result, each.doubt_ns, each.said)
@@ -244,7 +244,7 @@ def judged(
     *,
     has_unlaunched: bool,
 ) -> Judged:
-    """Find the structure of processes that ranges do not tell the stages of, and judge them all.
+    """Find the structure of processes whose ranges leave stages open, and judge all.
 
     Parameters
     ----------

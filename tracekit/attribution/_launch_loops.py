@@ -1,4 +1,4 @@
-"""The loops that link ops to the calls that launched them, and hold their times against these."""
+"""Loops that join ops with their launching calls and compare their times."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def span(keys: Keys, least: Array, most: Array) -> None:
 
 @inner
 def slot_of(process: int, correlation: int, keys: Keys, slots: Array) -> int:
-    """Return the place of a key in a hash table of calls, or the free one that it would take."""
+    """Return the slot of a key in a hash table of calls, or the free slot for it."""
     mask = slots.size - 1
     folded = (correlation >> 3 ^ correlation >> 31) & 0xFFF_FFFF
     mixed = folded * 2_654_435_761 + np.int64(process) * 1_640_531_527

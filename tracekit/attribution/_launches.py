@@ -149,7 +149,7 @@ class _Calls:
         self._repeated = 0
 
     def find(self, keys: Keys) -> tuple[Array, int]:
-        """Return the number of the first call with each key, -1 where there is none: how often."""
+        """Return the first call with each key, -1 without any, and how many are without."""
         missing: int = keys.process.size
         found = np.full(missing, -1, self._number)
         ids = self._ids(keys)
@@ -163,7 +163,7 @@ class _Calls:
         return found, missing
 
     def count(self, launched: Launched, chunk: int, launching: Array, by: Launchers) -> None:
-        """Note what calls of a chunk have launched, see `count_launches`."""
+        """Count the launches of a chunk's calls, see `count_launches`."""
         self._count(launched, _IS_KERNEL, self._of(chunk).threads, launching, by)
 
     def repeated(self) -> int:

@@ -1,4 +1,4 @@
-"""The loops of attribution: what carries state from row to row.
+"""Loops of attribution that carry state from row to row.
 
 A loop that runs out of room returns where it stopped, and is called again from there with more.
 
@@ -56,7 +56,7 @@ evaluation or its process is evaluating when it begins, and it is the outermost 
 
 @inner
 def close(line: int, now: int, end: int, stack: Stack) -> int:
-    """Close what has ended on a line, and what ends before `end`; return what is on top then."""
+    """Pop items that have ended, or end before `end`, off a line's stack; return the top."""
     until, below = stack.until, stack.below
     top: int = stack.tops[line]
     while top >= 0 and (until[top] <= now or until[top] < end):
@@ -69,7 +69,7 @@ def close(line: int, now: int, end: int, stack: Stack) -> int:
 
 @inner
 def put(line: int, end: int, stack: Stack) -> int:
-    """Put something on top of a line that is open until `end`, and return its place.
+    """Push an item that is open until `end` on a line's stack, and return its place.
 
     There must be room.
     """
@@ -116,7 +116,7 @@ def flags_of(
 
 @inner
 def notice(row: int, stage: int, flags: int, ranges: NestedRows, seen: SeenThreads) -> None:
-    """Notice what a thread does by one of its ranges."""
+    """Record evidence on a thread from one of its ranges."""
     thread = ranges.thread[row]
     seen.process[thread] = ranges.process[row]
     if stage == INPUT:
@@ -165,7 +165,7 @@ def nest(
     bones: Bones,
     seen: SeenThreads,
 ) -> int:
-    """Find what is around each range on its thread.
+    """Find the enclosing range of each range on its thread.
 
     Parameters
     ----------
@@ -363,7 +363,7 @@ def tell_of(row: int, calls: CallRows, opened: Opened, teams: Teams, serving: Se
 
 @inner
 def pass_call(row: int, turn: Turn, opened: Opened, teams: Teams, serving: Serving) -> None:
-    """Say where a call stands."""
+    """Record the context of a call."""
     calls, found = turn.calls, turn.found
     now, thread = calls.start[row], calls.thread[row]
     found.range[row], found.evidence[row] = -1, 0
@@ -378,7 +378,7 @@ def pass_call(row: int, turn: Turn, opened: Opened, teams: Teams, serving: Servi
 
 @inner
 def label_of(row: int, ranges: RangeRows, steps: Stretches, labels: NameLabels) -> int:
-    """Return what a range is called in a path."""
+    """Return the label of a range in a path."""
     step = stretch_at(ranges.team[row], ranges.start[row], steps)
     is_inside = step >= 0 and steps.number[step] >= 0
     name = ranges.name[row]
@@ -395,7 +395,7 @@ def follow(
     labels: NameLabels,
     nodes: PathNodes,
 ) -> int:
-    """Go through ranges and calls in the order of time, and say where each of them stands.
+    """Go through ranges and calls in order of time, and record the context of each.
 
     Parameters
     ----------

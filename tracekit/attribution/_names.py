@@ -45,7 +45,7 @@ def classify_ranges(ranges: pl.DataFrame, rules: Rules) -> pl.DataFrame:
 
 
 class RangeNames:
-    """The distinct names of ranges and what they mean, learned chunk by chunk.
+    """Distinct names of ranges and their meanings, learned chunk by chunk.
 
     Parameters
     ----------
@@ -244,7 +244,7 @@ def _between(entries: Sequence[Entry]) -> pl.Expr:
 
 
 def classify_kernels(ops: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Set ``kind`` and ``collective`` of kernels that communicate, and add what their names mean.
+    """Set ``kind`` and ``collective`` of communication kernels, and add meanings of names.
 
     Returns
     -------

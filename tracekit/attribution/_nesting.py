@@ -134,7 +134,7 @@ _ROW_BYTES = 420
 """What a range of the skeleton takes while steps are found: 1.2 and 1.9 GiB for 2 and 4 million."""
 _BESIDE = 300 << 20
 _FEW = 500_000
-"""So many fit into the least that an ingest takes."""
+"""Number of ranges that fit into the least memory of an ingest."""
 
 PUSHED = pl.Series(["push_pop"], dtype=RANGE_STYLE).to_physical().item()
 """How the style of push/pop ranges is written."""

@@ -1,4 +1,4 @@
-"""The loops of attribution over ops: where each was launched, and what decides its stage."""
+"""Loops of attribution over ops: the context of their launch, and the case of their stage."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def count_kinds(ops: NamedOps, names: int, kinds: int, counts: Array, example: A
 
 
 def stand(found: Array, first: int, calls: Context, out: Context) -> int:
-    """Copy to ops where their calls stand.
+    """Copy the contexts of calls to their ops.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ less is none of these."""
 def place_exchanges(
     ops: PlaceRows, lines: Array, on: tuple[Array, Array], state: PlaceState, found: Exchanges
 ) -> None:
-    """Find what lies around collectives on the computing streams of their GPUs.
+    """Find the neighbours of collectives on the computing streams of their GPUs.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def place_exchanges(
 
 
 def describe(ops: CaseRows, known: KindPlaces, keys: CaseKeys) -> int:
-    """Say in two numbers what decides the stage of each op.
+    """Pack everything that decides the stage of each op into two numbers.
 
     Parameters
     ----------
@@ -175,7 +175,7 @@ def describe(ops: CaseRows, known: KindPlaces, keys: CaseKeys) -> int:
 
 @inner
 def case_slot(who: int, what: int, keys: CaseKeys, slots: Array) -> int:
-    """Return the place of a case in a hash table, or the free one that it would take."""
+    """Return the slot of a case in a hash table, or the free slot for it."""
     # Of 31 bits each, so that all products and sums fit.
     who_folded, what_folded = (who ^ who >> 31) & 0x7FFF_FFFF, (what ^ what >> 27) & 0x7FFF_FFFF
     mixed = np.int64(who_folded) * 40_503 + np.int64(what_folded) * 65_599

@@ -38,12 +38,12 @@ class Labels:
     outside: pl.Series
 
     def arrays(self) -> NameLabels:
-        """Return what the loops take."""
+        """Return the arrays for the loops."""
         return NameLabels(given(self.inside), given(self.outside))
 
 
 def find_labels(ranges: Stream, nesting: Nesting, steps: Spans, teams: Teams) -> Labels:
-    """Tell what ranges are called.
+    """Find the labels of ranges.
 
     Where a name repeats the number of its step (``data copy in 58`` in ``step 58``) and does so in
     every step, the number is `N`; ``layer 3`` keeps its own.

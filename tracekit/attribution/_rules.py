@@ -52,7 +52,7 @@ _VERSION = 1
 _SAID = tuple(verdict for verdict in VERDICTS if verdict != "unknown")
 """Verdicts that a user may give."""
 _REMEMBERED = 10_000
-"""So many names are remembered with what they mean."""
+"""Maximum number of names whose meaning is cached."""
 
 Entry = Mapping[str, Any]
 
@@ -173,7 +173,7 @@ class Rules:
         )
 
     def made(self, asked: tuple[object, ...], make: Callable[[], pl.Expr]) -> pl.Expr:
-        """Return an expression that rests on the rules alone, made when it is first asked for."""
+        """Return an expression that depends on the rules alone, built on first use."""
         if asked not in self._made:
             self._made[asked] = make()
         return self._made[asked]
@@ -181,7 +181,7 @@ class Rules:
     def meaning(
         self, of: str, names: pl.DataFrame, look_up: Callable[[pl.DataFrame], pl.DataFrame]
     ) -> pl.DataFrame:
-        """Return what distinct names mean, those that came before without another look.
+        """Return the meanings of distinct names, cached for known ones.
 
         Parameters
         ----------

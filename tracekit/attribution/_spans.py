@@ -28,7 +28,7 @@ class Spans:
     teams: int
 
     def arrays(self) -> Stretches:
-        """Return what the loops take, none passed yet."""
+        """Return the arrays for the loops, with nothing passed yet."""
         process = self.rows["process"].to_numpy()
         first = np.searchsorted(process, np.arange(self.teams + 1))
         rows = self.rows.with_columns(pl.col("number").fill_null(-1))

@@ -36,7 +36,7 @@ class Stacks(Generic[Kind]):
         self._widen(_ROOM)
 
     def arrays(self) -> Kind:
-        """Return what the loops take."""
+        """Return the arrays for the loops."""
         until, below, *values = self._rows
         return self._kind(Stack(until, below, self._tops, self._free), *values)
 

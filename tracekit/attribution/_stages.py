@@ -74,7 +74,7 @@ class Evidence:
     processes: pl.DataFrame
 
     def of(self, cases: pl.DataFrame) -> pl.DataFrame:
-        """Return the evidence on launches, by ``code`` (see `follow`), ``thread`` and ``process``.
+        """Return the kinds and stages of ops.
 
         Returns
         -------
@@ -124,7 +124,7 @@ def _is(bit: int) -> pl.Expr:
 
 @dataclass(frozen=True)
 class Launch:
-    """How ops were launched, as far as it tells their stages.
+    """Facts about launches that decide stages.
 
     Parameters
     ----------
@@ -298,7 +298,7 @@ class Stages:
         )
 
     def opinions(self) -> pl.DataFrame:
-        """Return what the sources of stages say of the same ops, added up; see `opinions`.
+        """Return sums of ops by the stages that each source gives them; see `opinions`.
 
         Each source is asked once, and what decides where nothing does only there.
         """

@@ -1,4 +1,4 @@
-"""The structure of processes: whose is asked for, and what it says op by op."""
+"""Structure of processes: which processes need it, and its stages op by op."""
 
 from __future__ import annotations
 

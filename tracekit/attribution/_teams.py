@@ -1,4 +1,4 @@
-"""Threads of one process that train side by side, each with a GPU of its own, and their helpers.
+"""Trainer threads of one process, each with its own GPU, and their helpers.
 
 A process has one training thread, as a rule. Where it has several (MXNet's workers, the stages of a
 pipeline), each has its own passes and steps, and a backward thread serves the one of its GPU.
@@ -37,7 +37,7 @@ class Teams:
     count: int
 
     def of(self, frame: pl.DataFrame) -> pl.Series:
-        """Return the teams of what has ``thread`` and ``process``."""
+        """Return the teams of rows with ``thread`` and ``process``."""
         if not (self.further >= 0).any():
             return frame["process"].alias("team")
         team = pl.Series("team", self.further, pl.Int32).gather(frame["thread"])

@@ -13,7 +13,7 @@ _KERNEL = pl.col("kind").cast(pl.String).is_in(["compute", "collective"])
 
 
 class Unmatched:
-    """The entries of a rules file that nothing was found to match so far.
+    """Entries of a rules file that have matched nothing so far.
 
     An entry counts as matched by what it means, whether or not an earlier one decides there.
 
@@ -30,20 +30,20 @@ class Unmatched:
         }
 
     def see(self, name: str, rows: pl.DataFrame, applies: Callable[[Entry], pl.Expr]) -> None:
-        """Take what some rows match from the list `name`."""
+        """Record which entries of the list `name` some rows match."""
         left = self._left.get(name, {})
         for number, entry in list(left.items()):
             if rows.select(applies(entry).any()).item():
                 left.pop(number, None)  # which another thread may have done
 
     def see_names(self, ranges: pl.DataFrame, threads: pl.DataFrame) -> None:
-        """Take what names match: ``domain, base`` of ranges, and ``name`` of threads."""
+        """Record which entries names match: ``domain, base`` of ranges, ``name`` of threads."""
         for name in ("range", "autograd", "iteration"):
             self.see(name, ranges, lambda e: matches(e, {"name": "base", "domain": "domain"}))
         self.see("thread", threads, lambda entry: matches(entry, {"name": "name"}))
 
     def see_kernels(self, ops: pl.DataFrame) -> None:
-        """Take what kernels among ops, with ``name`` and ``kind``, match."""
+        """Record which entries kernels match, among ops with ``name`` and ``kind``."""
         names = ops.filter(_KERNEL).select(pl.col("name").cast(pl.String))
         self.see("kernel", names, lambda entry: matches(entry, {"name": "name"}))
         self.see(

@@ -60,7 +60,7 @@ _TELLS = {"layers": ("inference", "unknown"), "unnamed": ("unknown",)}
 
 
 def kernel_signs(counted: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Count by process what the names of its kernels are signs of.
+    """Count hints in kernel names, by process.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ def judge(
     claims: Mapping[int, bool],
     rules: Rules,
 ) -> pl.DataFrame:
-    """Say of each process what it does.
+    """Return the verdict on each process.
 
     It trains if it marks its backward passes, or both forward passes and weight updates; if a
     thread runs backward passes; if the structure of its work says so; if kernels named after
@@ -223,7 +223,7 @@ def judge(
 
 
 def with_places(verdicts: pl.DataFrame, counts: pl.DataFrame) -> pl.DataFrame:
-    """Add to the evidence what collectives are for, as their places tell: `Places.counts`."""
+    """Add the purpose of collectives, by their places, to the evidence: `Places.counts`."""
     texts = [
         ", ".join(counted(n, noun) for n, noun in zip(numbers, _PLACES, strict=True) if n)
         for numbers in counts.select("own", "weights").iter_rows()

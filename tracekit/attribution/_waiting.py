@@ -1,4 +1,4 @@
-"""Numbers that one step of attribution finds and a later one wants, chunk by chunk.
+"""Chunks of numbers that one step of attribution finds for a later one.
 
 They wait in memory while they fit, else in files, each column as it lies in memory: what is read
 again and again then costs no more than copying it.

@@ -40,14 +40,14 @@ _QUESTION = record(
         "question": "text: The question.",
         "headline": "text: One sentence that answers it, made of the table.",
         "claims?": by_name(
-            "Of findings that were published, whether they hold here; null where nothing tells.",
+            "Whether each published finding holds here; null where unknown.",
             "flag or null",
         ),
         "of_runs": "text: Of how many runs it is, and how many are simulated.",
         "per?": "text: What times are means over.",
-        "peak_of?": "text: Of what memory in use is the greatest.",
+        "peak_of?": "text: What the peak memory is a maximum over.",
         "mode?": "text: strong or weak scaling.",
-        "baseline?": "text: The method that others are held against.",
+        "baseline?": "text: The method that others are compared with.",
     },
     description="What was asked and found.",
 )
@@ -61,8 +61,7 @@ _JSON = Json(
     row_rules={"additionalProperties": True},
     keys={
         "meta": {
-            "description": "Of all questions: of_runs; of one question alone (--what), that of the "
-            "part.",
+            "description": "With all questions: of_runs; with one (--what), the meta of that part.",
             "anyOf": [record(_ALL), _QUESTION],
         },
         "parts?": by_name(

@@ -34,7 +34,7 @@ _JSON = Json(
         "known.",
         "steps": "count: Number of usual steps.",
         "devices": "positive: Number of GPUs.",
-        "findings": "count: Number of findings, with those that are not listed.",
+        "findings": "count: Number of findings, including unlisted ones.",
         "asked": "positive: Number of rules that were asked.",
         "perhaps?": "positive: Number of findings that are not listed as their rules are often "
         "wrong.",
@@ -50,11 +50,11 @@ _JSON = Json(
     },
     rows={
         "rule": "text: Name of the rule.",
-        "finding": "text: What takes the time, in one sentence with its numbers.",
+        "finding": "text: The problem in one sentence, with numbers.",
         "win_ns": "amount or null: By how much a mean usual step would be shorter; null where it "
         "is not known.",
-        "win_low_ns": "amount or null: What it would be at worst.",
-        "win_high_ns": "amount or null: What it would be at best.",
+        "win_low_ns": "amount or null: Lower bound.",
+        "win_high_ns": "amount or null: Upper bound.",
         "share": "amount or null: What is won of a step; where no steps are known, of the "
         "recording.",
         "sure": "one of measured, likely, hint, perhaps: How sure the finding is; perhaps of rules "
@@ -65,7 +65,7 @@ _JSON = Json(
         "with --price also how long a step then is.",
         "win_unknown": "text or null: Why win_ns is null; else null.",
         "fingerprint": "text: Names the finding, in any run.",
-        "state?": "one of new, grown, shrunk, unchanged, gone: What became of it since the base.",
+        "state?": "one of new, grown, shrunk, unchanged, gone: Its change since the base.",
         "base_win_ns?": "amount or null: win_ns in the base.",
         "base_share?": "amount or null: share in the base.",
     },

@@ -53,7 +53,7 @@ AgainstOption = Annotated[
     ),
 ]
 UnknownOption = Annotated[
-    Unknown, typer.Option("--unknown", help="What passes for what cannot be told.")
+    Unknown, typer.Option("--unknown", help="How to treat checks that cannot be decided.")
 ]
 MetricOption = Annotated[
     Metric, typer.Option("--metric", help="Judge the step by its mean, or its median (by shift).")
@@ -76,11 +76,11 @@ _JSON = Json(
     meta={
         "headline": "text: Whether the change passes, and why.",
         "outcome": "one of pass, fail, undecided: The worst of all checks.",
-        "undecided_passes": "flag: Whether what cannot be told is no failure.",
+        "undecided_passes": "flag: Whether undecided checks pass.",
         "names": "texts: Names of run A and run B, or what either side is called.",
         "a_iterations": "integer: Iterations of A.",
         "b_iterations": "integer: Iterations of B.",
-        "notes": "texts: What else a reader should know.",
+        "notes": "texts: Warnings and remarks.",
         "steps_by": record(
             {"a": "texts: Of A: ranges, structure; none if there are none.", "b": "texts: Of B."},
             description="How steps are known.",
@@ -89,12 +89,12 @@ _JSON = Json(
     },
     rows={
         "rule": "text: step, or the rule of a finding; new_findings where there is none.",
-        "outcome": "one of pass, fail, undecided: What the check came to.",
+        "outcome": "one of pass, fail, undecided: Result of the check.",
         "finding": "text: What was found, in words.",
-        "state": "one of new, grown, shrunk, unchanged, gone or null: What became of a finding.",
+        "state": "one of new, grown, shrunk, unchanged, gone or null: Change of a finding.",
         "win_ns": "amount or null: By how much a mean usual step of B would be shorter.",
-        "win_low_ns": "amount or null: What it would be at worst.",
-        "win_high_ns": "amount or null: What it would be at best.",
+        "win_low_ns": "amount or null: Lower bound.",
+        "win_high_ns": "amount or null: Upper bound.",
         "share": "amount or null: What is won of a step.",
         "base_win_ns": "amount or null: The same of A.",
         "base_share": "amount or null: What is won of a step of A.",

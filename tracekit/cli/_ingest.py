@@ -152,7 +152,7 @@ def ingest(
         bool,
         typer.Option(
             "--force",
-            help="Take reports for one run even where something says that they are not.",
+            help="Join reports into one run despite signs that they are of different jobs.",
             rich_help_panel=MANY,
         ),
     ] = False,

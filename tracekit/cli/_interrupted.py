@@ -1,4 +1,4 @@
-"""The exit code of a command that was interrupted, what tells that it was, and who hears of it."""
+"""Interrupts of commands: how to detect them, their exit code, and where to report them."""
 
 import sys
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""The door of the command line: whenever an interrupt comes, one line and exit code 130 end it.
+"""Entry point of the command line; an interrupt at any time ends it with one line and 130.
 
 Modules are imported behind it, for before it an interrupt would end in a traceback.
 """

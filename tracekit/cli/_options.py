@@ -1,4 +1,4 @@
-"""Options that commands share, and what they mean."""
+"""Options that commands share."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -227,7 +227,8 @@ MemoryOption = Annotated[
         "--memory",
         parser=parse_size,
         metavar="SIZE",
-        help="What may be used, such as 8GiB: what takes more is refused. Default: what is free.",
+        help="Memory that may be used, such as 8GiB; what needs more is refused. Default: all that "
+        "is free.",
     ),
 ]
 
@@ -278,7 +279,7 @@ VerdictOption = Annotated[
     typer.Option(
         "--as",
         metavar="VERDICT",
-        help="What the processes do: training, inference or other. Default: what is found.",
+        help="Verdict on the processes: training, inference or other. Default: by the trace.",
     ),
 ]
 StepOption = Annotated[

@@ -63,7 +63,7 @@ def parse_sweep(texts: "Sequence[str]") -> dict[str, list[str]]:
 _JSON = Json(
     "project",
     run=NO_RUN,
-    of_rows="The result; which columns there are depends on what was asked for.",
+    of_rows="The result; its columns depend on the question.",
     meta={
         "modelled?": "text: How times are modelled; absent from a list of jobs.",
         "hardware?": "text: What jobs run on in the model; absent from a list of jobs.",

@@ -320,7 +320,7 @@ def record(
         bool,
         typer.Option(
             "--calibrate",
-            help="Say how many times as long recording makes steps, from 13 runs of a short"
+            help="Measure by how much recording slows steps, from 13 runs of a short"
             " program, without and with nsys, and keep nothing.",
         ),
     ] = False,
@@ -335,7 +335,7 @@ def record(
         typer.Option(
             "--wait",
             metavar="all|primary|SECONDS",
-            help="What to wait for of processes that the program leaves behind. Default: those"
+            help="Processes left behind by the program to wait for. Default: those"
             " that use GPUs, write ranges or compute, until they do nothing.",
         ),
     ] = None,
@@ -527,7 +527,7 @@ class _Recorder:
         return recording.find_nsys(self.nsys)
 
     def plan(self, program: Sequence[str], name: str) -> "Plan":
-        """Return how to record a program."""
+        """Return the plan of a recording."""
         return recording.plan(
             program,
             self.wanted,
@@ -539,7 +539,7 @@ class _Recorder:
         )
 
     def of_gpus(self) -> "_Recorder":
-        """Return what records all that the tables of a study of GPUs ask for."""
+        """Return the recording options that the tables of a GPU study need."""
         memory = self.wanted.memory_usage or "cuda-memory-usage" in self.tool.options
         wanted = replace(self.wanted, memory_usage=memory)
         return replace(self, wanted=wanted, nccl_log=True, nvidia_smi=True)

@@ -26,7 +26,7 @@ _JSON = Json(
         "slowdown": "amount or null: replayed_ns over ideal_ns.",
         "sequence_correlation": "number or null: Of lengths of forward and backward passes of one "
         "micro-batch.",
-        "causes": "texts: What makes ops unequal, or unknown.",
+        "causes": "texts: Causes of unequal ops, or unknown.",
         **keys("warnings"),
     },
     rows={

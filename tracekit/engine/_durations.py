@@ -1,4 +1,4 @@
-"""How long the ops of groups are: the shortest, the longest, the middle one; and their loops."""
+"""Durations of ops by group: minimum, maximum and median, with their loops."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class GroupTally:
         return [*self._lines.columns, *chain.from_iterable(keys), *kind, *pieces]
 
     def begin(self, windows: pl.DataFrame | None) -> None:
-        """Begin anew, in windows as `LinesInWindows` takes them."""
+        """Start again, with windows as `LinesInWindows` takes them."""
         self._lines = LinesInWindows(windows)
         self._numbers = [Numbers() for _ in self._keys]
         self._count = 0
@@ -184,7 +184,7 @@ class GroupTally:
         )
 
     def sums(self) -> GroupTotals:
-        """Return what was added up."""
+        """Return the sums."""
         return GroupTotals(self.groups(), self._durations)
 
 
@@ -209,7 +209,7 @@ class GroupTotals:
 
     @classmethod
     def merged(cls, parts: Sequence[GroupTotals]) -> GroupTotals:
-        """Return the sums of a run, given those of its parts."""
+        """Merge the sums of parts of a run."""
         rows = [part.groups.height for part in parts]
         lengths = Durations.merged([part.lengths for part in parts], rows)
         return cls(pl.concat([part.groups for part in parts]), lengths)

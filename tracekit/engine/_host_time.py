@@ -1,4 +1,4 @@
-"""Stages on the host: NVTX ranges laid out as if they were work, for runs without any on a GPU.
+"""Stages on the host: NVTX ranges in place of ops, for runs without GPU work.
 
 What a host thread spends in a range is not what a GPU would spend on what the thread launches, so
 nothing of this is ever put beside GPU time.

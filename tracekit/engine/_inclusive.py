@@ -231,7 +231,7 @@ def _kept(ranges: pl.DataFrame, trace: Trace, skip: int) -> pl.DataFrame:
 def inclusive_ranges(
     work: Work, skip: int = 0, *, depth: int | None = None
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Return what the ranges of each path hold, those inside them included.
+    """Return the contents of ranges by path, nested ranges included.
 
     Parameters
     ----------
@@ -308,7 +308,7 @@ def _opened(held: _Held) -> pl.DataFrame:
 
 
 def projected_ranges(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
-    """Return when the GPU worked on what each range launched, itself or by a range inside it.
+    """Return the GPU time of each range, from its first op to its last, nested ranges included.
 
     Parameters
     ----------

@@ -44,7 +44,7 @@ def union_length(intervals: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
 def layered_lengths(
     intervals: pl.DataFrame, layer: str, layers: Sequence[str], by: Sequence[str]
 ) -> pl.DataFrame:
-    """Return what each layer covers, and what it covers that no layer before it does.
+    """Return the covered length of each layer, and the part that no layer before covers.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def layered_lengths(
 
 
 def layers_down(layer: str, names: Sequence[str]) -> dict[str, pl.Expr]:
-    """Return which intervals are of each layer, and of it and all above it.
+    """Return the intervals of each layer, and of it and all above it.
 
     Parameters
     ----------

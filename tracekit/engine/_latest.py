@@ -20,7 +20,7 @@ _Ints = NDArray[np.int64]
 
 
 def latest(rows: pl.DataFrame, time: str, marks: pl.DataFrame, owners: Sequence[str]) -> pl.Series:
-    """Find the latest mark that comes no later than each row, of the same owner.
+    """Find the latest mark of the same owner that is no later than each row.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Ops in groups by when they were launched: all that it takes to cut time into iterations."""
+"""Ops grouped by their launch: all that is needed to cut time into iterations."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NEEDED = (*_OWNER, "start", "end", "launch_start", "launch_thread", "stage", "it
 
 
 def launch_groups(trace: Trace) -> pl.DataFrame:
-    """Return what windows are made of: `NEEDED`, as `thinned` returns it, of the ops of a run."""
+    """Return the input of windows for a run's ops: `NEEDED`, as `thinned` returns it."""
     return trace.once(_launch_groups)
 
 

@@ -1,4 +1,4 @@
-"""Lines: what has windows of its own, a device or a process on one; and numbers of what occurs."""
+"""Lines: devices, or processes on one, each with windows of its own; and their numbers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Pairs(NamedTuple):
 
 
 class Numbers:
-    """Numbers pairs of whole numbers as they come.
+    """Number pairs of whole numbers in order of appearance.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def _with_room(pairs: Pairs) -> Pairs:
 
 @inner
 def place_of(first: int, last: int, pairs: Pairs) -> int:
-    """Return the place of a pair in the hash table, or the free one that it would take."""
+    """Return the slot of a pair in the hash table, or the free slot for it."""
     mask = pairs.slots.size - 1
     factors = pairs.factors
     mixed = first * factors[0] + (last & _LOW) * factors[1] + ((last >> 32) & _LOW) * factors[2]
@@ -164,7 +164,7 @@ _Arrays = TypeVar("_Arrays", bound=tuple[Array, ...])
 
 
 class Lines:
-    """Numbers owners as they come.
+    """Number owners in order of appearance.
 
     Parameters
     ----------
@@ -202,7 +202,7 @@ def owners_of(windows: pl.DataFrame) -> list[str]:
 
 
 class LinesInWindows:
-    """The windows of lines, and how far each line has come.
+    """Windows of lines, and the current window of each line.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ Array: TypeAlias = NDArray[Any]
 
 
 def lay_out(sequence: Array, parents: Array, sizes: Array, free: Array, places: Array) -> None:
-    """Give each node its place among nodes that are laid out.
+    """Give each node of a tree its place, so that each subtree is contiguous.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def part(
 def leave(
     size: int, place: int, active: tuple[Array, ...], tree: tuple[Array, ...], twice: Array
 ) -> None:
-    """Take one out of the `size` that run."""
+    """Remove one of the `size` that run."""
     nodes, ends, since = active
     now = ends[place]
     if place > 0:
@@ -103,7 +103,7 @@ def leave(
 
 @inner
 def first_to_end(size: int, ends: Array) -> int:
-    """Return which of those that run ends first."""
+    """Return the one that ends first of those that run."""
     first = 0
     for place in range(1, size):
         if ends[place] < ends[first]:
@@ -163,7 +163,7 @@ def count_twice(
 
 
 def carry_up(parents: Array, sums: Array, first: Array, last: Array) -> None:
-    """Add to each range what the ranges in it launched: how much, when it began and ended.
+    """Add to each range the work launched in nested ranges: amount, begin and end.
 
     Parameters
     ----------
@@ -246,7 +246,7 @@ def find_holders(
 
 
 def inherit(parents: Array, own: Array, found: Array) -> None:
-    """Find of each range the innermost one, among it and those around it, that is marked.
+    """Find the innermost marked range among each range and those around it.
 
     Parameters
     ----------
@@ -280,7 +280,7 @@ def inherit_outermost(parents: Array, own: Array, stops: Array, found: Array) ->
 
 
 def mark_around(parents: Array, marks: Array) -> None:
-    """Mark what is around ranges that are marked."""
+    """Mark the enclosing ranges of marked ranges."""
     for row in range(parents.size - 1, -1, -1):
         if marks[row] and parents[row] >= 0:
             marks[parents[row]] = True

@@ -1,4 +1,4 @@
-"""Paths of ranges: their tree, what lies below a path, and what paths are called in tables."""
+"""Paths of ranges: their tree, the subtree of a path, and their names in tables."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def named_ranges(trace: Trace) -> Named:
 
 
 def outside_text(path: pl.Expr) -> pl.Expr:
-    """Return what a negative number of a path, as `named_ranges` gives it, stands for."""
+    """Return the text for a negative number of a path, as `named_ranges` gives it."""
     numbers = [-1 - code for code in range(len(OUTSIDE))]
     return path.replace_strict(numbers, list(OUTSIDE), default=None, return_dtype=pl.String)
 
@@ -76,12 +76,12 @@ def path_number() -> pl.Expr:
 
 
 def numbered_paths(trace: Trace) -> pl.DataFrame:
-    """Return ``path, text``: what the paths of a run's ranges are called, by their numbers."""
+    """Return ``path, text``: the names of a run's paths, by number."""
     return range_paths(trace).with_columns(path_number())
 
 
 def path_labels(trace: Trace) -> pl.DataFrame:
-    """Return ``path, label``: the last part of what each path is called."""
+    """Return ``path, label``: the last part of each path's name."""
     return trace.read("paths").select(path_number(), "label")
 
 
@@ -100,7 +100,7 @@ def parent_rows(ranges: pl.DataFrame) -> Array:
 
 @dataclass(frozen=True)
 class PathTree:
-    """The paths of the push/pop ranges, laid out: what lies below a path follows it without a gap.
+    """Paths of push/pop ranges, numbered so that each subtree is contiguous.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ class PathTree:
         return self.paths.size
 
     def below(self, values: Array) -> Array:
-        """Return of each path the sum of what is at it and below it."""
+        """Return sums over the subtree of each path."""
         sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(values)])
         first = np.arange(len(self))
         return np.asarray(sums[first + self.sizes] - sums[first])
@@ -203,7 +203,7 @@ def with_path_texts(trace: Trace, table: pl.DataFrame) -> pl.DataFrame:
 
 
 def sorting(columns: Sequence[str]) -> list[str]:
-    """Return by what rows are sorted that are to be sorted by some columns: by texts of paths."""
+    """Return the sort keys for some columns; paths sort by their texts."""
     return [_TEXT if name == "range" else name for name in columns]
 
 

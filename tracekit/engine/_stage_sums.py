@@ -87,13 +87,13 @@ class StageSums:
 
     @classmethod
     def merged(cls, parts: Sequence[StageSums]) -> StageSums:
-        """Return the sums of a run, given those of its parts, which have no window in common."""
+        """Merge the sums of parts of a run, which share no window."""
         names = [each.name for each in fields(cls)]
         return cls(*(pl.concat([getattr(part, name) for part in parts]) for name in names))
 
 
 def kept_sums(trace: Trace) -> StageSums | None:
-    """Return what was added up of a run's devices when it was ingested, with their ``kernels``.
+    """Return the sums of a run's devices from its ingest, with their ``kernels``.
 
     None where nothing is kept, as of a GPU in two reports.
     """
@@ -139,7 +139,7 @@ class StageTally:
         return (*self._lines.columns, "stage", *others, *pieces)
 
     def begin(self, windows: pl.DataFrame | None) -> None:
-        """Begin anew, in windows as `LinesInWindows` takes them."""
+        """Start again, with windows as `LinesInWindows` takes them."""
         self._lines = LinesInWindows(windows)
         self._reached = _nowhere(self._lines.count)
         self._sums = _nothing(self._lines.cut.begins.size)
@@ -172,7 +172,7 @@ class StageTally:
             self._sums = extended(self._sums, _nothing(self._lines.cut.begins.size))
 
     def sums(self) -> StageSums:
-        """Return what was added up."""
+        """Return the sums."""
         return StageSums(self.windows(), self.stages(), self.groups(), self.sources())
 
     def windows(self) -> pl.DataFrame:

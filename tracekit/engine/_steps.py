@@ -86,7 +86,7 @@ _WRITE_TIMES = "write --between 12.3s:12.9s, with units ns, us, ms or s"
 
 
 def parse_between(text: str) -> tuple[int, int]:
-    """Return the times, ns, from which and to which a text says, such as ``12.3s:12.9s``.
+    """Parse two times such as ``12.3s:12.9s``, to ns.
 
     Raises
     ------

@@ -58,7 +58,7 @@ _ALL = pl.col("start").is_not_null()
 
 
 class Tally(Protocol):
-    """Something that is added up over segments."""
+    """Aggregator of segments."""
 
     @property
     def columns(self) -> Sequence[str]:
@@ -72,14 +72,14 @@ class Tally(Protocol):
 
 
 class Sweep(Protocol):
-    """Something that is added up over whole ops, by start, in windows."""
+    """Aggregator of whole ops, by start, in windows."""
 
     @property
     def columns(self) -> Sequence[str]:
         """The columns of ops that it looks at."""
 
     def begin(self, windows: pl.DataFrame | None) -> None:
-        """Begin anew, in windows as `LinesInWindows` takes them."""
+        """Start again, with windows as `LinesInWindows` takes them."""
 
     def add(self, rows: pl.DataFrame) -> bool:
         """Count ops; tell whether those of each line still come by start."""
@@ -88,12 +88,12 @@ class Sweep(Protocol):
         """Return the windows; of devices, when they began and ended."""
 
     def sums(self) -> Any:
-        """Return what was added up: it can be `packed`, and `merged` with that of other parts."""
+        """Return the sums: they can be `packed`, and `merged` with those of other parts."""
 
 
 @dataclass(frozen=True)
 class Named:
-    """A key of ops that stands in another table.
+    """A key of ops that is in another table.
 
     Parameters
     ----------
@@ -220,7 +220,7 @@ def hand_out(
     per_iteration: bool,
     cutter: Cutter = iteration_windows,
 ) -> pl.DataFrame:
-    """Give all ops inside the windows to what adds them up.
+    """Stream all ops inside the windows to aggregators.
 
     Parameters
     ----------

@@ -45,7 +45,7 @@ class Windows(NamedTuple):
 
 
 class Course(NamedTuple):
-    """How far lines have come."""
+    """Current windows of lines."""
 
     windows: Array
     """The window that the latest op of each starts in; the one before its first one, before it."""
@@ -115,7 +115,7 @@ def expose(
     begin: int, end: int, line: int, stage: int, window: int, last: int, windows: Windows,
     reached: Reached, sums: Array,
 ) -> None:  # fmt: skip
-    """Add what an op exposes of its stage, and take away what it covers of those below it.
+    """Add an op's exposed time to its stage, and take covered time from stages below.
 
     With the stages above, a stage is busy beyond ``low``. From stage to stage that is later; what
     lies between was exposed time of the lower one, as nothing above it was busy then.
@@ -189,7 +189,7 @@ class GroupOps(NamedTuple):
 
 
 class GroupsReached(NamedTuple):
-    """How far groups have come."""
+    """Current state of groups."""
 
     ends: Array
     """The furthest end."""

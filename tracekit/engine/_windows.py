@@ -30,7 +30,7 @@ _NUMBER = pl.col("iteration")
 def with_step_ends(
     windows: pl.DataFrame, launched: pl.DataFrame, unlaunched: pl.DataFrame, clocks: pl.DataFrame
 ) -> pl.DataFrame:
-    """End the last step of each device where the step ends on all, and set apart what follows.
+    """End the last step of each device where the job's step ends; the rest is outside.
 
     Evaluation (stage ``ME``) is none of a step's ops here. Ops of which no launch is known are of
     the step in which they start.
@@ -303,14 +303,14 @@ def _cut_to(stretch: Stretch, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def iterations_in(trace: Trace, skip: int) -> int:
-    """Return how many iterations begin in a run's stretch, but for the first so many."""
+    """Return how many iterations begin in a run's stretch, after the skipped ones."""
     iterations = trace.read("iterations").sort("process", "start")
     kept = iterations.filter(pl.int_range(pl.len()).over("process") >= skip)
     return kept.filter(trace.stretch.holds())["iteration"].n_unique()
 
 
 def first_iterations(iterations: pl.DataFrame, skip: int) -> pl.DataFrame:
-    """Return the rows of the first so many iterations of each process.
+    """Return the first N iterations of each process.
 
     Raises
     ------
@@ -349,7 +349,7 @@ def _without_first(windows: pl.DataFrame, iterations: pl.DataFrame, skip: int) -
 
 
 def cut(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    """Cut ops at the edges of windows; what lies in none is dropped.
+    """Split ops at window borders, and drop parts outside of windows.
 
     Returns
     -------

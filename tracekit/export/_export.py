@@ -29,7 +29,7 @@ _MOST_OPS = 1_000_000
 def export(
     trace: Trace, path: Path, to: str = "perfetto", iterations: tuple[int, int] | None = None
 ) -> None:
-    """Write a run as a trace of another program; ``docs/export.md`` lists what is in it.
+    """Write a run in the trace format of another program; see ``docs/export.md``.
 
     Parameters
     ----------

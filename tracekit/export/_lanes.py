@@ -1,10 +1,10 @@
-"""Slices that overlap without one being inside the other go on lanes beside each other."""
+"""Put slices that overlap without nesting on lanes beside each other."""
 
 from __future__ import annotations
 
 
 class Lanes:
-    """Where the slices of one track go, given by start, outer ones first."""
+    """Lanes of the slices of one track, given by start, outer ones first."""
 
     def __init__(self) -> None:
         self._open: list[list[int]] = []

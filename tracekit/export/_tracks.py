@@ -40,7 +40,7 @@ class Track:
 def tracks_of(
     trace: Trace, spans: pl.DataFrame, steps: pl.DataFrame, *, is_whole: bool
 ) -> Iterator[Track]:
-    """Yield the tracks of what lies inside some spans.
+    """Yield the tracks inside some spans.
 
     Parameters
     ----------

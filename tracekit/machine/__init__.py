@@ -1,4 +1,4 @@
-"""Machines: which links join their GPUs, how wide they are, and what crosses them.
+"""Machines: links between their GPUs, bandwidths and routes.
 
 Names are loaded when they are first used: a machine is a graph, which takes time to load.
 """

@@ -15,7 +15,7 @@ _SHOWN = 4
 
 
 def problems(machine: Machine) -> tuple[str, ...]:
-    """Return what a user should look at before trusting a machine, one sentence each.
+    """Return the problems of a machine to look at before trusting it, one sentence each.
 
     That is: that nothing is told of NVLinks, GPUs without any link, GPUs with more NVLinks than any
     GPU has or with another number than the others, GPUs that no route joins, and parts that neither

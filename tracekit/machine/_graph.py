@@ -249,7 +249,7 @@ class Machine:
     def route(
         self, src: int | None, dst: int | None, *, through_host: bool = False
     ) -> Route | None:
-        """Return what a copy crosses between two GPUs, or a GPU and its host (None).
+        """Return the route of a copy between two GPUs, or a GPU and its host (None).
 
         That is the direct NVLink edge if there is one, else NVLink through a switch, else PCIe and
         the host: a copy takes no GPU as a relay.

@@ -25,7 +25,7 @@ _RELAYS = {
 
 
 def adjacency(machine: Machine) -> pl.DataFrame:
-    """Return how each two GPUs are joined: the matrix that was given, or one in its words.
+    """Return how each two GPUs are joined: the given matrix, or one in the same words.
 
     Returns
     -------
@@ -65,7 +65,7 @@ def link_table(machine: Machine) -> pl.DataFrame:
 
 
 def route_table(machine: Machine) -> pl.DataFrame:
-    """Return what a copy between each two GPUs crosses.
+    """Return the route of a copy between each two GPUs.
 
     Returns
     -------

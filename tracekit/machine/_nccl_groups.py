@@ -119,7 +119,7 @@ class Communicators:
         return found.join(known, on="member", how="left").drop("member")
 
     def placed(self, table: pl.DataFrame, *, by_calls: bool = False) -> pl.DataFrame:
-        """Add the ``communicator`` of lines that carry no pointer, null where it cannot be told.
+        """Add the ``communicator`` of lines without a pointer, null where unknown.
 
         What the thread leaves open, or gives to a member that cannot have written it, belongs to
         the only communicator of the process in which a member of that GPU may have written it. A

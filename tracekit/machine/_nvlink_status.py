@@ -21,7 +21,7 @@ _INACTIVE = re.compile(r"<?(inactive|disabled)>?", re.IGNORECASE)
 
 @dataclass
 class Brick:
-    """One NVLink of a GPU; None stands for what was not printed.
+    """One NVLink of a GPU; None where something was not printed.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ Status = Mapping[str, GpuBricks]
 
 
 def parse_status(text: str, source: str) -> Status:
-    """Return what `nvidia-smi nvlink -s`, `-R` and `-p` printed; empty if they did not.
+    """Parse `nvidia-smi nvlink -s`, `-R` and `-p`; empty without them.
 
     Several outputs of one machine, one after the other, are taken together, and so is the list of
     `nvidia-smi -L`, which names GPUs without a word on their NVLinks.
@@ -141,7 +141,7 @@ def machine_of_status(status: Status, name: str) -> Machine:
 
 
 def with_status(machine: Machine, status: Status, source: str) -> Machine:
-    """Return a machine with what `nvidia-smi nvlink` says of its GPUs and their NVLinks.
+    """Return a machine with the NVLinks that `nvidia-smi nvlink` prints.
 
     Raises
     ------

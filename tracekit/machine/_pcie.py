@@ -1,4 +1,4 @@
-"""The PCIe side of a machine: hosts, the switches below them, and what hangs from those."""
+"""PCIe side of a machine: hosts, switches below them, and devices below these."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def known(**attributes: object) -> dict[str, object]:
 
 
 def pcie_bandwidth(rate: float, width: int) -> int | None:
-    """Return the peak of PCIe lanes per direction, bytes/s; None for what no PCIe has.
+    """Return the peak of PCIe lanes per direction, bytes/s; None for impossible ones.
 
     That is the rate in GT/s, times the lanes, times what the line code leaves for data: 8 GT/s on
     16 lanes carry 8e9 * 16 / 8 * 128 / 130 = 15.75 GB/s.

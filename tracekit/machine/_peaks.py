@@ -1,4 +1,4 @@
-"""How fast GPUs multiply, and move data, at most: by product name and precision."""
+"""Peak FLOP/s and memory bandwidth of GPUs, by product name and precision."""
 
 from __future__ import annotations
 

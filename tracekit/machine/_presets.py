@@ -88,9 +88,9 @@ def _unknown(products: Sequence[str | None], boards: Sequence[str]) -> tuple[str
     links = "xGMI links" if all(name and "Instinct" in name for name in products) else "NVLinks"
     if boards:
         text = (
-            f"of which machine {len(products)} GPUs are a share is not known, nor the {links} "
-            f"between them, for {', '.join(boards)} come on boards with {links}: no route between "
-            "two GPUs is known: give --topology"
+            f"the machine of these {len(products)} GPUs and the {links} between them are unknown: "
+            f"{', '.join(boards)} come on boards with {links}: no route between two GPUs is known: "
+            "give --topology"
         )
         return (text,)
     linked = any(product is None or product.bricks != 0 for product in map(nvlink_of, products))
@@ -98,7 +98,7 @@ def _unknown(products: Sequence[str | None], boards: Sequence[str]) -> tuple[str
     names = sorted({name or "of an unknown name" for name in products})
     return (
         (
-            f"which machine {len(products)} GPUs ({', '.join(names)}) are in is not known: "
+            f"the machine of these {len(products)} GPUs ({', '.join(names)}) is unknown: "
             f"{nvlinks}PCIe switches and sockets are left out"
         ),
     )

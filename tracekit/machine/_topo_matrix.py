@@ -48,7 +48,7 @@ class _Block:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Contents of topology matrices.
+    """Topology matrices: links between GPUs, NICs, and their affinities.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class Matrix:
 
 
 def parse_matrix(text: str, source: str) -> Matrix | None:
-    """Return what matrices say; None where the text has none.
+    """Parse the matrices of a text; None without any.
 
     Other text may stand before and after. Several matrices of one machine are taken together, as of
     `topo -m` and of `topo -mp`, which shows the PCIe relation that NVLinks hide in the other.

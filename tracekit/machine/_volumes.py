@@ -1,4 +1,4 @@
-"""How many bytes a collective moves over each edge, by the algorithms that libraries use.
+"""Bytes of a collective on each edge, by the algorithms of libraries.
 
 All are shares of S, the size of a collective as nccl-tests counts it: count x size for all-reduce,
 broadcast and reduce; per-rank count x ranks x size for all-gather, reduce-scatter, all-to-all,
@@ -94,7 +94,7 @@ def bus_factor(collective: str, ranks: int) -> Fraction | None:
 
 
 def star_bytes(ranks: int, size: int) -> int:
-    """Return the bytes that are moved in all to gather `size` at one GPU and to send it back."""
+    """Return the total bytes to gather `size` at one GPU and to send it back."""
     return 2 * (ranks - 1) * size
 
 
@@ -114,7 +114,7 @@ def shares(
     bidirectional: bool = False,
     islands: Sequence[Sequence[int]] = (),
 ) -> list[Edge]:
-    """Return what a collective moves over each edge between GPUs, as shares of S.
+    """Return the bytes of a collective on each edge between GPUs, as shares of S.
 
     ==============================  =====================================================
     all-reduce, ring                2(n-1)/n on each edge of the ring

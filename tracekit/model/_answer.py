@@ -35,7 +35,7 @@ def _with_texts(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 class Face(Protocol):
-    """How answers look; the parts that find answers know nothing of it."""
+    """Interface for displaying answers; parts that find answers know nothing of it."""
 
     def html(self, answer: Answer) -> str:
         """Return the answer as HTML for a notebook."""
@@ -46,7 +46,7 @@ class Face(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """A table, and all that is said with it.
+    """A table with its meta, title and warnings.
 
     Parameters
     ----------

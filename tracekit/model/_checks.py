@@ -32,7 +32,7 @@ class Check(NamedTuple):
 
     @classmethod
     def of(cls, path: Path, checksum: int | None = None) -> Check:
-        """Return what a file is; it is read unless its checksum is known."""
+        """Return the state of a file; it is read unless its checksum is known."""
         status = path.stat()
         if checksum is None:
             checksum = zlib.crc32(read_plain(path))

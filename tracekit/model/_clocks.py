@@ -113,7 +113,7 @@ class Clock:
         return clocks_told(reports, [self] * reports.height)
 
     def row(self) -> dict[str, Any]:
-        """Return what a row of `reports` says of it."""
+        """Return the clock in a row of `reports`."""
         low, high = self.residual or (None, None)
         return {
             "clock": self.name,
@@ -141,12 +141,12 @@ class Clock:
         return run + self.offset + sum((times >= at) * by for at, by in self.steps)
 
     def inverse(self) -> Clock:
-        """Return what takes from times what this clock added; it must have no steps."""
+        """Return the clock that undoes this one, which must have no steps."""
         drift = -self.drift / (1 + self.drift)
         return Clock("", -self.offset, drift, self.since + self.offset)
 
     def after(self, first: Clock) -> Clock:
-        """Return what to add to times that are put on another report's clock, and then on this.
+        """Return the clock that applies another report's clock, and then this one.
 
         Parameters
         ----------

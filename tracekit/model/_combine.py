@@ -40,14 +40,14 @@ _NUMBERED = {"report": "reports", "process": "processes", "thread": "threads"}
 _COUNTED = {"op": "ops", "call": "calls", "range": "ranges"}
 
 _FEW, _FEW_OF_EACH = 100_000, 500
-"""So many rows of a table, and so many more for each report, are read and renumbered as a whole."""
+"""Maximum rows of a table (and more per report) that are read and renumbered at once."""
 _SCANS = 32
-"""So many reports are planned as a scan each. Of more, polars' streaming engine starts all at once,
-and a thousand take it a minute."""
+"""Maximum number of reports that are planned as one scan each. Of more, polars' streaming engine
+starts all at once, and a thousand take it a minute."""
 _READ_TOGETHER = 250_000
-"""So many rows of them are read at a time instead."""
+"""Number of their rows read at a time instead."""
 _OF_PART = 1_000_000
-"""So many ops of several reports are a part of the run, which one process goes over."""
+"""Maximum number of ops in a part of a run, which one process reads; a part has several reports."""
 _CARRIED = {"devices", "iterations", "device_sums"}
 """Tables that a run may have others in the place of, and still be divided."""
 _BITS = 32

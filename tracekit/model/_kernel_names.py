@@ -1,4 +1,4 @@
-"""Names of kernels without what an upgrade of a library or another GPU changes in them."""
+"""Kernel names without parts that change with a library version or GPU."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _REMEMBERED = 1 << 12
 
 
 def normalised_name(name: str) -> str:
-    """Return a kernel's name without what changes from one version or GPU to the next.
+    """Return a kernel's name without parts that change with a version or GPU.
 
     Dropped are parameters, template arguments (but for the operation that a generic kernel runs,
     such as ``add`` of ``elementwise_kernel<AddFunctor<float>>``), unnamed and versioned namespaces,

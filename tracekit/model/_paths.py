@@ -27,7 +27,7 @@ _FIRST, _LAST = 8, 24
 
 
 class PathNodes(NamedTuple):
-    """A tree of paths, as loops take it.
+    """Tree of paths as arrays for loops.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class PathNodes(NamedTuple):
 
 @inner
 def path_slot(parent: int, label: int, paths: PathNodes) -> int:
-    """Return the place of a path in its hash table, or the free one that it would take."""
+    """Return the slot of a path in its hash table, or the free slot for it."""
     slots, parents, labels = paths.slots, paths.parent, paths.label
     mask = slots.size - 1
     slot = ((parent + 1) * 1_000_003 + label * 7_919) & mask
@@ -122,7 +122,7 @@ class PathTree:
         self._count = np.zeros(1, np.int64)
 
     def arrays(self) -> PathNodes:
-        """Return what the loops take."""
+        """Return the arrays for the loops."""
         parent, label, depth = self._nodes
         return PathNodes(self._slots, parent, label, depth, self._count)
 
@@ -151,7 +151,7 @@ class PathTree:
 
 
 def combine_paths(tables: Sequence[pl.DataFrame]) -> tuple[pl.DataFrame, list[pl.Series]]:
-    """Make one tree of several, in which paths that are equal are one.
+    """Merge several trees of paths; equal paths become one.
 
     Returns
     -------

@@ -34,7 +34,7 @@ class Rows(Protocol):
 
     @property
     def heights(self) -> Sequence[int]:
-        """How many rows each chunk has."""
+        """Number of rows of each chunk."""
 
     def read(self, number: int, *columns: str) -> pl.DataFrame:
         """Return a chunk, or some columns of it."""
@@ -75,7 +75,7 @@ class Stream:
 
     @property
     def height(self) -> int:
-        """How many rows the table has."""
+        """Number of rows of the table."""
         return sum(self.heights)
 
     def read(self, number: int, *columns: str) -> pl.DataFrame:

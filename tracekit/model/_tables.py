@@ -134,7 +134,7 @@ REPORTS = Table(
     (
         _REPORT,
         Column("file", pl.String, "name of the file, without its folder", nullable=False),
-        Column("format", pl.String, "what the file was recognised as", nullable=False),
+        Column("format", pl.String, "recognised format of the file", nullable=False),
         Column("product", pl.String, "product and version that wrote it"),
         Column("schema_version", pl.String, "version of its schema, as it says itself"),
         Column("size", pl.Int64, "size of the file", "bytes", nullable=False),
@@ -149,7 +149,7 @@ REPORTS = Table(
                "their variables that is set; the values themselves are not stored"),
         Column("clock", pl.String, "clock that its times are on in a run of several reports: those "
                "of reports with the same can be compared"),
-        _time("clock_offset", "what was added to its times for that", nullable=True),
+        _time("clock_offset", "offset that was added to its times for that", nullable=True),
         Column("clock_drift", pl.Float64, "by how much its own clock was stretched for that, as a "
                "fraction"),
         _time("clock_since", "time of the report from which that counts", nullable=True),
@@ -157,14 +157,14 @@ REPORTS = Table(
                "machine, `collectives` that end together, `messages` both ways, or `given` by the "
                "user"),
         Column("clock_calls", pl.Int64, "how many calls were matched with those of another report"),
-        _time("clock_p5", "5th percentile of by how much ends of these still differ",
+        _time("clock_p5", "5th percentile of the remaining differences of their ends",
               nullable=True),
         _time("clock_p95", "95th percentile of that", nullable=True),
         Column("clock_steps", pl.String, "when its own clock was set anew, and what was added to "
                "its times from then on, as `time:ns`, by time"),
         _time("clock_bound", "by how much times on that clock may still be off; null where that "
               "cannot be told", nullable=True),
-        Column("clock_reason", pl.String, "what speaks for that clock, or why none is known"),
+        Column("clock_reason", pl.String, "evidence for that clock, or why none is known"),
     ),
 )  # fmt: skip
 
@@ -396,17 +396,17 @@ VERDICTS = Table(
         Column("cut", pl.String, "which end of its GPU work is missing: `begin`, `end` or `both`; "
                "null where none is known to be"),
         Column("iterations", pl.Int64, "iterations that are known"),
-        Column("with_work", pl.Int64, "of these, such as hold recorded GPU work"),
-        Column("whole", pl.Int64, "of these, such as were recorded whole as far as can be told"),
+        Column("with_work", pl.Int64, "those of them with recorded GPU work"),
+        Column("whole", pl.Int64, "those of them recorded completely, as far as is known"),
         Column("structure", pl.String, "what the structure of its GPU work says: `threads` (stages "
                "by threads), `order` (stages estimated from order), `refused` (signs of training, "
                "no stages), `none` (no sign of training); null where it was not asked"),
         Column("decides", pl.Boolean, "whether stages rest on structure; where ranges tell them, "
                "it is a second opinion", nullable=False),
-        Column("structure_evidence", pl.String, "what that rests on, in words"),
-        Column("contradictions", pl.String, "what contradicts it, in words"),
+        Column("structure_evidence", pl.String, "evidence for it, in words"),
+        Column("contradictions", pl.String, "evidence against it, in words"),
         Column("gaps", pl.Int64, "gaps between backward passes"),
-        Column("usual_gaps", pl.Int64, "of these, such as are like most"),
+        Column("usual_gaps", pl.Int64, "those of them that are usual"),
         Column("doubt_ns", pl.Int64, "busy time around cuts between stages that may belong to "
                "either side", "ns"),
         Column("period", pl.Int64, "launches after which they repeat"),
@@ -428,7 +428,7 @@ ASSUMPTIONS = Table(
                "`untested`: nothing there could; `fails`", nullable=False),
         Column("doubt_ns", pl.Int64, "busy time that is of another stage if it does not hold; null "
                "where no other reading was looked at, or steps alone rest on it", "ns"),
-        Column("said", pl.String, "what it was held against, and what that says", nullable=False),
+        Column("said", pl.String, "what it was compared with, and the result", nullable=False),
     ),
 )  # fmt: skip
 
@@ -440,9 +440,7 @@ OPINIONS = Table(
         _key("process", "process of the ops"),
         Column("stage", STAGE, "stage of the ops", nullable=False),
         Column("stage_source", STAGE_SOURCE, "source that decided", nullable=False),
-        Column(
-            "other_source", STAGE_SOURCE, "a source that says something of them", nullable=False
-        ),
+        Column("other_source", STAGE_SOURCE, "a source of stages", nullable=False),
         Column("other_stage", STAGE, "what that says alone", nullable=False),
         Column("ops", pl.Int64, "number of ops", nullable=False),
         _time("total_ns", "sum of their durations"),
@@ -458,7 +456,7 @@ DEVICE_SUMS = Table(
         _REPORT,
         _key("device", "device that ran the ops"),
         Column("stage", STAGE, "stage of the ops; null in rows of all ops and of a source"),
-        Column("stage_source", STAGE_SOURCE, "what told their stages; null in rows of all ops and "
+        Column("stage_source", STAGE_SOURCE, "source of their stages; null in rows of all ops and "
                "of a stage"),
         Column("ops", pl.Int64, "number of ops", nullable=False),
         Column("kernels", pl.Int64, "of all ops, number of kernels"),

@@ -37,7 +37,7 @@ _LATER = (
 
 @dataclass(frozen=True)
 class Stretch:
-    """The stretch of a run that a question is about; all of the run without either.
+    """The stretch of a run that a question is about; empty for the whole run.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class Stretch:
         return self.between is None and self.iterations is None
 
     def holds(self, start: str = "start", iteration: str = "iteration") -> pl.Expr:
-        """Tell what of a table lies in it: what starts there, or is of its steps."""
+        """Tell which rows of a table start in the stretch, or are of its steps."""
         if self.between is not None:
             return pl.col(start).is_between(*self.between, closed="left")
         if self.iterations is not None:
@@ -74,7 +74,7 @@ def _one_by_one(work: Sequence[Callable[[], T]]) -> list[T]:
 
 @dataclass(frozen=True)
 class Trace:
-    """The canonical tables of a run, with what was noticed while they were made.
+    """Canonical tables of a run, with remarks from making them.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ class Trace:
         return [self] if len(tables) == 1 else [Trace(each, (), self.stretch) for each in tables]
 
     def in_parts(self, work: Callable[[Trace], T]) -> list[T]:
-        """Return what `work` makes of each part of the run, in order."""
+        """Apply `work` to each part of the run, and return the results in order."""
         return self.spread([partial(work, part) for part in self.parts()])
 
     def __getstate__(self) -> dict[str, Any]:
@@ -177,14 +177,14 @@ class Trace:
     def with_tables(
         self, tables: Mapping[str, pl.DataFrame], warnings: tuple[str, ...] = ()
     ) -> Trace:
-        """Return a trace in which `tables` take the place of those of the same name."""
+        """Return a trace with some tables replaced by `tables`."""
         conformed = {name: TABLES[name].conform(frame).lazy() for name, frame in tables.items()}
         # An analysis that is done again warns again of the same things.
         warned = tuple(dict.fromkeys(self.warnings + warnings))
         return replace(self.with_lazy(conformed), warnings=warned)
 
     def with_lazy(self, tables: Mapping[str, pl.LazyFrame]) -> Trace:
-        """Return a trace in which `tables`, as they are, take the place of others.
+        """Return a trace with some tables replaced by lazy `tables`.
 
         What was added up of ops is that of no others.
         """
@@ -196,7 +196,7 @@ class Trace:
 
 
 class LaterTables(Mapping[str, pl.LazyFrame], ABC):
-    """Tables that are opened when they are first asked for.
+    """Tables that are opened on first use.
 
     Parameters
     ----------

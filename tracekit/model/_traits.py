@@ -1,4 +1,4 @@
-"""Traits of the columns of answers, whatever table they stand in.
+"""Traits of columns of answers: unit, label, short form, and how essential.
 
 Units follow from names everywhere (``_ns``, ``_bytes``, ``_gb_s``, ``_percent``). What does not is
 declared here once, and whoever shows a table asks for it by name.
@@ -110,7 +110,7 @@ TRAITS: Mapping[str, Traits] = {
 
 
 def traits(column: str) -> Traits:
-    """Return what is special about a column.
+    """Return the traits of a column.
 
     A column such as ``src_device`` or ``straggler_rank`` names things as its last word does.
     """

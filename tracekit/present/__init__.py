@@ -1,4 +1,4 @@
-"""How results look: tables, figures, and the formats for other programs.
+"""Presentation of results: tables, figures, and exchange formats.
 
 Nothing here computes a result. polars, rich and plotly are imported when something is shown, not
 before.

@@ -25,10 +25,10 @@ from tracekit.present._figures import (
 from tracekit.present._text import printable, shorten_apart
 
 MOST_BARS = 40
-"""So many bars are drawn one below the other."""
+"""Maximum number of bars one below the other."""
 
 MOST_UPRIGHT = 240
-"""So many bars are drawn side by side."""
+"""Maximum number of bars side by side."""
 
 SYMBOLS = (
     "circle", "square", "diamond", "triangle-up", "cross", "x", "triangle-down", "star", "hexagon",
@@ -146,7 +146,7 @@ def parts_by(
     length: str,
     colours: Mapping[str, str],
 ) -> list[Part]:
-    """Return the parts that a table's rows are of: a row, or more, for each of a bar.
+    """Return the parts of bars from a table's rows, one or more rows a bar.
 
     Parameters
     ----------

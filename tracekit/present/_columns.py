@@ -52,7 +52,7 @@ Number = int | float
 
 
 class Scale(NamedTuple):
-    """How the numbers of a column are shown."""
+    """Format of the numbers of a column."""
 
     divisor: int
     unit: str
@@ -154,7 +154,7 @@ def percent(fraction: float) -> str:
 def scaled(
     values: Sequence[Number | None], divisor: float, decimals: int, *, in_full: bool = False
 ) -> list[str]:
-    """Return numbers, divided by `divisor`, as texts with so many decimals.
+    """Return numbers, divided by `divisor`, as texts with a number of decimals.
 
     A number that would round to zero but is not zero is said to be smaller than what is shown; or,
     `in_full`, has as many decimals as show its first digit.

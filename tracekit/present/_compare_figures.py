@@ -1,4 +1,4 @@
-"""Two runs beside each other as figures: both breakdowns, what the change consists of, and groups.
+"""Figures of comparisons: both breakdowns, parts of the change, and groups.
 
 A is the run that is compared against, B the one that is compared; a change is B - A.
 """

@@ -1,4 +1,4 @@
-"""Runs of a study in a figure: what tells them apart, what they have in common, and their rows."""
+"""Runs of a study in a figure: labels that differ, labels in common, and rows."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ def described(key: str, value: object) -> str:
 
 
 def label_of(row: Mapping[str, Any], keys: Sequence[str]) -> str:
-    """Return what tells a row apart, by some of its columns."""
+    """Return the label of a row, from the columns that distinguish it."""
     return ", ".join(described(key, row[key]) for key in keys)
 
 
 def varying(table: pl.DataFrame, keys: Sequence[str]) -> list[str]:
-    """Return those of some columns that the table has and that tell its rows apart."""
+    """Return those of some columns that the table has and that differ between its rows."""
     return [key for key in keys if key in table.columns and table[key].n_unique() > 1]
 
 
 def common_note(table: pl.DataFrame, keys: Sequence[str]) -> list[str]:
-    """Return a note of what all rows are known to have in common in some columns, or none."""
+    """Return a note of the values that all rows share in some columns, or none."""
     there = [key for key in keys if key in table.columns]
     shared = [key for key in there if table[key].n_unique() == 1 and not table[key].has_nulls()]
     return [f"all: {label_of(table.row(0, named=True), shared)}"] if shared else []
@@ -103,7 +103,7 @@ def with_ends(table: pl.DataFrame, value: str) -> pl.DataFrame:
 
 
 def bars_note(table: pl.DataFrame) -> list[str]:
-    """Return notes of what error bars are: intervals, or the ends of pooled runs."""
+    """Return notes that explain error bars: intervals, or the ends of pooled runs."""
     notes = []
     is_there = "interval_of" in table.columns
     of = set(table["interval_of"].drop_nulls()) if is_there else set()
@@ -150,7 +150,7 @@ def distinct(table: pl.DataFrame, key: str) -> list[Any]:
 
 
 class Row(NamedTuple):
-    """Where a row of a figure is, and what it is called."""
+    """Position and label of a row of a figure."""
 
     place: float
     label: str

@@ -207,7 +207,7 @@ def _sensitivity(answer: Answer) -> go.Figure:
 
 
 def _bubbles(answer: Answer) -> go.Figure:
-    title = "What the stages of pipelines lose"
+    title = "Lost time of pipeline stages"
     return parts_figure(answer.source, BUBBLE_COLOURS, title=title, subtitle=_waited(answer))
 
 
@@ -331,7 +331,7 @@ DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
     "stage speedups": _stage_speedups,
     "route times": lambda answer: overhead_figure(
         answer.rows.with_columns(overhead_percent=100 * pl.col("time_share"), method="route_type"),
-        title="What kinds of routes copies between GPUs take the time of",
+        title="Time of copies between GPUs by kind of route",
         subtitle=answer.source,
         axis="share",
     ),
@@ -345,7 +345,10 @@ DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
     ),
     "stages": _stages,
     "stalls": lambda answer: parts_figure(
-        answer.source, STALL_COLOURS, title="What GPUs do, and wait for", subtitle=_waited(answer)
+        answer.source,
+        STALL_COLOURS,
+        title="GPU time by activity and cause of waiting",
+        subtitle=_waited(answer),
     ),
     "step parts": lambda answer: comparison_figure(
         answer.tables["contributions"].rename({"part": "stage"}),
@@ -357,7 +360,7 @@ DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
     "steps": _steps,
     "stragglers": _stragglers,
     "time components": lambda answer: components_figure(
-        answer.rows, title="What a step is made of, by the model", subtitle=answer.source
+        answer.rows, title="Parts of a step, by the model", subtitle=answer.source
     ),
     "timeline": _timeline,
     "whatif": _whatif,

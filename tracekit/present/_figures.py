@@ -209,7 +209,7 @@ def signed(value: float, decimals: int) -> str:
 
 
 def text_width(texts: Iterable[str], size: int = 12) -> int:
-    """Return about how many pixels the widest of some plain texts takes."""
+    """Return the approximate width in pixels of the widest of some plain texts."""
     return round(max((cells(printable(text)) for text in texts), default=0) * size * _LETTER)
 
 
@@ -249,7 +249,7 @@ def named_places(names: Sequence[str]) -> dict[str, Any]:
 
 
 def legend_lines(labels: Sequence[str], width: int) -> int:
-    """Return how many lines a legend above a plot of a width takes for some plain texts."""
+    """Return the number of lines of a legend above a plot of this width."""
     entries = [text_width([label]) + _LEGEND_MARK for label in labels]
     if sum(entries) <= width:
         return 1
@@ -258,7 +258,7 @@ def legend_lines(labels: Sequence[str], width: int) -> int:
 
 
 def legend_above(layout: Mapping[str, Any], gap: int = 10) -> dict[str, Any]:
-    """Return a legend that ends so many pixels above the plot of a layout.
+    """Return a legend that ends a number of pixels above the plot.
 
     The margin on top is to have 28 pixels more for its first line, and 20 for each other one.
     """
@@ -270,7 +270,7 @@ def legend_above(layout: Mapping[str, Any], gap: int = 10) -> dict[str, Any]:
 
 
 def colour_scale() -> list[tuple[float, str]]:
-    """Return `SCALE` as plotly takes it."""
+    """Return `SCALE` in plotly's form."""
     return [(step / (len(SCALE) - 1), colour) for step, colour in enumerate(SCALE)]
 
 
@@ -288,7 +288,7 @@ def _channels(colour: str) -> list[int]:
 
 
 def faint(colour: str) -> str:
-    """Return a colour that lets what is below it be seen."""
+    """Return a transparent colour."""
     red, green, blue = _channels(colour)
     return f"rgba({red}, {green}, {blue}, 0.18)"
 

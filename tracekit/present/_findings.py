@@ -73,7 +73,7 @@ def _result(row: Mapping[str, Any], place: int, run: str | None) -> dict[str, An
 
 
 def to_junit(answer: Answer) -> str:
-    """Return findings as JUnit's XML: a test case per rule that was asked.
+    """Return findings as JUnit XML, a test case per rule.
 
     A finding is a failure, but for one that a base had; so is a check that fails. What cannot be
     told is an error, or skipped where that is to pass.

@@ -1,4 +1,4 @@
-"""A frame in the formats that other programs and documents take."""
+"""Frames in exchange formats: JSON, CSV, Parquet, Markdown, HTML."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sentence above a table that answers its question, made of the rows that it shows."""
+"""First line above a table: an answer in a sentence, from the rows shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of kernels as people read them: short, and no two of them alike."""
+"""Short kernel names for readers, no two alike in a table."""
 
 from __future__ import annotations
 

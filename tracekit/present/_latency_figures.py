@@ -44,7 +44,7 @@ _SIDES = {"l": 84, "r": 40}
 
 
 def latency_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
-    """Return how long collectives took by the size of their messages.
+    """Return the latency of collectives by the size of their messages.
 
     One line per run, library and collective, at most 12, through the medians, in a band from the
     5th to the 95th percentile, or from the shortest where there is no 5th, if there are at most 4
@@ -201,7 +201,7 @@ def _round_time(time: float) -> str:
 
 
 def histogram_figure(histogram: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
-    """Return how many messages there were of each size, in buckets from 2^k to below 2^(k+1).
+    """Return a histogram of message sizes, in buckets from 2^k to below 2^(k+1).
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Where the columns of a table go: as wide as they are, or made to fit a terminal.
+"""Layout of a table: column widths that fit a terminal.
 
 What does not fit gives way in this order: labels break at their underscores and units move below
 them, columns of which nothing is known and those that others imply are left out (and named), long
@@ -93,7 +93,7 @@ def place(columns: Sequence[ShownColumn], width: int | None) -> tuple[list[Place
 def without_spare(
     placed: list[Placed], is_too_wide: Callable[[Sequence[Placed]], bool]
 ) -> tuple[list[Placed], list[str]]:
-    """Leave out the column that tells least until what is left is not too wide; name those."""
+    """Leave out the least important columns until the table fits; name those."""
     hidden: list[str] = []
     while len(placed) > 1 and is_too_wide(placed):
         spare = _most_spare(placed).column.name

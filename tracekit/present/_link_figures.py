@@ -274,10 +274,10 @@ def _matrix_axes(figure: go.Figure, devices: Sequence[int]) -> None:
 def _matrix_notes(cells: Sequence[_Cell]) -> list[str]:
     notes = {
         _MODELLED_NOTE: any(cell.modelled for cell in cells),
-        "a to b: by the algorithms of which one ran; coloured by the most": any(
+        "a to b: bounds by the possible algorithms; coloured by the larger": any(
             cell.most > cell.bytes for cell in cells
         ),
-        "? bytes unknown; ≥ those of some transfers unknown": any(cell.unknown for cell in cells),
+        "? bytes unknown; ≥ bytes of some transfers unknown": any(cell.unknown for cell in cells),
     }
     return [note for note, applies in notes.items() if applies]
 
@@ -288,14 +288,14 @@ def _missing_notes(
     """Say what may have been sent beside what is shown."""
     lost = [device for device in devices if device not in {_HOST, *(recorded or devices)}]
     notes = {
-        f"{len(lost)} GPUs were not recorded: what they sent is not known": bool(lost),
+        f"{len(lost)} GPUs were not recorded: their traffic is unknown": bool(lost),
         f"{unsized:,} collectives of unknown size are in no cell": unsized > 0,
     }
     return [note for note, applies in notes.items() if applies]
 
 
 def utilisation_figure(timeline: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
-    """Return how full each link was over time, one track per link and direction.
+    """Return the utilisation of links over time, one track per link and direction.
 
     In each span of time a bar is as dark as the share of the peak that was in use, and as high as
     that is beside a round share that none exceeds, the same for all tracks.

@@ -1,4 +1,4 @@
-"""Where the parts of a machine go in a drawing.
+"""Layout of the parts of a machine in a drawing.
 
 GPUs stand above the PCIe switches and CPUs that they hang from, so that the lines to those are
 upright. Where NVLinks join more than pairs of GPUs, each four of them are the corners of a square

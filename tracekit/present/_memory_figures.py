@@ -1,4 +1,4 @@
-"""Memory of GPUs as figures: what each uses, and how that grows with the batch size."""
+"""Figures of GPU memory: use of each GPU, and growth with the batch size."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _MOST_LINES = 8
 
 
 def memory_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
-    """Return the memory that each GPU uses before and in training, and what it has.
+    """Return the memory of each GPU: before and in training, and its capacity.
 
     One pair of bars per row of the table, at most 40, under the names of the configurations. A
     capacity of more than eight times what is used is said and not drawn.
@@ -184,7 +184,7 @@ class _Line(NamedTuple):
         return largest
 
     def at(self, batch: float) -> float | None:
-        """Return what the line says of a batch, in bytes, if there is a line."""
+        """Return the fitted memory of a batch, in bytes, if there is a line."""
         slope, intercept = self.fit.get("slope_bytes"), self.fit.get("intercept_bytes")
         return None if slope is None or intercept is None else float(intercept + slope * batch)
 

@@ -1,4 +1,4 @@
-"""The lines below a table: what its numbers are measured against."""
+"""Lines below a table that explain its numbers."""
 
 from __future__ import annotations
 
@@ -406,7 +406,7 @@ def _number(key: str, value: float) -> str:
 
 
 def headed(title: str, meta: Mapping[str, Any], unit: str | None) -> list[str]:
-    """Return the lines above a table: what it comes to, and its title with what its times are of.
+    """Return the lines above a table: its first answer, and its title with units.
 
     Parameters
     ----------
@@ -457,12 +457,10 @@ _WORDED: Mapping[str, Callable[[Any], list[str]]] = {
     "undecided_passes": lambda _: [],
     "notes": lambda lines: [text_of(line) for line in lines],
     "inclusive": lambda _: [
-        "busy: of what a range and those inside it launched; own_busy: of what it launched itself"
+        "busy: ops launched in a range or in ranges inside it; own_busy: launched in it directly"
     ],
     "depth": lambda value: (
-        []
-        if value is None
-        else [f"{count(value, 'level')} of ranges; what is deeper counts in these"]
+        [] if value is None else [f"{count(value, 'level')} of ranges; deeper ones count in these"]
     ),
     "joined": lambda value: [
         f"layer of {text_of(name)} known by: {_shares(shares)} of its ops' time"
@@ -481,7 +479,7 @@ _WORDED: Mapping[str, Callable[[Any], list[str]]] = {
         f"step: {_time(value)} of it lie outside of the window, before or after a GPU's own ops"
     ],
     "unexplained_share": lambda value: [
-        "what nothing explains of the steps: " + ("unknown" if value is None else percent(value))
+        "unexplained part of the steps: " + ("unknown" if value is None else percent(value))
     ],
     "replay_error_share": lambda value: [
         "the unchanged replay of a step is off by "

@@ -1,4 +1,4 @@
-"""One colour per stage and kind, told apart by people with any colour vision.
+"""Colours of stages and kinds, distinguishable with any colour vision.
 
 The stages take the Okabe-Ito colours, which mean stages alone; all else takes Paul Tol's. Tables,
 notebooks and figures all take their colours from here.
@@ -88,7 +88,7 @@ _BY_COLUMN = {
 
 
 def colour_of(column: str, value: str) -> str | None:
-    """Return the colour of a value of a column, or None where it has none of its own.
+    """Return the colour of a value of a column, or None.
 
     Parameters
     ----------

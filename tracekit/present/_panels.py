@@ -37,7 +37,7 @@ def paneled(
     subtitle: str,
     notes: Sequence[str],
 ) -> go.Figure:
-    """Return a figure of panels, so many across and each so high, under a legend.
+    """Return a figure of panels in columns, of equal height, under a legend.
 
     Parameters
     ----------

@@ -17,14 +17,14 @@ COMPONENT_COLOURS = {
 }  # fmt: skip
 """Colour of each component of a modelled step."""
 
-NO_JOBS = "no job of which everything is known"
+NO_JOBS = "no job with all quantities known"
 """What a figure says that has none to show."""
 
 _SHARE = "_share"
 
 
 def components_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
-    """Return what the time of each job's step is made of, as bars that are as long as the step.
+    """Return the parts of each job's step as bars.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def _left_out(number: int) -> list[str]:
 
 
 def hardware_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
-    """Return by how much steps are faster with each peak of each resource, as bars.
+    """Return the speedup of steps with each peak of each resource, as bars.
 
     Parameters
     ----------

@@ -85,7 +85,7 @@ def check_figure_file(path: Path) -> None:
 
 @contextmanager
 def one_browser(paths: Iterable[Path]) -> Iterator[None]:
-    """Draw several images with one start of the browser, which takes longer than drawing."""
+    """Draw several images with one browser, since its start takes longest."""
     if sum(path.suffix.lower() in _IMAGES for path in paths) < _SEVERAL:
         yield
         return

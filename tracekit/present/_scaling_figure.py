@@ -49,7 +49,7 @@ _IDEAL = {"dash": "5px,4px", "width": 1}
 def scaling_figure(
     table: pl.DataFrame, *, value: str = "speedup", title: str, subtitle: str
 ) -> go.Figure:
-    """Return curves over the number of GPUs, and what would be ideal.
+    """Return curves over the number of GPUs, with the ideal.
 
     One panel per network, at most 12; one colour per method; one dash and marker per batch size.
     From more than four GPUs on, the axes are logarithmic, so that the ideal speedup stays straight.

@@ -21,7 +21,7 @@ from tracekit.present._waterfall import step_unit
 _MOST_RUNS = 12
 _WIDEST = 40
 _FEW = 12
-"""So many steps each have their number on the axis."""
+"""Up to this number of steps, each has its number on the axis."""
 _MOST_NAMED = 8
 
 

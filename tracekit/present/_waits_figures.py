@@ -68,7 +68,7 @@ def parts_figure(
 
 
 def pipeline_figure(timeline: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
-    """Return a step of a pipeline: when each of its stages works; what is left blank is bubble.
+    """Return a step of a pipeline: when each of its stages works; bubbles are blank.
 
     Parameters
     ----------

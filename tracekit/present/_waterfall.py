@@ -32,10 +32,10 @@ _TOTAL_COLOUR = MUTED
 _MS = (10**6, "ms")
 _LEAST_MS, _MOST_MS = 10**5, 10**10
 ACROSS = 2
-"""So many GPUs are drawn beside each other."""
+"""Number of GPUs drawn beside each other."""
 
 MOST_GPUS = 16
-"""So many GPUs are drawn."""
+"""Maximum number of GPUs drawn."""
 
 
 class Part(NamedTuple):
@@ -99,7 +99,7 @@ def first_shown(levels: Sequence[tuple[float, float]]) -> float:
 def waterfall(
     parts: Sequence[Part], levels: Sequence[tuple[float, float]], unit: tuple[int, str]
 ) -> list[go.Bar | go.Scatter]:
-    """Return the two step times, the parts of the change between them, and what joins them.
+    """Return the two step times, the parts of the change between them, and connectors.
 
     Labels are not part of it.
     """
@@ -134,7 +134,7 @@ def waterfall(
 
 
 def on_gpus(devices: pl.DataFrame | None) -> list[tuple[int, list[Part]]]:
-    """Return what the change is made of on each GPU; nothing where there is one alone.
+    """Return the parts of the change on each GPU; nothing if there is only one.
 
     Parameters
     ----------

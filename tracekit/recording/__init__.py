@@ -1,4 +1,4 @@
-"""Records programs with Nsight Systems: which command that takes, and running it."""
+"""Record programs with Nsight Systems."""
 
 from typing import TYPE_CHECKING
 

@@ -38,7 +38,7 @@ class _Timing:
 
 @dataclass(frozen=True)
 class Cost:
-    """How many times as long a program takes when it is recorded.
+    """Slowdown of a program by recording.
 
     Parameters
     ----------
@@ -60,9 +60,9 @@ class Cost:
         what = "steps" if self.has_steps else "the whole program"
         makes = f"makes {what} {low:.2f} to {high:.2f} times as long"
         if high > _WIDEST * low:
-            said = f"what recording costs cannot be told here: it {makes}; take longer runs"
+            said = f"the cost of recording cannot be measured here: it {makes}; take longer runs"
         elif low <= 1 <= high:
-            said = f"recording {makes}, which cannot be told from no cost"
+            said = f"recording {makes}, which may be no cost at all"
         else:
             said = f"recording {makes}"
         alone = f"{self.alone_ns / _NS_PER_MS:,.2f} ms without"
@@ -72,7 +72,7 @@ class Cost:
 
 
 def in_turn(times: int) -> list[bool]:
-    """Return the order of two kinds of runs, A B B A: what gets slower all the time counts alike.
+    """Return the order A B B A of two kinds of runs, so that a steady drift counts alike.
 
     Of an odd number of pairs the last one begins with A.
     """
@@ -80,7 +80,7 @@ def in_turn(times: int) -> list[bool]:
 
 
 def calibrate(plan: Plan, *, wait: str = "work", started: Callable[[int, int], None]) -> Cost:
-    """Measure what recording costs, by alternating runs without and with nsys.
+    """Measure the cost of recording, by alternating runs without and with nsys.
 
     Nothing of it is kept. A first run by itself, which may find its files on a slow disk, counts
     for nothing; the order within pairs changes, so that what gets slower all the time does

@@ -24,7 +24,7 @@ _QUOTED = re.compile(r"'([a-z][a-z0-9-]*)'")
 
 @dataclass(frozen=True)
 class Nsys:
-    """An nsys and what it can do.
+    """An installed nsys and its abilities.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class Nsys:
 
     @classmethod
     def of(cls, program: str, version: str, profile_help: str, status: str = "") -> Nsys:
-        """Read what an nsys can do out of what it says.
+        """Read the abilities of an nsys from its help.
 
         That is ``nsys --version``, ``nsys profile --help``, and ``nsys status --environment``.
         """

@@ -1,4 +1,4 @@
-"""Runs what was planned."""
+"""Run a planned recording."""
 
 from __future__ import annotations
 

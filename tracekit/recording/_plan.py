@@ -1,4 +1,4 @@
-"""How a program is recorded: the whole command, and where its reports will be."""
+"""Plan of a recording: its command, and the place of its reports."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _NCCL_LOG = {
 
 @dataclass(frozen=True)
 class Plan:
-    """How a program is recorded.
+    """Plan of a recording.
 
     Parameters
     ----------

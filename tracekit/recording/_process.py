@@ -194,7 +194,7 @@ class _Interrupts:
             signal.signal(each, handler)
 
     def let_through(self) -> None:
-        """Raise what has come, and from now on whatever comes."""
+        """Raise the interrupts that were held back, and from now on all others."""
         self._are_held = False
         for sent in self._came:
             self._raise(sent)

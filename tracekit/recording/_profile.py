@@ -69,7 +69,7 @@ class Wanted:
 
 
 def profile_command(nsys: Nsys, wanted: Wanted) -> list[str]:
-    """Return the command that records what is wanted, but for where to.
+    """Return the nsys command for a recording, without its output file.
 
     Raises
     ------
@@ -138,5 +138,5 @@ def _has(nsys: Nsys, *options: str) -> str:
 
 
 def trace_names(text: str) -> tuple[str, ...]:
-    """Return what ``cuda,nvtx`` names."""
+    """Return the names in ``cuda,nvtx``."""
     return tuple(name.strip() for name in text.split(",") if name.strip())

@@ -16,7 +16,7 @@ WHOLE = ".whole"
 
 
 def main(folder: str, *program: str) -> int:
-    """Run it, and return its code, or 128 and its signal."""
+    """Run the program with a stopwatch; return its exit code, or 128 and its signal."""
     start = time.monotonic_ns()
     with subprocess.Popen(program) as process:  # noqa: S603 - what the user asked for
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the program hears it, too

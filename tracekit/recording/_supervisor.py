@@ -1,4 +1,4 @@
-"""Runs a command, ends what its program leaves behind without work, and leaves nothing itself.
+"""Run a command, end idle processes that its program leaves behind, and leave none itself.
 
 This is a program of its own, which imports nothing of tracekit. Orphans of the command become its
 children, wherever they have hidden (`PR_SET_CHILD_SUBREAPER`), so that it can end them; and it

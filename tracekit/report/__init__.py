@@ -1,4 +1,4 @@
-"""The report: one page that says of a run, of two, or of a study what people ask first."""
+"""The report: one page that answers first questions about a run, two runs, or a study."""
 
 from tracekit.report._page import report_of
 from tracekit.report._section import Section

@@ -25,7 +25,7 @@ _BRIGHT = 0.18
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of a legend: how something looks, and what it is."""
+    """A line of a legend: a style and its meaning."""
 
     look: str
     text: str
@@ -52,7 +52,7 @@ class Track:
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar, with its name and what it comes to."""
+    """One bar, with its name and value."""
 
     name: str
     tracks: Sequence[Track]
@@ -163,7 +163,7 @@ class Axis:
     is_log: bool = False
 
     def share(self, value: float) -> float:
-        """Return where a value lies between the ends, from 0 to 1."""
+        """Return the place of a value between the ends, from 0 to 1."""
         if self.is_log:
             low, high, value = (
                 math.log10(max(each, 1e-9)) for each in (self.low, self.high, value)
@@ -258,7 +258,7 @@ def pair(*pieces: Markup) -> Markup:
 
 
 def dots(look: str, points: Sequence[tuple[float, float]], x: Axis, y: Axis) -> Line:
-    """Return points; of very many so many that all that can be told apart is there."""
+    """Return points; of very many, a sample that looks the same."""
     places = dict.fromkeys(_place(point, x, y) for point in points)
     return Line(look, "".join(f"M{across} {down}h0" for across, down in places))
 
@@ -298,7 +298,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Icicle:
-    """Times of nested things, each below what it is in."""
+    """Icicle chart: times of nested items, each below its parent."""
 
     title: str
     label: str
@@ -391,5 +391,5 @@ def heat_level(value: float | None, low: float, high: float) -> str:
 
 
 def thinned(frame: pl.DataFrame, most: int) -> pl.DataFrame:
-    """Return every so many-th row, so that no more than a number are left."""
+    """Return every n-th row, so that at most a number of rows are left."""
     return frame.gather_every(max(1, -(-frame.height // most)))

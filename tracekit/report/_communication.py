@@ -71,7 +71,7 @@ class _Drawing:
 
 
 def communication(subject: Subject) -> Markup:
-    """Draw the machine, who sent what to whom, and how fast collectives were."""
+    """Draw the machine, traffic between GPUs, and the speed of collectives."""
     run = subject.run
     traffic = subject.close.traffic
     by_link = traffic.links()

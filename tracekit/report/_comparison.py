@@ -51,7 +51,7 @@ def _sides(subject: Subject) -> Mapping[str, Close]:
 
 
 def verdict(subject: Subject) -> Markup:
-    """Say whether the step changed, by how much, and which part carries it."""
+    """Say whether the step changed, by how much, and in which part."""
     answer = _compared(subject, "stage")
     step, reasons = answer.meta.get("step") or {}, answer.meta.get("not_comparable") or ()
     said = [f"These runs cannot be compared: {'; '.join(reasons)}."] if reasons else []
@@ -153,7 +153,7 @@ def _signed(length: float) -> str:
 
 
 def waterfall(subject: Subject) -> Markup:
-    """Draw which parts of a step changed it, by how much, and how sure that is."""
+    """Draw the parts of the step's change, with intervals."""
     answer = _compared(subject, "stage")
     parts = answer.contributions.select(pl.exclude("a_total_ns", "b_total_ns"))
     step = answer.meta.get("step") or {}
@@ -178,7 +178,7 @@ def waterfall(subject: Subject) -> Markup:
         drawn.html(),
         _on_gpus(answer),
         frame_table(
-            parts, "parts", "What the change of a step is made of", meta=_step(answer), is_open=True
+            parts, "parts", "Change of a step by its parts", meta=_step(answer), is_open=True
         ),
     )  # fmt: skip
 
@@ -310,7 +310,7 @@ def _tables(subject: Subject) -> Markup:
 
 
 def method(subject: Subject) -> Markup:
-    """Say what the verdict rests on."""
+    """State what the verdict is based on."""
     meta = _compared(subject, "stage").meta
     told = [f"Method: {meta.get('method', 'none')}", f"In short: {meta.get('headline', '')}"]
     return fragment("notes", [*map(str, meta.get("notes", ())), *told])
@@ -322,7 +322,7 @@ COMPARISON_SECTIONS = (
     Section("distributions", "Steps", "Did all steps change, or some?", distributions),
     Section("step", "One step of each", "Where in a step do they part?", aligned),
     Section("changes", "Top changes", "Which kernels and stages changed most?", _tables),
-    Section("method", "How it is told", "What does the verdict rest on?", method),
-    Section("unknown", "Not known", "What can the recording of B not say?", unknown),
+    Section("method", "How it is told", "What is the verdict based on?", method),
+    Section("unknown", "Not known", "What is not in the recording of B?", unknown),
 )
 """In the order of the page."""

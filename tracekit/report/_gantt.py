@@ -109,14 +109,14 @@ _KINDS_OF = {
 
 @dataclass(frozen=True)
 class Place:
-    """Where in the chart something is seen."""
+    """A place in the chart."""
 
     target: str
     text: str
 
 
 def places(close: Close) -> Mapping[str, Place | None]:
-    """Return, by rule, the longest of what it is about in the slowest step."""
+    """Return, by rule, the longest example of its finding in the slowest step."""
     step = closeup.slowest_step(close.lengths)
     spans = _of_step(close, step)
     ops = closeup.ops_inside(close.run.trace, spans.drop_nulls("device"))

@@ -26,7 +26,7 @@ COLOURS = {**CAUSE_COLOURS, **{cause: PATH_COLOURS[cause] for cause in _PATH_CAU
 _DEEPEST = 5
 _DEEP_OF_MANY = 2
 MOST_OPS = 20_000
-"""So many ops of a step are drawn."""
+"""Maximum number of ops drawn of a step."""
 _MOST_RANGES = 5_000
 _MOST_LINKS = 16
 _NUMBERS = {"delay": "delay_ns", "bytes": "bytes", "threads": "threads"}

@@ -1,4 +1,4 @@
-"""The report: what it says of runs, section by section, and what it says where data are missing."""
+"""The page: sections about runs, and notes where data are missing."""
 
 from __future__ import annotations
 

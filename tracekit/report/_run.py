@@ -20,7 +20,7 @@ _KNOWN = ("yes", "none")
 
 
 def memory(subject: Subject) -> Markup:
-    """Draw the memory in use over time, and list what was most."""
+    """Draw the memory in use over time, and list the peaks."""
     answer = subject.run.memory.answer()
     if answer.rows.is_empty():
         how = "record with nsys profile --cuda-memory-usage=true"
@@ -45,18 +45,16 @@ def _in_use(subject: Subject) -> Markup | None:
 
 
 def unknown(subject: Subject) -> Markup:
-    """List what the run cannot say, and how that is recorded."""
+    """List missing data of the run, and how to record them."""
     answer = subject.run.info.answer()
     lacking = answer.rows.filter(~pl.col("available").is_in(_KNOWN))
     if lacking.is_empty():
-        return fragment(
-            "paragraphs", ["All that tracekit can tell of a run is known of this one."], ""
-        )
+        return fragment("paragraphs", ["This run has everything that tracekit can show."], "")
     return frame_table(lacking, "unknown", "What is not known, and how to record it", is_open=True)
 
 
 def provenance(subject: Subject) -> Markup:
-    """Say what the report rests on."""
+    """List the files and evidence behind the report."""
     run = subject.run
     reports = run.trace.read("reports")
     names = [
@@ -79,17 +77,26 @@ def provenance(subject: Subject) -> Markup:
 
 
 RUN_SECTIONS = (
-    Section("verdict", "Verdict", "How long does a step take, and what is it spent on?", verdict),
-    Section("findings", "Findings", "What would take less time, and by how much?", findings),
+    Section("verdict", "Verdict", "How long does a step take, and on what?", verdict),
+    Section("findings", "Findings", "What can be made faster, and by how much?", findings),
     Section("step", "One step", "What runs on each GPU, op by op?", step_chart),
-    Section("stages", "Stages", "Which stages take each GPU's time, and what is hidden?", stages),
+    Section(
+        "stages",
+        "Stages",
+        "Which stages take each GPU's time, and how much of them is hidden?",
+        stages,
+    ),
     Section("steps", "Steps", "Do all steps take equally long?", steps),
     Section("ranges", "Ranges and kernels", "Which parts of the program take time?", ranges),
     Section("idle", "Idle time", "Why does nothing run?", idle),
-    Section("communication", "Communication", "What moved, where, how fast?", communication),
+    Section(
+        "communication", "Communication", "Which data moved where, and how fast?", communication
+    ),
     Section("ranks", "GPUs and steps", "Does one GPU lag behind the others?", ranks),
     Section("memory", "Memory", "How much memory does each GPU use?", memory),
-    Section("unknown", "Not known", "What can this recording not say, and what would?", unknown),
-    Section("provenance", "Provenance", "What does this report rest on?", provenance),
+    Section(
+        "unknown", "Not known", "What is not in this recording, and how to record it?", unknown
+    ),
+    Section("provenance", "Provenance", "What is this report based on?", provenance),
 )
 """In the order of the page."""

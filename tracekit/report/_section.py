@@ -1,4 +1,4 @@
-"""A part of the report; the tables of sections are made of these."""
+"""A section of the report, and the tables that list them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sections of the report of a study: several runs beside each other."""
+"""Sections of the report of a study with several runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _study(subject: Subject) -> Answer:
 
 
 def runs(subject: Subject) -> Markup:
-    """Draw what a step of each run is made of."""
+    """Draw the parts of a step of each run."""
     answer = _study(subject)
     known = answer.rows.drop_nulls("step_ns")
     table = answer_table(answer, "study", "Steps of all runs", is_open=True)
@@ -39,7 +39,7 @@ def runs(subject: Subject) -> Markup:
     longest = float(known["step_ns"].max() or 1)  # type: ignore[arg-type]
     bars = [_bar(row, longest) for row in known.sort("step_ns").iter_rows(named=True)]
     legend = [Entry(look, name) for look, name in _PARTS.values()]
-    title = "What a step is made of, ms/step/GPU"
+    title = "Parts of a step, ms/step/GPU"
     return joined(Bars(title, title, legend, bars).html(), table)
 
 
@@ -67,6 +67,6 @@ def fastest(subject: Subject) -> Markup:
 
 STUDY_SECTIONS = (
     Section("verdict", "Verdict", "Which runs take the shortest and the longest steps?", fastest),
-    Section("runs", "Runs", "What is a step of each run made of?", runs),
+    Section("runs", "Runs", "Which parts does a step of each run have?", runs),
 )
 """In the order of the page."""

@@ -53,13 +53,13 @@ class AskedRun(Protocol):
         """Its tables."""
 
     def traffic(self) -> Traffic:
-        """Return what it moved between GPUs."""
+        """Return the traffic between its GPUs."""
 
     def summary(self) -> Mapping[str, Any]:
         """Return its size."""
 
     def of_steps(self, iterations: tuple[int, int] | None) -> AskedRun:
-        """Return it as if it held some of its steps alone."""
+        """Return the run limited to some of its steps."""
 
     def require_memory(self, question: str, *, iterations: tuple[int, int] | None = None) -> None:
         """Raise where a question to it takes more memory than there is."""
@@ -71,13 +71,13 @@ class Library(Protocol):
     version: str
 
     def study(self, runs: Sequence[AskedRun], /, *, skip: Skip = "auto") -> Answer:
-        """Return what steps of some runs take, without so many at the beginning of each."""
+        """Return the step times of some runs, without a number of steps at the beginning."""
 
     def compare(self, a: AskedRun, b: AskedRun, by: str, /) -> Comparison:
-        """Return what differs between two runs."""
+        """Return the comparison of two runs."""
 
     def called(self, run: AskedRun, /) -> str:
-        """Return what titles call a run."""
+        """Return the name of a run for titles."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Close:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """The row of the run in a study: lengths of its steps, and of what they are made of.
+        """Row of the run in a study: lengths of its steps and of their parts.
 
         Of all steps, as idle time and stages on the page are.
         """
@@ -135,12 +135,12 @@ class Close:
 
     @cached_property
     def spans(self) -> pl.DataFrame:
-        """Where steps lie on GPUs; see `tracekit.analysis.closeup.step_spans`."""
+        """Spans of steps on GPUs; see `tracekit.analysis.closeup.step_spans`."""
         return closeup.step_spans(self.run.trace)
 
     @cached_property
     def lengths(self) -> pl.DataFrame:
-        """How long steps take; on the host where nothing ran on a GPU."""
+        """Lengths of steps; on the host where nothing ran on a GPU."""
         if not self.spans.is_empty():
             return closeup.step_lengths(self.spans)
         length = (pl.col("end") - pl.col("start")).mean()
@@ -175,7 +175,7 @@ class Close:
 
     @property
     def of_kinds(self) -> str:
-        """How many steps are of each kind, and their medians; nothing where they are of one."""
+        """Number and median of the steps of each kind; nothing if all are of one."""
         told = [f"{own.height:,} of {duration(_median(own))}" for own in self.kinds]
         return f"{', '.join(told[:-1])} and {told[-1]}" if len(told) > 1 else ""
 

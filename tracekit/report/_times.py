@@ -1,4 +1,4 @@
-"""Where the time of GPUs goes: by stage, over steps, by range and kernel, and why none is used."""
+"""Sections on GPU time: by stage, over steps, by range and kernel, and idle time."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def _icicle(rows: pl.DataFrame) -> Markup | None:
     nodes = icicle_nodes(list(times), times, _SEPARATOR)
     if not nodes:
         return None
-    title = "GPU time by range: what is below is inside what is above"
+    title = "GPU time by range: each is inside the one above it"
     return Icicle(title, title, nodes).html()
 
 
@@ -215,7 +215,7 @@ def idle(subject: Subject) -> Markup:
     return joined(
         _cause_bars(causes.source),
         answer_table(causes, "idle", "Idle time by cause", is_open=True),
-        answer_table(gaps, "gaps", "The longest gaps, with what tells their causes"),
+        answer_table(gaps, "gaps", "The longest gaps, with evidence for their causes"),
     )
 
 
@@ -275,10 +275,10 @@ def _heat_cell(device: int, step: int, busy: int | None, low: float, high: float
 
 
 def findings(subject: Subject) -> Markup | None:
-    """List what the run could win, where it can be diagnosed."""
+    """List the findings, where the run can be diagnosed."""
     answer = subject.run.diagnose.answer()
     if answer.rows.is_empty():
-        return fragment("paragraphs", ["Nothing was found that would take less time."], "")
+        return fragment("paragraphs", ["Nothing was found that could be faster."], "")
     return joined(
         fragment("findings", answer.for_people.to_dicts(), places(subject.close)),
         frame_table(answer.for_people, "findings", "The same as a table", meta=answer.meta),

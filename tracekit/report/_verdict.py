@@ -56,7 +56,7 @@ class Tile:
 
 
 def verdict(subject: Subject) -> Markup:
-    """Say how long a step takes, what it is made of, and why GPUs are idle."""
+    """Say how long a step takes, on what, and why GPUs are idle."""
     facts = subject.close.facts
     if facts["step_ns"] is None:
         return _without_steps(subject)

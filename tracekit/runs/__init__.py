@@ -1,4 +1,4 @@
-"""Runs: made of trace files, opened, and asked, one or several.
+"""Runs: make them from trace files, open and ask them.
 
 From the bottom up: an opened run (`_opened`); what is answered of runs that are there (`_facts`,
 `_declared`, `_questions`, `_comparisons`, `_gate`, `_reports`); a `Run`, to which these are put;

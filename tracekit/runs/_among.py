@@ -65,7 +65,7 @@ class _Chosen(Selection):
 
 
 def among_runs(asked: Asked[Selection, P, Answer], finish: Finish) -> RunsQuestion[P]:
-    """Return what the library is asked of a declared question to several runs.
+    """Return the library function for a declared question to several runs.
 
     Parameters
     ----------

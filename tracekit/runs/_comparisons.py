@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tracekit.analysis.comparison import Comparison, Metric, Recorded, Skip
 
 _FEW = 3
-"""So many recordings of a side are called by their names."""
+"""Maximum number of recordings of a side that are named one by one."""
 
 
 def compare(

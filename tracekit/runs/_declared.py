@@ -1,4 +1,4 @@
-"""The questions to a run that are declared beside their analysis, in the order of the help.
+"""Questions to a run that are declared beside their analysis, in the order of the help.
 
 A line here makes `run.x()`, `run.x.answer()` and `tracekit x`.
 """
@@ -69,7 +69,7 @@ def _summed(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
 
 
 def shown(_: Selection, answer: Answer) -> Answer:
-    """Return an answer that is of no single run, to be looked at."""
+    """Return an answer about no single run, ready for display."""
     return replace(answer, face=present.FACE)
 
 

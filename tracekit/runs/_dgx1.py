@@ -58,7 +58,7 @@ def study_dgx1(
     store: StrPath | None = None,
     say: Say | None = None,
 ) -> Answer:
-    """Answer the questions of the DGX-1 study, with what was published beside one's own numbers.
+    """Answer the questions of the DGX-1 study, beside published numbers.
 
     Parameters
     ----------

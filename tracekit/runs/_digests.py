@@ -1,4 +1,4 @@
-"""Digests of the files of a run, made while something else is done, or side by side."""
+"""Digests of a run's files, computed beside other work, or in parallel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SECONDS = 0.1
 
 
 class DigestBeside:
-    """The digest of a trace, made in a thread while the trace is read for something else.
+    """Digest of a trace, computed in a thread while the trace is read.
 
     Leaving the context ends it, whether or not it is done.
 

@@ -20,22 +20,22 @@ def of_run(run: OpenedRun, answer: Answer) -> Answer:
 
 
 def called(run: OpenedRun) -> str:
-    """Return what titles call a run: no table may pass a simulated one for a recording."""
+    """Return the name of a run for titles; simulated runs are marked."""
     return f"{run.name} (simulated)" if is_simulated(run) else run.name
 
 
 def is_simulated(run: OpenedRun) -> bool:
-    """Tell whether a run is a simulator's, which labels it so."""
+    """Tell whether a run is simulated, by its label."""
     return run.labels.get("simulated") == "yes"
 
 
 def verdicts_of(run: OpenedRun) -> dict[str, Any]:
-    """Return what the processes of a run do."""
+    """Return the verdicts on the processes of a run."""
     return analysis.verdict_meta(run.trace)
 
 
 def facts_of(chosen: Sequence[OpenedRun]) -> dict[str, Any]:
-    """Return as ``verdicts`` what the processes of each run do, and which are ``simulated``."""
+    """Return ``verdicts`` on the processes of each run, and which runs are ``simulated``."""
     verdicts = {run.name: verdicts_of(run) for run in chosen}
     return {"verdicts": verdicts, **simulated_of(chosen)}
 

@@ -1,4 +1,4 @@
-"""Reports that cannot be of one execution of one job, and how that is known.
+"""Detect reports that cannot be of one execution of one job.
 
 Sessions of one execution overlap, ranks and groups agree, one tool recorded them, and one launcher
 started them. Programs, GPUs and sizes of groups may well differ between the ranks of one job: of
@@ -224,7 +224,7 @@ def _on_one_machine(one: Said, other: Said) -> bool:
 
 
 def said(trace: Trace, name: str) -> Said:
-    """Return what a report says of its job, whose file has a name."""
+    """Return a report's statements about its job."""
     reports = trace.read("reports")
     # Names that PyTorch gives its groups are those of every job.
     told = communicators(trace).filter(pl.col("communicator").str.starts_with("0x"))

@@ -51,7 +51,7 @@ def gate(
         Whether to check findings too (`diagnose`): a new or grown one that is measured or likely
         fails. Outliers are left out of these as well.
     undecided_passes
-        Whether what cannot be told is no failure.
+        Whether undecided checks pass.
     skip, metric, anyway
         As for `compare`.
     topology
@@ -115,7 +115,7 @@ def diagnosed_against(
     only: Sequence[str] | None = None,
     topology: StrPath | None = None,
 ) -> Answer:
-    """Return findings with what became of each since a base, outliers left out of both sides."""
+    """Return findings with their change since a base, outliers left out of both sides."""
     for run in (*base, *found):
         run.require_memory("diagnose")
 

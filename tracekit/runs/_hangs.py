@@ -1,4 +1,4 @@
-"""Dumps of a job that hangs: no run, as they hold no times of work."""
+"""Dumps of a job that hangs; they are no run, since they hold no times."""
 
 from __future__ import annotations
 

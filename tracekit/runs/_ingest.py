@@ -1,4 +1,4 @@
-"""Making runs of trace files: of one, or of many that are one run."""
+"""Make runs of trace files: of one file, or of many."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def check(request: Request) -> None:
 
 
 def check_workers(processes: int | None, dask: str | None) -> None:
-    """Raise `UsageError` where nobody could work so; None processes are as many as it takes."""
+    """Raise `UsageError` for an impossible number of workers; None chooses it."""
     if processes is not None and processes < 1:
         raise UsageError(f"{processes} processes cannot work", "give 1 or more")
     if processes is not None and dask is not None:
@@ -213,7 +213,7 @@ def _check_unchanged(states: Mapping[Path, object]) -> None:
 
 
 def options_text(rules: Rules, clocks: Mapping[str, GivenClock] | None = None) -> str:
-    """Return what shapes the columns of a run, as canonical JSON."""
+    """Return the options that shape a run's columns, as canonical JSON."""
     digest = hashlib.sha256(rules.canonical().encode()).hexdigest()
     told = {"clocks": dict(sorted(clocks.items()))} if clocks else {}
     return json.dumps({"format": _FORMAT, "rules": digest, **told})
@@ -308,7 +308,7 @@ class _Together:
         return {}
 
     def settle(self, folders: Sequence[Path], seen: Sequence[_Seen]) -> None:
-        """Say in the tables of the reports on which clock they are, and what was not known yet."""
+        """Write clocks, and facts found late, into the tables of the reports."""
         self._settle_clocks(folders, seen)
         if self._beside:
             _put_digest(folders[0], self._beside.wait())

@@ -1,4 +1,4 @@
-"""A run of a store, opened: its tables, its machine, and what it moved."""
+"""An opened run: its tables, machine and traffic."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _GROWS = {"memory": ("memory",)}
 
 
 class OpenedRun:
-    """One run of a store: its tables, and what they are of.
+    """One run of a store, with its tables.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ class OpenedRun:
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Labels that the run was given."""
+        """Labels of the run."""
         return self.record.labels
 
     @property
@@ -121,7 +121,7 @@ class OpenedRun:
         return other
 
     def of_steps(self, iterations: tuple[int, int] | None) -> Self:
-        """Return the same run as if it held some of its steps alone: the first to the last one."""
+        """Return the run limited to some of its steps, first and last included."""
         if iterations is None:
             return self
         return self.with_trace(engine.some_steps(self.trace, *iterations))
@@ -194,7 +194,7 @@ class OpenedRun:
         sizes: Mapping[str, int] | None = None,
         ranks: int | None = None,
     ) -> communication.Traffic:
-        """Return what the run moved between GPUs, and over which links.
+        """Return the traffic between the run's GPUs, and its links.
 
         Parameters
         ----------
@@ -236,7 +236,7 @@ class OpenedRun:
         export(self.trace, Path(path), to, iterations)
 
     def derived(self) -> dict[str, Callable[[], pl.DataFrame]]:
-        """Return what makes the tables that are worked out of the stored ones, by name."""
+        """Return functions that compute the derived tables, by name."""
         return {
             "transfers": lambda: self.traffic().transfers,
             "collectives": lambda: communication.collective_calls(self.trace),
@@ -245,7 +245,7 @@ class OpenedRun:
 
 
 def read_log(paths: Sequence[StrPath]) -> NcclLog | None:
-    """Return what logs of NCCL say, or None without any."""
+    """Read NCCL logs, or return None without any."""
     return machines.read_nccl_log(*map(Path, paths)) if paths else None
 
 

@@ -111,7 +111,7 @@ def project(
     where: Mapping[str, str] | None = None,
     store: StrPath | None = None,
 ) -> Answer:
-    """Say what a step of jobs would take on other architectures and hardware, by a model.
+    """Predict the step of jobs on other architectures and hardware, by a model.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""A question that a run, or the library, can be asked: its rows, or its whole answer."""
+"""A question to a run or to the library, answered by rows or by a whole answer."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class RunQuestion(Generic[R_contra, P]):
 def declared(
     asked: Asked[Any, P, Answer], finish: Finish | None = None
 ) -> RunQuestion[OpenedRun, P]:
-    """Return what a run is asked of a declared question.
+    """Return the method of a run for a declared question.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ def needed(name: str, options: Mapping[str, Any]) -> list[str]:
 
 
 def of_one(asked: Asked[Selection, P, Answer], finish: Finish) -> RunQuestion[OpenedRun, P]:
-    """Return what a run is asked of a declared question to several runs."""
+    """Return the method of a run for a declared question to several runs."""
 
     @functools.wraps(asked)
     def answer(run: OpenedRun, /, *args: P.args, **options: P.kwargs) -> Answer:

@@ -1,4 +1,4 @@
-"""The page about runs, with what it asks of the library."""
+"""The report of runs, and its questions to the library."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ class _Library:
     version = __version__
 
     def study(self, runs: Sequence[Any], /, *, skip: Skip = "auto") -> Answer:
-        """Return what steps of some runs take, without so many at the beginning of each."""
+        """Return the step times of some runs, without a number of steps at the beginning."""
         chosen = Selection(runs)
         return shown(chosen, study(chosen, skip=skip))
 
     def compare(self, a: Any, b: Any, by: str, /) -> Comparison:
-        """Return what differs between two runs."""
+        """Return the comparison of two runs."""
         return compare(a, b, by)
 
     def called(self, run: Any, /) -> str:
-        """Return what titles call a run."""
+        """Return the name of a run for titles."""
         return called(run)
 
 
 def report_of(runs: Sequence[AskedRun], *, against: AskedRun | None = None) -> str:
-    """Return the page about a run, what changed in it, or a study; see `tracekit.report`."""
+    """Return the report of a run, of a change, or of a study; see `tracekit.report`."""
     for run in runs if against is None else (*runs, against):
         run.require_memory("report")
     return report.report_of(_Library(), runs, against=against)

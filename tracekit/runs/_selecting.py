@@ -1,4 +1,4 @@
-"""The runs that are meant by names, paths and labels."""
+"""Choose runs by names, paths and labels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def select_runs(
     where: Mapping[str, str] | None = None,
     store: StrPath | None = None,
 ) -> list[Run]:
-    """Return the runs of a study: those that are named, and those that carry some labels.
+    """Return the runs of a study: named ones, and those with some labels.
 
     Parameters
     ----------

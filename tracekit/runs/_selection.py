@@ -33,7 +33,7 @@ class Selection:
         return iter(self.opened)
 
     def facts(self) -> dict[str, Any]:
-        """Return what the processes of each run do, and which are simulated."""
+        """Return the verdicts on the processes of each run, and which runs are simulated."""
         return facts_of([*self])
 
     def named(self, reference: Any) -> OpenedRun:

@@ -1,4 +1,4 @@
-"""Timelines of jobs: no runs, as they hold no kernels."""
+"""Timelines of jobs; they are no runs, since they hold no kernels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def straggler_cost(
     timeline: StrPath, by: str = "stage", *, steps: Collection[int] | None = None
 ) -> Answer:
-    """Say what stragglers cost a job.
+    """Return the cost of stragglers in a job.
 
     See `tracekit.analysis.straggler_cost.straggler_cost`.
 

@@ -69,7 +69,7 @@ def kernel_kind() -> pl.Expr:
 
 
 def copies(ops: pl.DataFrame, direction: pl.Expr) -> pl.DataFrame:
-    """Add names, kinds and ends to copies whose ends, where they are known, are on other GPUs.
+    """Add names, kinds and ends to copies; a known end is another GPU.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ def threads_launched(sizes: pl.DataFrame, counts_threads: pl.Expr) -> pl.Series:
 
 
 def absences(ops: Seen, calls: Seen, ranges: Seen, record: str, mark: str) -> tuple[str, ...]:
-    """Say what numbers must not be read as, where a file lacks what they would need.
+    """Name numbers that cannot be trusted because the file lacks data.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def absences(ops: Seen, calls: Seen, ranges: Seen, record: str, mark: str) -> tu
 
 
 def nothing(path: Path, product: str, calls: Seen, untimed: int, record: str) -> MissingDataError:
-    """Return the error of a file without GPU work and without markers, and say what it holds."""
+    """Return the error for a file without GPU work and markers, with its contents."""
     also = f", but {len(calls):,} HIP calls" if len(calls) else ""
     return MissingDataError(
         f"{no_work(untimed)} and no markers in {path} ({product}){also}",

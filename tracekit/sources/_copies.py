@@ -32,7 +32,7 @@ DIRECTION = pl.Enum([direction for direction, _ in COPY_KINDS.values()])
 
 @dataclass(frozen=True)
 class Copies:
-    """How a recorder tells what its copies do.
+    """Encoding of copies by a recorder.
 
     Parameters
     ----------

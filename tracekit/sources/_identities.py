@@ -111,7 +111,7 @@ class Identities:
 
 
 class HostColumns:
-    """How columns of calls and ranges are made of rows with ``start, end, pid, tid``.
+    """Expressions for the columns of calls and ranges, from ``start, end, pid, tid``.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ def report(path: Path, format_: str, **known: object) -> pl.DataFrame:
 def contents(
     features: Iterable[tuple[str, str, str, str]], rows: Mapping[str, int]
 ) -> pl.DataFrame:
-    """Return the table ``contents``, given how many rows a file has of each feature.
+    """Return the table ``contents``, from the number of rows of each feature.
 
     Parameters
     ----------

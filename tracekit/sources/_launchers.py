@@ -26,7 +26,7 @@ VARIABLES = (*_RANKS, *_SIZES, *_JOBS)
 
 @dataclass(frozen=True)
 class Launch:
-    """Rank, number of ranks and job of a process, as far as its launcher told."""
+    """Rank, number of ranks and job of a process, from its launcher."""
 
     rank: int | None
     ranks: int | None
@@ -35,7 +35,7 @@ class Launch:
 
 
 def launch_of(variables: Mapping[str, str]) -> Launch:
-    """Return what some variables of an environment tell."""
+    """Return the launch of a process from its environment variables."""
     return Launch(_number(variables, _RANKS), _number(variables, _SIZES), _job(variables))
 
 

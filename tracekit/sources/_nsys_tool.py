@@ -1,4 +1,4 @@
-"""Reports as nsys records them, which only nsys can read: they are exported by the one here."""
+"""Reports of nsys (.nsys-rep), which are exported by the installed nsys."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Ordered:
     def settle(
         self, given: Collection[str], make: Callable[[pl.DataFrame], Iterable[pl.Series]]
     ) -> None:
-        """Bring the rows into order for good, and columns of them into their last form.
+        """Sort the rows finally, and compute the columns that need the order.
 
         What is read again and again is then neither merged nor made again. No more can be added.
 
@@ -112,16 +112,16 @@ class Ordered:
 
     @property
     def height(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return sum(self._spool.heights)
 
     @property
     def heights(self) -> list[int]:
-        """How many rows each chunk has."""
+        """Number of rows of each chunk."""
         return [sum(part.end - part.begin for part in chunk) for chunk in self._planned()]
 
     def read(self, number: int, *columns: str) -> pl.DataFrame:
-        """Return chunk `number`, or those of some columns that it has."""
+        """Return chunk `number`, or some of its columns."""
         return self._merged(self._planned()[number], columns).rechunk()
 
     def _merged(self, parts: tuple[_Slice, ...], columns: tuple[str, ...]) -> pl.DataFrame:

@@ -149,7 +149,7 @@ _FILES = (
     ),
     _Other(
         r"[\x05-\x30]\n[\x03-\x2e]\d+\.\d+\.\d+",
-        "an execution trace of Chakra, which holds what depends on what, and not when GPUs worked",
+        "an execution trace of Chakra, which holds dependencies but no times of GPU work",
         _TORCH,
     ),
     _Other(
@@ -199,7 +199,7 @@ _JSON = (
 
 
 def refusal(path: Path) -> InputError:
-    """Return the error of a file that no format takes."""
+    """Return the error for a file of no known format."""
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
     head = head_of(path)[:HEAD]

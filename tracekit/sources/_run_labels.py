@@ -14,7 +14,7 @@ _LABEL = r"(?s)^tracekit[.:]label[ :](?<key>[^\s=]+)=(?<value>.*)$"
 
 
 class RunLabels:
-    """The labels among the names of NVTX events, which are looked at as they come in.
+    """Labels among the names of NVTX events, collected as these come in.
 
     No more than is needed to know the first `MOST` keys, and whether each has one value, is kept:
     a program may well write another value in each iteration.
@@ -44,7 +44,7 @@ class RunLabels:
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """The labels that have one value, and are such as a user may give."""
+        """Valid labels with one value."""
         clear = ((key, values[0]) for key, values in self._values.items() if len(values) == 1)
         return dict([each for each in clear if label_fault(*each) is None][:MOST])
 

@@ -18,7 +18,7 @@ OPEN = (1 << 63) - 1
 
 
 def no_work(untimed: int) -> str:
-    """Say that there is no GPU work to analyse, which may be there without times.
+    """Say that there is no GPU work to analyse; it may be there without times.
 
     Parameters
     ----------
@@ -29,12 +29,12 @@ def no_work(untimed: int) -> str:
 
 
 def counted(lost: Mapping[str, int], words: Mapping[str, str]) -> tuple[str, ...]:
-    """Say how many of each kind were lost, in words for some kinds."""
+    """Count losses by kind, in words."""
     return tuple(f"{lost[kind]:,} {what}" for kind, what in words.items() if lost.get(kind))
 
 
 def backward(count: int, what: str) -> tuple[str, ...]:
-    """Say how many of something end before they begin, which a clock that is set back makes."""
+    """Say how many rows end before they begin, as when a clock is set back."""
     return (f"{count:,} {what} end before they begin, and were taken to last 0 ns",) * bool(count)
 
 
@@ -44,7 +44,7 @@ _NARROW = {pl.Int8: 1 << 7, pl.Int16: 1 << 15, pl.Int32: 1 << 31}
 
 
 class Seen:
-    """Rows in the order of time, and what was noticed of them on the way in.
+    """Rows in order of time, with observations made on the way.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def _side_by_side(columns: Sequence[pl.Series], rows: int) -> NDArray[np.int64]:
 def tell_apart(
     values: NDArray[Any], slots: NDArray[Any], kept: NDArray[Any], which: NDArray[Any]
 ) -> int:
-    """Leave out rows that repeat one that came not long ago, as most do that say who and where.
+    """Drop rows that repeat a recent one, such as descriptions of processes and places.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Samples that ``nvidia-smi`` takes of GPUs, as the CSV that it writes."""
+"""Read samples of GPUs from CSV files of ``nvidia-smi``."""
 
 from __future__ import annotations
 

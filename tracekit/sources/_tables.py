@@ -51,7 +51,7 @@ class ExportFile(Protocol):
 
     @property
     def kind(self) -> str:
-        """How it is stored: ``SQLite``, ``parquetdir`` or ``arrowdir``."""
+        """Storage format: ``SQLite``, ``parquetdir`` or ``arrowdir``."""
 
     @property
     def size(self) -> int:
@@ -64,7 +64,7 @@ class ExportFile(Protocol):
         """Tell whether `table` exists and is not empty."""
 
     def holds_values(self, table: str, column: str) -> bool:
-        """Tell whether `table` has `column`, and any value in it."""
+        """Tell whether `table` has `column` with any value."""
 
     def count(self, table: str) -> int:
         """Return the number of rows of `table`, which exists."""

@@ -64,11 +64,11 @@ class Times:
         self._edges: set[int] = set()
 
     def hold(self, time: pl.Expr) -> pl.Expr:
-        """Tell whether a time can be one of this trace; null for one that is not known."""
+        """Tell whether a time is possible in this trace; null for an unknown one."""
         return time.is_between(self._low, self._high)
 
     def within(self, what: str, *names: str) -> Filter:
-        """Return what leaves out, batch by batch, the rows of a table that this trace cannot have.
+        """Return a filter that drops, batch by batch, rows with impossible times.
 
         Parameters
         ----------
@@ -121,7 +121,7 @@ class Times:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """How many rows were left out of what was read until now, in words."""
+        """Number of rows left out so far, in words."""
         known = self._passed.items()
         return tuple(f"{each.lost:,} {what} {LOST}" for what, each in known if each.lost)
 

@@ -1,4 +1,4 @@
-"""Whose a store is: its files are its owner's, or shared with a group.
+"""Owner and permissions of a store: private, or shared with a group.
 
 A store may come from elsewhere: unpacked, mounted, or found above the working directory.
 So what it holds is opened as a plain file or not at all, and no link in it is followed.
@@ -25,7 +25,7 @@ _MISPLACED = "restore it from a copy, or name another store with --store"
 
 
 class Access(NamedTuple):
-    """The modes of a store's files and folders, and whose they are to be if not of who makes them.
+    """Modes of a store's files and folders, and their owner if it differs from the writer.
 
     What root makes in the store of another user, as in a container, is that user's.
     """
@@ -70,7 +70,7 @@ _SHARED = Access(0o660, 0o2770)
 
 
 def settings(root: Path) -> dict[str, Any]:
-    """Return what ``store.json`` says.
+    """Return the contents of ``store.json``.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def settings(root: Path) -> dict[str, Any]:
 
 
 def access_of(root: Path) -> Access:
-    """Return the modes and the owner of what is written to the store at `root`."""
+    """Return the modes and the owner of new files of the store at `root`."""
     access = PRIVATE
     with suppress(OSError, ValueError, TypeError, RecursionError):
         access = access.shared(is_shared=bool(settings(root).get(_GROUP)))
@@ -155,7 +155,7 @@ def make_database(path: Path) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise `StoreError` where something else than a folder is in the place of one."""
+    """Raise `StoreError` if something that should be a folder is none."""
     if (mode := mode_of(folder)) and not stat.S_ISDIR(mode):
         raise StoreError(f"{folder} is a link or a file, and no folder", _MISPLACED)
 

@@ -1,4 +1,4 @@
-"""Writing behind the back of what makes the rows."""
+"""Write in a thread behind the computation (write-behind)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WAITING = 2
 
 
 class Behind:
-    """Makes rows and writes them in another thread, in the order in which it is called.
+    """Make rows and write them in another thread, in the order of calls.
 
     Leaving the context waits until all is written. An error of a write is raised by a later call,
     or there.

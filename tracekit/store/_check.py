@@ -19,7 +19,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is wrong.
+    """A fault in a store.
 
     Parameters
     ----------
@@ -80,12 +80,12 @@ def run_finding(entry: Entry, folder: Path) -> Finding | None:
 
 
 def again(entry: Entry) -> str:
-    """Say how the columns of a run are made anew."""
+    """Say how to make the columns of a run again."""
     return f"ingest {listed(entry.record.files)} again"
 
 
 def unmarked(folder: Path) -> Finding:
-    """Say of a folder that only its name is that of a run's."""
+    """Report a folder that has a run's name and no mark."""
     fault, todo = "is of no run, and has no mark of tracekit", "look into it, and delete it"
     return Finding("folder", folder.name, fault, mended=False, todo=todo)
 

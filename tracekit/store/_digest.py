@@ -48,7 +48,7 @@ def file_digest(path: Path, progress: Callable[[int], None] | None = None) -> st
 
 
 def file_state(path: Path) -> tuple[tuple[int, int, int], ...]:
-    """Return what changes when a trace is replaced or written to; nothing where it is gone."""
+    """Return inode, size and time of a trace's files, which show a change; empty if gone."""
     try:
         found = [file.stat() for file in _content(path)]
     except (InputError, OSError):
@@ -85,7 +85,7 @@ def _fed(path: Path, digest: hashlib._Hash) -> Iterator[int]:
 
 
 def run_digest(digests: Sequence[str]) -> str:
-    """Return the digest of a run by those of its reports, in whatever order; of one, its own."""
+    """Return the digest of a run from those of its reports, in any order."""
     if len(digests) == 1:
         return digests[0]
     return hashlib.sha256("\n".join(sorted(digests)).encode()).hexdigest()

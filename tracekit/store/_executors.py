@@ -1,4 +1,4 @@
-"""Where jobs are done: in this process, in several, or on a Dask cluster."""
+"""Executors of jobs: this process, several processes, or a Dask cluster."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def open_executor(
     apart: bool = False,
     rooms: Sequence[str] = ("attribution", "sources"),
 ) -> Iterator[Executor]:
-    """Yield what does jobs.
+    """Yield an executor of jobs.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def open_executor(
 
 
 class Workers:
-    """Processes, or a cluster, that work on parts of a run; they stay for what is asked next.
+    """Processes, or a cluster, that work on parts of a run and stay for further questions.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ class ThisProcess:
     """Does one job after the other."""
 
     def prepare(self, jobs: int) -> None:
-        """Do nothing: all is here."""
+        """Start processes, which load modules meanwhile."""
 
     def run(self, jobs: list[Job], tell: Tell) -> Outcomes:
         """Yield the outcome of each job."""
@@ -144,7 +144,7 @@ class Processes:
             self._ready.append(_Worker(number, self._rooms))
 
     def end(self) -> None:
-        """End the processes that nothing has come for."""
+        """End the processes without work."""
         while self._ready:
             self._ready.pop().end()
 
@@ -220,7 +220,7 @@ class _Worker:
             self.connection.send(job)
 
     def hear(self, tell: Tell) -> Outcome | None:
-        """Take what it says next: the outcome, or how far it is."""
+        """Take the next message: the outcome, or the progress."""
         try:
             message = self.connection.recv()
         except (EOFError, OSError):

@@ -1,4 +1,4 @@
-"""The id of a store, by which a catalogue tells the stores apart that it serves."""
+"""Id of a store, which separates stores in a shared catalogue."""
 
 from __future__ import annotations
 

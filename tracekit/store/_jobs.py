@@ -37,7 +37,7 @@ class Outcome:
 
 
 class Job(ABC):
-    """Something to do in whatever process."""
+    """A job for any process."""
 
     number: int
     """Its place among the jobs that are begun together."""
@@ -55,11 +55,11 @@ class Job(ABC):
         return self
 
     def after(self, before: Job | None) -> Self:  # noqa: ARG002 - most learn nothing
-        """Return the job with what the one before it in the same process has found out."""
+        """Return the job with cached results of the one before it in the same process."""
         return self
 
     def unseen(self) -> InputError | None:
-        """Return why it cannot be done on this machine; None where it can."""
+        """Return why the job cannot be done on this machine; None if it can."""
         return None
 
     @abstractmethod
@@ -172,7 +172,7 @@ class Executor(Protocol):
     """Does jobs, in whatever order and place."""
 
     def prepare(self, jobs: int) -> None:
-        """Get ready for so many jobs, which are likely to come soon."""
+        """Prepare for a number of jobs that are likely to come soon."""
 
     def run(self, jobs: list[Job], tell: Tell) -> Outcomes:
         """Yield the outcome of each job; whoever stops early closes the iterator.

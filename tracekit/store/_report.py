@@ -33,12 +33,12 @@ class Adding(Protocol):
         """Count the next ones."""
 
     def table(self) -> pl.DataFrame:
-        """Return what all of them add up to."""
+        """Return the sum of all."""
 
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """How a report is made into tables.
+    """Options for making a report into tables.
 
     Parameters
     ----------

@@ -57,11 +57,11 @@ _SQLITE_HINTS = {
 
 
 class UnreadableRowError(Exception):
-    """A row of the catalogue is not what tracekit writes."""
+    """A row of the catalogue was not written by tracekit."""
 
 
 def entry_of(row: Mapping[Any, Any]) -> Entry:
-    """Return what a row of the catalogue says.
+    """Return the entry in a row of the catalogue.
 
     Raises
     ------

@@ -26,13 +26,13 @@ class Known(NamedTuple):
 
 
 def write_run(folder: Path, store: str, entry: Entry, access: Access) -> None:
-    """Write what a run is into its folder, as a whole or not at all."""
+    """Write a run's entry into its folder, completely or not at all."""
     content = json.dumps({"store": store, **values_of(entry)}) + "\n"
     put_file(folder, ROW_COPY, content.encode(), access)
 
 
 def forget_run(folder: Path) -> None:
-    """Have a folder say nothing of its run, which does not need it any more.
+    """Remove the run's entry from a folder that no longer needs it.
 
     What it said is left as a mark that the folder is the store's: earlier versions made none, and
     on a full disk there is no room for another file.
@@ -43,7 +43,7 @@ def forget_run(folder: Path) -> None:
 
 
 def read_run(folder: Path) -> Known | None:
-    """Return what a folder says of its run; None where it says nothing that makes sense."""
+    """Read the entry of a run from its folder; None if there is no valid one."""
     try:
         content = json.loads(read_plain(folder / ROW_COPY))
         if is_real_folder(folder) and isinstance(content["store"], str):

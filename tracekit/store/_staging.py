@@ -96,7 +96,7 @@ class Folders:
         self.runs = root / "runs"
 
     def check(self) -> None:
-        """Make sure that what is there is a store, or may become one.
+        """Raise an error unless a folder is a store, or may become one.
 
         Raises
         ------
@@ -293,7 +293,7 @@ class Folders:
         return lock is not None
 
     def own_files(self) -> Iterator[Path]:
-        """Yield the files and folders of the store, and nothing else that lies among them."""
+        """Yield the files and folders that belong to the store."""
         yield from (self.root, self.root / ID_FILE, *database_files(self.root / DATABASE))
         yield from (self.staging, self.runs)
         names = self._staged()

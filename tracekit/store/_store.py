@@ -149,7 +149,7 @@ class Store:
         return resolve(self._entries(), reference, str(self.root)).record
 
     def may_hold(self, size: int) -> bool:
-        """Tell whether a run may be of reports that are so large; else none can be of them."""
+        """Tell whether a run may have reports of these sizes."""
         return any(entry.record.size in (size, None) for entry in self._entries())
 
     def open(self, record: RunRecord) -> Trace:
@@ -217,7 +217,7 @@ class Store:
         return self._folders.runs / resolve(self._entries(), record.id, str(self.root)).folder
 
     def remove(self, reference: str) -> RunRecord:
-        """Remove a run with its columns and return what it was.
+        """Remove a run with its columns, and return its entry.
 
         Raises
         ------
@@ -250,7 +250,7 @@ class Store:
             rows.delete(entry.record)
 
     def strays(self) -> int:
-        """Return how many complete runs there are in the store's folder that no catalogue names."""
+        """Return the number of complete runs in the store's folder that no catalogue names."""
         return sum(read_run(folder) is not None for folder in self._strays(self._entries()))
 
     def _strays(self, entries: Sequence[Entry] = ()) -> list[Path]:
@@ -450,7 +450,7 @@ class Store:
         return self._add(request, make, summarise)
 
     def load(self) -> None:
-        """Begin to load what adding a run takes, where there is other work to do before."""
+        """Start loading modules for adding a run, beside other work."""
         load_beside("tracekit.store._catalogue")
 
     def _add_first(self, request: _Request, make: _Make, summarise: _Summarise) -> _Added:

@@ -21,7 +21,7 @@ _SECONDS = 0.1
 
 
 def main(descriptor: int, rooms: Sequence[str]) -> None:
-    """Do the jobs that come in, one after the other, until the other process is gone.
+    """Do incoming jobs in order, until the other process is gone.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def _survives(error: BaseException) -> bool:
 
 
 def throttled(progress: Progress) -> Progress:
-    """Return `progress` as it may be told of every chunk: it hears of each step, now and then."""
+    """Limit `progress` to each step, and to now and then between."""
     last: tuple[str, float] = ("", 0.0)
 
     def tell(step: str, done: int, total: int) -> None:

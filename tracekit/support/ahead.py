@@ -41,7 +41,7 @@ def ahead(
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     # Python 3.13 asks for what this process may use; before, Linux alone tells it.
     if count := getattr(os, "process_cpu_count", None):
         return count() or 1

@@ -1,4 +1,4 @@
-"""Arrays in a file, one after the other, each as it lies in memory."""
+"""Store arrays in a file, one after the other, in their memory layout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Place: TypeAlias = "tuple[int, int, np.dtype[Any]]"
 
 @dataclass(frozen=True)
 class ArrayFile:
-    """Arrays in a file: where each begins, of so many numbers of what type."""
+    """Arrays in a file: offset, length and type of each."""
 
     path: Path
     places: Mapping[str, _Place]
@@ -47,5 +47,5 @@ class ArrayFile:
         return found
 
     def remove(self) -> None:
-        """Remove the file; what was read of it stays."""
+        """Remove the file; arrays that were read stay."""
         self.path.unlink()

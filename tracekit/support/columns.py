@@ -1,4 +1,4 @@
-"""Keys and columns that mean the same in what several commands write as JSON."""
+"""Keys and columns that have the same meaning in the JSON of several commands."""
 
 from __future__ import annotations
 

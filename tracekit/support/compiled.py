@@ -27,7 +27,7 @@ FEW_ROWS = 20_000
 FEWEST_ROWS = 2_000
 """Below this, it takes less than what was compiled before takes to load."""
 ALWAYS = 1 << 62
-"""So many rows that a loop is compiled, whatever it goes over."""
+"""A number of rows for which a loop is always compiled."""
 
 
 def compiled(loop: Callable[P, R], rows: int) -> Callable[P, R]:

@@ -46,7 +46,7 @@ class Compiled:
         return (self._found(taken) or self._made(taken, given))(taken, given)
 
     def if_kept(self, *given: Any) -> Any:
-        """Run the loop as machine code if nothing has to be compiled for it, else as it stands."""
+        """Run the loop as machine code if that is cached, else uncompiled."""
         with suppress(native.UnfitError):
             taken = native.arguments(given)
             if run := self._found(taken):
@@ -54,7 +54,7 @@ class Compiled:
         return self._loop(*given)
 
     def compile(self, *given: Any) -> None:
-        """Compile the loop for such arguments, where that was not done before."""
+        """Compile the loop for these argument types, unless cached."""
         self._made(native.arguments(given), given)
 
     def _found(self, taken: native.Arguments) -> _Run | None:
@@ -145,7 +145,7 @@ def _tell_of_parts() -> None:
 
 @cache
 def kept(loop: Callable[P, R]) -> Callable[P, R]:
-    """Return `loop` compiled in Numba's own way, and kept by it where nobody else may write."""
+    """Return `loop` compiled by Numba, cached where nobody else may write."""
     numba = _numba()
     compiler, told = numba.njit, numba.config.CACHE_DIR
     _tell_of_parts()

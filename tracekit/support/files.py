@@ -15,17 +15,17 @@ StrPath = str | os.PathLike[str]
 
 
 def is_plain_file(path: StrPath) -> bool:
-    """Tell whether there is a file that is neither a link nor a pipe or a device."""
+    """Tell whether a path is a file: no link, pipe or device."""
     return stat.S_ISREG(mode_of(path))
 
 
 def is_real_folder(path: StrPath) -> bool:
-    """Tell whether there is a folder that is no link to one."""
+    """Tell whether a path is a folder and no link."""
     return stat.S_ISDIR(mode_of(path))
 
 
 def mode_of(path: StrPath) -> int:
-    """Return what there is and who may use it, as `os.lstat` says; 0 where there is nothing."""
+    """Return type and permissions of a path, as `os.lstat` does; 0 where there is nothing."""
     try:
         return os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -33,7 +33,7 @@ def mode_of(path: StrPath) -> int:
 
 
 def read_plain(path: StrPath) -> bytes:
-    """Return what is in a file; a link is not followed, and a pipe not waited for.
+    """Read a file without following links or waiting for pipes.
 
     Raises
     ------
@@ -49,7 +49,7 @@ def read_plain(path: StrPath) -> bytes:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that it is either there as a whole or as it was before."""
+    """Write a file atomically: completely, or not at all."""
     target = path.resolve()
     # A device or a pipe is written to; only a file may be replaced by another one.
     if target.exists() and not target.is_file():

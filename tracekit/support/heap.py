@@ -1,4 +1,4 @@
-"""Keeps the heap of the C library small, where how much memory may be taken was said."""
+"""Keep the C library's heap small if memory is limited."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ARENAS, _LARGE = 4, 1 << 19
 
 
 def keep_small() -> None:
-    """Give what is freed back to the system sooner; do nothing without glibc.
+    """Return freed memory to the system sooner; do nothing without glibc.
 
     Each thread may have an arena of its own, which keeps what was freed in it. Of 16 million
     kernels that is a fifth of the peak, and to give it back takes a quarter more processor time.

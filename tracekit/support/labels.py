@@ -14,7 +14,7 @@ _FORBIDDEN_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
 
 
 def label_fault(key: str, value: str) -> str | None:
-    """Return what is wrong with a label, as a predicate; None where nothing is."""
+    """Return the fault of a label, as a predicate; None if it is valid."""
     both = key + value
     faults = {
         "has no key": not key.strip(),
@@ -26,5 +26,5 @@ def label_fault(key: str, value: str) -> str | None:
 
 
 def is_forbidden(character: str) -> bool:
-    """Tell whether a character may be in no name and no label."""
+    """Tell whether a character is forbidden in names and labels."""
     return unicodedata.category(character) in _FORBIDDEN_CATEGORIES

@@ -1,4 +1,4 @@
-"""How much memory there is, and how much each question takes: one that does not fit is refused."""
+"""Memory of the machine and of questions; refuse questions that do not fit."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ _ALLOWED: ContextVar[int | None] = ContextVar("allowed", default=None)
 
 @contextmanager
 def allowing(size: int | None) -> Iterator[None]:
-    """Limit questions whose run sets no limit to so many bytes; None: the free memory."""
+    """Limit questions of runs without a limit to these bytes; None: the free memory."""
     token = _ALLOWED.set(size)
     try:
         yield
@@ -125,7 +125,7 @@ def _size(size: int) -> str:
 
 
 def free(root: Path = Path("/")) -> int:
-    """Return how many bytes this process may still take: of the machine, and of its cgroups.
+    """Return the bytes that this process may still take: of the machine, and of its cgroups.
 
     Without a system that says so, there is no limit.
     """

@@ -47,12 +47,12 @@ _LIBRARY = frozenset({"memcpy", "memmove", "memset"})
 
 
 class UnfitError(Exception):
-    """Arguments are of a kind that only the compiler knows to pass."""
+    """Arguments that only the compiler can pass."""
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """Arguments of a loop as its code takes them.
+    """Arguments of a loop in the form of its machine code.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class Arguments:
 
 
 def arguments(given: Sequence[Any]) -> Arguments:
-    """Take arguments apart, as Numba does: tuples into their items, arrays into numbers.
+    """Flatten arguments as Numba does: tuples into items, arrays into numbers.
 
     The names of a named tuple are part of its type, for that is what a loop calls its items by.
 
@@ -118,7 +118,7 @@ def _take_apart(
 
 
 def call(address: int, given: Arguments, *, returns: bool) -> int | None:
-    """Call code that takes such arguments; what it returns, if anything, is a number."""
+    """Call machine code with these arguments; it returns a number or nothing."""
     result, trouble = ctypes.c_int64(), ctypes.c_void_p()
     # Numba's own convention: where the result goes, where errors go, and the arguments.
     failed = _function(address, given.codes)(
@@ -141,20 +141,20 @@ def _function(address: int, codes: str) -> Callable[..., int]:
 
 @dataclass(frozen=True)
 class Code:
-    """The code of a loop for some types: an object file, what to call in it, what it returns."""
+    """Machine code of a loop for some types: object file, symbol, return type."""
 
     symbol: str
     returns: bool
     machine_code: bytes
 
     def packed(self) -> bytes:
-        """Return it as a file."""
+        """Return the code as a file."""
         content = b"%d %s\n%s" % (self.returns, self.symbol.encode(), self.machine_code)
         return hashlib.sha256(content).digest() + content
 
     @classmethod
     def unpacked(cls, file: bytes) -> Code | None:
-        """Return what is in a file; None if it is not as it was written."""
+        """Return the contents of a file; None if it is damaged."""
         digest, content = file[:_DIGEST_BYTES], file[_DIGEST_BYTES:]
         if hashlib.sha256(content).digest() != digest:
             return None
@@ -164,7 +164,7 @@ class Code:
 
 
 def find(loop: Callable[..., Any], types: str) -> Code | None:
-    """Return the code of a loop that is kept, for the processor at hand or for any."""
+    """Return the cached code of a loop, for this processor or for any."""
     for processor, folders in ((_processor(), _own_folders()), (_any_processor(), [_FOLDER])):
         name = _name(loop, types, processor)
         for folder in folders if name else []:
@@ -344,7 +344,7 @@ def _linker(_number: int) -> Any:
 
 
 def extracted(compiled: Any, codes: str) -> Code | None:
-    """Return the code of what Numba has compiled; None where that is not enough to call it.
+    """Return machine code from Numba's result; None if it cannot be called alone.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Columns as arrays of as few bytes as hold them, and as they were.
+"""Pack columns into arrays of as few bytes as possible, and unpack them.
 
 Times of a chunk lie close together and most other numbers are small: each is kept as its distance
 from the least one. Where rows have no value, only those are kept that have one. Texts of which
@@ -24,7 +24,7 @@ _NARROW = (np.uint8, np.uint16, np.uint32)
 
 @dataclass(frozen=True)
 class Packing:
-    """How a column is packed.
+    """Packed form of a column.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class Packing:
     height: int
 
     def undo(self, name: str, read: Read, first: int, count: int) -> pl.Series:
-        """Return so many rows of the column, from the first one that is wanted on."""
+        """Return a number of rows of the column, from the first wanted one on."""
         if self.kept == self.height:
             column = pl.Series(name, self._values(read(CODES, first, count)))
         else:
@@ -76,11 +76,11 @@ class Packed:
 
     @property
     def size(self) -> int:
-        """How many bytes it takes."""
+        """Size in bytes."""
         return size_of(self.arrays)
 
     def slice(self, name: str, first: int, count: int) -> pl.Series:
-        """Return so many rows of the column, from the first one that is wanted on."""
+        """Return a number of rows of the column, from the first wanted one on."""
 
         def read(array: str, first: int, count: int) -> NDArray[Any]:
             return self.arrays[array][first : first + count]
@@ -120,7 +120,7 @@ def packed(column: pl.Series, least_gain: int = 0) -> Packed | None:
 
 
 def size_of(arrays: Mapping[str, NDArray[Any]]) -> int:
-    """Return how many bytes arrays take."""
+    """Return the size of arrays in bytes."""
     return sum(array.nbytes for array in arrays.values())
 
 

@@ -1,4 +1,4 @@
-"""How a process behaves that is all ours: one of a command, or one that makes reports for it.
+"""Settings of a process of our own: a command, or a worker that makes reports.
 
 Where tracekit is a library, its user decides about these things.
 """

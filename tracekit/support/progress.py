@@ -1,4 +1,4 @@
-"""Who is told how far work has come."""
+"""Report the progress of work."""
 
 from __future__ import annotations
 

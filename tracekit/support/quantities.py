@@ -51,7 +51,7 @@ def parse_flops(text: str) -> int:
 
 
 def parse_duration(text: str) -> int:
-    """Return the ns that a time with its unit means, such as ``+1.5ms`` or ``-300us``.
+    """Parse a time with its unit, such as ``+1.5ms`` or ``-300us``, to ns.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A question is declared once, beside its analysis; Python, command line and pages follow from it.
+"""Declare a question once, beside its analysis; Python, command line and pages follow.
 
     @question("tracekit flops --by layer", writes=Json("flops", rows={"flops": "amount: ..."}))
     def flops(trace: "Trace", *, skip: Skip = 0, **_: Unpack[ChosenRows]) -> "Answer":
@@ -78,7 +78,7 @@ class Option:
 
 
 def grouped_by(*names: str) -> Option:
-    """Return the option of what rows are grouped by: some of these keys."""
+    """Return the option for grouping rows by some of these keys."""
     meaning = f"What to group by: {', '.join(names)}, or several joined by commas."
     return Option(meaning, "KEYS", unit="keys", typed=list[str], keys=names)
 
@@ -202,7 +202,7 @@ class ChosenRows(TypedDict, total=False):
 
 
 class ChosenTime(ChosenRows, total=False):
-    """From which time to which a run is looked at; ``docs/breakdown.md`` says what that means."""
+    """Options that limit a run to a time; ``docs/breakdown.md`` says what that means."""
 
     between: Between
 
@@ -228,7 +228,7 @@ _RUNS = ("references", "where", "store")
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """All that is said of a question.
+    """Everything declared about a question.
 
     Parameters
     ----------
@@ -274,12 +274,12 @@ class Declaration:
 
     @property
     def options(self) -> list[inspect.Parameter]:
-        """The options that are its own, each with its type, default and `Option`."""
+        """Own options, each with its type, default and `Option`."""
         others = (*_ROWS, *_RUNS) if self.is_of_runs else _ROWS
         return [each for each in _options(self.signature) if each.name not in others]
 
     def signature_of(self, returns: str, *, of_one: bool = True) -> inspect.Signature:
-        """Return how it is called: of a run, or of those that it is called with."""
+        """Return the signature as a method of a run, or as a function of several runs."""
         known = _RUNS if of_one and self.is_of_runs else ()
         asked = [
             each.replace(annotation=get_args(each.annotation)[0])
@@ -289,7 +289,7 @@ class Declaration:
         return self.signature.replace(parameters=asked, return_annotation=returns)
 
     def text(self, returns: str, *, of_one: bool = True) -> str:
-        """Return its docstring: what it answers, its parameters, and the columns of its rows."""
+        """Return its docstring: its answer, parameters, and columns of its rows."""
         taken = self.signature_of(returns, of_one=of_one).parameters.values()
         options = [option_of(self.signature.parameters[each.name]) for each in taken]
         lines = [
@@ -303,7 +303,7 @@ class Declaration:
 
 
 class Chooses(Protocol):
-    """An answer, as far as is asked of it here."""
+    """Interface of an answer that can choose its rows."""
 
     @property
     def choosing(self) -> Callable[..., Any]:
@@ -315,7 +315,7 @@ class Chooses(Protocol):
 
 
 class Asked(Protocol[T_contra, P, A_co]):
-    """A declared question, as its analysis is called: what it is put to, and its options."""
+    """A declared question with its subject and options."""
 
     declaration: Declaration
 
@@ -406,12 +406,12 @@ def _shared(own: inspect.Signature) -> dict[str, inspect.Parameter]:
 
 
 def option_of(parameter: inspect.Parameter) -> Option:
-    """Return what a parameter's option means."""
+    """Return the declared option of a parameter."""
     return next(each for each in get_args(parameter.annotation) if isinstance(each, Option))
 
 
 def type_text(parameter: inspect.Parameter) -> str:
-    """Return the type of a parameter, and its default, as pages print them."""
+    """Return the type and the default of a parameter, as pages print them."""
     kind = parameter.annotation
     told = _MODULES.sub("", kind.__name__ if isinstance(kind, type) else str(kind))
     default = "" if parameter.default is parameter.empty else f", default {parameter.default!r}"
@@ -419,6 +419,6 @@ def type_text(parameter: inspect.Parameter) -> str:
 
 
 def choices(kind: Any) -> tuple[str, ...]:
-    """Return the texts that an option can be, where its type names them."""
+    """Return the possible texts of an option, if its type names them."""
     parts = [kind, *get_args(kind)]
     return next((get_args(each) for each in parts if get_origin(each) is Literal), ())

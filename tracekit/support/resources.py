@@ -1,4 +1,4 @@
-"""Where the data files of tracekit lie: stage rules, schemas of formats and of outputs."""
+"""Locations of tracekit's data files: stage rules, and schemas of formats and outputs."""
 
 from __future__ import annotations
 

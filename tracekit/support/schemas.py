@@ -49,7 +49,7 @@ STAGE_SOURCES = (
 
 
 def one(said: str | Schema) -> Schema:
-    """Return the JSON Schema of one key or column; its meaning may be left out."""
+    """Return the JSON Schema of one key or column; its meaning is optional."""
     if not isinstance(said, str):
         return said
     match = _LINE.fullmatch(said)
@@ -73,7 +73,7 @@ def _either_kind(kinds: list[str]) -> Schema:
 
 
 def record(said: Said, **rules: Any) -> Schema:
-    """Return the schema of an object of these keys and no others, and of what else holds of it."""
+    """Return the schema of an object with exactly these keys, and further rules."""
     return {
         "type": "object",
         "required": [name for name in said if not name.endswith("?")],

@@ -16,6 +16,6 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def choose_among(word: str, known: Iterable[str]) -> str:
-    """Return the hint of an error about an unknown word: what it may have meant, and all known."""
+    """Return the hint of an error about an unknown word: the likely one, and all known."""
     names = list(known)
     return f"{did_you_mean(word, names)}choose among {', '.join(names)}"

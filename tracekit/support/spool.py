@@ -1,4 +1,4 @@
-"""Where tables wait that are too large to hold: in memory while they fit, in files beyond that."""
+"""Spools for tables: in memory while they fit, in files beyond that."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Workspace:
         return made
 
     def take(self, size: int) -> Path | None:
-        """Return the file that so many bytes have to go to, or None and reserve the memory."""
+        """Return the file for these bytes, or None after reserving memory for them."""
         with self._lock:
             left = self._left - _COMPILER * ("numba" in sys.modules)
             if self._folder is None or size <= left:

@@ -36,7 +36,7 @@ NO_SIZES = (
 
 @dataclass(frozen=True)
 class Measured:
-    """Operators that ran on GPUs, and the steps that they are of."""
+    """Operators that ran on GPUs, and their steps."""
 
     every: pl.DataFrame
     work: pl.DataFrame
@@ -48,7 +48,7 @@ class Measured:
 def flops(
     trace: Trace, keys: Sequence[str], *, skip: int, peak: int | None, attention: str = "full"
 ) -> Answer:
-    """Answer the question `flops`, whose declaration says what is given and returned."""
+    """Answer the question `flops`; its declaration lists options and columns."""
     found = measured(trace, keys, skip=skip, peak=peak, attention=attention)
     every, work, steps, peaks = found.every, found.work, found.steps, found.peaks
     rows = _rows(work, keys, steps)
@@ -74,7 +74,7 @@ def measured(
     attention: str,
     moving: bool = False,
 ) -> Measured:
-    """Return what operators computed, in which steps, and against which peaks."""
+    """Return the FLOPs of operators, their steps, and the peaks."""
     if peak is not None and peak <= 0:
         raise UsageError(f"{peak} FLOP/s are no peak", "give --peak such as 312TFLOPS")
     if not has_ops(trace):
@@ -217,7 +217,7 @@ def _meta(
     hfu = None if why or not length else ideal / length
     if not why and of_model is None:
         some = work.filter(_may_be_recomputed()).height
-        why = f"nothing tells whether {some:,} of {work.height:,} operators is recomputed"
+        why = f"it is unknown whether {some:,} of {work.height:,} operators are recomputed"
     outside = float(every["flops"].cast(pl.Float64).sum()) - total
     computing = _computing(trace)
     known_ns = every.filter(_KNOWN)["kernel_ns"].sum()

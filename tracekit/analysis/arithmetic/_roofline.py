@@ -37,7 +37,7 @@ def roofline(
     memory_bandwidth: int | None,
     attention: str,
 ) -> Answer:
-    """Answer the question `roofline`, whose declaration says what is given and returned."""
+    """Answer the question `roofline`; its declaration lists options and columns."""
     found = measured(trace, keys, skip=skip, peak=peak, attention=attention, moving=True)
     bandwidths = _bandwidths(trace, memory_bandwidth)
     bounded = with_bounds(trace, found.work, bandwidths)
@@ -74,7 +74,7 @@ def _bandwidths(trace: Trace, given: int | None) -> pl.DataFrame:
 
 
 def with_bounds(trace: Trace, work: pl.DataFrame, bandwidths: pl.DataFrame) -> pl.DataFrame:
-    """Add ``bound_ns``, the least time of an operator's kernels, and ``bound``, what sets it."""
+    """Add ``bound_ns``, the least time of an operator's kernels, and ``bound``, its reason."""
     kernels = trace["ops"].filter((pl.col("kind") == "compute") & (_LENGTH > 0))
     shortest = kernels.group_by("device").agg(shortest_ns=_LENGTH.min()).collect()
     computes = pl.col("form").is_in(list(MULTIPLYING_FORMS)).fill_null(value=False)

@@ -1,4 +1,4 @@
-"""The questions `flops` and `roofline`, as they are asked."""
+"""Declarations of the questions `flops` and `roofline`."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal, Unpack

@@ -1,4 +1,4 @@
-"""Where GPU time goes, by any of several keys."""
+"""Breakdowns: GPU time by one or several keys."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Where GPU time goes, by any of several keys."""
+"""Breakdown of GPU time by one or several keys."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def breakdown(
     inclusive: bool,
     depth: int | None,
 ) -> Answer:
-    """Answer the question `breakdown`, whose declaration says what is given and returned."""
+    """Answer the question `breakdown`; its declaration lists options and columns."""
     table, meta = _measured(
         trace, keys, skip=skip, per_iteration=per_iteration, inclusive=inclusive, depth=depth
     )
@@ -96,7 +96,7 @@ def _measured(
     if view is not None:
         if work.is_host:
             raise MissingDataError(
-                "this run holds no GPU work, so its ranges launch nothing to be counted in them",
+                "this run holds no GPU work, so its ranges launch no ops",
                 "ask --by range without --inclusive and --depth",
             )
         if "layer" not in keys and not trace.stretch.is_all:

@@ -39,7 +39,7 @@ _PASS = Named(
 
 
 def layers(work: Work, skip: int = 0) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Return what each layer takes, in the order in which layers first run forward.
+    """Return the time of each layer, in the order in which layers first run forward.
 
     Returns
     -------
@@ -133,7 +133,7 @@ View: TypeAlias = Callable[[Work, int], tuple[pl.DataFrame, dict[str, Any]]]
 def chosen_view(
     keys: Sequence[str], *, per_iteration: bool, inclusive: bool, depth: int | None
 ) -> View | None:
-    """Return what makes the breakdown that is asked for, or None if it is a grouping of ops.
+    """Return the function for a special breakdown, or None for a grouping of ops.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The question `breakdown`, as it is asked."""
+"""Declaration of the question `breakdown`."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Unpack

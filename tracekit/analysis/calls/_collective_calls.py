@@ -72,7 +72,7 @@ _MATCHED_BY = (
 
 @dataclass(frozen=True)
 class Found:
-    """The collectives of a run, and what was noticed while they were worked out."""
+    """Collectives of a run, with remarks from finding them."""
 
     rows: pl.DataFrame
     notes: tuple[str, ...]
@@ -109,7 +109,7 @@ def collective_calls(
 def find_collectives(
     trace: Trace, log: NcclLog | None = None, sizes: Mapping[str, int] | None = None
 ) -> Found:
-    """Return `collective_calls`, with what was noticed."""
+    """Return `collective_calls`, with remarks."""
     _check_sizes(sizes or {})
     return trace.once(_found) if log is None and not sizes else _found(trace, log, sizes)
 
@@ -136,7 +136,7 @@ def _found(
 
 
 def nccl_messages(trace: Trace, log: NcclLog | None = None) -> pl.DataFrame:
-    """Return `nccl_calls` with what a log says of them, and ``bytes_source``: payload or log."""
+    """Return `nccl_calls` with sizes, and ``bytes_source``: payload or log."""
     calls = _told_calls(trace, None if log is None else _Logged.of(log, trace), [])
     return with_kernels(calls, collective_kernels(trace))
 
@@ -374,7 +374,7 @@ class _Logged:
 
     @classmethod
     def of(cls, log: NcclLog, trace: Trace) -> _Logged:
-        """Join a log to a run by process ids; those that are not unique in the run say nothing."""
+        """Join a log to a run by process ids that are unique in the run."""
         hosts = trace["reports"].select("report", "host")
         placed = trace["processes"].join(hosts, on="report", how="left")
         processes = placed.select("process", "pid", "host").collect()
@@ -401,7 +401,7 @@ class _Logged:
     def with_sizes(
         self, rows: pl.DataFrame, key: str, when: str | pl.Expr, notes: list[str]
     ) -> pl.DataFrame:
-        """Fill in what rows lack from the log's calls, where both have as many, in order."""
+        """Fill in missing sizes from the log's calls, in order, where both have as many."""
         kind = pl.col("collective").cast(pl.String)
         place = pl.int_range(pl.len()).over(_OWNER).alias("place")
         mine = rows.drop_nulls("collective").sort(when, key).with_columns(kind, place)
@@ -458,7 +458,7 @@ class _Logged:
         return counts.filter(is_same).select(_OWNER)
 
     def with_tuning(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Add algorithm and protocol, where all of that collective and size were given one."""
+        """Add algorithm and protocol if the log gives one for that collective and size."""
         totals = self._sizes_are_totals()
         per_rank = pl.col("collective").is_in(["all_gather", "reduce_scatter"])
         tuned = rows.with_columns(

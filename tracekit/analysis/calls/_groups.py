@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 _Times = NDArray[np.float64]
 
 MOST_CALLS = 512
-"""So many calls of a lane are looked at, spread over all of them."""
+"""Maximum number of calls compared per lane, spread over all of its calls."""
 TOGETHER = 0.1
 """Ends of one group differ by at most so much of what its arrivals do."""
 _APART = 0.5
@@ -187,7 +187,7 @@ def _of_group(times: _Times, lanes: NDArray[np.int64], whole: Callable[..., _Tim
 
 
 def ends_by_arrivals(by_ends: _Times, by_starts: _Times) -> float:
-    """Return how much ends differ for each ns that arrivals do, where arrivals differ most.
+    """Return the spread of ends over the spread of arrivals, where arrivals spread most.
 
     Where all arrive at the same time ends say nothing. Not a number where they always do.
     """

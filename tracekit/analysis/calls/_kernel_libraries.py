@@ -41,7 +41,7 @@ _SYMMETRIC = r"ncclSymk?DevKernel_(\w+?)(?:_(?:sum|avg|profile)\w*)?(?:\(|$)"
 
 
 def with_libraries(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Add each kernel's library and algorithm, as its short name tells them.
+    """Add library and algorithm of each kernel, by its short name.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""The calls of MPI in a run, whether its reports keep them in tables or as ranges."""
+"""MPI calls of a run, from tables or ranges of its reports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COLUMNS = ("report", "process", "thread", "start", "end", "name")
 
 
 def mpi_calls(trace: Trace) -> pl.DataFrame:
-    """Return the calls of MPI; one within another, as wrappers make them, is part of that one.
+    """Return MPI calls; a call inside another, as of wrappers, is part of that one.
 
     A process's calls are those of `host`; if it has none there, its push/pop ranges of the domain
     ``MPI`` or with names that begin with ``MPI_``, as nsys kept them before 2023.4, and nvprof and
@@ -75,7 +75,7 @@ def outermost(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def within(rows: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return in which call of its thread each row lies, as a whole.
+    """Return the call of its thread that contains each row completely.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""NCCL's API calls, from the NVTX ranges that NCCL makes of them, and the kernels they launched."""
+"""NCCL's API calls, from its NVTX ranges, and the kernels that they launched."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def nccl_calls(trace: Trace) -> pl.DataFrame:
 
 
 def communicators(trace: Trace) -> pl.DataFrame:
-    """Return the communicators that processes made while recorded, or whose size calls tell.
+    """Return communicators that were created while recording, or whose size is known.
 
     Returns
     -------
@@ -98,7 +98,7 @@ def communicators(trace: Trace) -> pl.DataFrame:
 
 
 def made_communicators(trace: Trace) -> pl.DataFrame:
-    """Return ``process, communicator, rank`` of those that processes made while recorded."""
+    """Return ``process, communicator, rank`` of communicators created while recording."""
     made = trace.once(_nccl_ranges).filter(pl.col("name").str.contains(_MAKES_COMMUNICATOR))
     rows = made.select(
         "process",

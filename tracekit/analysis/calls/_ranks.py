@@ -28,7 +28,7 @@ _DEVIATION = 1.4826
 def with_devices(
     trace: Trace, values: pl.DataFrame, by: Sequence[str], owners: pl.DataFrame
 ) -> pl.DataFrame:
-    """Add ``devices``: on how many devices the steps ran that a group's numbers are of.
+    """Add ``devices``: the number of devices that a group's numbers cover.
 
     Parameters
     ----------

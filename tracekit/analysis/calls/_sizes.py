@@ -13,7 +13,7 @@ _UNSIZED = {
 
 
 def unsized_of_others(calls: pl.DataFrame) -> list[str]:
-    """Say how many kernels of other libraries than NCCL are of unknown size."""
+    """Count kernels of unknown size from libraries other than NCCL."""
     others = calls.filter(~pl.col("library").is_in(["nccl", "mpi"]), pl.col("bytes").is_null())
     counted = others.group_by("library").len().sort("library")
     return [
@@ -24,7 +24,7 @@ def unsized_of_others(calls: pl.DataFrame) -> list[str]:
 
 
 def why_unsized(trace: Trace) -> str:
-    """Say why sizes of NCCL's messages are not known, and how they are recorded."""
+    """Say why sizes of NCCL's messages are unknown, and how to record them."""
     formats = trace["reports"].select(pl.col("format").unique()).collect()["format"].to_list()
     if len(formats) == 1 and formats[0] in _UNSIZED:
         return _UNSIZED[formats[0]]

@@ -1,4 +1,4 @@
-"""Whose times can be compared: what speaks for the clocks of several reports."""
+"""Common clocks of several reports, with the evidence for them."""
 
 from typing import TYPE_CHECKING
 

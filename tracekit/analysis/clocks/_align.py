@@ -1,4 +1,4 @@
-"""Whose clocks are one: what speaks for it, ranked, and what is refused.
+"""Join clocks of reports by ranked evidence, or refuse to.
 
 1. What the user gives.
 2. Reports of one machine (its host's name, or a GPU's UUID in both) have its clock: the starts of
@@ -32,7 +32,7 @@ _Match = tuple[Fit, Pairs] | str
 
 @dataclass(frozen=True)
 class Alignment:
-    """The clock of a report, and what it was taken from.
+    """Clock of a report, and the report that it was compared with.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def align(
     given: Mapping[int, GivenClock] | None = None,
     calls: Sequence[Calls] | None = None,
 ) -> list[Alignment]:
-    """Return the clock of each report of a run, those that can be compared on that of the first.
+    """Return the clock of each report of a run, on the first one's clock where possible.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def aligned(
     given: Mapping[int, GivenClock] | None = None,
     calls: Sequence[Calls] | None = None,
 ) -> list[Trace]:
-    """Return the reports of a run with what `align` found in their tables ``reports``."""
+    """Return the reports of a run with the result of `align` in their tables ``reports``."""
     if len(traces) == 1 and not given:
         return list(traces)
     clocks = [each.clock for each in align(traces, given, calls)]
@@ -285,7 +285,7 @@ class _Aligning:
         matched = self._match(0, index)
         if isinstance(matched, str):
             return matched
-        return matched[0].refused or "what it was compared with is on another clock"
+        return matched[0].refused or "the report that it was compared with is on another clock"
 
     def _check(self, one: int, other: int, clock: Clock) -> Fit | None:
         """Return how well calls and messages agree under a clock that is known otherwise.
@@ -336,7 +336,7 @@ CLOCK_COLUMNS = {
 
 
 def clock_evidence(traces: Sequence[Trace]) -> pl.DataFrame:
-    """Return how it is known whose times can be compared, one row per report.
+    """Return the evidence for common clocks, one row per report.
 
     Parameters
     ----------

@@ -15,11 +15,11 @@ from tracekit.model import Trace
 _JOINT = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """Collectives in which every participant waits for something of every other one."""
 _MOST = 4096
-"""So many calls of a lane tell what there is to tell."""
+"""Maximum number of calls compared per lane."""
 _MOST_LANES = 64
-"""So many streams of a report are compared with those of others, those with most calls."""
+"""Maximum number of streams compared per report, those with most calls."""
 _MOST_TRIES = 48
-"""So many pairs of streams of two reports are compared."""
+"""Maximum number of pairs of streams compared for two reports."""
 _NUMBER = ("group", "operation", "call_sequence")
 _TIMES = ("start", "end")
 _JOINT_CALLS = {
@@ -33,7 +33,7 @@ _NO_CALLS = "they have no calls in common that all ranks make together"
 
 @dataclass(frozen=True)
 class Calls:
-    """Joint calls of a report: in lanes, and once each those that carry their number.
+    """Joint calls of a report: by lane, and those with a number of their own.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class Calls:
 
     @property
     def named(self) -> frozenset[str]:
-        """The communicators that the report takes part in."""
+        """Communicators that the report takes part in."""
         known = pl.concat([self.lanes["group"], self.numbered["group"]])
         return frozenset(known.filter(known.str.starts_with("nccl 0x")))
 
@@ -135,7 +135,7 @@ def _grouped(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def best_fit(calls: Calls, others: Calls, messages: Messages) -> tuple[Fit, Pairs] | str:
-    """Return how far two reports' clocks are apart, by what tells it best.
+    """Return the offset between two reports' clocks, by the best evidence.
 
     Returns
     -------

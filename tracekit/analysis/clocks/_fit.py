@@ -68,7 +68,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Messages:
-    """When messages of one report to another are sent and received, and those back, ns."""
+    """Times at which messages between two reports are sent and received, both ways, ns."""
 
     sent: Ints
     other_received: Ints
@@ -120,7 +120,7 @@ class Fit:
 
     @property
     def contradicts(self) -> str | None:
-        """Why calls or messages cannot have been as this clock says; None where they can."""
+        """Why calls or messages contradict this clock; None if they do not."""
         if self.messages >= ENOUGH and self.early > _MOST_VIOLATIONS * self.messages:
             return (
                 f"{self.early:,} of {self.messages:,} messages that match beyond doubt are received"
@@ -135,7 +135,7 @@ class Fit:
 
 
 def fit(pairs: Pairs, messages: Messages) -> Fit:
-    """Return how far two clocks are apart by some matched calls, or else by messages both ways.
+    """Return the offset of two clocks by matched calls, or else by messages both ways.
 
     The offset is the median of by how much ends differ, moved into the bounds that causality sets
     where these agree; of messages alone it is the middle of these bounds. It is believed if there
@@ -165,7 +165,7 @@ def fit(pairs: Pairs, messages: Messages) -> Fit:
 
 
 def held_to(pairs: Pairs, messages: Messages, clock: Clock) -> Fit:
-    """Return how well matched calls and messages agree under a clock that is known otherwise."""
+    """Check matched calls and messages under a clock that is known otherwise."""
     return _judged(pairs, messages, clock)
 
 
@@ -322,7 +322,7 @@ def _width(values: NDArray[Any], share: float) -> float:
 _FARTHEST = 512
 """By how many calls two recordings may have begun apart."""
 _SAMPLE = 256
-"""So many calls tell how well an order fits."""
+"""Number of calls sampled to judge how well an order fits."""
 _CLEARER = 3
 """How many times worse the next best order has to fit for the best one to be beyond doubt."""
 

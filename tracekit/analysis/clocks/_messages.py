@@ -85,7 +85,7 @@ def _mpi_messages(traces: Sequence[Trace]) -> list[pl.DataFrame]:
 
 
 def passed(own: pl.DataFrame, others: pl.DataFrame) -> Messages:
-    """Return the messages between two reports that match beyond doubt, those that are waited for.
+    """Return messages between two reports that match beyond doubt and were waited for.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Steps looked at closely: where each lies on each GPU, what is in it, what communication adds."""
+"""Single steps in detail: their place on each GPU, their ops, and exposed communication."""
 
 from tracekit.analysis.closeup._communication import exposed_communication
 from tracekit.analysis.closeup._inside import details, ops_inside, ranges_inside

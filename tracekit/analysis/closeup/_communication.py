@@ -15,7 +15,7 @@ _OWNER = ("process", "device", "iteration")
 
 
 def exposed_communication(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
-    """Return how long only communication runs on a GPU, step by step.
+    """Return the time in which only communication runs on a GPU, step by step.
 
     Communication is kernels of collectives, and copies between GPUs, through the host or not. It is
     exposed while nothing else runs on its GPU.

@@ -1,4 +1,4 @@
-"""Where each step lies on each GPU, and which step is typical and which takes longest."""
+"""Place of each step on each GPU, and the typical and the longest step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LENGTH = pl.col("end") - pl.col("start")
 
 
 def step_spans(trace: Trace) -> pl.DataFrame:
-    """Return where each step that counts lies on each GPU; of a run without steps, all of it.
+    """Return the span of each step on each GPU; without steps, of the whole run.
 
     Returns
     -------
@@ -35,7 +35,7 @@ def step_spans(trace: Trace) -> pl.DataFrame:
 
 
 def step_lengths(spans: pl.DataFrame) -> pl.DataFrame:
-    """Return how long each step takes, the mean over the GPUs that it runs on.
+    """Return the length of each step, as the mean over its GPUs.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""A run as spans side by side: what each stage covers of each GPU, and why nothing runs."""
+"""Tracks of a run: spans of each stage on each GPU, and causes of idle time."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _OWNER = ["process", "device"]
 
 
 def whole_spans(trace: Trace) -> pl.DataFrame:
-    """Return where each GPU works for each process: ``process, device, start, end``."""
+    """Return the whole working time of each GPU by process: ``process, device, start, end``."""
     edges = trace["ops"].group_by(_OWNER).agg(pl.col("start").min(), pl.col("end").max())
     return edges.sort(_OWNER).collect()
 
 
 def stage_spans(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
-    """Return what the ops of each stage cover of each GPU inside some spans.
+    """Return spans of each GPU covered by ops of each stage, inside some spans.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def stage_spans(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def idle_spans(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
-    """Return where nothing runs on each GPU between the ends of some spans, and why.
+    """Return idle spans of each GPU inside some spans, with their causes.
 
     Parameters
     ----------

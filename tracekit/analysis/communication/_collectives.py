@@ -31,7 +31,7 @@ __all__ = ["collective_calls", "collectives"]
 _KEYS = ("library", "collective", "bytes", "communicator", "stage", "rank", "node", "iteration")
 _DEFAULT = _KEYS[:4]
 _SIZES = 16
-"""So many distinct sizes of a collective are listed one by one, more by powers of two."""
+"""Maximum number of distinct sizes listed one by one; more are grouped by powers of two."""
 _SENT = ("algorithm", "least_gpu_bytes", "most_gpu_bytes")
 _QUANTILES = {"duration_p5_ns": 0.05, "duration_p50_ns": 0.5, "duration_p95_ns": 0.95}
 _MEASURES = (
@@ -50,7 +50,7 @@ def collectives(
     by: str | Sequence[str] = _DEFAULT,
     sent: pl.DataFrame | None = None,
 ) -> Answer:
-    """Say what collectives cost, by operation, size and communicator.
+    """Return the cost of collectives, by operation, size and communicator.
 
     The duration of a collective is the time from the first start to the last end of its
     participants. Where only one was found in the run it is that one's own time, which includes

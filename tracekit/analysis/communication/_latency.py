@@ -1,4 +1,4 @@
-"""How long messages take by their size: collectives of NCCL and MPI, and messages of MPI."""
+"""Latency by size: collectives of NCCL and MPI, and messages of MPI."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def latency(
     log: NcclLog | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> Answer:
-    """Say how long operations take by the size of their messages.
+    """Return the latency of operations by the size of their messages.
 
     Of one collective, whose participants r are matched as in `collective_calls`:
 
@@ -230,7 +230,7 @@ def message_histogram(
     log: NcclLog | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> Answer:
-    """Say how many messages there are of each size, from one power of two to the next.
+    """Count messages by size, from one power of two to the next.
 
     Parameters
     ----------

@@ -20,7 +20,7 @@ _FROM_ROOT, _TO_ROOT = r"^P?MPI_(Bcast|Scatter)", r"^P?MPI_(Reduce(_c)?$|Gather)
 
 
 def pointer_queries(trace: Trace, by: str | Sequence[str] = ("function",)) -> Answer:
-    """Say how much of MPI's time goes into asking where memory lies.
+    """Return the share of MPI's time that goes into pointer queries.
 
     A CUDA-aware MPI asks the driver of every buffer whether it is on a GPU, unless it caches the
     answers (Awan et al., CCGrid 2019). Queries are calls of ``cuPointerGetAttribute``,
@@ -172,7 +172,7 @@ def staging(trace: Trace) -> Answer:
 
 
 def staging_calls(trace: Trace) -> pl.DataFrame:
-    """Return each blocking MPI collective of each rank, and what GPU work it holds.
+    """Return each blocking MPI collective of each rank, and the GPU work inside it.
 
     An op is of the collective within which its thread launched it. If another thread did (one that
     drives MPI's progress), it is of the collective of the process that began last before that and

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 _SHOWN = 4
-"""So many groups of a size are listed."""
+"""Maximum number of groups listed per size."""
 _PASSES = ("FP", "BP", "ME")
 
 
@@ -66,7 +66,7 @@ def rank_groups(calls: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
 
 
 def describe_groups(groups: pl.DataFrame) -> list[str]:
-    """Say which groups were found, and what tells them; nothing where there is only one."""
+    """List the groups of ranks with their evidence; nothing if there is only one."""
     if groups.height < 2:  # noqa: PLR2004
         return []
     keys = ("size", "parallelism")

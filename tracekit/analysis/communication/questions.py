@@ -1,4 +1,4 @@
-"""The questions `links`, `collectives` and `latency`, as they are asked."""
+"""Declarations of the questions `links`, `collectives` and `latency`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -34,7 +34,7 @@ _LINK_KEYS = ("link", "pair", "route", "method", "stage", "rank", "node", "itera
 
 
 class Run(Protocol):
-    """A run, as far as it is asked what it moved."""
+    """A run with its traffic."""
 
     @property
     def name(self) -> str:
@@ -56,7 +56,7 @@ class Run(Protocol):
         sizes: Mapping[str, int] | None = None,
         ranks: int | None = None,
     ) -> "Traffic":
-        """Return what it moved between GPUs."""
+        """Return the traffic between its GPUs."""
 
 
 _LINKS = Json(
@@ -174,7 +174,7 @@ def links(
     nccl_log: NcclLogs = (),
     sizes: Sizes = None,
     ranks: Annotated[
-        int | None, Option("Ranks of communicators of which it is not recorded.", least=2)
+        int | None, Option("Number of ranks of communicators, where it was not recorded.", least=2)
     ] = None,
     parameters: Annotated[
         int | None,
@@ -293,7 +293,7 @@ _LATENCY = Json(
         "unsized?": "integer: Operations of unknown size.",
         "not_blocking?": "integer: Calls of MPI that do not block, left out.",
         **keys("missing?", "warnings?"),
-        "measure?": "text: What the statistics are of.",
+        "measure?": "text: Which duration the statistics describe.",
         "queries?": "integer: Pointer queries of the run.",
         "inside?": "integer: Those inside MPI calls.",
         **keys("verdicts?", "simulated?"),
@@ -331,8 +331,8 @@ _LATENCY = Json(
         "queries_per_call?": "number or null: Queries over calls.",
         "calls_with_queries?": "integer or null: Calls that made any.",
         "staged?": "integer or null: Calls that went through host memory.",
-        "staged_unknown?": "integer or null: Those of which it is not known.",
-        "gpu_reduce?": "integer or null: Those in which a kernel reduced.",
+        "staged_unknown?": "integer or null: Those where it is unknown.",
+        "gpu_reduce?": "integer or null: Those with a kernel that reduces.",
         "d2h_bytes?": "integer or null: Bytes copied to host memory.",
         "h2d_bytes?": "integer or null: Bytes copied from it.",
         "reduce_kernels?": "integer or null: Kernels that reduced.",

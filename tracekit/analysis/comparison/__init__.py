@@ -1,4 +1,4 @@
-"""Runs side by side: their steps, what differs, and what the data can show."""
+"""Comparisons of runs: their steps, the differences, and which are shown."""
 
 from typing import TYPE_CHECKING
 

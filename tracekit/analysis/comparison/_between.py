@@ -73,7 +73,7 @@ def difference_error(a: Floats, b: Floats) -> tuple[Floats, Floats]:
 
 
 def reach_of(spreads: tuple[float, float], numbers: tuple[int, int], level: float) -> float:
-    """Return how far from a difference of means its two-sided interval reaches.
+    """Return half the width of the two-sided interval of a difference of means.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def reach_of(spreads: tuple[float, float], numbers: tuple[int, int], level: floa
 
 
 def enough_recordings(spreads: tuple[float, float], change: float) -> int | None:
-    """Return how many recordings a side show a change, if they scatter as those that were seen.
+    """Return how many recordings a side would show a change, given their scatter.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""How two runs differ: side by side, per iteration, with what the data can show."""
+"""Compare two runs by any key, per iteration, with intervals and verdicts."""
 
 from __future__ import annotations
 
@@ -311,7 +311,7 @@ def _arranged(table: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
 def with_idle(
     table: pl.DataFrame, parts: pl.DataFrame, more: Mapping[str, int] | None = None
 ) -> pl.DataFrame:
-    """Add what of steps is in no stage to a table of stages: then its rows add up to the step.
+    """Add idle time to a table of stages, so that its rows add up to the step.
 
     Stages are parts of steps, and known as these are. `more` is what else the added rows hold.
     """
@@ -340,14 +340,14 @@ def _steps(run: Measured) -> int:
 
 
 def all_rows(trace: Trace, runs: Sequence[pl.DataFrame], columns: list[str]) -> pl.DataFrame:
-    """Return the groups of any run, numbered, with the texts of paths in `trace` beside them."""
+    """Return the groups of any run, numbered, with the texts of their paths."""
     groups = pl.concat([run.select(columns).unique() for run in runs]).unique()
     texts = with_path_texts(trace, groups)
     return texts.sort(sorting(columns), nulls_last=True).with_row_index("row")
 
 
 def numbers_of(run: Measured, side: str) -> pl.DataFrame:
-    """Return each group's numbers per step, and those of what lies outside of steps."""
+    """Return each group's numbers per step, and outside of steps."""
     is_step = pl.col("iteration").is_not_null() if run.iterations else pl.lit(value=True)
     count, devices = pl.col("count"), pl.col("per").first()
     sized = pl.col("bytes").filter(is_step)

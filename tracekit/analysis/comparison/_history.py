@@ -1,4 +1,4 @@
-"""How the step of a program went from recording to recording, and where it changed."""
+"""History of a program's step over recordings, and the points where it changed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tracekit.model import Trace
 
 _LEAST = 3
-"""So many points of a level have to be there: fewer are outliers."""
+"""Minimum number of points of a level; fewer are outliers."""
 _SURE = 0.01
 _ORDERS = 1_999
 METHOD = (
@@ -47,7 +47,7 @@ HISTORY = pl.Schema(
 
 @dataclass(frozen=True)
 class Change:
-    """A place where a series changes its level: of its first point after that, and how surely."""
+    """A change of level in a series: its first point, and how sure it is."""
 
     place: int
     p_value: float

@@ -34,7 +34,7 @@ _LEVEL = 0.95
 _MOST_STEPS = 100_000
 """More steps than this are none that anyone records."""
 _FEW = 3
-"""So many outliers are named."""
+"""Maximum number of outliers that are named."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class _Excess:
 def check_limit(
     comparison: Comparison, percent: float, *, metric: Metric = "mean", anyway: bool = False
 ) -> Limit:
-    """Tell whether B's steps are slower than A's by more than `percent` of A's.
+    """Test whether B's steps are slower than A's by more than `percent` of A's.
 
     Of the mean steps without outliers (which the sentence names), or the typical ones, a and b,
     ``b - (1 + percent / 100) a`` is held against 0, one-sided at 95 %: below it is shown to be
@@ -124,7 +124,7 @@ def check_limit(
 
 
 def limit_of(a: Floats, b: Floats, percent: float, *, metric: Metric = "mean") -> Limit:
-    """Tell whether the steps of one run are slower than those of another one by more than a limit.
+    """Test whether the steps of one run are slower than another's by more than a limit.
 
     Parameters
     ----------

@@ -25,7 +25,7 @@ OUTLIERS = pl.Schema(
 )
 """Columns of a table of outliers."""
 _FEW = 2
-"""So many outliers are named."""
+"""Maximum number of outliers that are named."""
 _HALF = 0.5
 """An op is the cause that makes up so much of what is too long."""
 
@@ -56,7 +56,7 @@ def outlier_rows(
 
 
 def without_outliers(odd: pl.DataFrame, step: Mapping[str, Any], steps: Steps) -> str | None:
-    """Say how the mean step changed without outliers, where that is not what it did with them.
+    """Say how the mean step changed without outliers, if that differs.
 
     A few of them are named with their cause.
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tracekit.analysis.step_sums import Measured
 
 _FEW = 3
-"""So many are named."""
+"""Maximum number of outliers that are named."""
 _NUMBERS = {2: "two", 3: "three", 4: "four"}
 
 

@@ -67,7 +67,7 @@ class Asked:
         cls, by: str | Sequence[str], skip: Skip, metric: Metric, least: float | None,
         *, match_names: bool, anyway: bool,
     ) -> Asked:  # fmt: skip
-        """Return it checked; `UsageError` where a key or the least change is none."""
+        """Check the options; `UsageError` for an invalid key or least change."""
         keys = parse_compare_keys(by)
         if least is not None and not (math.isfinite(least) and least > 0):
             raise UsageError(f"{least} % is no least change", "give more than 0")
@@ -140,7 +140,7 @@ class Comparison(Answer):
 
     @property
     def on_devices(self) -> pl.DataFrame:
-        """Split the change by GPU, for GPUs that both runs used; of one run a side alone.
+        """Split the change by GPU, for GPUs that both runs used.
 
         Returns
         -------
@@ -181,7 +181,7 @@ class Prepared:
 
     @property
     def basis(self) -> dict[str, str]:
-        """By what runs are measured that have no GPU work, as meta says it."""
+        """Basis of runs without GPU work, as in meta."""
         return {} if has_ops(self.runs[0].trace) else {"basis": HOST}
 
 

@@ -255,7 +255,7 @@ def _side(runs: Sequence[Measured], rows: pl.DataFrame, columns: list[str]) -> _
 def differing(
     a: Floats, b: Floats, *, has_verdict: bool = True, related: bool = True
 ) -> pl.DataFrame:
-    """Return means of recordings side by side, and what they show.
+    """Compare means of recordings, with intervals and verdicts.
 
     Parameters
     ----------
@@ -347,7 +347,7 @@ def _all_steps(
 
 
 def scatter_notes(step: Mapping[str, Any], least: float | None) -> list[str]:
-    """Say how recordings scatter, what change so many of them show, and how many show a less one.
+    """Describe the scatter of recordings, and how many would show a smaller change.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""By how much the step of two runs differs, what that is made of, and what steps can show."""
+"""Change of the step between two runs, its parts, and their intervals."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def show(
     related: bool = True,
     regular: Kinds = (None, None),
 ) -> pl.DataFrame:
-    """Return the interval of the difference, its p value, and what may be concluded.
+    """Return the interval of the difference, its p value, and the conclusion.
 
     Both are adjusted for the number of rows where these are related.
     """
@@ -114,7 +114,7 @@ def show(
 
 
 def verdict_of(*, has_verdict: bool = True) -> pl.Expr:
-    """Return what an interval shows, where a verdict is given."""
+    """Return the verdict that an interval allows."""
     verdict = (
         pl.when(pl.col("low_ns") > 0).then(pl.lit(SLOWER))
         .when(pl.col("high_ns") < 0).then(pl.lit(FASTER))
@@ -126,7 +126,7 @@ def verdict_of(*, has_verdict: bool = True) -> pl.Expr:
 def with_small(
     tables: Sequence[pl.DataFrame], step: Mapping[str, Any], least: float | None
 ) -> tuple[list[pl.DataFrame], dict[str, Any]]:
-    """Mark differences whose whole interval lies within the least that matters.
+    """Mark differences whose whole interval is too small to matter.
 
     Parameters
     ----------
@@ -185,7 +185,7 @@ class Steps:
         return cls(lengths, devices, (regularly_slow(lengths[0]), regularly_slow(lengths[1])))
 
     def without(self, places: Sequence[Sequence[int]]) -> Steps:
-        """Return these without the steps of A and of B at some places."""
+        """Return a copy without the steps of A and of B at some places."""
         kept = [
             np.isin(np.arange(len(each)), own, invert=True)
             for each, own in zip(self.lengths, places, strict=True)
@@ -198,7 +198,7 @@ class Steps:
         return Steps(lengths, self.devices, (regular[0], regular[1]))
 
     def long_runs(self) -> list[LongRun]:
-        """Return how certain either mean step is."""
+        """Return the standard error of either mean step."""
         sides = zip(self.lengths, self.regular, strict=True)
         return [long_run(within_kinds(each[np.newaxis, :], own)[0]) for each, own in sides]
 
@@ -206,7 +206,7 @@ class Steps:
 def contributions(
     a: Measured, b: Measured, steps: Steps, *, has_verdict: bool, names: Sequence[str] = PARTS
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Return what the change of the step is made of, and the change."""
+    """Return the parts of the step's change, and the change."""
     rows = pl.DataFrame({"part": names}).with_row_index("row")
     samples = (matrix(a, a.parts, rows, ["part"]), matrix(b, b.parts, rows, ["part"]))
     devices = tuple(np.full(rows.height, number) for number in steps.devices)
@@ -228,7 +228,7 @@ def contributions(
 
 
 def change(steps: Steps, *, has_verdict: bool) -> dict[str, Any]:
-    """Return by how much the step differs: in the mean, and typically."""
+    """Return the change of the step, in the mean and of the typical step."""
     a, b = (each[np.newaxis, :] for each in steps.lengths)
     of_a, of_b = (np.full(1, number) for number in steps.devices)
     shown = show(a, b, (of_a, of_b), has_verdict=has_verdict, regular=steps.regular)

@@ -1,4 +1,4 @@
-"""The steps of runs one by one, for what shows how they are distributed."""
+"""Steps of runs one by one, for figures of their distribution."""
 
 from __future__ import annotations
 

@@ -21,13 +21,13 @@ _STEP = [*LANE, "iteration"]
 
 @dataclass(frozen=True)
 class Bucket:
-    """All-reduces of at least so many bytes each, as far as those of a step make so many."""
+    """Gradient buckets of at least this many bytes, as far as a step has enough."""
 
     size: int
 
     @property
     def label(self) -> str:
-        """How it is asked for."""
+        """Option that asks for it."""
         return f"bucket {self.size / 1e6:g}MB"
 
     def touches(self) -> pl.Expr:
@@ -86,7 +86,7 @@ def _changed(known: pl.DataFrame, done: pl.Expr, waits: pl.Expr) -> pl.DataFrame
 
 
 def exchanged_bytes(job: Job) -> pl.Series:
-    """Return how many bytes each all-reduce of a step exchanges, where that is known."""
+    """Return the bytes that each all-reduce of a step exchanges, where known."""
     steps = job.graph.moments.ops.drop_nulls("iteration")
     return _sized(job).join(steps, on="op", how="semi")["size"]
 

@@ -29,11 +29,11 @@ _WAITS = ("event", "return", "block", "stream")
 
 
 class Change(Protocol):
-    """Something that could be different."""
+    """A change for `whatif`."""
 
     @property
     def label(self) -> str:
-        """How it is asked for."""
+        """Option that asks for it."""
 
     def touches(self) -> pl.Expr:
         """Return which edges it changes."""
@@ -44,7 +44,7 @@ class Change(Protocol):
 
 @dataclass(frozen=True)
 class Speed:
-    """Kernels that are faster: those whose name matches, or those of a stage."""
+    """Faster kernels, chosen by name or by stage."""
 
     factor: float
     name: str | None = None
@@ -52,7 +52,7 @@ class Speed:
 
     @property
     def label(self) -> str:
-        """How it is asked for."""
+        """Option that asks for it."""
         if self.stage is not None:
             return f"stage {self.stage}={_times(self.factor)}"
         return f"speed {self.name}={_times(self.factor)}"
@@ -71,14 +71,14 @@ class Speed:
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """Links of a type that are faster, and what they hold up: copies and collectives."""
+    """Faster links of a type, for the copies and collectives that they limit."""
 
     link: str
     factor: float
 
     @property
     def label(self) -> str:
-        """How it is asked for."""
+        """Option that asks for it."""
         return f"bandwidth {self.link}={_times(self.factor)}"
 
     def touches(self) -> pl.Expr:
@@ -110,17 +110,17 @@ class Loader:
 
     @property
     def label(self) -> str:
-        """How it is asked for."""
+        """Option that asks for it."""
         if self.workers is not None:
             return f"{self.workers}{WORKERS}"
         return f"loader {_times(self.factor)}"
 
     def touches(self) -> pl.Expr:
-        """Return the waits for batches, and how these come."""
+        """Return the edges of waits for batches, and of their pace."""
         return pl.col("kind").is_in(["loader", "wait", "pace"]) & (pl.col("weight") >= 0)
 
     def length(self, *, slowest: bool) -> pl.Expr:
-        """Return them, shorter: what was waited for once may be there, or come so much sooner."""
+        """Return shorter waits: a batch may be there already, or come sooner."""
         least = self.factor if self.least is None else self.least
         sooner = _divided(pl.col("weight"), least if slowest else self.factor)
         is_wait = pl.col("kind") == "wait"
@@ -131,12 +131,12 @@ class Loader:
 
 @dataclass(frozen=True)
 class Workers:
-    """A data loader with so many workers: `known` gives what that means in a run."""
+    """A data loader with this number of workers; see `known`."""
 
     count: int
 
     def known(self, workers: int | None) -> Loader:
-        """Return the change for a run whose loader has so many workers.
+        """Return the change for a run whose loader has this number of workers.
 
         More of them make as many batches more, or are in each other's way so that each makes half
         as many as before.
@@ -157,7 +157,7 @@ class Workers:
 
 @dataclass(frozen=True)
 class NoSync:
-    """A host that does not synchronise; what frees, or copies from pageable memory, still waits."""
+    """A host that does not synchronise; freeing and pageable copies still wait."""
 
     label: str = "no synchronisation"
 
@@ -166,7 +166,7 @@ class NoSync:
         return pl.col("kind") == "return"
 
     def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
-        """Return that they wait for nothing."""
+        """Return length 0: the edges wait for nothing."""
         return pl.lit(HOLDS_NOTHING, pl.Int64)
 
 
@@ -177,7 +177,7 @@ class Overlap:
     label: str = "perfect overlap"
 
     def touches(self) -> pl.Expr:
-        """Return what other work and calls wait for communication by."""
+        """Return the edges by which other work and calls wait for communication."""
         return (
             pl.col("kind").is_in(_WAITS)
             & (pl.col("of_source") == "comm")
@@ -185,7 +185,7 @@ class Overlap:
         )
 
     def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
-        """Return that they wait for nothing."""
+        """Return length 0: the edges wait for nothing."""
         return pl.lit(HOLDS_NOTHING, pl.Int64)
 
 
@@ -251,14 +251,16 @@ def parse_changes(
         changes.append(Bucket(bucket))
     changes += [*([NoSync()] if no_sync else []), *([Overlap()] if overlap else [])]
     if not changes:
-        raise UsageError("nothing is changed", "say what: --speed gemm=2x, --loader 2x, --no-sync")
+        raise UsageError(
+            "nothing is changed", "name a change: --speed gemm=2x, --loader 2x, --no-sync"
+        )
     return changes
 
 
 def _pair(text: str, option: str, example: str) -> tuple[str, float]:
     name, equals, factor = text.rpartition("=")
     if not equals or not name.strip():
-        raise UsageError(f"{text!r} does not say what is faster", f"write --{option} {example}")
+        raise UsageError(f"{text!r} does not name what gets faster", f"write --{option} {example}")
     return name.strip(), _factor(factor, option, example)
 
 

@@ -1,4 +1,4 @@
-"""The critical path: what each step waited for last, from its end back to its begin."""
+"""Critical path of each step, from its end back to its begin."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def critical_path(
     iterations: tuple[int, int] | None,
     kernels: int | None,
 ) -> Answer:
-    """Answer the question `critical_path`, whose declaration says what is given and returned."""
+    """Answer the question `critical_path`; its declaration lists options and columns."""
     if kernels is not None and kernels < 1:
         raise UsageError(f"{kernels} kernels cannot be listed", "give 1 or more")
     job = job_of(trace, traffic, skip, iterations)

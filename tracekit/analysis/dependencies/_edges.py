@@ -1,4 +1,4 @@
-"""Edges of the dependency graph: what they may be, and how they are written down."""
+"""Edges of the dependency graph: their kinds and columns."""
 
 from __future__ import annotations
 

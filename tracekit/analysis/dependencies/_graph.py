@@ -1,4 +1,4 @@
-"""The dependency graph of a run: moments, what holds each of them, and how long."""
+"""Dependency graph of a run: moments, and edges with lengths."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Graph:
         return first, given(self.edges["source"]), given(lengths, np.int64)
 
     def replayed(self, lengths: pl.Series | None = None, carried: Array | None = None) -> Array:
-        """Return when each moment comes by dependencies alone.
+        """Return the earliest time of each moment that dependencies allow.
 
         Parameters
         ----------
@@ -181,7 +181,7 @@ def _fitted(moments: Moments, rows: pl.DataFrame, time: Array) -> tuple[pl.Serie
 
 
 def ordered(rows: pl.DataFrame, count: int) -> tuple[pl.DataFrame, Array, bool]:
-    """Return the edges, the moments in an order that they allow, and whether that holds all.
+    """Return the edges, a topological order of moments, and whether all moments are in it.
 
     Where moments of one time wait for each other in a circle, as coarse clocks make them, waits
     without length among these are left out: order of threads and streams makes no circle.

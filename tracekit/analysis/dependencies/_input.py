@@ -1,4 +1,4 @@
-"""Input batches: when driving threads take them, which they wait for, and how they come."""
+"""Input batches: when threads take them, which they wait for, and their rhythm."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AWAITED_NS = 100_000
 AWAITED_SHARE = 0.1
 """A loader that works ahead and is waited for is waited for long: it takes longer than the rest."""
 _RHYTHM = 3
-"""So many waits that come after as many batches each are a rhythm."""
+"""Minimum number of waits at equal distances, in batches, that make a rhythm."""
 _LONG, _USUAL = 0.25, 0.9
 """A wait for a group of batches takes at least so much of this percentile of all waits."""
 _MOST_WORKERS = 64
@@ -32,7 +32,7 @@ _LENGTH = pl.col("end") - pl.col("start")
 
 @dataclass(frozen=True)
 class Batches:
-    """The batches that driving threads take.
+    """Batches that driving threads take.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class Batches:
 
     @property
     def paced(self) -> pl.DataFrame:
-        """All but the first, with ``pace``: how long after the one before each comes at most.
+        """All but the first, with ``pace``: the longest time since the one before.
 
         Of threads that copy no input themselves those that nothing waited for are not known.
         """

@@ -60,12 +60,12 @@ class Job:
 
     @cached_property
     def edges(self) -> pl.DataFrame:
-        """The edges, with what they are about."""
+        """Edges with their descriptions."""
         return described_edges(self.trace, self.graph, self.traffic, self.graph.edges)
 
     @cached_property
     def followed(self) -> pl.DataFrame:
-        """The edges of paths, likewise, and ``edge``, their row of all edges."""
+        """Edges on paths with their descriptions, and ``edge``, their row among all edges."""
         numbers = self.segments["edge"].drop_nulls().unique().sort()
         rows = self.graph.edges[numbers].with_columns(edge=numbers)
         return described_edges(self.trace, self.graph, self.traffic, rows)
@@ -87,14 +87,14 @@ class Job:
         return self.segments["late"].sum() / total if total else None
 
     def steps(self, time: Array) -> pl.DataFrame:
-        """Return the steps where moments come at some times."""
+        """Return the lengths of steps, given times of moments."""
         return step_bounds(self.marks, pl.Series(time))
 
 
 def job_of(
     trace: Trace, traffic: Traffic, skip: int, iterations: tuple[int, int] | None = None
 ) -> Job:
-    """Return the dependency graph of a run, and its steps, or those from one to another.
+    """Return the dependency graph of a run, with its steps or some of them.
 
     Raises
     ------
@@ -113,7 +113,7 @@ def job_of(
     clocks = with_clocks(active, trace.read("reports"))["clock"].n_unique()
     if clocks > 1:
         raise MissingDataError(
-            f"the reports of this run are on {clocks} clocks: what waits for what is not known",
+            f"reports of this run are on {clocks} clocks: dependencies between them are unknown",
             "ask it of a report alone, or set clocks (docs/clocks.md)",
         )
     alike = numbered_alike(trace)
@@ -217,5 +217,5 @@ def distrust(share: float | None) -> list[str]:
     """Return a warning where more is not explained than an answer can be trusted with."""
     if share is None or share <= TRUSTED:
         return []
-    told = f"{share:.0%} of the steps is explained by nothing that was recorded, more than"
-    return [f"{told} {TRUSTED:.0%}: what follows from dependencies is not to be trusted here"]
+    told = f"{share:.0%} of the steps is unexplained by the recording, more than {TRUSTED:.0%}"
+    return [f"{told}: do not trust answers from dependencies here"]

@@ -46,12 +46,12 @@ class Moments:
 
     @property
     def count(self) -> int:
-        """How many moments there are."""
+        """Number of moments."""
         return 2 * (self.calls.height + self.ops.height)
 
     @property
     def first_of_ops(self) -> int:
-        """The first moment of ops, which come after those of calls."""
+        """First moment of ops; moments of calls come before."""
         return 2 * self.calls.height
 
     def times(self) -> pl.Series:

@@ -1,4 +1,4 @@
-"""The longest path of each step: what its end waited for, and that, back to where it began."""
+"""Longest path of each step, followed from its end back to its begin."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _unfounded(segments: pl.DataFrame, bounds: pl.DataFrame) -> pl.DataFrame:
 
 
 def cause_of() -> pl.Expr:
-    """Return what the explained part of an edge is: its ``kind``, and the op's ``work``."""
+    """Return the cause of an edge's explained part, by its ``kind`` and the op's ``work``."""
     kind, work = pl.col("kind").cast(pl.String), pl.col("work")
     moved = work.is_in(["comm", "host_copy"])
     return (

@@ -38,7 +38,7 @@ class Price:
 
     @property
     def text(self) -> str:
-        """The command, and the range of a step, in words."""
+        """The `whatif` command, and the predicted range of a step, in words."""
         told = f"`tracekit whatif {self.options}`"
         if self.low_ns is None or self.high_ns is None:
             return f"{told}: too wide a range to say"

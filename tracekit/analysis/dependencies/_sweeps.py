@@ -1,4 +1,4 @@
-"""Sweeps over a graph of moments: their order, when each can be, and what each waited for.
+"""Sweeps over a graph of moments: topological order, earliest and latest times, paths.
 
 A graph is arrays: the edges that lead into moment m are those from ``first[m]`` to ``first[m + 1]``
 of ``source`` and what goes with it. An edge says that its moment comes no earlier than its source
@@ -88,7 +88,7 @@ def lead_out(source: Array, target: Array, free: Array, later: Array) -> None:
 
 
 def put_in_order(into: Array, out: tuple[Array, Array], missing: Array, order: Array) -> int:
-    """Put moments in an order in which each comes after the sources of its edges.
+    """Sort moments topologically: each after the sources of its edges.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ def put_in_order(into: Array, out: tuple[Array, Array], missing: Array, order: A
 def replay(
     order: Array, into: tuple[Array, Array, Array], carried: Array, time: Array
 ) -> None:  # fmt: skip
-    """Find when each moment comes: a length after the last of those that it waits for.
+    """Compute the earliest time of each moment: its last predecessor plus a length.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ def replay(
 def walk_back(
     ends: tuple[Array, Array], into: tuple[Array, Array, Array], time: Array, path: Array
 ) -> int:
-    """Follow each end back to what it waited for, until its step had not begun.
+    """Follow each end back along the predecessor that held it, to the begin of its step.
 
     Of several edges the one is followed over which its moment could come last.
 
@@ -199,7 +199,7 @@ def walk_back(
 
 
 def latest(order: Array, into: tuple[Array, Array, Array], carried: Array, allowed: Array) -> None:
-    """Find how late each moment may come so that none comes later than allowed.
+    """Compute the latest time of each moment that delays no end.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def described_edges(
     trace: Trace, graph: Graph, traffic: Traffic, rows: pl.DataFrame
 ) -> pl.DataFrame:
-    """Return some edges of a graph with what they are about.
+    """Return edges of a graph with their descriptions.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""How long steps would take with something changed: the dependency graph, replayed."""
+"""Predict steps after a change by replaying the dependency graph."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def whatif(
     skip: int = 0,
     iterations: tuple[int, int] | None = None,
 ) -> Answer:
-    """Say how long steps would take with something changed.
+    """Answer the question `whatif`: predicted steps after changes.
 
     The dependency graph of the run is replayed: each call and op comes when what it waits for has
     come, and nothing else of the recorded times is used. ``docs/whatif.md`` says what a replay
@@ -155,12 +155,12 @@ class _Replay:
 
     @property
     def low_ns(self) -> float:
-        """How long a step takes at least, in the mean."""
+        """Lower bound of the mean step."""
         return max(_mean(self.shortest), self.least_ns)
 
     @property
     def high_ns(self) -> float:
-        """How long a step takes at most, in the mean."""
+        """Upper bound of the mean step."""
         return max(_mean(self.longest), self.low_ns)
 
     def is_told(self, measured: _Replay, error: float) -> bool:
@@ -383,7 +383,7 @@ def _require_kernels(changes: Sequence[Change], alone: Sequence[_Replay]) -> Non
 def _unmatched(job: Job, changes: Sequence[Change], replays: Sequence[_Replay]) -> list[str]:
     """Say which changes there is nothing for in this run."""
     alone = replays[2 : 2 + len(changes)]
-    texts = [f"{each.label}: there is nothing in this run that it changes"
+    texts = [f"{each.label}: it changes nothing in this run"
              for each in alone if not each.edges]  # fmt: skip
     asked = [(each.size, found.edges) for each, found in zip(changes, alone, strict=True)
              if isinstance(each, Bucket)]  # fmt: skip
@@ -391,8 +391,8 @@ def _unmatched(job: Job, changes: Sequence[Change], replays: Sequence[_Replay]) 
     untold = job.edges.filter(pl.col("link") == UNTOLD)["op"].n_unique()
     if untold and any("bandwidth" in each.label for each in changes):
         texts.append(
-            f"{untold} transfers cross links that are not known: name the machine (--topology), or"
-            " ask for --bandwidth collective=2x"
+            f"{untold} transfers cross unknown links: give the machine (--topology), or use"
+            " --bandwidth collective=2x"
         )
     return [text for text in texts if text]
 
@@ -404,8 +404,8 @@ def _unsplit(job: Job, size: int, edges: int) -> str:
     if larger.len():
         return (
             f"bucket {size / 1e6:g}MB: {larger.len()} of {sizes.len()} all-reduces of known size "
-            "are larger and stay as they are; of which tensors a bucket is, and when each of "
-            "these is ready, is not recorded: record with the buckets that you mean"
+            "are larger and stay as they are: the tensors of a bucket, and when each is ready, "
+            "are not recorded. Record with the buckets that you mean"
         )
     if not edges:
         return (

@@ -1,4 +1,4 @@
-"""The questions `critical_path` and `whatif`, as they are asked."""
+"""Declarations of the questions `critical_path` and `whatif`."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self, Unpack
@@ -27,19 +27,19 @@ _KEYS = ("cause", "stage", "link", "device", "rank", "iteration", "kernel")
 
 
 class Waiting(Protocol):
-    """A run, as far as it is asked what waits for what."""
+    """A run with its dependencies."""
 
     @property
     def trace(self) -> "Trace":
         """Its tables."""
 
     def of_steps(self, iterations: tuple[int, int] | None) -> Self:
-        """Return it as if it held some of its steps alone."""
+        """Return the run limited to some of its steps."""
 
     def traffic(
         self, *, topology: StrPath | None = None, sizes: Mapping[str, int] | None = None
     ) -> "Traffic":
-        """Return what it moved between GPUs."""
+        """Return the traffic between its GPUs."""
 
 
 _PATH_WRITES = Json(
@@ -49,7 +49,7 @@ _PATH_WRITES = Json(
         "steps_ns": "count: Length of the steps, added up.",
         "step_p50_ns": "count: Median length of a step.",
         **keys("skip"),
-        "unexplained_share": "share or null: What of the steps nothing explains.",
+        "unexplained_share": "share or null: Share of the steps that is unexplained.",
         "contradicted": "count: Number of dependencies that were left out because they run "
         "against time.",
         **keys("shares", "warnings?"),
@@ -122,7 +122,7 @@ _WHATIF_WRITES = Json(
         **keys("steps", "skip"),
         "replay_error_share": "amount or null: By how much the unchanged replay of a step is off, "
         "over its length, in the median.",
-        "unexplained_share": "share or null: What of the recorded steps nothing explains.",
+        "unexplained_share": "share or null: Share of the recorded steps that is unexplained.",
         "trusted": "flag: Whether that is at most a tenth, and of all changed paths too.",
         **keys("warnings?"),
     },
@@ -138,7 +138,7 @@ _WHATIF_WRITES = Json(
         "null of the measured steps, and where step_ns is.",
         "saved_share": "number or null: The same over a step of the unchanged replay.",
         "speedup": "number or null: A step of the unchanged replay over this one.",
-        "unexplained_share": "share or null: What of the path of these steps nothing explains.",
+        "unexplained_share": "share or null: Share of the path of these steps that is unexplained.",
     },
 )
 _PANEL = "Changes"
@@ -215,7 +215,10 @@ def whatif(
     no_sync: Annotated[bool, Option("The host waits for no GPU work.", panel=_PANEL)] = False,
     overlap: Annotated[
         bool,
-        Option("Nothing but communication waits for communication between GPUs.", panel=_PANEL),
+        Option(
+            "Perfect overlap: only communication waits for communication between GPUs.",
+            panel=_PANEL,
+        ),
     ] = False,
     bucket: Annotated[
         int | None,

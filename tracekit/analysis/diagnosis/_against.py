@@ -22,7 +22,7 @@ _ORDER = {"new": 0, "grown": 1, "unchanged": 2, "shrunk": 3, "gone": 4}
 
 
 def against(found: Sequence[Answer], base: Sequence[Answer], *, top: int | None = None) -> Answer:
-    """Return the findings of either side, each with what became of it.
+    """Return the findings of both sides, each with its change.
 
     Of several recordings a side a finding is new only if it is in all of these and in no earlier
     one: its win is the least of the new side, and the greatest of the base.

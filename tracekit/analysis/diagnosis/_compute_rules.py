@@ -1,4 +1,4 @@
-"""Rules on what GPUs compute: in which precision, in which layout, and fused or not."""
+"""Rules on computation: precision, layout, and fusion of kernels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CHAIN = 3
 
 
 def fp32_products(facts: Facts) -> Finding | None:
-    """Say that matrices are multiplied in FP32 on GPUs that could take TF32 without a change."""
+    """Find FP32 matrix products on GPUs that support TF32."""
     names = dict(facts.trace.read("devices").select("device", "name").rows())
     peaks = {device: peak_flops(name) for device, name in names.items()}
     able = [device for device, each in peaks.items() if each.get("tf32", 0) > each.get("fp32", 0)]
@@ -56,7 +56,7 @@ def fp32_products(facts: Facts) -> Finding | None:
 
 
 def layout_transposes(facts: Facts) -> Finding | None:
-    """Say that convolutions turn the layout of their tensors."""
+    """Find convolutions that transpose the layout of their tensors."""
     rows = _named(facts, lambda name: name.str.contains(_LAYOUT))
     lost = facts.lost(rows)
     if not facts.is_worth(lost.mean):
@@ -95,7 +95,7 @@ def unfused_elementwise(facts: Facts) -> Finding | None:
         evidence=(
             f"{counted(number / facts.cells.height, 'chain')} {facts.per_gpu}, of {length}",
             *facts.launched_in(chains),
-            "whether one reads what the one before it wrote is not recorded",
+            "it is not recorded whether one reads the output of the one before",
         ),
         advice="Fuse them: `torch.compile`, a fused optimizer (`fused=True`), fused norms and "
         "activations.",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tracekit.analysis.traffic import Traffic
 
 TOP = 5
-"""So many findings are listed unless more are asked for."""
+"""Number of findings that are listed by default."""
 PERHAPS = "perhaps"
 FINDINGS = pl.Schema(
     {
@@ -43,7 +43,7 @@ def diagnose(
     worth: float = WORTH,
     without: Collection[int] = (),
 ) -> Answer:
-    """Say what takes time that a run need not take, the largest first.
+    """Return the findings of a run, the largest win first.
 
     ``docs/diagnose.md`` defines the rules and what they win.
 
@@ -200,5 +200,5 @@ def _milliseconds(name: str) -> pl.Expr:
 
 
 def fingerprint(rule: str) -> str:
-    """Return a name of a finding that is the same in every run: it holds no number of one."""
+    """Return an identifier of a finding that is the same in every run."""
     return hashlib.sha256(f"tracekit diagnose {rule}".encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Rules on what GPUs exchange, and how they wait for each other."""
+"""Rules on communication between GPUs, and on waiting for each other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tracekit.analysis.facts import is_pipeline
 from tracekit.analysis.statistics import quantile
 
 _MANY = 8
-"""So many collectives in a step may be too many."""
+"""Minimum number of collectives in a step that may be too many."""
 _SMALL = 4
 """A collective is small if it takes less than so many times as long as the shortest ones."""
 _BUCKET_BYTES = 25 * 2**20
@@ -30,7 +30,7 @@ _TWICE = 1.5
 
 
 def exposed_collectives(facts: Facts) -> Finding | None:
-    """Say that nothing runs beside collectives, other than the last one of each step."""
+    """Find collectives, other than the last of each step, beside which nothing runs."""
     each = facts.exchanges
     lost = facts.lost(each, "avoidable")
     late = facts.lost(each.filter("is_late"), "avoidable")
@@ -61,7 +61,7 @@ def _headline(facts: Facts, each: pl.DataFrame, lost: float) -> str:
 
 
 def late_buckets(facts: Facts) -> Finding | None:
-    """Say that gradients are exchanged only after the backward pass."""
+    """Find gradients that are exchanged only after the backward pass."""
     each = facts.exchanges
     late = each.filter("is_late")
     lost = facts.lost(late, "avoidable")
@@ -86,7 +86,7 @@ def late_buckets(facts: Facts) -> Finding | None:
 
 
 def small_buckets(facts: Facts) -> Finding | None:
-    """Say that gradients are exchanged in many small collectives, each with its latency."""
+    """Find gradients that are exchanged in many small collectives."""
     each = facts.exchanges.filter(pl.col("kind") == "collective")
     number = each.height / facts.cells.height
     if number < _MANY:
@@ -117,7 +117,7 @@ def small_buckets(facts: Facts) -> Finding | None:
 
 
 def stragglers(facts: Facts) -> Finding | None:
-    """Say that one rank is slower than its peers at what all do, and the others wait for it."""
+    """Find a rank that is slower than its peers, for which the others wait."""
     waits = facts.waits.filter(pl.col("collective") != "send_recv")
     if waits.is_empty():
         return None
@@ -197,7 +197,7 @@ def _waited_for(facts: Facts, waits: pl.DataFrame, worst: dict[str, Any]) -> lis
 
 
 def central_update(facts: Facts) -> Finding | None:
-    """Say that GPUs wait until another one has updated the weights and sent them."""
+    """Find GPUs that wait until another one has updated and sent the weights."""
     lost = facts.lost(facts.idle_of("behind_weight_update", "behind_collective"))
     if not facts.is_worth(lost.mean):
         return None
@@ -220,7 +220,7 @@ def central_update(facts: Facts) -> Finding | None:
 
 
 def pipeline_bubbles(facts: Facts) -> Finding | None:
-    """Say that stages of a pipeline wait for each other."""
+    """Find stages of a pipeline that wait for each other."""
     idle = facts.idle_of("behind_stage").select(*CELL, lost=LENGTH)
     inside = _sends(facts).select(*CELL, lost="exposed")
     lost = facts.lost(pl.concat([idle, inside]), "lost")
@@ -246,7 +246,7 @@ def pipeline_bubbles(facts: Facts) -> Finding | None:
         win=win if is_won else None,
         low=0.0 if is_won else None,
         high=lost.most if is_won else None,
-        unknown=None if is_won else "what smaller micro-batches cost is not known",
+        unknown=None if is_won else "the cost of smaller micro-batches is unknown",
         sure="likely" if is_won else "hint",
         evidence=tuple(evidence),
         advice="More micro-batches, stages of equal length, an interleaved schedule; `tracekit "

@@ -116,7 +116,7 @@ class Facts:
 
     @cached_property
     def number(self) -> int:
-        """How many usual steps there are."""
+        """Number of usual steps."""
         return self.steps["iteration"].n_unique()
 
     @cached_property
@@ -142,7 +142,7 @@ class Facts:
         return idle_pieces(self.trace, self.steps)
 
     def places(self, pieces: pl.DataFrame) -> tuple[str, ...]:
-        """Say in which ranges the host was in some pieces of gaps, where it was in any."""
+        """Name the ranges in which the host was during some pieces of gaps."""
         pairs = pairs_of(self.trace, self.gaps)
         named = in_ranges(self.trace, pieces, pairs, "name").drop_nulls("name")
         return self._named(named.with_columns(name=plain_name(pl.col("name"))))
@@ -201,7 +201,7 @@ class Facts:
 
     @cached_property
     def waits(self) -> pl.DataFrame:
-        """How long participants of collectives wait for the last one, as `exposed_waits` says."""
+        """Exposed waits of participants of collectives for the last one; see `exposed_waits`."""
         return exposed_waits(self.collectives, self.exposed)
 
     def _placed(self, rows: pl.DataFrame) -> pl.DataFrame:
@@ -211,7 +211,7 @@ class Facts:
         return pieces.select(rows.columns).with_columns(iteration=step)
 
     def lost(self, rows: pl.DataFrame, length: str | None = None) -> Lost:
-        """Return how much of a step some rows take.
+        """Return the time of a step that some rows take.
 
         Parameters
         ----------
@@ -352,7 +352,7 @@ class Facts:
         return 2 * rows["iteration"].n_unique() >= self.number
 
     def share(self, length: float) -> str:
-        """Say which part of a step a time is."""
+        """Return a time as a share of a step, in words."""
         of = "the step" if self.has_steps else "the recording"
         return f"{100 * length / self.step_ns:.3g} % of {of}" if self.step_ns else "nothing"
 
@@ -363,7 +363,7 @@ def counted(number: float, noun: str, plural: str = "") -> str:
 
 
 def rounded(number: float, digits: int = 3) -> str:
-    """Return a number to so many digits, or if it has more before its point, to a whole one."""
+    """Round a number to a number of significant digits, at most to a whole number."""
     whole = f"{number:,.0f}"
     return whole if abs(number) >= 10**digits - 0.5 else f"{number:,.{digits}g}"
 

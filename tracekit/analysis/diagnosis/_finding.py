@@ -10,12 +10,12 @@ Sure = Literal["measured", "likely", "hint", "perhaps"]
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """Something that takes time of a step, and what would help.
+    """A problem that takes time of a step, and its remedy.
 
     Parameters
     ----------
     finding
-        What takes the time, in one sentence with its numbers.
+        The problem in one sentence, with numbers.
     win, low, high
         By how much a step would be shorter, ns, at best and at worst; None where it is not known.
     unknown

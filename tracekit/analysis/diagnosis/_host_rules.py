@@ -44,7 +44,7 @@ _SURE = 0.9
 
 
 def input_bound(facts: Facts) -> Finding | None:
-    """Say that GPUs wait for input, or for a host that is outside of its steps."""
+    """Find GPUs that wait for input, or for a host outside of its steps."""
     own = facts.idle_of("input")
     waited, both = facts.lost(own), facts.lost(facts.idle_of("input", "between_steps"))
     if not facts.is_worth(both.mean):
@@ -90,7 +90,7 @@ def _asleep(facts: Facts, own: pl.DataFrame) -> tuple[str, ...]:
 
 
 def off_cpu(facts: Facts) -> Finding | None:
-    """Say that the thread that launches does not get to run.
+    """Find launching threads that do not get to run.
 
     One that sleeps until another thread has something for it (a condition, a pipe) is none.
     """
@@ -132,7 +132,7 @@ def off_cpu(facts: Facts) -> Finding | None:
 
 
 def compilation(facts: Facts) -> Finding | None:
-    """Say that GPUs wait while code is compiled or loaded."""
+    """Find GPUs that wait while code is compiled or loaded."""
     own = facts.idle_of("compiling", "loading")
     lost = facts.lost(own)
     if not facts.is_worth(lost.mean) or (facts.has_steps and not facts.is_usual(own)):
@@ -158,7 +158,7 @@ def compilation(facts: Facts) -> Finding | None:
 
 
 def sync_in_loop(facts: Facts) -> Finding | None:
-    """Say that the host waits for the GPU inside of steps, and the GPU then for the host.
+    """Find synchronisation inside of steps: the host waits for the GPU, then the GPU for it.
 
     What a host waits for a busy GPU puts it behind by as much: without these waits it would be
     ahead, and hide as much of what it is late by afterwards.
@@ -197,7 +197,7 @@ def sync_in_loop(facts: Facts) -> Finding | None:
 
 
 def pageable_copies(facts: Facts) -> Finding | None:
-    """Say that copies to the GPU come from pageable memory, or hold the host as these do."""
+    """Find copies to the GPU from pageable memory, or that block the host as these do."""
     copies = facts.exposed(_is_large_copy() & _is_pageable())
     lost = facts.lost(copies, "exposed")
     if not facts.is_worth(lost.mean):
@@ -227,7 +227,7 @@ def pageable_copies(facts: Facts) -> Finding | None:
 
 
 def unhidden_copies(facts: Facts) -> Finding | None:
-    """Say that copies to the GPU, from pinned memory, run while nothing else does."""
+    """Find copies to the GPU, from pinned memory, that run while nothing else does."""
     copies = facts.exposed(_is_large_copy() & ~_is_pageable())
     lost = facts.lost(copies, "exposed")
     if not facts.is_worth(lost.mean) or not facts.is_usual(copies.filter(pl.col("exposed") > 0)):
@@ -259,7 +259,7 @@ def unhidden_copies(facts: Facts) -> Finding | None:
 
 
 def small_copies(facts: Facts) -> Finding | None:
-    """Say that many small copies from and to the host run while nothing else does."""
+    """Find many small copies from and to the host that run while nothing else does."""
     is_small = pl.col("kind").is_in(["h2d", "d2h"]) & (pl.col("bytes") <= _PAGEABLE_BYTES)
     copies = facts.exposed((is_small & (pl.col("stage") != "ME")).fill_null(value=False))
     lost = facts.lost(copies, "exposed")
@@ -285,7 +285,7 @@ def small_copies(facts: Facts) -> Finding | None:
 
 
 def unified_memory(facts: Facts) -> Finding | None:
-    """Say that pages of unified memory move while nothing else runs."""
+    """Find unified memory pages that move while nothing else runs."""
     copies = facts.exposed((pl.col("host_memory") == "managed").fill_null(value=False))
     lost = facts.lost(copies, "exposed")
     if not facts.is_worth(lost.mean):
@@ -351,7 +351,7 @@ def _that_could_begin_earlier(facts: Facts, copies: pl.DataFrame) -> pl.DataFram
 
 
 def launch_bound(facts: Facts) -> Finding | None:
-    """Say that the GPU waits for launches: the host launches more slowly than the GPU works.
+    """Find GPUs that wait for launches: the host launches more slowly than they work.
 
     What launches cost shows in many short gaps; in a long one the host does something else.
     """
@@ -387,7 +387,7 @@ def launch_bound(facts: Facts) -> Finding | None:
 
 
 def busy_host(facts: Facts) -> Finding | None:
-    """Say that the host does something else than launch for long, on the CPU as far as is known."""
+    """Find a host that is busy with other work than launching for long."""
     waits = facts.idle_of("late_launch")
     own = waits.filter(LENGTH.sum().over("gap") > _LONGEST_LAUNCH_NS)
     lost = facts.lost(own)
@@ -413,7 +413,7 @@ def busy_host(facts: Facts) -> Finding | None:
 
 
 def allocation_in_loop(facts: Facts) -> Finding | None:
-    """Say that GPUs wait while memory is allocated or freed in usual steps."""
+    """Find GPUs that wait while memory is allocated or freed in usual steps."""
     own = facts.idle_of("allocation")
     lost = facts.lost(own)
     if not facts.is_worth(lost.mean) or not facts.is_usual(own):
@@ -478,7 +478,7 @@ def _in_ranges(facts: Facts, late: pl.DataFrame) -> tuple[str, ...]:
 
 
 def profiler_overhead(facts: Facts) -> Finding | None:
-    """Say that the profiler itself keeps GPUs waiting."""
+    """Find GPUs that wait for the profiler itself."""
     lost: Lost = facts.lost(facts.idle_of("profiler"))
     if not facts.is_worth(lost.mean):
         return None

@@ -1,4 +1,4 @@
-"""Who is slower than its peers, and how long the others wait for it."""
+"""Find ranks that are slower than their peers, and how long the others wait."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def held_behind(facts: Facts) -> pl.DataFrame:
 
 
 def waited_for(facts: Facts, device: int) -> float | None:
-    """Return how long each other GPU waits for one in a step; None where no GPU waits for any.
+    """Return the wait of the other GPUs for each one in a step; None if no GPU waits.
 
     Somebody is always last: what GPUs wait for one of the others, in the mean, is taken away.
     """
@@ -46,7 +46,7 @@ def waited_for(facts: Facts, device: int) -> float | None:
 
 
 def own_times(facts: Facts) -> pl.DataFrame:
-    """Return how long each rank takes in a step for what all ranks do: ``own_ns``.
+    """Return each rank's own time in a step for work that all ranks do: ``own_ns``.
 
     An op takes the time that it runs, and the time before it in which its GPU was idle for another
     reason than another GPU. Collectives run for as long as the last one lets them, so their own

@@ -1,4 +1,4 @@
-"""The rules, by name: the one table of them, and how sure each may be."""
+"""Table of all rules by name, with the certainty that each may claim."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def score() -> Mapping[str, Any]:
 
 
 def at_most(rule: str, sure: Sure) -> Sure:
-    """Return how sure a rule is of what it says, no surer than it was right before."""
+    """Limit a rule's certainty to how often it was right before."""
     claims, wrong = (score().get(rule, {}).get(key, 0) for key in ("claims", "wrong"))
     if _OFTEN * wrong > claims:
         return "perhaps"

@@ -1,4 +1,4 @@
-"""Rules on the run as a whole: its first steps, evaluation, the machine, and what is missing."""
+"""Rules on whole runs: first steps, evaluation, the machine, and missing data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COLD = 1.5
 
 
 def cold_steps(facts: Facts) -> Finding | None:
-    """Say that the first steps take longer than the others."""
+    """Find first steps that take longer than the others."""
     number = facts.cold.height
     usual = facts.median_ns
     longest = float(facts.cold["length"].max() or 0)  # type: ignore[arg-type]
@@ -47,7 +47,7 @@ def cold_steps(facts: Facts) -> Finding | None:
 
 
 def evaluation_too_often(facts: Facts) -> Finding | None:
-    """Say that evaluation between steps takes a large part of training."""
+    """Find evaluation between steps that takes a large part of training."""
     ranges = facts.trace["ranges"].filter((pl.col("stage") == "ME") & (pl.col("end") > 0))
     whole = merged(ranges.select("process", "start", "end").collect(), ["process"])
     begins = facts.trace["iterations"].group_by("process").agg(last=pl.col("start").max())
@@ -74,7 +74,7 @@ def evaluation_too_often(facts: Facts) -> Finding | None:
 
 
 def slow_links(facts: Facts) -> Finding | None:
-    """Say that copies between GPUs stay far below the peak of their links."""
+    """Find copies between GPUs far below the peak of their links."""
     if facts.traffic is None:
         return None
     copies = facts.traffic.links("pair").filter(
@@ -109,7 +109,7 @@ def slow_links(facts: Facts) -> Finding | None:
 
 
 def slow_clocks(facts: Facts) -> Finding | None:
-    """Say that a GPU takes longer for the same kernels than the others."""
+    """Find a GPU that takes longer for the same kernels than the others."""
     paces = kernel_paces(facts)
     if paces.height <= 1:
         return None
@@ -135,7 +135,7 @@ def slow_clocks(facts: Facts) -> Finding | None:
         high=longer * worst["pace"],
         sure="likely" if waited is None else "measured",
         evidence=(
-            "how long other GPUs wait for it is not known"
+            "how long other GPUs wait for it is unknown"
             if waited is None
             else f"other GPUs wait {duration(waited)} {facts.per} for it",
             f"{worst['kernels']:,} kernels of the same name and size that {paces.height} GPUs run",
@@ -148,7 +148,7 @@ def slow_clocks(facts: Facts) -> Finding | None:
 
 
 def missing_evidence(facts: Facts) -> Finding | None:
-    """Say what was not recorded that would tell more."""
+    """Find missing data that would tell more."""
     found = [told for told in (_no_steps(facts), _unexplained(facts), _unstaged(facts),
                                _unmatched(facts)) if told is not None]  # fmt: skip
     if not found:
@@ -156,7 +156,7 @@ def missing_evidence(facts: Facts) -> Finding | None:
     what = "; ".join(what for what, _ in found)
     return Finding(
         finding=f"{what[0].upper()}{what[1:]}.",
-        unknown="what it would tell is not known",
+        unknown="what it would show is unknown",
         sure="measured",
         evidence=tuple(what for what, _ in found),
         advice=" ".join(advice for _, advice in found),

@@ -1,4 +1,4 @@
-"""Who comes late, in which stage, how often, and what it costs the others."""
+"""Stragglers: late ranks, their stage, frequency and cost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PAIR = 2
 
 
 def stragglers(trace: Trace, keys: tuple[str, ...]) -> Answer:
-    """Answer the question `stragglers`, whose declaration says what is given and returned."""
+    """Answer the question `stragglers`; its declaration lists options and columns."""
     if len(keys) > 1:
         raise UsageError("stragglers are by rank or by iteration", "give one of them")
     if not has_ops(trace):
@@ -32,7 +32,7 @@ def stragglers(trace: Trace, keys: tuple[str, ...]) -> Answer:
     waits, held = facts.waits, held_behind(facts)
     if waits.is_empty() and held.is_empty():
         raise MissingDataError(
-            "nothing that several ranks do together was recorded of more than one of them",
+            "no collective was recorded on more than one rank",
             "record all ranks, and make one run of their reports with --run NAME",
         )
     ranks = process_ranks(trace).select("process", "rank")
@@ -135,7 +135,7 @@ def _late_in(facts: Facts) -> pl.DataFrame:
 def _meta(facts: Facts, waits: pl.DataFrame) -> dict[str, Any]:
     ranks = facts.ops.select(MEMBER).unique().collect().height
     missing = (
-        {"missing": ["one clock of all ranks: by how much they come late is not known"]}
+        {"missing": ["one clock of all ranks, so delays between ranks are unknown"]}
         if waits["late_ns"].has_nulls()
         else {}
     )

@@ -1,4 +1,4 @@
-"""How long participants of collectives wait for the one that comes last."""
+"""Waits of participants of collectives for the last one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _OWN = pl.col("end") - pl.col("start")
 
 
 def waits_in_collectives(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return how long each participant of a matched collective waits, and who comes last.
+    """Return the wait of each participant of a matched collective, and the last one.
 
     A participant waits for as long as its own time exceeds the shortest one's, who is the last to
     come: that takes no common clock. Where several are as short, nobody is last.

@@ -1,4 +1,4 @@
-"""The question `stragglers`, as it is asked."""
+"""Declaration of the question `stragglers`."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Unpack
@@ -19,7 +19,7 @@ _WRITES = Json(
     meta={
         "steps": "count: Number of usual steps; 0 where none is known.",
         "ranks": "positive: Number of processes, each on a GPU.",
-        "collectives": "count: Number of collectives of which several participants were recorded.",
+        "collectives": "count: Number of collectives with several recorded participants.",
         **keys("per"),
         "missing?": "texts: What is not known.",
         **keys("warnings?"),

@@ -82,7 +82,7 @@ def chosen_keys(by: str | Sequence[str], known: Collection[str], what: str) -> t
 
 
 def share_meaning(by: str | Sequence[str]) -> str:
-    """Say what ``share`` is a share of in a breakdown by some keys."""
+    """Say what ``share`` divides by in a breakdown by some keys."""
     keys = parse_keys(by)
     part = "exposed_ns" if is_by_stage(keys) else "busy_ns"
     own = dividing(keys)
@@ -95,7 +95,7 @@ def is_by_stage(keys: Sequence[str]) -> bool:
 
 
 def is_by_steps(keys: Sequence[str]) -> bool:
-    """Tell whether windows are steps, and what lies between them."""
+    """Tell whether windows are steps and the time between them."""
     return "iteration" in keys or "phase" in keys
 
 

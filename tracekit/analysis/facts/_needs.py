@@ -33,7 +33,7 @@ _SEVERAL = 2
 
 @dataclass(frozen=True)
 class Evidence:
-    """How much of something a run holds, and that in words."""
+    """Amount of data that a run has for a need, also in words."""
 
     available: Degree
     found: str
@@ -253,7 +253,7 @@ def _operator_sizes(facts: Facts) -> Evidence:
 
 @dataclass(frozen=True)
 class Need:
-    """Something that questions need.
+    """A kind of data that questions need.
 
     Parameters
     ----------
@@ -267,7 +267,7 @@ class Need:
     record: Mapping[str, str]
 
     def record_with(self, recorders: list[str]) -> str:
-        """Say how it is recorded; of several recorders each is named."""
+        """Say how to record it; of several recorders each is named."""
         if "" in self.record:
             return self.record[""]
         ways = [(each, self.record.get(each, f"{each} records none")) for each in recorders]
@@ -445,5 +445,5 @@ NEEDS: Mapping[str, Need] = MappingProxyType(
 
 
 def how_to_record(trace: Trace, need: str) -> str:
-    """Say how what recorded a run records one of `NEEDS`."""
+    """Say how to record one of `NEEDS` with the recorder of a run."""
     return NEEDS[need].record_with(Facts(trace).recorders)

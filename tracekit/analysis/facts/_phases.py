@@ -17,7 +17,7 @@ _OF_WORD = {"EXTEND": "prefill", "DECODE": "decode", "MIXED": "mixed", "prefill"
 
 
 def with_phases(iterations: pl.DataFrame) -> pl.DataFrame:
-    """Add ``phase, requests, tokens`` of each step, by its ``name``; null where that says none."""
+    """Add ``phase, requests, tokens`` of each step by its ``name``; null where unknown."""
     context, tokens, generation, generated = (_number(_VLLM, group) for group in (1, 2, 3, 4))
     early = _number(_VLLM_EARLY, 1)
     word = pl.coalesce(_text(_SGLANG, 1), _text(_ATOM, 1))

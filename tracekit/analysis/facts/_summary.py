@@ -94,7 +94,7 @@ _KNOWN = (
 
 
 def identify(trace: Trace) -> dict[str, str | None]:
-    """Return what a run's reports are.
+    """Return format, product and version of a run's reports.
 
     Returns
     -------

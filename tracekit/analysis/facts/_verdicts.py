@@ -23,7 +23,7 @@ _MUCH = 0.1
 
 
 def verdict_meta(trace: Trace) -> dict[str, Any]:
-    """Return what every table of a run says of its processes.
+    """Return the meta on a run's processes that every table has.
 
     Returns
     -------
@@ -45,7 +45,7 @@ def verdict_meta(trace: Trace) -> dict[str, Any]:
 
 
 def verdict_evidence(trace: Trace) -> list[str]:
-    """Return in words, process by process, what its verdict and its stages rest on."""
+    """Return the evidence for verdicts and stages in words, process by process."""
     named = trace.read("verdicts").join(
         trace.read("processes").select("process", "pid"), on="process", how="left"
     )
@@ -141,7 +141,7 @@ def unknown_passes(trace: Trace) -> str | None:
     if verdicts.is_empty():
         trains = decided["process"].unique()
     if trains.is_empty():
-        return "no process trains, as far as its recording tells"
+        return "no process is known to train"
     told = decided.filter(pl.col("stage_source").cast(pl.String).is_in(STRONG))
     for stage, name in (("FP", "forward"), ("BP", "backward")):
         known = told.filter(pl.col("stage") == stage)["process"]
@@ -151,7 +151,7 @@ def unknown_passes(trace: Trace) -> str | None:
 
 
 def confusion(trace: Trace) -> pl.DataFrame:
-    """Return what each source of stages says, beside the stage that was decided.
+    """Return the stage by each source, beside the final stage.
 
     Returns
     -------

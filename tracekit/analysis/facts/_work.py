@@ -18,7 +18,7 @@ _KEYS = ("stage", "iteration", "rank", "node", "range")
 
 
 def work_of(trace: Trace, keys: Sequence[str] = ("stage",)) -> Work:
-    """Return what of a run is measured: its ranges on the host where it has no work on a GPU.
+    """Return the GPU work of a run, or without any, its ranges on the host.
 
     Raises
     ------

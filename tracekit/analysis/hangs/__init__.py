@@ -1,4 +1,4 @@
-"""Why a job hangs, from what each rank said it was in."""
+"""Explain a hang of a job from the dumps of its ranks."""
 
 from tracekit.analysis.hangs._answer import find_hang
 

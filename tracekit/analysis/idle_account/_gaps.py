@@ -1,4 +1,4 @@
-"""Gaps: when nothing runs on a device, between which ops, and when what ends them was launched."""
+"""Gaps of devices: the ops around each, and the launch of the op that ends it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Ops(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """How far the ops of each line have come; before the first one earlier than all times."""
+    """End of the ops of each line so far."""
 
     ends: Array
     """The furthest end."""

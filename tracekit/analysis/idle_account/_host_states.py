@@ -36,7 +36,7 @@ _NAME = pl.col("name").cast(pl.String)
 
 
 def pairs_of(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
-    """Return which threads are looked at: the one that launches, and the one that drives its steps.
+    """Return the threads to look at: the one that launches, and the one that drives its steps.
 
     Returns
     -------
@@ -141,7 +141,7 @@ def profiling(trace: Trace) -> pl.DataFrame:
 
 
 def sleeps(trace: Trace) -> pl.DataFrame:
-    """Return ``thread, start, end, name``: calls in which the operating system lets it wait."""
+    """Return ``thread, start, end, name``: operating system calls in which a thread waits."""
     return _os_rows(trace, "wait")
 
 

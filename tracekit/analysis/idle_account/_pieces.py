@@ -73,7 +73,7 @@ _HELD = ("launch", "late_launch", "waiting_call", "between_steps", "off_cpu")
 
 
 def idle_pieces(trace: Trace, windows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return why nothing runs, piece by piece.
+    """Return idle time by cause, piece by piece.
 
     Parameters
     ----------

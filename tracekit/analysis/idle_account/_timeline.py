@@ -1,4 +1,4 @@
-"""Time lines: what something is at any time, and intervals cut where that changes."""
+"""Time lines: states over time, and intervals cut where these change."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def follow(intervals: pl.DataFrame, key: str) -> bool:
 
 
 def split_at(pieces: pl.DataFrame, marks: pl.DataFrame, key: str, state: str) -> pl.DataFrame:
-    """Cut pieces where a state changes, and say which it is.
+    """Cut pieces where a state changes, and name the state.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Why nothing runs on a GPU: gaps, what the host was doing, what holds a stream back."""
+"""Idle time of GPUs: gaps, the state of the host, and streams held back."""
 
 from typing import TYPE_CHECKING
 

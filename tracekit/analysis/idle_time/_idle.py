@@ -1,4 +1,4 @@
-"""Why nothing runs: idle time by cause, and by where, when and before what it is."""
+"""Idle time by cause, device, step, stage and range."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MUCH = 0.05
 
 
 def idle(trace: Trace, keys: Sequence[str], *, skip: int, longest: int | None) -> Answer:
-    """Answer the question `idle`, whose declaration says what is given and returned."""
+    """Answer the question `idle`; its declaration lists options and columns."""
     if longest is not None and longest < 1:
         raise UsageError(f"{longest} gaps cannot be listed", "give 1 or more")
     if not has_ops(trace):

@@ -1,4 +1,4 @@
-"""The question `idle`, as it is asked."""
+"""Declaration of the question `idle`."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Unpack
@@ -29,7 +29,7 @@ _WRITES = Json(
         "step_outside_window_ns?": "amount: Part of step_ns that lies before a GPU's first op or "
         "after its last, outside of the window; absent where it is less than a twentieth.",
         "missing?": "texts: What to record to know more, where something is not explained.",
-        "sum_over?": "text: What times are added over, such as 4 GPUs.",
+        "sum_over?": "text: What times are summed over, such as 4 GPUs.",
         **keys("shares?", "warnings?"),
     },
     rows={
@@ -44,7 +44,7 @@ _WRITES = Json(
         "its end.",
         "rests_on?": "text or null: What is recorded that says so, that of most of it first; null "
         "where nothing is.",
-        "gaps?": "count: Number of gaps of which a piece is in the row.",
+        "gaps?": "count: Number of gaps with a piece in the row.",
         "idle_ns": "count: Time in which nothing runs, added over devices.",
         "step_ns?": "amount or null: Mean per step and device; null without steps and outside of "
         "all.",

@@ -1,4 +1,4 @@
-"""How much memory each GPU holds, measured and predicted.
+"""Memory of GPUs, measured and predicted.
 
 Shared: questions read it, and it reads none of them.
 """

@@ -1,4 +1,4 @@
-"""How much memory each GPU holds, before training and in it, and how large a batch would fit."""
+"""Memory of GPUs before and in training, and the largest batch that would fit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _COLUMNS = (
 
 
 def memory_use(trace: Trace, samples: pl.DataFrame | None = None) -> Answer:
-    """Say how much memory each GPU holds before training and in it.
+    """Return the memory of each GPU before and in training.
 
     Training begins with the first iteration on the host, and on a GPU no later than with the first
     kernel of stage FP, BP or WU that runs there, other than collectives (these send the first
@@ -185,7 +185,7 @@ def _of_allocator(trace: Trace, begins: pl.DataFrame) -> pl.DataFrame:
         pl.when("apart")
         .then(pl.lit("reports without a common clock, so not split, and the most of one of them; "))
         .when(pl.col("begins").is_null())
-        .then(pl.lit("when training began is not known, so not split; "))
+        .then(pl.lit("the time at which training began is unknown, so memory is not split; "))
         .otherwise(pl.lit(""))
     )
     return _most(levels.select(*_USED, "begins", "apart"), lasts=True).select(
@@ -262,7 +262,7 @@ def _sample_note() -> pl.Expr:
         pl.when("apart")
         .then(pl.lit(_APART))
         .when(pl.col("begins").is_null())
-        .then(pl.lit("when training began in Unix time is not known, so not split"))
+        .then(pl.lit("the Unix time at which training began is unknown, so memory is not split"))
     )
     index = pl.when("by_index").then(pl.lit("GPU matched by index"))
     return pl.concat_str(why, index, separator="; ", ignore_nulls=True).replace("", None)
@@ -305,7 +305,7 @@ def _percent_more(value: str, than: str) -> pl.Expr:
 def memory_extra(
     table: pl.DataFrame, *, root: int = 0, by: Sequence[str] = ("network", "batch")
 ) -> pl.DataFrame:
-    """Return how much more memory the root GPU holds in training than the others.
+    """Return the extra memory of the root GPU in training, against the others.
 
         extra_percent = 100 (root - others) / others
 
@@ -349,7 +349,7 @@ def memory_extra(
 def memory_growth(
     table: pl.DataFrame, *, root: int = 0, by: Sequence[str] = ("network",)
 ) -> pl.DataFrame:
-    """Return how the root GPU's memory in training grows with the batch.
+    """Return the growth of the root GPU's memory in training with the batch.
 
         increase_percent = 100 (use[batch] - use[smallest]) / use[smallest]
 
@@ -393,7 +393,7 @@ def memory_growth(
 def memory_table(
     table: pl.DataFrame, *, root: int = 0, by: Sequence[str] = ("network",)
 ) -> pl.DataFrame:
-    """Return memory by batch as the studies print it: before training, in it, and what is extra.
+    """Return memory by batch as the studies print it: before and in training, and the extra.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""How many bytes an operator moves at least: each tensor that it reads or writes, once.
+"""Least bytes that an operator moves: each tensor that it reads or writes, once.
 
 They follow from recorded sizes and types, and are modelled: what a cache saves or a second pass
 over the data costs is not in them. ``docs/roofline.md`` has the formulas.

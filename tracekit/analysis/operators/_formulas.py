@@ -1,4 +1,4 @@
-"""How many floating-point operations an operator takes, by the sizes of its operands.
+"""FLOPs of an operator from the sizes of its operands.
 
 A multiplication with its addition is two. Only what is multiplied along a dimension that vanishes
 is counted: no bias, no scaling, no softmax. ``docs/flops.md`` has the formulas.
@@ -29,7 +29,7 @@ _AXES = 3
 
 @dataclass(frozen=True)
 class Operator:
-    """Where the arguments of an operator stand.
+    """Positions of the arguments of an operator.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ def table() -> pl.DataFrame:
 
 
 def times(*factors: pl.Expr) -> pl.Expr:
-    """Return a product; null where it, or what it is made of, is none of this world."""
+    """Return a product; null if a factor is null or negative, or it is implausibly large."""
     product = functools.reduce(operator.mul, factors)
     rough = functools.reduce(operator.mul, (each.cast(pl.Float64) for each in factors))
     negative = pl.any_horizontal(each < 0 for each in factors)
@@ -177,7 +177,7 @@ def times(*factors: pl.Expr) -> pl.Expr:
 
 
 def size(shape: pl.Expr) -> pl.Expr:
-    """Return of how many elements a tensor is."""
+    """Return the number of elements of a tensor."""
     rough = shape.list.eval(pl.element().cast(pl.Float64).product()).list.first()
     exact = shape.list.eval(pl.element().product()).list.first()
     usual = shape.list.eval((pl.element() >= 0).all()).list.first()
@@ -251,7 +251,7 @@ def positions(shape: pl.Expr, weight: pl.Expr) -> pl.Expr:
 def output_positions(
     data: pl.Expr, weight: pl.Expr, stride: pl.Expr, padding: pl.Expr, dilation: pl.Expr
 ) -> pl.Expr:
-    """Return these of the output of a convolution that is not transposed.
+    """Return the output positions of a convolution that is not transposed.
 
     Along each, floor((in + 2 padding - dilation (kernel - 1) - 1) / stride) + 1.
     """

@@ -1,4 +1,4 @@
-"""The operators that were recorded, with the sizes of their arguments, as each recorder says them.
+"""Recorded operators with the sizes of their arguments, from any recorder.
 
 - NVTX under ``emit_nvtx(record_shapes=True)``: ``aten::mm, seq = 3, sizes = [[2, 3], [3, 4]]``.
 - PyTorch's profiler: the payload of the range, JSON with ``Input Dims``, ``Input type`` and
@@ -92,7 +92,7 @@ def named_operators(trace: Trace) -> pl.DataFrame:
 
 
 def backward_nodes(trace: Trace) -> pl.DataFrame:
-    """Return ``process, thread, start, end, sequence`` of what autograd runs backward, by start.
+    """Return ``process, thread, start, end, sequence`` of autograd's backward nodes, by start.
 
     The number is that of the forward operator which it is the backward of.
     """

@@ -41,10 +41,10 @@ CAPABILITIES = (
     Capability("breakdown", "time by rank", ("ranks",)),
     Capability("breakdown", "time by node", ("nodes",)),
     Capability(
-        "diagnose", "what takes time that need not", ("ops", "launching calls", "iterations")
+        "diagnose", "avoidable time, and what to do", ("ops", "launching calls", "iterations")
     ),
     Capability("idle", "why nothing runs", ("ops", "launching calls")),
-    Capability("stragglers", "who is late, and what it costs", ("participants",)),
+    Capability("stragglers", "which rank is late, and what it costs", ("participants",)),
     Capability("critical-path", "what steps wait for", ("ops", "launching calls", "iterations")),
     Capability("whatif", "steps with something changed", ("ops", "launching calls", "iterations")),
     Capability("flops", "what operators compute", ("operator sizes",)),
@@ -76,7 +76,7 @@ CAPABILITIES = (
 
 
 def features(trace: Trace) -> pl.DataFrame:
-    """Return what a run can be asked, and how the rest is recorded.
+    """Return which questions a run can answer, and how to record the rest.
 
     Returns
     -------
@@ -140,7 +140,7 @@ def _recorded(trace: Trace) -> pl.DataFrame:
 
 
 def capabilities() -> pl.DataFrame:
-    """Return what commands can say, and how what that takes is recorded.
+    """Return the answers of commands, and how to record what each needs.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""The question `info`, as it is asked."""
+"""Declaration of the question `info`."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Protocol, Unpack
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Run(Protocol):
-    """A run, as far as it is asked what it is."""
+    """A run with its identity."""
 
     @property
     def trace(self) -> "Trace":
@@ -33,33 +33,33 @@ _INFO = Json(
     "info",
     meta={
         "file": "text or null: Names of the report files.",
-        "format": "text or null: What they were recognised as.",
+        "format": "text or null: Their recognised format.",
         "schema_version": "text or null: Version of their schema, as they say themselves.",
         "product": "text or null: Product and version that wrote them.",
         "host": "text or null: Host that they were recorded on.",
         **keys("verdict", "given?", "cut?", "weak?"),
         "evidence?": {
             **one(
-                "texts: What verdicts and stages rest on, process by process, one sentence each."
+                "texts: Evidence for verdicts and stages, process by process, one sentence each."
             ),
             "minItems": 1,
         },
         **keys("warnings?"),
     },
-    of_rows="What commands say, and kinds of data; with --stages what a source of stages says of "
-    "ops, beside the stage that was decided.",
+    of_rows="Answers of commands, and kinds of data; with --stages the stage of ops by each "
+    "source, beside the final one.",
     rows={
-        "command?": "text or null: The command that says it; null for a kind of data.",
-        "feature?": "text: What the command says, or a kind of data.",
-        "available?": "one of yes, partly, none, no: Whether the run holds what it takes; `none` "
-        "is what was recorded and of which nothing ran.",
+        "command?": "text or null: The command that answers it; null for a kind of data.",
+        "feature?": "text: What the command answers, or a kind of data.",
+        "available?": "one of yes, partly, none, no: Whether the run holds what it needs; `none`: "
+        "it was recorded, and nothing of the kind ran.",
         "found?": "text or null: What was found, in words.",
         "record_with?": "text or null: How the rest is recorded; null where nothing is missing.",
         "stage?": f"one of {STAGES}: Stage of the ops.",
         "stage_source?": f"one of {STAGE_SOURCES}: Source that decided.",
-        "other_source?": f"one of {STAGE_SOURCES}: A source that says something of them; the one "
-        "that decided is among these.",
-        "other_stage?": f"one of {STAGES}: What that says alone.",
+        "other_source?": f"one of {STAGE_SOURCES}: A source of stages for them; the one that "
+        "decided is among these.",
+        "other_stage?": f"one of {STAGES}: The stage by this source alone.",
         "agrees?": "flag: Whether the two stages are the same.",
         "ops?": "count: Number of ops.",
         "total_ns?": "count: Sum of their durations.",
@@ -82,24 +82,24 @@ _INFO_CLOCKS = Json(
         "clock": "text: Its clock; reports with the same one can be compared.",
         "known_by": "one of session_start, collectives, messages, given or null: How that is "
         "known; null for a report on its own.",
-        "offset_ns": "integer: What was added to its times.",
+        "offset_ns": "integer: Offset added to its times.",
         "drift_ppm": "number: By how much its own clock was stretched, in millionths.",
-        "sessions_say_ns": "integer or null: What the starts of sessions say the offset was.",
+        "sessions_say_ns": "integer or null: The offset by the starts of sessions.",
         "against": "integer or null: The report that it was compared with.",
         "calls": "integer or null: How many calls of both were matched.",
         "median_call_ns": "integer or null: Median length of these, of the participant that came "
         "last.",
-        "p5_ns": "integer or null: 5th percentile of by how much their ends still differ.",
+        "p5_ns": "integer or null: 5th percentile of the remaining differences of their ends.",
         "p95_ns": "integer or null: 95th percentile of that.",
-        "bound_ns": "integer or null: By how much its times may be off on that clock; null where "
-        "that is not known.",
+        "bound_ns": "integer or null: Largest error of its times on that clock; null where "
+        "unknown.",
         "steps": "integer: How often its own clock was set anew.",
         "violations": "integer or null: How many end before they have begun in the other report, "
         "by over 2 us.",
         "messages": "integer or null: How many messages between both match beyond doubt.",
         "early_messages": "integer or null: How many of these are received before they are sent, "
         "by over 2 us.",
-        "evidence": "text or null: What speaks for the clock, or why none is known.",
+        "evidence": "text or null: Evidence for the clock, or why none is known.",
     },
 )
 
@@ -115,7 +115,7 @@ def info(
     run: Run,
     *,
     stages: Annotated[
-        bool, Option("Say instead how stages were told, and where sources of stages disagree.")
+        bool, Option("Show how stages are known, and where sources of stages disagree.")
     ] = False,
     clocks: Annotated[
         bool, Option("Say instead how it is known whose times can be compared.")
@@ -142,7 +142,7 @@ def info(
             **facts.verdict_meta(run.trace),
             **({"evidence": evidence} if evidence else {}),
         },
-        title="what sources of stages say, by GPU time" if stages else "what it holds",
+        title="stages by each source, by GPU time" if stages else "what it holds",
         empty="no ops" if stages else "no rows",
         command="info",
     )

@@ -1,4 +1,4 @@
-"""How many steps at the beginning of a run are cold: a property of the run, said where it counts.
+"""Number of cold steps at the beginning of a run.
 
 Data are loaded, kernels chosen and code compiled in the first steps of a run. They lie outside of
 the others, and belong into no mean of these.

@@ -25,7 +25,7 @@ _BY_CHANCE = 3
 
 @dataclass(frozen=True)
 class Regular:
-    """Slow steps that come regularly, as those that write a checkpoint.
+    """Slow steps at regular distances, such as those that write a checkpoint.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class Regular:
 def within_kinds(
     sample: Numbers | Floats, regular: Regular | None
 ) -> tuple[Numbers | Floats, Floats]:
-    """Split what varies in a sample into that within kinds of steps and that of their shares.
+    """Split a sample's variance into that within kinds of steps and that of their shares.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def outliers(steps: Numbers | Floats) -> list[int]:
 
 
 def regularly_slow(steps: Numbers | Floats) -> Regular | None:
-    """Return the slow steps of a run that come regularly; None if there are none."""
+    """Return the slow steps of a run at regular distances; None if there are none."""
     parts = modes(steps)
     if parts:
         slow = np.flatnonzero(steps >= parts[-1].min()).tolist()

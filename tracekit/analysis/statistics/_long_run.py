@@ -1,4 +1,4 @@
-"""How well the mean of a run's steps is known, however these depend on each other.
+"""Standard error of the mean of dependent steps (long-run variance).
 
 A slow step beside slow ones, by a drift of the machine, tells little new: what moves a mean is what
 varies over the whole recording, and that is measured directly, as the variance at its lowest
@@ -20,7 +20,7 @@ Flags = NDArray[np.bool_]
 ENOUGH = 5
 """Steps of either run below which nothing is shown."""
 COSINES = 4
-"""So many of the lowest frequencies are measured: degrees of freedom of the error of a mean."""
+"""Number of lowest frequencies used: degrees of freedom of the error of a mean."""
 WIDER, WIDER_OF_FEW = 1.2, 1.3
 """Slow drifts vary yet more at frequency 0 than at the lowest ones: errors are widened by this."""
 _FEW = 8

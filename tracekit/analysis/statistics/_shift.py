@@ -1,4 +1,4 @@
-"""By how much a typical step of two runs differs: a reading that few long steps do not move."""
+"""Change of the typical step: a robust estimate that few long steps do not move."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _AT_MOST = 2_000
 
 @dataclass(frozen=True)
 class Shift:
-    """By how much a step of B is typically longer than one of A.
+    """Difference between typical steps of B and A.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class Shift:
 
 
 def shift(a: Numbers | Floats, b: Numbers | Floats, *, level: float = LEVEL) -> Shift:
-    """Tell by how much a step of `b` is typically longer than one of `a`.
+    """Estimate the difference between typical steps of `b` and `a`.
 
     The interval holds the shifts that a Wilcoxon-Mann-Whitney test would not reject, by its normal
     approximation with the error that `long_run` measures of ranks, and Student's quantile.

@@ -102,7 +102,7 @@ def welch_error(
 
 
 def p_values(difference: Floats, variance: Floats, freedom: Floats) -> Floats:
-    """Return the p values of differences by Student's t; what never varies differs or does not."""
+    """Return p values of differences by Student's t; without variance 0 or 1."""
     apart = np.abs(difference)
     reach = np.where(apart > 0, np.inf, 0.0)
     np.divide(apart, np.sqrt(variance), out=reach, where=variance > 0)

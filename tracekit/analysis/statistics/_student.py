@@ -29,7 +29,7 @@ _TINY = 1e-300
 
 
 def tail(freedom: ArrayLike, reach: ArrayLike) -> Floats:
-    """Return how likely a value of at least `reach` (0 or more) is, by degrees of freedom.
+    """Return the probability of a value of at least `reach` (0 or more), by degrees of freedom.
 
     Not told (NaN) is what has no degrees of freedom.
     """

@@ -1,4 +1,4 @@
-"""Sums by keys and by step: what breakdowns show, and comparisons and studies measure.
+"""Sums by key and step, for breakdowns, comparisons and studies.
 
 Shared: questions read it, and it reads none of them.
 """

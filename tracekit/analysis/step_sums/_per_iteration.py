@@ -28,11 +28,11 @@ _ALONE = {
     "collective": "collective operation: NCCL kernels by operation, MPI calls by name",
     "api": "CUDA call, by name",
     "link": "link and direction",
-    "memory": "GPU memory: peak of what was in use",
+    "memory": "GPU memory: peak in use",
 }
 COMPARE_KEYS = {
     "stage": "why an op runs",
-    "step": "what the time of a step is made of",
+    "step": "parts of a step",
     "kind": "what an op does",
     "kernel": "name of a kernel",
     "range": "path of the innermost NVTX range around the launch",
@@ -279,7 +279,9 @@ def _counted(iteration: pl.Expr, steps: pl.Series) -> pl.Expr:
 
 def _link(traffic: Traffic | None, steps: pl.Series, *, whole: bool) -> pl.DataFrame:
     if traffic is None:
-        raise UsageError("a comparison by link needs what each run moved", "give both `traffic`")
+        raise UsageError(
+            "a comparison by link needs the traffic of each run", "give both `traffic`"
+        )
     rows = traffic.links("link" if whole else "link,iteration")
     iteration = pl.lit(None, pl.Int64) if whole else _counted(pl.col("iteration"), steps)
     keys = ("link", "src", "dst", "type", "evidence")
@@ -292,7 +294,7 @@ def _link(traffic: Traffic | None, steps: pl.Series, *, whole: bool) -> pl.DataF
 
 
 def peak_memory(trace: Trace) -> pl.DataFrame:
-    """Return ``device, bytes``: the most in use at once of what was allocated; see `memory_use`."""
+    """Return ``device, bytes``: the peak of allocated memory; see `memory_use`."""
     allocated = memory_use(trace).rows.filter(source="allocator")
     return allocated.select("device", bytes="peak_bytes")
 
@@ -303,7 +305,7 @@ def peak_memory(trace: Trace) -> pl.DataFrame:
 def step_parts(
     times: StepTimes, *, whole: bool, by: Sequence[str] = ("iteration",)
 ) -> pl.DataFrame:
-    """Return what steps are made of: ``part``, `by`, ``length_ns, busy_ns``."""
+    """Return the parts of steps: ``part``, `by`, ``length_ns, busy_ns``."""
     windows = times.windows if whole else times.windows.drop_nulls("iteration")
     inside = times.stages.join(
         windows.select("window", "on_host", "start", "end", *by), on="window"
@@ -340,7 +342,7 @@ def steps_of(run: Measured) -> NDArray[np.int64]:
 def in_one_account(
     runs: Sequence[Measured], traces: Sequence[Trace]
 ) -> tuple[list[Measured], tuple[str, ...]]:
-    """Return runs, and what their steps are made of, with idle time told alike in all.
+    """Return runs with the parts of their steps, idle time split alike in all.
 
     Where iterations of a run follow from the structure of its GPU work, nothing says whether the
     host was in one: then what is ``between`` steps elsewhere is ``idle`` there, and in all.
@@ -366,7 +368,7 @@ def in_one_account(
 
 
 def with_hosts_matched(runs: Sequence[Measured]) -> tuple[list[Measured], list[str]]:
-    """Return runs by node whose hosts stand for those of the first one, and how they were matched.
+    """Match the hosts of runs with those of the first run, and say how.
 
     A host is a place and no group: where no run has a host of another one, they are matched in the
     order of their names.

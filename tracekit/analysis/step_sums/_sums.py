@@ -265,7 +265,7 @@ class StepTimes:
 
 
 def step_times(trace: Trace, keys: Sequence[str], *, skip: int, whole: bool) -> StepTimes:
-    """Return what each step took, or the whole run if so asked, by some keys."""
+    """Return the times of each step, or of the whole run, by some keys."""
     work, names = work_of(trace, keys), ("window", *_OWNER, "iteration", "start", "end", "on_host")
     if whole:
         found = sums_by_keys(work, keys, skip=0, with_stages=True)
@@ -293,7 +293,7 @@ def steps_by_keys(
 
 
 def group_lengths(keys: Sequence[str], found: KeySums) -> pl.DataFrame:
-    """Return what of each group is compared over iterations: ``ops`` and ``length_ns``."""
+    """Return ``ops`` and ``length_ns`` of each group, for comparison over iterations."""
     part = "exposed_ns" if is_by_stage(keys) else "busy_ns"
     each = grouped_sums([*keys, "iteration"], found)
     return each.select(*columns_of(keys), "iteration", "ops", length_ns=part)

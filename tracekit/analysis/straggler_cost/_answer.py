@@ -31,7 +31,7 @@ sequences differ (section 5.3 of the paper)."""
 def straggler_cost(
     timeline: pl.DataFrame, by: str = "stage", *, steps: Collection[int] | None = None
 ) -> Answer:
-    """Say what stragglers cost a job.
+    """Return the cost of stragglers in a job.
 
     Its steps are replayed: ideal, where each computation takes the mean of its kind over all
     workers and steps and each communication the median; with the ops of one group alone as long as

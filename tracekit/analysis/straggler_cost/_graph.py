@@ -78,7 +78,7 @@ def dependencies(ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def meetings(ops: pl.DataFrame) -> pl.Series:
-    """Return what begins together, as a number for each op."""
+    """Return a number for each op, the same for ops that begin together."""
     stage, kind = pl.col("stage"), pl.col("kind")
     sender = pl.when(kind == "forward-recv").then(stage - 1).when(kind == "backward-recv").then(
         stage + 1
@@ -95,7 +95,7 @@ def meetings(ops: pl.DataFrame) -> pl.Series:
 
 
 def levels(ops: pl.DataFrame) -> list[Level]:
-    """Return ops in an order in which each comes after all it waits for, many at once.
+    """Sort ops topologically, in levels of many at once.
 
     Raises
     ------
@@ -142,7 +142,7 @@ def levels(ops: pl.DataFrame) -> list[Level]:
 
 
 def step_lengths(found: list[Level], lengths: Array, steps: Array) -> Array:
-    """Return how long steps take, with ops of given lengths that begin as soon as they can.
+    """Return the lengths of steps when ops of given lengths begin as early as possible.
 
     Parameters
     ----------

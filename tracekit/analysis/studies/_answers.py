@@ -58,7 +58,7 @@ def runs_answer(
 
 
 def of_study(answer: Answer, study: pl.DataFrame) -> Answer:
-    """Return an answer that is made of a study."""
+    """Return an answer about a study."""
     some = ", some of it simulated" if "simulated" in answer.meta else ""
     return replace(answer, source=_of_runs(study) + some)
 
@@ -92,7 +92,7 @@ def api_answer(runs: Sequence[Run]) -> Answer:
 
 
 def profiler_answer(runs: Sequence[Run]) -> Answer:
-    """List what the profiler itself took, by run."""
+    """List the profiler's overhead, by run."""
     rows = pl.concat(
         profiler_overhead(run.trace).select(pl.lit(run.name).alias("run"), pl.all()) for run in runs
     )

@@ -28,7 +28,7 @@ _LENGTH = pl.col("end") - pl.col("start")
 
 
 def api_calls(trace: Trace, by: str | Sequence[str] = "name") -> Answer:
-    """Say what calls of the CUDA API take.
+    """Return the time of CUDA API calls, by name.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ def api_by_run(
 
 
 def profiler_overhead(trace: Trace) -> pl.DataFrame:
-    """Return what the profiler itself took of the run's time, as it recorded that.
+    """Return the profiler's recorded overhead in a run.
 
     Returns
     -------

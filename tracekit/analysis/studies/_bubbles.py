@@ -1,4 +1,4 @@
-"""Pipeline bubbles: how long the stages of a pipeline stand still while others work."""
+"""Pipeline bubbles: time in which a stage idles while others work."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Bubbles:
 def bubble_theory(
     stages: int, micro_batches: int | None, schedule: str | None = None
 ) -> dict[str, float | None]:
-    """Return what of a step is a bubble where all stages and micro-batches take equally long.
+    """Return the share of a step that is bubble with equal stages and micro-batches.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def bubble_theory(
 def pipeline_bubbles(
     trace: Trace, *, skip: int = 0, micro_batches: int | None = None, waiting: str = WAITING
 ) -> Bubbles:
-    """Return what each stage of a pipeline loses in each step.
+    """Return the lost time of each pipeline stage in each step.
 
     A stage is a device, or without GPU work a process, in the order of their numbers. It works
     while a kernel of FP or BP runs that computes; without GPU work, while a range of these is open
@@ -313,7 +313,7 @@ def _timeline(work: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def bubbles_of_run(found: Bubbles, schedule: str | None) -> dict[str, Any]:
-    """Return one row of what `pipeline_bubbles` says of a run; times are means over steps."""
+    """Summarise `pipeline_bubbles` of a run in one row of means over steps."""
     stages = found.stages.height
     steps: int = found.stages["iterations"].max()  # type: ignore[assignment]
     per_step = found.stages.select(pl.col(_SUMS).sum() / (stages * steps)).row(0, named=True)

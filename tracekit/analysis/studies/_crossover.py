@@ -28,7 +28,7 @@ _SCHEMA = {
 
 
 def crossovers(overheads: pl.DataFrame, along: Along = "batch") -> Answer:
-    """Tell where a method overtakes the baseline, as the batch or the network grows.
+    """Find the batch or network size at which a method overtakes the baseline.
 
     Between two neighbouring points of which the overhead is above 0 at one and at most 0 at the
     next, it is 0 where a straight line through them crosses it, over the logarithm of the size.

@@ -28,7 +28,7 @@ def number_of_gpus(number: object) -> str:
 
 
 def number_of(value: object, form: str) -> str:
-    """Return a number as text, such as ``{:.1f} %`` says, or that it is not known."""
+    """Return a number as text in a format such as ``{:.1f} %``, or that it is unknown."""
     return _UNKNOWN if value is None else form.format(value)
 
 
@@ -234,7 +234,7 @@ def _agreement(rows: pl.DataFrame) -> str:
         )
     if bounds.len():
         parts.append(f"{bounds.sum()} of {bounds.len()} published bounds hold")
-    told = "; ".join(parts) or "nothing published is of these configurations"
+    told = "; ".join(parts) or "nothing was published for these configurations"
     return f"{told[0].upper()}{told[1:]}."
 
 

@@ -1,4 +1,4 @@
-"""Epochs: how many training steps a data set takes, and what an epoch costs given a step."""
+"""Epochs: their number of training steps, and their time given that of a step."""
 
 from __future__ import annotations
 

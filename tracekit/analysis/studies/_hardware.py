@@ -82,7 +82,7 @@ def parse_rate(text: str, resource: str) -> float:
 
 
 def hardware_names() -> list[str]:
-    """Return the names of the clusters that come with tracekit."""
+    """Return the names of the bundled clusters."""
     return sorted(path.stem for path in (schemas() / "hardware").glob("*.toml"))
 
 

@@ -39,7 +39,7 @@ _S = 1e-9
 def job_features(
     trace: Trace, labels: Mapping[str, str], name: str, *, skip: Skip = "auto"
 ) -> dict[str, Any]:
-    """Return what a trace tells of a job, as a row of the columns `JOBS`.
+    """Return the features of a job from its trace, as a row of the columns `JOBS`.
 
     What it cannot tell is null: FLOPs and bytes of memory are counted by no timeline. Volumes and
     times are means over steps and devices.

@@ -1,4 +1,4 @@
-"""Jobs as the analytical model of training sees them: what a step computes, reads and moves."""
+"""Jobs of the analytical model of training: computation, input and traffic of a step."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _MOST_WHOLE = 10**9
 
 
 def job_names() -> list[str]:
-    """Return the names of the tables of jobs that come with tracekit."""
+    """Return the names of the bundled tables of jobs."""
     return sorted(path.stem for path in (schemas() / "jobs").glob("*.toml"))
 
 
@@ -98,7 +98,7 @@ def read_jobs(name: str) -> pl.DataFrame:
 
 
 def jobs_frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
-    """Return jobs as a table with the columns `JOBS`; what a row does not say is null."""
+    """Return jobs as a table with the columns `JOBS`; missing values are null."""
     return pl.DataFrame(rows, schema=JOBS, orient="row")
 
 
@@ -161,7 +161,7 @@ def _problems(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             kind = "a whole number above 0" if name in _WHOLE else "a number of 0 or more"
             yield f"{name} is {value!r}", f"give {kind}"
     if row.get("embedding_bytes", 0) > row.get("weight_bytes", math.inf):
-        yield "embedding_bytes are more than weight_bytes", "these hold those of embeddings, too"
+        yield "embedding_bytes are more than weight_bytes", "including those of embeddings"
     if row.get("architecture") == "1w1g" and row.get("workers") != 1:
         yield f"1w1g has {row.get('workers')} workers", "it is one worker on one GPU"
 

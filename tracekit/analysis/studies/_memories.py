@@ -1,4 +1,4 @@
-"""How much memory runs take: of each, and of several beside each other."""
+"""Memory of runs, one by one and compared."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KEYS = ("network", "method", "source")
 
 
 def memory_points(chosen: Iterable[Run]) -> pl.DataFrame:
-    """Return the memory of each GPU of several runs, for what is compared between them.
+    """Return the memory of each GPU of several runs, to compare them.
 
     Returns
     -------

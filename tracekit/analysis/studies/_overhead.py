@@ -55,7 +55,7 @@ def overhead(study: pl.DataFrame, *, baseline: str = "p2p", apart: bool = False)
     study
         The table of a study (`study` or `read_times`).
     baseline
-        The method that others are held against.
+        The method that others are compared with.
     apart
         Whether every run stands by itself.
 

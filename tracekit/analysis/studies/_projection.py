@@ -27,7 +27,7 @@ _ALL = "all"
 
 
 def step_times(jobs: pl.DataFrame, hardware: Hardware, *, pcie_share: int = 1) -> pl.DataFrame:
-    """Return what a step of each job takes, by the model.
+    """Return the modelled step time of each job.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def _bound(known: pl.Expr) -> pl.Expr:
 def project_architectures(
     jobs: pl.DataFrame, hardware: Hardware, to: Sequence[str] = tuple(MEDIA), *, pcie_share: int = 1
 ) -> pl.DataFrame:
-    """Return what a step of each job takes on other architectures.
+    """Return the modelled step time of each job on other architectures.
 
     A server holds no more replicas than it has GPUs, so a job of more of them has fewer there.
 
@@ -163,7 +163,7 @@ def sweep_hardware(
     *,
     pcie_share: int = 1,
 ) -> pl.DataFrame:
-    """Return what a step of each job takes with another peak of one resource.
+    """Return the modelled step time of each job with another peak of one resource.
 
     Parameters
     ----------
@@ -243,7 +243,7 @@ def weighted_means(
 
 
 def gains(table: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-    """Return how many jobs would be faster, and by how much in the mean.
+    """Return the number of jobs that would be faster, and their mean speedup.
 
     Parameters
     ----------
@@ -299,7 +299,7 @@ def distribution(table: pl.DataFrame, measure: str) -> pl.DataFrame:
 def measured_against(
     jobs: pl.DataFrame, hardware: Hardware, *, pcie_share: int = 1
 ) -> pl.DataFrame:
-    """Hold the model against what was measured.
+    """Compare the model with measurements.
 
     Returns
     -------

@@ -40,7 +40,7 @@ class Published:
 
 
 def load_published(name: str) -> Published:
-    """Return what ``schemas/published`` holds of a study."""
+    """Load a study's published numbers from ``schemas/published``."""
     content = read_toml(schemas() / "published" / f"{name}.toml")
     return Published(
         content["images"],
@@ -77,7 +77,7 @@ def _by_batch(content: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def beside(rows: pl.DataFrame, published: pl.DataFrame, value: str) -> pl.DataFrame:
-    """Set published numbers beside one's own.
+    """Join published numbers with one's own.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""How well ratios of mean times are known: by steps of two runs, or by several runs of either."""
+"""Intervals of ratios of mean times, from steps of two runs or from several runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SEVERAL = 2
 
 
 def step_interval(found: Measured) -> dict[str, float | None]:
-    """Return how well the mean step of a run is known.
+    """Return the interval of a run's mean step.
 
     Returns
     -------
@@ -55,7 +55,7 @@ def step_interval(found: Measured) -> dict[str, float | None]:
 
 
 def precision(time: str, relative: pl.Expr | None = None) -> dict[str, pl.Expr]:
-    """Return how well the mean of some runs' times is known, to aggregate the rows of a study by.
+    """Return the interval of the mean of some runs' times, as an aggregation of a study.
 
     Parameters
     ----------

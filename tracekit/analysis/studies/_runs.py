@@ -1,4 +1,4 @@
-"""Several runs, as far as they are asked."""
+"""Interface of runs for questions to several runs."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Run(Protocol):
-    """A run, as far as it is asked with others."""
+    """Interface of a run for questions to several runs."""
 
     @property
     def name(self) -> str:
@@ -20,7 +20,7 @@ class Run(Protocol):
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Labels that it was given."""
+        """Labels of the run."""
 
     @property
     def trace(self) -> "Trace":
@@ -39,7 +39,7 @@ class Runs(Protocol):
         """Open them."""
 
     def facts(self) -> Mapping[str, Any]:
-        """Return what the processes of each run do, and which are simulated."""
+        """Return the verdicts on the processes of each run, and which runs are simulated."""
 
     def named(self, reference: Any, /) -> Run:
         """Return another run of the same store."""

@@ -1,4 +1,4 @@
-"""How training time falls as GPUs are added."""
+"""Scaling: training time over the number of GPUs."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def _compared(study: pl.DataFrame, images: int | None, time: ScalingTime | None)
         return "epoch" if measured or images is not None else "step"
     if time == "epoch" and not measured and images is None:
         raise UsageError(
-            "how many steps an epoch takes is not known", "give the size of the data set"
+            "the number of steps of an epoch is unknown", "give the size of the data set"
         )
     return time
 

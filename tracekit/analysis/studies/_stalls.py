@@ -1,4 +1,4 @@
-"""Data stalls: how long GPUs wait for input, in one trace and by three runs that differ in it."""
+"""Data stalls: time that GPUs wait for input, in one trace, and from three runs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ STALLS = pl.Schema(
 
 
 def data_stalls(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
-    """Return how long each device waits for input data.
+    """Return the time that each device waits for input.
 
     Parameters
     ----------
@@ -183,7 +183,7 @@ def _table(
 
 
 def stalls_of_run(table: pl.DataFrame) -> dict[str, Any]:
-    """Return one row of what `data_stalls` says of a run: means over its steps and devices.
+    """Summarise `data_stalls` of a run in one row of means over steps and devices.
 
     Without steps times are those of the whole window of a device.
     """
@@ -211,7 +211,7 @@ def before_and_after(rows: Sequence[Mapping[str, Any]], time: str) -> pl.DataFra
 
 
 def differential_stalls(preloaded: float, cached: float, cold: float) -> pl.DataFrame:
-    """Return what input costs, by three runs of one program that differ in where data come from.
+    """Return the cost of input, from three runs that differ in the source of data.
 
     Parameters
     ----------

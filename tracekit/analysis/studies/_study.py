@@ -1,4 +1,4 @@
-"""Studies: one row per run, with what tables over many runs are made of."""
+"""Studies: one row per run, from which tables over many runs are made."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def names_or_number(runs: Sequence[str]) -> str:
 
 
 def basis_of(study: pl.DataFrame) -> dict[str, str]:
-    """Return ``basis``, in words: what the times of a study are of; nothing if that is not known.
+    """Return ``basis`` of the times of a study, in words; nothing if unknown.
 
     Raises
     ------
@@ -262,7 +262,7 @@ def name_of_one() -> pl.Expr:
 
 
 def pooling_warnings(study: pl.DataFrame, *, apart: bool = False) -> list[str]:
-    """Say which runs are left out because nothing tells them apart."""
+    """Warn of runs that are left out because no label distinguishes them."""
     runs = study.filter(~is_told_apart(apart=apart))["run"].to_list()
     why = "they lack labels network or batch that would show whether they are of one program"
     return [f"left out: {', '.join(runs)}; {why}"] if runs else []
@@ -278,7 +278,7 @@ STEP_TIMES = ("step_ns", "step_low_ns", "step_high_ns", *_PARTS)
 
 
 def study_stages(study: pl.DataFrame, *, apart: bool = False) -> pl.DataFrame:
-    """Return what the time of a step is made of, by configuration.
+    """Return parts of a step, by configuration.
 
     Parameters
     ----------

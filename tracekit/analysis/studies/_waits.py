@@ -36,7 +36,7 @@ _OUTSIDE = 0.01
 
 
 def stalls_answer(runs: Sequence[Run], skip: int) -> Answer:
-    """Say how long GPUs wait for input data; see `data_stalls`.
+    """Return the time that GPUs wait for input; see `data_stalls`.
 
     Of one run there is a row per device; of several, a row per run with means over its steps and
     devices, and ``speedup``, the first one's step over its own.
@@ -71,7 +71,7 @@ def _outside_steps(runs: Sequence[Run], tables: Sequence[pl.DataFrame]) -> dict[
 
 
 def input_cost(runs: Runs, times: Sequence[Any], skip: int) -> Answer:
-    """Say what input costs, by three runs of one program, or times of it, ns."""
+    """Return the cost of input, from three runs of one program, or from their times, ns."""
     rows = differential_stalls(*(_time(runs, each, skip) for each in times))
     meta = {"share": "time_ns / that of the cold run"}
     return Answer(rows=rows, meta=meta, title="cost of input, by three runs", command="stalls")
@@ -98,7 +98,7 @@ def bubbles_answer(
     per_step: bool,
     skip: int,
 ) -> Answer:
-    """Say what the stages of a pipeline lose; see `pipeline_bubbles`.
+    """Return the lost time of pipeline stages; see `pipeline_bubbles`.
 
     Of one run there is a row per stage, or with `per_step` per step; of several, a row per run with
     means over its steps and stages, and ``speedup``, the first one's step over its own.
@@ -189,7 +189,7 @@ def _schedule(labels: Mapping[str, str]) -> str | None:
 
 
 def bubble_model(stages: int, micro_batches: int, schedule: str | None) -> Answer:
-    """Say what a pipeline of equal stages loses; see `bubble_theory`."""
+    """Return the modelled loss of a pipeline of equal stages; see `bubble_theory`."""
     row = {"stages": stages, "micro_batches": micro_batches, "evidence": "modelled"}
     return Answer(
         rows=pl.DataFrame([row | bubble_theory(stages, micro_batches, schedule)]),

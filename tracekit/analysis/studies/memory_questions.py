@@ -1,4 +1,4 @@
-"""The question `memory`, as it is asked of several runs."""
+"""Declaration of the question `memory` to several runs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
@@ -23,7 +23,7 @@ _MEMORY = Json(
     "memory",
     run=NO_RUN,
     meta={
-        "table?": "text: File of what was measured elsewhere.",
+        "table?": "text: File of measurements from elsewhere.",
         "runs?": "texts: Names of the runs.",
         **keys("warnings?", "verdicts?"),
         "peak_of?": "text: Of what GPU memory in use is the greatest at once, and no sum, such as "
@@ -42,22 +42,22 @@ _MEMORY = Json(
         "extra_percent?": "number or null: More than the other GPUs, percent.",
         "memory_bytes?": "integer or null: Size of the GPU's memory.",
         **columns("share?"),
-        "note?": "text or null: What the row does not say.",
+        "note?": "text or null: What the row leaves unknown.",
         **columns("gpus?"),
         "root_bytes?": "number or null: In use on the root GPU.",
         "others_bytes?": "number or null: Median of the other GPUs.",
         "extra_bytes?": "number or null: root_bytes - others_bytes.",
-        "smallest_batch?": "integer or null: What growth is relative to.",
+        "smallest_batch?": "integer or null: Baseline of the growth.",
         "increase_percent?": "number or null: Growth, percent.",
         "points?": "integer: Points of the line.",
         "slope_bytes?": "number or null: Bytes per sample of the batch.",
         "intercept_bytes?": "number or null: Bytes at batch 0.",
         "usable_bytes?": "integer: Capacity less the margin.",
         "largest_batch?": "integer or null: The largest batch that fits.",
-        "predicted_bytes?": "number or null: What the line says of it.",
+        "predicted_bytes?": "number or null: Value of the fitted line.",
         "low_bytes?": "number or null: Lower end of the prediction interval.",
         "high_bytes?": "number or null: Upper end of it.",
-        "extrapolated?": "flag or null: Whether it lies outside of what was measured.",
+        "extrapolated?": "flag or null: Whether it lies outside of the measured range.",
     },
 )
 

@@ -1,4 +1,4 @@
-"""The questions `study`, `scaling` and `overhead`, as they are asked of several runs."""
+"""Declarations of the questions `study`, `scaling` and `overhead` to several runs."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -107,7 +107,7 @@ _STUDY = Json(
         "step_high_ns?": "number or null: Upper end of it.",
         "step_se_ns?": "number or null: Standard error of step_ns.",
         "skipped?": "integer or null: How many iterations were left out at the beginning.",
-        "step_effective?": "number or null: So many independent steps would tell as much.",
+        "step_effective?": "number or null: Number of independent steps with the same precision.",
         "slow_every?": "integer or null: Every how many steps a slow one comes, where some come "
         "regularly.",
         **columns("parameters?"),
@@ -260,7 +260,7 @@ _OVERHEAD = Json(
     "overhead",
     run=NO_RUN,
     meta={
-        "baseline?": "text: The method that others are held against.",
+        "baseline?": "text: The method that others are compared with.",
         "compared?": "integer: Rows with an overhead.",
         "min_percent?": "number or null: The least overhead.",
         "max_percent?": "number or null: The greatest.",
@@ -307,7 +307,7 @@ _OVERHEAD = Json(
         "crossing_from?": "integer or null: Last size before it at which the other side is shown.",
         "crossing_to?": "integer or null: First size after it at which it is shown.",
         "found?": "one of overtakes, falls behind, always slower, never slower, several times: "
-        "What is found as sizes grow.",
+        "How the methods compare as sizes grow.",
     },
     row_rules={
         "patternProperties": {
@@ -338,7 +338,7 @@ def overhead(
     baseline: Annotated[str, Option("The method to hold others against.", "METHOD")] = "p2p",
     as_matrix: Annotated[bool, Option("Lay it out as a column per batch.")] = False,
     api: Annotated[bool, Option("List calls of the CUDA API by run and method instead.")] = False,
-    profiler: Annotated[bool, Option("List what the profiler itself took instead.")] = False,
+    profiler: Annotated[bool, Option("List the profiler's own overhead instead.")] = False,
     crossover: Annotated[
         Literal["batch", "parameters"] | None,
         Option("Tell by which batch or size of network methods overtake the baseline instead."),

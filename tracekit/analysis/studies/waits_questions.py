@@ -1,4 +1,4 @@
-"""The questions `stalls` and `bubbles`, as they are asked of several runs."""
+"""Declarations of the questions `stalls` and `bubbles` to several runs."""
 
 from os import PathLike
 from typing import TYPE_CHECKING, Annotated, Unpack
@@ -25,7 +25,7 @@ def _time(meaning: str) -> Option:
 _STALLS = Json(
     "stalls",
     run="text or null: Name of the run; null where several are listed, or none.",
-    of_rows="The result; which columns there are depends on what was asked for.",
+    of_rows="The result; its columns depend on the question.",
     meta={
         "sum_over?": "text: What times are added over.",
         "outside_steps?": "text: How much time lies outside of steps, where that is over a "
@@ -86,14 +86,14 @@ def stalls(
     if not three:
         return stalls_answer([*runs], skip)
     if len(three) < 3 or runs.is_chosen:  # noqa: PLR2004
-        raise UsageError("input costs what three runs tell", "give --preloaded, --cached, --cold")
+        raise UsageError("cost of input, from three runs", "give --preloaded, --cached, --cold")
     return input_cost(runs, three, skip)
 
 
 _BUBBLES = Json(
     "bubbles",
     run="text or null: Name of the run; null where several are listed, or none.",
-    of_rows="The result; which columns there are depends on what was asked for.",
+    of_rows="The result; its columns depend on the question.",
     meta={
         "sum_over?": "text: What times are added over.",
         **keys("per?", "warnings?"),

@@ -1,4 +1,4 @@
-"""Traffic: what moved between GPUs, over which links, and what counters say of it.
+"""Traffic between GPUs: transfers, links, and counters.
 
 Shared: questions read it, and it reads none of them.
 """

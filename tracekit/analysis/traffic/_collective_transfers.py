@@ -33,7 +33,7 @@ _EDGES: dict[str, PolarsType] = {
 
 @dataclass(frozen=True)
 class Ranks:
-    """Where the ranks of communicators are.
+    """Devices of the ranks of communicators.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class Ranks:
         return {gpu: device for device, gpu in self.place.items()}
 
     def logged(self, communicator: str | None) -> str | None:
-        """Return what the log calls a communicator, None where it says nothing of it.
+        """Return the name of a communicator in the log, None if it has none.
 
         A log with the rings of one communicator speaks of that one, whatever the trace calls it.
         """
@@ -95,7 +95,7 @@ class Ranks:
 
 
 def modelled_transfers(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
-    """Return what collectives of known size move, by the algorithm that ran.
+    """Return the modelled transfers of collectives of known size, by their algorithm.
 
     Where it is not known which ran, and the machine's NVSwitch can reduce, a ring's rows and those
     of NVLS are both there, with ``choice`` and ``bytes_if`` in place of bytes.
@@ -147,7 +147,7 @@ def modelled_transfers(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
 
 
 def sent_by_each(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
-    """Return what each GPU of a collective sends, as `modelled_transfers` models it.
+    """Return the bytes that each GPU of a collective sends, modelled.
 
     Returns
     -------
@@ -198,7 +198,7 @@ def _sole_processes(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def unmodelled(calls: pl.DataFrame, machine: Machine) -> list[str]:
-    """Say which collectives are on no link since what their algorithm moves there is not modelled.
+    """Name collectives whose algorithm is not modelled, so that they are on no link.
 
     Parameters
     ----------

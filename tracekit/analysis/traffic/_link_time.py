@@ -1,4 +1,4 @@
-"""Links over time: what they carry in each bin, and what counters say of the same time."""
+"""Traffic of links over time in bins, and counters of the same time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def link_timeline(
     bins: int = 200,
     reports: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
-    """Return what each link carries over time, in each direction.
+    """Return the traffic of each link over time, in each direction.
 
     The bytes of a transfer are spread evenly over its time, so that a bin holds a fraction of them.
     Times are those of the first report that has traffic, and of those on one clock with it;
@@ -108,7 +108,7 @@ def _ramp(
 def link_counters(
     trace: Trace, transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int]
 ) -> pl.DataFrame:
-    """Hold what was attributed to the links of each GPU against what its counters counted.
+    """Compare attributed traffic of each GPU with its counters.
 
     A counter counts all traffic of a GPU's NVLinks or of its PCIe link in one direction, be it of
     this run or not; its samples are percent of the peak, which the machine gives.

@@ -282,7 +282,7 @@ def traffic_window(trace: Trace) -> int:
 def placed_share(
     transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int]
 ) -> dict[str, Any]:
-    """Say how much of the traffic is on links.
+    """Return the share of the traffic that is on links.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""All that a run moved between GPUs, on the machine that it ran on."""
+"""Traffic of a run on its machine."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Traffic:
 
     @cached_property
     def transfers(self) -> pl.DataFrame:
-        """Those of `all_transfers` that begin in the stretch, or are of its steps."""
+        """Transfers of `all_transfers` that begin in the stretch, or are of its steps."""
         return self.all_transfers.filter(self.trace.stretch.holds())
 
     @cached_property
@@ -109,7 +109,7 @@ class Traffic:
         return crossings(*self._moved)
 
     def sent(self) -> pl.DataFrame:
-        """Return what each GPU of a collective sends; see `sent_by_each`."""
+        """Return the bytes that each GPU of a collective sends; see `sent_by_each`."""
         return sent_by_each(self.calls, self._known)
 
     @cached_property
@@ -162,7 +162,7 @@ class Traffic:
         counters: bool = False,
         parameters: int | None = None,
     ) -> Answer:
-        """Say which links carried which bytes, or how counted bytes compare with these.
+        """Return traffic by keys, or its comparison with counters.
 
         Parameters
         ----------
@@ -205,7 +205,7 @@ class Traffic:
         if not number:
             return None
         which = " or ".join(names)
-        return f"of {number:,} NCCL collectives it is not known whether {which} ran: {where}"
+        return f"{number:,} NCCL collectives ran {which}, which of these is unknown: {where}"
 
     def _apart(self) -> str | None:
         """Say how many reports are on other clocks than the first that moved anything."""
@@ -222,11 +222,11 @@ class Traffic:
         return frozenset(self.trace.read("devices").filter("active")["device"])
 
     def timeline(self, bins: int = 200) -> pl.DataFrame:
-        """Return what links carry over time; see `link_timeline`."""
+        """Return the traffic of links over time; see `link_timeline`."""
         return link_timeline(*self._moved, bins=bins, reports=self._reports)
 
     def contradictions(self) -> tuple[str, ...]:
-        """Return what of the copies cannot have been on this machine, one sentence each."""
+        """Return copies that the machine cannot have made, one sentence each."""
         return contradictions(*self._moved)
 
     def counters(self) -> pl.DataFrame:
@@ -242,7 +242,7 @@ class Traffic:
         return expected_traffic(self.transfers, parameters, iterations, element_bytes)
 
     def meta(self) -> dict[str, Any]:
-        """Return what the tables are measured against.
+        """Return the meta of the tables.
 
         Returns
         -------

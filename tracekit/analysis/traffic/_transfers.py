@@ -116,7 +116,7 @@ def copy_transfers(
 
 
 def traffic_root(transfers: pl.DataFrame) -> pl.DataFrame:
-    """Return whether the copies among GPUs all go to and from one of them.
+    """Return whether all copies between GPUs go through one of them.
 
     Training with a parameter server on a GPU gathers gradients there and sends weights back: of S
     bytes on n GPUs that is 2(n-1)S in all, of which the root receives one half and sends the other.
@@ -390,7 +390,7 @@ def first_in_first_out(
     leaving_device: NDArray[Any],
     partner: NDArray[Any],
 ) -> None:
-    """Find which copy to the host each copy from the host takes up.
+    """Pair each host-to-device copy with the device-to-host copy whose data it forwards (FIFO).
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Stages and steps of a process without ranges, from who launches what, and in what order.
+"""Stages and steps of a process without ranges, from threads and order of launches.
 
 Where backward has launching threads of its own, two sides take turns (`_pair`). The turns of one
 are backward passes; the gaps between (`_turns`) are taken apart at the usual one (`_gaps`, `_cut`)

@@ -1,4 +1,4 @@
-"""Holds what stages and steps rest on against the work: it holds, it fails, or nothing can tell.
+"""Test the assumptions behind stages and steps: they hold, fail, or cannot be tested.
 
 Where no other reading was looked at, the doubt is not known, rather than 0.
 """
@@ -39,7 +39,7 @@ NEW = "backward computes no layer of forward again"
 
 
 def merged(assumptions: Iterable[Assumption]) -> tuple[Assumption, ...]:
-    """Join assumptions by name: what fails once fails, and doubts add up."""
+    """Join assumptions by name: one failure fails all, and doubts add up."""
     by_name: dict[str, list[Assumption]] = {}
     for each in assumptions:
         by_name.setdefault(each.name, []).append(each)
@@ -138,7 +138,7 @@ def _steps(turns: Turns, numbered: Numbered) -> Assumption:
 def of_period(
     lane: Lane, stage: Array, *, differ_ns: int, recomputed: float, steps: int
 ) -> Iterator[Assumption]:
-    """Test what an estimate from order rests on; see `by_order`."""
+    """Test the assumptions of an estimate from order; see `by_order`."""
     said = f"{differ_ns / 1e6:,.3f} ms of other kernels than the usual step has at their place"
     yield Assumption(PERIOD, "holds", differ_ns, said)
     share = f"{recomputed:.0%} of the layers of a backward pass stand as they do in forward"

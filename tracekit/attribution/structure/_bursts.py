@@ -1,4 +1,4 @@
-"""Backward passes of a single thread, told by kernels that are named after gradients.
+"""Backward passes of a single thread, found by kernels named after gradients.
 
 Between two gradients of one pass lie few ops; between two passes a forward pass, input or an
 update. So the distances between them fall apart at a natural break. Not all of backward is named:
@@ -23,7 +23,7 @@ _MOST = 2500
 
 
 def find_bursts(lane: Lane) -> Pair | None:
-    """Return the backward passes among the ops of the busiest thread, if names tell any."""
+    """Find backward passes among the ops of the busiest thread, by kernel names."""
     launched = lane.work.thread[lane.kernel]
     if not launched.size:
         return None

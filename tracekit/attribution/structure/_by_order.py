@@ -94,7 +94,7 @@ class _Sequence:
 
     @property
     def repeats(self) -> float:
-        """How often the period comes."""
+        """Number of repetitions of the period."""
         return round(int(self.span.stop - self.span.start) / self.period.size, 1)
 
     @property
@@ -107,7 +107,7 @@ class _Sequence:
 
     @property
     def too_few(self) -> str:
-        """Why the period comes too rarely; empty if it does not."""
+        """Why the period repeats too rarely; empty if it does not."""
         return "too few periods" if self.repeats < CHOSEN.order_repeats else ""
 
 

@@ -1,4 +1,4 @@
-"""Stages and steps where backward has launching threads of its own."""
+"""Stages and steps of processes with separate threads for backward passes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tracekit.attribution.structure._work import (
 
 
 def by_threads(lane: Lane, pair: Pair, asked: str | None = None) -> Told:
-    """Tell the stages of a device's work from the turns that the pair takes.
+    """Find the stages of a device's work from the turns of two threads.
 
     What a step is may be asked for, see `STEP_READINGS`.
     """

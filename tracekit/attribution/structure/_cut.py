@@ -1,4 +1,4 @@
-"""Where the usual gap between two backward passes goes over from the update to the next forward.
+"""Cut the usual gap between two backward passes into update and next forward pass.
 
 Two bounds come from names: no update before the last optimizer kernel has ended, and no forward
 later than the first layer, or look-up. Between these the input of the next step decides, or what
@@ -36,7 +36,7 @@ _SAMPLE = 50
 
 @dataclass(frozen=True)
 class Cut:
-    """Where a gap is cut.
+    """Place at which a gap is cut.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def _cut_before(turns: Turns, number: int, front: int, why: str) -> Cut:
 
 
 def find_front(turns: Turns, number: int) -> tuple[int, str] | None:
-    """Return where the forward pass begins, if layers may come before it, and what says so.
+    """Return where the forward pass begins, if layers may come before it, and the evidence.
 
     It begins after the last kernel that is named for an optimizer: at the last input that layers
     follow, or the first of several with which one pass is fed; or after a result that is fetched,
@@ -212,7 +212,7 @@ def _both_edges(turns: Turns, number: int) -> int | None:
 
 
 def least_update(turns: Turns) -> int:
-    """Return how many kernels an update must exceed that no name tells."""
+    """Return the number of unnamed kernels that an update must exceed."""
     passes = float(np.median(turns.ends - turns.bursts))
     return max(CHOSEN.barely, round(CHOSEN.update * passes))
 

@@ -45,7 +45,7 @@ METHODS = ("threads", "order", "refused", "none")
 
 
 def find_structure(work: Work, asked: str | None = None) -> Structure:
-    """Find the stages and the steps of a process from what its threads launch, and in what order.
+    """Find stages and steps of a process from the threads and order of its launches.
 
     A pure function; takes time linear in the ops, but for sorting, and a bounded time beyond that
     for one step. What a step is may be asked for, see `STEP_READINGS`. Where stages cannot be told

@@ -1,4 +1,4 @@
-"""Takes every gap between backward passes apart: end of an update, forward alone, forward.
+"""Split each gap between backward passes: end of an update, forward alone, forward.
 
 The usual gap is cut once, and all that hold the same ops with it. Others are compared to it: they
 begin as it does (an update) and end as it does (a forward pass); what is between is evaluation, if
@@ -25,7 +25,7 @@ from tracekit.attribution.structure._work import D2D, D2H, H2D, MEMSET, Array
 
 @dataclass(frozen=True)
 class Parts:
-    """Where each gap is cut.
+    """Places at which each gap is cut.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class Parts:
 
 
 def part_gaps(turns: Turns) -> Parts:
-    """Take all gaps apart. There are two backward passes at least."""
+    """Split all gaps. There are two backward passes at least."""
     last = turns.first.size - 1
     kinds, example, count = _counted(turns)
     template, plain = _templates(turns, example, count)

@@ -1,4 +1,4 @@
-"""Where a step turns from forward to backward: backward undoes layers in reverse order.
+"""Find where a step turns from forward to backward: backward undoes layers in reverse.
 
 What a layer launches forward comes back in backward in the same sizes, last layer first. The
 heaviest nest of equal sizes finds its middle. The place is good within a training step; that there

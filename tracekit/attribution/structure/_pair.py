@@ -1,4 +1,4 @@
-"""Who trains and who runs backward: the pair of threads, and what speaks for it.
+"""Find the pair of threads that run forward and backward passes, with evidence.
 
 Autograd runs the backward of an op on the stream of its forward, from a thread of its own, while
 the calling thread waits. So the two share their stream, they take turns, and a turn begins at the
@@ -52,7 +52,7 @@ class Pair:
 
     @property
     def agreed(self) -> int:
-        """By how many votes the roles are told."""
+        """Number of votes for the roles."""
         return sum(self.votes.values())
 
     @property
@@ -63,7 +63,7 @@ class Pair:
 
 
 def find_pair(lane: Lane) -> Pair | None:
-    """Return the pair that takes turns most plainly; None where no two do."""
+    """Return the two threads that take turns most clearly; None without any."""
     pairs = [pair for sides in _sides(lane) if (pair := _judge(lane, *sides)) is not None]
     told = [
         pair for pair in pairs if pair.steady >= CHOSEN.begin_share and pair.agreed >= CHOSEN.votes

@@ -1,4 +1,4 @@
-"""After how many launches a sequence repeats, and where it holds a usual piece.
+"""Period of a sequence of launches, and where it holds a usual piece.
 
 Such pieces are the steps that are like the one that was taken apart.
 """
@@ -29,7 +29,7 @@ _WINDOW = 1 << 17
 
 @dataclass(frozen=True)
 class Period:
-    """How a sequence repeats: after `size` places (0: it does not), in a `share` of its places."""
+    """Period of a sequence: `size` places (0: none), in a `share` of its places."""
 
     size: int
     share: float

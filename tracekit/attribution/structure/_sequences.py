@@ -13,14 +13,14 @@ _CLOSE = 1 << 12
 
 
 def common_prefix(one: Array, other: Array) -> int:
-    """Return how many elements two sequences have in common from their beginning on."""
+    """Return the length of the common prefix of two sequences."""
     size = min(one.size, other.size)
     differ = np.flatnonzero(one[:size] != other[:size])
     return int(differ[0]) if differ.size else size
 
 
 def common_suffix(one: Array, other: Array) -> int:
-    """Return how many elements two sequences have in common up to their end."""
+    """Return the length of the common suffix of two sequences."""
     return common_prefix(one[::-1], other[::-1])
 
 
@@ -62,7 +62,7 @@ def runs_of(mask: Array) -> list[tuple[int, int]]:
 
 
 def grams_of(symbols: Array, size: int) -> Array:
-    """Return a number for each so many symbols in a row, the same for the same ones."""
+    """Return a number for each n-gram of symbols, the same for equal ones."""
     room = symbols.size - size + 1
     if room <= 0:
         return np.zeros(0, np.uint64)
@@ -90,7 +90,7 @@ def kinds_of(symbols: Array, first: Array, stop: Array) -> Array:
 
 
 def places_of(piece: Array, symbols: Array) -> Array:
-    """Return where a sequence holds a piece, which may overlap; told by 64-bit polynomials."""
+    """Return the places of a piece in a sequence, by 64-bit polynomials; they may overlap."""
     room = symbols.size - piece.size + 1
     if room <= 0 or not piece.size:
         return np.zeros(0, np.int64)

@@ -1,4 +1,4 @@
-"""Takes one step of a single thread apart: where it begins, turns backward, and updates."""
+"""Split one step of a single thread: its begin, turn to backward, and update."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class Step:
 
 
 def take_apart(lane: Lane, usual: Usual) -> Step:
-    """Take the ops of a usual step apart."""
+    """Split the ops of a usual step into stages."""
     layers = np.flatnonzero(lane.layer)
     last = int(layers[-1]) if layers.size else len(lane) - 1
     late = np.flatnonzero(lane.optimizer[last + 1 :])

@@ -32,12 +32,12 @@ class Turns:
 
     @cached_property
     def first(self) -> Array:
-        """Where each gap begins."""
+        """Begin of each gap."""
         return np.concatenate(([0], self.ends))
 
     @cached_property
     def stop(self) -> Array:
-        """Where each gap ends."""
+        """End of each gap."""
         return np.concatenate((self.bursts, [len(self.lane)]))
 
     @cached_property

@@ -204,7 +204,7 @@ class Structure(Findings):
 
     @property
     def doubt_ns(self) -> int:
-        """Busy time that may be of another stage."""
+        """Busy time whose stage is in doubt."""
         cuts = sum(each.before_ns + each.after_ns for each in self.doubts)
         return cuts + sum(each.doubt_ns or 0 for each in self.assumptions)
 

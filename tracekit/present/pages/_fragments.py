@@ -13,7 +13,7 @@ from tracekit.present._text import printable
 
 @cache
 def environment() -> Environment:
-    """Return what fills templates: it escapes text, and shows what cannot be printed."""
+    """Return the template environment: it escapes text, and shows unprintable characters."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(

@@ -34,7 +34,7 @@ class Library:
 
 @cache
 def library() -> Library:
-    """Return what a page holds once, however many figures there are."""
+    """Return the drawing code that a page holds once."""
     from plotly.offline import get_plotlyjs
 
     code = get_plotlyjs().encode()

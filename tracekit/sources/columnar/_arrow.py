@@ -292,7 +292,7 @@ class _Table:
         return self._place(field) > 0
 
     def number(self, field: int, form: str) -> int:
-        """Return a number; where it is absent it is 0."""
+        """Return a number, 0 where it is absent."""
         place = self._place(field)
         return self._unpack(form, place) if place else 0
 

@@ -1,4 +1,4 @@
-"""Files and folders of dumps, told apart by what they hold."""
+"""Files and folders of dumps, recognised by their content."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class _Rows:
     queries: int = 0
 
     def add(self, value: Any, path: Path) -> None:
-        """Add what a dump holds.
+        """Add the contents of a dump.
 
         Raises
         ------
@@ -84,7 +84,7 @@ class _Rows:
 
 
 def is_dump(path: Path) -> bool:
-    """Return whether a file is a dump, by its first bytes and what it holds."""
+    """Return whether a file is a dump, by its first bytes and its content."""
     try:
         rows = _Rows()
         for value in _values(path):

@@ -47,7 +47,7 @@ def is_ras(value: Any) -> bool:
 
 
 def peers_of(status: Mapping[str, Any], query: int) -> Iterator[dict[str, Any]]:
-    """Yield the ranks of each communicator of a status, those that did not answer as well."""
+    """Yield the ranks of each communicator of a status, also those that did not answer."""
     for communicator in status["communicators"]:
         if not isinstance(communicator, dict):
             continue

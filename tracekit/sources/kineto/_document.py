@@ -1,4 +1,4 @@
-"""The text of a trace, cut between its events, and what stands around them.
+"""Text of a trace, cut between its events, and the text around them.
 
 Brackets tell where an event ends, if they are in no string. They are found over whole blocks of
 bytes at once; only then is the text parsed, by whole events.
@@ -94,11 +94,11 @@ class Document:
 
     @property
     def done(self) -> int:
-        """How many bytes of the file have been read."""
+        """Bytes of the file read so far."""
         return self._file.tell()
 
     def before(self) -> dict[str, Any]:
-        """Return what stands before the events, whatever stands behind them.
+        """Return the text before the events.
 
         Raises
         ------
@@ -226,12 +226,12 @@ class Document:
 
 
 def first_of_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of a document: of a key that it has twice, the first one counts."""
+    """Return an object of a document; of a repeated key the first value counts."""
     return dict(reversed(pairs))
 
 
 def head_of(path: Path) -> bytes:
-    """Return how the text of a file begins, unpacked; nothing if it cannot be unpacked."""
+    """Return the beginning of a file's text, unpacked; empty if it cannot be unpacked."""
     with path.open("rb") as file:
         if file.read(len(GZIP)) != GZIP:
             file.seek(0)
@@ -270,7 +270,7 @@ class _Cut:
 
     @property
     def end(self) -> int:
-        """Where the last whole event ends; 0 if there is none."""
+        """End of the last complete event; 0 if there is none."""
         return int(self.ends[-1]) if self.ends.size else 0
 
     @classmethod

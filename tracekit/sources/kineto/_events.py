@@ -113,7 +113,7 @@ def _parsed(line: str) -> Any:
 
 
 def text_of(value: object) -> str | None:
-    """Return what a document has as text, which can be written; numbers and lists as JSON."""
+    """Return a document's value as valid text; numbers and lists as JSON."""
     if value is None:
         return None
     text = value if isinstance(value, str) else json.dumps(value)

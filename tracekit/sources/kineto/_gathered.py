@@ -1,4 +1,4 @@
-"""The events of a trace, sorted into GPU work, calls and ranges as they come in."""
+"""Events of a trace, sorted into GPU work, calls and ranges as they come in."""
 
 from __future__ import annotations
 

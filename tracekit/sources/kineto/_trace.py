@@ -55,7 +55,7 @@ _CONTENTS = (
     ("waits for GPU work", "cuda_sync", ("sync",),
      "when the host waited for which stream, event or context", _SYNC_EVENTS),
     ("records of CUDA events", "cuda_event", ("event_record",),
-     "which stream waits for what another one did", _SYNC_EVENTS),
+     "which stream waits for which other one", _SYNC_EVENTS),
     ("Python functions", "python_function", ("python",), "nothing that is read yet",
      "torch.profiler.profile(with_stack=True)"),
 )  # fmt: skip

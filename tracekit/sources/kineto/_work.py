@@ -27,7 +27,7 @@ _THREE_NUMBERS = r"^\[\s*(\d{1,10})\s*,\s*(\d{1,10})\s*,\s*(\d{1,10})\s*\]$"
 
 
 def gpu_work(events: pl.DataFrame, names: ShortNames) -> pl.DataFrame:
-    """Return what ran on GPUs, as ops whose devices are CUDA ordinals.
+    """Return GPU work as ops, with CUDA ordinals as devices.
 
     Parameters
     ----------

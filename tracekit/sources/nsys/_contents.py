@@ -1,4 +1,4 @@
-"""Tables of an export: what each one tells, and how it is recorded."""
+"""Tables of an export: their meaning, and how to record them."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ _FEATURES = (
     _Feature(
         "records of CUDA events",
         (EVENT_RECORD,),
-        "which stream waits for what another one did",
+        "which stream waits for which other one",
         "nsys profile -t cuda",
     ),
     _Feature(
@@ -126,7 +126,7 @@ _FEATURES = (
     _Feature(
         "samples of call stacks",
         (FRAMES,),
-        "what the host executed while it launched nothing",
+        "the host's code while it launched nothing",
         "nsys profile --sample=process-tree --backtrace=fp",
         counted=False,
     ),

@@ -327,7 +327,7 @@ _LENGTH = 200
 
 
 def lost_events(file: ExportFile) -> tuple[str, ...]:
-    """Return what the recorder says of events that it lost, one sentence for each text of it.
+    """Return the recorder's messages about lost events, one sentence each.
 
     The texts are free; most of what is told is of no concern (buffers that are flushed, counts of
     events, libraries that are not traced), so only those that speak of a loss are taken.

@@ -72,7 +72,7 @@ class GpuWork:
         self._unknown_ends = 0
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Return the ops that say when, where and for whom they ran, table by table."""
+        """Return the ops with a time, device and process, table by table."""
         for table, (extra, make) in _TABLES.items():
             for batch in self._file.batches(table, {**_HEAD, **extra}, rows):
                 self.rows[table] += batch.height
@@ -87,7 +87,7 @@ class GpuWork:
 
     @property
     def untimed(self) -> int:
-        """How many ops were left out since they have no valid times."""
+        """Number of ops left out for lack of valid times."""
         return self._untimed
 
     @property

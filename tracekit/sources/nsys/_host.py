@@ -329,7 +329,7 @@ def _inferred(silent: pl.DataFrame, ranges: Seen) -> pl.DataFrame:
 
 
 def thread_names(export: Export, given: pl.DataFrame) -> pl.DataFrame:
-    """Return one name per thread: what the program gave it through NVTX, else the system's."""
+    """Return one name per thread: its NVTX name, else the system's."""
     columns = ("nameId", "priority", "globalTid")
     system = export.file.read("ThreadNames", dict.fromkeys(columns, "int"))
     system = system.select(

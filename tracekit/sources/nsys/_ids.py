@@ -1,4 +1,4 @@
-"""The identifiers of nsys: who is who, and what the ids of strings say.
+"""Identifiers of nsys: processes, threads, devices and strings.
 
 A global id packs, from low to high bits: thread id 24, process id 24, virtual machine 8, hardware
 8. GPU rows carry the global id of a process, host rows that of a thread.
@@ -28,7 +28,7 @@ def given(number: pl.Expr) -> pl.Expr:
 
 
 def small(number: pl.Expr) -> pl.Expr:
-    """Return a small id or number, or null where it is not set or cannot be one."""
+    """Return a small id or number, null if unset or invalid."""
     return pl.when(number.is_between(0, _INT32)).then(number)
 
 
@@ -72,14 +72,14 @@ class Strings:
 
     @cached_property
     def first(self) -> int | None:
-        """The id of the first text if those of the next ones follow, as exporters number them."""
+        """Id of the first text, if ids are consecutive as exporters number them."""
         known = self._table["id"]
         if known.is_empty() or known[0] < 0 or known[-1] - known[0] != len(known) - 1:
             return None
         return int(known[0])
 
     def places(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return where in `values` the text of each id is; -1 where there is none."""
+        """Return the position of each id's text in `values`; -1 without any."""
         known = self._table["id"].to_numpy()
         if not known.size:
             return np.full(ids.size, -1)
@@ -109,7 +109,7 @@ class Texts:
 
     @property
     def met(self) -> pl.Series:
-        """The distinct texts of the batches that came in."""
+        """Distinct texts seen in batches so far."""
         return self._texts.unique()
 
     @cached_property

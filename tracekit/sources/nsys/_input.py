@@ -12,7 +12,7 @@ from tracekit.sources.nsys._metadata import Metadata, read_metadata
 
 @dataclass(frozen=True)
 class Export:
-    """A file, what it says about itself, and its strings."""
+    """An export file with its metadata and strings."""
 
     file: ExportFile
     metadata: Metadata

@@ -1,4 +1,4 @@
-"""GPU memory: what processes allocate and release on which GPU, and what that adds up to."""
+"""GPU memory: allocations and releases by process and GPU, and their running sum."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _GPU = ["process_gid", "ordinal"]
 
 
 class GpuMemory:
-    """Allocations and releases of GPU memory, as the program asked the driver for them.
+    """Allocations and releases of GPU memory, as requested from the driver.
 
     A framework that keeps a pool of its own asks for large pieces and shows nothing of what it
     does with them.
@@ -116,7 +116,7 @@ class GpuMemory:
             )
 
     def losses(self, places: Places) -> tuple[str, ...]:
-        """Say what of the events was left out or is not known."""
+        """Say which events were left out or are unknown."""
         unheld = unrecorded = unplaced = 0
         for changes in self._changes():
             known = changes.drop_nulls("change")

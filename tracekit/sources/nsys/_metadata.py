@@ -30,7 +30,7 @@ _VARIABLES = (_VISIBLE, *VARIABLES)
 
 @dataclass(frozen=True)
 class Metadata:
-    """Facts about the export; what it does not say is None or empty."""
+    """Metadata of the export; missing values are None or empty."""
 
     schema_version: str | None = None
     product: str | None = None

@@ -1,4 +1,4 @@
-"""How the payloads of NVTX events are laid out, as the traced program declared it.
+"""Layouts of the payloads of NVTX events, as the program declared them.
 
 Domains are numbered per process, but the tables that hold the declarations name no process. So what
 is declared in two ways under one number cannot be told apart, and serves for nothing.
@@ -53,7 +53,7 @@ _TYPE_OF_ENUM: dict[int | None, Type] = {1: pl.Int8, 2: pl.Int16, 4: pl.Int32, 8
 
 @dataclass(frozen=True)
 class Field:
-    """A field that can be decoded: where it is, its type, and what its values are called."""
+    """A decodable field: its offset, type, and the names of its values."""
 
     offset: int
     dtype: Type
@@ -61,7 +61,7 @@ class Field:
 
     @property
     def end(self) -> int:
-        """Where it ends."""
+        """End of the field, in bytes."""
         return self.offset + BYTES[self.dtype]
 
     def json(self, payload: pl.Expr) -> pl.Expr:
@@ -82,7 +82,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Layout:
-    """The fields of a payload by name, None for those that cannot be decoded, and its size."""
+    """Fields of a payload by name (None: not decodable), and its size."""
 
     fields: Mapping[str, Field | None]
     size: int | None

@@ -91,7 +91,7 @@ class Places:
     def ranges(
         self, domains: pl.DataFrame, categories: pl.DataFrame, last: int, duration: int | None
     ) -> Mapping[str, Maker]:
-        """Return how columns of ranges are made.
+        """Return expressions for the columns of ranges.
 
         Parameters
         ----------

@@ -69,7 +69,7 @@ _FEATURES = (
 
 
 def is_csv(path: Path) -> bool:
-    """Tell whether a file is what nvprof prints (not its database), by how it begins.
+    """Tell whether a file is nvprof's CSV output (not its database), by its beginning.
 
     True for prints that are not read as well, such as summaries: `read_csv` says what to do.
     """
@@ -226,7 +226,7 @@ class _Work:
 
     @property
     def untimed(self) -> int:
-        """How many rows were left out since they have no valid times."""
+        """Number of rows left out for lack of valid times."""
         return self._untimed
 
     @property

@@ -1,4 +1,4 @@
-"""From a database's tables to the canonical ones, and what each of the tables tells."""
+"""Convert the tables of a database to canonical ones."""
 
 from __future__ import annotations
 
@@ -286,9 +286,7 @@ _FEATURES = (
         (SYNC,),
         "when the host waited for which stream, event or context",
     ),
-    _Feature(
-        "records of CUDA events", (EVENT_RECORD,), "which stream waits for what another one did"
-    ),
+    _Feature("records of CUDA events", (EVENT_RECORD,), "which stream waits for which other one"),
     _Feature(
         "NVLink and PCIe",
         (f"{TABLE}NVLINK", f"{TABLE}PCIE"),

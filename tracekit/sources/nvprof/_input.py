@@ -30,7 +30,7 @@ _INT32 = (1 << 31) - 1
 
 
 class Strings:
-    """The texts that other tables refer to by number; number 0 stands for none.
+    """Texts that other tables refer to by number; number 0 stands for none.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class Strings:
 
 
 def small(number: pl.Expr) -> pl.Expr:
-    """Return a small number, or null where it cannot be one."""
+    """Return a small number, null if invalid."""
     return pl.when(number.is_between(0, _INT32)).then(number)
 
 

@@ -48,7 +48,7 @@ class KernelNames:
 
 
 def readable(name: str | None) -> str | None:
-    """Return the declaration that a mangled name stands for; any other name is returned as it is.
+    """Return the demangled form of a name; other names are returned unchanged.
 
     So is one that cannot be demangled, or whose declaration would be unreasonably long.
     """

@@ -56,18 +56,18 @@ class Places:
         return self.process(gids.to_frame("gid").select(pid_of(pl.col("gid")))["gid"])
 
     def thread(self, gids: pl.Series) -> pl.Series:
-        """Return the numbers of threads."""
+        """Return the numbers of threads, by their ids."""
         return pl.Series(np.searchsorted(self._threads, gids.to_numpy()), dtype=pl.Int32)
 
     def ops(self) -> Mapping[str, Maker]:
-        """Return how columns of ops are made."""
+        """Return expressions for the columns of ops."""
         return {
             **self._times(),
             "process": Maker(("pid",), lambda ops: self.process(ops["pid"])),
         }
 
     def calls(self) -> Mapping[str, Maker]:
-        """Return how columns of calls are made."""
+        """Return expressions for the columns of calls."""
         gid = "thread_gid"
         return {
             **self._times(),
@@ -76,7 +76,7 @@ class Places:
         }
 
     def ranges(self, payloads: pl.DataFrame) -> Mapping[str, Maker]:
-        """Return how columns of ranges are made, given ``id, payload``."""
+        """Return expressions for the columns of ranges, given ``id, payload``."""
         closed = pl.when(pl.col("end") == OPEN).then(self._last).otherwise("end") - self._origin
         return {
             **self.calls(),
@@ -102,7 +102,7 @@ class Places:
 
 
 def object_names(file: SqliteFile, strings: Strings) -> pl.DataFrame:
-    """Return what processes and threads are called: ``kind, gid, name``."""
+    """Return the names of processes and threads: ``kind, gid, name``."""
     rows = file.read(NAME, {"objectKind": "int", "objectId": "blob", "name": "int"})
     return (
         rows.select(

@@ -37,12 +37,12 @@ def gpu_number(agent: Mapping[str, Any]) -> int | None:
 
 
 def handle(agent: Mapping[str, Any]) -> int | None:
-    """Return what records call an agent."""
+    """Return the handle of an agent in records."""
     return whole(mapping(agent.get("id")).get("handle"), 1 << 63)
 
 
 def described(processes: list[Mapping[str, Any]]) -> pl.DataFrame:
-    """Return what the file says of its GPUs; all processes see the same machine."""
+    """Return the file's description of its GPUs; all processes see the same machine."""
     rows = [_description(gpu) for each in processes for gpu in gpus(each.get("agents"))]
     schema = {
         "device": pl.Int32, "name": pl.String, "uuid": pl.String, "pci_bus": pl.String,

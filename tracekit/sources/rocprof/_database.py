@@ -80,7 +80,7 @@ _LOST = {
 
 
 def is_rocpd(file: SqliteFile) -> bool:
-    """Tell whether an SQLite file is one of rocprofv3."""
+    """Tell whether an SQLite file is a database of rocprofv3."""
     return bool(_endings(file))
 
 
@@ -133,7 +133,7 @@ class _Set:
     def batches(
         self, name: str, rows: int, /, *columns: str, **texts: SqlType
     ) -> Iterator[pl.DataFrame]:
-        """Yield the rows of a table, with the places of those that are in another one."""
+        """Yield the rows of a table, joined with rows of other tables."""
         table = f"rocpd_{name}{self.ending}"
         numbers: dict[str, SqlType] = dict.fromkeys((*columns, "event_id"), "int")
         if not self.file.has(table, "track_id"):
@@ -153,7 +153,7 @@ class _Set:
 
     @cached_property
     def processes(self) -> pl.DataFrame:
-        """``id, pid, command``, and of the environment what launchers say."""
+        """``id, pid, command``, and the launcher's variables from the environment."""
         told = self.read("info_process", id="int", pid="int", command="text", environment="text")
         said = [
             pl.col("environment").str.json_path_match(f"$.{name}").alias(name) for name in VARIABLES
@@ -242,7 +242,7 @@ class _Set:
         return events.unique("event_id", keep="first", maintain_order=True)
 
     def launch(self) -> Launch:
-        """Return what the launcher told the process, where there is one."""
+        """Return the launch of the process by its launcher, if there is one."""
         told = self.processes.select(name for name in VARIABLES if name in self.processes.columns)
         row = told.row(0, named=True) if told.height == 1 else {}
         return launch_of({name: value for name, value in row.items() if value is not None})

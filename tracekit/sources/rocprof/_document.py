@@ -58,7 +58,7 @@ FIELDS: Mapping[str, dict[str, Any]] = {
 
 
 def is_rocprof(path: Path) -> bool:
-    """Tell whether a file is JSON of rocprofv3, gzipped or not, by how it begins."""
+    """Tell whether a file is JSON of rocprofv3, gzipped or not, by its beginning."""
     return _BEGIN.match(head_of(path)) is not None
 
 

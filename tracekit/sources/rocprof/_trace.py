@@ -230,7 +230,7 @@ class _Gathered:
         return key.replace_strict(known, default=None, return_dtype=pl.String)
 
     def recording(self, processes: list[Mapping[str, Any]]) -> Recording:
-        """Return all of it, given what the file says of each process."""
+        """Return the recording, given the file's description of each process."""
         ops, calls, ranges = self._ops, self._calls, self._ranges
         if not len(ops) and not len(ranges):
             raise nothing(self._path, "rocprofv3", calls, self._lost["untimed"], _RECORD)

@@ -144,7 +144,7 @@ class GpuWork:
         """How many ops were left out, or lack something, by reason."""
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Return the ops that say when and where they ran."""
+        """Return the ops with a time and a device."""
         for batch in self._file.batches(OP, _COLUMNS, rows):
             ops = self._placed(batch)
             for feature, part in self._parts(ops):

@@ -131,12 +131,12 @@ class Launches:
 
     @property
     def pid(self) -> int:
-        """The process of ops whose call was not recorded: the one that launched most others."""
+        """Process of ops whose call was not recorded: the one that launched most others."""
         pids = self._callers["pid"].drop_nulls()
         return int(pids.mode().min() or 0)  # type: ignore[arg-type]
 
     def of(self, ops: pl.DataFrame) -> pl.DataFrame:
-        """Add ``correlation, pid``, and what only calls say, to ops with ``id``."""
+        """Add ``correlation, pid`` and other attributes of calls to ops with ``id``."""
         linked = ops.join(
             self._links, left_on="id", right_on="op_id", how="left", maintain_order="left"
         )

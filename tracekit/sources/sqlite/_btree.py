@@ -24,7 +24,7 @@ _PLACES = np.array([1 << 24, 1 << 16, 1 << 8, 1], np.int64)
 
 
 class MisplacedError(Exception):
-    """Rows do not lie where the tree of their table, or their page, says."""
+    """Rows are not where the tree of their table, or their page, says."""
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ class Decoder:
         )
 
     def columns(self, rows: int) -> Columns:
-        """Return the columns, to which about so many rows will be added."""
+        """Return empty columns with room for about this number of rows."""
         return Columns(self._names, self._roles, rows)
 
     def decode(self, columns: Columns, pages: PagesRead, upto: Ints, after: int) -> int | None:

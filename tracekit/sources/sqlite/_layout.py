@@ -56,7 +56,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Record:
-    """Where the wanted columns lie in the records of a table.
+    """Positions of the wanted columns in the records of a table.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def pages_counted(header: bytes) -> int | None:
 
 
 def geometry(header: bytes, size: int) -> Geometry | None:
-    """Return how a file of `size` bytes is divided into pages; None if that is not certain."""
+    """Return the page layout of a file of `size` bytes; None if uncertain."""
     if len(header) < HEADER_BYTES or header[: len(MAGIC)] != MAGIC:
         return None
     bytes_of_page = page_size(header)
@@ -104,7 +104,7 @@ def is_utf8(header: bytes) -> bool:
 
 
 def same_case(name: str) -> str:
-    """Return a name in small letters, as SQLite tells names apart: by ASCII letters of one case."""
+    """Return a name with ASCII letters in lower case, as SQLite compares names."""
     return name.translate(_SMALL)
 
 
@@ -120,7 +120,7 @@ def rowid_name(columns: Sequence[Column]) -> str | None:
 def record(
     columns: Sequence[Column], wanted: Mapping[str, SqlType], *, key_has_index: bool
 ) -> Record | None:
-    """Return where `wanted` columns lie; None where it takes SQLite to tell."""
+    """Return the positions of `wanted` columns; None if only SQLite can tell."""
     if any(column.hidden for column in columns):  # generated ones may not be stored at all
         return None
     names = [same_case(name) for name in wanted]

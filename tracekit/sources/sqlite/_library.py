@@ -1,4 +1,4 @@
-"""Columns of a table as SQLite gives them, whatever is in it.
+"""Read columns of a table with the SQLite library, whatever the table holds.
 
 Columns are read in bulk through ADBC. ADBC takes a column's type from its first values and SQLite
 types each value by itself, so every query starts with one row of our own that fixes the types; a

@@ -16,7 +16,7 @@ _BLOCK = 1 << 22
 
 
 def is_packed(path: Path) -> bool:
-    """Tell whether a file is an SQLite one that is packed with gzip."""
+    """Tell whether a file is an SQLite file packed with gzip."""
     with path.open("rb") as file:
         if file.read(len(_GZIP)) != _GZIP:
             return False
@@ -28,7 +28,7 @@ def is_packed(path: Path) -> bool:
 
 
 def unpack(path: Path, workspace: Workspace) -> Path:
-    """Write the content of a packed file to the workspace, as much of it as its header tells.
+    """Unpack a file into the workspace, up to the size in its header.
 
     Raises
     ------

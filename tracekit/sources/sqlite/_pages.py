@@ -54,7 +54,7 @@ class Pages(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Where the columns that are wanted lie in the records of a table.
+    """Positions of the wanted columns in the records of a table.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class Layout(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Contents of cells.
+    """Decoded rows of pages: numbers, and positions of other values.
 
     Parameters
     ----------
@@ -197,7 +197,7 @@ def _note_nulls(rows: Rows, shapes: Shapes) -> None:
 def decode(  # noqa: C901, PLR0911 - one loop, see above
     pages: Pages, usable: int, after: int, layout: Layout, shapes: Shapes, rows: Rows
 ) -> int:
-    """Decode the cells of leaf pages: whole numbers as such, of other values where they are.
+    """Decode the cells of leaf pages: whole numbers, and positions of other values.
 
     Parameters
     ----------

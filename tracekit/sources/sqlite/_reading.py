@@ -26,7 +26,7 @@ _WIDEST_GAP_BYTES = 1 << 14
 
 @dataclass(frozen=True)
 class PagesRead:
-    """Bytes of pages, where in them each page starts, and how many cells each says it has."""
+    """Bytes of pages, the start of each page, and its number of cells."""
 
     data: Bytes
     starts: Ints
@@ -67,7 +67,7 @@ class PageReader:
         )
 
     def cells(self, page: int) -> int:
-        """Return how many cells a page says it has; none where the file ends before it."""
+        """Return a page's number of cells; 0 where the file ends before it."""
         at = (page - 1) * self.geometry.page_size
         return int.from_bytes(os.pread(self.file, 2, at + _CELLS_AT), "big")
 

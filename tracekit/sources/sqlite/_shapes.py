@@ -1,4 +1,4 @@
-"""Shapes of records: where values lie in rows that begin as an earlier one did.
+"""Shapes of records: positions of values in rows that begin like an earlier one.
 
 A record begins with a header, a number for each column that says what its value is and how long.
 In a table most headers are one of a few, byte for byte, so what was made out once for a header
@@ -76,7 +76,7 @@ class Shapes(NamedTuple):
 
 
 def no_shapes(columns: int) -> Shapes:
-    """Return room for shapes of so many columns; for none if these are too many."""
+    """Return room for shapes of a number of columns; none if these are too many."""
     most = MOST if columns <= MOST_COLUMNS else 0
     numbers, constants, places = (np.zeros((most, columns + 1), np.int64) for _ in range(3))
     return Shapes(

@@ -62,7 +62,7 @@ class Query(Protocol):
 
 @dataclass(frozen=True)
 class Table:
-    """A table and those of its columns that are to be read."""
+    """A table and its columns to read."""
 
     name: str
     columns: Mapping[str, SqlType]

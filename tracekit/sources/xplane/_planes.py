@@ -55,7 +55,7 @@ class Line:
 
 
 class Plane:
-    """One plane: a GPU, the host, or what else a profile describes.
+    """One plane of a profile: a GPU, the host, or something else.
 
     Parameters
     ----------

@@ -51,7 +51,7 @@ _PS = 1000
 
 
 def is_xplane(path: Path) -> bool:
-    """Tell whether a file is a profile of XLA, by how its first plane begins."""
+    """Tell whether a file is a profile of XLA, by the beginning of its first plane."""
     with path.open("rb") as file:
         return _BEGIN.match(file.read(64)) is not None
 

@@ -73,7 +73,7 @@ def _pack(values: Array, width: int, out: Array, at: int) -> int:
 
 
 def pack(values: Array, width: int, room: Array, out: Array) -> int:
-    """Put the low `width` bits of values one after the other; return how many bytes that takes.
+    """Pack the low `width` bits of values one after the other; return the bytes used.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def pack(values: Array, width: int, room: Array, out: Array) -> int:
 
 
 def number(codes: Array, place: Array, example: Array, out: Array) -> int:
-    """Give distinct codes numbers in the order in which they come; return how many there are.
+    """Give distinct codes numbers in order of appearance; return how many there are.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def number(codes: Array, place: Array, example: Array, out: Array) -> int:
 
 
 def put_sizes(texts: Array, sizes: Array, out: Array) -> None:
-    """Put texts down, each after its size, given all of them together and the size of each."""
+    """Write texts, each after its size, given all of them together and their sizes."""
     at, begin = 0, 0
     for text in range(sizes.size):
         size = int(sizes[text])
