@@ -20,7 +20,7 @@ _MOST_NAMED = 3
 _WIDEST = 60
 _KEYS = {
     "phase", "stage", "kind", "name", "range", "layer", "device", "stream", "rank", "node",
-    "iteration", "cause", "link",
+    "iteration", "cause", "link", "recomputed",
 }  # fmt: skip
 _AS_RECORDED = {"measured", "unchanged, replayed", "all of these"}
 
@@ -41,7 +41,7 @@ def _breakdown(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     keys = _keys(rows)
     if not keys or "share" not in rows.columns or not meta.get("window_ns"):
         return None
-    if "inclusive" in meta:  # rows lie in others
+    if "inclusive" in meta or keys == ["recomputed"]:  # rows lie in others, or have no names
         return None
     if keys == ["stage"]:
         told = [_most(rows.sort("exposed_ns", descending=True), keys)]
@@ -199,10 +199,12 @@ def _most(rows: pl.DataFrame, keys: Sequence[str]) -> str:
 
 
 def _named(row: Mapping[str, Any], keys: Sequence[str]) -> str:
-    return " ".join(_text(key, row[key]) for key in keys)
+    return " ".join(filter(None, (_text(key, row[key]) for key in keys)))
 
 
 def _text(key: str, value: object) -> str:
+    if key == "recomputed":
+        return "recomputed" if value else ""
     if value is None:
         return f"unknown {key}"
     text = printable(str(value))
