@@ -2,7 +2,7 @@
 
     python benchmarks/gates.py docs/evidence/gate.md [PAIRS]
 
-20 pairs of each kind take some 15 minutes of one processor.
+12 pairs of each kind take some ten minutes of one processor.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from simulate.run import simulate
 import tracekit as tk
 
 STEPS = (12, 30, 60)
-PAIRS = 20
+PAIRS = 12
 OUTLIER = 6
 """The host stops in the middle of one step for so many times as long as a step takes."""
 _BASE = Job(
@@ -120,8 +120,7 @@ _PAGE = """# How often the gate is wrong
 `python benchmarks/gates.py docs/evidence/gate.md` writes this page: {pairs} simulated pairs of
 AlexNet a line, each run drawn anew. In the middle of one step of B everything stops for {outlier}
 times as long as a step takes. `tracekit gate A B --step 5% --new-findings`;
-[verdicts.md](verdicts.md) has
-the same of drawn steps, 2,000 pairs a cell.
+[verdicts.md](verdicts.md) has the same of drawn steps, 2,000 pairs a cell.
 
 | steps | what changed in B | step: pass / fail / undecided | findings fail | which |
 | ---: | --- | --- | ---: | --- |

@@ -41,8 +41,8 @@ PUBLIC = {
         latency_speedup links message_histogram pointer_queries read_calls staging
     """,
     "tracekit.analysis.comparison": """
-        Comparison Metric Recorded Skip change_points check_limit comparability compare
-        compare_recordings history modes outliers steps_of_run typical_step
+        Comparison Metric Recorded Skip carriers change_points check_limit comparability
+        compare compare_recordings history modes outliers steps_of_run typical_step
     """,
     "tracekit.analysis.dependencies": """
         CHANGES critical_path parse_changes path_spans price_of whatif

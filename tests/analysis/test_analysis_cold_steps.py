@@ -7,7 +7,7 @@ import pytest
 from trace_builder import TraceBuilder
 
 from tracekit.analysis.comparison import compare
-from tracekit.analysis.statistics import cold_steps
+from tracekit.analysis.statistics import cold_steps, left_out_notes
 from tracekit.analysis.studies import study_row
 from tracekit.model import Trace
 
@@ -104,3 +104,13 @@ def test_comparisons_and_studies_leave_out_the_same_steps() -> None:
         in (whole.meta["notes"])
     )
     assert study_row(a, {}, "a", skip=0)["skipped"] == 0
+
+
+def test_few_runs_are_named_of_which_steps_are_left_out() -> None:
+    told = "left out at the beginning: {}; --skip 0 keeps all".format
+    assert left_out_notes({"a": 0, "b": 0}) == []
+    assert left_out_notes({"a": 3, "b": 0, "c": 1}) == [told("3 of a, 1 of c")]
+    assert left_out_notes(dict.fromkeys("abcde", 1)) == [told("1 of each of 5 runs")]
+    assert left_out_notes(dict(zip("abcdef", (1, 2, 3, 1, 1, 0), strict=True))) == [
+        told("1 to 3 of each of 5 runs")
+    ]

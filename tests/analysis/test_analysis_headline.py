@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
+
 import pytest
 from trace_builder import TraceBuilder
 
@@ -48,6 +50,24 @@ def test_an_outlier_is_named_with_its_cause() -> None:
     assert "without step 5 of A (idle for 7.00 ms more) B is faster by 20.00 us" in other
     longer = compare(_run(STEADY), _run([*QUICK[:5], 5_000, *QUICK[6:]])).meta["headline"]
     assert "without step 5 of B (fw of 5.00 ms) B is faster by 20.00 us" in longer
+
+
+def test_the_first_line_takes_two_lines_of_120_columns() -> None:
+    """Four stalls hide that a kernel is quicker, an exchange slower, and all steps quicker."""
+    stalls, exchange = {2: 9_000, 4: 7_000, 5: 30_000, 17: 8_000}, dict.fromkeys(range(32), 250)
+    a, b = STEADY * 4, [length - 220 for length in STEADY * 4]
+    found = compare(_run(a), _run(b, collective=exchange, late=stalls))
+    told = found.meta["headline"]
+    assert len(wrap(told, 118)) <= 2
+    assert "not shown, 95 % interval -" in told
+    assert told.endswith(
+        "without step 5 of B (idle for 30.00 ms more) and 3 more B is faster by 69.96 us"
+    )
+    assert found.meta["step"]["shift_verdict"] == "faster"
+    assert "typical step" not in told
+    other = compare(_run(a), _run(b, collective=exchange, late=stalls), metric="median")
+    assert "; typical step -70.00 us (" in other.meta["headline"]
+    assert "without" not in other.meta["headline"]
 
 
 def test_without_outliers_nothing_is_said_of_them() -> None:

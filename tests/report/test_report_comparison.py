@@ -47,15 +47,25 @@ def test_the_first_sentence_says_no_more_than_is_shown(
 
 def test_the_part_that_carries_a_change_is_named_and_the_one_against_it() -> None:
     parts = pl.DataFrame({
-        "part": ["FP", "BP", "IO", "between"], "delta_ns": [-1e6, -3e6, 2e6, 1e6],
+        "part": ["FP", "BP", "IO", "between"], "delta_ns": [-1e6, -3e6, 2e6, 0.5e6],
         "verdict": ["faster", "faster", "no difference shown", "slower"],
     })  # fmt: skip
-    (said,) = _carried(parts, -1e6)
+    step = {"delta_ns": -1.5e6, "verdict": "faster", "shift_verdict": None}
+    (said,) = _carried(parts, step)
     assert said.replace(MINUS, "-") == (
-        "The largest part of it is backward propagation, BP (-3.000 ms); the other way went "
-        "input, IO (+2.000 ms, no difference shown)."
+        "The change of the mean is carried by backward propagation, BP (-3.000 ms); the other way "
+        "went input, IO (+2.000 ms, no difference shown)."
     )
-    assert _carried(parts, 0.0) == []
+    assert _carried(parts, {**step, "delta_ns": 0.0}) == []
+    assert _carried(parts, {**step, "verdict": "no difference shown"}) == []
+    # What is not shown carries nothing; it is named all the same where a typical step changed.
+    (said,) = _carried(
+        parts.with_columns(verdict=pl.lit("unknown")),
+        {**step, "verdict": "no difference shown", "shift_verdict": "faster"},
+    )
+    assert said.replace(MINUS, "-").startswith(
+        "The change of the mean is mostly that of backward propagation, BP (-3.000 ms, unknown); "
+    )
 
 
 def test_a_bar_has_its_interval_and_its_verdict() -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from tracekit.analysis.comparison import carriers
 from tracekit.present import MINUS, duration, percent
 from tracekit.present.pages import fragment, frame_table, joined
 from tracekit.report._charts import (
@@ -59,7 +60,7 @@ def verdict(subject: Subject) -> Markup:
         said += [str(answer.meta.get("headline") or "No step of both runs is known.")]
         return fragment("paragraphs", said, "lead")
     said.append(_change_told(step, answer.tables["outliers"]))
-    said += _carried(answer.contributions, _shown_change(step))
+    said += _carried(answer.contributions, step)
     return joined(fragment("paragraphs", said, "lead"), fragment("tiles", list(_tiles(step))))
 
 
@@ -109,30 +110,23 @@ def _interval(step: Mapping[str, Any], prefix: str) -> str:
     return f"95 % interval {_signed(low)} to {_signed(high)}"
 
 
-def _shown_change(step: Mapping[str, Any]) -> float:
-    """Return the change that is shown, of the mean step or of a typical one; else none."""
-    if step["verdict"] in _SHOWN:
-        return float(step["delta_ns"])
-    return float(step["shift_ns"]) if step.get("shift_verdict") in _SHOWN else 0.0
-
-
-def _carried(parts: pl.DataFrame, change: float) -> list[str]:
-    """Name the part that changed most the way the step did, and the most that went the other."""
-    moved = parts.filter(pl.col("delta_ns") * change > 0).sort(-pl.col("delta_ns").abs())
-    against = parts.filter(pl.col("delta_ns") * change < 0).sort(-pl.col("delta_ns").abs())
-    named = [_part_told(own) for own in (moved, against)]
-    if not named[0]:
+def _carried(parts: pl.DataFrame, step: Mapping[str, Any]) -> list[str]:
+    """Name the parts that carry the change of the mean, where a change is shown."""
+    told = (step["verdict"], step.get("shift_verdict"))
+    if not step["delta_ns"] or not set(told) & set(_SHOWN):
         return []
-    other = f"; the other way went {named[1]}" if named[1] else ""
-    return [f"The largest part of it is {named[0]}{other}."]
+    found = carriers(parts, step["delta_ns"])
+    how = "is carried by" if found.are_shown else "is mostly that of"
+    other = f"; the other way went {_listed(found.against)}" if found.against.height else ""
+    return [f"The change of the mean {how} {_listed(found.most)}{other}."]
 
 
-def _part_told(parts: pl.DataFrame) -> str:
-    if parts.is_empty():
-        return ""
-    row = parts.row(0, named=True)
-    shown = "" if row["verdict"] in _SHOWN else f", {row['verdict'] or 'no verdict'}"
-    return f"{_PARTS[row['part']]} ({_signed(row['delta_ns'])}{shown})"
+def _listed(parts: pl.DataFrame) -> str:
+    rows = parts.select("part", "delta_ns", pl.col("verdict").fill_null("no verdict")).iter_rows()
+    return " and ".join(
+        f"{_PARTS[part]} ({_signed(delta)}{'' if verdict in _SHOWN else f', {verdict}'})"
+        for part, delta, verdict in rows
+    )
 
 
 def _tiles(step: Mapping[str, Any]) -> Iterator[Tile]:

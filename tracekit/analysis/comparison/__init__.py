@@ -7,7 +7,7 @@ from tracekit.support.lazily import lazily
 if TYPE_CHECKING:
     from tracekit.analysis.comparison._comparability import comparability
     from tracekit.analysis.comparison._compare import compare
-    from tracekit.analysis.comparison._headline import Metric
+    from tracekit.analysis.comparison._headline import Metric, carriers
     from tracekit.analysis.comparison._history import change_points, history, typical_step
     from tracekit.analysis.comparison._limit import check_limit
     from tracekit.analysis.comparison._prepared import Comparison, Recorded

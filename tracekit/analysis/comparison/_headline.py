@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from textwrap import wrap
 from typing import Any, Literal
 
 import polars as pl
@@ -24,6 +27,13 @@ _MOST = 0.5
 _OTHER_WORK = 0.2
 """Where a part has so many more ops a step in one run than in the other, the numbers are named."""
 
+_SUPPOSED = (
+    ", if steps do not depend on each other over more than a few",
+    ", if steps hardly depend on each other",
+)
+_LINES, _WIDTH = 2, 118
+"""A sentence that takes more lines of a terminal of 120 columns is shortened."""
+
 Metric = Literal["mean", "median"]
 
 
@@ -36,10 +46,14 @@ def headline(
     least: float | None = None,
     few: bool = False,
     one_run: bool = False,
-    without: str | None = None,
+    without: Sequence[str] = (),
     ops: Mapping[str, tuple[float, float]] | None = None,
 ) -> str:
     """Say how much the step changed, whether that is shown, and which part carries it.
+
+    Where that takes more than two lines of 120 columns, the typical step is left out if outliers
+    are named, then fewer of these are; what few steps suppose is said shorter, and what changed the
+    other way is left to the table. What carries the change goes last, beside outliers alone.
 
     Parameters
     ----------
@@ -54,20 +68,25 @@ def headline(
     one_run
         Whether A and B are the same run.
     without
-        What changed without outliers, in words.
+        What changed without outliers, in words: at length, and shorter.
     ops
         How many ops a step has in A and in B, by stage.
     """
-    same = ["A and B are one run"] if one_run else []
-    standing = [_standing(step, few=few, least=least)] if step["delta_ns"] else []
-    carried = _carried(contributions, step["delta_ns"], ops or {})
-    parts = [*same, _change(step), *standing, *carried, *_typical(step, metric)]
-    if metric != "mean" or least is not None:
-        parts.append(judged(step, metric, least)["sentence"])
-    parts += [without] if without else []
-    if reasons:
-        parts.append(f"not comparable ({'; '.join(reasons)})")
-    return "; ".join(parts)
+    first = ["A and B are one run"] if one_run else []
+    first.append(_change(step))
+    standing = _standing(step, few=few, least=least) if step["delta_ns"] else [""]
+    is_asked = metric != "mean" or least is not None
+    told = judged(step, metric, least)["sentence"] if is_asked else ""
+    last = f"not comparable ({'; '.join(reasons)})" if reasons else ""
+    typical, named = [_typical(step, metric)], [*without]
+    (typical if metric == "mean" and without else named).append("")
+    carried = _carried(contributions, step["delta_ns"], ops or {}) or [""]
+    carried += [""] if without else []
+    for carry, stands, odd, usual in product(carried, standing, named, typical):
+        sentence = "; ".join(filter(None, [*first, stands, carry, usual, told, odd, last]))
+        if len(wrap(sentence, _WIDTH)) <= _LINES:
+            break
+    return sentence
 
 
 def _change(step: Mapping[str, Any]) -> str:
@@ -87,37 +106,38 @@ def _recordings(step: Mapping[str, Any], side: str) -> str:
     return "" if number is None else f" ({number} recording{'' if number == 1 else 's'})"
 
 
-def _standing(step: Mapping[str, Any], *, few: bool, least: float | None) -> str:
+def _standing(step: Mapping[str, Any], *, few: bool, least: float | None) -> list[str]:
+    """Say whether the change is shown; of few steps what that supposes at length, and shorter."""
     if step["verdict"] is None:
-        return "no verdict"
+        return ["no verdict"]
     if step.get("reason"):
-        return f"unknown: {step['reason']}"
+        return [f"unknown: {step['reason']}"]
     told = _SHOWN.get(step["verdict"], "not shown")
     if told == "shown":
         told += " of these two recordings" if "a_runs" not in step else " of the two programs"
     if step["low_ns"] is None:
-        return told
+        return [told]
     if step["verdict"] == SMALL:
         percent = LEAST_PERCENT if least is None else least
         told = f"no difference that matters (within {percent:g} % of the step)"
-    supposed = ", if steps do not depend on each other over more than a few" if few else ""
+    supposed = _SUPPOSED if few else ("",)
     ends = f"{signed_length(step['low_ns'])} to {signed_length(step['high_ns'])}"
-    return f"{told}, 95 % interval {ends}{supposed}"
+    return [f"{told}, 95 % interval {ends}{each}" for each in supposed]
 
 
-def _typical(step: Mapping[str, Any], metric: Metric) -> list[str]:
+def _typical(step: Mapping[str, Any], metric: Metric) -> str:
     """Say how a typical step changed, where the mean does not say as much, or it is judged."""
     if step.get("shift_low_ns") is None or not (step["delta_ns"] or step["shift_ns"]):
-        return []
+        return ""
     is_told = step["shift_verdict"] in _TOLD and step["shift_verdict"] != step["verdict"]
     if metric == "mean" and not is_told and step["shift_ns"] * step["delta_ns"] >= 0:
-        return []
+        return ""
     ends = f"{signed_length(step['shift_low_ns'])} to {signed_length(step['shift_high_ns'])}"
     what = _OF_RECORDINGS if "a_runs" in step else _SHIFT
     told = f"typical step {signed_length(step['shift_ns'])} ({ends}; {what})"
     if step["shift_ns"] * step["delta_ns"] < 0:
         told += ", the other way than the mean"
-    return [told]
+    return told
 
 
 def judged(step: Mapping[str, Any], metric: Metric, least: float | None) -> dict[str, Any]:
@@ -155,25 +175,50 @@ def _against(ends: tuple[float, float], bound: float) -> str:
 def _carried(
     contributions: pl.DataFrame, change: float, ops: Mapping[str, tuple[float, float]]
 ) -> list[str]:
-    """Name the part that changed most the way the step did, and others until they make up most.
+    """Name the parts that carry a change, with numbers of ops where these differ.
 
-    Only what is itself shown to change that way carries it. What changed as much the other way is
-    named too.
+    What went the other way is named too; then comes the same without it, and without either.
     """
     if not change:
         return []
+    found = carriers(contributions, change)
+    how = "carried by" if found.are_shown else "most of it is"
+    other = f", against {_listed(found.against, ops)}" if found.against.height else ""
+    at_length = f"{how} {_listed(found.most, ops)}"
+    return [f"{at_length}{other}", at_length, f"{how} {_listed(found.most, {})}"]
+
+
+@dataclass(frozen=True)
+class Carriers:
+    """The parts that a change of the step is made of.
+
+    Parameters
+    ----------
+    most
+        What changed most the way the step did, and further parts until they make up half of it.
+    are_shown
+        Whether each of these is itself shown to change: else they do not carry it.
+    against
+        What changed by more than half as much the other way.
+    """
+
+    most: pl.DataFrame
+    are_shown: bool
+    against: pl.DataFrame
+
+
+def carriers(contributions: pl.DataFrame, change: float) -> Carriers:
+    """Return which parts carry a change of the mean step; see `Carriers`."""
     parts = contributions.sort(-pl.col("delta_ns").abs())
     with_it, against = (parts.filter(pl.col("delta_ns") * change * sign > 0) for sign in (1, -1))
     before = with_it["delta_ns"].abs().cum_sum().shift(1, fill_value=0)
     most = with_it.filter(before < _MOST * abs(change))
-    is_shown = most["verdict"].is_in(_TOLD).fill_null(value=False).all()
-    said = [_named(part, ops) for part in most.iter_rows(named=True)]
-    found = f"{'carried by' if is_shown else 'most of it is'} {' and '.join(said)}"
-    counter = against.filter(pl.col("delta_ns").abs() > _MOST * abs(change))
-    if counter.height:
-        told = [_named(part, ops) for part in counter.iter_rows(named=True)]
-        found += f", against {' and '.join(told)}"
-    return [found]
+    are_shown = bool(most["verdict"].is_in(_TOLD).fill_null(value=False).all())
+    return Carriers(most, are_shown, against.filter(pl.col("delta_ns").abs() > _MOST * abs(change)))
+
+
+def _listed(parts: pl.DataFrame, ops: Mapping[str, tuple[float, float]]) -> str:
+    return " and ".join(_named(part, ops) for part in parts.iter_rows(named=True))
 
 
 def _named(part: Mapping[str, Any], ops: Mapping[str, tuple[float, float]]) -> str:
@@ -183,7 +228,7 @@ def _named(part: Mapping[str, Any], ops: Mapping[str, tuple[float, float]]) -> s
         told.append(SMALL if verdict == SMALL else "not shown")
     of_a, of_b = ops.get(name, (0, 0))
     if abs(of_b - of_a) > _OTHER_WORK * max(of_a, of_b):
-        told.append(f"{of_a:,.4g} ops a step in A, {of_b:,.4g} in B")
+        told.append(f"{of_a:,.4g} → {of_b:,.4g} ops a step")
     return f"{_NAMES.get(name, name)} ({', '.join(told)})"
 
 

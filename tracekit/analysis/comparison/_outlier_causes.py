@@ -55,10 +55,10 @@ def outlier_rows(
     return pl.DataFrame(found, OUTLIERS, orient="row")
 
 
-def without_outliers(odd: pl.DataFrame, step: Mapping[str, Any], steps: Steps) -> str | None:
+def without_outliers(odd: pl.DataFrame, step: Mapping[str, Any], steps: Steps) -> list[str]:
     """Say how the mean step changed without outliers, if that differs.
 
-    A few of them are named with their cause.
+    Those that are furthest off are named with their cause: a few, and then fewer.
 
     Parameters
     ----------
@@ -69,25 +69,29 @@ def without_outliers(odd: pl.DataFrame, step: Mapping[str, Any], steps: Steps) -
 
     Returns
     -------
-    None where there are no outliers, too few other steps, or where as much is known with them.
+    Nothing where there are no outliers, too few other steps, or as much is known with them.
     """
     places = [outliers(each) for each in steps.lengths]
     kept = steps.without(places)
     if odd.is_empty() or min(map(len, kept.lengths)) < ENOUGH:
-        return None
+        return []
     found = change(kept, has_verdict=True)
     delta, is_told = found["delta_ns"], found["verdict"] in (FASTER, SLOWER)
     if found["verdict"] == step["verdict"] or (not is_told and step["verdict"] == SMALL):
-        return None
+        return []
+    far = odd.sort(pl.col("ratio").log().abs(), descending=True, maintain_order=True)
     named = [
         f"step {number} of {side} ({cause})"
-        for side, number, cause in odd.select("side", "iteration", "cause").iter_rows()
+        for side, number, cause in far.select("side", "iteration", "cause").iter_rows()
     ]
-    more = [f"{len(named) - _FEW} more"] if len(named) > _FEW else []
     told = f"a change of {signed_length(delta)} is {'not shown' if delta else 'none'}"
     if is_told:
         told = f"B is {found['verdict']} by {length_text(abs(delta))}"
-    return f"without {' and '.join([*named[:_FEW], *more])} {told}"
+    return [
+        f"without {' and '.join([*named[:few], *([f'{more} more'] if more > 0 else [])])} {told}"
+        for few in range(_FEW, 0, -1)
+        for more in [len(named) - few]
+    ]
 
 
 def _cause(trace: Trace, run: Measured, number: int, *, sign: int) -> str:

@@ -70,5 +70,6 @@ def left_out_notes(skipped: Mapping[str, int]) -> list[str]:
     told = ", ".join(f"{number} of {name}" for name, number in some.items())
     if len(some) > _FEW:
         least, most = min(some.values()), max(some.values())
-        told = f"{least} to {most} of each of {len(some)} runs"
+        of_each = f"{least}" if least == most else f"{least} to {most}"
+        told = f"{of_each} of each of {len(some)} runs"
     return [f"left out at the beginning: {told}; --skip 0 keeps all"] if some else []

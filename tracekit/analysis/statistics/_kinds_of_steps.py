@@ -75,7 +75,7 @@ def outliers(steps: Numbers | Floats) -> list[int]:
     not come regularly. Where steps are of two kinds none is.
     """
     far_off = _far_off(steps)
-    regular = lattice([place for place in far_off if steps[place] > np.median(steps)], len(steps))
+    regular = lattice(_slow(steps, far_off), len(steps))
     return far_off if regular is None else [at for at in far_off if not regular.is_slow[at]]
 
 
@@ -85,7 +85,7 @@ def regularly_slow(steps: Numbers | Floats) -> Regular | None:
     if parts:
         slow = np.flatnonzero(steps >= parts[-1].min()).tolist()
     else:
-        slow = [place for place in _far_off(steps) if steps[place] > np.median(steps)]
+        slow = _slow(steps, _far_off(steps))
     return lattice(slow, len(steps))
 
 
@@ -93,6 +93,11 @@ def kinds_of(steps: Numbers | Floats) -> list[Numbers | Floats]:
     """Return the modes of steps; or the usual ones and the slow ones where these come regularly."""
     regular = regularly_slow(steps)
     return modes(steps) or ([steps[~regular.is_slow], steps[regular.is_slow]] if regular else [])
+
+
+def _slow(steps: Numbers | Floats, places: list[int]) -> list[int]:
+    median = np.median(steps) if places else 0.0
+    return [place for place in places if steps[place] > median]
 
 
 def _far_off(steps: Numbers | Floats) -> list[int]:
@@ -112,15 +117,14 @@ def lattice(places: list[int], number: int) -> Regular | None:
     """
     for period in sorted(set(np.diff(places).tolist()) - {1}):
         phase = int(np.bincount(np.array(places) % period).argmax())
-        is_slow = np.arange(number) % period == phase
-        regular = int(is_slow.sum())
-        by_chance = len(places) - regular
+        regular = range(phase, number, period)
+        by_chance = len(places) - len(regular)
         if (
-            regular >= _LEAST_OF_A_MODE
-            and by_chance <= regular // _BY_CHANCE
-            and set(np.flatnonzero(is_slow).tolist()) <= set(places)
+            len(regular) >= _LEAST_OF_A_MODE
+            and 0 <= by_chance <= len(regular) // _BY_CHANCE
+            and set(regular) <= set(places)
         ):
-            return Regular(is_slow, int(period))
+            return Regular(np.arange(number) % period == phase, int(period))
     return None
 
 
