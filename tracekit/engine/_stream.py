@@ -43,7 +43,7 @@ class Counting:
     """Columns of ops that tell whether a piece stands for its op."""
 
     def ops(self, where: pl.Expr) -> pl.Expr:
-        """Narrow down which pieces are meant to those that stand for their ops."""
+        """Limit a mask of pieces to one piece for each op."""
         return where if self.is_op is None else where & self.is_op
 
 

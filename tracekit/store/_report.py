@@ -33,7 +33,7 @@ class Adding(Protocol):
         """Count the next ones."""
 
     def table(self) -> pl.DataFrame:
-        """Return the sum of all."""
+        """Return the sums as a table."""
 
 
 @dataclass(frozen=True)

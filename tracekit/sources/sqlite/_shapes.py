@@ -76,7 +76,7 @@ class Shapes(NamedTuple):
 
 
 def no_shapes(columns: int) -> Shapes:
-    """Return room for shapes of a number of columns; none if these are too many."""
+    """Return empty arrays for shapes of this many columns; without room if too many."""
     most = MOST if columns <= MOST_COLUMNS else 0
     numbers, constants, places = (np.zeros((most, columns + 1), np.int64) for _ in range(3))
     return Shapes(
