@@ -475,6 +475,7 @@ _WORDED: Mapping[str, Callable[[Any], list[str]]] = {
     "collective_wait_unknown": lambda value: [
         f"waiting inside collectives, which is busy time: unknown, {text_of(value)}"
     ],
+    "steps_ns": lambda value: [f"all steps: {_time(value)}"],
     "step_outside_window_ns": lambda value: [
         f"step: {_time(value)} of it lie outside of the window, before or after a GPU's own ops"
     ],
