@@ -154,12 +154,18 @@ def _write_one(line: str, folder: Path) -> None:
     code: object = 0
     name = re.sub(r"[^A-Za-z0-9_.,-]+", " ", line).strip()[:200]
     words = shlex.split(line)
+    here = Path()
     if words[0] == "report" and "--help" not in words:
-        os.chdir(folder)  # so that what is said of the page is the same in every folder
+        here = folder  # so that what is said of the page is the same in every folder
         words += ["--output", f"{name}.html"]
     DRAWN.clear()
     vars(_command)["_draw"] = lambda answer, _wanted: DRAWN.append(answer)
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+    # Back again, as other commands name files from here.
+    with (
+        contextlib.chdir(here),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(error),
+    ):
         try:
             app(words, prog_name="tracekit")
         except SystemExit as stop:
