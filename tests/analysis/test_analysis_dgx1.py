@@ -279,6 +279,9 @@ def test_recordings_of_hosts_answer_six_of_eight_questions() -> None:
     rows = found["methods"].rows.filter(gpus=8, network="lenet")
     assert rows.select("method", "overhead_percent").rows() == [("gloo", pytest.approx(10.0))]
     assert found["methods"].meta["headline"].startswith("Gloo is shown to take less time than P2P")
+    assert found["methods"].meta["claims"] == {}  # they are of NCCL
+    assert set(found["networks"].meta["claims"].values()) == {None}
+    assert found["networks"].meta["per"] == "step/process"
     speedups = found["scaling"].rows.filter(network="lenet", method="p2p", gpus=8)
     assert speedups.select("speedup", "published").rows() == [(3.2, 3.36)]
 

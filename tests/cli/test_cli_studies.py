@@ -462,6 +462,16 @@ def test_a_study_simulates_what_the_store_lacks(
     assert "4 runs, all simulated" in Path("page.html").read_text()
 
 
+def test_a_study_of_hosts_says_what_takes_a_gpu(stored: Path) -> None:
+    """Two recordings of a CPU, with copies to a root and with Gloo; neither has a GPU's work."""
+    recorded = [str(SAMPLES / "recorded" / f"lenet_{method}.sqlite") for method in ("p2p", "gloo")]
+    found = document("study", "dgx1", *recorded)["parts"]
+    assert found["networks"]["rows"]
+    assert found["networks"]["meta"]["per"] == "step/process"
+    assert not found["memory"]["rows"] + found["routes"]["rows"]
+    assert found["routes"]["meta"]["headline"] == "No run tells: it takes copies between GPUs."
+
+
 def test_a_study_tells_what_its_simulator_rests_on(
     stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

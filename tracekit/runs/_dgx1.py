@@ -169,7 +169,7 @@ def _routes(
     chosen: Sequence[OpenedRun], study: pl.DataFrame, topology: StrPath | None
 ) -> pl.DataFrame:
     """Return what copies between GPUs took in the runs with P2P on most GPUs, by kind of route."""
-    most = study.filter(method="p2p").filter(pl.col("gpus") == study["gpus"].max())
+    most = study.filter(method="p2p", basis="gpu").filter(pl.col("gpus") == study["gpus"].max())
     wanted = most.unique(["network", "batch"], keep="first", maintain_order=True)
     keys = {row["run"]: row for row in wanted.select("run", *_ROUTES[:4]).rows(named=True)}
     tables = [
