@@ -108,9 +108,9 @@ def _bursts(random: np.random.Generator, pairs: int, steps: int) -> Floats:
     return _normal(random, pairs, steps) + 30 * inside
 
 
-def _tenth(times: float) -> Draw:
+def _every(period: int, times: float) -> Draw:
     def draw(random: np.random.Generator, pairs: int, steps: int) -> Floats:
-        is_slow = (np.arange(steps) + random.integers(0, 10, (pairs, 1))) % 10 == 0
+        is_slow = (np.arange(steps) + random.integers(0, period, (pairs, 1))) % period == 0
         return _normal(random, pairs, steps) * np.where(is_slow, times, 1)
 
     return draw
@@ -188,8 +188,9 @@ KINDS = (
     Kind("states of 20", "10 % longer for 20 steps, then not", _states(20)),
     Kind("throttling", "10 % longer for 15 steps of 60", _states(15, 45)),
     Kind("bursts", "30 % longer for 5 steps of 50", _bursts),
-    Kind("tenth 1.5", "every tenth step takes 1.5 times as long", _tenth(1.5)),
-    Kind("tenth 5", "every tenth step takes 5 times as long", _tenth(5)),
+    Kind("tenth 1.5", "every tenth step takes 1.5 times as long", _every(10, 1.5)),
+    Kind("tenth 5", "every tenth step takes 5 times as long", _every(10, 5)),
+    Kind("twentieth 5", "every twentieth step takes 5 times as long", _every(20, 5)),
     Kind("stalls", "one of 20 steps takes twice as long", _stalls),
     Kind("trend", "5 % slower at the end, in both runs", _trend),
     Kind("sine of 7", "a wave of 3 % over 7 steps", _sine(7)),

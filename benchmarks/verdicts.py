@@ -44,7 +44,7 @@ _MANY, _SOME = 200, 12
 _LONG = 1.1
 """Shorter steps, in medians, are no outliers that could come regularly."""
 _NS = 10_000
-_SEED = "held out, for kinds of steps"
+_SEED = "held out, for slow steps that come seldom"
 """Rules were chosen among a few by trials with other random numbers."""
 
 
