@@ -197,6 +197,10 @@ def _fast_host(job: Job) -> tuple[Job, ...]:
     return (usual_changes(job)["host launches twice as fast"],)
 
 
+NOT_TRIED = (
+    "compilation", "off_cpu", "small_copies", "unified_memory", "profiler_overhead",
+)  # fmt: skip
+"""Rules on what the simulator does not know: what they claim cannot be judged by it."""
 MENDS: Mapping[str, Callable[[Job], tuple[Job, ...]]] = {
     "input_bound": lambda job: (
         replace(job, loader_factor=0.0),
@@ -222,12 +226,10 @@ MENDS: Mapping[str, Callable[[Job], tuple[Job, ...]]] = {
     "slow_links": lambda job: _only(
         replace(job, link_factors={k: v for k, v in job.link_factors.items() if k != "nvlink"}), job
     ),
-    "compilation": lambda _: (), "off_cpu": lambda _: (), "small_copies": lambda _: (),
-    "unified_memory": lambda _: (),
-    "profiler_overhead": lambda _: (),
+    **dict.fromkeys(NOT_TRIED, lambda _: ()),
 }  # fmt: skip
 """By rule, the jobs in which its advice is followed, of which the best counts; none where that
-would change nothing, as of faults that the simulator does not know."""
+would change nothing."""
 TOGETHER = (
     {"exposed_collectives", "late_buckets"}, {"stragglers", "slow_clocks"},
     {"launch_bound", "busy_host"}, {"pageable_copies", "unhidden_copies"},

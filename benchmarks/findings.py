@@ -28,7 +28,15 @@ from pathlib import Path
 from statistics import median
 
 import polars as pl
-from finding_kinds import MENDS, TOGETHER, clean_jobs, drawn_jobs, first_step_ratio, step_ns
+from finding_kinds import (
+    MENDS,
+    NOT_TRIED,
+    TOGETHER,
+    clean_jobs,
+    drawn_jobs,
+    first_step_ratio,
+    step_ns,
+)
 from scipy.stats import beta
 from simulate.export import write_export
 from simulate.job import Job
@@ -92,7 +100,8 @@ def findings_of(job: Job) -> pl.DataFrame:
 def tried(named: tuple[str, Job]) -> list[Trial]:
     """Try all rules that can be judged on a simulated job."""
     name, job = named
-    rows = {row["rule"]: row for row in findings_of(job).rows(named=True)}
+    said = findings_of(job).rows(named=True)
+    rows = {row["rule"]: row for row in said if row["rule"] not in NOT_TRIED}
     first = 1 if "cold_steps" in rows else 0
     step = step_ns(job, first)
     gains = {
@@ -148,7 +157,7 @@ def claims_of_traces(folder: Path) -> Iterator[Claim]:
     judged = tomllib.loads(JUDGED.read_text(encoding="utf-8"))
     paths = sorted(path for path in folder.iterdir() if path.name.endswith(_REAL))
     paths += sorted(path for path in (folder / "tracelens").glob("*.json.gz"))
-    for path in paths:
+    for path in {path.name.split(".")[0]: path for path in paths}.values():
         with tempfile.TemporaryDirectory() as own:
             copy = Path(shutil.copy(path, own))
             copy.chmod(0o644)
