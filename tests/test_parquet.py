@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from tracekit.model import TABLES
-from tracekit.support import native, parquet
+from tracekit.support import parquet
 from tracekit.support.compiled import ALWAYS, compiled
-from tracekit.support.parquet import _file, _loops, is_compiled
+from tracekit.support.parquet import _file, _loops
 
 pytestmark = pytest.mark.slow
 
@@ -164,14 +164,3 @@ def test_texts_that_fill_a_page_are_left_to_polars(monkeypatch: pytest.MonkeyPat
     assert parquet.can_write(frame)
     monkeypatch.setattr(_file, "_MOST_BYTES_OF_TEXT", 7)
     assert not parquet.can_write(frame)
-
-
-def test_loops_are_compiled_where_one_of_all_tables_is(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(native, "_FOLDER", tmp_path)
-    assert not is_compiled()
-    if native._LINKS_HERE:
-        monkeypatch.setattr(native, "find", lambda loop, _: loop if loop is _loops.deltas else None)
-        assert is_compiled()

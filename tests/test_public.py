@@ -66,7 +66,7 @@ PUBLIC = {
     """,
     "tracekit.annotation": "Annotation annotate note_steps prepare step_time_variables variables",
     "tracekit.support": "",
-    "tracekit.support.parquet": "can_write is_compiled write",
+    "tracekit.support.parquet": "can_write write",
     "tracekit.attribution": "Rules attribute attribute_recording base_name stored_findings",
     "tracekit.attribution.structure": "Doubt Pieces STEP_READINGS Structure Work find_structure",
     "tracekit.cli": "Json Judged app command main",

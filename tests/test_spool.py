@@ -96,14 +96,6 @@ def test_what_compiles_loops_leaves_less_room(
             assert _files(folder) == (files if memory == 512 << 20 else 0)
 
 
-def test_work_that_will_compile_is_done_on_fewer_rows(
-    monkeypatch: pytest.MonkeyPatch, compiler: int
-) -> None:
-    monkeypatch.setattr(_spool, "_COMPILER", compiler)
-    rows = [Workspace(Path(), 512 << 20, compiles=each).rows for each in (True, False)]
-    assert rows == [22_369, 33_554]
-
-
 def test_without_a_folder_all_stays_in_memory() -> None:
     spool = _filled(Workspace(None, memory=1))
     for found, frame in zip(spool, FRAMES, strict=True):

@@ -26,10 +26,6 @@ _WAITING = "waiting"
 """Folder of what does not fit into memory, as long as a report is being made."""
 
 
-_LITTLE = 1 << 30
-"""Below so many bytes it matters to the work whether the compiler is loaded."""
-
-
 class Adding(Protocol):
     """Adds up ops as they are written, by start."""
 
@@ -106,14 +102,12 @@ def make_report(
     """
     from tracekit.attribution import attribute_recording  # noqa: PLC0415
     from tracekit.sources import open_report  # noqa: PLC0415
-    from tracekit.support.parquet import is_compiled  # noqa: PLC0415
     from tracekit.support.spool import Workspace  # noqa: PLC0415
 
     if options.memory < DEFAULT_MEMORY:
         keep_small()
     with file_errors(folder), _waiting(folder) as waiting:
-        compiles = options.memory < _LITTLE and not is_compiled()
-        workspace = Workspace(waiting, options.memory, compiles=compiles)
+        workspace = Workspace(waiting, options.memory)
         sums = options.sums() if options.sums else None
         with (
             TraceWriter(folder) as writer,

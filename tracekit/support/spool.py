@@ -48,17 +48,13 @@ class Workspace:
         Where files may be made, which exists; without one everything stays in memory.
     memory
         How much memory the whole work may use, bytes.
-    compiles
-        Whether it is known that loops have to be compiled.
     """
 
-    def __init__(
-        self, folder: Path | None = None, memory: int = DEFAULT_MEMORY, *, compiles: bool = False
-    ) -> None:
+    def __init__(self, folder: Path | None = None, memory: int = DEFAULT_MEMORY) -> None:
         self._folder = folder
         self.memory = memory if folder is not None else sys.maxsize
         """How much memory the work may use; where nothing can be put into files, what there is."""
-        free = max(memory - _LIBRARIES - _COMPILER * compiles, 0)
+        free = max(memory - _LIBRARIES, 0)
         self._left = free // _SHARE
         self._lock = threading.Lock()
         self._numbers = itertools.count()

@@ -7,7 +7,6 @@ and no more room. What readers need beyond that is as polars writes it: the type
 ``ARROW:schema``, and the least and the greatest number of each column.
 """
 
-from tracekit.support.parquet._columns import is_compiled
 from tracekit.support.parquet._file import can_write, write
 
-__all__ = ["can_write", "is_compiled", "write"]
+__all__ = ["can_write", "write"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -11,7 +10,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tracekit.support import native
 from tracekit.support.compiled import ALWAYS, compiled
 from tracekit.support.parquet import _loops
 from tracekit.support.parquet._thrift import Value, binary, int32, int64, struct, varint, zigzag
@@ -145,15 +143,6 @@ def _places(places: NDArray[np.int32], count: int) -> bytes:
     out = np.empty(parts * _loops.PART * width // _BITS_OF_BYTE, np.uint8)
     compiled(_loops.pack, ALWAYS)(places, width, np.empty(_loops.PART, np.uint64), out)
     return bytes([width]) + varint(groups << 1 | 1) + out[: groups * width].tobytes()
-
-
-def is_compiled() -> bool:
-    """Tell whether loops were compiled before, by one that each long table is written with."""
-    numbers, room, out = (np.empty(0, dtype) for dtype in (np.int64, np.uint64, np.uint8))
-    with suppress(native.UnfitError):
-        types = native.arguments((numbers, False, room, numbers, out)).types
-        return native.find(_loops.deltas, types) is not None
-    return False
 
 
 def _statistics(column: pl.Series, bounds: tuple[int, int] | None) -> Value:
