@@ -29,7 +29,7 @@ _OTHER_WORK = 0.2
 
 _SUPPOSED = (
     ", if steps do not depend on each other over more than a few",
-    ", if steps hardly depend on each other",
+    ", if steps depend on few others",
 )
 _LINES, _WIDTH = 2, 118
 """A sentence that takes more lines of a terminal of 120 columns is shortened."""
