@@ -72,6 +72,14 @@ def test_why_nothing_runs() -> None:
     assert host.startswith("These are NVTX ranges on the host")
 
 
+def test_a_cold_step_in_the_mean_is_told() -> None:
+    """Findings and comparisons leave it out: a page gave two numbers to the same wait."""
+    lengths = pl.DataFrame({"step_ns": [9_000_000.0, *[1_000_000.0, 1_010_000.0] * 10]})
+    (said,) = _verdict._without_cold(_subject(lengths=lengths))
+    assert said.startswith("Without the first one, which took far longer, it is 1.005 ms:")
+    assert list(_verdict._without_cold(_subject(lengths=lengths[1:]))) == []
+
+
 def test_a_recording_that_copies_says_so_without_steps() -> None:
     kinds = pl.DataFrame(
         {"kind": ["compute", "h2d", "d2h"], "busy_ns": [20, 1_900, 2], "share": [0.01, 0.95, 0.001]}

@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 from markupsafe import Markup
 
+from tracekit.analysis.statistics import cold_steps
 from tracekit.errors import MissingDataError
 from tracekit.present import count, duration, percent
 from tracekit.present.pages import fragment, joined
@@ -77,6 +78,7 @@ def _sentences(subject: Subject, facts: Mapping[str, Any]) -> Iterator[str]:
         )
     else:
         yield f"A step takes {duration(step)} in the mean of {steps} on {where} ({_spread(facts)})."
+        yield from _without_cold(subject)
     parts = [("the forward and backward passes", facts["fp_bp_ns"])]
     parts += [(name, facts[key]) for key, name in _PARTS.items()]
     told = [
@@ -86,6 +88,18 @@ def _sentences(subject: Subject, facts: Mapping[str, Any]) -> Iterator[str]:
     ]
     yield f"Of the mean step {_listed(told)}{_hidden(facts)}."
     yield _idle_sentence(subject, facts)
+
+
+def _without_cold(subject: Subject) -> Iterator[str]:
+    """Say how long a step takes without the cold ones, which the numbers of the page count."""
+    lengths = subject.close.lengths["step_ns"]
+    if cold := cold_steps(lengths.to_numpy()):
+        first = "the first one" if cold == 1 else f"the first {cold:,}"
+        mean = float(lengths[cold:].mean())  # type: ignore[arg-type]
+        yield (
+            f"Without {first}, which took far longer, it is {duration(mean)}: comparisons leave "
+            f"{'it' if cold == 1 else 'them'} out, shares and tables of this page do not."
+        )
 
 
 def _listed(told: list[str]) -> str:
@@ -114,7 +128,13 @@ def _idle_sentence(subject: Subject, facts: Mapping[str, Any]) -> str:
     if causes.is_empty():
         return f"{said}."
     cause, length = causes.select("cause", "step_ns").row(0)
-    return f"{said}, the longest part ({duration(length)} of a step) {_BECAUSE[cause]} ({cause})."
+    return f"{said}, the longest part ({duration(length)} of a step) {_because(cause)}."
+
+
+def _because(cause: str) -> str:
+    """Say why in words, and by the name that tables have for it."""
+    told = _BECAUSE[cause]
+    return told if cause in told else f"{told} ({cause})"
 
 
 def _spread(facts: Mapping[str, Any]) -> str:
@@ -189,7 +209,7 @@ def _cause_of(subject: Subject, window: int, is_host: bool) -> str:  # noqa: FBT
     if causes.is_empty():
         return ""
     cause, length = causes.select("cause", "idle_ns").row(0)
-    return f", the longest part ({percent(length / window)}) {_BECAUSE[cause]} ({cause})"
+    return f", the longest part ({percent(length / window)}) {_because(cause)}"
 
 
 def _without_steps(subject: Subject) -> Markup:
