@@ -404,7 +404,7 @@ def test_keys() -> None:
     for wrong in ("", "layer", "stage,stage", "api,stage", []):
         with pytest.raises(UsageError):
             parse_compare_keys(wrong)
-    with pytest.raises(UsageError, match="moved"):
+    with pytest.raises(UsageError, match="needs the traffic of each run"):
         compare(_run(A), _run(B), "link")
 
 
