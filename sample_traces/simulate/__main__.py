@@ -87,7 +87,7 @@ def main(arguments: list[str] | None = None) -> None:
         return
     if asked.command == "study":
         jobs = {name: job for name, job in study() if name in asked.only}
-        for name in make(jobs, asked.folder, workers=asked.workers, what_if="none"):
+        for name in make(jobs, asked.folder, workers=asked.workers, what_if=None):
             print(name, flush=True)
         return
     if asked.command == "grid":

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .job import Job
-from .run import few_changes, usual_changes, write
+from .run import few_changes, usual_changes, write, write_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -98,7 +98,11 @@ def study(networks: Sequence[str] = NETWORKS) -> Iterator[tuple[str, Job]]:
 
 
 def make(
-    jobs: Mapping[str, Job], folder: Path, *, workers: int | None = None, what_if: str = "all"
+    jobs: Mapping[str, Job],
+    folder: Path,
+    *,
+    workers: int | None = None,
+    what_if: str | None = "all",
 ) -> Iterator[str]:
     """Write traces and their truth in parallel; yield the name of each when it is there.
 
@@ -112,7 +116,8 @@ def make(
         How many processes, as many as there are cores unless given; 0 for none beside this one.
     what_if
         With how many changes each job is simulated again, so that its truth says how long steps
-        would take: ``none``, ``few`` or ``all``.
+        would take: ``none``, ``few`` or ``all``; None for traces without their truth, which takes
+        most of the time.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tasks = [(job, folder, name, what_if) for name, job in jobs.items()]
@@ -130,7 +135,10 @@ CHANGES: Mapping[str, Callable[[Job], Mapping[str, Job]]] = {
 }
 
 
-def _make(task: tuple[Job, Path, str, str]) -> str:
+def _make(task: tuple[Job, Path, str, str | None]) -> str:
     job, folder, name, what_if = task
-    write(job, folder, name, CHANGES[what_if](job))
+    if what_if is None:
+        write_trace(job, folder, name)
+    else:
+        write(job, folder, name, CHANGES[what_if](job))
     return name

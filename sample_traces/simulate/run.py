@@ -72,10 +72,16 @@ def _with_faster_host(job: Job) -> Job:
     return replace(job, parameters={**job.parameters, **faster})
 
 
-def write(job: Job, folder: Path, name: str, what_if: Mapping[str, Job] | None = None) -> None:
-    """Write a job's trace and its truth; `what_if` are changed jobs, of which steps are timed."""
+def write_trace(job: Job, folder: Path, name: str) -> World:
+    """Write a job's trace, without its truth, and return the world that it is of."""
     world = simulate(job)
     write_export(world, folder / f"{name}.sqlite")
+    return world
+
+
+def write(job: Job, folder: Path, name: str, what_if: Mapping[str, Job] | None = None) -> None:
+    """Write a job's trace and its truth; `what_if` are changed jobs, of which steps are timed."""
+    world = write_trace(job, folder, name)
     changed = what_if or {}
     times = {each: step_times(simulate(other).books.ops) for each, other in changed.items()}
     write_truth(truth(world, changed, times), folder / f"{name}.truth.json.gz")
