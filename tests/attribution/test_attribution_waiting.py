@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,12 @@ from tracekit.support.spool import _LIBRARIES, _SHARE, Workspace
 
 _OF_20 = _LIBRARIES + _SHARE * 20 * 13
 """What 20 rows take that wait in memory."""
+
+
+@pytest.fixture(autouse=True)
+def _without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has been loaded by other tests takes no room here."""
+    monkeypatch.delitem(sys.modules, "numba", raising=False)
 
 
 def _chunk(rows: int, first: int) -> dict[str, np.ndarray]:
@@ -50,3 +57,13 @@ def test_what_is_dropped_leaves_its_room(tmp_path: Path) -> None:
     waiting.drop(0)
     waiting.append(chunk)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_compiler_takes_the_room_of_what_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = Waiting(Workspace(tmp_path, 1 << 30))
+    waiting.append(_chunk(20, 0))
+    monkeypatch.setitem(sys.modules, "numba", sys)
+    waiting.append(_chunk(20, 0))
+    assert len(list(tmp_path.iterdir())) == 1
