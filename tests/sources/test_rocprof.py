@@ -149,3 +149,18 @@ def test_a_name_of_the_host_that_is_no_text_is_none(rocprof, tmp_path):
     whole["rocprofiler-sdk-tool"][0]["metadata"]["node"]["hostname"] = {"a": [1]}
     path.write_text(json.dumps(whole))
     assert column(read(path), "reports", "host") == [None]
+
+
+def test_a_call_that_ends_beyond_all_times_is_left_out_and_counted(rocprof, tmp_path):
+    """It was kept with no length, as one whose end is a little before its start."""
+    rocprof.kernel(1_000, 2_000, "k")
+    for number, start in enumerate((1_000, 1_500)):
+        rocprof.marker(start, start + 100, f"step {start}", number)
+    path = rocprof.write(tmp_path / "t.json")
+    whole = json.loads(path.read_text())
+    [process] = whole["rocprofiler-sdk-tool"]
+    process["buffer_records"]["marker_api"][0]["end_timestamp"] = -(2**63)
+    path.write_text(json.dumps(whole))
+    trace = read(path)
+    assert column(trace, "ranges", "name") == ["step 1500"]
+    assert any("1 records" in text for text in trace.warnings)

@@ -206,17 +206,19 @@ class _Gathered:
             self._operation(part).alias("operation"),
         )
         is_gpu = part.array in ("kernel_dispatch", "memory_copy")
-        timed = head.filter(pl.col("start") > 0, pl.col("end").is_not_null())
-        if is_gpu:
-            timed = timed.filter(pl.col("end") >= pl.col("start"))
-        else:
-            self._lost["backward"] += timed.filter(pl.col("end") < pl.col("start")).height
-            timed = timed.with_columns(end=pl.max_horizontal("start", "end"))
-        self._lost["untimed" if is_gpu else "untimed calls"] += head.height - timed.height
-        if self._times is None and timed.height:
-            self._times = Times(self._path, timed["start"].to_list())
+        known = head.filter(pl.col("start") > 0, pl.col("end").is_not_null())
+        if self._times is None and known.height:
+            self._times = Times(self._path, known["start"].to_list())
             self._held = self._times.within("records")
-        return self._held(timed) if self._times else timed
+        near = self._held(known) if self._times else known
+        if is_gpu:
+            timed = near.filter(pl.col("end") >= pl.col("start"))
+        else:
+            self._lost["backward"] += near.filter(pl.col("end") < pl.col("start")).height
+            timed = near.with_columns(end=pl.max_horizontal("start", "end"))
+        told = known.height - near.height  # of what is far off `Times` tells
+        self._lost["untimed" if is_gpu else "untimed calls"] += head.height - timed.height - told
+        return timed
 
     def _operation(self, part: Part) -> pl.Expr:
         """Return the names of operations, whose numbers change from version to version."""
