@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import shutil
@@ -169,6 +170,16 @@ def _commands_are_made_once() -> Iterator[None]:
     typer.testing._get_command = known
     yield
     typer.testing._get_command = make
+
+
+@pytest.fixture
+def one_nsys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let one test at a time record with nsys: of two that start at once, one may never begin."""
+    own = tmp_path_factory.getbasetemp()
+    folder = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    with (folder / "nsys.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -337,6 +337,7 @@ def test_a_program_that_nothing_is_recorded_of_keeps_its_code(nsys: Path) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_nsys")
 @pytest.mark.skipif(REAL is None, reason="no nsys on the path")
 def test_with_a_real_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever version of the package nvtx is here, processes and the capture are recorded."""

@@ -43,6 +43,7 @@ BOTH, BOTH_AT_NIGHT = _tools(pytest.mark.slow), _tools(AT_NIGHT)
 @pytest.fixture
 def nsys(request: pytest.FixtureRequest, tmp_path: Path) -> Nsys:
     if getattr(request, "param", "fake") == "real":
+        request.getfixturevalue("one_nsys")
         return find_nsys("nsys")
     return find_nsys(str(make_fake_nsys(tmp_path)))
 
@@ -145,6 +146,7 @@ open({done!r}, "w").close()
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_nsys")
 @REAL
 def test_what_writes_ranges_in_the_background_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -260,11 +262,16 @@ def _recording(
 ) -> Iterator[tuple[subprocess.Popen[str], dict[str, psutil.Process]]]:
     """Give a recording in a process of its own, once its program runs, and all below it by name."""
     text = _RECORDING.format(program=program, tool=nsys.program, out=str(folder / "out"))
-    with subprocess.Popen(
-        [sys.executable, "-c", text], stdin=subprocess.DEVNULL, stderr=stderr, text=True
-    ) as process:
+    words, begun = [sys.executable, "-c", text], folder / "program"
+    for _ in range(2):  # nsys may end before the program begins; see `_record`
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=stderr, text=True)
+        _await(lambda made=process: begun.exists() or made.poll() is not None)
+        if begun.exists():
+            break
+        shutil.rmtree(folder / "out.partial", ignore_errors=True)
+    with process:
         try:
-            _await((folder / "program").exists)
+            assert begun.exists(), process.communicate()[1]
             below = psutil.Process(process.pid).children(recursive=True)
             yield process, {_role(each): each for each in below}
         finally:
