@@ -500,6 +500,11 @@ def test_forks_tell_how_many_workers_make_batches_and_the_first_how_fast(
     plain = _forking(0)
     assert _ends(plain, speed=["gemm=inf"], loader="1x")["speed gemm=inf"][1] > 340 * US
     assert "8 workers" in _ends(_forking(workers), workers=8)
+    said = _ask(whatif, _forking(workers), parse_changes(loader="2x")).warnings
+    assert any("forked before the first batch" in text for text in said)
+    assert not any(
+        "forked" in each for each in _ask(whatif, plain, parse_changes(loader="2x")).warnings
+    )
     with pytest.raises(UndecidedError, match="how many workers"):
         _replayed(plain, workers=8)
 

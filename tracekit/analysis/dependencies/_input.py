@@ -45,6 +45,8 @@ class Batches:
     workers
         How many workers make them: as many processes are forked before the first batch, or that
         many batches come between two waits. Null where neither is recorded.
+    forks
+        How many processes are forked before the first batch, which are taken for its workers.
     asleep
         Whether the thread is known to have slept in these waits.
     most_ns
@@ -53,6 +55,7 @@ class Batches:
 
     taken: pl.DataFrame
     workers: int | None
+    forks: int | None
     asleep: bool
     most_ns: int | None
 
@@ -138,9 +141,11 @@ def _described(trace: Trace, taken: pl.DataFrame) -> Batches:
     forked = _forked(trace, chained.filter(pl.col("place") == 0))
     first: Any = forked["wait"].max()
     counts = forked["forks"].drop_nulls().unique()
+    forks = counts.item() if counts.len() == 1 else None
     return Batches(
         chained,
-        counts.item() if counts.len() == 1 else _workers(waits),
+        _workers(waits) if forks is None else forks,
+        forks,
         _slept(trace, waits),
         None if first is None else round(first * _SLOWER),
     )

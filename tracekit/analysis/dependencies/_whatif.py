@@ -134,7 +134,12 @@ def whatif(
             "replay_error_share": error,
             "unexplained_share": job.unexplained,
             "trusted": job.unexplained is not None and share <= TRUSTED,
-            "warnings": [*distrust(share), *untold, *_unmatched(job, known, replays)],
+            "warnings": [
+                *distrust(share),
+                *untold,
+                *_unmatched(job, known, replays),
+                *_assumed(job),
+            ],
         },
         title="steps with something changed, by replay",
         command="whatif",
@@ -368,6 +373,16 @@ def _untold(job: Job, replay: _Replay, error: float) -> str:
     if replay.label.endswith(WORKERS):
         why = ": how much workers slow each other is not recorded"
     return f"{replay.label}: a step would be between {ends} ms{why}"
+
+
+def _assumed(job: Job) -> list[str]:
+    """Say what is taken for the workers of the loader, as nothing recorded names them."""
+    forks = job.graph.batches.forks
+    if forks is None:
+        return []
+    who = "the process" if forks == 1 else f"the {forks:,} processes"
+    verb = "is its only worker" if forks == 1 else "are its workers"
+    return [f"assumed of the loader: {who} forked before the first batch {verb}"]
 
 
 def _require_kernels(changes: Sequence[Change], alone: Sequence[_Replay]) -> None:
