@@ -66,7 +66,7 @@ def test_a_row_of_people_says_what_an_assumption_moves(answers: dict[str, Answer
     assert headline.startswith(
         "Of 4 published speedups 1 are reached as all is assumed (lenet nccl"
     )
-    assert "no one reaches lenet p2p 8" in headline
+    assert "none reaches lenet p2p 8" in headline
 
 
 def test_one_fitted_point_predicts_the_others(answers: dict[str, Answer]) -> None:

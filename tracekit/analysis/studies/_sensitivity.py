@@ -126,11 +126,12 @@ def _sensitivity(rows: pl.DataFrame) -> Answer:
     as_it_is = rows.filter("reached_as_assumed").unique(_FIGURE, maintain_order=True)
     count = rows.select(_FIGURE).unique().height
     never = rows.group_by(_FIGURE, maintain_order=True).agg(pl.col("reached").any())
+    missed = _names(never.filter(~pl.col("reached")))
     headline = (
         f"Of {count} published speedups {as_it_is.height} are reached as all is assumed"
         f"{f' ({_names(as_it_is)})' if as_it_is.height else ''}, and "
-        f"{never['reached'].sum()} by one assumption or another in its range; no one reaches "
-        f"{_names(never.filter(~pl.col('reached'))) or 'all alone what another does not'}."
+        f"{never['reached'].sum()} by one assumption or another in its range"
+        f"{f'; none reaches {missed}' if missed else ''}."
     )
     meta = {"question": "Which assumption reaches which published speedup?", "headline": headline,
             "claims": {}}  # fmt: skip
