@@ -28,6 +28,9 @@ LONG = 600
 
 REAL = pytest.mark.skipif(shutil.which("nsys") is None, reason="no nsys on the path")
 
+TRIES = 3
+"""How often a recording may begin: on a busy machine nsys 2023.4 may end before its program."""
+
 
 def _tools(mark: pytest.MarkDecorator) -> pytest.MarkDecorator:
     """Run a test with what takes the place of nsys, and, where it has a mark, with nsys."""
@@ -72,14 +75,23 @@ def _daemon(folder: Path, then: str = f"time.sleep({LONG})") -> str:
 
 
 def _record(folder: Path, nsys: Nsys, words: list[str], wait: str = "work") -> list[Path]:
+    """Record a program that leaves a note; a real nsys that ends before it begins once more."""
     made = plan(words, Wanted(traces=("nvtx",)), nsys, folder / "out")
-    try:
-        return perform(made, wait=wait)
-    except RecordingError as error:
-        # Of two that start at once on a machine nsys 2023.4 may find no semaphore, and end.
-        if isinstance(error, ProgramError) or (folder / "daemon").exists():
-            raise
-        return perform(made, wait=wait)
+    for _ in range(TRIES):
+        try:
+            return perform(made, wait=wait)
+        except RecordingError:
+            if nsys.program != shutil.which("nsys") or any(map(Path.exists, _notes(folder))):
+                raise
+            shutil.rmtree(folder / "out.partial", ignore_errors=True)
+    pytest.skip(_EARLY)
+
+
+def _notes(folder: Path) -> list[Path]:
+    return [folder / each for each in ("daemon", "program", "rank0", "writes")]
+
+
+_EARLY = f"nsys ended before its program in each of {TRIES} tries"
 
 
 def _runs(pid: int) -> bool:
@@ -263,19 +275,21 @@ def _recording(
     """Give a recording in a process of its own, once its program runs, and all below it by name."""
     text = _RECORDING.format(program=program, tool=nsys.program, out=str(folder / "out"))
     words, begun = [sys.executable, "-c", text], folder / "program"
-    for _ in range(2):  # nsys may end before the program begins; see `_record`
-        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=stderr, text=True)
-        _await(lambda made=process: begun.exists() or made.poll() is not None)
-        if begun.exists():
-            break
+    for _ in range(TRIES if nsys.program == shutil.which("nsys") else 1):
+        with subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=stderr, text=True) as process:
+            try:
+                _await(lambda made=process: begun.exists() or made.poll() is not None)
+                if begun.exists():
+                    below = psutil.Process(process.pid).children(recursive=True)
+                    yield process, {_role(each): each for each in below}
+                    return
+                said = process.communicate()[1]
+            finally:
+                process.kill()
         shutil.rmtree(folder / "out.partial", ignore_errors=True)
-    with process:
-        try:
-            assert begun.exists(), process.communicate()[1]
-            below = psutil.Process(process.pid).children(recursive=True)
-            yield process, {_role(each): each for each in below}
-        finally:
-            process.kill()
+    if nsys.program == shutil.which("nsys"):
+        pytest.skip(_EARLY)
+    pytest.fail(said)
 
 
 def _role(process: psutil.Process) -> str:
