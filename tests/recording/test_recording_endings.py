@@ -232,9 +232,16 @@ def test_what_is_waited_for_can_be_said(
 
 _LAUNCHER = """#!{python}
 import os, signal, subprocess, sys, time
-for rank in "01":
-    subprocess.Popen(sys.argv[1:], env={{**os.environ, "SLURM_PROCID": rank}})
-while not all(os.path.exists({folder!r} + "/rank" + rank) for rank in "01"):
+notes = [{folder!r} + "/rank" + rank for rank in "01"]
+ranks = [
+    subprocess.Popen(sys.argv[1:], env={{**os.environ, "SLURM_PROCID": rank}}) for rank in "01"
+]
+while not all(map(os.path.exists, notes)):
+    if any(rank.poll() is not None for rank in ranks):  # its nsys ended before it began
+        for rank, note in zip(ranks, notes):
+            rank.kill()
+            os.path.exists(note) and os.unlink(note)
+        sys.exit("early")
     time.sleep(0.02)
 os.kill(os.getpid(), signal.SIGKILL)
 """
