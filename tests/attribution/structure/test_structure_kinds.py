@@ -98,6 +98,12 @@ def test_a_loss_that_is_fetched_first_hides_no_line_search(mode: str) -> None:
     assert found.steps_told == found.steps
 
 
+@pytest.mark.parametrize("seed", [16, 101])
+def test_clearing_gradients_before_a_backward_pass_is_not_of_it(seed: int) -> None:
+    """Many fills of one size mirror each other, and only the last one begins the pass."""
+    assert outcome_of("resident_named", "one_thread", seed).wrong < TOLERATED
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", KINDS)

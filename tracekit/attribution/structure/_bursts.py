@@ -20,6 +20,8 @@ _TURNS = 16
 """How many kinds of passes are asked for their mirror image."""
 _MOST = 2500
 """And how many kernels these may have."""
+_BEFORE = 12
+"""How many ops before a pass' first gradient are searched for the gradient of the loss."""
 
 
 def find_bursts(lane: Lane) -> Pair | None:
@@ -124,7 +126,7 @@ def _begin(lane: Lane, since: int, first: int, last: int, *, mirrored: bool) -> 
     """Return where a backward pass begins: at its first gradient, or in the mirror's middle.
 
     A few kernels of forward may be named like gradients. What it begins with, the gradient of the
-    loss, is a fill.
+    loss, is a fill; many before that clear gradients.
     """
     body = np.flatnonzero(lane.kernel[since : last + 1]) + since
     named = lane.backward[body]
@@ -136,12 +138,12 @@ def _begin(lane: Lane, since: int, first: int, last: int, *, mirrored: bool) -> 
         if share and early and lane.layer[first : body[turn]].any():
             few = early <= CHOSEN.named_before * named.sum()
             begin = int(body[turn]) if few else _dense(body, named, first)
-    for place in range(begin - 1, max(begin - 13, since - 1), -1):
-        if lane.layer[place]:
-            break
-        if lane.fill[place]:
-            begin = place
-    return begin
+    near = np.arange(max(begin - _BEFORE, since), begin)
+    near = near[np.flatnonzero(np.append(True, lane.layer[near]))[-1] :]
+    fills = near[lane.fill[near]]
+    if not fills.size:
+        return begin
+    return int(fills[-1] if fills.size >= CHOSEN.cleared else fills[0])
 
 
 def _dense(body: Array, named: Array, first: int) -> int:

@@ -206,14 +206,19 @@ def _turn(lane: Lane, update: int) -> tuple[int, int, int, float]:
     """Return where backward begins, the bounds of that, and the share of the mirror image.
 
     The mirror image tells it, unless too many kernels of gradients come before that place: a nest
-    of backward's own layers may be heavier.
+    of backward's own layers may be heavier. Fills of one size mirror each other: these clear
+    gradients, and the last one sets the gradient of the loss.
     """
     body = np.flatnonzero(lane.kernel[:update])
     if not body.size:
         return 0, 0, 0, 0.0
-    named = lane.backward[body]
+    named, fill = lane.backward[body], lane.fill[body]
     inner, outer, share = find_turn(lane.work.size[body])
     turn = (inner + outer + 1) // 2
+    if fill[inner : outer + 1].all():
+        inner -= int(np.append(fill[inner:0:-1], values=False).argmin())
+        outer += int(np.append(fill[outer:-1], values=False).argmin())
+        turn = max(outer - 1, 0)
     if share and named[:turn].sum() <= CHOSEN.named_before * named.sum():
         return int(body[turn]), int(body[inner]) + 1, int(body[outer]), share
     early, plain = _named_turn(named)
