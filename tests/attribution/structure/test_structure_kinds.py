@@ -104,6 +104,13 @@ def test_clearing_gradients_before_a_backward_pass_is_not_of_it(seed: int) -> No
     assert outcome_of("resident_named", "one_thread", seed).wrong < TOLERATED
 
 
+def test_the_order_of_one_thread_is_doubted_where_others_launch_layers() -> None:
+    """Backward's own thread repeats layer by layer, and nobody tells the two threads apart."""
+    found = outcome_of("experts", "threads", seed=101)
+    assert not found.steps_right
+    assert any("other threads launch" in each for each in found.words)
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", KINDS)

@@ -35,6 +35,7 @@ ALONE = "a forward pass that no backward pass follows is evaluation"
 UPDATE = "an update ends a step"
 SEVERAL = "several updates make a step"
 PERIOD = "each step launches the same kernels"
+ALL = "one thread launches all layers"
 NEW = "backward computes no layer of forward again"
 
 
@@ -115,7 +116,8 @@ def passes_alone(lane: Lane, stage: Array, steps: int) -> Assumption:
         return Assumption(ALONE, "holds", 0, "there is none")
     spent = int((lane.work.end - lane.work.start)[alone].sum())
     times = 1 + int((np.diff(alone) > 1).sum())
-    said = f"told {times:,} times, {spent / 1e6:,.3f} ms, beside {steps:,} backward passes"
+    often = "once" if times == 1 else f"{times:,} times"
+    said = f"told {often}, {spent / 1e6:,.3f} ms, beside {steps:,} backward passes"
     if times < CHOSEN.few_usual * steps:
         return Assumption(ALONE, "holds", 0, said)
     return Assumption(ALONE, "untested", spent, f"{said}: they may be part of each step")
@@ -135,10 +137,19 @@ def _steps(turns: Turns, numbered: Numbered) -> Assumption:
     return Assumption(UPDATE, "holds", None, said)
 
 
+def _others_launch(lane: Lane, thread: int) -> Assumption:
+    """Tell how much of the layers' time other threads launch, whose order says nothing."""
+    spent, others = lane.work.end - lane.work.start, lane.work.thread != thread
+    beside, layers = int(spent[lane.layer & others].sum()), int(spent[lane.layer].sum())
+    said = f"other threads launch {beside / 1e6:,.3f} of {layers / 1e6:,.3f} ms of layers"
+    return Assumption(ALL, "fails" if beside > CHOSEN.readings * layers else "holds", beside, said)
+
+
 def of_period(
-    lane: Lane, stage: Array, *, differ_ns: int, recomputed: float, steps: int
+    lane: Lane, stage: Array, *, thread: int, differ_ns: int, recomputed: float, steps: int
 ) -> Iterator[Assumption]:
-    """Test the assumptions of an estimate from order; see `by_order`."""
+    """Test the assumptions of an estimate from the order of a thread's launches; see `by_order`."""
+    yield _others_launch(lane, thread)
     said = f"{differ_ns / 1e6:,.3f} ms of other kernels than the usual step has at their place"
     yield Assumption(PERIOD, "holds", differ_ns, said)
     share = f"{recomputed:.0%} of the layers of a backward pass stand as they do in forward"

@@ -210,8 +210,8 @@ def _estimated(sequence: _Sequence, apart: Step, found: Repeats, usual: Array) -
     spent, at = sequence.own.work.end - sequence.own.work.start, found.offset
     other = (at >= 0) & (sequence.own.symbol != usual[np.maximum(at, 0)])
     assumed = of_period(
-        lane, stage, differ_ns=int(spent[other].sum()), recomputed=apart.recomputed,
-        steps=int(found.begins.size),
+        lane, stage, thread=int(lane.work.thread[rows[0]]), differ_ns=int(spent[other].sum()),
+        recomputed=apart.recomputed, steps=int(found.begins.size),
     )  # fmt: skip
     count, whole = int(found.begins.size), found.whole(sequence.period.size, rows.size)
     return Told(

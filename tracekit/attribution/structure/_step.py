@@ -170,7 +170,7 @@ def take_apart(lane: Lane, usual: Usual) -> Step:
     )
     image = f"mirror image {mirror:.2f}"
     evidence = (
-        f"one thread launches all: a step of {size:,} ops begins at a {usual.why}",
+        f"by the order of one thread's launches a step of {size:,} ops begins at a {usual.why}",
         f"backward is taken to begin at {turn:,} and the update at {update:,} ({image})",
         f"kernels named for gradients: {named[0]:,} before that place, {named[1]:,} after",
     )
