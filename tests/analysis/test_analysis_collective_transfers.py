@@ -13,6 +13,7 @@ from trace_builder import TraceBuilder
 from tracekit.analysis.calls import find_collectives
 from tracekit.analysis.traffic._collective_transfers import (
     Ranks,
+    link_bounds,
     message_transfers,
     modelled_transfers,
     rank_devices,
@@ -406,6 +407,49 @@ def test_a_log_may_say_that_there_is_no_nvls(tmp_path: Path) -> None:
     assert set(found["evidence"]) == {"modelled"}
     told = modelled_transfers(rows.with_columns(algorithm=pl.lit("nvls")), ranks(**options))
     assert edges(told)[2, None] == 500
+
+
+def bounds(rows: pl.DataFrame, **options: Any) -> list[int]:
+    return link_bounds(rows, ranks(**options)).sort("op")["bound_ns"].to_list()
+
+
+@pytest.mark.parametrize("size", [4_800, 4_800_000, 480_000_000])
+def test_the_bound_of_a_ring_is_that_of_its_fullest_link(size: int) -> None:
+    """On a DGX-1 two of 2 (n - 1) / n S / 3 cross 50 GB/s, and half of one 25 GB/s, alike."""
+    rows = calls(*(call(d, bytes=size) for d in range(8)))
+    assert bounds(rows) == [round(2 * 7 / 8 * size / 3 / 50)] * 8
+    two = calls(call(0, ranks=2, bytes=size), call(3, ranks=2, bytes=size))
+    assert bounds(two) == [round(size / 50)] * 2
+
+
+@pytest.mark.parametrize("size", [8_000, 800_000, 800_000_000])
+def test_the_bound_of_what_may_be_a_ring_or_nvls_is_the_lower_one(size: int) -> None:
+    """By NVLS 9 / 8 S cross each link of 450 GB/s, and 14 / 8 S along a ring."""
+    rows = calls(*(call(d, bytes=size) for d in range(8)))
+    assert bounds(rows, **H100) == [round(9 / 8 * size / 450)] * 8
+    ring = rows.with_columns(algorithm=pl.lit("ring"))
+    assert bounds(ring, **H100) == [round(14 / 8 * size / 450)] * 8
+
+
+@pytest.mark.parametrize("size", [4_000, 4_000_000, 400_000_000])
+def test_the_bound_of_a_tree_of_a_log(size: int, tmp_path: Path) -> None:
+    """All bytes go up and down each edge; GPU 0 and 1 of a DGX-1 are joined by 25 GB/s."""
+    log = a_log(tmp_path)
+    name = log.rings["communicator"][0]
+    tree = {"communicator": name, "channel": 0, "rank": [0, 1, 2, 3], "parent": [None, 0, 1, 2]}
+    log = replace(log, trees=pl.DataFrame(tree).cast(log.trees.schema))
+    known = rank_devices(calls(), log, processes(100), devices())
+    rows = calls(call(0, match=None, ranks=None, bytes=size, algorithm="tree"))
+    assert bounds(rows, devices=known, log=log) == [round(size / 25)]
+
+
+def test_without_peaks_or_participants_there_is_no_bound() -> None:
+    assert bounds(calls(call(0, match=None, ranks=4))) == []
+    graph = load_preset("dgx1v").graph.copy()
+    for src, dst, link in graph.edges(data="link"):
+        graph[src][dst]["link"] = replace(link, bandwidth=None)
+    machine = replace(load_preset("dgx1v"), graph=graph)
+    assert bounds(calls(*map(call, range(8))), machine=machine) == []
 
 
 def test_buses_repeat_on_other_hosts(tmp_path: Path) -> None:

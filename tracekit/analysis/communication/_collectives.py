@@ -33,12 +33,14 @@ _DEFAULT = _KEYS[:4]
 _SIZES = 16
 """Maximum number of distinct sizes listed one by one; more are grouped by powers of two."""
 _SENT = ("algorithm", "least_gpu_bytes", "most_gpu_bytes")
+_OVER = 1.05
+"""Above which share of the bound sizes, peaks or the model are wrong: peaks are known so well."""
 _QUANTILES = {"duration_p5_ns": 0.05, "duration_p50_ns": 0.5, "duration_p95_ns": 0.95}
 _MEASURES = (
     "count", "participants", "ranks", "duration_p50_ns", "duration_p5_ns", "duration_p95_ns",
     "duration_max_ns", "basis", "algorithm_bandwidth_gb_s", "bus_bandwidth_gb_s", "transfer_ns",
-    "wait_ns", "skew_ns", "straggler_device", "straggler_rank", "straggler_share", "bytes_source",
-    "evidence",
+    "wait_ns", "skew_ns", "bound_ns", "bound_share", "straggler_device", "straggler_rank",
+    "straggler_share", "bytes_source", "evidence",
 )  # fmt: skip
 
 
@@ -84,6 +86,9 @@ def collectives(
     ``transfer_ns``               median of the shortest participant's own time
     ``wait_ns``                   median, over participants, of own time less the shortest one's
     ``skew_ns``                   median of last start less first start
+    ``bound_ns``                  median of the least time that the links need at their peaks, a
+                                  model, as `Traffic.sent` says; null where any is not known
+    ``bound_share``               ``bound_ns`` over ``transfer_ns``
     ``straggler_device``          the device that starts last most often; ``straggler_rank`` is the
                                   rank, ``straggler_share`` how often of all matched collectives
     ``bytes_source``              where sizes are from; ``mixed`` if from several sources
@@ -112,9 +117,11 @@ def collectives(
     keys = list(chosen_keys(by, _KEYS, "collectives"))
     found = find_collectives(trace, log, sizes)
     found = replace(found, rows=in_stretch(found.rows, trace.stretch))
+    rows, meta = _summary(trace, _with_sent(found.rows, sent), keys), _meta(trace, found, log)
+    meta["warnings"] += _faster_than_links(rows)
     return Answer(
-        rows=_summary(trace, _with_sent(found.rows, sent), keys),
-        meta=_meta(trace, found, log),
+        rows=rows,
+        meta=meta,
         title="collectives",
         empty="no collectives were recorded",
         command="collectives",
@@ -125,14 +132,14 @@ def collectives(
 
 
 def _with_sent(calls: pl.DataFrame, sent: pl.DataFrame | None) -> pl.DataFrame:
-    """Add what GPUs send, where any algorithm is told, or is one of several."""
+    """Add the links' bound, and what GPUs send where any algorithm is told or one of several."""
     if sent is None:
-        return calls
+        return calls.with_columns(bound_ns=pl.lit(None, pl.Int64))
     is_told = calls["algorithm"].is_not_null().any()
     if not is_told and not sent["algorithms"].str.contains(" or ").any():
-        return calls
+        sent = sent.select("op", "bound_ns")
     joined = calls.join(sent, on="op", how="left", maintain_order="left")
-    return joined.with_columns(algorithm=pl.coalesce("algorithm", "algorithms"))
+    return joined.with_columns(algorithm=pl.coalesce("^algorithms?$"))
 
 
 def _instances(calls: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
@@ -157,6 +164,7 @@ def _instances(calls: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
             communicator=pl.col("communicator").drop_nulls().first(),
             bytes=pl.col("bytes").max(),
             bytes_source=pl.col("bytes_source").drop_nulls().first(),
+            bound=pl.col("bound_ns").max(),
             ranks=pl.col("ranks").max(),
             participants=pl.col("participant").n_unique().cast(pl.Int64),
             common=pl.col("clock").n_unique() == 1,
@@ -192,7 +200,11 @@ def _summary(trace: Trace, calls: pl.DataFrame, keys: Sequence[str]) -> pl.DataF
         .join(counted, on=groups, nulls_equal=True)
         .join(_stragglers(each, groups), on=groups, how="left", nulls_equal=True)
     )
-    table = _with_bandwidth(table, _size_of_run(trace, calls))
+    table = _with_bandwidth(table, _size_of_run(trace, calls)).with_columns(
+        bound_share=pl.when(pl.col("transfer_ns") > 0).then(
+            pl.col("bound_ns") / pl.col("transfer_ns")
+        )
+    )
     order = [name for name in groups if name != "iteration"]
     first = [name for name in groups if name == "iteration"]
     columns = dict.fromkeys([*(key for key in keys), "bytes", *_MEASURES, *_sent_columns(calls)])
@@ -260,6 +272,7 @@ def _measures(*, by_bytes: bool) -> list[pl.Expr]:
         .cast(pl.Int64)
         .alias("wait_ns"),
         pl.when((several & pl.col("common")).all()).then(_median("skew")).alias("skew_ns"),
+        pl.when(pl.col("bound").is_not_null().all()).then(_median("bound")).alias("bound_ns"),
     ]
 
 
@@ -310,6 +323,16 @@ def _with_bandwidth(table: pl.DataFrame, sizes: Mapping[str, int]) -> pl.DataFra
         n=pl.coalesce("ranks", pl.when("assumed").then("fewest")).cast(pl.Int64), basis=_basis()
     )
     return with_bandwidth(table, pl.col("duration_p50_ns"))
+
+
+def _faster_than_links(rows: pl.DataFrame) -> list[str]:
+    """Say of how many rows the transfer takes less than links at their peaks would."""
+    faster = rows.filter(pl.col("bound_share") > _OVER).height
+    text = (
+        f"{faster:,} rows are faster than their links can be: sizes, peaks or the algorithm are not"
+        " those of this run, so do not rely on bounds"
+    )
+    return [text] if faster else []
 
 
 def _basis() -> pl.Expr:

@@ -235,6 +235,10 @@ _COLLECTIVES = Json(
         "transfer_ns": "integer or null: Median of the shortest participant's time, ns.",
         "wait_ns": "integer or null: Median of own time less the shortest one's, ns.",
         "skew_ns": "integer or null: Median of last start less first start, ns.",
+        "bound_ns": "integer or null: Least time that the links need at their peaks, by the "
+        "algorithm: a model, ns. Null where ranks, sizes or peaks are not known.",
+        "bound_share": "number or null: Bound over transfer; the rest is latency, protocol or "
+        "other traffic.",
         "straggler_device": "integer or null: Device that starts last most often.",
         "straggler_rank": "integer or null: Its rank.",
         "straggler_share": "number or null: How often.",

@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from tracekit.analysis.calls import log_processes
+from tracekit.analysis.traffic._routes import crossings
 from tracekit.errors import UsageError
 from tracekit.machine import IN_SWITCH, Machine, NcclLog, Ring, Tree, find_rings, shares
 from tracekit.model import TRANSFERS, PolarsType
@@ -169,6 +170,41 @@ def sent_by_each(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
     known = groups.join(each, on="plan").select(
         "group", "algorithms", sent.name.suffix("_gpu_bytes")
     )
+    return wanted.select("op", "group").join(known, on="group").drop("group")
+
+
+def link_bounds(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
+    """Return how long the links that collectives cross need for their bytes at their peaks.
+
+    Of each collective that is the link and direction that needs longest, by the bytes that its
+    algorithm puts on it; where one of several ran, by the one that needs least. Start-up of an
+    algorithm's steps, protocol overhead and other traffic come on top.
+
+    Returns
+    -------
+    ``op, bound_ns``, a row per kernel of known size and participants, all of whose edges are on
+    links of known peak.
+    """
+    wanted, groups, edges = _planned(calls, ranks)
+    ends = edges.with_row_index("edge").with_columns(
+        pl.lit(None, pl.Int32).alias("via_device"), pl.lit("nccl").alias("method"),
+        *(pl.lit(None, pl.Int64).alias(name)
+          for name in ("start", "end", "first_end", "second_start")),
+    )  # fmt: skip
+    crossed = crossings(ends, ranks.machine, ranks.place)
+    crossed = ends.select("edge", "plan", "algorithm", "part", "whole").join(
+        crossed.select("edge", "link", "src", "dst", "bandwidth"), on="edge", how="left"
+    )
+    by_link = crossed.group_by("plan", "algorithm", "link", "src", "dst").agg(
+        ns=(pl.col("part") / pl.col("whole")).sum() / pl.col("bandwidth").first() * 1e9
+    )
+    all_known = pl.col("ns").is_not_null().all()
+    ns_per_byte = (
+        by_link.group_by("plan", "algorithm").agg(pl.when(all_known).then(pl.col("ns").max()))
+        .group_by("plan").agg(pl.when(all_known).then(pl.col("ns").min())).drop_nulls()
+    )  # fmt: skip
+    bound = (pl.col("bytes") * pl.col("ns")).round().cast(pl.Int64)
+    known = groups.join(ns_per_byte, on="plan").select("group", bound_ns=bound)
     return wanted.select("op", "group").join(known, on="group").drop("group")
 
 

@@ -19,6 +19,7 @@ from tracekit.analysis.calls import (
 )
 from tracekit.analysis.traffic._collective_transfers import (
     Ranks,
+    link_bounds,
     message_transfers,
     modelled_transfers,
     rank_devices,
@@ -109,8 +110,14 @@ class Traffic:
         return crossings(*self._moved)
 
     def sent(self) -> pl.DataFrame:
-        """Return the bytes that each GPU of a collective sends; see `sent_by_each`."""
-        return sent_by_each(self.calls, self._known)
+        """Return what GPUs send in collectives, and how long their links need for that at least.
+
+        Returns
+        -------
+        The columns of `sent_by_each` and ``bound_ns`` of `link_bounds`, null where unknown.
+        """
+        bounds = link_bounds(self.calls, self._known)
+        return sent_by_each(self.calls, self._known).join(bounds, on="op", how="left")
 
     @cached_property
     def _known(self) -> Ranks:
