@@ -33,8 +33,14 @@ _FORWARDED = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if ha
 
 MARK = "TRACEKIT_RECORDED"
 """Variable of all processes of the program, which holds the folder of notes."""
-_NOTE = f'[ -d "$0" ] && echo "$PPID" >"$0/$$"; export {MARK}="$0"; exec "$@"'
-"""Notes a program by its number, with that of the process of nsys that started it."""
+_NOTE = (
+    'read -r pid rest </proc/self/stat && [ -d "$0" ] && echo "$PPID" >"$0/$pid"; '
+    f'export {MARK}="$0"; exec "$@"'
+)
+"""Notes a program by its number, with that of the process of nsys that started it.
+
+The shell knows its number as well, but of its name torchrun makes a single dollar.
+"""
 _LAST_WORDS_S = 5.0
 """How long what is ended has to end by itself."""
 _IDLE_S = 6.0
