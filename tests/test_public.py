@@ -64,7 +64,9 @@ PUBLIC = {
         study_row
         study_stages sweep_hardware weighted_means
     """,
-    "tracekit.annotation": "Annotation annotate note_steps prepare step_time_variables variables",
+    "tracekit.annotation": """
+        Annotation WINDOW annotate note_steps prepare step_time_variables variables
+    """,
     "tracekit.support": "",
     "tracekit.support.parquet": "can_write write",
     "tracekit.attribution": "Rules attribute attribute_recording base_name stored_findings",
@@ -110,9 +112,9 @@ PUBLIC = {
     "tracekit.export": "FORMATS export",
     "tracekit.report": "AskedRun Library Section report_of",
     "tracekit.recording": """
-        LAUNCHERS Configuration Cost Launch Nsys Plan Study Wanted calibrate file_name find_nsys
-        gpu_count in_turn is_python load_study perform plan profile_command reports_in split
-        study_names trace_names unfinished
+        LAUNCHERS Configuration Cost Launch Nsys Plan Study Wanted by_window calibrate file_name
+        find_nsys gpu_count in_turn is_python load_study perform plan profile_command reports_in
+        split study_names trace_names unfinished
     """,
     "tracekit.runs": """
         DECLARED Run bubbles compare gate hang history ingest memory

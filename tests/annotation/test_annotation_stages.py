@@ -12,6 +12,7 @@ import pytest
 from recorded_ranges import KeptRanges
 
 from tracekit.annotation._hooks import Hooks
+from tracekit.annotation._windows import Windows
 
 if TYPE_CHECKING:
     import torch
@@ -38,6 +39,30 @@ def kept() -> Iterator[KeptRanges]:
     hooks.install()
     yield ranges
     hooks.remove()
+
+
+def test_windows_hold_whole_steps_of_every_so_many() -> None:
+    """The first begins after as many, and each says anew how its steps are known."""
+    ranges = KeptRanges()
+    hooks = Hooks(torch, ranges, 0, windows=Windows.of(ranges, "3:2"))
+    hooks.install()
+    model, optimizer = _model()
+    for (batch,) in DataLoader(TensorDataset(torch.ones(20, 4)), 2):
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+    hooks.remove()
+    windows = [each for each in ranges.all if each.name == "window"]
+    held = [
+        [each.name for each in ranges.all
+         if each.name.startswith("iteration") and window.start < each.start < (window.end or 0)]
+        for window in windows
+    ]  # fmt: skip
+    assert held[:2] == [["iteration 3", "iteration 4"], ["iteration 6", "iteration 7"]]
+    assert windows[2].end is None  # the program ended in it
+    assert len(windows) == 3
+    assert ranges.marks == ["tracekit.steps from optimizers"] * 4
+    assert Windows.of(ranges, "") is None
 
 
 @pytest.fixture

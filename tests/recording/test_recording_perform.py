@@ -20,7 +20,7 @@ from fake_nsys import make_fake_nsys
 from hasty_supervisor import hasten
 
 from tracekit.errors import ProgramError, RecordingError, UsageError
-from tracekit.recording import Nsys, Wanted, find_nsys, perform, plan, reports_in
+from tracekit.recording import Nsys, Wanted, by_window, find_nsys, perform, plan, reports_in
 from tracekit.recording._plan import MEMORY, TOPOLOGY
 
 
@@ -175,6 +175,31 @@ def test_counters_are_sampled_once_per_machine(tmp_path: Path, nsys: Nsys, wante
     with pytest.raises(UsageError, match="--one-report"):
         plan(["srun", "a"], wanted, nsys, tmp_path)
     assert plan(["srun", "a"], wanted, nsys, tmp_path, one_report=True)
+
+
+@pytest.mark.slow
+def test_real_torchrun(tmp_path: Path, nsys: Nsys) -> None:
+    """It replaces dollars in the words that it passes on, of which the supervisor's are some."""
+    torchrun = Path(sys.executable).with_name("torchrun")
+    if not torchrun.exists():
+        pytest.skip("no torchrun: pip install 'tracekit[test]'")
+    program = tmp_path / "train.py"
+    program.write_text(f"import os; open({str(tmp_path)!r} + '/of' + os.environ['RANK'], 'w')")
+    words = [str(torchrun), "--nproc-per-node", "2", str(program)]
+    made = perform(plan(words, Wanted(), nsys, tmp_path / "out"))
+    assert [path.stem for path in made] == ["rank0", "rank1"]
+    assert {path.name for path in tmp_path.glob("of*")} == {"of0", "of1"}
+
+
+def test_reports_of_windows_by_the_number_of_their_window() -> None:
+    names = ("rank0.2", "rank1.1", "rank1.2", "rank0.10", "rank0.1")
+    found = by_window([Path(f"{name}.nsys-rep") for name in names])
+    assert {number: [path.stem for path in paths] for number, paths in found.items()} == {
+        1: ["rank1.1", "rank0.1"], 2: ["rank0.2", "rank1.2"], 10: ["rank0.10"]
+    }  # fmt: skip
+    assert list(found) == [1, 2, 10]
+    one = Path("report.nsys-rep")
+    assert by_window([one]) == {1: [one]}
 
 
 def test_reports_are_there_once_the_program_is_through(tmp_path: Path, nsys: Nsys) -> None:

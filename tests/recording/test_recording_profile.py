@@ -63,6 +63,11 @@ QUIET = ["--sample=none", "--cpuctxsw=none"]
              "--capture-range-end=stop", *QUIET],
         ),
         (
+            {"windows": (1000, 3), "annotate": 1, "traces": ("nvtx",)},
+            ["--trace=nvtx", "--capture-range=nvtx", "--nvtx-capture=window@tracekit",
+             "--capture-range-end=repeat", *QUIET],
+        ),
+        (
             {"memory_usage": True, "gpu_metrics": "all", "nic_metrics": True, "graph_nodes": True,
              "traces": ("cuda",), "cpu_samples": True, "more": ("--delay=5",)},
             ["--trace=cuda", "--cuda-memory-usage=true", "--cuda-graph-trace=node",
@@ -72,6 +77,23 @@ QUIET = ["--sample=none", "--cpuctxsw=none"]
 )  # fmt: skip
 def test_what_is_wanted(nsys: Nsys, wanted: dict[str, Any], said: list[str]) -> None:
     assert _said(nsys, **wanted) == said
+
+
+@pytest.mark.parametrize(
+    ("wanted", "why"),
+    [
+        (
+            {"windows": (3, 3)},
+            "windows of 3 steps do not begin every 3 steps: such as --every 1000",
+        ),
+        ({"windows": (9, 0)}, "windows of 0 steps"),
+        ({"windows": (9, 3), "capture_range": "cuda"}, "leave out --capture-range"),
+        ({"windows": (9, 3), "annotate": None}, "annotations tell the steps"),
+    ],
+)
+def test_windows_that_cannot_be(nsys: Nsys, wanted: dict[str, Any], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        _said(nsys, **{"annotate": 1, **wanted})
 
 
 def test_options_that_other_versions_name_otherwise_or_lack() -> None:

@@ -10,8 +10,10 @@ from __future__ import annotations
 from ._annotate import Annotation, annotate
 from ._prepare import prepare, step_time_variables, variables
 from ._step_times import note_steps
+from ._windows import WINDOW
 
 __all__ = [
+    "WINDOW",
     "Annotation",
     "annotate",
     "note_steps",

@@ -118,9 +118,11 @@ def _switch_on(layers: int, networks: list[Any], optimizers: list[Any]) -> Hooks
 
     from ._hooks import Hooks
     from ._nvtx import NvtxRanges
+    from ._windows import WINDOWS, Windows
 
     ranges = NvtxRanges.of_profiler(os.environ[_LISTENER])
-    hooks = Hooks(torch, ranges, layers, networks, optimizers)
+    windows = Windows.of(ranges, os.environ.get(WINDOWS, ""))
+    hooks = Hooks(torch, ranges, layers, networks, optimizers, windows)
     _on.append(hooks)
     hooks.install()
     for each in optimizers:

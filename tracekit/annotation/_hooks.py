@@ -18,6 +18,7 @@ from ._layers import Layers
 from ._spans import Ranges
 from ._steps import moments
 from ._threads import CLIP, EXCHANGE, SCALER, Roles, Thread
+from ._windows import Windows
 
 _HOOKED = "_tracekit_hooked"
 _COLLECTIVES = (
@@ -45,6 +46,8 @@ class Hooks:
         The networks whose passes count; all, if there is none.
     optimizers
         The optimizers whose steps end iterations; all, if there is none.
+    windows
+        The windows of steps that are asked for.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Hooks:
         layers: int,
         networks: Iterable[Any] = (),
         optimizers: Collection[Any] = (),
+        windows: Windows | None = None,
     ) -> None:
         self._torch = torch
         self._ranges = ranges
@@ -66,7 +70,7 @@ class Hooks:
         self._roles = Roles()
         self._trained: WeakSet[Any] = WeakSet()
         self._is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", bool)
-        self.thread = Thread(ranges, self._optimizers, self._roles)
+        self.thread = Thread(ranges, self._optimizers, self._roles, windows)
         self._stop_waiting: Callable[[], None] = lambda: None
         self._replaced: list[tuple[Any, str, Any, bool]] = []
 

@@ -9,6 +9,7 @@ from types import ModuleType
 
 from ._imports import when_imported
 from ._step_times import FOLDER
+from ._windows import WINDOWS
 
 LAYERS = "TRACEKIT_ANNOTATE"
 """Variable that says that programs are annotated, and down to which depth of layers."""
@@ -16,7 +17,9 @@ _PATH = "PYTHONPATH"
 _SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
 
 
-def variables(layers: int, environment: Mapping[str, str]) -> dict[str, str]:
+def variables(
+    layers: int, environment: Mapping[str, str], windows: tuple[int, int] | None = None
+) -> dict[str, str]:
     """Return the variables with which programs in Python annotate themselves under a profiler.
 
     Parameters
@@ -25,8 +28,11 @@ def variables(layers: int, environment: Mapping[str, str]) -> dict[str, str]:
         Down to which depth layers get ranges.
     environment
         The variables that there are, whose path of Python stays.
+    windows
+        Every how many steps a window begins that has a range around it, and its steps.
     """
-    return {**_on_path(environment), LAYERS: str(layers)}
+    of_windows = {} if windows is None else {WINDOWS: f"{windows[0]}:{windows[1]}"}
+    return {**_on_path(environment), LAYERS: str(layers), **of_windows}
 
 
 def step_time_variables(folder: str, environment: Mapping[str, str]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ._spans import Ranges
+from ._windows import Windows
 
 OPTIMIZERS, PASSES, UNKNOWN = (
     f"tracekit.steps {how}" for how in ("from optimizers", "from passes", "unknown")
@@ -28,10 +29,15 @@ class Steps:
         Where they are written to.
     optimizers
         Those that are there, as they come and go, with the moments in which they were made.
+    windows
+        The windows that they are parts of, if any are asked for.
     """
 
-    def __init__(self, ranges: Ranges, optimizers: Mapping[Any, int]) -> None:
+    def __init__(
+        self, ranges: Ranges, optimizers: Mapping[Any, int], windows: Windows | None = None
+    ) -> None:
         self._ranges = ranges
+        self._windows = windows
         self._optimizers = optimizers
         self._number = 0
         self._handle: int | None = None
@@ -129,6 +135,8 @@ class Steps:
 
     def _begin(self) -> None:
         if self._handle is None:
+            if self._windows is not None and self._windows.begin(self, self._number):
+                self._known_by = None  # which a window says anew
             self._handle = self._ranges.start_once(f"iteration {self._number}")
 
     def _end(self) -> None:
@@ -140,6 +148,8 @@ class Steps:
         self._handle, self._has_passes = None, False
         self._has_backward = self._has_forward = False
         self._stepped.clear()
+        if self._windows is not None:
+            self._windows.end(self, self._number)
 
     def _say(self, how: str) -> None:
         """Say how steps are known, where that is not what was said before."""

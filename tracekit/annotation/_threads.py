@@ -9,6 +9,7 @@ from weakref import WeakSet
 
 from ._spans import Ranges, Spans
 from ._steps import Steps
+from ._windows import Windows
 
 FORWARD, LOSS, BACKWARD = "FP", "FP loss", "BP"
 STEP, CLEAR, CLIP = "WU step", "WU zero_grad", "WU clip_grad"
@@ -54,11 +55,16 @@ class Thread(threading.local):
         The optimizers that there are, as they come and go, with the moments of their making.
     roles
         What data is for.
+    windows
+        The windows of steps that are asked for.
     """
 
-    def __init__(self, ranges: Ranges, optimizers: Mapping[Any, int], roles: Roles) -> None:
+    def __init__(
+        self, ranges: Ranges, optimizers: Mapping[Any, int], roles: Roles,
+        windows: Windows | None = None,
+    ) -> None:  # fmt: skip
         self._spans = Spans(ranges)
-        self._steps = Steps(ranges, optimizers)
+        self._steps = Steps(ranges, optimizers, windows)
         self._optimizers = optimizers
         self._roles = roles
         self.is_inside = False

@@ -46,6 +46,8 @@ _STUDY = "Studies"
 _SERIES = "Several recordings"
 _FOLDER = Path("recordings")
 _FAILED = 1
+_STEPS = 3
+"""Length of a window."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,27 @@ class _What:
             rich_help_panel=_WHAT,
         ),
     ] = 1
+    every: Annotated[
+        int | None,
+        typer.Option(
+            "--every",
+            metavar="N",
+            min=2,
+            help="Annotate a long PyTorch program, and record some steps of every N, from step N"
+            " on, into reports of one run.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None
+    length: Annotated[
+        int | None,
+        typer.Option(
+            "--for",
+            metavar="STEPS",
+            min=1,
+            help="With --every: how many steps. Default: 3.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None
     why_idle: Annotated[
         bool,
         typer.Option(
@@ -182,7 +205,15 @@ class _What:
     ] = None
 
     def wanted(self) -> "Wanted":
-        """Return it in the words of what records."""
+        """Return it in the words of what records.
+
+        Raises
+        ------
+        UsageError
+            If a length of windows is given without how often they come.
+        """
+        if self.every is None and self.length is not None:
+            raise UsageError("--for is the length of windows", "say how often with --every")
         return recording.Wanted(
             traces=recording.trace_names(self.trace or ""),
             capture_range=self.capture_range,
@@ -195,8 +226,9 @@ class _What:
             mpi=self.mpi,
             more=tuple(self.more or ()),
             mpi_library=self.mpi_library,
-            annotate=self.layers if self.annotate else None,
+            annotate=self.layers if self.annotate or self.every is not None else None,
             why_idle=self.why_idle,
+            windows=None if self.every is None else (self.every, self.length or _STEPS),
         )
 
 
@@ -369,12 +401,12 @@ def record(
         wait or "work",
     )
     recorder.check()
-    is_series = of_series != _OfSeries()
+    is_series, has_windows = of_series != _OfSeries(), what.every is not None
     if of_study.study is not None:
-        if program or name or calibrate or is_series:
+        if program or name or calibrate or is_series or has_windows:
             raise UsageError(
                 "a study names its programs and runs itself",
-                "leave out the program, --name, --calibrate, --times and --against",
+                "leave out the program, --name, --calibrate, --times, --against, --every",
             )
         where = parse_labels(of_study.where or [])
         given = parse_labels(of_study.settings or [])
@@ -382,8 +414,10 @@ def record(
         return _record_study(recorder, of_study.study, where, given, cpu=cpu, dry_run=dry_run)
     if of_study.where or of_study.cpu or of_study.settings:
         raise UsageError("--where, --set and --cpu are for a study", "name it with --study")
-    if is_series and calibrate:
-        raise UsageError("--calibrate keeps no recording", "leave out --times and --against")
+    if calibrate and (is_series or has_windows):
+        raise UsageError("--calibrate keeps no recording", "leave out --every, --times, --against")
+    if is_series and has_windows:
+        raise UsageError("windows are of one recording", "leave out --times and --against")
     if is_series:
         return _record_series(recorder, program or [], name, of_series, dry_run=dry_run)
     free = recorder.free_name([program or []], name)
@@ -391,6 +425,8 @@ def record(
     if dry_run or calibrate:
         typer.echo(plan.script if dry_run else recorder.cost(plan))
         raise typer.Exit
+    if has_windows:
+        return _record_windows(recorder, plan, free)
     return _record_once(recorder, plan, free, is_annotated=what.annotate)
 
 
@@ -418,6 +454,17 @@ def _record_once(recorder: "_Recorder", plan: "Plan", name: str, *, is_annotated
             err=True,
         )
         raise typer.Exit from None
+
+
+def _record_windows(recorder: "_Recorder", plan: "Plan", name: str) -> "Answer":
+    """Record windows of a program, each with its ranks as a run, and return how these differ."""
+    windows = recording.by_window(recorder.reports(plan))
+    runs = [
+        recorder.ingest(reports, f"{name}-{number}", {"series": name, "window": str(number)})
+        for number, reports in windows.items()
+    ]
+    typer.echo(f"steps are known {_steps_known(runs[0])}", err=True)
+    return tracekit.history.answer("window", runs)
 
 
 def _record_series(
@@ -553,6 +600,10 @@ class _Recorder:
         anew: bool = False,
     ) -> "tracekit.Run":
         """Record what was planned, and ingest it."""
+        return self.ingest(self.reports(plan, anew=anew), name, labels)
+
+    def reports(self, plan: "Plan", *, anew: bool = False) -> list[Path]:
+        """Record what was planned, and return its reports."""
         while_running = replace(plan, folder=recording.unfinished(plan))  # and there then
         typer.echo(f"recording: {while_running}", err=True)
         try:
@@ -562,7 +613,7 @@ class _Recorder:
                 complain(f"what was recorded is in {recording.unfinished(plan)}")
             raise
         typer.echo(f"recorded: {', '.join(map(str, reports))}", err=True)
-        return self.ingest(reports, name, labels)
+        return reports
 
     def cost(self, plan: "Plan") -> "Cost":
         """Measure and print what recording the plan costs."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tracekit.recording._names import file_name
     from tracekit.recording._nsys import Nsys, find_nsys
     from tracekit.recording._perform import perform, unfinished
-    from tracekit.recording._plan import Plan, plan, reports_in
+    from tracekit.recording._plan import Plan, by_window, plan, reports_in
     from tracekit.recording._profile import Wanted, profile_command, trace_names
     from tracekit.recording._study import Configuration, Study, load_study, study_names
 

@@ -158,7 +158,7 @@ def plan(
         raise UsageError("there is no nvidia-smi here", "leave out --nvidia-smi")
     variables = {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"} if _by_nvtx(wanted) else {}
     if wanted.annotate is not None:
-        variables |= annotating(wanted.annotate, os.environ)
+        variables |= annotating(wanted.annotate, os.environ, wanted.windows)
     profile = tuple(profile_command(nsys, wanted))
     return Plan(launch, profile, folder, variables, nccl_log, library, watched, str(nsys))
 
@@ -206,9 +206,19 @@ def _loaded(library: str | None) -> tuple[str, ...]:
 
 def _by_nvtx(wanted: Wanted) -> bool:
     """Tell whether nsys waits for an NVTX range; else it hears of registered names alone."""
-    return wanted.capture_range not in {None, CUDA_RANGE}
+    return wanted.windows is not None or wanted.capture_range not in {None, CUDA_RANGE}
+
+
+def by_window(reports: Sequence[Path]) -> dict[int, list[Path]]:
+    """Return reports of windows by the number that nsys gives these, ``rank0.2.nsys-rep``."""
+    found: dict[int, list[Path]] = {}
+    for path in reports:
+        number = path.stem.rpartition(".")[2]
+        found.setdefault(int(number) if number.isdecimal() else 1, []).append(path)
+    return dict(sorted(found.items()))
 
 
 def reports_in(folder: Path) -> list[Path]:
-    """Return the reports in a folder, by name."""
-    return sorted(path for path in folder.glob("*") if path.suffix in _ENDINGS)
+    """Return the reports in a folder, by name, of which 10 comes after 9."""
+    found = (path for path in folder.glob("*") if path.suffix in _ENDINGS)
+    return sorted(found, key=lambda path: (len(path.name), path.name))

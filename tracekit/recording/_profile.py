@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tracekit.annotation import WINDOW
 from tracekit.errors import UsageError
 from tracekit.recording._nsys import Nsys
 
@@ -51,6 +52,9 @@ class Wanted:
         Down to which depth of layers a PyTorch program is annotated; None if it is not.
     why_idle
         Whether calls of the operating system are traced that take long: where the host waits.
+    windows
+        Every how many steps of an annotated program some are recorded, and how many, each time
+        into a report of its own; by default all of it.
     """
 
     traces: tuple[str, ...] = ()
@@ -66,6 +70,7 @@ class Wanted:
     mpi_library: str | None = None
     annotate: int | None = None
     why_idle: bool = False
+    windows: tuple[int, int] | None = None
 
 
 def profile_command(nsys: Nsys, wanted: Wanted) -> list[str]:
@@ -105,7 +110,9 @@ def _traces(nsys: Nsys, wanted: Wanted) -> Iterator[str]:
 
 
 def _extras(nsys: Nsys, wanted: Wanted) -> Iterator[str]:
-    if wanted.capture_range is not None:
+    if wanted.windows is not None:
+        yield from _windows(nsys, wanted)
+    elif wanted.capture_range is not None:
         yield from _capture_range(nsys, wanted.capture_range)
     if wanted.memory_usage:
         yield f"--{_has(nsys, 'cuda-memory-usage')}=true"
@@ -128,6 +135,24 @@ def _capture_range(nsys: Nsys, capture_range: str) -> Iterator[str]:
         yield "--capture-range-end=stop"
     elif "stop-on-range-end" in nsys.options:
         yield "--stop-on-range-end=false"
+
+
+def _windows(nsys: Nsys, wanted: Wanted) -> Iterator[str]:
+    """Record each window that annotations mark into a report of its own."""
+    every, length = wanted.windows or (0, 0)
+    if wanted.annotate is None or wanted.capture_range is not None:
+        raise UsageError(
+            "windows of steps are the capture range, and annotations tell the steps",
+            "leave out --capture-range",
+        )
+    if not 0 < length < every:
+        raise UsageError(
+            f"windows of {length:,} steps do not begin every {every:,} steps",
+            "such as --every 1000 --for 3",
+        )
+    yield f"--{_has(nsys, 'capture-range')}=nvtx"
+    yield f"--{_has(nsys, 'nvtx-capture')}={WINDOW}"
+    yield f"--{_has(nsys, 'capture-range-end')}=repeat"
 
 
 def _has(nsys: Nsys, *options: str) -> str:
