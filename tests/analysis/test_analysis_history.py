@@ -52,6 +52,16 @@ def test_one_night_off_is_no_change() -> None:
     assert found.meta["headline"] == "20 points: no change found"
 
 
+@pytest.mark.parametrize("points", range(6, 14))
+def test_fewer_than_ten_points_are_said_to_show_no_change(points: int) -> None:
+    """Of the orders of nine 2 in 126 are as far as half of them slower by any amount."""
+    steps: list[float | None] = [1000.0 + n + 900 * (n >= points // 2) for n in range(points)]
+    found = history(_recordings([str(n) for n in range(points)], steps), label="night")
+    assert found.meta["changes"] == (points >= 10)
+    few = f"{points} points: too few to show a change, which takes 10"
+    assert (found.meta["headline"] == few) == (points < 10)
+
+
 def test_the_order_of_points() -> None:
     def order(values: list[str]) -> list[str]:
         points = _recordings(values, [1.0] * len(values))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -190,6 +192,11 @@ def _cut(values: Floats) -> Change | None:
     return Change(int(at[0]), (1 + as_far) / (1 + _ORDERS))
 
 
+def _can_show(points: int) -> bool:
+    """Tell whether so many points can show a change: of their orders few enough are as far."""
+    return 2 / math.comb(points, points // 2) <= _SURE
+
+
 def _farthest(centred: Floats) -> tuple[np.ndarray[Any, Any], Floats]:
     """Return where sums of ranks are farthest from what they are on average, and how far."""
     number = centred.shape[1]
@@ -216,7 +223,11 @@ def _with_levels(points: pl.DataFrame, changes: Sequence[Change]) -> pl.DataFram
 def _headline(rows: pl.DataFrame, label: str) -> str:
     changes = rows.drop_nulls("change_percent")
     if changes.is_empty():
-        return f"{rows.height} {'point' if rows.height == 1 else 'points'}: no change found"
+        number = f"{rows.height} {'point' if rows.height == 1 else 'points'}"
+        if not _can_show(rows.height):
+            needed = next(count for count in itertools.count(rows.height) if _can_show(count))
+            return f"{number}: too few to show a change, which takes {needed}"
+        return f"{number}: no change found"
     told = [
         f"{change:+.1f} % from {label} {value} on"
         for value, change in changes.select("value", "change_percent").iter_rows()
