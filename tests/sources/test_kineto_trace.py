@@ -401,6 +401,22 @@ class TestCollectives:
         )
         assert found.rows() == [("all_reduce", 4000, "pg 0 [0, 2, 4, 6]", None)]
 
+    def test_what_the_program_calls_a_group(self, tmp_path):
+        """Collectives are listed by it; one communicator with two descriptions has none."""
+        tensor = {"Process Group Description": "mesh_tp", "In msg nelems": 1000}
+        other = {"Process Group Name": "3", "In msg nelems": 10}
+        name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgs)"
+        path = write(tmp_path / "t.json", text_of(
+            _record(1, "allreduce", **tensor), launch(2, 1, 5), kernel(name, 9, 4, 5),
+            _record(20, "allreduce", **tensor), launch(21, 1, 6), kernel(name, 29, 4, 6),
+            _record(40, "allreduce", **other), launch(41, 1, 7), kernel(name, 49, 4, 7),
+            _record(60, "allreduce", **other, **{"Process Group Description": "mesh_dp"}),
+            _record(80, "allreduce", **other, **{"Process Group Description": "mesh_pp"}),
+        ))  # fmt: skip
+        run = tk.ingest(path, store=tmp_path / "store")[0]
+        found = run.collectives(by="group,bytes").select("group", "bytes", "count")
+        assert found.rows() == [("mesh_tp", 4000, 2), (None, 40, 1)]
+
 
 class TestReport:
     def test_what_it_says_of_itself(self, tmp_path):

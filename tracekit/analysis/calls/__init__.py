@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tracekit.analysis.calls._nccl_calls import (
         collective_kernels,
         communicators,
+        group_descriptions,
         made_communicators,
         nccl_calls,
         read_calls,

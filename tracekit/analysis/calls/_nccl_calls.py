@@ -109,6 +109,19 @@ def made_communicators(trace: Trace) -> pl.DataFrame:
     return known.filter(pl.len().over("process", "communicator") == 1)
 
 
+def group_descriptions(trace: Trace) -> pl.DataFrame:
+    """Return ``communicator, group``: what the program calls groups of ranks, such as ``mesh_tp``.
+
+    PyTorch records it; a communicator that several groups share has no row.
+    """
+    rows = trace.once(_nccl_ranges).select(
+        _text("NCCL communicator ID", "commHash").alias("communicator"),
+        _text("Group description").alias("group"),
+    )
+    known = rows.with_columns(hex_ids(rows["communicator"])).drop_nulls().unique()
+    return known.unique("communicator", keep="none", maintain_order=True)
+
+
 def collective_kernels(trace: Trace) -> pl.DataFrame:
     """Return the collective kernels of a run, in order of their numbers."""
     columns = (

@@ -13,6 +13,7 @@ from tracekit.analysis.calls import (
     Found,
     collective_calls,
     find_collectives,
+    group_descriptions,
     in_stretch,
     process_ranks,
     unsized_of_others,
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["collective_calls", "collectives"]
 
-_KEYS = ("library", "collective", "bytes", "communicator", "stage", "rank", "node", "iteration")
+_KEYS = (
+    "library", "collective", "bytes", "communicator", "group", "stage", "rank", "node", "iteration"
+)  # fmt: skip
 _DEFAULT = _KEYS[:4]
 _SIZES = 16
 """Maximum number of distinct sizes listed one by one; more are grouped by powers of two."""
@@ -66,9 +69,10 @@ def collectives(
     log, sizes
         As for `collective_calls`.
     by
-        Keys, as a sequence or separated by commas: library, collective, bytes, communicator, stage,
-        rank, node, iteration. By rank or node, a collective counts for each that takes part, and
-        ``wait_ns`` is that one's own; by others it counts once.
+        Keys, as a sequence or separated by commas: library, collective, bytes, communicator, group
+        (what the program calls its group of ranks), stage, rank, node, iteration. By rank or node,
+        a collective counts for each that takes part, and ``wait_ns`` is that one's own; by others
+        it counts once.
     sent
         What GPUs send in collectives on their machine, as `Traffic.sent` says.
 
@@ -117,7 +121,10 @@ def collectives(
     keys = list(chosen_keys(by, _KEYS, "collectives"))
     found = find_collectives(trace, log, sizes)
     found = replace(found, rows=in_stretch(found.rows, trace.stretch))
-    rows, meta = _summary(trace, _with_sent(found.rows, sent), keys), _meta(trace, found, log)
+    named = found.rows.join(
+        group_descriptions(trace), on="communicator", how="left", maintain_order="left"
+    )
+    rows, meta = _summary(trace, _with_sent(named, sent), keys), _meta(trace, found, log)
     meta["warnings"] += _faster_than_links(rows)
     return Answer(
         rows=rows,
@@ -162,6 +169,7 @@ def _instances(calls: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
             # One that knows its operation better than the kernel's name comes first.
             collective=pl.col("collective").min(),
             communicator=pl.col("communicator").drop_nulls().first(),
+            group=pl.col("group").drop_nulls().first(),
             bytes=pl.col("bytes").max(),
             bytes_source=pl.col("bytes_source").drop_nulls().first(),
             bound=pl.col("bound_ns").max(),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tracekit.model import Answer, Trace
 
 _COLLECTIVE_KEYS = (
-    "library", "collective", "bytes", "communicator", "stage", "rank", "node", "iteration"
+    "library", "collective", "bytes", "communicator", "group", "stage", "rank", "node", "iteration"
 )  # fmt: skip
 _LINK_KEYS = ("link", "pair", "route", "method", "stage", "rank", "node", "iteration")
 
@@ -215,6 +215,7 @@ _COLLECTIVES = Json(
         "collective?": "text: Collective operation.",
         "bytes": "integer or null: Size as nccl-tests counts it; null where unknown.",
         "communicator?": "text or null: Id of the communicator; null where unknown.",
+        "group?": "text or null: What the program calls the group of ranks; null where unknown.",
         "stage?": "text or null: Why it runs.",
         "rank?": "integer or null: Rank of the participant's process in its job; null where "
         "unknown.",

@@ -24,6 +24,7 @@ ARGUMENTS = {
     "Collective name": "collective", "In msg nelems": "elements_in",
     "Out msg nelems": "elements_out", "dtype": "dtype", "Group size": "group_size",
     "Process Group Name": "group_name", "Process Group Ranks": "group_ranks",
+    "Process Group Description": "group_description",
     "In split size": "split_in", "Out split size": "split_out", "Seq": "sequence",
     "Src Rank": "source_rank", "Dst Rank": "destination_rank",
     "wait_on_cuda_event_id": "wait_event", "wait_on_cuda_event_record_corr_id": "wait_record",

@@ -91,6 +91,7 @@ class HostRanges:
         between = pl.col("function").is_in(("ncclSend", "ncclRecv"))
         payload = pl.struct(
             "Message size [bytes]", "NCCL communicator ID", "commRank",
+            pl.col("group_description").alias("Group description"),
             _peer().alias("Peer rank"),
             pl.col("group_size").cast(pl.Int64, strict=False).alias("No. of ranks"),
             # Messages between two ranks are counted apart from what all ranks do.
