@@ -119,7 +119,7 @@ def passes_alone(lane: Lane, stage: Array, steps: int) -> Assumption:
     often = "once" if times == 1 else f"{times:,} times"
     said = f"told {often}, {spent / 1e6:,.3f} ms, beside {steps:,} backward passes"
     if times < CHOSEN.few_usual * steps:
-        return Assumption(ALONE, "holds", 0, said)
+        return Assumption(ALONE, "holds", None, said)  # they may be of no evaluation
     return Assumption(ALONE, "untested", spent, f"{said}: they may be part of each step")
 
 
