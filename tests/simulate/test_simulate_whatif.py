@@ -82,8 +82,9 @@ def _ranges(rows: pl.DataFrame) -> dict[str, tuple[float, float]]:
 
 
 PAIRS_TRIED = (
-    "hidden-65-alexnet", "jitter-bound", "jitter-bound-two", "workers-1-4", "item-kernels-lenet",
-    "straggler-kernels", "kernels-alexnet",
+    "jitter-bound-two", "workers-1-4", "item-kernels-lenet", "straggler-kernels",
+    *(pytest.param(name, marks=pytest.mark.nightly)
+      for name in ("hidden-65-alexnet", "jitter-bound", "kernels-alexnet")),
 )  # fmt: skip
 
 
