@@ -223,8 +223,15 @@ def start(store: Path, ranks: list[Path]) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize(
+    ("is_first", "how"),
+    [
+        (True, signal.SIGINT),
+        (False, signal.SIGKILL),
+        pytest.param(True, signal.SIGKILL, marks=pytest.mark.nightly),
+        pytest.param(False, signal.SIGINT, marks=pytest.mark.nightly),
+    ],
+)
 def test_an_ingest_that_is_killed_takes_its_processes_along(
     long_ranks, ranks, store, how, is_first
 ) -> None:
