@@ -46,7 +46,6 @@ COMPARED = [
     "link", "cause",
 ]  # fmt: skip
 OF_MEMORY = ["use", "table", "extra", "growth", "largest-batch"]
-WHATS = ["matrix", "links", "routes", "relays"]
 PROJECTED = [
     "jobs", "components", "architectures", "hardware", "means", "distribution", "measured",
 ]  # fmt: skip
