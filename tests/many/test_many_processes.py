@@ -175,6 +175,7 @@ def test_no_process_is_started_for_a_run_that_is_there(ranks, store, monkeypatch
     assert (again.id, is_new) == (first.id, False)
 
 
+@pytest.mark.slow
 def test_the_longest_report_is_begun_first(ranks, tmp_path) -> None:
     longest = write_report(tmp_path / "long.sqlite", 100)
     assert longest.stat().st_size > ranks[0].stat().st_size
