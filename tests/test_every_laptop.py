@@ -34,6 +34,7 @@ def test_nothing_that_windows_or_macos_lack_is_needed_at_load() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_cores_are_those_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
     import os
 

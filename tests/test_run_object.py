@@ -148,6 +148,7 @@ ASKED: dict[str, list[dict[str, Any]]] = {
 """What the forms of declared questions are asked by; the others are asked without options."""
 
 
+@pytest.mark.slow
 def test_columns_have_the_types_that_are_declared_of_them(run: tracekit.Run) -> None:
     assert set(ASKED) <= set(tracekit.runs.DECLARED)
     for name, asked in tracekit.runs.DECLARED.items():

@@ -520,6 +520,8 @@ def test_gaps_of_hosts_apart_are_cut_as_all_together(monkeypatch: pytest.MonkeyP
         {"process": range(3), "device": range(3), "start": [0] * 3, "end": [6_000] * 3},
         schema={"process": pl.Int32, "device": pl.Int32, "start": pl.Int64, "end": pl.Int64},
     )
+    together = idle_pieces(b.trace(), windows)[1]
+    monkeypatch.setattr(_pieces, "FEW_GAPS", 0)
     gaps, pieces = idle_pieces(b.trace(), windows)
     assert len(_pieces._apart(gaps)) == 3
     assert set(pieces["device"]) == {0, 1, 2}
@@ -527,8 +529,7 @@ def test_gaps_of_hosts_apart_are_cut_as_all_together(monkeypatch: pytest.MonkeyP
     lengths = pieces.group_by("gap").agg((pl.col("end") - pl.col("start")).sum())
     assert lengths.sort("gap")["end"].equals((gaps["end"] - gaps["start"]).alias("end"))
     assert pieces.equals(pieces.sort("gap", "start"))
-    monkeypatch.setattr(_pieces, "_apart", lambda gaps: [gaps])
-    assert pieces.equals(idle_pieces(b.trace(), windows)[1])
+    assert pieces.equals(together)
 
 
 def test_an_event_of_the_same_gpu_holds_nothing() -> None:

@@ -76,7 +76,7 @@ def _sample(name: str) -> tuple[Trace, Trace]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLES)
-@pytest.mark.parametrize("height", [37, 400])
+@pytest.mark.parametrize("height", [37, pytest.param(400, marks=pytest.mark.nightly)])
 @pytest.mark.usefixtures("mode", "small_rooms")
 def test_samples_in_chunks(name: str, height: int, tmp_path: Path) -> None:
     trace, whole = _sample(name)

@@ -67,6 +67,7 @@ def test_what_passes(folder: Path, words: tuple[str, ...], code: int, said: str)
     assert said in done.output
 
 
+@pytest.mark.slow
 def test_an_outlier_is_left_out_and_named(folder: Path) -> None:
     """The mean of 12 steps of which one takes seven times as long shows nothing."""
     done = _asked(folder, "gate", "slow", "slow", "--new-findings")
@@ -123,6 +124,7 @@ def _check_sarif(content: dict[str, Any]) -> list[dict[str, Any]]:
     return results
 
 
+@pytest.mark.slow
 def test_sarif_says_what_became_of_findings(folder: Path) -> None:
     words = ("--anyway", "--new-findings", "--format", "sarif")
     worse = _check_sarif(json.loads(_asked(folder, "gate", "clean", "slow", *words).stdout))
@@ -158,6 +160,7 @@ def test_junit_is_read_back(folder: Path, tmp_path: Path, unknown: str, tag: str
     assert case.get("classname") == "tracekit.gate"
 
 
+@pytest.mark.slow
 def test_what_is_new_since_a_base(folder: Path) -> None:
     asked = ("diagnose", "slow", "--against", "clean", "--format", "json")
     content = json.loads(_asked(folder, *asked).stdout)

@@ -29,6 +29,7 @@ def test_stalls_of_one_run(stored: Path) -> None:
         assert row["idle_ns"] == row["wait_ns"] + row["other_idle_ns"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runs", [["ddp"], ["ddp", OTHER]])
 def test_a_terminal_says_what_lies_outside_of_steps(stored: Path, runs: list[str | Path]) -> None:
     """Columns may be left out; the line may not, and -v is not asked for."""

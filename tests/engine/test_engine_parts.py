@@ -70,6 +70,7 @@ def _answers(trace: Trace) -> list[str]:
     return [f"{each.rows.write_json()} {each.meta}" for each in found]
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(4), deadline=None, phases=(Phase.generate,))
 @given(
     st.lists(OPS, min_size=2, max_size=4),

@@ -73,7 +73,9 @@ def two_hosts(folder: Path, sample: str, offset: int) -> list[Path]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sample", ["mpi_latency", "lenet_mpi"])
-@pytest.mark.parametrize("offset", [0, 1_234_567, 987_654_321])
+@pytest.mark.parametrize(
+    "offset", [0, pytest.param(1_234_567, marks=pytest.mark.nightly), 987_654_321]
+)
 def test_recorded_mpi_ranks_come_back(tmp_path, sample: str, offset: int) -> None:
     """By their calls alone, within 5 us of where one host's clock puts them."""
     ranks = [RECORDED / f"{sample}_rank{rank}.sqlite" for rank in range(2)]

@@ -113,6 +113,18 @@ def test_mixes_are_merged_or_refused(mix: str, tmp_path: Path) -> None:
     with pytest.raises(InputError) as refused:
         tracekit.ingest(files, name="job")
     assert why in str(refused.value)
+
+
+FORCED = [mix for mix, (*_, why) in MIXES.items() if why]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "mix", [FORCED[0], *(pytest.param(mix, marks=pytest.mark.nightly) for mix in FORCED[1:])]
+)
+def test_what_is_forced_says_why(mix: str, tmp_path: Path) -> None:
+    first, other, why = MIXES[mix]
+    files = [first.write(tmp_path / "first.sqlite"), other.write(tmp_path / "other.sqlite")]
     run, _ = tracekit.ingest(files, name="job", force=True)
     assert run.table("reports").collect().height == 2
     forced = [text for text in run.warnings if text.startswith("these reports were forced")]

@@ -175,6 +175,7 @@ def test_no_process_is_started_for_a_run_that_is_there(ranks, store, monkeypatch
     assert (again.id, is_new) == (first.id, False)
 
 
+@pytest.mark.slow
 def test_the_longest_report_is_begun_first(ranks, tmp_path) -> None:
     longest = write_report(tmp_path / "long.sqlite", 100)
     assert longest.stat().st_size > ranks[0].stat().st_size
@@ -223,8 +224,15 @@ def start(store: Path, ranks: list[Path]) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize(
+    ("is_first", "how"),
+    [
+        (True, signal.SIGINT),
+        (False, signal.SIGKILL),
+        pytest.param(True, signal.SIGKILL, marks=pytest.mark.nightly),
+        pytest.param(False, signal.SIGINT, marks=pytest.mark.nightly),
+    ],
+)
 def test_an_ingest_that_is_killed_takes_its_processes_along(
     long_ranks, ranks, store, how, is_first
 ) -> None:

@@ -127,7 +127,9 @@ def test_a_worker_that_cannot_see_the_store_says_so() -> None:
         list(executor.run([PartJob(0, "rank0", partial(_look, Path("/nowhere")))], lambda *_: None))
 
 
-@pytest.mark.parametrize("number", [1, 2, pytest.param(8, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "number", [2, *(pytest.param(each, marks=pytest.mark.nightly) for each in (1, 8))]
+)
 def test_a_cluster_answers_as_one_process_does(asked, local, tmp_path, number) -> None:
     with ExitStack() as stack:
         cluster = Cluster(stack, tmp_path)

@@ -75,7 +75,7 @@ def _printed(text: str) -> dict[str, dict[str, float | None]]:
     return rows
 
 
-@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("width", [80, pytest.param(120, marks=pytest.mark.nightly)])
 @settings(max_examples=examples(12), deadline=None)
 @given(found=_comparisons())
 def test_a_change_is_printed_inside_of_its_own_interval(width: int, found: Answer) -> None:

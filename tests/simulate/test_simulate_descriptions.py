@@ -183,6 +183,7 @@ def test_bundled_scenarios_are_some_of_all() -> None:
     assert set(BUNDLED) < set(scenarios())
 
 
+@pytest.mark.slow
 def test_the_command_tells_and_makes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["list"])
     assert set(scenarios()) == {line.split()[0] for line in capsys.readouterr().out.splitlines()}

@@ -330,8 +330,20 @@ COMMANDS = (
 )  # fmt: skip
 
 
+OTHER_KINDS = ("nvprof", "csv", "kineto")
+
+
+@pytest.mark.parametrize("kind", ["nsys", *OTHER_KINDS])
+def test_tables_are_those_without_such_rows(tmp_path: Path, kind: str) -> None:
+    good, bad = map(read, damaged(tmp_path, kind))
+    assert_same(bad, good)
+    assert len(bad.warnings) > len(good.warnings)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["nsys", "nvprof", "csv", "kineto"])
+@pytest.mark.parametrize(
+    "kind", ["nsys", *(pytest.param(kind, marks=pytest.mark.nightly) for kind in OTHER_KINDS)]
+)
 def test_every_command_says_what_it_says_without_such_rows(tmp_path: Path, kind: str) -> None:
     """Here a warning of NumPy is an error."""
     store = str(tmp_path / "store")

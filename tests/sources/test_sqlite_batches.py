@@ -27,7 +27,7 @@ from tracekit.sources.sqlite._columns import Columns
 from tracekit.sources.sqlite._decode import Decoder
 from tracekit.sources.sqlite._library import Library
 
-QUICK, MANY = 300, 4000
+QUICK, MANY = 120, 4000
 BITS = 8
 
 

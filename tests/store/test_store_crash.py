@@ -67,7 +67,10 @@ def test_an_interrupted_ingest_leaves_nothing(store, child):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("point", ["make", "staged", "published"])
+@pytest.mark.parametrize(
+    "point",
+    ["staged", *(pytest.param(each, marks=pytest.mark.nightly) for each in ("make", "published"))],
+)
 def test_another_ingest_does_not_disturb_one_that_is_alive(store, child, point):
     slow = child("aa", "pause", point)
     slow.pause()

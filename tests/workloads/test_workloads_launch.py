@@ -239,9 +239,8 @@ def test_the_command_trains_and_tells(tmp_path: Path) -> None:
 
 
 @pytest.mark.training
-@pytest.mark.parametrize(
-    "launcher", ["torchrun", pytest.param("mpiexec", marks=pytest.mark.nightly)]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("launcher", ["torchrun", "mpiexec"])
 def test_a_job_that_a_launcher_has_started(launcher: str, tmp_path: Path) -> None:
     before = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     program = PROGRAM[1:]

@@ -61,6 +61,8 @@ _RESTS_ON = {
 SWITCHES, OS_CALLS, LOADERS = "context switches", "OS calls", "loader threads"
 SOURCE = pl.Enum([*dict.fromkeys(_RESTS_ON.values()), SWITCHES, LOADERS, "MPI calls"])
 """Recorded evidence of each cause; that of input and sleep depends on the piece."""
+FEW_GAPS = 50_000
+"""So few gaps are looked at together: one GPU after the other they take a multiple of the time."""
 QUEUED_NS = 100_000
 """An op that is launched and does not start for longer than this waits for something else."""
 SHORT = 5
@@ -110,7 +112,9 @@ def idle_pieces(trace: Trace, windows: pl.DataFrame) -> tuple[pl.DataFrame, pl.D
 
 
 def _apart(gaps: pl.DataFrame) -> list[pl.DataFrame]:
-    """Split gaps into groups that share no device and no host, to hold few at a time."""
+    """Split many gaps into groups that share no device and no host, to hold few at a time."""
+    if gaps.height <= FEW_GAPS:
+        return [gaps]
     met = gaps.select("device", "pair").unique().with_columns(group="device")
     while True:  # until devices of one host, and hosts of one device, are in one group
         joined = met

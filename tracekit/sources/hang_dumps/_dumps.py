@@ -83,17 +83,6 @@ class _Rows:
             raise NotATraceError(f"{path.name} is neither a dump of the flight recorder nor of RAS")
 
 
-def is_dump(path: Path) -> bool:
-    """Return whether a file is a dump, by its first bytes and its content."""
-    try:
-        rows = _Rows()
-        for value in _values(path):
-            rows.add(value, path)
-    except (InputError, OSError):
-        return False
-    return True
-
-
 def read_dumps(paths: Sequence[StrPath]) -> Dumps:
     """Read the dumps of one job.
 
