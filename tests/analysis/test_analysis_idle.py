@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
 from tracekit.analysis import breakdown
+from tracekit.analysis.facts import how_to_see_waits
 from tracekit.analysis.idle_account import _pieces, idle_pieces, pairs_of
 from tracekit.analysis.idle_account._gaps import gaps_of
 from tracekit.analysis.idle_account._held import _named
@@ -70,6 +71,19 @@ def test_an_op_that_was_launched_before_the_gap_waits_for_its_start() -> None:
     _launched(b, 0, 4, 10, 1_000)
     _launched(b, 6, 9, 1_300, 1_400)
     assert _causes(b.trace()) == {"launch": 300}
+
+
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [
+        ("nsys SQLite", "record other programs on the GPU (`--gpuctxsw=true`)"),
+        ("PyTorch Kineto JSON", "torch.profiler does not record that; on NVIDIA's GPUs nsys does"),
+    ],
+)
+def test_how_to_record_what_ops_wait_for_is_of_the_recorder(kind: str, how: str) -> None:
+    report = {"report": 0, "file": "a", "size": 1, "format": kind}
+    reports = TABLES["reports"].conform(pl.DataFrame([report]))
+    assert how in how_to_see_waits(TraceBuilder().trace().with_tables({"reports": reports}))
 
 
 def test_an_op_that_stays_queued_for_long_is_not_explained() -> None:

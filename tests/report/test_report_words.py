@@ -12,8 +12,10 @@ from tracekit.report import _times, _verdict
 from tracekit.report._subject import Close
 
 
-def _subject(**close: Any) -> Any:
-    return SimpleNamespace(close=SimpleNamespace(**close))
+def _subject(*stages: str, **close: Any) -> Any:
+    ops = pl.LazyFrame({"stage": stages or ("FP", "BP")})
+    run = SimpleNamespace(trace={"ops": ops})
+    return SimpleNamespace(close=SimpleNamespace(**close), run=run)
 
 
 @pytest.mark.parametrize(
@@ -72,6 +74,13 @@ def test_why_nothing_runs() -> None:
     assert host.startswith("These are NVTX ranges on the host")
 
 
+def test_inference_has_no_backward_pass() -> None:
+    both = "the forward and backward passes"
+    assert _verdict._passes(_subject("FP", "OTHER"), {"basis": "gpu"}) == "the forward pass"
+    assert _verdict._passes(_subject("FP", "BP", "WU"), {"basis": "gpu"}) == both
+    assert _verdict._passes(_subject("OTHER"), {"basis": "host"}) == both  # ranges tell there
+
+
 def test_a_cold_step_in_the_mean_is_told() -> None:
     """Findings and comparisons leave it out: a page gave two numbers to the same wait."""
     lengths = pl.DataFrame({"step_ns": [9_000_000.0, *[1_000_000.0, 1_010_000.0] * 10]})
@@ -128,7 +137,8 @@ def test_steps_of_two_kinds_are_no_one_median() -> None:
              "idle_ns": 0.0, "between_ns": 0.0}  # fmt: skip
     none = pl.DataFrame({"cause": [], "step_ns": []}, {"cause": pl.String, "step_ns": pl.Float64})
     close.__dict__["idle"] = SimpleNamespace(rows=none)
-    said = list(_verdict._sentences(SimpleNamespace(close=close), facts))  # type: ignore[arg-type]
+    subject = SimpleNamespace(close=close, run=_subject().run)
+    said = list(_verdict._sentences(subject, facts))  # type: ignore[arg-type]
     assert said[0] == (
         f"Steps are of several kinds: {close.of_kinds} (medians); the mean of all 59 steps on 1 GPU"
         " is 750.00 ms."

@@ -79,7 +79,7 @@ def _sentences(subject: Subject, facts: Mapping[str, Any]) -> Iterator[str]:
     else:
         yield f"A step takes {duration(step)} in the mean of {steps} on {where} ({_spread(facts)})."
         yield from _without_cold(subject)
-    parts = [("the forward and backward passes", facts["fp_bp_ns"])]
+    parts = [(_passes(subject, facts), facts["fp_bp_ns"])]
     parts += [(name, facts[key]) for key, name in _PARTS.items()]
     told = [
         f"{percent(length / step)} {name}"
@@ -100,6 +100,13 @@ def _without_cold(subject: Subject) -> Iterator[str]:
             f"Without {first}, which took far longer, it is {duration(mean)}: comparisons leave "
             f"{'it' if cold == 1 else 'them'} out, shares and tables of this page do not."
         )
+
+
+def _passes(subject: Subject, facts: Mapping[str, Any]) -> str:
+    """Name the passes that there are: inference has forward passes alone."""
+    stages = subject.run.trace["ops"].select(pl.col("stage").cast(pl.String).unique()).collect()
+    has_backward = facts["basis"] == "host" or "BP" in stages["stage"]
+    return "the forward and backward passes" if has_backward else "the forward pass"
 
 
 def _listed(told: list[str]) -> str:

@@ -7,6 +7,7 @@ import polars as pl
 from tracekit.analysis.diagnosis._facts import CELL, LENGTH, Facts, duration, rounded
 from tracekit.analysis.diagnosis._finding import Finding
 from tracekit.analysis.diagnosis._late_ranks import kernel_paces, waited_for
+from tracekit.analysis.facts import how_to_record, how_to_see_waits
 from tracekit.analysis.idle_account import merged
 
 _OFTEN = 0.1
@@ -177,11 +178,11 @@ def _unexplained(facts: Facts) -> tuple[str, str] | None:
     if lost < _MUCH * facts.step_ns:
         return None
     what = f"{duration(lost)} of idle time {facts.per} is not explained, {facts.share(lost)}"
-    advice = (
-        "Record launching calls (`-t cuda`), waits for events (`--cuda-event-trace=true`) and "
-        "other programs on the GPU (`--gpuctxsw=true`)."
+    launches = how_to_record(facts.trace, "launching calls")
+    return what, (
+        f"Where launching calls are missing, record them: `{launches}`. What an op that was "
+        f"launched long before waited for: {how_to_see_waits(facts.trace)}."
     )
-    return what, advice
 
 
 def _unstaged(facts: Facts) -> tuple[str, str] | None:

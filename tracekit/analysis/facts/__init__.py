@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Evidence,
         Facts,
         how_to_record,
+        how_to_see_waits,
     )
     from tracekit.analysis.facts._phases import with_phases
     from tracekit.analysis.facts._pipeline import WAITING, counted_micro_batches, is_pipeline

@@ -447,3 +447,14 @@ NEEDS: Mapping[str, Need] = MappingProxyType(
 def how_to_record(trace: Trace, need: str) -> str:
     """Say how to record one of `NEEDS` with the recorder of a run."""
     return NEEDS[need].record_with(Facts(trace).recorders)
+
+
+def how_to_see_waits(trace: Trace) -> str:
+    """Say how to record what an op that was launched waited for, with the recorder of a run."""
+    recorders = Facts(trace).recorders
+    if "nsys" in recorders:
+        return (
+            "record other programs on the GPU (`--gpuctxsw=true`), and waits for events"
+            " (`--cuda-event-trace=true`)"
+        )
+    return f"{' and '.join(recorders)} does not record that; on NVIDIA's GPUs nsys does"

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from tracekit.analysis.calls import collective_calls, in_stretch
-from tracekit.analysis.facts import OUTSIDE_STEPS, how_to_record, with_words
+from tracekit.analysis.facts import OUTSIDE_STEPS, how_to_record, how_to_see_waits, with_words
 from tracekit.analysis.idle_account import (
     CAUSES,
     QUEUED_NS,
@@ -249,10 +249,7 @@ def _missing(trace: Trace, found: IdlePieces) -> dict[str, list[str]]:
         texts.append(f"calls that launch ops: `{how}` records those made while it records")
     if queued.any():
         longer = f"launched more than {QUEUED_NS // 1000} us before it started"
-        texts.append(
-            f"what an op {longer} waited for: record other programs on the GPU"
-            " (`--gpuctxsw=true`), and waits for events (`--cuda-event-trace=true`)"
-        )
+        texts.append(f"what an op {longer} waited for: {how_to_see_waits(trace)}")
     host = pl.when(pl.col("cause").is_in(["between_steps", "late_launch"])).then(_LENGTH)
     share = found.pieces.select(host.sum() / _LENGTH.sum().clip(1, None)).item() or 0
     if share > _MUCH:
