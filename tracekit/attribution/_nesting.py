@@ -228,7 +228,8 @@ _SPAN = {"process": pl.Int32, "start": pl.Int64, "end": pl.Int64}
 def _skeleton(chunk: _Chunk, names: RangeNames) -> pl.DataFrame:
     """Return the rows of the skeleton."""
     rows, bones = chunk.rows, chunk.bones
-    kept, around = (column[: bones.total[0]] for column in bones[:2])
+    # As copies: a series of some of an array holds all of it.
+    kept, around = (column[: bones.total[0]].copy() for column in bones[:2])
     flags, given_names = chunk.found.flags[kept], rows.name[kept]
     told = {"evaluates": EVALUATES, "apart": APART, "begins": BEGINS, "covered": COVERED}
     columns = (

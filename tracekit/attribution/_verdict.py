@@ -42,6 +42,8 @@ _WEIGHT_GRADIENT = r"(?i)wgrad|_wrw|bwd_weight|bwd_filter|grad_?weight|weight_?g
 
 _DENSE = 1 << 22
 """Up to how large numbers are counted in a table of all that could be."""
+_PARTS = 32
+"""Of how many chunks counts are kept apart before they are added up."""
 
 _SIGNS = dict.fromkeys(
     ("optimizer", "backward", "data_gradients", "weight_gradients", "layers", "exchanges",
@@ -112,17 +114,22 @@ def count_names(ops: Stream) -> pl.DataFrame:
 
     These are few against ops, so numbers are counted, and looked up in one op of each.
     """
-    parts = []
+    columns = ("process", "name", "kind")
+    parts = [OPS.empty().select(*columns, pl.lit(0, pl.Int64).alias("ops")).clear()]
     for number in range(len(ops)):
-        chunk = ops.read(number, "process", "name", "kind")
+        if len(parts) > _PARTS:  # names of all chunks would grow with the trace
+            parts = [_summed(parts)]
+        chunk = ops.read(number, *columns)
         rows = NamedOps(
             given(chunk["process"]), codes_of(chunk["name"]), given(chunk["kind"].to_physical())
         )
         example, counts = _distinct(rows)
         parts.append(chunk[example].with_columns(ops=pl.Series(counts)))
-    columns = ("process", "name", "kind")
-    empty = OPS.empty().select(*columns, pl.lit(0, pl.Int64).alias("ops")).clear()
-    return pl.concat([empty, *parts]).group_by(columns).agg(pl.col("ops").sum())
+    return _summed(parts)
+
+
+def _summed(parts: list[pl.DataFrame]) -> pl.DataFrame:
+    return pl.concat(parts).group_by("process", "name", "kind").agg(pl.col("ops").sum())
 
 
 def _distinct(ops: NamedOps) -> tuple[Array, Array]:
