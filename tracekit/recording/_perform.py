@@ -103,7 +103,7 @@ def _record(plan: Plan, wait: str) -> None:
     if not found:
         raise RecordingError(
             f"{plan.recorder} wrote no report of {program}",
-            "what it said is above; with a capture range, the program has to reach it",
+            "what it said is above; with a capture range or --every, the program has to reach it",
         )
 
 
