@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 from trace_builder import TraceBuilder, default_rules, paths_of
 
-from tracekit.attribution import _following, _loops, _nesting, _stacks, attribute
+from tracekit.attribution import _following, _loops, _nesting, _stacks, _verdict, attribute
 from tracekit.attribution._columns import NestedRows
 from tracekit.model import PathTree, Trace
 from tracekit.sources import read
@@ -44,6 +44,7 @@ QUICK = settings(
 def small_rooms(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every loop run out of room early and often."""
     monkeypatch.setattr(_stacks, "_ROOM", 1)
+    monkeypatch.setattr(_verdict, "_PARTS", 1)
     monkeypatch.setattr(_following, "PathTree", lambda: PathTree(room=1))
 
 
