@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 from effort import examples
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_series_equal
 
+from tracekit.support.arrays import Bits
 from tracekit.support.packing import packed
 from tracekit.support.spool import Spool, Workspace
 
@@ -142,3 +144,14 @@ def test_numbers_that_a_file_has_lost_are_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize("column", [pl.Series(["a"]), pl.Series([True]), pl.Series([[1]])])
 def test_what_is_no_number_is_not_packed(column: pl.Series) -> None:
     assert packed(column) is None
+
+
+def test_bits_are_read_as_they_were_written() -> None:
+    bits = Bits([0, 3, 17])
+    assert [each.tolist() for each in bits] == [[], [False] * 3, [False] * 17]
+    marked = bits[2]
+    marked[[0, 8, 16]] = True
+    assert not bits[2].any()  # what is read is a copy
+    bits[2] = marked
+    assert np.flatnonzero(bits[2]).tolist() == [0, 8, 16]
+    assert (len(bits), bits[1].dtype) == (3, np.bool_)

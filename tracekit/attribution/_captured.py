@@ -6,14 +6,13 @@ which they were captured do: those lay in the ranges of the program's own code.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import polars as pl
 
 from tracekit.attribution._columns import Array
 from tracekit.attribution._evidence import IN_AUTOGRAD, IN_EVALUATION, RANGE_STAGE, STAGE
 from tracekit.model import Stream
+from tracekit.support.arrays import Bits
 
 _NODE = ["process", "graph_node"]
 _OF_RANGES = STAGE << RANGE_STAGE | IN_EVALUATION | IN_AUTOGRAD
@@ -40,12 +39,13 @@ class Captured:
             found = _within(found, calls.read(number, "call", "thread", "start", "end"))
         self._found = found.filter(pl.col("call") >= 0).select(*_NODE, "call")
 
-    def mark(self, launching: Sequence[Array]) -> None:
+    def mark(self, launching: Bits) -> None:
         """Mark calls that launch work, chunk by chunk."""
         numbers = self._found["call"].unique().to_numpy()
-        for first, chunk in zip(self._calls.first, launching, strict=True):
-            own = numbers[(numbers >= first) & (numbers < first + chunk.size)]
-            chunk[own - first] = True
+        for number, first in enumerate(self._calls.first if numbers.size else ()):
+            chunk = launching[number]
+            chunk[numbers[(numbers >= first) & (numbers < first + chunk.size)] - first] = True
+            launching[number] = chunk
 
     def of(self, ops: pl.DataFrame) -> Array | None:
         """Return the call that each op was captured from, -1 for none; None if there are none."""

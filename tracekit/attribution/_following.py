@@ -31,6 +31,7 @@ from tracekit.attribution._stacks import Stacks
 from tracekit.attribution._teams import Teams
 from tracekit.model import STAGES, PathTree, Stream
 from tracekit.support.ahead import ahead
+from tracekit.support.arrays import Bits
 from tracekit.support.compiled import compiled, given
 
 _NEVER = np.iinfo(np.int64).min
@@ -63,7 +64,7 @@ class Follower:
         ranges: Stream,
         nesting: Nesting,
         calls: Stream,
-        launching: list[Array],
+        launching: Bits,
         steps: Spans,
         windows: Spans,
         teams: Teams,

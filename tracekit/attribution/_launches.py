@@ -27,6 +27,7 @@ from tracekit.attribution._launch_loops import (
 )
 from tracekit.attribution._waiting import Waiting
 from tracekit.model import KINDS, Stream
+from tracekit.support.arrays import Bits
 from tracekit.support.compiled import compiled, given
 from tracekit.support.spool import Workspace
 
@@ -61,7 +62,7 @@ class Launches:
     """
 
     calls: Waiting
-    launching: list[Array]
+    launching: Bits
     by_thread: Array
     devices: Array
     repeated: int
@@ -75,7 +76,7 @@ def link_launches(
     """Find the call of each op, of so many threads and processes."""
     index = _Calls(calls, processes)
     found = Waiting(workspace)
-    launching = [np.zeros(height, np.bool_) for height in calls.heights]
+    launching = Bits(calls.heights)
     by_thread = Launchers(np.zeros(threads, np.int64), np.full(threads, -1))
     alone = 0
     for number in range(len(ops)):
@@ -84,7 +85,9 @@ def link_launches(
         kinds, devices = given(rows["kind"].to_physical()), given(rows["device"], null=-1)
         for chunk in chunks_of(numbers, index.first):
             launched = Launched(numbers, kinds, devices, int(index.first[chunk]))
-            index.count(launched, chunk, launching[chunk], by_thread)
+            marked = launching[chunk]
+            index.count(launched, chunk, marked, by_thread)
+            launching[chunk] = marked
         alone += missing
         found.append({"call": numbers})
     earlier = _launched_earlier(ops, calls, found) if alone else (0, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -49,3 +49,27 @@ class ArrayFile:
     def remove(self) -> None:
         """Remove the file; arrays that were read stay."""
         self.path.unlink()
+
+
+class Bits:
+    """Arrays of truth values, each of a bit, which are read and written whole.
+
+    Parameters
+    ----------
+    sizes
+        Length of each; all values are false at first.
+    """
+
+    def __init__(self, sizes: Iterable[int]) -> None:
+        self._sizes = list(sizes)
+        self._bits = [np.zeros((size + 7) // 8, np.uint8) for size in self._sizes]
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def __getitem__(self, number: int) -> NDArray[np.bool_]:
+        bits = np.unpackbits(self._bits[number], count=self._sizes[number])
+        return bits.view(np.bool_)
+
+    def __setitem__(self, number: int, values: NDArray[np.bool_]) -> None:
+        self._bits[number] = np.packbits(values)
