@@ -146,9 +146,9 @@ SHOT = "ncclSymkDevKernel_AllReduce_AGxLL_R_sum_f32"
 class H100Job(TraceBuilder):
     """Eight processes, each with a GPU at one NVSwitch, which all reduce 800 and 8,000 bytes."""
 
-    def __init__(self, kernel: str = RING_LL) -> None:
+    def __init__(self, kernel: str = RING_LL, seen: int = 8) -> None:
         super().__init__()
-        for rank in range(8):
+        for rank in range(seen):
             self._call(rank, -100, "ncclCommInitRank", {"No. of ranks": 8, "Rank": rank})
             for turn, size in enumerate((800, 8_000)):
                 at = 1_000 * turn
@@ -190,6 +190,18 @@ def test_bounds_where_a_ring_or_nvls_may_have_run() -> None:
     assert said.startswith("2 NCCL collectives ran ring or nvls, which of these is unknown")
     assert traffic.timeline().is_empty()
     assert "on no timeline" in str(traffic.timeline_note())
+
+
+def test_shares_of_the_bound_need_all_ranks() -> None:
+    """9 / 8 of 800 and of 8,000 bytes at 450 bytes per ns, of transfers of 100 ns."""
+    traffic = H100Job().traffic()
+    rows = collectives(traffic.trace, sent=traffic.sent()).rows.sort("bytes")
+    assert rows["bound_ns"].to_list() == [2, 20]
+    assert rows["bound_share"].to_list() == [0.02, 0.2]
+    traffic = H100Job(seen=7).traffic()
+    rows = collectives(traffic.trace, sent=traffic.sent()).rows
+    assert rows["transfer_ns"].to_list() == [100, 100]
+    assert rows["bound_share"].null_count() == 2
 
 
 def test_bounds_of_each_rank() -> None:

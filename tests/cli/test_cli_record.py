@@ -403,6 +403,7 @@ def test_windows_of_a_long_program(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     else:
         pytest.skip(f"nsys recorded no window in each of three tries: {done.stderr}")
     assert "steps are known from optimizers" in done.stderr
+    assert f"{name}-2: 3 steps, 60 to 62" in done.stderr
     runs = {run.labels["window"]: run for run in tk.select_runs(where={"series": name})}
     steps = {
         window: sorted(each for each in run.table("ranges").collect()["name"].unique()

@@ -202,6 +202,12 @@ def test_reports_of_windows_by_the_number_of_their_window() -> None:
     assert by_window([one]) == {1: [one]}
 
 
+def test_ranks_count_the_steps_of_their_windows_themselves(tmp_path: Path, nsys: Nsys) -> None:
+    wanted = Wanted(traces=("nvtx",), annotate=1, windows=(9, 3))
+    with pytest.raises(UsageError, match="each rank counts the steps of its windows itself"):
+        plan(["torchrun", "train.py"], wanted, nsys, tmp_path, one_report=True)
+
+
 def test_reports_are_there_once_the_program_is_through(tmp_path: Path, nsys: Nsys) -> None:
     out = tmp_path / "deep" / "out"
     seen = f"import os; print(os.listdir({str(out.parent)!r}))"

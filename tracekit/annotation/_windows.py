@@ -8,10 +8,9 @@ from ._spans import Ranges
 
 WINDOWS = "TRACEKIT_WINDOWS"
 """Variable that says every how many steps a window begins, and how many it has: ``1000:3``."""
-WINDOW = "window@tracekit"
-"""Range around a window, with its domain."""
-
-_NAME = WINDOW.partition("@")[0]
+_NAME = "window"
+WINDOW = f"{_NAME}@tracekit"
+"""Range around a window, with its domain, as nsys takes it."""
 
 
 class Windows:

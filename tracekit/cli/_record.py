@@ -420,7 +420,7 @@ def record(
         raise UsageError("windows are of one recording", "leave out --times and --against")
     if is_series:
         return _record_series(recorder, program or [], name, of_series, dry_run=dry_run)
-    free = recorder.free_name([program or []], name)
+    free = recorder.free_name([program or []], name, ("", "-1") if has_windows else ("",))
     plan = recorder.plan(program or [], free)
     if dry_run or calibrate:
         typer.echo(plan.script if dry_run else recorder.cost(plan))
@@ -463,6 +463,11 @@ def _record_windows(recorder: "_Recorder", plan: "Plan", name: str) -> "Answer":
         recorder.ingest(reports, f"{name}-{number}", {"series": name, "window": str(number)})
         for number, reports in windows.items()
     ]
+    for run in runs:
+        held = _steps_of_reports(run)
+        typer.echo(f"{run.name}: {' and '.join(held) or 'no whole step'}", err=True)
+        if len(held) > 1:
+            complain(f"the ranks of {run.name} recorded different steps: do not compare these")
     typer.echo(f"steps are known {_steps_known(runs[0])}", err=True)
     return tracekit.history.answer("window", runs)
 
@@ -508,6 +513,20 @@ def _left_of_series(series: str, made: int, number: int, *, two: bool) -> str:
     if two:
         looks = f"--where {of} --where side=a --against-where {of} --against-where side=b"
     return f"{made} of {number} recordings are in the store: `tracekit compare {looks}`"
+
+
+def _steps_of_reports(run: "tracekit.Run") -> list[str]:
+    """Return which annotated steps the reports of a run hold: one text where all hold the same."""
+    import polars as pl
+
+    number = pl.col("name").cast(pl.String).str.extract(r"^iteration (\d+)$").cast(pl.Int64)
+    own = run.table("ranges").filter(pl.col("domain").cast(pl.String) == "tracekit")
+    steps = own.select("report", number=number).drop_nulls()
+    spans = steps.group_by("report").agg(
+        first=pl.col("number").min(), last=pl.col("number").max(), steps=pl.len()
+    )
+    told = spans.select("first", "last", "steps").unique().sort("first", "last", "steps").collect()
+    return [f"{steps:,} steps, {first:,} to {last:,}" for first, last, steps in told.rows()]
 
 
 def _steps_known(run: "tracekit.Run") -> str:

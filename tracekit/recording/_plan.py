@@ -141,6 +141,10 @@ def plan(
         If there is no program, or this nsys cannot record what is wanted.
     """
     launch = split(program)
+    if one_report and wanted.windows is not None and launch.launcher:
+        raise UsageError(
+            "each rank counts the steps of its windows itself", "leave out --one-report"
+        )
     wanted = _with_mpi(wanted, launch)
     library = wanted.mpi_library if wanted.mpi else None
     if one_report:
@@ -210,7 +214,7 @@ def _by_nvtx(wanted: Wanted) -> bool:
 
 
 def by_window(reports: Sequence[Path]) -> dict[int, list[Path]]:
-    """Return reports of windows by the number that nsys gives these, ``rank0.2.nsys-rep``."""
+    """Group reports by window, whose number nsys writes into names: ``rank0.2.nsys-rep``."""
     found: dict[int, list[Path]] = {}
     for path in reports:
         number = path.stem.rpartition(".")[2]
@@ -219,6 +223,6 @@ def by_window(reports: Sequence[Path]) -> dict[int, list[Path]]:
 
 
 def reports_in(folder: Path) -> list[Path]:
-    """Return the reports in a folder, by name, of which 10 comes after 9."""
+    """Return the reports in a folder, in the order of numbers in their names."""
     found = (path for path in folder.glob("*") if path.suffix in _ENDINGS)
     return sorted(found, key=lambda path: (len(path.name), path.name))

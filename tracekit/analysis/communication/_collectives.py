@@ -36,8 +36,9 @@ _DEFAULT = _KEYS[:4]
 _SIZES = 16
 """Maximum number of distinct sizes listed one by one; more are grouped by powers of two."""
 _SENT = ("algorithm", "least_gpu_bytes", "most_gpu_bytes")
+_SHARES = "bound_share: bound_ns / transfer_ns, by a model of what crosses links"
 _OVER = 1.05
-"""Above which share of the bound sizes, peaks or the model are wrong: peaks are known so well."""
+"""Above this share of the bound a size, a peak or the model is wrong: peaks are known to 5 %."""
 _QUANTILES = {"duration_p5_ns": 0.05, "duration_p50_ns": 0.5, "duration_p95_ns": 0.95}
 _MEASURES = (
     "count", "participants", "ranks", "duration_p50_ns", "duration_p5_ns", "duration_p95_ns",
@@ -92,7 +93,8 @@ def collectives(
     ``skew_ns``                   median of last start less first start
     ``bound_ns``                  median of the least time that the links need at their peaks, a
                                   model, as `Traffic.sent` says; null where any is not known
-    ``bound_share``               ``bound_ns`` over ``transfer_ns``
+    ``bound_share``               median of that over the shortest participant's own time; null
+                                  unless all ranks were seen
     ``straggler_device``          the device that starts last most often; ``straggler_rank`` is the
                                   rank, ``straggler_share`` how often of all matched collectives
     ``bytes_source``              where sizes are from; ``mixed`` if from several sources
@@ -111,7 +113,7 @@ def collectives(
 
     ``meta`` holds ``calls`` (rows of `collective_calls`); ``sized``, those of known size by its
     source; ``matched``, the number of those that were matched, into ``collectives``; ``missing``,
-    what is not known and how to record it; ``warnings``.
+    what is not known and how to record it; ``warnings``; ``shares``, what a share is of.
 
     Raises
     ------
@@ -126,6 +128,8 @@ def collectives(
     )
     rows, meta = _summary(trace, _with_sent(named, sent), keys), _meta(trace, found, log)
     meta["warnings"] += _faster_than_links(rows)
+    if rows["bound_share"].count():
+        meta["shares"] = _SHARES
     return Answer(
         rows=rows,
         meta=meta,
@@ -209,9 +213,8 @@ def _summary(trace: Trace, calls: pl.DataFrame, keys: Sequence[str]) -> pl.DataF
         .join(_stragglers(each, groups), on=groups, how="left", nulls_equal=True)
     )
     table = _with_bandwidth(table, _size_of_run(trace, calls)).with_columns(
-        bound_share=pl.when(pl.col("transfer_ns") > 0).then(
-            pl.col("bound_ns") / pl.col("transfer_ns")
-        )
+        # Of some ranks the shortest one may have waited for others that were not seen.
+        bound_share=pl.when(pl.col("fewest") == pl.col("n")).then("bound_share")
     )
     order = [name for name in groups if name != "iteration"]
     first = [name for name in groups if name == "iteration"]
@@ -281,6 +284,9 @@ def _measures(*, by_bytes: bool) -> list[pl.Expr]:
         .alias("wait_ns"),
         pl.when((several & pl.col("common")).all()).then(_median("skew")).alias("skew_ns"),
         pl.when(pl.col("bound").is_not_null().all()).then(_median("bound")).alias("bound_ns"),
+        pl.when(pl.col("bound").is_not_null().all() & (pl.col("transfer") > 0).all())
+        .then((pl.col("bound") / pl.col("transfer")).median())
+        .alias("bound_share"),
     ]
 
 
@@ -334,7 +340,7 @@ def _with_bandwidth(table: pl.DataFrame, sizes: Mapping[str, int]) -> pl.DataFra
 
 
 def _faster_than_links(rows: pl.DataFrame) -> list[str]:
-    """Say of how many rows the transfer takes less than links at their peaks would."""
+    """Count rows whose transfers are faster than their links can be."""
     faster = rows.filter(pl.col("bound_share") > _OVER).height
     text = (
         f"{faster:,} rows are faster than their links can be: sizes, peaks or the algorithm are not"

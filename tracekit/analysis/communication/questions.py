@@ -208,7 +208,7 @@ _COLLECTIVES = Json(
         ),
         "matched": "integer: Those that were matched.",
         "collectives": "integer: Into how many collectives.",
-        **keys("missing", "warnings", "verdict?", "given?", "cut?", "weak?"),
+        **keys("missing", "warnings", "shares?", "verdict?", "given?", "cut?", "weak?"),
     },
     rows={
         "library?": "text: Library.",
@@ -238,8 +238,8 @@ _COLLECTIVES = Json(
         "skew_ns": "integer or null: Median of last start less first start, ns.",
         "bound_ns": "integer or null: Least time that the links need at their peaks, by the "
         "algorithm: a model, ns. Null where ranks, sizes or peaks are not known.",
-        "bound_share": "number or null: Bound over transfer; the rest is latency, protocol or "
-        "other traffic.",
+        "bound_share": "number or null: Bound over transfer (median); null unless all ranks were "
+        "seen. The rest is latency, protocol or other traffic.",
         "straggler_device": "integer or null: Device that starts last most often.",
         "straggler_rank": "integer or null: Its rank.",
         "straggler_share": "number or null: How often.",

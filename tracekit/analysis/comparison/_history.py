@@ -193,7 +193,11 @@ def _cut(values: Floats) -> Change | None:
 
 
 def _can_show(points: int) -> bool:
-    """Tell whether so many points can show a change: of their orders few enough are as far."""
+    """Tell whether any values of so many points can show a change (by exact permutation).
+
+    Half of them above all others is the clearest change; of ``comb(n, n / 2)`` ways to choose
+    that half, two are as clear.
+    """
     return 2 / math.comb(points, points // 2) <= _SURE
 
 

@@ -139,7 +139,8 @@ def _steps(turns: Turns, numbered: Numbered) -> Assumption:
 
 def _others_launch(lane: Lane, thread: int) -> Assumption:
     """Tell how much of the layers' time other threads launch, whose order says nothing."""
-    spent, others = lane.work.end - lane.work.start, lane.work.thread != thread
+    spent = lane.work.end - lane.work.start
+    others = (lane.work.thread != thread) & (lane.work.thread >= 0)
     beside, layers = int(spent[lane.layer & others].sum()), int(spent[lane.layer].sum())
     said = f"other threads launch {beside / 1e6:,.3f} of {layers / 1e6:,.3f} ms of layers"
     return Assumption(ALL, "fails" if beside > CHOSEN.readings * layers else "holds", beside, said)
