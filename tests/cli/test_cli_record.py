@@ -9,13 +9,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import jsonschema
+import polars as pl
 import pytest
 from cli_helpers import ROOT, command, environment, in_process, tracekit
 from fake_nsys import make_fake_nsys
 
 import tracekit as tk
+from tracekit.cli._record import _steps_of_reports
 from tracekit.recording import file_name
 
 PRINTING = [sys.executable, "-c", "print('loss 3')"]
@@ -72,6 +76,35 @@ def test_names_are_the_programs_and_free(tmp_path: Path) -> None:
     taken = tracekit("record", "--name", "train", "--", *PRINTING)
     assert taken.exit_code == 2
     assert "there is a run 'train' already" in taken.stderr
+
+
+@pytest.mark.slow
+def test_names_of_windows_are_free_too() -> None:
+    assert tracekit("record", "--name", "x-1", "--", *PRINTING).exit_code == 0
+    taken = tracekit("record", "--every", "9", "--name", "x", "--dry-run", "--", *PRINTING)
+    assert taken.exit_code == 2
+    assert "there is a run 'x-1' already" in taken.stderr
+
+
+@pytest.mark.parametrize(
+    ("ranks", "told"),
+    [
+        ([(60, 61, 62), (60, 61, 62)], ["3 steps, 60 to 62"]),
+        ([(60, 61, 62), (61,)], ["3 steps, 60 to 62", "1 step, 61 to 61"]),
+        ([()], []),
+    ],
+)
+def test_steps_that_ranks_recorded(ranks: list[tuple[int, ...]], told: list[str]) -> None:
+    rows = [
+        (report, name, domain)
+        for report, steps in enumerate(ranks)
+        for step in steps
+        for name, domain in ((f"iteration {step}", "tracekit"), ("iteration 7", "own"))
+    ]
+    table = pl.LazyFrame(rows, ["report", "name", "domain"], orient="row").cast(
+        {"report": pl.Int64, "name": pl.String, "domain": pl.String}
+    )
+    assert _steps_of_reports(SimpleNamespace(table=lambda _: table)) == told  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
@@ -331,6 +364,19 @@ def test_a_study_leaves_out_what_the_machine_does_not_allow() -> None:
 REAL = shutil.which("nsys")
 
 
+def _recorded(*words: object) -> tuple[str, Any]:
+    """Record under a name that is returned; nsys at times loses its own agent, when busy."""
+    for number in range(3):
+        name = f"train{number}"
+        done = in_process("record", "--name", name, *words)
+        is_lost = "Connection to Agent lost" in done.stderr
+        if not is_lost and not done.code:
+            break
+    if is_lost:
+        pytest.skip("nsys lost its agent in each of three tries")
+    return name, done
+
+
 @pytest.mark.slow
 def test_a_program_that_nothing_is_recorded_of_keeps_its_code(nsys: Path) -> None:
     make_fake_nsys(nsys.parent, staged=None)
@@ -356,16 +402,8 @@ def test_with_a_real_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         "        with nvtx.annotate('WU'):\n"
         "            time.sleep(0.005)\n"
     )
-    # nsys at times loses its own agent, on a busy machine above all, whatever it records.
-    for _ in range(3):
-        done = in_process(
-            "record", "--trace", "nvtx,osrt", "--format", "json", sys.executable, script
-        )
-        if "Connection to Agent lost" not in done.stderr:
-            break
-    else:
-        pytest.skip("nsys lost its agent in each of three tries")
-    (report,) = (tmp_path / "recordings").glob("train*/report.nsys-rep")
+    name, done = _recorded("--trace", "nvtx,osrt", "--format", "json", sys.executable, script)
+    report = tmp_path / "recordings" / name / "report.nsys-rep"
     assert report.is_file(), done.stderr
     if "neither GPU work nor NVTX ranges" in done.stderr:
         pytest.skip("this nsys does not hear this version of the package nvtx")
@@ -393,15 +431,8 @@ def test_windows_of_a_long_program(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "    model(torch.ones(2, 4)).sum().backward()\n"
         "    optimizer.step()\n"
     )
-    for number in range(3):  # nsys at times loses its own agent, on a busy machine above all
-        name = f"train{number}"
-        done = in_process(
-            "record", "--every", "30", "--trace", "nvtx", "--name", name, sys.executable, script
-        )
-        if not done.code:
-            break
-    else:
-        pytest.skip(f"nsys recorded no window in each of three tries: {done.stderr}")
+    name, done = _recorded("--every", "30", "--trace", "nvtx", sys.executable, script)
+    assert done.code == 0, done.stderr
     assert "steps are known from optimizers" in done.stderr
     assert f"{name}-2: 3 steps, 60 to 62" in done.stderr
     runs = {run.labels["window"]: run for run in tk.select_runs(where={"series": name})}

@@ -467,7 +467,7 @@ def _record_windows(recorder: "_Recorder", plan: "Plan", name: str) -> "Answer":
         held = _steps_of_reports(run)
         typer.echo(f"{run.name}: {' and '.join(held) or 'no whole step'}", err=True)
         if len(held) > 1:
-            complain(f"the ranks of {run.name} recorded different steps: do not compare these")
+            complain(f"ranks recorded different steps in {run.name}: do not compare the ranks")
     typer.echo(f"steps are known {_steps_known(runs[0])}", err=True)
     return tracekit.history.answer("window", runs)
 
@@ -516,7 +516,7 @@ def _left_of_series(series: str, made: int, number: int, *, two: bool) -> str:
 
 
 def _steps_of_reports(run: "tracekit.Run") -> list[str]:
-    """Return which annotated steps the reports of a run hold: one text where all hold the same."""
+    """Return which annotated steps reports hold, such as ``3 steps, 60 to 62``, each text once."""
     import polars as pl
 
     number = pl.col("name").cast(pl.String).str.extract(r"^iteration (\d+)$").cast(pl.Int64)
@@ -526,7 +526,10 @@ def _steps_of_reports(run: "tracekit.Run") -> list[str]:
         first=pl.col("number").min(), last=pl.col("number").max(), steps=pl.len()
     )
     told = spans.select("first", "last", "steps").unique().sort("first", "last", "steps").collect()
-    return [f"{steps:,} steps, {first:,} to {last:,}" for first, last, steps in told.rows()]
+    return [
+        f"{steps:,} step{'' if steps == 1 else 's'}, {first:,} to {last:,}"
+        for first, last, steps in told.rows()
+    ]
 
 
 def _steps_known(run: "tracekit.Run") -> str:

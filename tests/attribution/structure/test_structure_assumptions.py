@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from training_outcomes import trace_of
 
 from tracekit.analysis import verdict_evidence
 from tracekit.attribution import attribute
+from tracekit.attribution.structure._assumptions import _others_launch
 from tracekit.attribution.structure._sequences import distinct
 from tracekit.model import Trace
 
@@ -66,6 +68,22 @@ def test_a_forward_pass_alone_in_each_step_is_in_doubt_with_all_its_time() -> No
     alone = ops.filter(ops["stage"] == "ME")
     assert told[ALONE]["result"] == "untested"
     assert told[ALONE]["doubt_ns"] == (alone["end"] - alone["start"]).sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("threads", "result", "doubt_ns"),
+    [([3, 3, 3, 5], "holds", 0), ([3, 3, 4, 4], "fails", 50), ([3, 3, -1, 4], "untested", None),
+     ([-1, -1, -1, -1], "untested", None), ([4, -1, -1, -1], "fails", 100)],
+)  # fmt: skip
+def test_one_thread_launches_all_layers(
+    threads: list[int], result: str, doubt_ns: int | None
+) -> None:
+    """Layers of 100, 100 and 50 ns, beside other work; unknown threads may be the same or not."""
+    start, end = np.zeros(4, np.int64), np.array([100, 100, 50, 900])
+    work = SimpleNamespace(start=start, end=end, thread=np.array(threads))
+    lane: Any = SimpleNamespace(work=work, layer=np.array([True, True, True, False]))
+    told = _others_launch(lane, 3)
+    assert (told.result, told.doubt_ns) == (result, doubt_ns)
 
 
 @pytest.mark.parametrize(

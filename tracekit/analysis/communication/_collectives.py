@@ -36,7 +36,7 @@ _DEFAULT = _KEYS[:4]
 _SIZES = 16
 """Maximum number of distinct sizes listed one by one; more are grouped by powers of two."""
 _SENT = ("algorithm", "least_gpu_bytes", "most_gpu_bytes")
-_SHARES = "bound_share: bound_ns / transfer_ns, by a model of what crosses links"
+_SHARES = "bound_share: median of modelled bound_ns / transfer_ns of each collective"
 _OVER = 1.05
 """Above this share of the bound a size, a peak or the model is wrong: peaks are known to 5 %."""
 _QUANTILES = {"duration_p5_ns": 0.05, "duration_p50_ns": 0.5, "duration_p95_ns": 0.95}
