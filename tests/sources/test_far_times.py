@@ -13,12 +13,15 @@ from typing import TypeAlias
 
 import polars as pl
 import pytest
+from amd_builder import EPOCH as AMD_EPOCH
+from amd_builder import RocpdBuilder, RocprofBuilder, RpdBuilder
 from columnar_builder import write_columnar
 from kineto_helpers import Event, event, kernel, launch, text_of, write
 from nsys_builder import NsysBuilder, global_pid, global_tid
 from nvprof_builder import EPOCH, NvprofBuilder
 from polars.testing import assert_frame_equal
 from typer.testing import CliRunner
+from xplane_builder import plane
 
 from tracekit.cli import app
 from tracekit.errors import DamagedTraceError
@@ -298,6 +301,58 @@ def printed(path: Path, *rows: tuple[str, str]) -> Path:
     return path
 
 
+OF_RPD = ("rocpd_op", "rocpd_api")
+OF_ROCPD = ("rocpd_kernel_dispatch_00aa", "rocpd_memory_copy_00aa", "rocpd_region_00aa")
+
+
+def rpd(path: Path) -> Path:
+    with RpdBuilder(path) as made:
+        for at in (0, 1000, 2000):
+            made.marker(at + 50, at + 400, f"step {at}")
+            made.kernel(at + 110, at + 200, "gemm")
+            made.copy(at + 230, at + 300, "CopyHostToDevice", 64)
+    return path
+
+
+def rocpd(path: Path) -> Path:
+    with RocpdBuilder(path) as made:
+        for at in (0, 1000, 2000):
+            made.marker(at + 50, at + 400, f"step {at}")
+            made.region(at + 100, at + 105, "hipLaunchKernel", correlation=at)
+            made.kernel(at + 110, at + 200, "gemm", correlation=at)
+            made.copy(at + 230, at + 300, "HOST_TO_DEVICE", 64, 0, 4)
+    return path
+
+
+def rocprof(path: Path, *far: Pair) -> Path:
+    made = RocprofBuilder()
+    for at in (0, 1000, 2000):
+        made.marker(at + 50, at + 400, f"step {at}", at + 1)
+        made.call(at + 100, at + 105, "hipLaunchKernel", at + 2)
+        made.kernel(at + 110, at + 200, "gemm", correlation=at + 2)
+    for start, end in far:
+        times = start - AMD_EPOCH, end - AMD_EPOCH
+        made.marker(*times, "far", 7)
+        made.call(*times, "hipLaunchKernel", 8)
+        made.kernel(*times, "far", correlation=8)
+    return made.write(path)
+
+
+def xplane(path: Path, *far: Pair) -> Path:
+    """Times of its lines are in ns, those of events ps after that of the line."""
+    kernels = [("gemm", at * 1000, 90_000, {"correlation_id": at}) for at in (110, 1110, 2110)]
+    calls = [
+        ("hipLaunchKernel", at * 1000, 5000, {"correlation_id": at + 10})
+        for at in (100, 1100, 2100)
+    ]
+    more = [
+        ("far", start * 1000, (end - start) * 1000, {"correlation_id": 7}) for start, end in far
+    ]
+    gpu = plane("/device:GPU:3", ("Stream #9(Kernel)", 1000, kernels + more))
+    path.write_bytes(gpu + plane("/host:CPU", ("Host Threads/77", 1000, calls + more)))
+    return path
+
+
 def damaged(folder: Path, kind: str) -> tuple[Path, Path]:
     """Return a trace, and the same with every kind of impossible times."""
     if kind == "nsys":
@@ -313,6 +368,22 @@ def damaged(folder: Path, kind: str) -> tuple[Path, Path]:
     elif kind == "csv":
         good = printed(folder / "good.csv")
         bad = printed(folder / "bad.csv", ("230", "1e18"), ("2e18", "5"), ("9e18", "5"))
+    elif kind in ("rpd", "rocpd"):
+        made, tables = (rpd, OF_RPD) if kind == "rpd" else (rocpd, OF_ROCPD)
+        good = made(folder / "good.db")
+        bad = shutil.copy(good, folder / "bad.db")
+        for start, end in FAR:
+            add(bad, tables, (start if abs(start) > 1000 else AMD_EPOCH + start, end))
+    elif kind == "rocprof":
+        good = rocprof(folder / "good.json")
+        near = [(start if abs(start) > 1000 else AMD_EPOCH + start, end) for start, end in FAR]
+        bad = rocprof(folder / "bad.json", *near)
+    elif kind == "xplane":
+        (folder / "good").mkdir()
+        (folder / "bad").mkdir()
+        good = xplane(folder / "good" / "t.xplane.pb")
+        last = (1 << 63) // 1000
+        bad = xplane(folder / "bad" / "t.xplane.pb", (240, last - 1), (last - 7, last - 2))
     else:
         good = kineto(folder / "good.json")
         times = ((-(1 << 63) // 1000, 5), (100, 2**60 // 1000), (2**60 // 1000, 5))
@@ -330,7 +401,7 @@ COMMANDS = (
 )  # fmt: skip
 
 
-OTHER_KINDS = ("nvprof", "csv", "kineto")
+OTHER_KINDS = ("nvprof", "csv", "kineto", "rpd", "rocpd", "rocprof", "xplane")
 
 
 @pytest.mark.parametrize("kind", ["nsys", *OTHER_KINDS])
