@@ -73,13 +73,13 @@ PUBLIC = {
     "tracekit.attribution.structure": "Doubt Pieces STEP_READINGS Structure Work find_structure",
     "tracekit.cli": "Json Judged app command main",
     "tracekit.machine": """
-        Edge IN_SWITCH Link Machine NcclLog Placed Placing Product Relay Ring Route
+        Edge IN_SWITCH Link Machine NcclLog PREFIXES Placed Placing Product Relay Ring Route
         SYMMETRIC Tree adjacency bus_factor find_machine find_rings is_topology
         link_table load_preset machine_of machine_toml nvlink_of peak_flops
         peak_memory_bandwidth
         place preset_names problems read_machine_toml read_nccl_log read_topology recognise
         reducing_gpus relay_table ring_bytes route_table shares star_bytes
-        unknown_bandwidths with_bandwidths
+        unknown_bandwidths with_bandwidths with_nics
     """,
     "tracekit.model": """
         Answer CALLS COLLECTIVE COLLECTIVES COLLECTIVE_CALLS CONTENTS Clock Column

@@ -357,14 +357,18 @@ def test_an_algorithm_that_is_known(
 
 
 def test_a_ring_or_a_tree_of_switches_over_two_nodes() -> None:
-    """Of 800 bytes that NVLSTree reduces, 900 go between each GPU of 8 in a node and its switch."""
+    """Of 800 bytes that NVLSTree reduces, 900 go between each GPU of 8 in a node and its switch.
+
+    What each of them stands for, 100, goes to the other node and comes from there.
+    """
     two, _ = side_by_side([load_preset("hgx-h100-8")] * 2, "")
     place = {gpu: gpu for gpu in range(16)}
     options: dict[str, Any] = {"machine": two, "place": place, "reducing": frozenset(range(16))}
     either = alternatives(modelled_transfers(calls(*map(call, range(16))), ranks(**options)))
     assert set(either) == {"ring", "nvls_tree"}
     assert either["nvls_tree"] == {
-        **{(gpu, None): 900 for gpu in range(16)}, **{(None, gpu): 900 for gpu in range(16)}
+        **{(gpu, None): 900 for gpu in range(16)}, **{(None, gpu): 900 for gpu in range(16)},
+        **{(gpu, (gpu + 8) % 16): 100 for gpu in range(16)},
     }  # fmt: skip
     gathered = calls(*(call(gpu, collective="all_gather") for gpu in range(16)))
     assert set(modelled_transfers(gathered, ranks(**options))["algorithm"]) == {"ring"}

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from tracekit.errors import InputError, MissingDataError, UsageError
-from tracekit.machine import find_machine, is_topology, load_preset, machine_of, machine_toml
+from tracekit.machine import Link, find_machine, is_topology, load_preset, machine_of, machine_toml
 from tracekit.machine._choose import side_by_side
 from tracekit.model import DEVICES
 
@@ -78,7 +78,9 @@ def test_gpus_of_several_hosts_are_in_several_machines() -> None:
     assert [row[4:] for row in placed.machine.nvlink_matrix()[4:]] == inside
     assert placed.machine.origin == single.origin
     assert placed.place == {n: n for n in range(8)}
-    assert placed.machine.route(0, 4) is None
+    across = placed.machine.route(0, 4)
+    assert across is not None
+    assert (across.name, across.type, across.bandwidth) == ("GPU0>Fabric0>GPU4", "network", None)
     near, far = placed.machine.route(0, None), placed.machine.route(4, None)
     assert near is not None
     assert far is not None
@@ -88,6 +90,32 @@ def test_gpus_of_several_hosts_are_in_several_machines() -> None:
     told = machine_of(cluster, "dgx1v")
     assert told.machine.name == "dgx1v"
     assert "2 hosts (node1, node2) are taken for those of one machine" in told.warnings[-1]
+
+
+def test_a_topology_of_each_host() -> None:
+    """One of eight GPUs is that of each of two hosts of eight; their NICs join them."""
+    hosts = pl.Series("host", ["node1"] * 8 + ["node2"] * 8)
+    cluster = devices(["NVIDIA H100 80GB HBM3"] * 16).with_columns(hosts)
+    placed = machine_of(cluster, "dgx-h100")
+    route = placed.machine.route(3, 12)
+    assert route is not None
+    assert route.name == "GPU3>PCIe3>NIC3>Fabric0>NIC12>PCIe12>GPU12"
+    assert placed.machine.link("NIC3", "Fabric0") == Link(
+        ("NIC3", "Fabric0"), "network", None, 50_000_000_000, "assumed"
+    )
+    told = placed.machine.route(3, 12, nics=(1, 0))
+    assert told is not None
+    assert {"NIC1", "NIC8"} < {*told.nodes}
+    assert placed.machine.route(3, 12, nics=(9, 0)) is None
+    with pytest.raises(UsageError, match="cannot carry a run on 8 GPUs"):
+        machine_of(cluster, "pcie-4")
+
+
+def test_nvlinks_of_racks_may_join_hosts() -> None:
+    hosts = pl.Series("host", ["node1"] * 4 + ["node2"] * 4)
+    placed = machine_of(devices(["NVIDIA GB200"] * 8).with_columns(hosts))
+    assert placed.machine.route(0, 4) is None
+    assert "is on no link, as NVLinks of such GPUs may join hosts" in placed.warnings[-1]
 
 
 def test_a_host_that_ran_nothing_is_no_machine() -> None:

@@ -42,7 +42,7 @@ def _rings(log: NcclLog) -> dict[tuple[str, int], tuple[int, ...]]:
 
 
 def _edges(log: NcclLog) -> list[tuple[object, ...]]:
-    return log.connections.drop("communicator").rows()
+    return log.connections.drop("communicator", "src_nic", "dst_nic").rows()
 
 
 # --- one log of each era -------------------------------------------------------------------------
@@ -185,6 +185,8 @@ def test_nccl_2_18_on_two_hosts_with_all_kinds_of_prefixes(folder: Path) -> None
         (0, 3, None, "COLLNET/SHARP/0/GDRDMA", "collnet"),
         (0, 3, 0, "NET/IB/0/GDRDMA", "net"),
     ]
+    nics = log.connections.filter(kind="net").select("from_rank", "src_nic", "dst_nic").rows()
+    assert nics == [(1, 1, 0), (3, None, 0)]  # The sender of the second is in no line.
     assert log.trees.rows() == [("0xfeed", 0, 0, None), ("0xfeed", 1, 0, 2)]
 
 
@@ -218,7 +220,7 @@ def test_nccl_2_23_with_a_split_and_connections_made_late(folder: Path) -> None:
     ]  # fmt: skip
     assert _rings(log) == {("0x1", 0): (0, 1), (split, 0): (0, 1)}
     # The call before tells whose connections these are; nothing tells it of thread 99's.
-    assert log.connections.rows() == [(split, 0, 0, 1, "P2P/CUMEM/read", "p2p")]
+    assert log.connections.rows() == [(split, 0, 0, 1, "P2P/CUMEM/read", "p2p", None, None)]
     assert log.warnings == (
         "1 connections cannot be told to belong to one of their process's communicators",
     )

@@ -71,8 +71,8 @@ def test_bridges_gpus_and_nics(tmp_path: Path) -> None:
         "GPU0": {"type": "gpu", "pci_bus": "0000:06:00.0"},
         "GPU1": {"type": "gpu", "pci_bus": "0000:07:00.0"},
         "GPU2": {"type": "gpu", "pci_bus": "0000:85:00.0"},
-        "NIC0": {"type": "nic", "name": "mlx5_0"},
-        "NIC1": {"type": "nic", "name": "eth0"},
+        "NIC0": {"type": "nic", "name": "mlx5_0", "bandwidth": 12_500_000_000},
+        "NIC1": {"type": "nic", "name": "eth0", "bandwidth": 1_250_000_000},
         "PCIe0": {"type": "pcie", "pci_bus": "0000:04:00.0"},
     }
     assert (machine.origin, machine.warnings) == ("file", ())

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracekit.machine import Link, Machine, Ring, find_rings, load_preset
+from tracekit.machine._choose import side_by_side
+from tracekit.machine._fabric import with_fabric
 
 
 def _machine(gpus: int, bricks: dict[tuple[int, int], int]) -> Machine:
@@ -115,3 +117,17 @@ def test_rings_use_no_brick_twice_and_as_many_as_can_be(bricks: dict[tuple[int, 
     assert min(left.values()) >= 0
     assert sum(ring.bricks or 0 for ring in rings) == most
     assert len({ring.gpus for ring in rings}) == len(rings)
+
+
+def test_rings_over_hosts_enter_each_of_them_at_every_gpu() -> None:
+    """Behind a switch in order of numbers; on a DGX-1 along its own widest ring."""
+    two, _ = side_by_side([load_preset("dgx-h100")] * 2, "two")
+    rings = find_rings(with_fabric(two), [0, 1, 2, 9, 10, 11])
+    assert [ring.gpus for ring in rings] == [
+        (0, 1, 2, 9, 10, 11), (1, 2, 0, 10, 11, 9), (2, 0, 1, 11, 9, 10)
+    ]  # fmt: skip
+    two, _ = side_by_side([load_preset("dgx1v")] * 2, "two")
+    assert find_rings(with_fabric(two), range(16))[1].gpus == (
+        3, 2, 1, 5, 6, 7, 4, 0, 11, 10, 9, 13, 14, 15, 12, 8
+    )  # fmt: skip
+    assert [ring.gpus for ring in find_rings(with_fabric(two), [3, 11])] == [(3, 11)]

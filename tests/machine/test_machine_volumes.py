@@ -318,3 +318,29 @@ def test_shares_of_a_ring_are_those_of_one_that_is_played(
     played = _played(collective, gpus, root)
     found = _table(shares(collective, gpus, root=root))
     assert found == {pair: Fraction(chunks, size) for pair, chunks in played.items()}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "pairs"),
+    [
+        (2, {(0, 1): 2}),
+        (3, {(1, 2): 1, (0, 2): 2, (0, 1): 1}),
+        (4, {(1, 2): 2, (0, 2): 1, (1, 3): 1, (2, 3): 1, (0, 1): 1}),
+    ],
+)
+def test_switches_exchange_what_each_gpu_stands_for(
+    nodes: int, pairs: dict[tuple[int, int], int]
+) -> None:
+    """Half of 1/h along each of NCCL's two trees of the nodes, up and down (``ncclGetDtree``)."""
+    islands = [[2 * node, 2 * node + 1] for node in range(nodes)]
+    found = shares("all_reduce", range(2 * nodes), algorithm="nvls_tree", islands=islands)
+    between = {
+        (each.src, each.dst): each.share for each in found if None not in (each.src, each.dst)
+    }
+    expected = {
+        (2 * one + rail, 2 * other + rail): Fraction(trees, 4)
+        for pair, trees in pairs.items()
+        for one, other in (pair, pair[::-1])
+        for rail in (0, 1)
+    }
+    assert between == expected

@@ -272,8 +272,9 @@ class _Numbered(Call):
 def moved(ran: Ran, rings: list[list[int]] | None = None) -> Counter[tuple[int, int, str]]:
     """Return the bytes that went from one rank to another in calls of a kind of group.
 
-    Collectives go around a ring in order of ranks, half of them each way; or along `rings`, the
-    orders of a communicator of four that a log gives, an equal part on each.
+    Collectives go around a ring in order of ranks, half of them each way, from node to node by as
+    many rings as it has ranks on one, each of which begins at another rank of every node; or along
+    `rings`, the orders of a communicator of four that a log gives, an equal part on each.
     """
     total: Counter[tuple[int, int, str]] = Counter()
     for call in ran.calls:
@@ -281,7 +282,7 @@ def moved(ran: Ran, rings: list[list[int]] | None = None) -> Counter[tuple[int, 
             total[call.members[0], call.members[1], call.kind] += call.size
             continue
         count = len(call.members)
-        orders = rings if rings and count == 4 else [[*range(count)], [*range(count)][::-1]]
+        orders = _logged(count, rings) if rings else _turned(ran.job, call.members)
         for order in orders:
             for one, other in zip(order, order[1:] + order[:1], strict=True):
                 if call.what == "broadcast":
@@ -292,6 +293,68 @@ def moved(ran: Ran, rings: list[list[int]] | None = None) -> Counter[tuple[int, 
                 assert share.denominator == 1
                 total[call.members[one], call.members[other], call.kind] += int(share)
     return total
+
+
+def moved_by_nics(ran: Ran, rings: list[list[int]]) -> Counter[tuple[str, str, str]]:
+    """Return the bytes by node, NIC and direction of a job whose connections `write_log` tells."""
+    total: Counter[tuple[str, str, str]] = Counter()
+    for call in ran.calls:
+        orders = _logged(len(call.members), rings)
+        for channel, order in enumerate(orders):
+            for one, other in zip(order, order[1:] + order[:1], strict=True):
+                src, dst = call.members[one], call.members[other]
+                if ran.job.node(src) == ran.job.node(dst):
+                    continue
+                count = len(call.members)
+                part = Fraction(2 * (count - 1), count)
+                if call.what == "broadcast":
+                    part = Fraction(0 if other == 0 else 1)
+                size = int(part * call.size / len(orders))
+                for rank, direction in ((src, "out"), (dst, "in")):
+                    nic = nic_of(ran.job, rank, channel, direction)
+                    total[f"node{ran.job.node(rank)}", f"NIC{nic}", direction] += size
+    return total
+
+
+def nic_of(job: Job, rank: int, channel: int, direction: str) -> int:
+    """Return the NIC that a rank sends or receives by, of all that nodes have together.
+
+    Nodes have four, of which a channel sends by another one than it receives by.
+    """
+    return 4 * job.node(rank) + (rank + channel + (direction == "in")) % 4
+
+
+def _connection(
+    job: Job, head: str, channel: int, members: tuple[int, ...], one: int, other: int, side: str
+) -> Iterator[str]:
+    """Yield the line that a rank logs of one end of a connection between nodes."""
+    src, dst = members[one], members[other]
+    if job.node(src) != job.node(dst):
+        end, direction = (src, "out") if side == "send" else (dst, "in")
+        nic = nic_of(job, end, channel, direction) % 4
+        yield (
+            f"{head} Channel {channel:02d}/0 : {one}[{src % job.per_node}] -> "
+            f"{other}[{dst % job.per_node}] [{side}] via NET/IB/{nic}/GDRDMA"
+        )
+
+
+def _logged(count: int, rings: list[list[int]]) -> list[list[int]]:
+    """Return the rings of a communicator of so many ranks in the log."""
+    return rings if count == 4 else [[*range(count)], [*range(count)][::-1]]
+
+
+def _turned(job: Job, members: tuple[int, ...]) -> list[list[int]]:
+    """Return rings over nodes, both ways, that begin at each rank of a node in turn."""
+    nodes = [
+        [place for place, rank in enumerate(members) if job.node(rank) == node]
+        for node in range(job.nodes)
+    ]
+    held = [some for some in nodes if some]
+    turns = len(held[0]) if len(held) > 1 else 1
+    forth = [
+        [place for some in held for place in some[turn:] + some[:turn]] for turn in range(turns)
+    ]
+    return forth + [order[::-1] for order in forth]
 
 
 # -- how it is recorded ----------------------------------------------------------------------------
@@ -462,11 +525,13 @@ def write_log(ran: Ran, path: Path, rings: list[list[int]]) -> Path:
             )
             lines.append(f"{init} START")
             count = len(members)
-            orders = rings if count == 4 else [[*range(count)], [*range(count)][::-1]]
+            orders = _logged(count, rings)
             for channel, order in enumerate(orders):
                 at = order.index(own)
                 before, after = order[at - 1], order[(at + 1) % count]
                 lines.append(f"{head} Ring {channel:02d} : {before} -> {own} -> {after}")
+                lines += _connection(job, head, channel, members, own, after, "send")
+                lines += _connection(job, head, channel, members, before, own, "receive")
                 if own == 0:
                     turned = order[order.index(0) :] + order[: order.index(0)]
                     told = " ".join(f"{one:3d}" for one in turned)

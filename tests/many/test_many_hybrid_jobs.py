@@ -58,7 +58,7 @@ def ingested(ran: Ran, folder: Path) -> tuple[tracekit.Run, Recorded]:
     ],
 )
 def test_every_cell_is_what_was_moved(tmp_path: Path, job: Job, is_logged: bool) -> None:
-    """By pair, link, rank, node and communicator; of links those within a node are known."""
+    """By pair, link, rank, node, hosts, NIC and communicator."""
     ran = hybrid_job.run(job)
     run, _ = ingested(ran, tmp_path)
     log = hybrid_job.write_log(ran, tmp_path / "nccl.log", RINGS) if is_logged else None
@@ -90,6 +90,17 @@ def test_every_cell_is_what_was_moved(tmp_path: Path, job: Job, is_logged: bool)
     assert told("rank", "rank") == ranks
     assert told("node", "node") == nodes
     assert told("link", "src", "dst", type="nvlink") == links
+    hosts: Counter[object] = Counter()
+    crossed: Counter[object] = Counter()
+    for (one, other), size in between.items():
+        if (src := job.node(one)) != (dst := job.node(other)):
+            hosts[f"node{src}", f"node{dst}"] += size
+            crossed[f"node{src}", None, "out"] += size
+            crossed[f"node{dst}", None, "in"] += size
+    by_nic = hybrid_job.moved_by_nics(ran, RINGS) if log else crossed
+    assert told("hosts", "src_host", "dst_host") == hosts
+    assert told("nic", "host", "nic", "direction") == by_nic
+    assert set(run.links("nic", **options)["nic_by"]) == ({"log"} if log else {None})
     _check_communicators(run, ran, options)
 
 

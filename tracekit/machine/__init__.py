@@ -10,7 +10,8 @@ from tracekit.support.lazily import lazily
 if TYPE_CHECKING:
     from tracekit.machine._check import problems, unknown_bandwidths
     from tracekit.machine._choose import Placed, find_machine, is_topology, machine_of
-    from tracekit.machine._graph import Link, Machine, Relay, Route
+    from tracekit.machine._fabric import with_nics
+    from tracekit.machine._graph import PREFIXES, Link, Machine, Relay, Route
     from tracekit.machine._listings import adjacency, link_table, relay_table, route_table
     from tracekit.machine._nccl_log import NcclLog, read_nccl_log
     from tracekit.machine._peaks import peak_flops, peak_memory_bandwidth

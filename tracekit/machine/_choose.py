@@ -11,6 +11,7 @@ from pathlib import Path
 import polars as pl
 
 from tracekit.errors import InputError, MissingDataError, UsageError
+from tracekit.machine._fabric import with_fabric
 from tracekit.machine._graph import PEER_LINKS, Machine, number_of
 from tracekit.machine._placing import PlacedBy, place
 from tracekit.machine._presets import is_preset, load_preset, preset_names, recognise
@@ -20,6 +21,8 @@ from tracekit.machine._toml import machine_of_text
 
 _HEAD = 64
 _SHOWN = 4
+_SPANS_HOSTS = r"\bGB[23]00\b"
+"""GPUs of racks whose NVSwitches join the GPUs of many hosts."""
 _UNTOLD = "{} names no NVLinks, as templates do that were written by hand"
 _NUMBER = re.compile(r"\d+$")
 _TRACES = (b"SQLite format 3\0",)
@@ -105,8 +108,9 @@ def machine_of(
     devices
         The canonical table, and perhaps ``host``.
     topology
-        A topology file or a preset; without one, the machine is what was recorded, else told by the
-        names of the GPUs.
+        A topology file or a preset, of the whole machine, or of each host where it has too few
+        GPUs for the run; without one, the machine is what was recorded, else told by the names of
+        the GPUs.
     recorded
         The machines that reports of the run hold, as TOML; they count if they are one.
 
@@ -121,7 +125,10 @@ def machine_of(
     """
     hosts = _hosts(devices)
     if topology is not None:
-        chosen: Machine | None = find_machine(topology)
+        told = find_machine(topology)
+        if len(hosts) > 1 and devices["active"].sum() > len(told.gpus):
+            return _of_hosts(hosts, topology)
+        chosen: Machine | None = told
     elif len(set(recorded)) == 1:
         chosen = machine_of_text(recorded[0])
     elif len(hosts) > 1:
@@ -164,19 +171,32 @@ def _named(hosts: Mapping[str, pl.DataFrame]) -> str:
     return f"{len(names)} hosts ({shown}{', ...' if len(names) > _SHOWN else ''})"
 
 
-def _of_hosts(hosts: Mapping[str, pl.DataFrame]) -> Placed:
+def _of_hosts(hosts: Mapping[str, pl.DataFrame], topology: str | None = None) -> Placed:
     """Return the machines of several hosts as one, as far as names of GPUs tell what they are."""
-    each = [machine_of(devices) for devices in hosts.values()]
+    numbers = [devices["device"] for devices in hosts.values()]
+    # A topology of each host numbers its GPUs from 0.
+    own = [
+        devices if topology is None else devices.with_columns(device=pl.int_range(pl.len()))
+        for devices in hosts.values()
+    ]
+    each = [machine_of(devices, topology) for devices in own]
+    names = pl.concat(list(hosts.values()))["name"].drop_nulls()
+    joined = not names.str.contains(_SPANS_HOSTS).any()
+    between = (
+        "crosses a network" if joined else "is on no link, as NVLinks of such GPUs may join hosts"
+    )
     warning = (
         f"the run is of {_named(hosts)}, each of which is taken for a machine of its own: what "
-        "goes between them is on no link; if they are one machine, give --topology"
+        f"goes between them {between}; if they are one machine, give --topology"
     )
     machine, firsts = side_by_side([placed.machine for placed in each], warning)
+    if joined:
+        machine = with_fabric(machine)
     whole = {
-        device: first + gpu
-        for placed, devices, first in zip(each, hosts.values(), firsts, strict=True)
-        for device, gpu in placed.place.items()
-        if device in devices["device"]
+        number: first + placed.place[device]
+        for placed, devices, numbered, first in zip(each, own, numbers, firsts, strict=True)
+        for device, number in zip(devices["device"], numbered, strict=True)
+        if device in placed.place
     }
     warnings = [text for placed in each for text in placed.warnings]
     return Placed(machine, whole, each[0].by, tuple(dict.fromkeys([*warnings, warning])))

@@ -1,6 +1,7 @@
 """A machine as a graph: GPUs, switches, host bridges and NICs, and the links between them.
 
-Nodes are named `GPU3`, `NVSwitch0`, `PCIe2`, `CPU1` and `NIC0`. An edge is one link, of a type and
+Nodes are named `GPU3`, `NVSwitch0`, `PCIe2`, `CPU1` and `NIC0`; what joins several hosts, whatever
+it is made of, is the node `Fabric0`. An edge is one link, of a type and
 with a bandwidth per direction; an NVLink edge is a bond of `bricks` NVLinks.
 """
 
@@ -15,7 +16,7 @@ from typing import Literal
 
 import networkx as nx
 
-NodeType = Literal["gpu", "nvswitch", "pcie", "host", "nic"]
+NodeType = Literal["gpu", "nvswitch", "pcie", "host", "nic", "fabric"]
 LinkType = Literal["nvlink", "xgmi", "c2c", "pcie", "socket", "network"]
 Origin = Literal["file", "trace", "preset", "recognised", "assumed"]
 Known = Literal["told", "recognised", "assumed"]
@@ -23,9 +24,12 @@ PEER_LINKS: tuple[LinkType, ...] = ("nvlink", "xgmi")
 """Types of links that are made to join GPUs, NVIDIA's and AMD's."""
 
 PREFIXES: Mapping[NodeType, str] = {
-    "gpu": "GPU", "nvswitch": "NVSwitch", "pcie": "PCIe", "host": "CPU", "nic": "NIC"
+    "gpu": "GPU", "nvswitch": "NVSwitch", "pcie": "PCIe", "host": "CPU", "nic": "NIC",
+    "fabric": "Fabric",
 }  # fmt: skip
 """How the names of nodes begin, by their type."""
+FABRIC = "Fabric0"
+"""What joins hosts where nothing tells what it is made of."""
 
 _KNOWN: Mapping[Origin, Known] = {
     "file": "told", "trace": "told", "preset": "recognised", "recognised": "recognised",
@@ -246,13 +250,40 @@ class Machine:
         nodes = (f"GPU{gpu}", switch)
         return self._along(nodes[::-1] if src is None else nodes)
 
+    @cached_property
+    def hosts(self) -> list[frozenset[str]]:
+        """The nodes of each host, in order of their GPUs; all of them where no fabric joins any."""
+        inside = self.graph.subgraph(set(self.graph) - set(self.nodes("fabric")))
+        parts = [frozenset(part) for part in nx.connected_components(inside)]
+        if not self.nodes("fabric"):
+            return [frozenset(inside)]
+        gpus = {node: number_of(node) for node in self.nodes("gpu")}
+        first = {part: min((gpus[node] for node in part if node in gpus), default=len(gpus))
+                 for part in parts}  # fmt: skip
+        return sorted(parts, key=lambda part: first[part])
+
+    @cached_property
+    def host_of(self) -> dict[str, int]:
+        """Which of `hosts` a node is in."""
+        return {node: place for place, part in enumerate(self.hosts) for node in part}
+
+    def nics(self, host: int) -> list[str]:
+        """Return the NICs of one of `hosts`, in order of their numbers."""
+        return [nic for nic in self.nodes("nic") if nic in self.hosts[host]]
+
     def route(
-        self, src: int | None, dst: int | None, *, through_host: bool = False
+        self,
+        src: int | None,
+        dst: int | None,
+        *,
+        through_host: bool = False,
+        nics: tuple[int | None, int | None] = (None, None),
     ) -> Route | None:
         """Return the route of a copy between two GPUs, or a GPU and its host (None).
 
         That is the direct NVLink edge if there is one, else NVLink through a switch, else PCIe and
-        the host: a copy takes no GPU as a relay.
+        the host: a copy takes no GPU as a relay. Between GPUs of two hosts it is the fabric, by the
+        NIC of each host that is nearest to the GPU.
 
         Parameters
         ----------
@@ -260,14 +291,17 @@ class Machine:
             Numbers of the GPUs; None for the host memory nearest to the other one.
         through_host
             Whether it is staged: a copy to host memory near the one GPU, and one from there.
+        nics
+            Which NICs of the two hosts are taken, counted from 0 at each; None for the nearest.
 
         Returns
         -------
         The route, or None where the machine has none, as where a GPU is not in it.
         """
-        key = (src, dst, through_host)
+        key = (src, dst, through_host, nics)
         if key not in self._routes:
-            self._routes[key] = self._find_route(src, dst, through_host=through_host)
+            found = self._find_route(src, dst, through_host=through_host)
+            self._routes[key] = found or self._over_fabric(src, dst, nics)
         return self._routes[key]
 
     def relays(self, src: int, dst: int) -> list[Relay]:
@@ -283,7 +317,7 @@ class Machine:
         return sorted(found, key=lambda relay: (-min(relay.bricks), -sum(relay.bricks), relay.gpu))
 
     @cached_property
-    def _routes(self) -> dict[tuple[int | None, int | None, bool], Route | None]:
+    def _routes(self) -> dict[tuple[object, ...], Route | None]:
         return {}
 
     def _find_route(self, src: int | None, dst: int | None, *, through_host: bool) -> Route | None:
@@ -309,6 +343,32 @@ class Machine:
         across = _path(self._host_paths, up.nodes[-1], down.nodes[0])
         return None if across is None else self._along([*up.nodes, *across[1:], *down.nodes[1:]])
 
+    def _over_fabric(
+        self, src: int | None, dst: int | None, nics: tuple[int | None, int | None]
+    ) -> Route | None:
+        ends = [(f"GPU{gpu}", nic) for gpu, nic in zip((src, dst), nics, strict=True)]
+        hosts = {self.host_of.get(gpu) for gpu, _ in ends}
+        if len(hosts) == 1 or None in hosts:
+            return None
+        up, down = (self._to_fabric(gpu, nic) for gpu, nic in ends)
+        return self._along([*up, *down[-2::-1]]) if up and down else None
+
+    def _to_fabric(self, gpu: str, nic: int | None) -> list[str] | None:
+        """Return the way from a GPU to the fabric by a NIC of its host, or by the nearest one."""
+        fabric = self.nodes("fabric")[0]
+        host = self.host_of[gpu]
+        joined = [each for each in self.nics(host) if self.link(each, fabric)]
+        if nic is not None:
+            joined = joined[nic : nic + 1]
+        ways = [_path(self._host_paths, gpu, each) for each in joined]
+        known = [way for way in ways if way is not None]
+        if not known:
+            return [gpu, fabric] if self.link(gpu, fabric) else None
+        # GPUs that have several NICs as near take turns, as libraries deal them out.
+        near = [way for way in known if len(way) == min(map(len, known))]
+        own = [each for each in self.nodes("gpu") if self.host_of[each] == host]
+        return [*near[own.index(gpu) % len(near)], fabric]
+
     def _to_host(self, src: int | None, dst: int | None) -> Route | None:
         gpu = f"GPU{dst if src is None else src}"
         ways = [_path(self._host_paths, gpu, host) for host in self.nodes("host")]
@@ -328,7 +388,14 @@ class Machine:
 
     @cached_property
     def _host_paths(self) -> nx.Graph:
-        return _weighted(link for link in self.links if not self._joins_gpus(link))
+        return _weighted(
+            link
+            for link in self.links
+            if not self._joins_gpus(link) and not any(map(self._is_fabric, link.ends))
+        )
+
+    def _is_fabric(self, node: str) -> bool:
+        return bool(self.graph.nodes[node].get("type") == "fabric")
 
     def _joins_gpus(self, link: Link) -> bool:
         """Tell whether an NVLink joins GPUs; on POWER9 some lead to a CPU."""

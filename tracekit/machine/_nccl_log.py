@@ -39,6 +39,8 @@ _MOST_COUNT = 1 << 59
 _CHANNEL = {"communicator": pl.String, "channel": pl.Int64}
 _RINGS = pl.Schema({**_CHANNEL, "position": pl.Int64, "rank": pl.Int64})
 _EDGE = ("communicator", "channel", "from_rank", "to_rank")
+_NIC = r"^NET/\w+/(\d{1,4})\b"
+"""Number of a NIC in what NCCL calls a connection."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,11 @@ class NcclLog:
     """``communicator, channel, rank, parent``; the parent of a root is null. Where reduction and
     broadcast have trees of their own (2.5 to 2.7), that of the reduction."""
     connections: pl.DataFrame
-    """``communicator, channel, from_rank, to_rank, transport, kind``, one row for each connected
-    pair: ``P2P/IPC``, ``SHM/direct/direct``, ``NET/IB/0/GDRDMA``, ... as the sender prints it, else
-    the receiver; kind is p2p, shm, net, collnet or nvls. Of a connection to a CollNet's switch, one
-    rank is null. Those that only a receiver prints may be of another NIC at the sender."""
+    """``communicator, channel, from_rank, to_rank, transport, kind, src_nic, dst_nic``, one row for
+    each connected pair: ``P2P/IPC``, ``SHM/direct/direct``, ``NET/IB/0/GDRDMA``, ... as the sender
+    prints it, else the receiver; kind is p2p, shm, net, collnet or nvls. Of a connection to a
+    CollNet's switch, one rank is null. NICs are NCCL's numbers of them on the host of the sender
+    and of the receiver, null where that one did not print its line."""
     tuning: pl.DataFrame
     """``communicator, order, collective, bytes, algorithm, protocol, channels``: what rank 0 chose
     for each call, ``order`` counted from 0 by communicator; null is what a version does not print
@@ -222,12 +225,22 @@ def _edges(lines: Lines, known: Communicators, connections: pl.DataFrame) -> pl.
     columns = ["line", *_EDGE, "side", "transport"]
     transport = pl.col("transport").str.replace(r" comm 0x.*$", "").str.strip_chars()
     start = transport.str.extract(r"^(direct shared|P2P|SHM|NET|COLLNET|NVLS)")
+    nic = transport.str.extract(_NIC).cast(pl.Int32)
+    receives = pl.col("side").eq_missing("receive")
+    printed = pl.concat([connections.select(columns), collnet.select(columns)])
+    by_end = [nic.filter(end).drop_nulls().first().over(_EDGE) for end in (~receives, receives)]
     return (
-        pl.concat([connections.select(columns), collnet.select(columns)])
-        .drop_nulls("communicator")
+        printed.drop_nulls("communicator")
+        .with_columns(src_nic=by_end[0], dst_nic=by_end[1])
         .sort(pl.col("side").eq_missing("receive"), "line")
         .unique(list(_EDGE), keep="first", maintain_order=True)
-        .select(*_EDGE, transport, kind=start.replace_strict(_KINDS, default=None))
+        .select(
+            *_EDGE,
+            transport,
+            kind=start.replace_strict(_KINDS, default=None),
+            src_nic="src_nic",
+            dst_nic="dst_nic",
+        )
         .sort(_EDGE)
     )
 

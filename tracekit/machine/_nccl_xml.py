@@ -179,7 +179,9 @@ def _place(
         found.gpus[node], found.wires[node], found.hosts[node] = element, wire, host
     elif element.tag == "net":
         node = _new(found, "NIC", element, source)
-        found.nodes[node] = known(type="nic", name=element.get("name"))
+        megabits = _integer(element.get("speed"))
+        bandwidth = megabits * 125_000 if megabits and megabits > 0 else None
+        found.nodes[node] = known(type="nic", name=element.get("name"), bandwidth=bandwidth)
         found.wires[node] = wire
 
 

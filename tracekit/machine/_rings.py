@@ -52,11 +52,17 @@ def find_rings(machine: Machine, gpus: Sequence[int]) -> list[Ring]:
 
     Where no ring of direct NVLinks visits all GPUs (as behind an NVSwitch, where any order is as
     good, or over PCIe), or there are more than `MOST_GPUS`, there is one ring in order of numbers,
-    whose ``bricks`` are None.
+    whose ``bricks`` are None. Of GPUs of several hosts that a fabric joins, there is a ring for
+    each GPU of the host that has fewest: it visits one host after the other, along a ring of the
+    host's own, and enters it at another GPU, so that all NICs are used alike.
     """
     members = sorted(set(gpus))
     if len(members) < 2:  # noqa: PLR2004
         return []
+    hosts = [[gpu for gpu in members if f"GPU{gpu}" in host] for host in machine.hosts]
+    if len(parts := [host for host in hosts if host]) > 1:
+        inner = [find_rings(machine, part)[0].gpus if len(part) > 1 else (*part,) for part in parts]
+        return _from_each_gpu(inner)
     bricks = {frozenset(pair): machine.bricks(*pair) for pair in itertools.combinations(members, 2)}
     if len(members) == 2:  # noqa: PLR2004
         found = [Ring(tuple(members), width) for width in bricks.values() if width]
@@ -65,6 +71,16 @@ def find_rings(machine: Machine, gpus: Sequence[int]) -> list[Ring]:
     else:
         found = []
     return found or [Ring(tuple(members))]
+
+
+def _from_each_gpu(inner: Sequence[tuple[int, ...]]) -> list[Ring]:
+    """Return rings over hosts, of each host's own ring, which each of them enters elsewhere."""
+    number = min(map(len, inner))
+    turned = (
+        [own[first:] + own[:first] for own in inner for first in (turn * len(own) // number,)]
+        for turn in range(number)
+    )
+    return [Ring(tuple(itertools.chain(*parts))) for parts in turned]
 
 
 @dataclass

@@ -12,7 +12,7 @@
     bricks = 4
     brick_bandwidth = 25_000_000_000    # or bandwidth, of all bricks; or pcie = "4x16"
     between = "GPU0-GPU1"               # or a list; "GPU*-CPU0" and "GPU0..3,6-CPU0" are many
-    [attributes.GPU0]                   # uuid, pci_bus, product, numa
+    [attributes.GPU0]                   # or "NIC*"; uuid, pci_bus, product, numa, name, bandwidth
     uuid = "GPU-86e60957-0cc5-7959-855b-28f0d7bac243"
 
 Bandwidths are peaks per direction in bytes/s, and absent where they are not known.
@@ -46,7 +46,9 @@ VERSION = 1
 _KEYS = {"version", "name", "title", "source", "warnings", "nodes", "links", "attributes",
          "recognise", "tells_peers", "untold"}  # fmt: skip
 _LINK_KEYS = {"type", "between", "bricks", "bandwidth", "brick_bandwidth", "pcie"}
-_ATTRIBUTES: Mapping[str, type] = {"uuid": str, "pci_bus": str, "product": str, "numa": int}
+_ATTRIBUTES: Mapping[str, type] = {
+    "uuid": str, "pci_bus": str, "product": str, "numa": int, "name": str, "bandwidth": int,
+}  # fmt: skip
 _TYPES: Mapping[str, NodeType] = {prefix: kind for kind, prefix in PREFIXES.items()}
 _MOST_BYTES = 4 << 20
 _MOST_NODES = 9999
@@ -216,10 +218,13 @@ def _nodes(content: Mapping[str, Any], where: str) -> dict[str, dict[str, object
             nodes[f"{prefix}{number}"] = {"type": _TYPES[prefix]}
     if not any(each["type"] == "gpu" for each in nodes.values()):
         raise InputError(f"{where} names no GPU", "say `GPU = 8` under [nodes]")
-    for node, attributes in _table(content, "attributes", where).items():
-        if node not in nodes:
-            raise InputError(f"{where}: attributes of {node}, which is not among the nodes")
-        nodes[node] |= _attributes(attributes, f"{where}: attributes.{node}")
+    for named, attributes in _table(content, "attributes", where).items():
+        known = _attributes(attributes, f"{where}: attributes.{named}")
+        several = named.endswith("*") or ".." in named
+        if named not in nodes and not several:
+            raise InputError(f"{where}: attributes of {named}, which is not among the nodes")
+        for node in _named(named, nodes, f"{where}: attributes") if several else [named]:
+            nodes[node] |= known
     return nodes
 
 

@@ -130,7 +130,7 @@ def shares(
     all-reduce, two_shot            2/n between each two
     all-gather, reduce-scatter,     1/n between each two
     direct
-    all-reduce, nvls or nvls_tree   (h+1)/h from each GPU to the switch, and back
+    all-reduce, nvls or nvls_tree   (h+1)/h from each GPU to its switch, and back
     all-gather, nvls                1/n to the switch, 1 back
     reduce-scatter, nvls            1 to the switch, 1/n back
     all-reduce, multicast_one_shot  1 to the switch, n back
@@ -138,8 +138,9 @@ def shares(
     ==============================  =====================================================
 
     Rings carry parts in proportion to their bricks (equal parts where those of any are not known),
-    trees carry equal parts. Of an all-reduce over several switches, of h GPUs each, only what GPUs
-    and switches exchange is known, nothing of what goes from switch to switch.
+    trees carry equal parts. Of an all-reduce over k switches, of h GPUs each, GPUs of one place at
+    their switches also exchange 1/h in all: half of it up and down each of NCCL's two binary trees
+    of k. Nothing is known of that where switches have different numbers of GPUs.
 
     Parameters
     ----------
@@ -283,6 +284,33 @@ def _through_switch(
         for gpu in gpus:
             yield Edge(gpu, None, exchanged[0])
             yield Edge(None, gpu, exchanged[1])
+    if len({len(gpus) for gpus in islands}) == 1:
+        part = Fraction(1, 2 * len(islands[0]))
+        for rail in zip(*islands, strict=True):
+            for child, parent in _two_trees(len(rail)):
+                yield Edge(rail[child], rail[parent], part)
+                yield Edge(rail[parent], rail[child], part)
+
+
+def _two_trees(nodes: int) -> Iterator[tuple[int, int]]:
+    """Yield child and parent of the edges of NCCL's two binary trees (``ncclGetDtree``).
+
+    The second is the first with nodes counted backwards, or, of an odd number, from the next one.
+    """
+    for child in range(1, nodes):
+        parent = _parent(child, nodes)
+        yield child, parent
+        if nodes % 2:
+            yield (child + 1) % nodes, (parent + 1) % nodes
+        else:
+            yield nodes - 1 - child, nodes - 1 - parent
+
+
+def _parent(node: int, nodes: int) -> int:
+    """Return a node's parent in a binary tree that has its leaves at odd numbers, its root at 0."""
+    lowest = node & -node
+    above = (node ^ lowest) | lowest << 1
+    return above if above < nodes else node ^ lowest
 
 
 def _over_dimensions(collective: str, gpus: Sequence[int]) -> Iterator[Edge]:

@@ -626,6 +626,9 @@ TRANSFERS = Table(
         Column("src_device", pl.Int32, "GPU that it came from; null for host memory"),
         Column("dst_device", pl.Int32, "GPU that it went to; null for host memory"),
         Column("via_device", pl.Int32, "GPU that a two-hop transfer went through"),
+        Column("src_nic", pl.Int32, "NIC of its host that it left by, counted from 0, as a log of "
+               "NCCL has it; null where none tells"),
+        Column("dst_nic", pl.Int32, "NIC that it came in by, likewise"),
         Column("bytes", pl.Int64, "bytes moved; null where unknown", "bytes"),
         _time("start", "start, that of the first copy"),
         _time("end", "end, that of the last copy"),

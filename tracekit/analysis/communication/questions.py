@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 _COLLECTIVE_KEYS = (
     "library", "collective", "bytes", "communicator", "group", "stage", "rank", "node", "iteration"
 )  # fmt: skip
-_LINK_KEYS = ("link", "pair", "route", "method", "stage", "rank", "node", "iteration")
+_LINK_KEYS = (
+    "link", "pair", "nic", "hosts", "route", "method", "stage", "rank", "node", "iteration"
+)  # fmt: skip
 
 
 class Run(Protocol):
@@ -112,6 +114,14 @@ _LINKS = Json(
         "bricks?": "integer or null: NVLinks that are bonded; null for other types.",
         "src_device?": "integer or null: Source GPU.",
         "dst_device?": "integer or null: Destination GPU.",
+        "host?": "text or null: Host of the NIC; null where unknown.",
+        "nic?": "text or null: NIC, as its system names it; null where unknown, and, with "
+        "--counters, for a GPU.",
+        "direction?": "one of in, out: Whether it comes to the host or leaves it.",
+        "nic_by?": "one of log, nearest or null: How the NIC is known: an NCCL log names it, or it "
+        "is assumed to be the one nearest to the GPU.",
+        "src_host?": "text or null: Source host.",
+        "dst_host?": "text or null: Destination host.",
         "route?": "text or null: The nodes that are crossed; null where unknown.",
         "route_type?": "text or null: The slowest type of link on the route.",
         "method?": "one of p2p, staged, two_hop, nccl, collective, mpi, h2d, d2h: How bytes are "
@@ -138,7 +148,6 @@ _LINKS = Json(
         "utilisation?": "number or null: Achieved over peak; null where unknown.",
         "share?": "number or null: Busy time over the window; null if that is empty.",
         "device?": "integer or null: With --counters: GPU; null for a NIC.",
-        "nic?": "text or null: With --counters: NIC; null for a GPU.",
         "metric?": "text: With --counters: what was counted.",
         "samples?": "integer: With --counters: number of samples.",
         "window_ns?": "integer: With --counters: from the first sample to the last one, ns.",

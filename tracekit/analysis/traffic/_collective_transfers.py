@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
@@ -27,8 +29,8 @@ _LEAST_IN_SWITCH = 3
 """With fewer GPUs at a switch NCCL does not let it reduce (``ncclNvlsInit``)."""
 _EDGES: dict[str, PolarsType] = {
     "src_device": pl.Int32, "dst_device": pl.Int32, "part": pl.Int64, "whole": pl.Int64,
-    "source": pl.String, "algorithm": pl.String, "at_switch": pl.Boolean, "is_open": pl.Boolean,
-    "sends": pl.Boolean, "members": pl.Int64,
+    "src_nic": pl.Int32, "dst_nic": pl.Int32, "source": pl.String, "algorithm": pl.String,
+    "at_switch": pl.Boolean, "is_open": pl.Boolean, "sends": pl.Boolean, "members": pl.Int64,
 }  # fmt: skip
 
 
@@ -78,6 +80,27 @@ class Ranks:
             return None
         names = self.log.rings["communicator"].unique().to_list()
         return communicator if communicator in names else names[0] if len(names) == 1 else None
+
+    def nics(
+        self, communicator: str | None, src: int | None, dst: int | None
+    ) -> list[tuple[tuple[int | None, int | None], Fraction]]:
+        """Return by which NICs ranks are connected, as a log has it, and the share of channels."""
+        found = self._connections.get((communicator, src, dst), {(None, None): 1})
+        channels = sum(found.values())
+        return [(nics, Fraction(count, channels)) for nics, count in sorted(found.items(), key=str)]
+
+    @cached_property
+    def _connections(
+        self,
+    ) -> Mapping[tuple[str | None, int | None, int | None], Counter[tuple[int | None, int | None]]]:
+        """Channels by communicator, ranks at both ends and NICs there, of those over a network."""
+        counted: dict[Any, Counter[tuple[int | None, int | None]]] = defaultdict(Counter)
+        if self.log is not None:
+            columns = ("communicator", "from_rank", "to_rank", "src_nic", "dst_nic")
+            over = self.log.connections.filter(kind="net").select(columns)
+            for *ends, src_nic, dst_nic in over.iter_rows():
+                counted[tuple(ends)][src_nic, dst_nic] += 1
+        return counted
 
     def islands(self, gpus: Mapping[int, int | None]) -> list[list[int]]:
         """Return participants by the NVSwitch of their GPUs; none where one has none.
@@ -445,9 +468,11 @@ def _edges(plan: Mapping[str, Any], ranks: Ranks) -> Iterator[tuple[Any, ...]]:
             return
         for edge in found:
             ends = [None if end is None else devices.get(end) for end in (edge.src, edge.dst)]
-            part = edge.share.numerator, edge.share.denominator
             marks = None in (edge.src, edge.dst), len(algorithms) > 1, edge.src is not None
-            yield *ends, *part, source, algorithm, *marks, len(order)
+            for nics, part in ranks.nics(logged, edge.src, edge.dst):
+                share = edge.share * part
+                parts = share.numerator, share.denominator
+                yield *ends, *parts, *nics, source, algorithm, *marks, len(order)
 
 
 def _algorithms(

@@ -11,6 +11,7 @@ from tracekit.analysis.facts import OF_PROCESSES, chosen_keys
 from tracekit.analysis.traffic._routes import crossings, with_routes
 from tracekit.engine import chosen_windows, launch_groups, union_length
 from tracekit.errors import UsageError
+from tracekit.machine import PREFIXES
 from tracekit.model import REPORTS, Stretch, Trace, with_clocks
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 _COLUMNS = {
     "link": ("link", "src", "dst", "type", "bricks"),
     "pair": ("src_device", "dst_device", "route"),
+    "nic": ("host", "nic", "direction", "nic_by"),
+    "hosts": ("src_host", "dst_host"),
     "route": ("route", "route_type"),
     "method": ("method",),
     "stage": ("stage",),
@@ -29,6 +32,8 @@ _COLUMNS = {
 LINK_KEYS = {
     "link": "link and direction",
     "pair": "source and destination GPU",
+    "nic": "NIC and direction, of what leaves a host for another one or comes from it",
+    "hosts": "source and destination host, of what goes from one to another",
     "route": "the nodes that are crossed",
     "method": "how bytes are moved: p2p, staged, two_hop, nccl, mpi, h2d, d2h",
     "stage": "why the op runs that moves them",
@@ -38,8 +43,14 @@ LINK_KEYS = {
 }
 """What traffic can be grouped by."""
 
-_WITH_PEAK = {"link": "bandwidth", "pair": "route_bandwidth", "route": "route_bandwidth"}
+_WITH_PEAK = {
+    "link": "bandwidth",
+    "nic": "bandwidth",
+    "pair": "route_bandwidth",
+    "route": "route_bandwidth",
+}
 _GB_S = 1e9
+_FABRIC = PREFIXES["fabric"]
 
 
 def parse_link_keys(by: str | Sequence[str]) -> tuple[str, ...]:
@@ -63,6 +74,7 @@ def links(
     reports: pl.DataFrame | None = None,
     processes: pl.DataFrame | None = None,
     between: tuple[int, int] | None = None,
+    hosts: Mapping[int, str | None] | None = None,
 ) -> pl.DataFrame:
     """Return traffic by link, pair of GPUs, route, method, stage, rank, node or iteration.
 
@@ -89,6 +101,8 @@ def links(
     between
         From which time to which to look, ns: transfers that begin there count, with all their bytes
         and their own bandwidth; ``busy_ns`` is cut at the edges, whenever transfers began.
+    hosts
+        Name of the host of each device, for the keys ``nic`` and ``hosts``.
 
     Returns
     -------
@@ -129,10 +143,11 @@ def links(
         transfers = transfers.filter((pl.col("start") < end) & (pl.col("end") > begin))
     whole = transfers
     transfers = transfers.filter(_counts(keys))
-    spread = crossings if "link" in keys else with_routes
-    rows = spread(transfers, machine, place)
-    if "link" in keys and {"pair", "route"} & {*keys}:
+    by_link = {"link", "nic"} & {*keys}
+    rows = (crossings if by_link else with_routes)(transfers, machine, place)
+    if by_link and {"pair", "route"} & {*keys}:
         rows = with_routes(rows, machine, place)
+    rows = _of_network(rows, keys, machine, place, hosts or {})
     if processes is not None and of_processes:
         owners = processes.select("process", *of_processes)
         rows = rows.join(owners, on="process", how="left", maintain_order="left")
@@ -140,11 +155,68 @@ def links(
     columns = [*dict.fromkeys(name for key in keys for name in _COLUMNS[key]), "evidence"]
     peak = next((_WITH_PEAK[key] for key in keys if key in _WITH_PEAK), None)
     sums = _summed(rows, columns, peak, between)
-    if "link" in keys:
+    if by_link:
         sums = _without_mixed_clocks(sums, rows, columns)
     began = Stretch(between).holds()
     bounded = _bounded(sums, rows.filter(began), columns, whole.filter(began))
     return _arranged(bounded, keys, columns, peak, window_ns)
+
+
+def _of_network(
+    rows: pl.DataFrame,
+    keys: Sequence[str],
+    machine: Machine,
+    place: Mapping[int, int],
+    hosts: Mapping[int, str | None],
+) -> pl.DataFrame:
+    """Keep what goes between hosts where that is asked for, with the columns of its keys."""
+    if "hosts" in keys:
+        of = pl.DataFrame({"device": [*hosts], "host": [*hosts.values()]},
+                          schema={"device": pl.Int32, "host": pl.String})  # fmt: skip
+        for end in ("src", "dst"):
+            named = of.rename({"device": f"{end}_device", "host": f"{end}_host"})
+            rows = rows.join(named, on=f"{end}_device", how="left", maintain_order="left")
+        rows = rows.filter(pl.col("src_host") != pl.col("dst_host"))
+    if "nic" in keys:
+        nics = _nics(machine, place, hosts)
+        leaves = pl.col("dst").str.starts_with(_FABRIC)
+        number = pl.when(leaves).then("src_nic").otherwise("dst_nic")
+        rows = (
+            rows.filter(pl.any_horizontal(pl.col("src", "dst").str.starts_with(_FABRIC)))
+            .with_columns(
+                node=pl.when(leaves).then("src").otherwise("dst"),
+                direction=pl.when(leaves).then(pl.lit("out")).otherwise(pl.lit("in")),
+            )
+            .join(nics, on="node", how="left", maintain_order="left")
+            .with_columns(
+                nic_by=pl.when(pl.col("nic").is_not_null()).then(
+                    pl.when(number.is_null()).then(pl.lit("nearest")).otherwise(pl.lit("log"))
+                )
+            )
+        )
+    return rows
+
+
+def _nics(
+    machine: Machine, place: Mapping[int, int], hosts: Mapping[int, str | None]
+) -> pl.DataFrame:
+    """Return ``node, host, nic`` of what a fabric joins; the NIC of a GPU is unknown."""
+    named = {
+        machine.host_of[f"GPU{gpu}"]: hosts[device]
+        for device, gpu in place.items()
+        if device in hosts
+    }
+    rows = [
+        (node, named.get(host), _nic_name(machine, node)) for node, host in machine.host_of.items()
+    ]
+    schema = {"node": pl.String, "host": pl.String, "nic": pl.String}
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def _nic_name(machine: Machine, node: str) -> str | None:
+    """Return what its system calls a NIC, else its node."""
+    known = machine.graph.nodes[node]
+    return str(known.get("name") or node) if known.get("type") == "nic" else None
 
 
 def _counts(keys: Sequence[str]) -> pl.Expr:
@@ -153,7 +225,7 @@ def _counts(keys: Sequence[str]) -> pl.Expr:
     if "pair" in keys:
         return src.is_not_null() & dst.is_not_null()
     handed = pl.col("at_switch").fill_null(value=False) & src.is_null()
-    return pl.lit(value=True) if "link" in keys else ~handed
+    return pl.lit(value=True) if {"link", "nic"} & {*keys} else ~handed
 
 
 def _bounded(
@@ -302,6 +374,8 @@ def listed_transfers(
 ) -> int:
     """Return how many transfers `links` counts by some keys."""
     counted = with_routes(transfers.filter(_counts(keys)), machine, place)
+    if "nic" in keys:
+        return int(counted["route"].str.contains(_FABRIC).sum())
     return counted["route"].count() if "link" in keys else counted.height
 
 

@@ -10,7 +10,10 @@ import polars as pl
 
 from tracekit.machine import Machine, Route
 
-_ENDS = ("src_device", "dst_device", "via_device", "through_host", "at_switch", "is_known")
+_ENDS = (
+    "src_device", "dst_device", "via_device", "through_host", "at_switch", "is_known", "src_nic",
+    "dst_nic",
+)  # fmt: skip
 _TO_HOST = ("h2d", "d2h", "mpi")
 """Methods for which an end without a GPU is host memory; for all others that end is unknown."""
 _ROUTE = {"route": pl.String, "route_type": pl.String, "route_bandwidth": pl.Int64}
@@ -96,7 +99,7 @@ def _routes(
     """Yield the distinct ends of transfers, and the routes of the one or two copies each takes."""
     known = transfers.filter("is_known").select(_ENDS).unique(maintain_order=True)
     for ends in known.rows():
-        src, dst, via, through_host, at_switch, _ = ends
+        src, dst, via, through_host, at_switch, _, *nics = ends
         stops = [src, dst] if via is None else [src, via, dst]
         if any(stop is not None and stop not in place for stop in stops):
             continue
@@ -104,7 +107,7 @@ def _routes(
         legs = [
             machine.switch_route(*leg)
             if at_switch
-            else machine.route(*leg, through_host=through_host)
+            else machine.route(*leg, through_host=through_host, nics=(nics[0], nics[1]))
             for leg in itertools.pairwise(gpus)
         ]
         routes = [leg for leg in legs if leg is not None]

@@ -39,7 +39,7 @@ from tracekit.analysis.traffic._links import (
 from tracekit.analysis.traffic._routes import crossings, with_routes
 from tracekit.analysis.traffic._transfers import copy_transfers, traffic_root
 from tracekit.errors import UsageError
-from tracekit.machine import Machine, NcclLog, Placed, reducing_gpus
+from tracekit.machine import Machine, NcclLog, Placed, reducing_gpus, with_nics
 from tracekit.model import TRANSFERS, Answer, Trace, with_clocks
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Traffic:
         UsageError
             If the log is of another run.
         """
-        machine, place = self.placed.machine, self.placed.place
+        machine, place = self.machine, self.placed.place
         messages = message_transfers(nccl_messages(self.trace, self.log), self.calls, self._known)
         parts = [
             copy_transfers(self.trace, machine, place),
@@ -120,16 +120,32 @@ class Traffic:
         return sent_by_each(self.calls, self._known).join(bounds, on="op", how="left")
 
     @cached_property
+    def machine(self) -> Machine:
+        """The machine, with the NICs that a log names of GPUs whose machine names none."""
+        machine, place = self.placed.machine, self.placed.place
+        if self.log is None or not machine.nodes("fabric"):
+            return machine
+        over = self.log.connections.filter(kind="net")
+        ends = (("from_rank", "src_nic"), ("to_rank", "dst_nic"))
+        used = pl.concat(
+            over.select("communicator", rank=pl.col(rank).cast(pl.Int32), nic=nic)
+            for rank, nic in ends
+        )
+        pairs = used.drop_nulls().join(self._rank_devices(), on=["communicator", "rank"])
+        known = pairs.select("device", "nic").unique().sort("device", "nic").iter_rows()
+        return with_nics(machine, [(place[device], nic) for device, nic in known])
+
+    @cached_property
     def _known(self) -> Ranks:
         """Where the ranks of communicators are, and what the machine's switches can do."""
         placed = self.placed
         ranks = self._rank_devices()
-        return Ranks(placed.machine, placed.place, ranks, self.log, self.ranks, self._reducing())
+        return Ranks(self.machine, placed.place, ranks, self.log, self.ranks, self._reducing())
 
     @property
     def _moved(self) -> tuple[pl.DataFrame, Machine, Mapping[int, int]]:
         """Return transfers, machine, and the place of each device in it."""
-        return self.transfers, self.placed.machine, self.placed.place
+        return self.transfers, self.machine, self.placed.place
 
     @cached_property
     def _reports(self) -> pl.DataFrame:
@@ -140,6 +156,13 @@ class Traffic:
         names = dict(self.trace.read("devices").select("device", "name").rows())
         place = self.placed.place
         return reducing_gpus(self.placed.machine, {place[d]: names[d] for d in names if d in place})
+
+    @cached_property
+    def _hosts(self) -> dict[int, str | None]:
+        """The name of the host of each device."""
+        devices = self.trace.read("devices").select("device", "report")
+        named = devices.join(self._reports.select("report", "host"), on="report", how="left")
+        return dict(named.select("device", "host").iter_rows())
 
     def _rank_devices(self) -> pl.DataFrame:
         hosts = self._reports.select("report", "host")
@@ -159,7 +182,7 @@ class Traffic:
         return links(
             self.transfers if between is None else self.all_transfers, machine, place, by=by,
             window_ns=self.window_ns, reports=self._reports, processes=process_ranks(self.trace),
-            between=between,
+            between=between, hosts=self._hosts,
         )  # fmt: skip
 
     def answer(
@@ -190,15 +213,34 @@ class Traffic:
         listed = {} if counters else {"listed": listed_transfers(*self._moved, keys)}
         rows = self.counters() if counters else self.links(by)
         expected = {} if parameters is None else {"expected": self.expected(parameters)}
+        meta = self.meta()
+        if "nic" in keys and not counters:
+            meta["warnings"] += self._assumed_nics(rows)
         return Answer(
             rows=rows,
-            meta={**self.meta(), **listed, **expected},
+            meta={**meta, **listed, **expected},
             title="attributed against counted bytes" if counters else f"traffic by {told}",
             empty=_NOT_COUNTED if counters else _NOTHING_MOVED,
             command="links",
             figures={"matrix": "matrix", "drawing": "machine", "timeline": "timeline"},
             source=self,
         )
+
+    def _assumed_nics(self, rows: pl.DataFrame) -> list[str]:
+        """Say of which NICs no log tells that they carried what is said of them."""
+        how = "NCCL_DEBUG=INFO tells (--nccl-log)"
+        found = []
+        if rows["nic"].null_count():
+            found.append(
+                "which NIC carried it is not known where no NIC is named:"
+                f" {how}, or a --topology of each host that has NICs"
+            )
+        if (rows["nic_by"] == "nearest").any():
+            found.append(
+                "NICs are assumed to be those nearest to the GPUs, and rings between hosts to take"
+                f" all of them alike: {how}"
+            )
+        return found
 
     def timeline_note(self) -> str | None:
         """Say what `timeline` leaves out: reports on other clocks, collectives between bounds."""
@@ -279,7 +321,7 @@ class Traffic:
         if self.log is not None:
             found += self.log.warnings
         found += [
-            *unmodelled(self.calls, self.placed.machine),
+            *unmodelled(self.calls, self.machine),
             *self._overfull(),
             *self._against_counters(),
         ]
@@ -335,7 +377,7 @@ class Traffic:
         if full.is_empty():
             return []
         worst = full.sort("utilisation", descending=True).row(0, named=True)
-        machine = self.placed.machine
+        machine = self.machine
         why = (
             f"the peak of {machine.name} ({machine.origin}) is not that of this machine"
             if worst["evidence"] == "measured"

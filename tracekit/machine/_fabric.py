@@ -1,0 +1,71 @@
+"""The network between hosts: NICs, and one fabric that joins them all."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import networkx as nx
+
+from tracekit.machine._graph import FABRIC, Link, Machine, number_of
+
+
+def with_fabric(machine: Machine) -> Machine:
+    """Join the parts of a machine by a fabric: the NICs of each, or the GPUs of one without any.
+
+    Peaks of these links are those that the machine gives its NICs (attribute ``bandwidth``).
+    """
+    nodes = dict(machine.graph.nodes(data=True))
+    parts = [set(part) for part in nx.connected_components(machine.graph)]
+    ends = [
+        end
+        for part in parts
+        for end in (part & {*machine.nodes("nic")} or part & {*machine.nodes("gpu")})
+    ]
+    links = [
+        Link((end, FABRIC), "network", None, nodes[end].get("bandwidth"), "assumed")
+        for end in sorted(ends, key=number_of)
+    ]
+    return _more(machine, {FABRIC: {"type": "fabric"}}, links)
+
+
+def with_nics(machine: Machine, used: Iterable[tuple[int, int]]) -> Machine:
+    """Return a machine with the NICs that its GPUs were seen to use, where it does not name them.
+
+    Parameters
+    ----------
+    machine
+        The machine, whose hosts a fabric joins.
+    used
+        Pairs of a GPU and the number of a NIC of its host, counted from 0.
+    """
+    by_host: dict[int, set[tuple[int, int]]] = defaultdict(set)
+    for gpu, nic in used:
+        by_host[machine.host_of[f"GPU{gpu}"]].add((gpu, nic))
+    links: list[Link] = []
+    nodes: dict[str, dict[str, object]] = {}
+    number = max(map(number_of, machine.nodes("nic")), default=-1) + 1
+    for host, pairs in sorted(by_host.items()):
+        named = machine.nics(host)
+        more = max(nic for _, nic in pairs) + 1 - len(named)
+        new = [f"NIC{number + each}" for each in range(more)]
+        number += len(new)
+        nodes |= {nic: {"type": "nic"} for nic in new}
+        links += [Link((nic, FABRIC), "network", known="told") for nic in new]
+        called = dict(enumerate([*named, *new]))
+        links += [
+            Link((f"GPU{gpu}", called[nic]), "pcie", known="told")
+            for gpu, nic in sorted(pairs)
+            if called[nic] in new
+        ]
+    return _more(machine, nodes, links)
+
+
+def _more(
+    machine: Machine, nodes: Mapping[str, Mapping[str, object]], links: Iterable[Link]
+) -> Machine:
+    graph = machine.graph.copy()
+    graph.add_nodes_from((node, dict(known)) for node, known in nodes.items())
+    graph.add_edges_from((*link.ends, {"link": link}) for link in links)
+    return replace(machine, graph=graph)
