@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from present_frames import HOSTILE
 
-from tracekit.machine import Link, Machine, load_preset, preset_names
+from tracekit.machine import Link, Machine, load_preset, preset_names, with_nics
+from tracekit.machine._choose import side_by_side
+from tracekit.machine._fabric import with_fabric
 from tracekit.present import machine_figure
 from tracekit.present._figures import INK, SCALE
 from tracekit.present._machine_layout import Box, Drawing, machine_layout
@@ -315,3 +317,31 @@ def test_utilisation_between_bounds() -> None:
     [said] = [text for text in hovers if "GPU0 → GPU1" in text]
     assert "18.0 % to 28.0 % of the peak<br>900 to 1,400 bytes" in said
     assert any("broken lines: modelled, not measured" in text for text in texts(figure))
+
+
+@pytest.mark.parametrize("preset", ["dgx-a100", "hgx-h100-8", "pcie-2"])
+@pytest.mark.parametrize("told", [(), ((0, 1), (1, 0))])
+def test_hosts_are_joined_by_a_fabric_below_all(preset: str, told: tuple[Any, ...]) -> None:
+    """Also where a log names NICs that are in no topology."""
+    two, _ = side_by_side([load_preset(preset)] * 2, "two")
+    machine = with_nics(with_fabric(two), told)
+    drawing = machine_layout(machine)
+    assert not drawing.missing
+    fabric = drawing.boxes["Fabric0"]
+    assert fabric.y < min(box.y for name, box in drawing.boxes.items() if name != "Fabric0")
+    joined = {end for wire in drawing.wires if fabric in wire.ends for link in wire.links
+              for end in link.ends if end != "Fabric0"}  # fmt: skip
+    assert joined == {*machine.graph.adj["Fabric0"]}
+    for one, other in itertools.combinations(dict.fromkeys(drawing.boxes.values()), 2):
+        assert not one.covers(other)
+
+
+def test_a_gpu_whose_nic_a_log_names_is_joined_by_that_alone() -> None:
+    two, _ = side_by_side([load_preset("hgx-h100-8")] * 2, "two")
+    machine = with_nics(with_fabric(two), [(3, 1), (9, 0)])
+    assert machine.nodes("nic") == ["NIC0", "NIC1", "NIC2"]
+    known = machine.route(3, 9, nics=(1, 0))
+    assert known is not None
+    assert known.name == "GPU3>NIC1>Fabric0>NIC2>GPU9"
+    assert machine.link("GPU3", "Fabric0") is None
+    assert machine.link("GPU4", "Fabric0") is not None

@@ -59,7 +59,9 @@ def with_nics(machine: Machine, used: Iterable[tuple[int, int]]) -> Machine:
             for gpu, nic in sorted(pairs)
             if called[nic] in new
         ]
-    return _more(machine, nodes, links)
+    told = {link.ends[0] for link in links}  # of these GPUs it is no longer unknown
+    kept = [link for link in machine.links if link.ends[0] not in told or FABRIC not in link.ends]
+    return _more(machine.with_links(kept), nodes, links)
 
 
 def _more(

@@ -89,7 +89,7 @@ def _matrix(answer: Answer) -> go.Figure:
 def _machine(answer: Answer) -> go.Figure:
     traffic = answer.source
     return machine_figure(
-        traffic.placed.machine,
+        traffic.machine,
         traffic.links(),
         title="Utilisation of links",
         subtitle=_on_machine(answer),
@@ -108,7 +108,7 @@ def _timeline(answer: Answer) -> go.Figure:
 
 
 def _on_machine(answer: Answer) -> str:
-    machine = answer.source.placed.machine
+    machine = answer.source.machine
     return f"{answer.run}, on {machine.name} ({machine.origin})"
 
 

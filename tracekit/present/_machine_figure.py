@@ -41,6 +41,7 @@ _FILLS = {
     "pcie": ("#E9EDF1", INK),
     "host": ("#D5DDE5", INK),
     "nic": ("white", MUTED),
+    "fabric": ("#DCEEF9", INK),
 }
 _ROUND = {"gpu": 9, "nic": 9}
 _MOST_LABELLED = 16

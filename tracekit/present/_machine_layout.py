@@ -4,7 +4,8 @@ GPUs stand above the PCIe switches and CPUs that they hang from, so that the lin
 upright. Where NVLinks join more than pairs of GPUs, each four of them are the corners of a square
 that is turned until no two stand in one column or one row: no line between two GPUs meets a third.
 Where no squares will do, they stand on an ellipse.
-NVSwitches are bars above the GPUs that they join. All lengths are pixels, y points upwards.
+NVSwitches are bars above the GPUs that they join, and the fabric between hosts is one below them
+all. All lengths are pixels, y points upwards.
 """
 
 from __future__ import annotations
@@ -154,6 +155,8 @@ def machine_layout(machine: Machine) -> Drawing:
     _put_switches(drawing, machine)
     for root in tree.roots:
         _put_bars(drawing, machine, tree, root, {node: x * step for node, (x, _) in places.items()})
+    _put_told_nics(drawing, machine)
+    _put_fabric(drawing, machine)
     drawing.missing = sorted(set(machine.graph) - set(drawing.boxes))
     drawing.wires = _wires(drawing, machine)
     return drawing
@@ -366,6 +369,26 @@ def _put_switches(drawing: Drawing, machine: Machine) -> None:
         drawing.put_free(Box(tuple(switches), "nvswitch", middle, above, width, _BAR_HEIGHT), up=1)
 
 
+def _put_told_nics(drawing: Drawing, machine: Machine) -> None:
+    """Put NICs that are joined with GPUs alone below their host, as nothing tells their place."""
+    low = drawing.bounds[2] - _TIER
+    for host, nodes in enumerate(machine.hosts):
+        nics = [nic for nic in machine.nics(host) if nic not in drawing.boxes]
+        gpus = [drawing.boxes[node] for node in machine.nodes("gpu") if node in nodes]
+        left, right = _extent(gpus) if gpus else (0.0, _STEP)
+        for place, nic in enumerate(nics):
+            x = left + (right - left) * (place + 0.5) / len(nics)
+            drawing.put_free(Box((nic,), "nic", x, low, _NIC_WIDTH, _NIC_HEIGHT))
+
+
+def _put_fabric(drawing: Drawing, machine: Machine) -> None:
+    """Put the fabric between hosts below everything."""
+    left, right, low, _ = drawing.bounds
+    for fabric in machine.nodes("fabric"):
+        middle, width = (left + right) / 2, right - left
+        drawing.put_free(Box((fabric,), "fabric", middle, low - _TIER, width, _BAR_HEIGHT))
+
+
 def _extent(boxes: Sequence[Box]) -> tuple[float, float]:
     return min(box.x - box.width / 2 for box in boxes), max(box.x + box.width / 2 for box in boxes)
 
@@ -419,7 +442,9 @@ def _path(one: Box, other: Box, boxes: Sequence[Box]) -> tuple[Point, ...]:
         return _level_path(one, other, boxes)
     wide, narrow = (one, other) if one.width >= other.width else (other, one)
     if wide.width > GPU_SIZE and abs(narrow.x - wide.x) <= wide.width / 2:
-        return tuple((narrow.x, y) for y in _facing(one, other))
+        # Beside the line from a GPU to its host, which leads down as well.
+        aside = GPU_SIZE / 3 if (wide.kind, narrow.kind) == ("fabric", "gpu") else 0
+        return tuple((narrow.x + aside, y) for y in _facing(one, other))
     return (one.x, one.y), (other.x, other.y)
 
 

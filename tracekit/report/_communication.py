@@ -76,7 +76,7 @@ def communication(subject: Subject) -> Markup:
     traffic = subject.close.traffic
     by_link = traffic.links()
     unsized = int(traffic.meta()["collectives_of_unknown_size"])
-    pieces = [_machine(traffic.placed.machine, by_link, unsized), _matrix(traffic.links("pair"))]
+    pieces = [_machine(traffic.machine, by_link, unsized), _matrix(traffic.links("pair"))]
     pieces += _collectives(subject)
     if not by_link.is_empty():
         pieces.append(answer_table(run.links.answer(by="link"), "links", "Traffic by link"))
