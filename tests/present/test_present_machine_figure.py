@@ -339,7 +339,7 @@ def test_hosts_are_joined_by_a_fabric_below_all(preset: str, told: tuple[Any, ..
 def test_a_gpu_whose_nic_a_log_names_is_joined_by_that_alone() -> None:
     two, _ = side_by_side([load_preset("hgx-h100-8")] * 2, "two")
     machine = with_nics(with_fabric(two), [(3, 1), (9, 0)])
-    assert machine.nodes("nic") == ["NIC0", "NIC1", "NIC2"]
+    assert machine.nodes("nic") == ["NIC1", "NIC2"]
     known = machine.route(3, 9, nics=(1, 0))
     assert known is not None
     assert known.name == "GPU3>NIC1>Fabric0>NIC2>GPU9"

@@ -47,17 +47,17 @@ def with_nics(machine: Machine, used: Iterable[tuple[int, int]]) -> Machine:
     nodes: dict[str, dict[str, object]] = {}
     number = max(map(number_of, machine.nodes("nic")), default=-1) + 1
     for host, pairs in sorted(by_host.items()):
-        named = machine.nics(host)
-        more = max(nic for _, nic in pairs) + 1 - len(named)
-        new = [f"NIC{number + each}" for each in range(more)]
-        number += len(new)
-        nodes |= {nic: {"type": "nic"} for nic in new}
-        links += [Link((nic, FABRIC), "network", known="told") for nic in new]
-        called = dict(enumerate([*named, *new]))
+        named = [*machine.nics(host).values()]
+        new = {
+            nic: f"NIC{number + nic - len(named)}" for _, nic in sorted(pairs) if nic >= len(named)
+        }
+        number += max(new, default=len(named) - 1) + 1 - len(named)
+        nodes |= {node: {"type": "nic", "index": nic} for nic, node in new.items()}
+        links += [Link((node, FABRIC), "network", known="told") for node in new.values()]
         links += [
-            Link((f"GPU{gpu}", called[nic]), "pcie", known="told")
+            Link((f"GPU{gpu}", new[nic]), "pcie", known="told")
             for gpu, nic in sorted(pairs)
-            if called[nic] in new
+            if nic in new
         ]
     told = {link.ends[0] for link in links}  # of these GPUs it is no longer unknown
     kept = [link for link in machine.links if link.ends[0] not in told or FABRIC not in link.ends]

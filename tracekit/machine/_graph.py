@@ -267,9 +267,11 @@ class Machine:
         """Which of `hosts` a node is in."""
         return {node: place for place, part in enumerate(self.hosts) for node in part}
 
-    def nics(self, host: int) -> list[str]:
-        """Return the NICs of one of `hosts`, in order of their numbers."""
-        return [nic for nic in self.nodes("nic") if nic in self.hosts[host]]
+    def nics(self, host: int) -> dict[int, str]:
+        """Return the NICs of one of `hosts`, by what a library counts them from 0."""
+        own = [nic for nic in self.nodes("nic") if nic in self.hosts[host]]
+        known = self.graph.nodes
+        return {int(known[nic].get("index", place)): nic for place, nic in enumerate(own)}
 
     def route(
         self,
@@ -357,10 +359,11 @@ class Machine:
         """Return the way from a GPU to the fabric by a NIC of its host, or by the nearest one."""
         fabric = self.nodes("fabric")[0]
         host = self.host_of[gpu]
-        joined = [each for each in self.nics(host) if self.link(each, fabric)]
-        if nic is not None:
-            joined = joined[nic : nic + 1]
-        ways = [_path(self._host_paths, gpu, each) for each in joined]
+        joined = {
+            number: each for number, each in self.nics(host).items() if self.link(each, fabric)
+        }
+        chosen = joined.values() if nic is None else [joined[nic]] if nic in joined else []
+        ways = [_path(self._host_paths, gpu, each) for each in chosen]
         known = [way for way in ways if way is not None]
         if not known:
             return [gpu, fabric] if self.link(gpu, fabric) else None

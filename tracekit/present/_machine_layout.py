@@ -373,7 +373,8 @@ def _put_told_nics(drawing: Drawing, machine: Machine) -> None:
     """Put NICs that are joined with GPUs alone below their host, as nothing tells their place."""
     low = drawing.bounds[2] - _TIER
     for host, nodes in enumerate(machine.hosts):
-        nics = [nic for nic in machine.nics(host) if nic not in drawing.boxes]
+        free = [nic for nic in machine.nics(host).values() if nic not in drawing.boxes]
+        nics = [nic for nic in free if any(map(drawing.boxes.get, machine.graph.adj[nic]))]
         gpus = [drawing.boxes[node] for node in machine.nodes("gpu") if node in nodes]
         left, right = _extent(gpus) if gpus else (0.0, _STEP)
         for place, nic in enumerate(nics):
