@@ -648,6 +648,8 @@ def test_a_small_gain_that_one_outlier_hides() -> None:
     for wrong in (0, -1, float("nan")):
         with pytest.raises(UsageError, match="no least change"):
             compare(a, b, least=wrong)
+    with pytest.raises(UsageError, match="'mode' is no metric: there is mean, median"):
+        compare(a, b, metric="mode")  # type: ignore[arg-type]
 
 
 def test_what_one_run_lacks_is_told_even_if_it_drifts() -> None:

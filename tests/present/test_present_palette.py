@@ -8,6 +8,7 @@ import pytest
 
 from tracekit import present
 from tracekit.model import KINDS, STAGES
+from tracekit.present._compare_figures import VERDICT_COLOURS
 from tracekit.present._figures import SERIES_COLOURS
 from tracekit.present._palette import PATH_COLOURS
 from tracekit.present._waits_figures import BUBBLE_COLOURS, STALL_COLOURS
@@ -31,7 +32,7 @@ def test_colours_of_stages_mean_stages_alone() -> None:
         *present.KIND_COLOURS.values(), *present.CAUSE_COLOURS.values(),
         *present.ANSWER_COLOURS.values(), *STALL_COLOURS.values(), *BUBBLE_COLOURS.values(),
         *(colour for part, colour in PATH_COLOURS.items() if "gpu, " not in part),
-        *SERIES_COLOURS, present.ACCENT, present.IDLE_COLOUR,
+        *VERDICT_COLOURS.values(), *SERIES_COLOURS, present.ACCENT, present.IDLE_COLOUR,
     ]  # fmt: skip
     assert not {*others} & {*present.STAGE_COLOURS.values()}
     for stage, colour in present.STAGE_COLOURS.items():

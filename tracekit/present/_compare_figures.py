@@ -49,7 +49,7 @@ VERDICT_COLOURS = {
     "faster": "#88CCEE",
     "slower": "#882255",
     "too small to matter": "#BBBBBB",
-    "no difference shown": "#999999",
+    "no difference shown": "#7A8794",
     "not enough iterations": "#E4E8EC",
     "unknown": "#F0E442",
 }

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from textwrap import wrap
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import polars as pl
 
 from tracekit.analysis.comparison._step_change import LEAST_PERCENT, SMALL
+from tracekit.errors import UsageError
 
 _NAMES = {
     "idle": "idle time inside steps",
@@ -35,6 +36,12 @@ _LINES, _WIDTH = 2, 118
 """A sentence that takes more lines of a terminal of 120 columns is shortened."""
 
 Metric = Literal["mean", "median"]
+
+
+def check_metric(metric: str) -> None:
+    """Refuse a metric that is none of `Metric`."""
+    if metric not in get_args(Metric):
+        raise UsageError(f"{metric!r} is no metric", f"there is {', '.join(get_args(Metric))}")
 
 
 def headline(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from tracekit.analysis.comparison._headline import check_metric
 from tracekit.analysis.statistics import Floats
 from tracekit.analysis.step_sums import per_iteration, steps_of
 from tracekit.errors import UsageError
@@ -93,6 +94,7 @@ def history(recordings: pl.DataFrame, *, label: str, metric: Metric = "mean") ->
     UsageError
         If no recording has steps.
     """
+    check_metric(metric)
     timed = recordings.drop_nulls("step_ns")
     if timed.is_empty():
         raise UsageError(f"no run with the label {label!r} has steps", "choose others with --where")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tracekit.analysis.comparison._comparability import comparability, empty_steps, has_iterations
-from tracekit.analysis.comparison._headline import Metric, judged
+from tracekit.analysis.comparison._headline import Metric, check_metric, judged
 from tracekit.analysis.comparison._kernel_names import with_names_alike, with_normalised_names
 from tracekit.analysis.facts import HOST, verdict_meta
 from tracekit.analysis.statistics import Skip
@@ -67,8 +67,9 @@ class Asked:
         cls, by: str | Sequence[str], skip: Skip, metric: Metric, least: float | None,
         *, match_names: bool, anyway: bool,
     ) -> Asked:  # fmt: skip
-        """Check the options; `UsageError` for an invalid key or least change."""
+        """Check the options; `UsageError` for an invalid key, metric or least change."""
         keys = parse_compare_keys(by)
+        check_metric(metric)
         if least is not None and not (math.isfinite(least) and least > 0):
             raise UsageError(f"{least} % is no least change", "give more than 0")
         return cls(keys, skip, match_names, anyway, metric, least)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracekit.analysis.operators._formulas import MULTIPLYING_FORMS, size
+from tracekit.analysis.operators._formulas import MULTIPLYING_FORMS, size, table
 
 _WIDTHS = {
     **dict.fromkeys(("double", "float64", "long int", "long", "int64", "c10::complex<float>"), 8),
@@ -24,6 +24,7 @@ _FLOATING = "(?i)half|float|double"
 _OF_PRECISION = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
 _ARGUMENTS = ["sizes", "types_text", "inputs", "operands"]
 _MOST = float(1 << 62)
+_PLACES = ("place_a", "place_b", "place_c")
 _A, _B, _C = (pl.col(name) for name in "abc")
 _FLOPS = pl.col("flops").cast(pl.Float64)
 
@@ -42,19 +43,22 @@ def with_bytes(rows: pl.DataFrame) -> pl.DataFrame:
     told = rows.with_columns(types_text=pl.col("types").list.join("\t"), operands=of_operands)
     found = told.join(_of_arguments(told), on=_ARGUMENTS, how="left", nulls_equal=True,
                       maintain_order="left")  # fmt: skip
-    whole = pl.col("read") + _written() * pl.col("width")
+    found = found.join(table().select("operator", *_PLACES), on="operator", how="left",
+                       maintain_order="left")  # fmt: skip
+    whole = pl.col("read") + pl.coalesce(_results(), _written() * pl.col("width"))
     of_gradients = _of_backward_convolution() * pl.col("width")
     moved = pl.when(pl.col("form") == "convolution_backward").then(of_gradients).otherwise(whole)
     return found.with_columns(
         bytes=pl.when(moved < _MOST).then(moved.round()).cast(pl.Int64)
-    ).drop("types_text", "operands", "read", "width", "spread")  # fmt: skip
+    ).drop("types_text", "operands", "read", "width", "spread", "widths", *_PLACES)  # fmt: skip
 
 
 def _of_arguments(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return ``read``, bytes of the arguments; ``width`` and ``spread``, of an elementwise result.
+    """Return ``read``, bytes of arguments; ``width, spread`` of an elementwise result; ``widths``.
 
     The result is as wide as the widest floating-point argument, if there is any, and of their
-    sizes broadcast; numbers, which have no dimensions, count where nothing else does.
+    sizes broadcast; numbers, which have no dimensions, count where nothing else does. ``widths``
+    are those of all arguments, in their order.
     """
     alike = rows.unique(_ARGUMENTS).drop_nulls("shapes").with_row_index("key")
     same = pl.col("shapes").list.len() == pl.col("types").list.len()
@@ -87,8 +91,10 @@ def _of_arguments(rows: pl.DataFrame) -> pl.DataFrame:
         ),
         width=pl.col("width").sort_by("is_one", "floating", "width").last(),
     )
+    each = sized.sort("key", "place").group_by("key", maintain_order=True).agg(widths="width")
     return (
         alike.select("key", *_ARGUMENTS).join(best, on="key", how="left")
+        .join(each, on="key", how="left")
         .join(_broadcast(tensors), on="key", how="left").drop("key")
         .with_columns(pl.col("spread").fill_null(1.0))
     )  # fmt: skip
@@ -110,13 +116,11 @@ def _written() -> pl.Expr:
     inner, values = (each.list.last().cast(pl.Float64) for each in (_A, _C))
     channels = _B.list.first().cast(pl.Float64)
     rows = size(_A).cast(pl.Float64) / inner
-    results = pl.sum_horizontal(size(each).cast(pl.Float64) for each in (_A, _B, _C))
     taken = size(_B).cast(pl.Float64) * inner
     forms = {
         ("matrix", "linear"): _FLOPS / (2 * inner),
         ("convolution",): _FLOPS * channels / (2 * size(_B)),
         ("attention", "attention_by_position"): rows * values,
-        ("attention_backward", "results"): results,
         ("elementwise",): pl.col("spread"),
         ("comparison",): pl.col("spread") / pl.col("width"),  # a byte each
         ("arguments", "attention_by_position_backward"): pl.lit(0.0),
@@ -126,6 +130,20 @@ def _written() -> pl.Expr:
     known = (pl.when(pl.col("form").is_in(names)).then(value) for names, value in forms.items())
     found = pl.coalesce(*known)
     return pl.when(found.is_finite()).then(found)
+
+
+def _results() -> pl.Expr:
+    """Return the bytes of results each of which is like an argument, in size and type.
+
+    Such are gradients, and what a normalisation returns: as wide as its input, however wide the
+    weights are.
+    """
+    like = [
+        size(shape).cast(pl.Float64) * pl.col("widths").list.get(pl.col(place), null_on_oob=True)
+        for place, shape in zip(_PLACES, (_A, _B, _C), strict=True)
+    ]
+    known = pl.when(pl.col("form").is_in(("attention_backward", "results")))
+    return known.then(pl.sum_horizontal(like))
 
 
 def _of_backward_convolution() -> pl.Expr:
