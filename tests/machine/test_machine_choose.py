@@ -9,8 +9,17 @@ import polars as pl
 import pytest
 
 from tracekit.errors import InputError, MissingDataError, UsageError
-from tracekit.machine import Link, find_machine, is_topology, load_preset, machine_of, machine_toml
+from tracekit.machine import (
+    Link,
+    find_machine,
+    is_topology,
+    load_preset,
+    machine_of,
+    machine_toml,
+    with_nics,
+)
 from tracekit.machine._choose import side_by_side
+from tracekit.machine._fabric import with_fabric
 from tracekit.model import DEVICES
 
 V100 = "Tesla V100-SXM2-16GB"
@@ -109,6 +118,22 @@ def test_a_topology_of_each_host() -> None:
     assert placed.machine.route(3, 12, nics=(9, 0)) is None
     with pytest.raises(UsageError, match="cannot carry a run on 8 GPUs"):
         machine_of(cluster, "pcie-4")
+    # Also where half of each host ran nothing, so that as many ran as one of them has.
+    half = cluster.with_columns(active=pl.col("device") % 8 < 4)
+    assert machine_of(half, "dgx-h100").machine.name == "dgx-h100 + dgx-h100"
+
+
+def test_nics_have_the_numbers_that_their_host_gives_them() -> None:
+    """A DGX A100 leaves numbers out: what NCCL calls NIC 6 is its fifth here."""
+    two, _ = side_by_side([load_preset("dgx-a100")] * 2, "two")
+    machine = with_nics(with_fabric(two), [(0, 6), (8, 4)])
+    assert machine.nics(0)[6] == "NIC6"
+    assert machine.nics(1)[6] == "NIC16"
+    route = machine.route(0, 8, nics=(6, 4))
+    assert route is not None
+    # One that the topology lacks is joined with the GPU that a log says uses it.
+    assert route.nodes[-3:] == ("Fabric0", machine.nics(1)[4], "GPU8")
+    assert machine.link("GPU8", machine.nics(1)[4]) is not None
 
 
 def test_nvlinks_of_racks_may_join_hosts() -> None:

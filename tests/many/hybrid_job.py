@@ -311,17 +311,17 @@ def moved_by_nics(ran: Ran, rings: list[list[int]]) -> Counter[tuple[str, str, s
                     part = Fraction(0 if other == 0 else 1)
                 size = int(part * call.size / len(orders))
                 for rank, direction in ((src, "out"), (dst, "in")):
-                    nic = nic_of(ran.job, rank, channel, direction)
+                    nic = nic_of(rank, channel, direction)
                     total[f"node{ran.job.node(rank)}", f"NIC{nic}", direction] += size
     return total
 
 
-def nic_of(job: Job, rank: int, channel: int, direction: str) -> int:
-    """Return the NIC that a rank sends or receives by, of all that nodes have together.
+def nic_of(rank: int, channel: int, direction: str) -> int:
+    """Return which of its node's four NICs a rank uses.
 
-    Nodes have four, of which a channel sends by another one than it receives by.
+    A channel sends by another one than it receives by.
     """
-    return 4 * job.node(rank) + (rank + channel + (direction == "in")) % 4
+    return (rank + channel + (direction == "in")) % 4
 
 
 def _connection(
@@ -331,7 +331,7 @@ def _connection(
     src, dst = members[one], members[other]
     if job.node(src) != job.node(dst):
         end, direction = (src, "out") if side == "send" else (dst, "in")
-        nic = nic_of(job, end, channel, direction) % 4
+        nic = nic_of(end, channel, direction)
         yield (
             f"{head} Channel {channel:02d}/0 : {one}[{src % job.per_node}] -> "
             f"{other}[{dst % job.per_node}] [{side}] via NET/IB/{nic}/GDRDMA"

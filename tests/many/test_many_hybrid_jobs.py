@@ -101,6 +101,18 @@ def test_every_cell_is_what_was_moved(tmp_path: Path, job: Job, is_logged: bool)
     assert told("hosts", "src_host", "dst_host") == hosts
     assert told("nic", "host", "nic", "direction") == by_nic
     assert set(run.links("nic", **options)["nic_by"]) == ({"log"} if log else {None})
+    warned = "\n".join(run.links.answer("nic", **options).meta["warnings"])
+    assert ("NICs are unknown where none is named" in warned) == (log is None)
+    placed = run.links.answer("nic", topology="dgx-a100", **options)
+    warned = "\n".join(placed.meta["warnings"])
+    assert ("NICs of the log are assumed to be those" in warned) == (log is not None)
+    assert ("NICs are assumed to be those nearest" in warned) == (log is None)
+    assert set(placed.rows["nic_by"]) == ({"log"} if log else {"nearest"})
+    of_nics = placed.rows.group_by("host", "direction").agg(pl.col("bytes").sum())
+    told_of_hosts = Counter({key[::2]: 0 for key in by_nic})
+    for (host, _, direction), size in by_nic.items():
+        told_of_hosts[host, direction] += size
+    assert {tuple(key): size for *key, size in of_nics.rows()} == told_of_hosts
     _check_communicators(run, ran, options)
 
 

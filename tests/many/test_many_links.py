@@ -62,3 +62,12 @@ def test_an_uplink_that_two_ranks_share(tmp_path: Path, names_gpus: bool) -> Non
         assert (uplink["busy_ns"], uplink["utilisation"]) == (None, None)
         own = links.filter(link="GPU0-PCIe0").to_dicts()
         assert own[0]["utilisation"] == pytest.approx(0.5)
+
+
+def test_a_run_of_one_host_knows_no_network(tmp_path: Path) -> None:
+    path = _rank(tmp_path / "rank0.sqlite", 0, begins=1_000, names_gpus=True)
+    run = tracekit.open(path)
+    for key in ("nic", "hosts", "nic,stage"):
+        answer = run.links.answer(key)
+        assert answer.rows.is_empty()
+        assert answer.empty.startswith("all GPUs of the run are on one host")

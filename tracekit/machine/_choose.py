@@ -126,7 +126,7 @@ def machine_of(
     hosts = _hosts(devices)
     if topology is not None:
         told = find_machine(topology)
-        if len(hosts) > 1 and devices["active"].sum() > len(told.gpus):
+        if len(hosts) > 1 and devices.height > len(told.gpus):
             return _of_hosts(hosts, topology)
         chosen: Machine | None = told
     elif len(set(recorded)) == 1:
@@ -282,7 +282,10 @@ def side_by_side(machines: Sequence[Machine], warning: str) -> tuple[Machine, li
     for machine in machines:
         names = {node: _raised(node, used) for node in machine.graph}
         firsts.append(used["GPU"])
-        nodes |= {names[node]: each for node, each in machine.graph.nodes(data=True)}
+        nodes |= {
+            names[node]: {**each, "index": number_of(node)} if each.get("type") == "nic" else each
+            for node, each in machine.graph.nodes(data=True)
+        }
         links += [
             replace(link, ends=(names[link.ends[0]], names[link.ends[1]])) for link in machine.links
         ]

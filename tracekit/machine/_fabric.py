@@ -31,7 +31,7 @@ def with_fabric(machine: Machine) -> Machine:
 
 
 def with_nics(machine: Machine, used: Iterable[tuple[int, int]]) -> Machine:
-    """Return a machine with the NICs that its GPUs were seen to use, where it does not name them.
+    """Add the NICs that an NCCL log names, where the machine does not.
 
     Parameters
     ----------
@@ -47,11 +47,9 @@ def with_nics(machine: Machine, used: Iterable[tuple[int, int]]) -> Machine:
     nodes: dict[str, dict[str, object]] = {}
     number = max(map(number_of, machine.nodes("nic")), default=-1) + 1
     for host, pairs in sorted(by_host.items()):
-        named = [*machine.nics(host).values()]
-        new = {
-            nic: f"NIC{number + nic - len(named)}" for _, nic in sorted(pairs) if nic >= len(named)
-        }
-        number += max(new, default=len(named) - 1) + 1 - len(named)
+        named = machine.nics(host)
+        new = {nic: f"NIC{number + nic}" for _, nic in sorted(pairs) if nic not in named}
+        number += max(new, default=-1) + 1
         nodes |= {node: {"type": "nic", "index": nic} for nic, node in new.items()}
         links += [Link((node, FABRIC), "network", known="told") for node in new.values()]
         links += [

@@ -1,8 +1,8 @@
 """A machine as a graph: GPUs, switches, host bridges and NICs, and the links between them.
 
-Nodes are named `GPU3`, `NVSwitch0`, `PCIe2`, `CPU1` and `NIC0`; what joins several hosts, whatever
-it is made of, is the node `Fabric0`. An edge is one link, of a type and
-with a bandwidth per direction; an NVLink edge is a bond of `bricks` NVLinks.
+Nodes are named `GPU3`, `NVSwitch0`, `PCIe2`, `CPU1` and `NIC0`; the network
+between hosts is the node `Fabric0`. An edge is one link, of a type and with a bandwidth per
+direction; an NVLink edge is a bond of `bricks` NVLinks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PREFIXES: Mapping[NodeType, str] = {
 }  # fmt: skip
 """How the names of nodes begin, by their type."""
 FABRIC = "Fabric0"
-"""What joins hosts where nothing tells what it is made of."""
+"""The network between hosts, of whose switches nothing is known."""
 
 _KNOWN: Mapping[Origin, Known] = {
     "file": "told", "trace": "told", "preset": "recognised", "recognised": "recognised",
@@ -264,11 +264,11 @@ class Machine:
 
     @cached_property
     def host_of(self) -> dict[str, int]:
-        """Which of `hosts` a node is in."""
+        """Index in `hosts` of the host of each node."""
         return {node: place for place, part in enumerate(self.hosts) for node in part}
 
     def nics(self, host: int) -> dict[int, str]:
-        """Return the NICs of one of `hosts`, by what a library counts them from 0."""
+        """Return the NICs of one of `hosts` by their number on it, as NCCL logs name them."""
         own = [nic for nic in self.nodes("nic") if nic in self.hosts[host]]
         known = self.graph.nodes
         return {int(known[nic].get("index", place)): nic for place, nic in enumerate(own)}

@@ -74,7 +74,7 @@ def find_rings(machine: Machine, gpus: Sequence[int]) -> list[Ring]:
 
 
 def _from_each_gpu(inner: Sequence[tuple[int, ...]]) -> list[Ring]:
-    """Return rings over hosts, of each host's own ring, which each of them enters elsewhere."""
+    """Join the rings of hosts into rings over all, each of which enters a host at another GPU."""
     number = min(map(len, inner))
     turned = (
         [own[first:] + own[:first] for own in inner for first in (turn * len(own) // number,)]

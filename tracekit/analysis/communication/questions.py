@@ -115,8 +115,8 @@ _LINKS = Json(
         "src_device?": "integer or null: Source GPU.",
         "dst_device?": "integer or null: Destination GPU.",
         "host?": "text or null: Host of the NIC; null where unknown.",
-        "nic?": "text or null: NIC, as its system names it; null where unknown, and, with "
-        "--counters, for a GPU.",
+        "nic?": "text or null: Name of the NIC in its system, else its number on its host; null "
+        "where unknown, and, with --counters, for a GPU.",
         "direction?": "one of in, out: Whether it comes to the host or leaves it.",
         "nic_by?": "one of log, nearest or null: How the NIC is known: an NCCL log names it, or it "
         "is assumed to be the one nearest to the GPU.",

@@ -133,10 +133,10 @@ def _written() -> pl.Expr:
 
 
 def _results() -> pl.Expr:
-    """Return the bytes of results each of which is like an argument, in size and type.
+    """Return the bytes of the results of gradients and normalisations.
 
-    Such are gradients, and what a normalisation returns: as wide as its input, however wide the
-    weights are.
+    Each result has the size and type of one argument: what a normalisation returns is as wide as
+    its input, however wide its weights are.
     """
     like = [
         size(shape).cast(pl.Float64) * pl.col("widths").list.get(pl.col(place), null_on_oob=True)

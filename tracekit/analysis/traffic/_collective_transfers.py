@@ -97,9 +97,9 @@ class Ranks:
         counted: dict[Any, Counter[tuple[int | None, int | None]]] = defaultdict(Counter)
         if self.log is not None:
             columns = ("communicator", "from_rank", "to_rank", "src_nic", "dst_nic")
-            over = self.log.connections.filter(kind="net").select(columns)
-            for *ends, src_nic, dst_nic in over.iter_rows():
-                counted[tuple(ends)][src_nic, dst_nic] += 1
+            over = self.log.connections.filter(kind="net").group_by(columns).len()
+            for *ends, src_nic, dst_nic, channels in over.iter_rows():
+                counted[tuple(ends)][src_nic, dst_nic] = channels
         return counted
 
     def islands(self, gpus: Mapping[int, int | None]) -> list[list[int]]:

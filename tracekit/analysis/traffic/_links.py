@@ -214,9 +214,11 @@ def _nics(
 
 
 def _nic_name(machine: Machine, node: str) -> str | None:
-    """Return what its system calls a NIC, else its node."""
+    """Return the name of a NIC in its system, else its number on its host."""
     known = machine.graph.nodes[node]
-    return str(known.get("name") or node) if known.get("type") == "nic" else None
+    if known.get("type") != "nic":
+        return None
+    return str(known.get("name") or (f"NIC{known['index']}" if "index" in known else node))
 
 
 def _counts(keys: Sequence[str]) -> pl.Expr:

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 _FULL = 1.05
 """Peaks and clocks are known no better than to some percent."""
 _NOT_COUNTED = "no counters were sampled: record with `nsys profile --gpu-metrics-devices=all`"
+_ONE_HOST = "all GPUs of the run are on one host: what it exchanges with others is not known"
 _NOTHING_MOVED = "no transfers of the kinds that these keys list, whose ends and route are known"
 
 
@@ -215,30 +216,41 @@ class Traffic:
         expected = {} if parameters is None else {"expected": self.expected(parameters)}
         meta = self.meta()
         if "nic" in keys and not counters:
-            meta["warnings"] += self._assumed_nics(rows)
+            # What the rows rest on comes before what is true of the whole run.
+            meta["warnings"] = self._assumed_nics(rows) + meta["warnings"]
         return Answer(
             rows=rows,
             meta={**meta, **listed, **expected},
             title="attributed against counted bytes" if counters else f"traffic by {told}",
-            empty=_NOT_COUNTED if counters else _NOTHING_MOVED,
+            empty=_NOT_COUNTED if counters else self._nothing_moved(keys),
             command="links",
             figures={"matrix": "matrix", "drawing": "machine", "timeline": "timeline"},
             source=self,
         )
 
+    def _nothing_moved(self, keys: Sequence[str]) -> str:
+        """Say why there are no rows by some keys."""
+        is_of_hosts = bool({"nic", "hosts"} & {*keys})
+        return _ONE_HOST if is_of_hosts and len(self.machine.hosts) == 1 else _NOTHING_MOVED
+
     def _assumed_nics(self, rows: pl.DataFrame) -> list[str]:
-        """Say of which NICs no log tells that they carried what is said of them."""
+        """Return warnings about NICs that are unknown or assumed."""
         how = "NCCL_DEBUG=INFO tells (--nccl-log)"
         found = []
         if rows["nic"].null_count():
             found.append(
-                "which NIC carried it is not known where no NIC is named:"
-                f" {how}, or a --topology of each host that has NICs"
+                f"NICs are unknown where none is named: {how}, or give a --topology with NICs"
             )
         if (rows["nic_by"] == "nearest").any():
             found.append(
-                "NICs are assumed to be those nearest to the GPUs, and rings between hosts to take"
+                "NICs are assumed to be those nearest to the GPUs, and rings between hosts to use"
                 f" all of them alike: {how}"
+            )
+        named = {*self.placed.machine.nodes("nic")}
+        if named and (rows["nic_by"] == "log").any():
+            found.append(
+                "NICs of the log are assumed to be those with the same number in"
+                f" {self.placed.machine.name}"
             )
         return found
 
