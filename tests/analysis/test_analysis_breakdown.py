@@ -167,6 +167,7 @@ def test_by_kernel() -> None:
         ("gemm", "compute", 3, 84, 28.0, 40.0, 4, 40, 84, 0.42),
         ("ncclAllReduce", "collective", 2, 80, 40.0, 40.0, 40, 40, 80, 0.4),
         ("relu", "compute", 2, 50, 25.0, 25.0, 20, 30, 50, 0.25),
+        ("HtoD", "h2d", 2, 16, 8.0, 8.0, 8, 8, 16, 0.08),
     ]
 
 
@@ -175,6 +176,7 @@ def test_by_kernel_and_stage() -> None:
     assert "exposed_ns" not in table.columns
     assert table.select("stage", "name", "ops", "busy_ns").rows() == [
         ("FP", "gemm", 3, 84), ("FP", "relu", 2, 50), ("WU", "ncclAllReduce", 2, 80),
+        ("IO", "HtoD", 2, 16),
     ]  # fmt: skip
 
 

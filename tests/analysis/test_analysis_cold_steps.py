@@ -21,7 +21,11 @@ def _calm(number: int) -> list[int]:
     [
         ([9000, 3000, 1500], 27, 3),  # the most usual recording of all
         ([3000], 5, 1),
-        ([3000], 4, 0),  # four others are no sample
+        ([3000], 4, 1),  # of few steps, one that takes far longer than each of the others
+        ([3000], 3, 1),
+        ([3000], 2, 0),  # two others are none
+        ([1450], 4, 0),
+        ([3000, 2500], 3, 0),
         ([1100], 29, 1),
         ([1040], 29, 0),  # 4 % longer is no warm-up
         ([100], 29, 0),  # nor is a short step

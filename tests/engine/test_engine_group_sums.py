@@ -17,7 +17,7 @@ from tracekit.engine import GroupTally, Named, _group_sums, _lines
 from tracekit.engine._durations import Durations
 from tracekit.engine._group_sums import GroupTotals
 from tracekit.engine._lines import Numbers
-from tracekit.model import KERNEL_KINDS, KIND
+from tracekit.model import KIND
 from tracekit.support import compiled as _compiled
 
 Op = tuple[int, int, int, str, str, int | None]
@@ -85,12 +85,9 @@ def _added(groups: pl.DataFrame) -> dict[tuple[int, Key], list[int]]:
 
 
 @LOOPS
-@pytest.mark.parametrize("of_kernels", [False, True])
 @settings(max_examples=examples(20, thorough=400), deadline=None)
 @given(ops=OPS, edges=EDGES, size=st.integers(1, 20))
-def test_groups_in_windows(
-    rows: int, of_kernels: bool, ops: list[Op], edges: list[int], size: int
-) -> None:
+def test_groups_in_windows(rows: int, ops: list[Op], edges: list[int], size: int) -> None:
     windows = _windows(edges)
     table = pl.DataFrame(windows, ["process", "start", "end"], orient="row").with_columns(
         pl.col("process").cast(pl.Int32)
@@ -102,13 +99,10 @@ def test_groups_in_windows(
         changed.setattr(_compiled, "FEWEST_ROWS", rows)
         changed.setattr(_group_sums, "_ROOM", 1)
         changed.setattr(_lines, "_ROOM", 1)
-        tally = GroupTally(
-            ["name", "range"], {"range": RANGE}, of_kernels=of_kernels, keeps_durations=True
-        )
+        tally = GroupTally(["name", "range"], {"range": RANGE}, keeps_durations=True)
         tally.begin(table)
         assert all(tally.add(frame[at : at + size]) for at in range(0, len(ops), size))
-    counted = [op for op in ops if not of_kernels or op[3] in KERNEL_KINDS]
-    sums, durations = _naive(counted, windows)
+    sums, durations = _naive(ops, windows)
     groups = tally.groups()
     assert _added(groups) == sums
     keys = list(dict.fromkeys(groups.select("name", "range").rows()))
@@ -157,7 +151,7 @@ def test_pieces_count_once_and_a_duration_may_be_long() -> None:
     tally = GroupTally(["range"], {"range": RANGE}, of_pieces=True)
     assert tally.add(pieces)
     assert tally.groups().rows() == [(0, "a", 1, 5, 5 + (1 << 33))]
-    whole = GroupTally(["name"], {}, of_kernels=True, keeps_durations=True)
+    whole = GroupTally(["name"], {}, keeps_durations=True)
     assert whole.add(_frame(ops))  # type: ignore[arg-type]
     found = whole.sums().durations(pl.Series([0], dtype=pl.Int32))
     assert found.rows() == [((5 + (1 << 33)) / 2, 5, 1 << 33)]

@@ -351,14 +351,13 @@ def _naive_kernels(trace: Trace) -> dict[tuple[Any, ...], tuple[int, ...]]:
     held, own = _held_by_ranges(trace)
     for row in trace.read("ranges").rows(named=True):
         for op in held[row["range"]]:
-            if op["kind"] == "compute":
-                key = (texts[row["path"]], row["style"], op["name"])
-                durations[key].append((row["range"], op["end"] - op["start"]))
+            key = (texts[row["path"]], row["style"], op["name"], op["kind"])
+            durations[key].append((row["range"], op["end"] - op["start"]))
     inside = {op["op"] for ops in own.values() for op in ops}
     for op in trace.read("ops").rows(named=True):
-        if op["kind"] == "compute" and op["op"] not in inside:
+        if op["op"] not in inside:
             why = OUTSIDE[0] if op["launch_start"] is None else OUTSIDE[2]
-            durations[why, None, op["name"]].append((-1, op["end"] - op["start"]))
+            durations[why, None, op["name"], op["kind"]].append((-1, op["end"] - op["start"]))
     return {
         (*key, None if key[1] is None else len({number for number, _ in some})): (
             len(some), sum(own := [length for _, length in some]), min(own), max(own)
@@ -378,8 +377,9 @@ def test_by_kernel_it_is_what_listing_the_kernels_of_every_range_gives(
 ) -> None:
     monkeypatch.setattr("tracekit.support.compiled.FEW_ROWS", few_rows)
     table = breakdown(trace, "range,kernel", inclusive=True).rows
-    columns = ("range", "style", "name", "launching", "ops", "total_ns", "min_ns", "max_ns")
-    found = {row[:4]: row[4:] for row in table.select(columns).rows()}
+    sums = ("launching", "ops", "total_ns", "min_ns", "max_ns")
+    columns = ("range", "style", "name", "kind", *sums)
+    found = {row[:5]: row[5:] for row in table.select(columns).rows()}
     assert len(found) == table.height
     assert found == _naive_kernels(trace)
 

@@ -113,6 +113,7 @@ def _check_kernels(run: tk.Run, theirs: Projections, name: str) -> None:
     }  # fmt: skip
     nested = {label_of[key[0]] for key in SELF_NESTED.get(name, {})}
     table = run.breakdown("range,kernel", inclusive=True).drop_nulls("style")
+    table = table.filter(pl.col("kind").is_in(["compute", "collective"]))
     columns = ("launching", "ops", "total_ns", "min_ns", "max_ns")
     ours = together(
         ((f"{STYLES[style]} {path.rpartition(' > ')[2]}", kernel), *numbers)

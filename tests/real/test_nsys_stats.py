@@ -32,26 +32,28 @@ TRACES = (
 UNANNOUNCED = {"sendrecv_2xh100_two_processes": ["NCCL"]}
 """Domains without an announcement, by trace."""
 OPERATIONS = {
-    "HtoD": "[CUDA memcpy Host-to-Device]",
-    "DtoH": "[CUDA memcpy Device-to-Host]",
-    "DtoD": "[CUDA memcpy Device-to-Device]",
-    "PtoP": "[CUDA memcpy Peer-to-Peer]",
-    None: "[CUDA memset]",
+    "[CUDA memcpy HtoD]": "[CUDA memcpy Host-to-Device]",
+    "[CUDA memcpy DtoH]": "[CUDA memcpy Device-to-Host]",
+    "[CUDA memcpy DtoD]": "[CUDA memcpy Device-to-Device]",
+    "[CUDA memcpy PtoP]": "[CUDA memcpy Peer-to-Peer]",
+    "[CUDA memset]": "[CUDA memset]",
 }
 STYLES = {"push_pop": "PushPop", "start_end": "StartEnd"}
 
 
 def _stats_of(run: tk.Run, unannounced: list[str]) -> Stats:
     """Say what tracekit knows of a run in the words of `nsys stats`."""
-    kernels = run.breakdown("kernel").select("name", "ops", "total_ns").rows()
     length = pl.col("end") - pl.col("start")
+    named = {
+        name: (ops, ns) for name, ops, ns in
+        run.breakdown("kernel").group_by("name").agg(pl.col("ops", "total_ns").sum()).rows()
+    }  # fmt: skip
     moved = (
         run.table("ops")
         .filter(pl.col("bytes").is_not_null())
-        .group_by("copy_kind")
-        .agg(pl.len(), length.sum().alias("ns"), pl.col("bytes").sum())
+        .group_by(pl.col("name").cast(pl.String))
+        .agg(pl.col("bytes").sum())
         .collect()
-        .rows()
     )
     domain = pl.when(~pl.col("domain").is_in(unannounced)).then(pl.col("domain") + ":")
     ranges = (
@@ -62,9 +64,9 @@ def _stats_of(run: tk.Run, unannounced: list[str]) -> Stats:
         .rows()
     )
     return Stats(
-        {name: (count, ns) for name, count, ns in kernels},
-        {OPERATIONS[kind]: (count, ns) for kind, count, ns, _ in moved},
-        {OPERATIONS[kind]: f"{size / 1e6:.3f}" for kind, *_, size in moved},
+        {name: sums for name, sums in named.items() if name not in OPERATIONS},
+        {OPERATIONS[name]: sums for name, sums in named.items() if name in OPERATIONS},
+        {OPERATIONS[name]: f"{size / 1e6:.3f}" for name, size in moved.rows()},
         {f"{STYLES[style]} {name}": (count, ns) for style, name, count, ns in ranges},
     )
 

@@ -103,7 +103,7 @@ def test_every_table_has_the_same_steps(real_run: Callable[[str], tk.Run], name:
     length, count = counted["window_ns"].sum(), counted.height
     flops = run.flops.answer().meta
     assert (flops["steps"], round(flops["step_ns"] * count)) == (count, length)
-    compared = tk.compare(run, run)
+    compared = tk.compare(run, run, skip=0)
     assert (compared.meta["a_iterations"], compared.meta["b_iterations"]) == (count, count)
     idle = dict(
         run.idle(by="iteration").drop_nulls("iteration")["iteration", "idle_ns"].iter_rows()

@@ -17,6 +17,7 @@ import tracekit
 from tracekit.analysis import closeup
 from tracekit.errors import UsageError
 from tracekit.present import to_json
+from tracekit.report import _verdict
 from tracekit.report._subject import Subject
 from tracekit.runs._reports import _Library, report_of
 
@@ -176,6 +177,24 @@ def test_tiles_are_the_numbers_of_the_study(parsed: Page, hostile_run: tracekit.
     assert numbers["busy_share"] == pytest.approx(1 - numbers["idle_ns"] / facts["step_ns"])
     assert numbers["images_per_s"] == facts["images_per_s"]
     assert numbers["communication_share"] == found["exposed_ns"][0] / found["step_ns"][0]
+
+
+def test_the_busy_share_and_what_it_is_made_of_are_of_the_steps(hostile_run: tracekit.Run) -> None:
+    """Of the recording beside the mean step, computing was more than the whole."""
+    found = _verdict._kinds_in_steps(Subject(_Library(), (hostile_run,)))
+    spans = closeup.step_spans(hostile_run.trace)
+    busy: dict[str, int] = {}
+    for process, device, _, start, end, _ in spans.rows():
+        own = hostile_run.trace.read("ops").filter(process=process, device=device)
+        for kind, ops in own.group_by(pl.col("kind").cast(pl.String)):
+            inside = {
+                now for begin, until in ops.select("start", "end").rows()
+                for now in range(max(begin, start) // 1000, min(until, end) // 1000)
+            }  # fmt: skip
+            busy[str(kind[0])] = busy.get(str(kind[0]), 0) + 1000 * len(inside)
+    whole = (spans["end"] - spans["start"]).sum()
+    told = dict(found.select(pl.col("kind").cast(pl.String), "share").iter_rows())
+    assert told == pytest.approx({kind: ns / whole for kind, ns in busy.items() if ns}, abs=0.02)
 
 
 def test_the_chart_holds_every_op_of_its_steps(page: str, hostile_run: tracekit.Run) -> None:

@@ -21,9 +21,9 @@ def _subject(*stages: str, **close: Any) -> Any:
 @pytest.mark.parametrize(
     ("told", "text"),
     [
-        ([], "no stage is known"),
-        (["40 % forward"], "40 % is forward"),
-        (["40 % forward", "30 % backward"], "40 % is forward, 30 % backward"),
+        ([], "No stage is known"),
+        (["40 % forward"], "Of the mean step 40 % is forward"),
+        (["40 % forward", "30 % backward"], "Of the mean step 40 % is forward, 30 % backward"),
     ],
 )
 def test_what_a_step_is_made_of(told: list[str], text: str) -> None:
@@ -83,10 +83,21 @@ def test_inference_has_no_backward_pass() -> None:
 
 def test_a_cold_step_in_the_mean_is_told() -> None:
     """Findings and comparisons leave it out: a page gave two numbers to the same wait."""
-    lengths = pl.DataFrame({"step_ns": [9_000_000.0, *[1_000_000.0, 1_010_000.0] * 10]})
-    (said,) = _verdict._without_cold(_subject(lengths=lengths))
+    lengths = _lengths(9_000_000.0, *[1_000_000.0, 1_010_000.0] * 10)
+    (said,) = _verdict._without_longest(_subject(lengths=lengths))
     assert said.startswith("Without the first one, which took far longer, it is 1.005 ms:")
-    assert list(_verdict._without_cold(_subject(lengths=lengths[1:]))) == []
+    assert list(_verdict._without_longest(_subject(lengths=lengths[1:]))) == []
+
+
+def test_a_step_that_moves_the_mean_is_told() -> None:
+    lengths = _lengths(*[1_000_000.0] * 5, 9_000_000.0, *[1_000_000.0] * 5)
+    (said,) = _verdict._without_longest(_subject(lengths=lengths))
+    assert said == "One of them, step 5, takes 9.000 ms; the mean of the others is 1.000 ms."
+    assert list(_verdict._without_longest(_subject(lengths=lengths[5:6]))) == []
+
+
+def _lengths(*lengths: float) -> pl.DataFrame:
+    return pl.DataFrame({"iteration": range(len(lengths)), "step_ns": lengths})
 
 
 def test_a_recording_that_copies_says_so_without_steps() -> None:

@@ -24,7 +24,6 @@ from tracekit.engine._sweep_loops import (
     GroupSums,
     sweep_groups,
 )
-from tracekit.model import KERNEL_KINDS, KIND
 from tracekit.support.compiled import compiled, given
 
 Array: TypeAlias = NDArray[Any]
@@ -32,7 +31,6 @@ _EVER = 1 << 62
 _ROOM = 1024
 _BITS = 63
 """Of a number, but for its sign."""
-_IS_KERNEL = np.array([kind in KERNEL_KINDS for kind in (*KIND.categories, None)])
 
 
 class GroupTally:
@@ -44,8 +42,6 @@ class GroupTally:
         Columns that form a group within a window.
     named
         The keys that stand in another table.
-    of_kernels
-        Whether only kernels count.
     keeps_durations
         Whether the durations of ops are kept.
     of_pieces
@@ -53,12 +49,11 @@ class GroupTally:
     """
 
     def __init__(
-        self, keys: Sequence[str], named: Mapping[str, Named], *, of_kernels: bool = False,
+        self, keys: Sequence[str], named: Mapping[str, Named], *,
         keeps_durations: bool = False, of_pieces: bool = False,
     ) -> None:  # fmt: skip
         self._keys = keys
         self._named = named
-        self._of_kernels = of_kernels
         self.keeps_durations = keeps_durations
         self._of_pieces = of_pieces
         self._codes = {name: _codes(key.values) for name, key in named.items()}
@@ -68,9 +63,8 @@ class GroupTally:
     def columns(self) -> Sequence[str]:
         """The columns of ops that it looks at."""
         keys = (self._named[key].columns if key in self._named else (key,) for key in self._keys)
-        kind = ("kind",) if self._of_kernels else ()
         pieces = ("is_first",) if self._of_pieces else ()
-        return [*self._lines.columns, *chain.from_iterable(keys), *kind, *pieces]
+        return [*self._lines.columns, *chain.from_iterable(keys), *pieces]
 
     def begin(self, windows: pl.DataFrame | None) -> None:
         """Start again, with windows as `LinesInWindows` takes them."""
@@ -108,9 +102,6 @@ class GroupTally:
             groups, first = numbers.of(groups, codes)
         self._count += first.size
         self._examples.append(self._values(rows[first]))
-        if self._of_kernels:
-            kinds = given(rows["kind"].to_physical(), null=len(KIND.categories))
-            return np.where(_IS_KERNEL[kinds], groups, np.int32(-1))
         return groups
 
     def _codes_of(self, rows: pl.DataFrame) -> Iterator[Array]:

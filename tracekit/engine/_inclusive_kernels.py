@@ -22,7 +22,7 @@ from tracekit.engine._range_paths import (
     path_tree,
 )
 from tracekit.engine._stream import Counting, Named, Receivers, hand_out
-from tracekit.model import KERNEL_KINDS, RANGE_STYLE
+from tracekit.model import RANGE_STYLE
 from tracekit.support.compiled import compiled, given
 
 KERNEL_COLUMNS = (
@@ -38,7 +38,7 @@ _TOGETHER = (
 
 @dataclass
 class KernelTally:
-    """The kernels that each push/pop range launched itself, and those of each start/end range.
+    """The kernels, copies and fills that each push/pop range launched, and each start/end range.
 
     Those that no push/pop range launched are there by the reason for that.
 
@@ -70,10 +70,10 @@ class KernelTally:
 
     def add(self, rows: pl.DataFrame) -> None:
         """Count in one or more segments of a line."""
-        kernels = rows.filter(self.counting.ops(pl.col("kind").is_in(KERNEL_KINDS)))
-        reason = self.outside.values.gather(kernels.select(self.outside.number).to_series())
+        ops = rows.filter(self.counting.ops(pl.col("start").is_not_null()))
+        reason = self.outside.values.gather(ops.select(self.outside.number).to_series())
         length = self.counting.duration
-        measured = kernels.with_columns(
+        measured = ops.with_columns(
             outside=reason, ops=pl.lit(1, pl.Int64), total_ns=length, min_ns=length, max_ns=length
         )
         self._own.append(measured.group_by("range", "outside", *_KERNEL).agg(_TOGETHER))

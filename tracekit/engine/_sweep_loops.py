@@ -262,8 +262,6 @@ def sweep_groups(
             return 0
         window, last = enter(line, start, windows, course), windows.first[line + 1]
         course.ends[line] = max(course.ends[line], end)
-        if group < 0:
-            continue
         beyond = window + 1
         while beyond < last and windows.begins[beyond] < end:
             beyond += 1

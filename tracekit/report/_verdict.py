@@ -17,6 +17,8 @@ from tracekit.report._subject import Subject
 
 _PARTS = {"wu_exposed_ns": "weight update", "io_exposed_ns": "input", "me_exposed_ns": "evaluation"}
 _LEAST = 0.005
+_MOVES = 0.9
+"""A step is named if the mean of the others is so much of the mean of all, or less."""
 _MOST_KINDS = 3
 _BECAUSE = {
     "profiler": "because the profiler itself took the time",
@@ -78,7 +80,7 @@ def _sentences(subject: Subject, facts: Mapping[str, Any]) -> Iterator[str]:
         )
     else:
         yield f"A step takes {duration(step)} in the mean of {steps} on {where} ({_spread(facts)})."
-        yield from _without_cold(subject)
+        yield from _without_longest(subject)
     parts = [(_passes(subject, facts), facts["fp_bp_ns"])]
     parts += [(name, facts[key]) for key, name in _PARTS.items()]
     told = [
@@ -86,20 +88,29 @@ def _sentences(subject: Subject, facts: Mapping[str, Any]) -> Iterator[str]:
         for name, length in parts
         if length is not None and length / step >= _LEAST
     ]
-    yield f"Of the mean step {_listed(told)}{_hidden(facts)}."
+    yield f"{_listed(told)}{_hidden(facts)}."
     yield _idle_sentence(subject, facts)
 
 
-def _without_cold(subject: Subject) -> Iterator[str]:
-    """Say how long a step takes without the cold ones, which the numbers of the page count."""
-    lengths = subject.close.lengths["step_ns"]
-    if cold := cold_steps(lengths.to_numpy()):
+def _without_longest(subject: Subject) -> Iterator[str]:
+    """Say how long a step takes without the cold ones, or without one that moves the mean."""
+    steps = subject.close.lengths
+    lengths = steps["step_ns"]
+    cold, longest = cold_steps(lengths.to_numpy()), lengths.arg_max()
+    if cold:
         first = "the first one" if cold == 1 else f"the first {cold:,}"
         mean = float(lengths[cold:].mean())  # type: ignore[arg-type]
         yield (
             f"Without {first}, which took far longer, it is {duration(mean)}: comparisons leave "
             f"{'it' if cold == 1 else 'them'} out, shares and tables of this page do not."
         )
+    elif longest is not None and len(lengths) > 1:
+        others = (float(lengths.sum()) - lengths[longest]) / (len(lengths) - 1)
+        if others <= _MOVES * float(lengths.mean()):  # type: ignore[arg-type]
+            yield (
+                f"One of them, step {steps['iteration'][longest]}, takes "
+                f"{duration(lengths[longest])}; the mean of the others is {duration(others)}."
+            )
 
 
 def _passes(subject: Subject, facts: Mapping[str, Any]) -> str:
@@ -111,10 +122,10 @@ def _passes(subject: Subject, facts: Mapping[str, Any]) -> str:
 
 def _listed(told: list[str]) -> str:
     if not told:
-        return "no stage is known"
+        return "No stage is known"
     first, *others = told
     number, _, name = first.partition(" % ")
-    return ", ".join([f"{number} % is {name}", *others])
+    return ", ".join([f"Of the mean step {number} % is {name}", *others])
 
 
 def _hidden(facts: Mapping[str, Any]) -> str:
@@ -168,18 +179,29 @@ def _tiles(subject: Subject, facts: Mapping[str, Any]) -> Iterator[Tile]:
         )
     else:
         busy = step - idle
-        does = _does(subject)
-        detail = f"{duration(busy)} of the mean step" + f"; of all: {does}" * bool(does)
+        does = _does(_kinds_in_steps(subject))
+        detail = f"{duration(busy)} of the mean step" + f": {does}" * bool(does)
         yield Tile("busy_share", "GPU busy", percent(busy / step), detail, busy / step)
         yield _communication(subject)
     yield Tile("idle_ns", "Idle", duration(idle), f"{percent(idle / step)} of the mean step", idle)
     yield _rate(facts)
 
 
-def _does(subject: Subject) -> str:
-    """Name the kinds of ops that GPUs spend most time on; kinds may run at once."""
-    kinds = subject.run.breakdown(by="kind").filter(pl.col("share") >= _LEAST)
-    told = kinds.sort(-pl.col("busy_ns")).head(_MOST_KINDS).select("kind", "share").iter_rows()
+def _kinds_in_steps(subject: Subject) -> pl.DataFrame:
+    """Return ``kind, busy_ns, share``: kinds of ops in the steps, of the time of these."""
+    spans = subject.close.spans.drop_nulls("iteration")
+    whole = float((spans["end"] - spans["start"]).sum())
+    inside = subject.run.breakdown(by="kind,iteration").filter(
+        pl.col("iteration").is_in(spans["iteration"].unique().implode())
+    )
+    kinds: pl.DataFrame = inside.group_by("kind").agg(pl.col("busy_ns").sum())
+    return kinds.with_columns(share=pl.col("busy_ns") / whole)
+
+
+def _does(kinds: pl.DataFrame) -> str:
+    """Name the kinds of ops that take most time; kinds may run at once."""
+    some = kinds.filter(pl.col("share") >= _LEAST)
+    told = some.sort(-pl.col("busy_ns")).head(_MOST_KINDS).select("kind", "share").iter_rows()
     return ", ".join(f"{_DOES[kind]} {percent(share)}" for kind, share in told)
 
 
@@ -228,7 +250,10 @@ def _without_steps(subject: Subject) -> Markup:
     most = answer.rows.sort(-pl.col("exposed_ns")).row(0, named=True)
     is_host = "ops" not in answer.rows.columns
     number = answer.meta.get("devices") or answer.meta.get("processes") or 1
-    found, does = subject.close.communication, "" if is_host else _does(subject)
+    found, does = (
+        subject.close.communication,
+        "" if is_host else _does(subject.run.breakdown(by="kind")),
+    )
     where = count(number, "process" if is_host else "GPU")
     on_each = " on each" if number > 1 else ""
     sentences = [

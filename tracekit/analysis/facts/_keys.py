@@ -22,7 +22,7 @@ class _Key:
 _KEYS = {
     "stage": _Key(("stage",), "why an op runs"),
     "kind": _Key(("kind",), "what an op does"),
-    "kernel": _Key(("name", "kind"), "name of a kernel; only kernels are listed"),
+    "kernel": _Key(("name", "kind"), "name of a kernel, copy or fill"),
     "range": _Key(("range",), "path of the innermost NVTX range around the launch"),
     "layer": _Key(("layer",), "layer of the network, forward and backward; stands alone"),
     "device": _Key(("device",), "GPU", divides_time=True),

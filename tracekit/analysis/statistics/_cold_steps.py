@@ -16,8 +16,10 @@ from tracekit.analysis.statistics._kinds_of_steps import lattice
 
 Skip: TypeAlias = int | Literal["auto"]
 """How many iterations to leave out at the beginning: a number, or as many as are cold."""
-_FEWEST = 5
-"""So few steps are no sample that others could lie outside of."""
+_FEWEST, _ANY = 5, 3
+"""So few steps are no sample that others could lie outside of, and such that none can be told."""
+_FAR = 1.5
+"""Of few steps the first is cold if it takes so many times as long as the longest of the others."""
 _SPREADS, _LEAST = 5.0, 0.05
 """A cold step is so many robust standard deviations above the others' median, and such a share."""
 _AS_LONG, _NEARLY = 20, 0.9
@@ -35,9 +37,12 @@ def cold_steps(steps: NDArray[Any] | Sequence[float]) -> int:
     The rest are the steps after the first third, whose median and median deviation no warm-up
     moves. A cut that minimises the error of the mean (MSER, White 1997) finds one in the noise of
     most runs; this one in hardly any. A step that is the first of slow ones that come regularly is
-    not cold, however seldom these come.
+    not cold, however seldom these come. Of four or five steps, which have no spread to speak of,
+    the first is cold if it is far longer than each of the others.
     """
     lengths = np.asarray(steps, np.float64)
+    if _ANY <= len(lengths) - 1 < _FEWEST:
+        return int(lengths[0] > _FAR * lengths[1:].max())
     limit = min(len(lengths) // 3, len(lengths) - _FEWEST)
     if limit < 1:
         return 0

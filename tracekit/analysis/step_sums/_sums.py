@@ -117,7 +117,6 @@ def sums_by_keys(
         of_pieces=work.is_host,
         columns=None if of_windows else columns,
         named={name: _of_process(work.trace, name) for name in columns if name in _OF_PROCESS},
-        of_kernels="kernel" in keys,
         with_durations=with_durations,
         stages=needs_stages and (per_iteration or kept is None),
         of_stages_alone=not is_whole,
@@ -164,8 +163,8 @@ class _Wanted:
         The keys that ops are grouped by; None where they are added up by stage alone.
     named
         Of these, the keys that stand in tables of the run.
-    of_kernels, with_durations
-        Whether only kernels count, and their durations are kept.
+    with_durations
+        Whether durations of ops are kept.
     stages, of_stages_alone, whole
         Whether to add up by stage, by stage alone, and by stage what the run is measured by.
     """
@@ -173,7 +172,6 @@ class _Wanted:
     of_pieces: bool
     columns: Sequence[str] | None
     named: Mapping[str, Named]
-    of_kernels: bool
     with_durations: bool
     stages: bool
     of_stages_alone: bool
@@ -190,7 +188,7 @@ class _Wanted:
             ranges = {"range": named_ranges(part)} if "range" in self.columns else {}
             sweeps.append(
                 GroupTally(
-                    self.columns, {**self.named, **ranges}, of_kernels=self.of_kernels,
+                    self.columns, {**self.named, **ranges},
                     keeps_durations=self.with_durations, of_pieces=self.of_pieces,
                 )
             )  # fmt: skip
@@ -226,7 +224,7 @@ def grouped_sums(keys: Sequence[str], found: KeySums) -> pl.DataFrame:
 def _with_durations(
     groups: pl.DataFrame, totals: GroupTotals, columns: Sequence[str]
 ) -> pl.DataFrame:
-    """Return groups of kernels, added over windows, with statistics of their durations."""
+    """Return groups of ops, added over windows, with statistics of their durations."""
     rows = groups.with_row_index("row").group_by(columns).agg(_SUMMED, "row")
     numbers = rows.select("row").with_row_index("number").explode("row").sort("row")["number"]
     return pl.concat([rows.drop("row"), totals.durations(numbers)], how="horizontal").with_columns(
