@@ -48,7 +48,24 @@ def test_a_bar_by_stage_ends_with_idle_time(run: tracekit.Run) -> None:
 def test_steps_are_drawn_in_order(run: tracekit.Run) -> None:
     figure = run.breakdown.answer(by="iteration").figure()
     assert figure.data[0].x[:2] == (0, 1)
-    assert figure.layout.xaxis.ticktext == (*map(str, range(6)), "outside")
+    assert figure.layout.xaxis.ticktext == (*map(str, range(6)),)
+    assert any("outside of steps" in each.text for each in figure.layout.annotations)
+
+
+def test_a_step_that_waits_is_a_longer_bar() -> None:
+    """Of busy time alone, steps of 100 and of 1,000 ns were equal bars."""
+    builder = TraceBuilder()
+    for number, (start, end) in enumerate([(0, 100), (100, 1_100), (1_100, 1_200)]):
+        builder.range(start, end, f"step {number}")
+        builder.op("gemm", at=start + 1, start=start + 10, end=start + 70)
+    answer = library.breakdown(builder.attributed(), "iteration")
+    figure = breakdown_figure(answer.rows, answer.meta, title="", subtitle="")
+    sums = [0.0, 0.0, 0.0]
+    for bars in figure.data:
+        for place, length in zip(bars.x, bars.y, strict=True):
+            sums[int(place)] += 1_000 * length  # from us
+    assert sums == pytest.approx(answer.rows["window_ns"].to_list())
+    assert max(sums) > 5 * min(sums)
 
 
 def test_kernels_have_labels_that_no_two_share(run: tracekit.Run) -> None:

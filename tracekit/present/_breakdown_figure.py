@@ -1,4 +1,4 @@
-"""A breakdown as bars: by stage where its rows are, else by busy time."""
+"""A breakdown as bars: by stage where its rows are, else by busy and idle time."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 import polars as pl
 
 from tracekit.present._charts import MOST_BARS, MOST_UPRIGHT, Part, bars_figure
+from tracekit.present._columns import duration
 from tracekit.present._configurations import not_shown
 from tracekit.present._figures import empty_figure
 from tracekit.present._kernel_names import readable_names
@@ -18,7 +19,7 @@ from tracekit.present._waterfall import stage_colour, stage_order
 
 _WIDEST = 52
 _IDLE = "idle"
-_MEASURES = ("exposed_ns", "busy_ns")
+_MEASURES = ("exposed_ns", "busy_ns", "window_ns")
 _NUMBERS = ("ops", "ranges")
 _PLACES = {"iteration", "device", "rank"}
 """Keys whose rows stay in the order of the table."""
@@ -32,7 +33,8 @@ def breakdown_figure(
 
     By stage there is one bar for each group of the other keys: exposed time solid, the time that is
     hidden behind other stages hatched beside it, idle time grey where it is known. Otherwise each
-    row is a bar of its busy time. Steps stand side by side. Of many bars the longest are drawn.
+    row is a bar of its busy time, and of a step or GPU of its idle time. Steps stand side by side.
+    Of many bars the longest are drawn.
 
     Parameters
     ----------
@@ -51,6 +53,12 @@ def breakdown_figure(
     own = [key for key in keys if key != "stage"] if is_stacked else keys
     upright = "step" if own == ["iteration"] else None
     rows = table.with_columns(label=_label(own), length=pl.col(value))
+    notes: list[str] = []
+    if upright and rows["iteration"].count():  # what is of no step dwarfs each of many
+        outside = rows.filter(pl.col("iteration").is_null())
+        rows = rows.drop_nulls("iteration")
+        notes = [f"not shown: {duration(length)} outside of steps"
+                 for length in [outside["length"].sum()] if length]  # fmt: skip
     bars = rows.group_by("label", maintain_order=True).agg(pl.col("length").sum())
     if not (is_stacked or _PLACES & {*own}):
         bars = bars.sort("length", descending=True, maintain_order=True)
@@ -58,11 +66,11 @@ def breakdown_figure(
     rows = shown.with_row_index("place").drop("length").join(
         rows, on="label", maintain_order="left_right"
     )  # fmt: skip
-    parts = _stages(rows, shown.height, own, meta) if is_stacked else [_busy(rows, keys)]
+    parts = _stages(rows, shown.height, own, meta) if is_stacked else _busy(rows, keys)
     return bars_figure(
         _names(rows.unique("place", maintain_order=True), own), parts,
         axis=f"time{_of(meta)}", title=title, subtitle=subtitle, upright=upright,
-        notes=not_shown(bars.height - shown.height, "that are shorter"),
+        notes=[*notes, *not_shown(bars.height - shown.height, "that are shorter")],
     )  # fmt: skip
 
 
@@ -97,14 +105,21 @@ def _stages(
     return found
 
 
-def _busy(rows: pl.DataFrame, keys: Sequence[str]) -> Part:
-    """Return busy times, each in the colour of its stage or kind where rows are of one."""
+def _busy(rows: pl.DataFrame, keys: Sequence[str]) -> list[Part]:
+    """Return busy times in the colours of stages or kinds, and idle ones of whole windows."""
     colours: str | list[str] = ACCENT
     if "stage" in keys:
         colours = [stage_colour(stage) for stage in rows["stage"].cast(str).to_list()]
     elif "kind" in keys:
         colours = [KIND_COLOURS.get(kind, ACCENT) for kind in rows["kind"].cast(str).to_list()]
-    return Part("", colours, rows["length"].to_list(), hover=rows["label"].to_list())
+    named = {"idle": "idle", "between": "between steps"}
+    idle = [name for name in named if f"{name}_ns" in rows.columns]
+    return [
+        Part(
+            "busy" * bool(idle), colours, rows["busy_ns"].to_list(), hover=rows["label"].to_list()
+        ),
+        *(Part(named[name], stage_colour(name), rows[f"{name}_ns"].to_list()) for name in idle),
+    ]
 
 
 def _names(rows: pl.DataFrame, keys: Sequence[str]) -> list[str]:
