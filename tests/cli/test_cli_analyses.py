@@ -106,7 +106,7 @@ def test_the_title_says_which_run_and_what(stored: Path) -> None:
         (): " ddp · time by stage · sum over 4 GPUs",
         ("--by", "iteration"): " ddp · time by iteration · ms/step/GPU",
         ("--per-iteration",): (
-            " ddp · time by stage · sum over 4 GPUs · p5, median, p95: ms/step/GPU"
+            " ddp · time by stage · sum over 4 GPUs · percentiles: ms/step/GPU"
         ),
     }
     for words, title in titles.items():

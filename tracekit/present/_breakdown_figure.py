@@ -57,8 +57,8 @@ def breakdown_figure(
     if upright and rows["iteration"].count():  # what is of no step dwarfs each of many
         outside = rows.filter(pl.col("iteration").is_null())
         rows = rows.drop_nulls("iteration")
-        notes = [f"not shown: {duration(length)} outside of steps"
-                 for length in [outside["length"].sum()] if length]  # fmt: skip
+        if length := float(outside["length"].sum()):
+            notes.append(f"not shown: {duration(length)} outside of steps")
     bars = rows.group_by("label", maintain_order=True).agg(pl.col("length").sum())
     if not (is_stacked or _PLACES & {*own}):
         bars = bars.sort("length", descending=True, maintain_order=True)

@@ -22,6 +22,10 @@ GAP = 2
 _LEAST_PROSE = 18
 _LEAST_NAME = 30
 _LEAST_LABEL = 12
+_PARTNERS = (
+    ("low", "high"), ("p5", "p95"), ("a_count", "b_count"), ("a_outside", "b_outside"),
+)  # fmt: skip
+"""Half an interval tells less than none, and so does one side of a count."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +101,10 @@ def without_spare(
     hidden: list[str] = []
     while len(placed) > 1 and is_too_wide(placed):
         spare = _most_spare(placed).column.name
-        # Half an interval tells less than none.
-        left_out = {spare, spare.replace("high", "low"), spare.replace("low", "high")}
+        left_out = {spare} | {
+            spare.replace(one, other)
+            for pair in _PARTNERS for one, other in (pair, pair[::-1])
+        }  # fmt: skip
         hidden += [p.column.name for p in placed if p.column.name in left_out]
         placed = [p for p in placed if p.column.name not in left_out]
     return placed, hidden

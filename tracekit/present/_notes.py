@@ -426,7 +426,7 @@ def headed(title: str, meta: Mapping[str, Any], unit: str | None) -> list[str]:
     if meta.get("sum_over") is not None:
         of.append(f"sum over {text_of(meta['sum_over'])}")
     if meta.get("percentiles_per") is not None:
-        of.append(f"p5, median, p95: {unit or 'time'}/{text_of(meta['percentiles_per'])}")
+        of.append(f"percentiles: {unit or 'time'}/{text_of(meta['percentiles_per'])}")
     if meta.get("peak_of") is not None:
         of.append(f"most in use at once, of {text_of(meta['peak_of'])}")
     above = [text_of(meta[key]) for key in ("question", "headline") if meta.get(key)]
