@@ -691,6 +691,11 @@ def test_without_steps_wins_are_unknown() -> None:
     assert (row["win_ns"], row["win_unknown"]) == (None, "no steps are known")
     assert row["share"] == pytest.approx(0.3, abs=0.001)
     assert found.rows["rule"][-1] == "missing_evidence"
+    assert " in all for launches" in row["finding"]
+    _op(b, 0, 10, STEP, device=1)  # which does not wait: half of it in the mean
+    row = diagnose(b.trace(), top=None).rows.filter(rule="launch_bound").row(0, named=True)
+    assert " per GPU for launches" in row["finding"]
+    assert row["share"] == pytest.approx(0.15, abs=0.001)
 
 
 def test_no_win_is_more_than_what_is_not_computed() -> None:

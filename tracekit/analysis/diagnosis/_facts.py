@@ -335,8 +335,10 @@ class Facts:
 
     @property
     def per(self) -> str:
-        """Unit of times, in words."""
-        return "per step" if self.has_steps else "in all"
+        """Unit of times, in words: they are means over GPUs."""
+        if self.has_steps:
+            return "per step"
+        return "in all" if self.cells["device"].n_unique() == 1 else "per GPU"
 
     @property
     def per_gpu(self) -> str:
