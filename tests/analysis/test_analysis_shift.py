@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tracekit.analysis.comparison._headline import _typical, judged
 from tracekit.analysis.comparison._outlier_causes import OUTLIERS
 from tracekit.analysis.comparison._outliers import step_notes
-from tracekit.analysis.comparison._step_change import Steps, _typical_verdict
+from tracekit.analysis.comparison._step_change import Steps, _typical_verdict, change, has_typical
 from tracekit.analysis.statistics import ENOUGH, modes, outliers, regularly_slow, shift
 
 _STEPS = st.lists(st.integers(0, 10**6), min_size=5, max_size=30)
@@ -228,6 +228,20 @@ def test_what_is_not_known_stays_so() -> None:
     assert judged(_step(1, 2, None), "mean", 1.0)["sentence"] == "by mean: no verdict (least 1 %)"
     assert judged(_step(1, 2, "slower"), "median", 1.0)["verdict"] == "unknown"
     assert judged(_step(1, 2, "slower"), "mean", None)["sentence"] == "by mean: slower"
+
+
+def test_steps_of_two_kinds_that_are_as_many_have_no_typical_one() -> None:
+    """31 of 132 ms and 28 of 1.41 s: the median of all, 201 ms, is a length that no step has."""
+    even = _array([length * (1 + 9 * (n % 2)) for n, length in enumerate(_calm(1000, 59))])
+    few = _array([length * (10 if n % 5 == 0 else 1) for n, length in enumerate(_calm(1000, 59))])
+    one = _array(_calm(1000, 59))
+    assert [has_typical(steps) for steps in (even, few, one)] == [False, True, True]
+    mixed, usual = (
+        change(Steps((a, one), (1, 1), (regularly_slow(a), None)), has_verdict=True)
+        for a in (even, few)
+    )
+    assert (mixed["shift_ns"], mixed["shift_verdict"]) == (None, "unknown")
+    assert usual["shift_ns"] is not None
 
 
 def test_steps_of_three_kinds() -> None:

@@ -105,9 +105,7 @@ def test_the_title_says_which_run_and_what(stored: Path) -> None:
         ("--by", "stage,device"): " ddp · time by stage, device",
         (): " ddp · time by stage · sum over 4 GPUs",
         ("--by", "iteration"): " ddp · time by iteration · ms/step/GPU",
-        ("--per-iteration",): (
-            " ddp · time by stage · sum over 4 GPUs · percentiles: ms/step/GPU"
-        ),
+        ("--per-iteration",): (" ddp · time by stage · sum over 4 GPUs · percentiles: ms/step/GPU"),
     }
     for words, title in titles.items():
         headline, second = tracekit("breakdown", *words).stdout.splitlines()[:2]

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analysis.comparison._headline import length_text, signed_length
-from tracekit.analysis.comparison._step_change import Steps
+from tracekit.analysis.comparison._step_change import Steps, has_typical
 from tracekit.analysis.statistics import Numbers, Regular, Shift, kinds_of, left_out_notes, shift
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ def _modes(side: str, steps: Numbers, devices: int, regular: Regular | None) -> 
     number = _NUMBERS.get(len(told), str(len(told)))
     listed = f"{', '.join(told[:-1])} and {told[-1]}"
     every = f"; a slow one every {regular.period} steps" if regular else ""
-    return [f"steps of {side} are of {number} kinds: {listed} (medians){every}"]
+    none = "" if has_typical(steps) else "; none is typical of all"
+    return [f"steps of {side} are of {number} kinds: {listed} (medians){every}{none}"]
 
 
 def _mode_by_mode(steps: Steps) -> list[str]:
