@@ -487,6 +487,25 @@ def test_runs_without_a_network_are_said_to_be_taken_as_one() -> None:
     assert warning == "2 runs have no label `network` and are taken to be of one network"
 
 
+def test_recordings_without_a_network_are_not_set_against_each_other() -> None:
+    """A U-Net on one GPU and a ResNet on eight had a speedup of 13.05, an efficiency of 163 %."""
+    rows = [
+        {
+            "run": f"of {gpus}",
+            "gpus": gpus,
+            "step_ns": 100.0 / gpus,
+            "network": None,
+            "basis": "gpu",
+        }
+        for gpus in (1, 8)
+    ]
+    found = scaling(table(*rows))
+    assert found.rows.is_empty()
+    (warning,) = found.meta["warnings"]
+    assert warning.startswith("left out: of 1, of 8; they lack labels network or batch")
+    assert scaling(table(*rows), apart=True).rows["speedup"].to_list() == [1.0, 8.0]  # named
+
+
 @pytest.mark.parametrize(
     ("time", "measured", "images", "is_known"),
     [

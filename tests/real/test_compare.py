@@ -214,9 +214,9 @@ def test_steps_that_take_turns(nsys_export: Callable[[str], Path]) -> None:
     assert step["a_effective"] > 2 * found.meta["a_iterations"]
     assert (step["shift_ns"], step["shift_verdict"]) == (None, "unknown")
     assert (
-        "steps of A are of two kinds: 31 of 8.46 ms and 28 of 232.07 ms (medians); none is typical of all"
-        in (found.meta["notes"])
-    )
+        "steps of A are of two kinds: 31 of 8.46 ms and 28 of 232.07 ms (medians); none is typical "
+        "of all"
+    ) in found.meta["notes"]
 
 
 @pytest.mark.parametrize("names", FIRST_LINES, ids="-".join)

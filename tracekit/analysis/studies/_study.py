@@ -244,7 +244,8 @@ def is_told_apart(*, apart: bool = False) -> pl.Expr:
     if apart:
         return pl.lit(value=True)
     alike = pl.len().over("network", "batch", "gpus", "method", "scaling") > 1
-    return ~(is_unlabelled() & alike)
+    unnamed = pl.col("network").is_null() & (pl.len().over("network") > 1)
+    return ~(is_unlabelled() & (alike | unnamed))
 
 
 def pool(*, apart: bool) -> pl.Expr:
@@ -264,7 +265,10 @@ def name_of_one() -> pl.Expr:
 def pooling_warnings(study: pl.DataFrame, *, apart: bool = False) -> list[str]:
     """Warn of runs that are left out because no label distinguishes them."""
     runs = study.filter(~is_told_apart(apart=apart))["run"].to_list()
-    why = "they lack labels network or batch that would show whether they are of one program"
+    why = (
+        "they lack labels network or batch that would show whether they are of one program; if they "
+        "are, name them after the command"
+    )
     return [f"left out: {', '.join(runs)}; {why}"] if runs else []
 
 
