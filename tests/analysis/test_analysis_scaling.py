@@ -493,7 +493,7 @@ def test_recordings_without_a_network_are_not_set_against_each_other() -> None:
         {
             "run": f"of {gpus}",
             "gpus": gpus,
-            "step_ns": 100.0 / gpus,
+            "step_ns": 100.0,
             "network": None,
             "basis": "gpu",
         }

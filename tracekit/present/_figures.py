@@ -48,6 +48,7 @@ SERIES_COLOURS = (
 MINUS = "\N{MINUS SIGN}"
 """The sign, which is as wide as a plus."""
 
+FLOP_UNITS = ((10**12, "TFLOP"), (10**9, "GFLOP"), (10**6, "MFLOP"), (1, "FLOP"))
 BYTE_UNITS = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "B"))
 """Units of sizes, the largest first."""
 

@@ -10,7 +10,7 @@ import polars as pl
 
 from tracekit.model import Answer
 from tracekit.present._columns import duration, percent
-from tracekit.present._figures import BYTE_UNITS, unit_of
+from tracekit.present._figures import BYTE_UNITS, FLOP_UNITS, unit_of
 from tracekit.present._kernel_names import readable_names
 from tracekit.present._notes import count
 from tracekit.present._text import printable, shorten
@@ -157,6 +157,42 @@ def _stalls(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
     return f"GPUs wait for input, or copy it, for {share} of their window"
 
 
+def _flops(_: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
+    if not meta.get("step_flops"):
+        return None
+    share = "" if meta.get("mfu") is None else f", {percent(meta['mfu'])} of the peak (MFU)"
+    known = f"; operators of {percent(meta['known_share'])} of GPU time are known"
+    divisor, unit = unit_of(meta["step_flops"], FLOP_UNITS)
+    return f"A step computes {meta['step_flops'] / divisor:,.4g} {unit} on a GPU{share}{known}"
+
+
+def _roofline(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
+    if not meta.get("step_headroom_ns") or "step_headroom_ns" not in rows.columns:
+        return None
+    most = rows.drop_nulls("step_headroom_ns").sort("step_headroom_ns", descending=True)
+    headroom, row = meta["step_headroom_ns"], most.row(0, named=True)
+    name = shorten(printable(str(row[rows.columns[0]])), _WIDEST)
+    return (
+        f"{duration(headroom)} of a step are above the bounds of its operators (modelled), most of "
+        f"it in {name}: {duration(row['step_headroom_ns'])}"
+    )
+
+
+def _scaling(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
+    if not {"gpus", "speedup", "efficiency"} <= {*rows.columns}:
+        return None
+    known = rows.drop_nulls(["speedup", "efficiency"]).filter(
+        pl.col("gpus") > pl.col("baseline_gpus")
+    )
+    if known.is_empty():
+        return None
+    most = known.sort("gpus", "speedup", descending=True).row(0, named=True)
+    return (
+        f"{count(most['gpus'], 'GPU')} are {most['speedup']:.3g} times as fast as "
+        f"{count(most['baseline_gpus'], 'GPU')} (efficiency {percent(most['efficiency'])})"
+    )
+
+
 def _info(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
     if "available" not in rows.columns:
         return None
@@ -169,9 +205,12 @@ _FOUND: Mapping[str, Callable[[pl.DataFrame, Mapping[str, Any]], str | None]] = 
     "breakdown": _breakdown,
     "collectives": _collectives,
     "critical-path": _critical_path,
+    "flops": _flops,
     "idle": _idle,
     "info": _info,
     "links": _links,
+    "roofline": _roofline,
+    "scaling": _scaling,
     "stalls": _stalls,
     "stragglers": _stragglers,
     "whatif": _whatif,

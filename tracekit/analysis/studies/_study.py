@@ -266,8 +266,8 @@ def pooling_warnings(study: pl.DataFrame, *, apart: bool = False) -> list[str]:
     """Warn of runs that are left out because no label distinguishes them."""
     runs = study.filter(~is_told_apart(apart=apart))["run"].to_list()
     why = (
-        "they lack labels network or batch that would show whether they are of one program; if they "
-        "are, name them after the command"
+        "they lack labels network or batch that would show whether they are of one program; if "
+        "they are, name them after the command"
     )
     return [f"left out: {', '.join(runs)}; {why}"] if runs else []
 
