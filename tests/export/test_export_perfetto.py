@@ -304,9 +304,11 @@ def test_chrome_holds_the_same(run: tracekit.Run, whole: Read, tmp_path: Path) -
     events, names = written["traceEvents"], written["otherData"]["names"]
     slices = [
         (round(e["ts"] * 1000), round((e["ts"] + e["dur"]) * 1000),
-         names.get(e["name"], e["name"]), e.get("args", {}))
+         names.get(e["name"], e["name"]),
+         {key: names.get(value, value) for key, value in e.get("args", {}).items()})
         for e in events if e["ph"] == "X"
     ]  # fmt: skip
+    assert max(len(e.get("args", {}).get("range", "")) for e in events) <= 80
     assert sorted(slices, key=str) == sorted(
         ((s.start, s.end, s.name, s.args) for s in whole.slices), key=str
     )

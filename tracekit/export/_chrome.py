@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Any
 
 from tracekit.export._lanes import Lanes
@@ -11,11 +11,11 @@ from tracekit.export._tracks import Track
 from tracekit.model import normalised_name
 
 _LONG = 80
-"""Names of more characters are written once, and called by a short one."""
+"""Names and range paths of more characters are written once, and called by a short one."""
 
 
 def write(tracks: Iterable[Track], file: IO[bytes]) -> None:
-    """Write tracks; ``otherData`` maps the short names of slices to the long ones."""
+    """Write tracks; ``otherData`` maps the short names of slices and ranges to the long ones."""
     file.write(b'{"displayTimeUnit":"ns","traceEvents":[\n')
     separator, names = b"", _Names()
     for event in _events(tracks, names):
@@ -25,20 +25,20 @@ def write(tracks: Iterable[Track], file: IO[bytes]) -> None:
 
 
 class _Names:
-    """Names of slices: their own, or unique short ones."""
+    """Names of slices and paths of ranges: their own, or unique short ones."""
 
     def __init__(self) -> None:
         self.long: dict[str, str] = {}
         self._shown: dict[str, str] = {}
 
-    def shown(self, name: str) -> str:
-        """Return the short name for a slice's name."""
+    def shown(self, name: str, shortened: Callable[[str], str] = normalised_name) -> str:
+        """Return the short form of a name or path."""
         if len(name) <= _LONG:
             return name
         if name not in self._shown:
             number = f" ({len(self.long) + 1})"
-            # What a kernel is called comes after its namespaces.
-            self._shown[name] = normalised_name(name)[len(number) - _LONG :] + number
+            # What a kernel is called comes after its namespaces, and a range after those around.
+            self._shown[name] = shortened(name)[len(number) - _LONG :] + number
             self.long[self._shown[name]] = name
         return self._shown[name]
 
@@ -67,7 +67,11 @@ def _events(tracks: Iterable[Track], names: _Names) -> Iterator[dict[str, Any]]:
                 yield _named("thread_name", track.name + (f" +{lane}" if lane else ""), pid, last)
                 order = {"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": last}
                 yield {**order, "args": {"sort_index": last}}
-            yield from _slice((*row[:2], names.shown(row[2]), *row[3:]), pid, tids[lane])
+            told = row[4]
+            if told and told.get("range"):
+                told = {**told, "range": names.shown(told["range"], str)}
+            shown = (*row[:2], names.shown(row[2]), row[3], told, *row[5:])
+            yield from _slice(shown, pid, tids[lane])
 
 
 def _named(what: str, name: str, pid: int, tid: int) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from tracekit.analysis.calls import collective_calls
 from tracekit.engine import range_layers
 from tracekit.model import Trace, path_texts
 
@@ -47,17 +48,25 @@ def details(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
 
     Returns
     -------
-    In the order of `ops`, null where it is not known: ``kind``; ``bytes`` of a copy or memset,
-    and its ``source`` and ``destination``, a GPU or ``host``; ``launch``, the call that launched
-    it, and ``delay_ns`` from the start of that to its own; ``range``, the path of ranges around the
-    launch; ``layer``, if it is of a pass; ``stage``, ``stage_source``, ``iteration``; ``threads``,
-    those of a kernel; and ``correlation``.
+    In the order of `ops`, null where it is not known: ``kind``; ``bytes`` of a copy or memset, or
+    of a collective as the call gives it, and of a copy its ``source`` and ``destination``, a GPU or
+    ``host``; ``launch``, the call that launched it, and ``delay_ns`` from the start of that to its
+    own; ``range``, the path of ranges around the launch; ``layer``, if it is of a pass; ``stage``,
+    ``stage_source``, ``iteration``; ``threads``, those of a kernel; and ``correlation``.
     """
     calls = trace["calls"].select("call", launch=pl.col("name").cast(pl.String))
     paths = trace["ranges"].select("range", "path")
+    sizes = (
+        collective_calls(trace)
+        .lazy()
+        .select("op", size_bytes="message_bytes")
+        .drop_nulls()
+        .unique("op")
+    )
     beside = (
         ops.lazy()
-        .select("call", "range")
+        .select("op", "call", "range")
+        .join(sizes, on="op", how="left", maintain_order="left")
         .join(calls, on="call", how="left", maintain_order="left")
         .join(paths, on="range", how="left", maintain_order="left")
         .collect()
@@ -68,7 +77,7 @@ def details(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
     copied = pl.col("copy_kind")
     return ops.select(
         pl.col("kind").cast(pl.String),
-        "bytes",
+        bytes=pl.coalesce("bytes", beside["size_bytes"]),
         source=_place("src_device", copied.str.starts_with("H")),
         destination=_place("dst_device", copied.str.ends_with("H")),
         launch=beside["launch"],
