@@ -8,6 +8,7 @@ import pytest
 from browsing import WIDE, complaints, opened, rows
 from hostile import KERNEL
 
+from tracekit.model import traits
 from tracekit.present import readable_names, save_figure
 
 if TYPE_CHECKING:
@@ -38,6 +39,23 @@ def test_the_page_works(browser: Any, page_file: Path, heard: list[str]) -> None
     assert page.evaluate(WIDE) <= 0
     assert page.locator("img").count() == 0
     assert heard == []
+
+
+BEHIND = """() => [...document.querySelectorAll("table[data-key]")].flatMap((table) => {
+  const edge = (table.closest(".scroll") ?? table.parentElement).getBoundingClientRect().right;
+  return [...table.querySelectorAll("thead th")]
+    .filter((each) => each.getBoundingClientRect().right > edge + 1)
+    .map((each) => each.dataset.name);
+})"""
+"""The columns of tables that one scrolls to."""
+
+
+def test_what_a_table_is_about_is_in_sight(browser: Any, page_file: Path, heard: list[str]) -> None:
+    page = opened(browser, page_file, heard, 1280)
+    page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true; })")
+    behind = page.evaluate(BEHIND)
+    assert "after" in behind  # of the longest gaps
+    assert [name for name in behind if traits(name).essential] == []
 
 
 def _keys_move_the_chart(page: Any) -> None:

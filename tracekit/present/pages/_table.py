@@ -23,7 +23,7 @@ _KERNELS = ("name", "before", "after")
 _MOST = 400
 _WIDE = 950
 """Room for a table, in pixels, on a screen of 1,280 pixels."""
-_LETTER, _GAP, _LONG_WIDE = 8, 13, 240
+_LETTER, _GAP, _LONG_WIDE = 8, 19, 240
 """Widths of a letter, between columns, and of a column of long texts (``td.long`` of page.css)."""
 _FEW = 3
 _LONG = 24
