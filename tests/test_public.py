@@ -47,7 +47,9 @@ PUBLIC = {
     "tracekit.analysis.dependencies": """
         CHANGES critical_path parse_changes path_spans price_of whatif
     """,
-    "tracekit.analysis.diagnosis": "FINDINGS NOTICED RULES WORSE against diagnose stragglers",
+    "tracekit.analysis.diagnosis": """
+        FINDINGS KERNELS_OF NOTICED RULES WORSE against diagnose stragglers
+    """,
     "tracekit.analysis.hangs": "find_hang",
     "tracekit.analysis.idle_time": "idle idle_ranges",
     "tracekit.analysis.straggler_cost": "KEYS straggler_cost",

@@ -7,8 +7,9 @@ from typing import Any
 
 import polars as pl
 import pytest
+from trace_builder import TraceBuilder
 
-from tracekit.report import _times, _verdict
+from tracekit.report import _gantt, _times, _verdict
 from tracekit.report._subject import Close
 
 
@@ -154,6 +155,22 @@ def test_steps_of_two_kinds_are_no_one_median() -> None:
         f"Steps are of several kinds: {close.of_kinds} (medians); the mean of all 59 steps on 1 GPU"
         " is 750.00 ms."
     )
+
+
+def test_findings_on_kernels_lead_to_the_longest_of_them() -> None:
+    b = TraceBuilder()
+    for number, length in enumerate((900, 300)):
+        start = 1_000 * number
+        b.range(start, start + 1_000, f"step {number}")
+        b.op("nchwToNhwcKernel", at=start + 1, start=start + 10, end=start + 10 + length // 3)
+        b.op("nchwToNhwcKernel", at=start + 2, start=start + 400, end=start + 400 + length // 2)
+    run = SimpleNamespace(trace=b.attributed())
+    found = _gantt.places(Close(SimpleNamespace(), run))  # type: ignore[arg-type]
+    assert found["layout_transposes"] == _gantt.Place(
+        "step=0&t=0.000000ms-0.001340ms&select=0.000390ms-0.000840ms", "The longest of it in step 0"
+    )
+    assert found["unfused_elementwise"] is None
+    assert found["cold_steps"] == _gantt.Place("step=0", "The first step")
 
 
 def test_steps_of_one_kind_have_a_median() -> None:

@@ -13,7 +13,7 @@ import polars as pl
 from markupsafe import Markup
 
 from tracekit.analysis import closeup
-from tracekit.analysis.diagnosis import RULES
+from tracekit.analysis.diagnosis import KERNELS_OF, RULES
 from tracekit.model import STAGES, Trace
 from tracekit.present import printable, readable_names
 from tracekit.present.pages import fragment, frame_table, joined
@@ -125,10 +125,16 @@ def places(close: Close) -> Mapping[str, Place | None]:
         return found
     idle = closeup.idle_spans(close.run.trace, spans)
     zeros = with_zeros(spans).select("device", "zero").unique("device")
-    for rules, rows, column in ((_CAUSES_OF, idle, "cause"), (_KINDS_OF, ops, "kind")):
-        placed = rows.with_columns(pl.col(column).cast(pl.String)).join(zeros, on="device")
-        for rule, values in rules.items():
-            found[rule] = _place(placed.filter(pl.col(column).is_in(values)), step)
+    cause, kind, name = (pl.col(column).cast(pl.String) for column in ("cause", "kind", "name"))
+    about = [
+        *((rule, idle, cause.is_in(values)) for rule, values in _CAUSES_OF.items()),
+        *((rule, ops, kind.is_in(values)) for rule, values in _KINDS_OF.items()),
+        *((rule, ops, (kind == "compute") & holds(name)) for rule, holds in KERNELS_OF.items()),
+    ]
+    for rule, rows, holds in about:
+        found[rule] = _place(rows.filter(holds).join(zeros, on="device"), step)
+    if step is not None and step == close.lengths["iteration"][0]:
+        found["cold_steps"] = Place(f"step={step}", "The first step")
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import polars as pl
 
@@ -14,6 +14,12 @@ from tracekit.machine import peak_flops
 _FASTER = ("tf32", "bf16", "fp16")
 _LAYOUT = "nchwTo[nN]hwc|nhwcTo[nN]chw|NCHW2CNHW|CNHW2NCHW|batched_transpose_|nchwToFolded"
 _ELEMENTWISE = r"at::native::\S*elementwise_kernel|^void at::native::\S*elementwise"
+KERNELS_OF: Mapping[str, Callable[[pl.Expr], pl.Expr]] = {
+    "fp32_products": lambda name: multiplies(name) & (precision_by_name(name) == "fp32"),
+    "layout_transposes": lambda name: name.str.contains(_LAYOUT),
+    "unfused_elementwise": lambda name: name.str.contains(_ELEMENTWISE),
+}
+"""What tells by their names the kernels that a rule is about."""
 _OFTEN = 0.1
 """Products in FP32 that take a smaller part of a step are not spoken of."""
 _TERA = 10**12
@@ -26,7 +32,7 @@ def fp32_products(facts: Facts) -> Finding | None:
     names = dict(facts.trace.read("devices").select("device", "name").rows())
     peaks = {device: peak_flops(name) for device, name in names.items()}
     able = [device for device, each in peaks.items() if each.get("tf32", 0) > each.get("fp32", 0)]
-    own = _named(facts, lambda name: multiplies(name) & (precision_by_name(name) == "fp32"))
+    own = _named(facts, KERNELS_OF["fp32_products"])
     rows = own.filter(pl.col("device").is_in(able))
     lost = facts.lost(rows)
     if lost.mean < _OFTEN * facts.step_ns or rows.is_empty():
@@ -57,7 +63,7 @@ def fp32_products(facts: Facts) -> Finding | None:
 
 def layout_transposes(facts: Facts) -> Finding | None:
     """Find convolutions that transpose the layout of their tensors."""
-    rows = _named(facts, lambda name: name.str.contains(_LAYOUT))
+    rows = _named(facts, KERNELS_OF["layout_transposes"])
     lost = facts.lost(rows)
     if not facts.is_worth(lost.mean):
         return None
@@ -126,7 +132,7 @@ def _chains(facts: Facts) -> pl.DataFrame:
     ``saved`` is what fusing wins at best: all of a chain but its longest kernel.
     """
     kernels = facts.ops.filter(pl.col("kind") == "compute").sort("device", "iteration", "start")
-    own = pl.col("name").cast(pl.String).str.contains(_ELEMENTWISE)
+    own = KERNELS_OF["unfused_elementwise"](pl.col("name").cast(pl.String))
     run = pl.struct("own", *("device", "iteration", "launch_thread")).rle_id()
     marked = kernels.with_columns(own=own).with_columns(chain=run).filter("own")
     longest = LENGTH.max().over("chain") == LENGTH
