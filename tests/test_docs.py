@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import runpy
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -261,6 +265,36 @@ def test_a_command_is_a_question(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert run.longest(kind="h2d", top=1).to_dicts() == document["rows"]  # type: ignore[attr-defined]
     assert "Its longest op; null without any." in run.longest.__doc__  # type: ignore[attr-defined]
     assert "tracekit longest mnist --kind h2d" in CliRunner().invoke(app, ["longest", "-h"]).stdout
+
+
+@pytest.mark.nightly
+def test_the_example_of_a_command_passes_the_tests_that_list_commands(tmp_path: Path) -> None:
+    """In a copy of the repository, as a contributor has it."""
+    copy = tmp_path / "tracekit"
+    skipped = shutil.ignore_patterns(".git", ".venv", ".*_cache", ".tracekit", "site", "__pycache__", "*.egg-info")
+    shutil.copytree(ROOT, copy, ignore=skipped)
+    folder = copy / "tracekit" / "analysis" / "longest"
+    folder.mkdir()
+    (folder / "__init__.py").write_text('"""Find the longest op of each GPU."""\n')
+    (block,) = (each for each in _blocks("python") if "def longest(" in each)
+    (folder / "questions.py").write_text(block)
+    registry = copy / "tracekit" / "runs" / "_declared.py"
+    line = "    latency = declared(latency, _beside)\n"
+    text = registry.read_text().replace(line, f"{line}    longest = declared(longest)\n")
+    imported = "from tracekit.analysis.longest.questions import longest\nfrom tracekit.runs._facts"
+    registry.write_text(text.replace("from tracekit.runs._facts", imported, 1))
+    here = {**os.environ, "PYTHONPATH": str(copy)}
+    for words in (
+        ["docs/generate.py"],
+        ["-m", "pytest", "-q", "tests/cli/test_cli_formats.py", "tests/cli/test_cli_help.py",
+         "tests/store/test_store_hostile.py", "tests/test_public.py", "tests/test_run_object.py",
+         "tests/test_docs.py"],
+    ):  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, *words], cwd=copy, env=here, capture_output=True, text=True,
+            timeout=900, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout[-3000:]
 
 
 def test_a_format_is_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from cli_helpers import (
 
 from tracekit.present import readable_names
 from tracekit.present._text import cells
+from tracekit.runs import DECLARED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,7 +56,8 @@ KEYS = [
     "stage", "kind", "kernel", "range", "layer", "device", "stream", "rank", "node", "iteration",
 ]  # fmt: skip
 
-LISTINGS = {
+LISTINGS: dict[str, list[list[str]]] = {
+    **{name: [[name]] for name in (each.replace("_", "-") for each in DECLARED)},
     "breakdown": [
         *(["breakdown", "--by", key] for key in KEYS),
         *(["breakdown", "--by", key, "--per-iteration"] for key in ("stage", "kernel", "device")),

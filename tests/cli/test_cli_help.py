@@ -12,7 +12,7 @@ from cli_helpers import ROOT, environment, tracekit
 
 from tracekit import __version__
 from tracekit.cli import app
-from tracekit.cli._app import _COMMANDS, _home
+from tracekit.cli._app import _home, in_order
 from tracekit.model import DERIVED, TABLES
 from tracekit.runs import DECLARED
 
@@ -43,12 +43,12 @@ def test_every_question_and_every_module_of_commands_is_registered() -> None:
     assert {name.replace("_", "-") for name in DECLARED} <= set(paths)
     modules = (ROOT / "tracekit" / "cli").glob("_*.py")
     homes = {file.stem[1:] for file in modules if "\n@command(" in file.read_text("utf-8")}
-    assert homes <= set(_COMMANDS)
+    assert homes <= set(in_order())
 
 
 def test_commands_stand_in_the_order_in_which_they_are_registered() -> None:
     own = [_home(each) for each in app.registered_commands]
-    assert list(dict.fromkeys(own)) == [name for name in _COMMANDS if name in own]
+    assert list(dict.fromkeys(own)) == [name for name in in_order() if name in own]
 
 
 @pytest.mark.parametrize(("path", "command"), ALL, ids=[" ".join(p) or "tracekit" for p, _ in ALL])

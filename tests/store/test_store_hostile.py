@@ -24,6 +24,7 @@ from typer.testing import CliRunner, Result
 import tracekit as tk
 from tracekit.cli import app
 from tracekit.errors import StoreError
+from tracekit.runs import DECLARED
 from tracekit.store import Store
 from tracekit.store._identity import read_id
 from tracekit.store._staging import MARK
@@ -44,32 +45,17 @@ OTHERS = (
 """Files of a project whose other tools write to `runs/` and `staging/`, too."""
 
 COMMANDS: dict[str, Sequence[str]] = {
+    **{name.replace("_", "-"): ["p2p"] for name in DECLARED},
     "ingest": [str(OTHER)],
     "record": ["--", "true"],
-    "breakdown": ["p2p"],
     "diagnose": ["p2p"],
-    "idle": ["p2p"],
-    "stragglers": ["p2p"],
-    "critical-path": ["p2p"],
     "whatif": ["p2p", "--loader", "2x"],
-    "flops": ["p2p"],
-    "roofline": ["p2p"],
     "compare": ["p2p", "p2p"],
     "gate": ["p2p", "p2p"],
-    "links": ["p2p"],
-    "collectives": ["p2p"],
-    "latency": ["p2p"],
-    "memory": ["p2p"],
-    "study": ["p2p"],
-    "scaling": ["p2p"],
-    "overhead": ["p2p"],
     "study dgx1": ["p2p"],
     "project": ["p2p"],
-    "stalls": ["p2p"],
-    "bubbles": ["p2p"],
     "report": ["p2p", "-o", "../out.html"],
     "export": ["p2p", "-o", "../out.json"],
-    "info": ["p2p"],
     "sql": ["p2p", "SELECT 1"],
     "runs list": [],
     "runs show": ["p2p"],

@@ -23,11 +23,16 @@ _COMMANDS = (
 """Modules that register commands, and declared questions, in the order of the help."""
 
 
-def register_all() -> None:
-    """Register every command, in the order of the help."""
+def in_order() -> list[str]:
+    """Return modules and questions in the order of the help: what is new stands last."""
     from tracekit.runs import DECLARED
 
-    names = [*_COMMANDS, *(name for name in DECLARED if name not in _COMMANDS)]
+    return [*_COMMANDS, *(name for name in DECLARED if name not in _COMMANDS)]
+
+
+def register_all() -> None:
+    """Register every command, in the order of the help."""
+    names = in_order()
     for name in names:
         _register(name)
     # One may have been the first to come.
