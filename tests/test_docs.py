@@ -271,7 +271,9 @@ def test_a_command_is_a_question(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 def test_the_example_of_a_command_passes_the_tests_that_list_commands(tmp_path: Path) -> None:
     """In a copy of the repository, as a contributor has it."""
     copy = tmp_path / "tracekit"
-    skipped = shutil.ignore_patterns(".git", ".venv", ".*_cache", ".tracekit", "site", "__pycache__", "*.egg-info")
+    skipped = shutil.ignore_patterns(
+        ".git", ".venv", ".*_cache", ".tracekit", "site", "__pycache__", "*.egg-info"
+    )
     shutil.copytree(ROOT, copy, ignore=skipped)
     folder = copy / "tracekit" / "analysis" / "longest"
     folder.mkdir()

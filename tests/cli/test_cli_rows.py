@@ -61,13 +61,14 @@ def test_conditions(condition: str, holds: Any) -> None:
 def test_shares_are_closed_by_idle_time_only_where_all_rows_are_there() -> None:
     assert " idle  " in tracekit("breakdown", "ddp").stdout
     assert " idle  " not in tracekit("breakdown", "ddp", "--where", "stage=FP").stdout
-    assert "no row meets stage=XX" in tracekit("breakdown", "ddp", "--where", "stage=XX").stdout
+    assert "no row meets ops>1G" in tracekit("breakdown", "ddp", "--where", "ops>1G").stdout
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["--sort", "shar"], "did you mean 'share'?"),
+        (["--where", "stage=XX"], "stage 'XX' is unknown: choose among FP, BP"),
         (["--where", "nothing"], "is no condition"),
         (["--where", "nothing=1"], "there is no column 'nothing'"),
         (["--where", "stage<FP"], "does not order"),

@@ -7,8 +7,11 @@ the first step of a device and after its last one is outside of all steps.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from numbers import Integral
+from typing import TypeAlias
 
 import polars as pl
 
@@ -65,14 +68,19 @@ def inside_steps(spans: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     return pieces.filter(pl.col("window").is_in(counted.implode()))
 
 
-def parse_iterations(text: str) -> tuple[int, int]:
-    """Return the first and the last step that a text means, such as ``10:12`` or ``7``.
+AskedSteps: TypeAlias = str | int | Sequence[int]
+AskedTimes: TypeAlias = str | Sequence[str | int]
+
+
+def parse_iterations(asked: AskedSteps) -> tuple[int, int]:
+    """Return the first and the last step that are meant by ``10:12``, ``7``, 7 or (10, 12).
 
     Raises
     ------
     UsageError
-        If it is none.
+        If none are.
     """
+    text = ":".join(map(str, asked if isinstance(asked, list | tuple) else [asked]))
     found = re.fullmatch(r"\s*([0-9]{1,18})\s*(?::\s*([0-9]{1,18}))?\s*", text)
     first = int(found[1]) if found else 1
     last = int(found[2] or found[1]) if found else 0
@@ -85,14 +93,19 @@ _UNITS = {"ns": 0, "us": 3, "ms": 6, "s": 9}
 _WRITE_TIMES = "write --between 12.3s:12.9s, with units ns, us, ms or s"
 
 
-def parse_between(text: str) -> tuple[int, int]:
-    """Parse two times such as ``12.3s:12.9s``, to ns.
+def parse_between(asked: AskedTimes) -> tuple[int, int]:
+    """Return the two times, in ns, that are meant by ``12.3s:12.9s`` or by two numbers of ns.
 
     Raises
     ------
     UsageError
-        If it says none.
+        If none are.
     """
+    if isinstance(asked, list | tuple):
+        if [isinstance(each, Integral) for each in asked] == [True, True]:
+            return int(asked[0]), int(asked[1])
+        asked = ":".join(map(str, asked))
+    text = str(asked)
     time = r"\s*([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ns|us|ms|s)\s*"
     found = re.fullmatch(f"{time}:{time}", text)
     if found is None:
@@ -106,8 +119,8 @@ def parse_between(text: str) -> tuple[int, int]:
 def within(
     trace: Trace,
     *,
-    between: str | tuple[int, int] | None = None,
-    iterations: str | tuple[int, int] | None = None,
+    between: AskedTimes | None = None,
+    iterations: AskedSteps | None = None,
 ) -> Trace:
     """Return a run limited to a stretch; ``docs/breakdown.md`` says what that means.
 
@@ -134,11 +147,11 @@ def within(
     if between is not None and iterations is not None:
         raise UsageError("a stretch is of times or of steps", "give --between or --iterations")
     if iterations is not None:
-        first, last = parse_iterations(iterations) if isinstance(iterations, str) else iterations
+        first, last = parse_iterations(iterations)
         trace = numbered_alike(trace)
         chosen_steps(trace.read("iterations"), first, last)
         return replace(trace, stretch=Stretch(iterations=(first, last)))
-    begin, end = parse_between(between) if isinstance(between, str) else between  # type: ignore[misc]
+    begin, end = parse_between(between or "")
     _check_times(trace, begin, end)
     return replace(trace, stretch=Stretch(between=(begin, end)))
 

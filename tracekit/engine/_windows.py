@@ -10,6 +10,7 @@ those it serves wait for them. It ends with the last op of that step on any devi
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -317,7 +318,7 @@ def first_iterations(iterations: pl.DataFrame, skip: int) -> pl.DataFrame:
     UsageError
         If the number is none, or no iterations would be left.
     """
-    if skip < 0:
+    if not isinstance(skip, Integral) or skip < 0:
         raise UsageError(f"{skip} iterations cannot be skipped", "give 0 or more")
     ordered = iterations.sort("process", "start")
     first = ordered.filter(pl.int_range(pl.len()).over("process") < skip)

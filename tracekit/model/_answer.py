@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import polars as pl
 
 from tracekit.errors import UsageError
+from tracekit.model._vocabulary import KINDS, STAGES
 from tracekit.support.quantities import parse_count, parse_duration, parse_size
 from tracekit.support.spelling import choose_among
 
@@ -212,6 +213,8 @@ _TRUTH = {"yes": "true", "no": "false"}
 _ORDERED = frozenset({"<", ">", "<=", ">="})
 
 
+_POSSIBLE: Mapping[str, Sequence[str]] = {"stage": STAGES, "kind": KINDS}
+"""Values of columns of texts that can be nothing else."""
 _PLACE = "\x00place"
 
 
@@ -273,6 +276,10 @@ def _condition(text: str, rows: pl.DataFrame) -> pl.Expr:
     else:
         column = column.cast(pl.String)
         value = _TRUTH.get(found[3], found[3]) if dtype == pl.Boolean else found[3]
+        if name in _POSSIBLE and value not in {*_POSSIBLE[name], *rows[name]}:
+            raise UsageError(
+                f"{name} {found[3]!r} is unknown", choose_among(found[3], _POSSIBLE[name])
+            )
     compared: pl.Expr = _COMPARED[sign](column, value)
     return compared
 

@@ -15,6 +15,7 @@ from tracekit.runs._question import Finish, RunsQuestion, asking, needed
 from tracekit.runs._selecting import Reference, select_runs
 from tracekit.runs._selection import Selection
 from tracekit.support.files import StrPath
+from tracekit.support.questions import require_types
 
 if TYPE_CHECKING:
     from tracekit.model import Answer
@@ -78,6 +79,7 @@ def among_runs(asked: Asked[Selection, P, Answer], finish: Finish) -> RunsQuesti
 
     def answer(references: Sequence[Any] = (), *args: Any, **options: Any) -> Answer:
         given = {name: options.pop(name) for name in told.apart if name in options}
+        require_types({"references": references, **given}, told.kinds)
         runs = _Chosen(
             references, **given, is_of_latest=told.is_of_latest, needs=needed(told.name, options)
         )

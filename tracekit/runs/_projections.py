@@ -15,6 +15,7 @@ from tracekit.runs._facts import require_known
 from tracekit.runs._question import question_of
 from tracekit.runs._selecting import Reference, select_runs
 from tracekit.support.files import StrPath
+from tracekit.support.spelling import choose_among
 
 if TYPE_CHECKING:
     import polars as pl
@@ -180,6 +181,9 @@ def _jobs(
         return studies.read_jobs(jobs)
     runs = select_runs(references or ([] if where else ["@latest"]), where=where, store=store)
     rows = [studies.job_features(run.trace, run.labels, run.name, skip=skip) for run in runs]
+    for name in features:
+        if name not in studies.JOBS:
+            raise UsageError(f"no feature {name!r}", choose_among(name, studies.JOBS))
     return studies.jobs_frame([{**row, **features} for row in rows])
 
 

@@ -16,6 +16,7 @@ from typing import (
     overload,
 )
 
+from tracekit import engine
 from tracekit.runs._facts import of_run
 from tracekit.support.memory import NEEDS
 from tracekit.support.questions import option_of
@@ -124,6 +125,8 @@ class RunQuestion(Generic[R_contra, P]):
         return question
 
     def _require_and_answer(self, run: Any, *args: Any, **options: Any) -> Answer:
+        if options.get("iterations") is not None:
+            options["iterations"] = engine.parse_iterations(options["iterations"])
         for question in needed(self._answer.__name__, options):
             run.require_memory(question, iterations=options.get("iterations"))
         return self._answer(run, *args, **options)

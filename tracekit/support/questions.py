@@ -12,9 +12,12 @@ what answers only when it is asked, so that help waits for no table.
 import functools
 import inspect
 import re
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from pathlib import Path
+from types import UnionType
 from typing import (
     Annotated,
     Any,
@@ -24,6 +27,7 @@ from typing import (
     Protocol,
     TypedDict,
     TypeVar,
+    Union,
     get_args,
     get_origin,
     get_type_hints,
@@ -93,7 +97,7 @@ AutoSkip = Annotated[
     ),
 ]
 Steps = Annotated[
-    tuple[int, int] | None,
+    str | int | tuple[int, int] | None,
     Option(
         "The steps to look at, both included, such as 10:20. Default: all of the run.",
         "FIRST:LAST",
@@ -278,6 +282,11 @@ class Declaration:
         others = (*_ROWS, *_RUNS) if self.is_of_runs else _ROWS
         return [each for each in _options(self.signature) if each.name not in others]
 
+    @property
+    def kinds(self) -> dict[str, Any]:
+        """The type of each option, those that it does not see included."""
+        return {each.name: get_args(each.annotation)[0] for each in _options(self.signature)}
+
     def signature_of(self, returns: str, *, of_one: bool = True) -> inspect.Signature:
         """Return the signature as a method of a run, or as a function of several runs."""
         known = _RUNS if of_one and self.is_of_runs else ()
@@ -345,7 +354,6 @@ def question(
 
     def declare(function: Callable[Concatenate[T_contra, P], A_co]) -> Asked[T_contra, P, A_co]:
         own = inspect.signature(function)
-        named = {each.name: choices(get_args(each.annotation)[0]) for each in _options(own)}
         taken = [each for each in own.parameters.values() if each.kind in _GIVEN]
         shared = _shared(own)
         is_of_runs = "store" in shared
@@ -356,10 +364,11 @@ def question(
         )  # fmt: skip
         subject = [meant] if is_of_runs else taken[:1]
         answers = own.replace(parameters=[*taken, *(shared[name] for name in rows)])
+        kinds = {each.name: get_args(each.annotation)[0] for each in _options(answers)}
 
         @functools.wraps(function)
         def ask(*args: Any, **kwargs: Any) -> Any:
-            _require_known(answers.bind(*args, **kwargs).arguments, named)
+            require_types(answers.bind(*args, **kwargs).arguments, kinds)
             chosen = {name: kwargs.pop(name) for name in rows if name in kwargs}
             return function(*args, **kwargs).typed(writes.columns).choosing(**chosen)
 
@@ -383,11 +392,34 @@ def _options(own: inspect.Signature) -> list[inspect.Parameter]:
     return [each for each in own.parameters.values() if get_origin(each.annotation) is Annotated]
 
 
-def _require_known(given: Mapping[str, Any], named: Mapping[str, Sequence[str]]) -> None:
-    """Raise `UsageError` where an option is none of the texts that its type names."""
+def require_types(given: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
+    """Raise `UsageError` where an option is not of its type, or none of the texts that it names."""
     for name, value in given.items():
-        if named.get(name) and isinstance(value, str) and value not in named[name]:
-            raise UsageError(f"{name} {value!r} is unknown", choose_among(value, named[name]))
+        if name not in kinds or _is_of(value, kinds[name]):
+            continue
+        known = choices(kinds[name])
+        if known and isinstance(value, str):
+            raise UsageError(f"{name} {value!r} is unknown", choose_among(value, known))
+        wanted = _MODULES.sub("", str(getattr(kinds[name], "__name__", kinds[name])))
+        raise UsageError(f"{name} {reprlib.repr(value)} is of another type", f"give {wanted}")
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    """Tell whether a value is of a type, as far as types tell: of lists not what they hold."""
+    origin = get_origin(kind)
+    if origin is Literal:
+        return value in get_args(kind)
+    if origin in (Union, UnionType):
+        return any(_is_of(value, each) for each in get_args(kind))
+    if kind in (int, float):
+        return isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
+    if kind is None:
+        return value is None
+    plain = origin or kind
+    if plain in (Sequence, list, tuple) and isinstance(value, str):
+        return False
+    tells = isinstance(plain, type) and not getattr(plain, "_is_protocol", False)
+    return not tells or isinstance(value, plain)
 
 
 def _shared(own: inspect.Signature) -> dict[str, inspect.Parameter]:

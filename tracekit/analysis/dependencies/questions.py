@@ -104,14 +104,16 @@ def critical_path(
     The parts of the path add up to the steps. docs/critical-path.md says what may wait for what.
     """
     from tracekit.analysis.dependencies._critical_path import critical_path
+    from tracekit.engine import parse_iterations
 
-    run = run.of_steps(iterations)
+    steps = None if iterations is None else parse_iterations(iterations)
+    run = run.of_steps(steps)
     return critical_path(
         run.trace,
         run.traffic(topology=topology),
         chosen_keys(by, _KEYS, "critical path"),
         skip=skip,
-        iterations=iterations,
+        iterations=steps,
         kernels=kernels,
     )
 
@@ -240,11 +242,13 @@ def whatif(
     What waits for what is replayed; docs/whatif.md says how, and how far to trust it.
     """
     from tracekit.analysis.dependencies._whatif import whatif
+    from tracekit.engine import parse_iterations
 
     changes = _changes(
         speed=speed, stage=stage, bandwidth=bandwidth, loader=loader, workers=workers,
         no_sync=no_sync, overlap=overlap, bucket=bucket,
     )  # fmt: skip
-    run = run.of_steps(iterations)
+    steps = None if iterations is None else parse_iterations(iterations)
+    run = run.of_steps(steps)
     traffic = run.traffic(topology=topology, sizes=sizes)
-    return whatif(run.trace, traffic, changes, skip=skip, iterations=iterations)
+    return whatif(run.trace, traffic, changes, skip=skip, iterations=steps)

@@ -93,7 +93,7 @@ def diagnose(
         If the run holds no GPU work.
     """
     asked = _chosen(rules)
-    if top is not None and top < 1:
+    if top is not None and not (isinstance(top, int) and top >= 1):
         raise UsageError(f"{top} findings cannot be listed", "give 1 or more")
     if not has_ops(trace):
         raise MissingDataError(

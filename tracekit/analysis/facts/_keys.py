@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from tracekit.errors import UsageError
@@ -71,7 +71,10 @@ def chosen_keys(by: str | Sequence[str], known: Collection[str], what: str) -> t
     UsageError
         If a key is unknown, is given twice, or none is given.
     """
-    keys = tuple(key.strip() for key in (by.split(",") if isinstance(by, str) else by))
+    listed = by.split(",") if isinstance(by, str) else by
+    if not isinstance(listed, Iterable):
+        raise UsageError(f"no {what} by {by!r}", f"name some of {', '.join(known)}")
+    keys = tuple(str(key).strip() for key in listed)
     for key in keys:
         if key not in known:
             raise UsageError(f"no {what} by {key!r}", choose_among(key, known))

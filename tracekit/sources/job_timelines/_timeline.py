@@ -6,13 +6,19 @@ import gzip
 import json
 import math
 import re
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from tracekit.errors import DamagedTraceError, NotATraceError, UnsupportedTraceError
+from tracekit.errors import (
+    DamagedTraceError,
+    InputError,
+    NotATraceError,
+    UnsupportedTraceError,
+)
 from tracekit.support.files import StrPath
 
 TIMELINE_SCHEMA: Mapping[str, Any] = {
@@ -44,6 +50,8 @@ def read_job_timeline(path: StrPath) -> pl.DataFrame:
 
     Raises
     ------
+    InputError
+        If it cannot be read.
     NotATraceError
         If it is no such timeline.
     DamagedTraceError
@@ -71,8 +79,10 @@ def _events(file: Path) -> list[Mapping[str, Any]]:
         with opened(file, "rb") as stream:
             data = stream.read(_MOST_BYTES + 1)
         events = json.loads(data) if len(data) <= _MOST_BYTES else None
-    except (ValueError, EOFError, RecursionError, gzip.BadGzipFile) as error:
+    except (ValueError, EOFError, RecursionError, gzip.BadGzipFile, zlib.error) as error:
         raise NotATraceError(f"{file.name} is no timeline of a job ({error})") from error
+    except OSError as error:
+        raise InputError(f"{file} cannot be read ({error.strerror})", "check the path") from error
     if not isinstance(events, list) or not all(isinstance(each, dict) for each in events):
         raise NotATraceError(f"{file.name} is no timeline of a job: no list of events")
     return events

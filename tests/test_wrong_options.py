@@ -1,0 +1,65 @@
+"""What is asked of a run in Python in another type than its options have: one of our errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tracekit
+from tracekit.errors import InputError, TracekitError, UsageError
+from tracekit.runs import DECLARED
+
+SAMPLE = Path(__file__).parents[1] / "sample_traces" / "ddp_4gpu.sqlite"
+WRONG: dict[str, tuple[Any, ...]] = {
+    "skip": ("x", -1, 1.5, None), "top": ("x", 0, 1.5), "by": (3, "nope", ["nope"], ()),
+    "where": (3, "nope=1", ["no condition"]), "sort": (3, "nope"),
+    "iterations": ("a", (2, 1), (1.5, 2), ("a", "b"), (1, 2, 3), ()),
+    "between": (5, "x", (1,), (1.0, 2.0), (7, 3)), "topology": (3,), "nccl_logs": (3,),
+    "sizes": (3,), "inclusive": ("x",),
+}  # fmt: skip
+"""Values that an option cannot have, by its name."""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tracekit.Run:
+    return tracekit.ingest(SAMPLE, store=tmp_path_factory.mktemp("wrong") / "store")[0]
+
+
+@pytest.mark.parametrize("name", [name for name, each in DECLARED.items() if not each.is_of_runs])
+def test_wrong_values_are_refused_in_our_words(run: tracekit.Run, name: str) -> None:
+    options = DECLARED[name].signature_of("tracekit.Answer").parameters
+    tried = [(option, value) for option in WRONG if option in options for value in WRONG[option]]
+    assert len(tried) > 4
+    for option, value in tried:
+        try:
+            getattr(run, name)(**{option: value})
+        except TracekitError:
+            continue
+        pytest.fail(f"{name}({option}={value!r}) is answered")
+
+
+@pytest.mark.parametrize("asked", ["1:2", "1", 1, (1,), [1, 2], (1, 2)])
+def test_steps_are_meant_alike(run: tracekit.Run, asked: Any) -> None:
+    last = 2 if asked in ("1:2", [1, 2], (1, 2)) else 1
+    assert run.breakdown(iterations=asked).equals(run.breakdown(iterations=(1, last)))
+    assert run.critical_path(iterations=asked).equals(run.critical_path(iterations=(1, last)))
+
+
+def test_other_doors(run: tracekit.Run, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="stage 'XP' is unknown: choose among FP, BP"):
+        run.breakdown(where="stage=XP")
+    assert run.breakdown(where="stage=ME", by="stage,kind").height >= 0
+    with pytest.raises(UsageError, match="skip 'auto' is of another type: give int"):
+        run.breakdown(skip="auto")
+    with pytest.raises(UsageError, match="where 'stage=XP' is of another type"):
+        tracekit.stalls([run], where="stage=XP")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="x iterations cannot be skipped"):
+        tracekit.compare(run, run, skip="x")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="no feature 'nope'"):
+        tracekit.project([run], features={"nope": 1})
+    with pytest.raises(UsageError, match="x findings cannot be listed"):
+        run.diagnose(top="x")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="cannot be read"):
+        tracekit.straggler_cost(tmp_path / "nothing.json")
