@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
@@ -10,7 +11,7 @@ import pytest
 from tracekit.present import MINUS
 from tracekit.present.pages import frame_table
 from tracekit.report._charts import Piece
-from tracekit.report._comparison import _carried, _change, _change_told
+from tracekit.report._comparison import _carried, _change, _change_told, _kinds
 
 NONE = pl.DataFrame(schema={"side": pl.String, "iteration": pl.Int64})
 STEP: dict[str, Any] = {
@@ -66,6 +67,14 @@ def test_the_part_that_carries_a_change_is_named_and_the_one_against_it() -> Non
     assert said.replace(MINUS, "-").startswith(
         "The change of the mean is mostly that of backward propagation, BP (-3.000 ms, unknown); "
     )
+
+
+def test_kinds_of_steps_stand_beside_their_mean() -> None:
+    sides: Any = {"A": SimpleNamespace(of_kinds="31 of 132.29 ms and 28 of 1.410 s"),
+                  "B": SimpleNamespace(of_kinds="")}  # fmt: skip
+    assert _kinds(sides) == [
+        "Steps of A are of several kinds: 31 of 132.29 ms and 28 of 1.410 s (medians)."
+    ]
 
 
 def test_a_bar_has_its_interval_and_its_verdict() -> None:

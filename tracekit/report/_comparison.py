@@ -61,7 +61,16 @@ def verdict(subject: Subject) -> Markup:
         return fragment("paragraphs", said, "lead")
     said.append(_change_told(step, answer.tables["outliers"]))
     said += _carried(answer.contributions, step)
+    said += _kinds(_sides(subject))
     return joined(fragment("paragraphs", said, "lead"), fragment("tiles", list(_tiles(step))))
+
+
+def _kinds(sides: Mapping[str, Close]) -> list[str]:
+    """Name the kinds of steps that means are of."""
+    return [
+        f"Steps of {side} are of several kinds: {close.of_kinds} (medians)."
+        for side, close in sides.items() if close.of_kinds
+    ]  # fmt: skip
 
 
 _SHOWN = ("faster", "slower")
