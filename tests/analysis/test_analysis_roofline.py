@@ -93,13 +93,127 @@ QKV = [[1, 2, 3, 4], [1, 2, 5, 4], [1, 2, 5, 6]]
         ("embedding", kineto([[100, 8], [3, 2], []], [BF16, "long int", "Scalar"]),
          6 * 8 + 2 * 2 * 6 * 8),
         ("mul", kineto([[5], [5]], ["float", "a_type_of_its_own"]), None),
+        # No kernel says how wide the elements are.
         ("cat", kineto([[[2, 3], [2, 3]], []], ["TensorList", "Scalar"]), None),
+        ("mse_loss_backward", kineto([[], [10, 8], [10, 8], []], [BF16, BF16, BF16, "Scalar"]),
+         2 * (1 + 3 * 80)),
+        # FlashAttention: batch, length, heads, width.
+        ("_flash_attention_forward", kineto([[1, 3, 2, 4], [1, 5, 2, 4], [1, 5, 2, 6]], BF16),
+         2 * (24 + 40 + 60 + 36)),
+        ("_efficient_attention_backward",
+         kineto([[1, 3, 2, 6], [1, 3, 2, 4], [1, 5, 2, 4], [1, 5, 2, 6], [], [1, 3, 2, 6]], BF16),
+         2 * (36 + 124 + 36 + 124)),
         ("erfinv", kineto([[5]]), None),
         ("mm", kineto([[1 << 40, 1 << 40], [1 << 40, 1 << 40]]), None),  # of no machine
     ],
 )  # fmt: skip
 def test_bytes_of_an_operator(name: str, payload: str, expected: int | None) -> None:
     assert only(f"aten::{name}", payload=payload)["bytes"] == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "payload", "flops", "moved"),
+    [
+        # A cache of 100 keys; the step's two requests attend from 3 tokens to 9, in 14 pairs.
+        ("aiter::mha_batch_prefill",
+         kineto([[3, 4, 8], [100, 2, 8], [100, 2, 8], [3]], [BF16, BF16, BF16, "int"]),
+         2 * 14 * 4 * (8 + 8), 2 * (96 + 9 * 2 * (8 + 8) + 96) + 4 * 3),
+        ("vllm::unified_attention_with_output",
+         kineto([[3, 4, 8], [3, 2, 8], [3, 2, 8], [3, 4, 8]], BF16), 2 * 14 * 4 * 16, None),
+        # As many queries as there are in neither part of the step.
+        ("aiter::mha_batch_prefill", kineto([[2, 4, 8], [100, 2, 8], [100, 2, 8]], BF16),
+         None, None),
+        # One sequence of 5 keys, and several, whose lengths nothing says.
+        ("flash_attn::_flash_attn_varlen_forward",
+         kineto([[3, 2, 4], [5, 2, 4], [5, 2, 4], [2], [2]], [BF16, BF16, BF16, "int", "int"]),
+         2 * 15 * 2 * 8, 2 * (24 + 40 + 40 + 24) + 4 * 4),
+        ("aten::_flash_attention_forward",
+         kineto([[6, 2, 4], [7, 2, 4], [7, 2, 4], [3], [3]], [BF16, BF16, BF16, "int", "int"]),
+         None, 2 * (48 + 56 + 56 + 48) + 4 * 6),
+        # Keys in pages are those of all requests that there are.
+        ("flash_attn::_flash_attn_varlen_forward",
+         kineto([[6, 2, 4], [9, 16, 2, 4], [9, 16, 2, 4], [2], [2]], BF16), None, None),
+        ("FlashAttnVarlenFunc", kineto([[3, 2, 4], [5, 2, 4], [5, 2, 4], [2], [2]], BF16),
+         2 * 15 * 2 * 8, 2 * (24 + 40 + 40 + 24 + 4)),
+    ],
+)  # fmt: skip
+def test_attention_to_sequences_of_several_lengths(
+    name: str, payload: str, flops: int | None, moved: int | None
+) -> None:
+    b = TraceBuilder()
+    b.range(0, 200, "execute_context_0(sq0sk0sqsq0sqsk0)_generation_2(sq3sk9sqsq5sqsk14)")
+    b.range(10, 100, name, payload=payload)
+    b.op("flash_fwd_kernel", at=20, start=120, end=130)
+    (row,) = roofline(b.trace()).rows.to_dicts()
+    assert (row["flops"], row["bytes"]) == (flops, moved)
+
+
+@pytest.mark.parametrize(
+    ("queries", "pairs"), [(5, 9), (2, 6), (7, 15), (3, None)], ids=("prefill", "decode", "all", "")
+)
+def test_which_part_of_a_mixed_step_attention_is_of(queries: int, pairs: int | None) -> None:
+    step = "execute_7_context_1(sq5sk5sqsq25sqsk9)_generation_2(sq2sk6sqsq2sqsk6)"
+    payload = kineto([[queries, 1, 4], [100, 1, 4], [100, 1, 4]], BF16)
+    b = TraceBuilder()
+    b.range(0, 200, step)
+    b.range(10, 100, "aiter::mha_batch_prefill", payload=payload)
+    b.op("fmha", at=20)
+    (row,) = roofline(b.trace()).rows.to_dicts()
+    assert row["flops"] == (pairs and 2 * pairs * 8)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "dims", "expected"),
+    [
+        ("CatArrayBatchedCopy<at::native::(anonymous namespace)::OpaqueType<2u>, unsigned int>",
+         [[[2, 3], [4, 3]], []], 2 * 2 * 18),
+        ("CatArrayBatchedCopy_contig<float, unsigned int, 2, 128, 1>", [[[5], [0], [7]], []],
+         2 * 4 * 12),
+        ("CatArrayBatchedCopy<c10::BFloat16, unsigned int, 2>", [[[2, 3]], []], 2 * 2 * 6),
+        # Of a long list PyTorch records no sizes.
+        ("CatArrayBatchedCopy<float, unsigned int, 2, 128, 1>", [[], []], None),
+        ("elementwise_kernel<128, 2, direct_copy_kernel_cuda>", [[[5], [7]], []], None),
+    ],
+)  # fmt: skip
+def test_bytes_of_cat_are_as_wide_as_its_kernels_say(
+    kernel: str, dims: list[Any], expected: int | None
+) -> None:
+    payload = kineto(dims, ["TensorList", "Scalar"])
+    assert only("aten::cat", kernel, payload=payload)["bytes"] == expected
+
+
+def test_cat_under_nvtx_is_recorded_without_the_list_around_it() -> None:
+    copy = "CatArrayBatchedCopy<float, unsigned int, 2, 128, 1>"
+    assert only("aten::cat, sizes = [[2, 3], [4, 3], []]", copy)["bytes"] == 8 * 18
+    # What it joins into is behind the dimension.
+    assert only("aten::cat, sizes = [[2, 3], [4, 3], [], [6, 3]]", copy)["bytes"] == 8 * 18
+
+
+@pytest.mark.parametrize(
+    ("name", "payload", "expected"),
+    [
+        # Of the table of 50 rows those of 3 positions are read; query and key are turned in place.
+        ("_C::rotary_embedding",
+         kineto([[3], [3, 8], [3, 4], [], [50, 6], []],
+                ["long int", BF16, BF16, "Scalar", "float", "Scalar"]),
+         8 * 3 + 2 * 2 * (24 + 12) + 4 * 3 * 6),
+        # Two tokens are kept of three, the last of which pads, in caches of one byte an element.
+        ("_C_cache_ops::reshape_and_cache_flash",
+         kineto([[3, 2, 4], [3, 2, 4], [9, 16, 2, 4], [9, 16, 2, 4], [2], [], [], []],
+                [BF16, BF16, "unsigned char", "unsigned char", "long int", "", "float", "float"]),
+         2 * 2 * 8 * (2 + 1) + 8 * 2 + 4 + 4),
+        ("sglang::store_cache",
+         kineto([[3, 8], [3, 8], [99, 8], [99, 8], [3], [], []],
+                [BF16, BF16, BF16, BF16, "long int", "Scalar", "Scalar"]), 2 * 4 * 24 + 8 * 3),
+        ("vllm::rocm_unquantized_gemm", kineto([[3, 4], [5, 4], [5]], BF16),
+         2 * (12 + 20 + 5 + 15)),
+        # AITER's norm returns its result, that of vLLM takes the place of it as an argument.
+        ("aiter::rms_norm", kineto([[3, 4], [4], []], BF16), 2 * (12 + 4 + 12)),
+        ("_C::rms_norm", kineto([[3, 4], [3, 4], [4], []], BF16), 2 * (12 + 12 + 4)),
+    ],
+)  # fmt: skip
+def test_bytes_of_operators_of_serving_engines(name: str, payload: str, expected: int) -> None:
+    assert only(name, payload=payload)["bytes"] == expected
 
 
 def test_nvtx_says_no_types_so_names_of_kernels_that_multiply_do() -> None:

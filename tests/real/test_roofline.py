@@ -11,7 +11,7 @@ import pytest
 
 TRACES = ("h100_qwen", "sglang_prefilldecode")
 OUTER = {
-    "mm": "linear", "addmm": "linear", "gemm_a16w16": "linear", "bmm": "matmul",
+    "mm": "linear", "addmm": "linear", "bmm": "matmul",
     "_scaled_dot_product_flash_attention": "scaled_dot_product_attention",
     "index_select": "embedding", "gather": "embedding",
 }  # fmt: skip
@@ -88,29 +88,55 @@ def test_bytes_are_equal(both) -> None:
     _, rows = both
     known = rows.filter("modelled", pl.col("bytes").is_not_null())
     assert known.height >= 8
-    exact = known.filter(~pl.col("operator").is_in(RESULT_LEFT_OUT))
+    exact = known.filter(~pl.col("operator").is_in(RESULT_LEFT_OUT)).with_columns(
+        moved=pl.col("moved") + pl.col("operators") * _more_than_published()
+    )
     # Of the copies four of 15 numbers are none of kernels: 720 bytes.
     assert exact["bytes"].to_list() == pytest.approx(exact["moved"].to_list(), rel=1e-7)
     for row in known.filter(pl.col("operator").is_in(RESULT_LEFT_OUT)).to_dicts():
         assert 0 <= row["moved"] - row["bytes"] <= 8 * row["operators"]
 
 
+def _more_than_published() -> pl.Expr:
+    """Return the bytes of an operator's positions and places, which TraceLens leaves out."""
+    tokens, table = 15_360, 128
+    more = {
+        "rotary_embedding": tokens * 8 + tokens * table * 2,
+        "store_cache": tokens * 8,
+        "mha_batch_prefill": (16 + 16 + 15_616) * 4,
+    }
+    return pl.col("operator").replace_strict(more, default=0)
+
+
 def test_flops_are_equal(both, real_run) -> None:
     trace, rows = both
     counted = rows.drop_nulls("flops_right")
     of = dict(counted.select("operator", pl.col("flops_right") / pl.col("flops")).rows())
-    attention = of.pop("scaled_dot_product_attention", None)
+    attention = of.pop("scaled_dot_product_attention", None) or of.pop("mha_batch_prefill")
     for ratio in of.values():
         # TraceLens adds an operation for each element of a bias.
         assert ratio == pytest.approx(1, rel=3e-4)
-    if trace == "h100_qwen":
-        assert attention == pytest.approx(2, rel=1e-9)  # TraceLens counts causal attention half
-        causal = real_run(f"tracelens/{trace}").flops(attention="causal")
-        found = dict(causal.select("operator", "flops").rows())
-        theirs = dict(counted.select("operator", "flops").rows())
-        assert found["scaled_dot_product_attention"] == pytest.approx(
-            theirs["scaled_dot_product_attention"], rel=1e-9
-        )
+    assert attention == pytest.approx(2, rel=1e-9)  # TraceLens counts causal attention half
+    causal = real_run(f"tracelens/{trace}").flops(attention="causal")
+    found = dict(causal.select("operator", "flops").rows())
+    theirs = dict(counted.select("operator", "flops").rows())
+    name = {"h100_qwen": "scaled_dot_product_attention"}.get(trace, "aiter::mha_batch_prefill")
+    expected = theirs[name.rpartition("::")[2]]
+    assert found[name] == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("trace", "known"), [("h100_qwen", 0.9999), ("sglang_prefilldecode", 0.9999)]
+)
+def test_most_time_has_a_bound(real_run, trace: str, known: float) -> None:
+    assert real_run(f"tracelens/{trace}").roofline.answer().meta["known_share"] > known
+
+
+def test_joined_tensors_by_hand(real_run) -> None:
+    rows = real_run("tracelens/h100_qwen").roofline("operator,sizes")
+    (joined,) = rows.filter(operator="cat", operators=48).to_dicts()
+    # Two of 16 x 16 x 559 x 32 elements of two bytes, read and written, 48 times.
+    assert joined["bytes"] == 48 * 2 * 2 * 2 * 16 * 16 * 559 * 32
 
 
 def test_time_by_bound_is_that_of_all_kernels(real_run) -> None:
@@ -121,4 +147,4 @@ def test_time_by_bound_is_that_of_all_kernels(real_run) -> None:
     )
     assert sum(answer.meta["bounds"].values()) == answer.rows["kernel_ns"].sum()
     assert answer.rows["kernel_ns"].sum() <= kernels["total_ns"].sum()
-    assert answer.meta["known_share"] == pytest.approx(0.992, abs=0.001)
+    assert answer.meta["known_share"] == pytest.approx(0.9936, abs=0.0005)

@@ -9,6 +9,7 @@ from tracekit.analysis.operators import (
     backward_graphs,
     backward_nodes,
     counted_operators,
+    element_bytes,
     multiplies,
     named_operators,
     of_input,
@@ -120,6 +121,7 @@ def _of_operators(kernels: pl.DataFrame, counted: pl.DataFrame, *, causal: bool)
         kernels=pl.len(),
         kernel_ns=_LENGTH.sum(),
         **{name: each.sum() for name, each in _ON_TENSOR_CORES.items()},
+        element_bytes=_only(element_bytes(name)),
         weight=of_weight(name).any(),
         input=of_input(name).any(),
         others=(pl.col("multiplies") & ~of_weight(name) & ~of_input(name)).any(),
@@ -148,6 +150,12 @@ def _by_what_multiplies() -> pl.Expr:
     own = pl.col("precision").filter(pl.col("multiplies")).drop_nulls().first()
     every = pl.col("precision").drop_nulls().first()
     return pl.when(pl.col("multiplies").any()).then(own).otherwise(every)
+
+
+def _only(values: pl.Expr) -> pl.Expr:
+    """Return the value that all rows share which have one."""
+    known = values.drop_nulls()
+    return pl.when(known.n_unique() == 1).then(known.first())
 
 
 def _wanted() -> dict[str, pl.Expr]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.analysis.operators._bytes import with_bytes
+    from tracekit.analysis.operators._bytes import element_bytes, with_bytes
     from tracekit.analysis.operators._counted import counted_operators
     from tracekit.analysis.operators._formulas import MULTIPLYING_FORMS
     from tracekit.analysis.operators._kernel_names import (

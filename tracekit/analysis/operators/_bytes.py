@@ -22,6 +22,7 @@ _WIDTHS = {
 _NO_TENSOR = ("", "Scalar", "ScalarList")
 _FLOATING = "(?i)half|float|double"
 _OF_PRECISION = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
+_JOINED = r"CatArrayBatched\w*<(?:[\w: ()]*OpaqueType<(\d{1,2})u?>|([\w:<>]+?),)"
 _ARGUMENTS = ["sizes", "types_text", "inputs", "operands"]
 _MOST = float(1 << 62)
 _PLACES = ("place_a", "place_b", "place_c")
@@ -37,7 +38,8 @@ def with_bytes(rows: pl.DataFrame) -> pl.DataFrame:
     rows
         Columns of `recorded_operators`; ``flops``; of backward convolutions ``wants_input`` and
         ``wants_weight``, which gradients they find; and ``precision``, which tells how wide the
-        operands of a multiplication are where types were not recorded, as under NVTX.
+        operands of a multiplication are where types were not recorded, as under NVTX; and
+        ``element_bytes``, how wide elements are that a kernel copies, by its name.
     """
     of_operands = pl.when(pl.col("form").is_in(list(MULTIPLYING_FORMS))).then("precision")
     told = rows.with_columns(types_text=pl.col("types").list.join("\t"), operands=of_operands)
@@ -47,10 +49,26 @@ def with_bytes(rows: pl.DataFrame) -> pl.DataFrame:
                        maintain_order="left")  # fmt: skip
     whole = pl.col("read") + pl.coalesce(_results(), _written() * pl.col("width"))
     of_gradients = _of_backward_convolution() * pl.col("width")
-    moved = pl.when(pl.col("form") == "convolution_backward").then(of_gradients).otherwise(whole)
+    # Of a long list no sizes are recorded: it looks as if it had one number.
+    elements = pl.col("shapes").list.eval(
+        pl.when((pl.element().list.len() > 0).all()).then(size(pl.element()).cast(pl.Float64).sum())
+    )
+    joined = 2 * elements.list.first() * pl.col("element_bytes")
+    moved = (
+        pl.when(pl.col("form") == "convolution_backward").then(of_gradients)
+        .when(pl.col("form") == "joined").then(joined)
+        .otherwise(whole)
+    )  # fmt: skip
     return found.with_columns(
         bytes=pl.when(moved < _MOST).then(moved.round()).cast(pl.Int64)
     ).drop("types_text", "operands", "read", "width", "spread", "widths", *_PLACES)  # fmt: skip
+
+
+def element_bytes(name: pl.Expr) -> pl.Expr:
+    """Return how wide the elements are that `cat` copies, by its kernels' names; else null."""
+    width = name.str.extract(_JOINED, 1).cast(pl.Int64)
+    by_type = name.str.extract(_JOINED, 2)
+    return pl.coalesce(width, by_type.replace_strict(_WIDTHS, default=None, return_dtype=pl.Int64))
 
 
 def _of_arguments(rows: pl.DataFrame) -> pl.DataFrame:
@@ -117,13 +135,16 @@ def _written() -> pl.Expr:
     channels = _B.list.first().cast(pl.Float64)
     rows = size(_A).cast(pl.Float64) / inner
     taken = size(_B).cast(pl.Float64) * inner
+    packed_alike = _A.list.len() == _B.list.len()  # and no cache whose tokens are in pages
     forms = {
         ("matrix", "linear"): _FLOPS / (2 * inner),
         ("convolution",): _FLOPS * channels / (2 * size(_B)),
-        ("attention", "attention_by_position"): rows * values,
+        ("attention",): rows * values,
+        ("attention_by_position",): pl.when(packed_alike).then(rows * values),
         ("elementwise",): pl.col("spread"),
         ("comparison",): pl.col("spread") / pl.col("width"),  # a byte each
-        ("arguments", "attention_by_position_backward"): pl.lit(0.0),
+        ("arguments",): pl.lit(0.0),
+        ("attention_by_position_backward",): pl.when(packed_alike).then(0.0),
         # The rows that are taken are read and written; the rest of the table is not.
         ("rows",): 2 * taken - size(_A),
     }
@@ -133,17 +154,49 @@ def _written() -> pl.Expr:
 
 
 def _results() -> pl.Expr:
-    """Return the bytes of the results of gradients and normalisations.
+    """Return the bytes beside all arguments where these are of several types.
 
-    Each result has the size and type of one argument: what a normalisation returns is as wide as
-    its input, however wide its weights are.
+    Each gradient, and each result of a normalisation, has the size and type of one argument,
+    however wide weights are. Of a table or a cache the rows that are taken count, and not all.
     """
-    like = [
-        size(shape).cast(pl.Float64) * pl.col("widths").list.get(pl.col(place), null_on_oob=True)
+    first, second, third = (
+        size(shape).cast(pl.Float64) * _width(pl.col(place))
         for place, shape in zip(_PLACES, (_A, _B, _C), strict=True)
-    ]
-    known = pl.when(pl.col("form").is_in(("attention_backward", "results")))
-    return known.then(pl.sum_horizontal(like))
+    )
+    is_form = pl.col("form").is_in
+    alike = pl.sum_horizontal(first, second, third)
+    # Positions are the first argument; of each a row of sines and cosines is taken.
+    turned = pl.sum_horizontal(first, second) - third + _rows_of(_C, size(pl.col("shapes").list.get(
+        0, null_on_oob=True)), _width(pl.col("place_c")))  # fmt: skip
+    heads = (_B.list.get(-2, null_on_oob=True) * (_B.list.last() + _C.list.last())).cast(pl.Float64)
+    output = first / _A.list.last() * _C.list.last()
+    attended = output - second - third + pl.col("taken") * heads * _width(pl.col("place_b"))
+    # The two caches are the arguments behind key and value; places in them are the third operand.
+    places = size(_C)
+    kept = sum(
+        _rows_of(shape, places, _width(pl.col(place)) + _width(pl.col(place) + 2)) - whole
+        for shape, place, whole in ((_A, "place_a", first), (_B, "place_b", second))
+    ) - sum(_size_at(n) * _width(pl.lit(n)) for n in (2, 3))
+    return (
+        pl.when(is_form(("attention_backward", "attention_by_position_gradients", "results")))
+        .then(alike)
+        .when(is_form(("rotated",))).then(turned)
+        .when(is_form(("attention_paged",))).then(attended)
+        .when(is_form(("stored",))).then(kept)
+    )  # fmt: skip
+
+
+def _width(place: pl.Expr) -> pl.Expr:
+    return pl.col("widths").list.get(place, null_on_oob=True)
+
+
+def _size_at(place: int) -> pl.Expr:
+    return size(pl.col("shapes").list.get(place, null_on_oob=True)).cast(pl.Float64)
+
+
+def _rows_of(shape: pl.Expr, rows: pl.Expr, width: pl.Expr) -> pl.Expr:
+    """Return the bytes of so many rows of a tensor."""
+    return rows * (size(shape) / shape.list.first()) * width
 
 
 def _of_backward_convolution() -> pl.Expr:

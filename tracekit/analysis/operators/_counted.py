@@ -12,6 +12,7 @@ _MATRIX = ("matrix", "linear")
 _KEY = ["process", "sequence"]
 _A, _B, _C = (pl.col(name) for name in "abc")
 _FORM = pl.col("form")
+_PAIRS = pl.col("pairs")
 
 
 def counted_operators(
@@ -121,6 +122,10 @@ def _flops(positions: pl.Expr, forms: Container[str]) -> pl.Expr:
 
     Formulas are long, so only those of the forms that there are go into the expression.
     """
+
+    def by_position() -> pl.Expr:
+        return formulas.attention_by_position(_A, _B, _C, _PAIRS)
+
     by_form: dict[str, Callable[[], pl.Expr]] = {
         "matrix": lambda: formulas.matrix(_A, _B),
         "linear": lambda: formulas.linear(_A, _B),
@@ -132,8 +137,11 @@ def _flops(positions: pl.Expr, forms: Container[str]) -> pl.Expr:
         "attention": lambda: formulas.attention(_A, _B, _C),
         # Four multiplications of matrices in place of two; what is computed again is left out.
         "attention_backward": lambda: 2 * formulas.attention(_A, _B, _C),
-        "attention_by_position": lambda: formulas.attention_by_position(_A, _B, _C),
-        "attention_by_position_backward": lambda: 2 * formulas.attention_by_position(_A, _B, _C),
+        "attention_by_position": by_position,
+        "attention_by_position_backward": lambda: 2 * by_position(),
+        "attention_by_position_gradients": lambda: 2 * by_position(),
+        "attention_paged": lambda: formulas.attention_of_requests(_A, _B, _C, _PAIRS),
+        "attention_cached": lambda: formulas.attention_of_requests(_A, _B, _C, _PAIRS),
     }
     known = (
         pl.when(form == _FORM).then(value()) for form, value in by_form.items() if form in forms

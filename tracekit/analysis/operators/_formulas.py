@@ -16,9 +16,10 @@ import polars as pl
 Form = Literal[
     "matrix", "linear", "convolution", "transposed", "convolution_backward", "attention",
     "attention_backward", "attention_by_position", "attention_by_position_backward",
-    "elementwise", "comparison", "arguments", "results", "rows",
+    "attention_by_position_gradients", "attention_paged", "attention_cached",
+    "elementwise", "comparison", "arguments", "results", "rows", "joined", "rotated", "stored",
 ]  # fmt: skip
-"""What an operator computes; the last five multiply nothing, and `_bytes` says what they move."""
+"""What an operator computes; the last eight multiply nothing, and `_bytes` says what they move."""
 
 _MOST = 1 << 62
 _BATCHES = 6
@@ -46,6 +47,8 @@ class Operator:
         Place of the argument that says which gradients are wanted.
     causal
         Place of the argument that says whether attention leaves later keys out.
+    starts
+        Place of the argument with the place where each sequence begins, and the end of the last.
     inputs
         So many of its arguments are read; what is beyond is where the result goes.
     """
@@ -56,6 +59,7 @@ class Operator:
     transposed: int | None = None
     mask: int | None = None
     causal: int | None = None
+    starts: int | None = None
     inputs: int | None = None
 
 
@@ -71,6 +75,18 @@ def _attending(causal: int | None) -> Operator:
 
 def _attending_backward(causal: int) -> Operator:
     return Operator("attention_backward", (1, 2, 3), causal=causal)
+
+
+def _by_position(causal: int | None, starts: int | None = None) -> Operator:
+    return Operator("attention_by_position", (0, 1, 2), causal=causal, starts=starts)
+
+
+def _by_position_backward(causal: int, starts: int | None = None) -> Operator:
+    return Operator("attention_by_position_backward", (1, 2, 3), causal=causal, starts=starts)
+
+
+def _gradients_by_position(causal: int | None, starts: int) -> Operator:
+    return Operator("attention_by_position_gradients", (1, 2, 3), causal=causal, starts=starts)
 
 
 def _elementwise(inputs: int, names: str, form: Form = "elementwise") -> dict[str, Operator]:
@@ -100,13 +116,27 @@ MULTIPLYING = {
     "_scaled_dot_product_efficient_attention": _attending(6),
     "_scaled_dot_product_cudnn_attention": _attending(6),
     "_scaled_dot_product_attention_math": _attending(5),
+    "_scaled_dot_product_fused_attention_overrideable": _attending(5),
     "_scaled_dot_product_flash_attention_backward": _attending_backward(11),
     "_scaled_dot_product_efficient_attention_backward": _attending_backward(11),
     "_scaled_dot_product_cudnn_attention_backward": _attending_backward(14),
-    "_flash_attn_forward": Operator("attention_by_position", (0, 1, 2), causal=5),
-    "_flash_attn_backward": Operator("attention_by_position_backward", (1, 2, 3)),
+    "_scaled_dot_product_fused_attention_overrideable_backward": _attending_backward(13),
+    **dict.fromkeys(("_flash_attn_forward", "FlashAttnFunc"), _by_position(5)),
+    "_flash_attn_varlen_forward": _by_position(9, starts=3),
+    "FlashAttnVarlenFunc": _by_position(None, starts=3),
+    "_flash_attn_backward": _by_position_backward(11),
+    "_flash_attn_varlen_backward": _by_position_backward(15, starts=9),
+    "_flash_attention_forward": _by_position(8, starts=3),
+    "_efficient_attention_forward": _by_position(None, starts=4),
+    "_flash_attention_backward": _gradients_by_position(11, starts=6),
+    "_efficient_attention_backward": _gradients_by_position(None, starts=6),
+    "aiter::mha_batch_prefill": Operator("attention_paged", (0, 1, 2), causal=12),
+    **dict.fromkeys(("vllm::unified_attention", "vllm::unified_attention_with_output"),
+                    Operator("attention_cached", (0, 1, 2))),
+    **dict.fromkeys(("aiter::gemm_a16w16", "vllm::rocm_unquantized_gemm"),
+                    Operator("linear", (0, 1))),
 }  # fmt: skip
-"""The operators that are counted, by their names in PyTorch."""
+"""The operators that are counted, by their names in PyTorch, or with another namespace."""
 
 MOVING = {
     **_elementwise(1, "abs ceil clamp clamp_max clamp_min cos cumsum elu erf exp floor gelu "
@@ -120,14 +150,14 @@ MOVING = {
     **dict.fromkeys(
         ("copy", "fill", "zero", "sum", "mean", "prod", "max", "min", "amax", "amin", "argmax",
          "all", "any", "var", "std", "norm", "linalg_vector_norm", "rmsnorm", "add_rmsnorm",
-         "rms_norm", "silu_and_mul", "max_pool2d_with_indices", "avg_pool2d",
-         "_adaptive_avg_pool2d"),
+         "rms_norm", "aiter::rmsnorm2d_fwd_with_add_ck", "silu_and_mul",
+         "max_pool2d_with_indices", "avg_pool2d", "_adaptive_avg_pool2d"),
         Operator("arguments", ()),
     ),
     **dict.fromkeys(
         ("_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data",
          "native_layer_norm", "native_group_norm", "native_batch_norm", "cudnn_batch_norm",
-         "miopen_batch_norm", "native_dropout", "native_dropout_backward"),
+         "miopen_batch_norm", "native_dropout", "native_dropout_backward", "aiter::rms_norm"),
         Operator("results", (0,)),
     ),
     "native_layer_norm_backward": Operator("results", (1, 5, 6)),
@@ -135,8 +165,14 @@ MOVING = {
     **dict.fromkeys(
         ("cudnn_batch_norm_backward", "miopen_batch_norm_backward"), Operator("results", (0, 2, 2))
     ),
-    "max_pool2d_with_indices_backward": Operator("results", (1,)),
+    **dict.fromkeys(("max_pool2d_with_indices_backward", "mse_loss_backward"),
+                    Operator("results", (1,))),
     "embedding": Operator("rows", (0, 1)),
+    "cat": Operator("joined", ()),
+    **dict.fromkeys(("_C::rotary_embedding", "sgl_kernel::rotary_embedding"),
+                    Operator("rotated", (1, 2, 4))),
+    **dict.fromkeys(("_C_cache_ops::reshape_and_cache_flash", "sglang::store_cache"),
+                    Operator("stored", (0, 1, 4))),
 }  # fmt: skip
 """The operators that only move data, by their names without the underscore of those in place."""
 
@@ -158,12 +194,13 @@ def table() -> pl.DataFrame:
             "transposed_at": each.transposed,
             "mask_at": each.mask,
             "causal_at": each.causal,
+            "starts_at": each.starts,
             "inputs": each.inputs,
         }
         for name, each in OPERATORS.items()
     ]  # fmt: skip
     numbers = ("place_a", "place_b", "place_c", "stride_at", "padding_at", "dilation_at",
-               "transposed_at", "mask_at", "causal_at", "inputs")  # fmt: skip
+               "transposed_at", "mask_at", "causal_at", "starts_at", "inputs")  # fmt: skip
     schema = {"operator": pl.String, "form": pl.String, **dict.fromkeys(numbers, pl.Int64)}
     return pl.DataFrame(rows, schema=schema)
 
@@ -217,15 +254,31 @@ def attention(query: pl.Expr, key: pl.Expr, value: pl.Expr) -> pl.Expr:
     )
 
 
-def attention_by_position(query: pl.Expr, key: pl.Expr, value: pl.Expr) -> pl.Expr:
-    """Return the same of tensors whose heads are next to last."""
+def attention_by_position(query: pl.Expr, key: pl.Expr, value: pl.Expr, pairs: pl.Expr) -> pl.Expr:
+    """Return the same of tensors whose heads are next to last.
+
+    Those without a batch hold sequences one after another: `pairs` of a query and a key.
+    """
     batched = 4
-    known = (_last(query, 1) == _last(key, 1)) & (_last(key, 3) == _last(value, 3))
-    known &= (query.list.len() == batched) & (key.list.len() == batched)
+    known = _last(query, 1) == _last(key, 1)
+    whole = (query.list.len() == batched) & (key.list.len() == batched)
     rows = size(query.list.slice(0, query.list.len() - 1))
-    return pl.when(known).then(
-        times(pl.lit(2, pl.Int64), rows, _last(key, 3), _last(query, 1) + _last(value, 1))
-    )
+    packed = (query.list.len() == batched - 1) & (key.list.len() == batched - 1)
+    width = _last(query, 1) + _last(value, 1)
+    return (
+        pl.when(known & whole & (_last(key, 3) == _last(value, 3)))
+        .then(times(pl.lit(2, pl.Int64), rows, _last(key, 3), width))
+        .when(known & packed).then(times(pl.lit(2, pl.Int64), pairs, _last(query, 2), width))
+    )  # fmt: skip
+
+
+def attention_of_requests(query: pl.Expr, key: pl.Expr, value: pl.Expr, pairs: pl.Expr) -> pl.Expr:
+    """2 (E + F) of each pair of a query and a key of its request, and each head of queries."""
+    packed = 3
+    known = (query.list.len() == packed) & (_last(query, 1) == _last(key, 1))
+    known &= key.list.len().is_between(packed, packed + 1)
+    width = _last(query, 1) + _last(value, 1)
+    return pl.when(known).then(times(pl.lit(2, pl.Int64), pairs, _last(query, 2), width))
 
 
 def sliding(data: pl.Expr, weight: pl.Expr, positions: pl.Expr) -> pl.Expr:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _OPERATOR = rf"^(?:aten::|flash_attn::)?({'|'.join(MULTIPLYING)})_?(?:,|$)"
 # Users name ranges `sum` or `where`, too.
 _MOVER = rf"^(?:aten|aiter|sgl_kernel|_C)::({'|'.join(MOVING)})_?(?:,|$)"
+_ELSEWHERE = rf"^({'|'.join(name for name in OPERATORS if '::' in name)})(?:,|$)"
 _NAMED = (r"^aten::(\w+?)_?(?:,|$)", r"^(\w+(?:::\w+)+)(?:,|$)")
 _PYPROF = r"^\{'mod':.*?'op': '(\w+)'"
 _PYPROF_TENSOR = r"'type': 'tensor', 'shape': \([\d, ]*\), 'dtype': '\w+'"
@@ -32,6 +33,11 @@ _SHAPES = rf"^\[(\[({_NUMBER}(,{_NUMBER})*)?\](,\[({_NUMBER}(,{_NUMBER})*)?\])*)
 _STRING = r'"[^"\\\x00-\x1f]*"'
 _TEXTS = rf"^\[\s*({_STRING}(\s*,\s*{_STRING})*)?\s*\]$"
 _KINETO = '{"Input Dims":'
+_LIST = r"^\[(\[\[.*?\]\])[,\]]"
+"""The sizes of a list of tensors that is the first argument."""
+_LENGTHS = r"\((?:sq(\d{1,9}))sk(\d{1,12})(?:sqsq\d+)sqsk(\d{1,15})\)"
+_SERVED = rf"^execute_(?:\d+_)?context_\d+{_LENGTHS}_generation_\d+{_LENGTHS}$"
+"""Sums over the requests of a step: of new tokens, of tokens to attend to, of their products."""
 _SHAPE = pl.List(pl.List(pl.Int64))
 _STRINGS = pl.List(pl.String)
 
@@ -43,11 +49,13 @@ def recorded_operators(trace: Trace) -> pl.DataFrame:
     -------
     ``range, process, thread, start, end, operator, sequence, sizes`` (as text, null where they were
     not recorded), ``shapes, types`` (of all arguments), ``a, b, c`` (the sizes of its operands),
-    ``stride, padding, dilation, transposed, mask, causal`` (where they were recorded), and
-    ``form, inputs``.
+    ``stride, padding, dilation, transposed, mask, causal`` (where they were recorded), ``pairs``
+    (of a query and a key, in attention to several sequences), ``taken`` (keys that they attend to),
+    and ``form, inputs``.
     """
     name = pl.col("name")
-    operator = pl.coalesce(name.str.extract(pattern) for pattern in (_OPERATOR, _MOVER, _PYPROF))
+    patterns = (_OPERATOR, _ELSEWHERE, _MOVER, _PYPROF)
+    operator = pl.coalesce(name.str.extract(pattern) for pattern in patterns)
     rows = (
         trace["ranges"].filter(pl.col("style") == "push_pop")
         .select("range", "process", "thread", "start", "end", "name", "payload",
@@ -61,13 +69,17 @@ def recorded_operators(trace: Trace) -> pl.DataFrame:
     found = sized.with_columns(
         types=_of_kineto("Input type"), values=_of_kineto("Concrete Inputs")
     ).with_columns(
-        shapes=_decoded("sizes", _SHAPES, _SHAPE),
+        shapes=_decoded(
+            pl.when(pl.col("operator") == "cat").then(_of_list()).otherwise("sizes"),
+            _SHAPES,
+            _SHAPE,
+        ),
         types=pl.coalesce(_decoded("types", _TEXTS, _STRINGS), _pyprof_types()),
         values=_decoded("values", _TEXTS, _STRINGS),
     )
     placed = found.join(table(), on="operator", how="left", maintain_order="left")
     shape = pl.col("shapes")
-    return placed.select(
+    located = placed.select(
         "range", "process", "thread", "start", "end", "operator", "sequence", "form", "sizes",
         "shapes", "types", "inputs",
         **{name: _at(shape, f"place_{name}") for name in "abc"},
@@ -75,7 +87,47 @@ def recorded_operators(trace: Trace) -> pl.DataFrame:
         transposed=_truth(_value("transposed_at")), causal=_truth(_value("causal_at")),
         mask=_value("mask_at").str.to_lowercase().str.extract_all("true|false|[01]")
         .list.eval(_truth(pl.element())),
+        starts=_at(shape, "starts_at"),
     )  # fmt: skip
+    return _with_pairs(located, trace)
+
+
+def _with_pairs(operators: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+    """Add ``pairs, taken`` of attention to sequences of several lengths, for ``starts``.
+
+    Of a single sequence they follow from its size. Of several a serving engine's step says the sums
+    of all its requests, and of those in prefill and in decode: what attends to as many queries as
+    one of these is of it, unless both have as many.
+    """
+    served = (
+        trace["ranges"].filter(pl.col("name").str.contains(_SERVED))
+        .select("thread", begun="start", until="end",
+                **{f"sum_{n}": pl.col("name").str.extract(_SERVED, n).cast(pl.Int64)
+                   for n in range(1, 7)})
+        .collect().sort("begun")
+    )  # fmt: skip
+    found = operators.sort("start").join_asof(
+        served, left_on="start", right_on="begun", by="thread", check_sortedness=False
+    )
+    queries, keys = (pl.col(name).list.first() for name in "ab")
+    is_single = (pl.col("starts").list.first() == 2).fill_null(value=False)  # noqa: PLR2004
+    of_step = pl.col("end") <= pl.col("until")
+    first, other = ([pl.col(f"sum_{n}") for n in group] for group in ((1, 2, 3), (4, 5, 6)))
+    is_first, is_other = queries == first[0], queries == other[0]
+
+    def said(place: int) -> pl.Expr:
+        one, rest = first[place], other[place]
+        return pl.when(of_step).then(
+            pl.when(queries == first[0] + other[0]).then(one + rest)
+            .when(is_first & ~is_other).then(one).when(is_other & ~is_first).then(rest)
+        )  # fmt: skip
+
+    # What holds keys one sequence after another holds those of the step, or it is another's.
+    fits = pl.col("starts").is_null() | (said(1) == keys)
+    return found.with_columns(
+        pairs=pl.when(is_single).then(queries * keys).when(fits).then(said(2)),
+        taken=pl.when(is_single).then(keys).when(fits).then(said(1)),
+    ).drop("starts", "begun", "until", *(f"sum_{n}" for n in range(1, 7)))
 
 
 def named_operators(trace: Trace) -> pl.DataFrame:
@@ -148,9 +200,19 @@ def _pyprof_types() -> pl.Expr:
     )
 
 
-def _decoded(column: str, pattern: str, dtype: pl.List) -> pl.Expr:
+def _of_list() -> pl.Expr:
+    """Return the sizes of a list of tensors: PyTorch's profiler nests them, `emit_nvtx` does not.
+
+    The first argument without dimensions is behind the list.
+    """
+    text = pl.col("sizes")
+    return pl.coalesce(text.str.extract(_LIST), text.str.replace(r",\[\](,.*)?\]$", "]"))
+
+
+def _decoded(column: str | pl.Expr, pattern: str, dtype: pl.List) -> pl.Expr:
     """Read JSON; null where it is not what it should be."""
-    usual = pl.when(pl.col(column).str.contains(pattern)).then(pl.col(column))
+    text = pl.col(column) if isinstance(column, str) else column
+    usual = pl.when(text.str.contains(pattern)).then(text)
     return usual.str.json_decode(dtype)
 
 
