@@ -17,6 +17,7 @@ from tracekit.analysis.operators import on_tensor_cores
 from tracekit.errors import UsageError
 from tracekit.machine import peak_flops, peak_memory_bandwidth
 from tracekit.present._drawings import DRAWINGS
+from tracekit.present._notes import notes
 
 GEMM = "ampere_sgemm_128x64_nn"
 BF16 = "c10::BFloat16"
@@ -304,8 +305,34 @@ def test_without_a_peak_nothing_is_bounded() -> None:
     assert found.rows["bound_ns"].null_count() == found.rows.height
     assert found.meta["step_headroom_ns"] is None
     assert set(found.meta["bounds"]) == {"unknown", "communication"}
+    assert found.meta["bounds_unknown"] == (
+        "no bound without the peak FLOP/s in bf16 and the bandwidth of memory of a GPU of its own:"
+        " give --peak, such as 989TFLOPS, and --memory-bandwidth, such as 3.35TB"
+    )
     with pytest.raises(UsageError, match="no bandwidth"):
         roofline(two_steps().trace(), memory_bandwidth=0)
+
+
+@pytest.mark.parametrize("name", [None, ""])
+def test_why_bounds_are_unknown_of_a_gpu_without_a_name(name: str | None) -> None:
+    trace = two_steps(name=name).trace()
+    nameless = " of a GPU whose name was not recorded: give --"
+    no_peak = roofline(trace, memory_bandwidth=10**12)
+    assert f"peak FLOP/s in bf16{nameless}peak" in no_peak.meta["bounds_unknown"]
+    no_memory = roofline(trace, peak=10**12)
+    assert f"bandwidth of memory{nameless}memory" in no_memory.meta["bounds_unknown"]
+    assert any("give --memory-bandwidth" in line for line in notes(no_memory.meta))
+    given = roofline(trace, peak=10**12, memory_bandwidth=10**12)
+    assert given.meta["bounds_unknown"] is None
+    assert any(line.startswith("kernels by bound") for line in notes(given.meta))
+
+
+def test_a_peak_may_be_unknown_for_one_precision() -> None:
+    b = two_steps(name="Tesla V100-SXM2-16GB")
+    assert roofline(b.trace()).meta["bounds_unknown"] == (
+        "no bound without the peak FLOP/s in bf16 of Tesla V100-SXM2-16GB:"
+        " give --peak, such as 989TFLOPS"
+    )
 
 
 def test_unrecorded_sizes_say_what_to_record() -> None:

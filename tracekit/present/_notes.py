@@ -26,7 +26,7 @@ _FLOPS_KEYS = {
 }  # fmt: skip
 _ROOFLINE_KEYS = {
     "steps", "step_ns", "bounds", "step_headroom_ns", "known_share", "peaks", "memory_peaks",
-    "attention", "modelled", "tensor_core_ns", "untold_ns",
+    "attention", "modelled", "tensor_core_ns", "untold_ns", "bounds_unknown",
 }  # fmt: skip
 _HOW_KEYS = {"wu_residual_ns", "wu_residual_unknown", "coverage"}
 _HOW = ("idle in A, by", "idle in B, by", "outside: ", "interval: ")
@@ -295,8 +295,9 @@ def _roofline(meta: Mapping[str, Any]) -> list[str]:
     if meta["untold_ns"]:
         tensor += f", not told of {duration(meta['untold_ns'])}"
     return [
-        f"kernels by bound: {bounds}", tensor, f"{above} · {known}", meta["modelled"],
-        *_peaks(meta),
+        f"kernels by bound: {bounds}", tensor, f"{above} · {known}",
+        *([text_of(meta["bounds_unknown"])] if meta["bounds_unknown"] else []),
+        meta["modelled"], *_peaks(meta),
     ]  # fmt: skip
 
 

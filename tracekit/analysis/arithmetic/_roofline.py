@@ -44,14 +44,16 @@ def roofline(
     bounded = bounded.with_columns(pl.col("stage").cast(pl.String))
     work = pl.concat([bounded, _communication(trace, found)], how="diagonal")
     rows = _rows(work, keys, found.steps.height)
-    meta = _meta(work, found)
+    meta = {**_meta(work, found), "bounds_unknown": _unknown_bounds(found.work, bandwidths)}
     products = bandwidths.drop_nulls().unique("name").sort("name")
     return Answer(
         rows=rows.sort("headroom_ns", "kernel_ns", *keys, nulls_last=True,
                        descending=[True, True, *(False for _ in keys)]),
         meta={
             **meta, "peaks": found.peaks,
-            "memory_peaks": dict(products.select("name", "bandwidth").rows()),
+            "memory_peaks": dict(
+                products.select(pl.col("name").fill_null("unknown GPU"), "bandwidth").rows()
+            ),
             "attention": attention, "skip": skip, "modelled": _MODELLED,
         },
         title=f"roofline by {', '.join(keys)}",
@@ -70,7 +72,37 @@ def _bandwidths(trace: Trace, given: int | None) -> pl.DataFrame:
     by_name = {name: peak_memory_bandwidth(name) for name in names}
     of_product = pl.col("name").replace_strict(by_name, default=None, return_dtype=pl.Int64)
     told = pl.coalesce(pl.lit(given, pl.Int64), "peak_memory_bandwidth", of_product)
-    return devices.select("device", pl.col("name").fill_null("unknown GPU"), bandwidth=told)
+    return devices.select("device", pl.col("name").replace("", None), bandwidth=told)
+
+
+def _unknown_bounds(work: pl.DataFrame, bandwidths: pl.DataFrame) -> str | None:
+    """Say which peaks are missing for operators of known FLOPs or bytes, and how to give them."""
+    of_gpus = work.join(bandwidths, on="device", how="left")
+    no_peak = of_gpus.filter(pl.col("flops").is_not_null() & pl.col("ideal_ns").is_null())
+    no_memory = of_gpus.filter(pl.col("bytes").is_not_null() & pl.col("bandwidth").is_null())
+    missing = [
+        (what, option, rows)
+        for what, option, rows in (
+            (f"peak FLOP/s{_in_precisions(no_peak)}", "--peak, such as 989TFLOPS", no_peak),
+            ("bandwidth of memory", "--memory-bandwidth, such as 3.35TB", no_memory),
+        )
+        if not rows.is_empty()
+    ]
+    if not missing:
+        return None
+    whats, options, frames = zip(*missing, strict=True)
+    names = pl.concat([rows.select("name") for rows in frames])["name"]
+    told = names.fill_null("a GPU whose name was not recorded").unique().sort()
+    return (
+        f"no bound without the {' and the '.join(whats)} of {' and '.join(told)}:"
+        f" give {', and '.join(options)}"
+    )
+
+
+def _in_precisions(rows: pl.DataFrame) -> str:
+    """Name the precisions in which some operators multiply."""
+    names = rows["precision"].fill_null("unknown precision").unique().sort()
+    return f" in {', '.join(names)}" if len(names) else ""
 
 
 def with_bounds(trace: Trace, work: pl.DataFrame, bandwidths: pl.DataFrame) -> pl.DataFrame:

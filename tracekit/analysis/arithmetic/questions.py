@@ -136,6 +136,8 @@ _BOUND = "computing, memory, launch, communication"
             ),
             "known_share": "amount or null: How much of the time of kernels that compute is that "
             "of operators whose bound is known.",
+            "bounds_unknown": "text or null: Which peaks are missing for bounds of operators whose "
+            "FLOPs or bytes are known, and how to give them; null where none are.",
             "step_headroom_ns": "amount or null: Time above the bounds, mean per step and GPU; "
             "null without steps, or where no bound is known.",
             "tensor_core_ns": "count: How long kernels on Tensor Cores ran, by their names.",
