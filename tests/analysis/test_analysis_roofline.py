@@ -293,6 +293,36 @@ def test_rates_and_flop_per_byte() -> None:
     assert (mm["min_ns"], mm["median_ns"], mm["max_ns"]) == (20, 20, 20)
 
 
+@pytest.mark.parametrize(
+    ("dims", "types", "expected"),
+    [
+        ([[2, 3], [3, 4]], ["float", "float"], "float32"),
+        ([[2, 3], [3, 4]], [BF16, "float"], "bfloat16, float32"),
+        ([[2, 3], []], ["c10::Half", "double"], "float16"),  # by a number
+        ([[], []], ["long int", "Scalar"], "int64"),  # a number alone
+        ([[2], [3], []], ["a_type", "", "Scalar"], "a_type"),
+        ([[[2], [3]], []], ["TensorList", "Scalar"], None),
+    ],
+)
+def test_dtypes_of_an_operator(dims: list[Any], types: list[str], expected: str | None) -> None:
+    row = only("aten::mul", payload=kineto(dims, types), by="dtype")
+    assert (row["dtype"], row["operators"]) == (expected, 1)
+
+
+def test_flops_by_dtype_with_counts_and_spread() -> None:
+    b = TraceBuilder()
+    for place, (dtype, taken) in enumerate([(BF16, 30), (BF16, 10), (BF16, 20), ("float", 7)]):
+        at = 100 * place
+        b.range(at, at + 50, "aten::mm", payload=kineto([[2, 3], [3, 4]], dtype))
+        b.op(GEMM, at=at + 5, start=at + 10, end=at + 10 + taken)
+    rows = flops(b.trace(), "operator,sizes,dtype").rows
+    columns = ["dtype", "operators", "flops", "kernel_ns", "min_ns", "median_ns", "max_ns"]
+    assert rows.select(columns).rows() == [
+        ("bfloat16", 3, 144.0, 60, 10, 20, 30),
+        ("float32", 1, 48.0, 7, 7, 7, 7),
+    ]
+
+
 def test_a_recorded_bandwidth_outranks_the_product() -> None:
     recorded = roofline(two_steps(peak_memory_bandwidth=4 * 10**9).trace())
     assert recorded.meta["memory_peaks"] == {"NVIDIA A100-SXM4-40GB": 4 * 10**9}

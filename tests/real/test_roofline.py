@@ -148,3 +148,33 @@ def test_time_by_bound_is_that_of_all_kernels(real_run) -> None:
     assert sum(answer.meta["bounds"].values()) == answer.rows["kernel_ns"].sum()
     assert answer.rows["kernel_ns"].sum() <= kernels["total_ns"].sum()
     assert answer.meta["known_share"] == pytest.approx(0.9936, abs=0.0005)
+
+
+@pytest.mark.parametrize("trace", TRACES)
+def test_counts_and_spread_by_sizes_and_dtype(trace: str, real_run, real_trace) -> None:
+    name = f"tracelens/{trace}"
+    path = real_trace(name).with_name(f"{trace}.unified_perf_summary.csv")
+    time = "Kernel Time (µs)_"
+    # A tuple of one number has a comma behind it.
+    sizes = (
+        pl.col("Input Dims").str.replace_all(r"[\s]", "").str.replace_all(r",\)", ")")
+        .str.replace_all(r"\(", "[").str.replace_all(r"\)", "]")
+    )  # fmt: skip
+    theirs = pl.read_csv(path).select(
+        sizes=sizes, operator=pl.col("name").str.extract(r"::(\w+?)_?$"),
+        number="operation_count", least=f"{time}min", median=f"{time}median", most=f"{time}max",
+    )  # fmt: skip
+    ours = (
+        real_run(name).roofline("operator,sizes,dtype")
+        .with_columns(operator=pl.col("operator").str.replace(r"^\w+::", ""))
+    )  # fmt: skip
+    keys = ["operator", "sizes"]
+    both = ours.join(theirs.unique(keys, keep="none"), on=keys).filter(
+        pl.len().over(keys) == 1, pl.col("operators") == pl.col("number")
+    )
+    assert both.height >= {"h100_qwen": 14, "sglang_prefilldecode": 14}[trace]
+    for own, other in (("min_ns", "least"), ("max_ns", "most")):
+        assert both[own].to_list() == pytest.approx((1_000 * both[other]).to_list(), abs=2)
+    odd = both.filter(pl.col("operators") % 2 == 1)
+    assert odd["median_ns"].to_list() == pytest.approx((1_000 * odd["median"]).to_list(), abs=2)
+    assert both["dtype"].null_count() == both.filter(operator="cat").height

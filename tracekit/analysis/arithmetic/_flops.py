@@ -138,7 +138,7 @@ def _rows(work: pl.DataFrame, keys: Sequence[str], steps: pl.DataFrame) -> pl.Da
         unknown=pl.col("flops").null_count().cast(pl.Int64),
         # Not in whole numbers: those of a long run are more than 64 bits hold.
         flops=pl.when(_KNOWN.any()).then(pl.col("flops").cast(pl.Float64).sum()),
-        kernel_ns=pl.col("kernel_ns").sum(),
+        **spread(),
         known_ns=known,
         ideal_ns=_ideal(),
         model_ns=_ideal_of_model(),
@@ -149,10 +149,20 @@ def _rows(work: pl.DataFrame, keys: Sequence[str], steps: pl.DataFrame) -> pl.Da
     return counted.select(
         *keys, "operators", "unknown", "flops", "recomputed_flops",
         step_flops=pl.when(pl.col("steps") > 0).then(pl.col("flops") / pl.col("steps")),
-        kernel_ns="kernel_ns", **_rates(),
+        **{name: name for name in spread()}, **_rates(),
         **(_utilisations() if set(keys) <= _OF_STEPS else {}),
         share=pl.col("flops") / total if total else pl.lit(None, pl.Float64),
     )  # fmt: skip
+
+
+def spread() -> dict[str, pl.Expr]:
+    """Return how long the kernels of operators ran: altogether, and those of one of them."""
+    kernel = pl.col("kernel_ns")
+    median = kernel.quantile(0.5, "nearest").cast(pl.Int64)
+    return {
+        "kernel_ns": kernel.sum(), "min_ns": kernel.min(), "median_ns": median,
+        "max_ns": kernel.max(),
+    }  # fmt: skip
 
 
 def _rates() -> dict[str, pl.Expr]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analysis.arithmetic._flops import NO_SIZES, STEP, Measured, measured
+from tracekit.analysis.arithmetic._flops import NO_SIZES, STEP, Measured, measured, spread
 from tracekit.analysis.operators import MULTIPLYING_FORMS
 from tracekit.errors import UsageError
 from tracekit.machine import peak_memory_bandwidth
@@ -152,8 +152,7 @@ def _rows(work: pl.DataFrame, keys: Sequence[str], steps: int) -> pl.DataFrame:
     grouped = work.with_columns(of_bound=kernel.sum().over(*keys, "bound")).group_by(keys).agg(
         operators=pl.len().cast(pl.Int64),
         unknown=(pl.col("bound").is_null()).sum().cast(pl.Int64),
-        kernel_ns=kernel.sum(), min_ns=kernel.min(),
-        median_ns=kernel.quantile(0.5, "nearest").cast(pl.Int64), max_ns=kernel.max(),
+        **spread(),
         tensor_core_ns=pl.col("tensor_core_ns").sum(), untold_ns=pl.col("untold_ns").sum(),
         flops=pl.when(pl.col("flops").count() > 0).then(pl.col("flops").cast(pl.Float64).sum()),
         bytes=pl.when(pl.col("bytes").count() > 0).then(pl.col("bytes").cast(pl.Float64).sum()),

@@ -15,6 +15,7 @@ from tracekit.analysis.operators import (
     of_input,
     of_weight,
     on_tensor_cores,
+    operand_types,
     precision_by_name,
     precision_by_type,
     recorded_operators,
@@ -50,8 +51,8 @@ def work_done(trace: Trace, *, causal: bool = False, moving: bool = False) -> pl
     Returns
     -------
     ``range`` (of the operator), ``process, device, iteration, stage, kernel`` (of the kernel that
-    took longest), ``operator, sizes, types, form, precision, flops, bytes`` (null where they are
-    not known), ``kernels`` and ``kernel_ns``: how many it launched, and how long they ran, added
+    took longest), ``operator, sizes, types, dtype, form, precision, flops, bytes`` (null where
+    unknown), ``kernels`` and ``kernel_ns``: how many it launched, and how long they ran, added
     up; ``tensor_core_ns`` and ``untold_ns``: how long on Tensor Cores, and of how much of it names
     do not tell that; and ``recomputed``, see `counted_operators`.
     """
@@ -70,7 +71,7 @@ def work_done(trace: Trace, *, causal: bool = False, moving: bool = False) -> pl
            "kernels": pl.lit(1, pl.UInt32), **_ON_TENSOR_CORES},
     )  # fmt: skip
     chosen = own if moving else own.filter(_MULTIPLYING)
-    both = pl.concat([each.select(_COLUMNS) for each in (chosen, alone)])
+    both = operand_types(pl.concat([each.select(_COLUMNS) for each in (chosen, alone)]))
     shown = pl.col("types").list.eval(pl.element().filter(~pl.element().is_in(_NO_TYPES)))
     return both.with_columns(types=pl.when(shown.list.len() > 0).then(shown.list.join(", ")))
 

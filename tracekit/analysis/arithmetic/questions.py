@@ -13,13 +13,15 @@ if TYPE_CHECKING:
 
 
 _KEYS = (
-    "operator", "sizes", "types", "layer", "stage", "precision", "kernel", "iteration", "device",
+    "operator", "sizes", "types", "dtype", "layer", "stage", "precision", "kernel", "iteration",
+    "device",
 )  # fmt: skip
 _BY: Said = {
     "operator?": "text or null: Name of the operator; null of kernels without one; collective, p2p "
     "or staged of what moves data between GPUs.",
     "sizes?": "text or null: Sizes of its arguments, as recorded.",
     "types?": "text or null: Types of the tensors among them, as recorded.",
+    "dtype?": "text or null: The same by their names in PyTorch, each once; numbers left out.",
     "layer?": "text or null: Layer that it is of, null where not known.",
     "stage?": "text or null: Stage of its kernels.",
     "precision?": "one of fp64, fp32, tf32, fp16, bf16, fp8 or null: Precision in which it "
@@ -28,6 +30,11 @@ _BY: Said = {
     "iteration?": "integer or null: Number of the iteration.",
     **columns("device?"),
     "operators": "count: Number of operators, and of kernels without one.",
+}
+_SPREAD: Said = {
+    "min_ns": "count: Time of the kernels of the shortest of them.",
+    "median_ns": "count: Median of that.",
+    "max_ns": "count: Time of the kernels of the longest of them.",
 }
 _PEAKS: Said = {
     "peaks": by_name(
@@ -78,6 +85,7 @@ _WRITES = Json(
         "runs again; null where that is not known.",
         "step_flops": "amount or null: `flops`, mean per step and GPU; null without steps.",
         "kernel_ns": "count: How long the kernels of all these operators ran, added up.",
+        **_SPREAD,
         "achieved_flops_s": "amount or null: FLOPs over the time of the kernels, of operators "
         "that are known.",
         "peak_share": "amount or null: That over the peak of its precision; null where a peak is "
@@ -93,6 +101,7 @@ _WRITES = Json(
 @question(
     "tracekit flops",
     "tracekit flops mnist --by layer",
+    "tracekit flops mnist --by operator,sizes,dtype",
     "tracekit flops mnist --by iteration --peak 312TFLOPS",
     writes=_WRITES,
 )
@@ -122,7 +131,7 @@ _BOUND = "computing, memory, launch, communication"
 
 @question(
     "tracekit roofline",
-    "tracekit roofline mnist --by operator,sizes,types",
+    "tracekit roofline mnist --by operator,sizes,dtype",
     "tracekit roofline mnist --by layer --figure roofline.html",
     writes=Json(
         "roofline",
@@ -151,9 +160,7 @@ _BOUND = "computing, memory, launch, communication"
             **_BY,
             "unknown": "count: Of how many of these the bound is not known.",
             "kernel_ns": "count: How long their kernels ran, added up.",
-            "min_ns": "count: Time of the kernels of the shortest of them.",
-            "median_ns": "count: Median of that.",
-            "max_ns": "count: Time of the kernels of the longest of them.",
+            **_SPREAD,
             "tensor_core_ns": "count: How long kernels on Tensor Cores ran, by their names.",
             "untold_ns": "count: How long kernels ran whose names do not tell that.",
             "flops": "amount or null: FLOPs, as `flops` counts them; null where none are known.",

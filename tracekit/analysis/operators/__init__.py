@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         backward_graphs,
         backward_nodes,
         named_operators,
+        operand_types,
         recorded_operators,
     )
 

@@ -32,6 +32,17 @@ _NUMBER = r"-?(0|[1-9]\d{0,17})"
 _SHAPES = rf"^\[(\[({_NUMBER}(,{_NUMBER})*)?\](,\[({_NUMBER}(,{_NUMBER})*)?\])*)?\]$"
 _STRING = r'"[^"\\\x00-\x1f]*"'
 _TEXTS = rf"^\[\s*({_STRING}(\s*,\s*{_STRING})*)?\s*\]$"
+_DTYPES = {
+    "double": "float64", "float": "float32", "c10::Half": "float16", "c10::BFloat16": "bfloat16",
+    "Half": "float16", "half": "float16", "BFloat16": "bfloat16", "long int": "int64",
+    "long": "int64", "int": "int32", "short int": "int16", "short": "int16", "signed char": "int8",
+    "unsigned char": "uint8", "c10::Float8_e4m3fn": "float8_e4m3fn",
+    "c10::Float8_e5m2": "float8_e5m2", "c10::Float8_e4m3fnuz": "float8_e4m3fnuz",
+    "c10::Float8_e5m2fnuz": "float8_e5m2fnuz", "c10::complex<float>": "complex64",
+    "c10::complex<double>": "complex128",
+}  # fmt: skip
+"""Names of types in C++, and in PyTorch."""
+_NO_TENSORS = ("Scalar", "ScalarList", "TensorList")
 _KINETO = '{"Input Dims":'
 _LIST = r"^\[(\[\[.*?\]\])[,\]]"
 """The sizes of a list of tensors that is the first argument."""
@@ -141,6 +152,33 @@ def named_operators(trace: Trace) -> pl.DataFrame:
     typed = found.with_columns(_shapes_text(), types=_of_kineto("Input type"))
     types = _decoded("types", _TEXTS, _STRINGS)
     return typed.select("range", "operator", "sizes", types=types)
+
+
+def operand_types(rows: pl.DataFrame) -> pl.DataFrame:
+    """Add ``dtype``: the types of the tensors in ``sizes, types``, each once, by PyTorch's names.
+
+    A number among the arguments counts where all of them are numbers, and else not.
+    """
+    told = pl.col("types").list.join("\t")
+    alike = (
+        rows.select("sizes", "types", text=told).drop_nulls().unique(["sizes", "text"])
+        .with_columns(shapes=_decoded("sizes", _SHAPES, _SHAPE))
+        .filter(pl.col("shapes").list.len() == pl.col("types").list.len())
+        .with_row_index("key")
+    )  # fmt: skip
+    name = pl.col("types").replace(_DTYPES)
+    has_size = pl.col("shapes").list.len() > 0
+    found = (
+        alike.explode("shapes", "types")
+        .filter(~pl.col("types").is_in(["", *_NO_TENSORS]),
+                has_size | ~has_size.any().over("key"))
+        .group_by("key", maintain_order=True).agg(dtype=name.unique(maintain_order=True))
+        .select("key", dtype=pl.col("dtype").list.join(", "))
+    )  # fmt: skip
+    keyed = alike.select("key", "sizes", "text").join(found, on="key").drop("key")
+    return rows.with_columns(text=told).join(
+        keyed, on=["sizes", "text"], how="left", maintain_order="left"
+    ).drop("text")  # fmt: skip
 
 
 def backward_nodes(trace: Trace) -> pl.DataFrame:
