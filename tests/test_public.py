@@ -168,8 +168,8 @@ PUBLIC = {
         DEGREES Evidence Facts HOST KEYS NEEDS OF_PROCESSES OF_WINDOWS OUTSIDE_STEPS
         RECORDERS WAITING chosen_keys columns_of confusion counted_micro_batches dividing
         how_to_record how_to_see_waits identify is_by_stage is_by_steps is_pipeline parse_keys
-        share_meaning summarise unknown_passes verdict_evidence verdict_meta with_phases
-        with_words work_of
+        share_meaning step_phases summarise unknown_passes verdict_evidence verdict_meta
+        with_phases with_words work_of
     """,
     "tracekit.analysis.idle_account": """
         BEHIND BLOCKING_COPY CAUSES ITEM IdlePieces OS_CALLS QUEUED_NS SWITCHES allocations
@@ -191,7 +191,7 @@ PUBLIC = {
     "tracekit.analysis.step_sums": """
         KeySums Measured PARTS StepTimes group_lengths grouped_sums in_one_account
         parse_compare_keys peak_memory per_iteration stages_of step_times steps_by_keys
-        steps_of sums_by_keys with_hosts_matched
+        steps_by_phase steps_of sums_by_keys with_hosts_matched
     """,
     "tracekit.analysis.traffic": "AMONG_GPUS Traffic copy_transfers crossings links",
 }

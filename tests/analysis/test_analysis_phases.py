@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import random
+
 import polars as pl
 import pytest
+from link_helpers import machine
 from trace_builder import TraceBuilder
 
 from tracekit.analysis.breakdowns import breakdown
+from tracekit.analysis.comparison import Recorded, compare, compare_recordings
 from tracekit.analysis.facts import with_phases
+from tracekit.analysis.idle_time import idle
+from tracekit.analysis.traffic import Traffic
 from tracekit.errors import MissingDataError, UsageError
+from tracekit.machine import Placed
 
 LONG = "execute_8192_context_9(sq8155sk8430sqsq20sqsk40)_generation_37(sq37sk34489sqsq37sqsk34489)"
 
@@ -92,3 +99,117 @@ def test_what_serves_nothing_has_no_phases() -> None:
         breakdown(served("step 1").trace(), "phase")
     with pytest.raises(UsageError, match="its iterations"):
         breakdown(served(*STEPS).trace(), "phase", per_iteration=True)
+
+
+def test_idle_time_by_phase() -> None:
+    trace = served(*STEPS).trace()
+    rows = idle(trace, "phase").rows.sort("phase")
+    # By hand: steps of 100, 100 and 30 ns (the last ends with its op), busy for 10, 20 and 30.
+    assert rows.select("phase", "idle_ns", "step_ns").rows() == [
+        ("decode", 80, 40.0),
+        ("prefill", 90, 90.0),
+    ]
+    by_cause = idle(trace, "phase,cause").rows
+    sums = by_cause.group_by("phase").agg(pl.col("idle_ns").sum()).sort("phase")
+    assert sums.rows() == [("decode", 80), ("prefill", 90)]
+    assert idle(trace, "phase").meta["idle_ns"] == idle(trace).meta["idle_ns"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_idle_time_by_phase_is_that_of_its_steps(seed: int) -> None:
+    names = random.Random(seed).choices([*STEPS[:2], "step[IDLE]"], k=9)
+    trace = served(*names).trace()
+    by_step = dict(idle(trace, "iteration").rows.select("iteration", "idle_ns").rows())
+    told = {number: with_phases(pl.DataFrame({"name": [name]}))["phase"][0]
+            for number, name in enumerate(names)}  # fmt: skip
+    expected: dict[str | None, int] = {}
+    for number, length in by_step.items():
+        phase = told.get(number)
+        expected[phase] = expected.get(phase, 0) + length
+    found = dict(idle(trace, "phase").rows.select("phase", "idle_ns").rows())
+    assert found == {phase: length for phase, length in expected.items() if length}
+
+
+def moved(*names: str) -> TraceBuilder:
+    """The same steps; in each a copy of 1000 bytes to the GPU, in two of them."""
+    b = served(*names)
+    for number in range(len(names)):
+        at = 100 * number + 60
+        b.op("copy", at=at, start=at, end=at + 10, iteration=number, kind="h2d",
+             bytes=1000 * (number + 1), copy_kind="h2d")  # fmt: skip
+    return b
+
+
+def compared(*lengths: tuple[str, int]) -> TraceBuilder:
+    """Steps of a server one after another, each busy to its end."""
+    b = TraceBuilder()
+    at = 0
+    for number, (name, length) in enumerate(lengths):
+        b.iteration(number, at, at + length, name=name)
+        b.op("gemm", at=at, start=at, end=at + length, iteration=number, stage="FP")
+        at += length
+    return b
+
+
+PREFILL, DECODE = STEPS[:2]
+
+
+def test_phases_are_compared_with_their_own_steps() -> None:
+    # A step of decode takes 100 and 150 ns; prefill 1000 in both, but is rarer in B.
+    a = compared(*[(PREFILL, 1000), (DECODE, 100), (DECODE, 101), (DECODE, 99)] * 6)
+    b = compared(*[(PREFILL, 1000), *[(DECODE, 150), (DECODE, 151), (DECODE, 149)] * 2] * 6)
+    found = compare(a.trace(), b.trace(), "phase", skip=0)
+    columns = ["phase", "a_ns", "b_ns", "delta_ns", "verdict", "a_steps", "b_steps", "only_in"]
+    assert found.rows.select(columns).rows() == [
+        ("prefill", 1000.0, 1000.0, 0.0, "too small to matter", 6, 6, None),
+        ("decode", 100.0, 150.0, 50.0, "slower", 18, 36, None),
+    ]
+    assert found.rows.select("a_tokens", "b_tokens").rows() == [(50.0, 50.0), (4.0, 4.0)]
+    low, high = found.rows.filter(phase="decode").select("low_ns", "high_ns").row(0)
+    assert 0 < low < 50 < high
+
+
+def test_a_phase_of_one_run_is_named() -> None:
+    a = compared(*[(DECODE, 100)] * 6)
+    b = compared(*[(DECODE, 100)] * 6, (PREFILL, 500), ("step[IDLE]", 7))
+    found = compare(a.trace(), b.trace(), "phase", skip=0).rows
+    assert found.select("phase", "a_ns", "b_ns", "only_in", "b_steps").rows() == [
+        ("prefill", None, 500.0, "B", 1),
+        ("decode", 100.0, 100.0, None, 6),
+        (None, None, 7.0, "B", 1),
+    ]
+
+
+def test_processes_in_several_phases_are_of_none() -> None:
+    b = TraceBuilder()
+    for number, names in enumerate([(PREFILL, PREFILL), (PREFILL, DECODE), (DECODE, DECODE)]):
+        at = 100 * number
+        for process, name in enumerate(names):
+            b.iteration(number, at, at + 100, name=name, thread=10 * process)
+            b.op("gemm", at=at, start=at, end=at + 100, iteration=number, stage="FP",
+                 thread=10 * process, process=process, device=process)  # fmt: skip
+    rows = compare(b.trace(), b.trace(), "phase", skip=0).rows
+    assert rows.select("phase", "a_steps", "a_ns").rows() == [
+        ("prefill", 1, 100.0), ("decode", 1, 100.0), (None, 1, 100.0)
+    ]  # fmt: skip
+
+
+def test_phases_are_compared_alone_and_of_two_runs() -> None:
+    trace = compared(*[(DECODE, 100)] * 6).trace()
+    with pytest.raises(UsageError, match="phase cannot be combined"):
+        compare(trace, trace, "phase,stage")
+    with pytest.raises(MissingDataError, match="prefill or decode"):
+        compare(*[compared(*[("step", 100)] * 6).trace()] * 2, "phase", skip=0)
+    sides = [Recorded(trace, name) for name in "ab"], [Recorded(trace, "c")]
+    with pytest.raises(UsageError, match="two runs by phase"):
+        compare_recordings(*sides, "phase", skip=0)
+
+
+def test_links_by_phase() -> None:
+    trace = moved(*STEPS).trace()
+    traffic = Traffic(trace, Placed(machine(), {0: 0}, "number", ()))
+    rows = traffic.links("method,phase").sort("phase")
+    assert rows.select("phase", "method", "transfers", "bytes").rows() == [
+        ("decode", "h2d", 2, 5000),
+        ("prefill", "h2d", 1, 1000),
+    ]

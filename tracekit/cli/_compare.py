@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 KEYS = (
     "step", "stage", "kind", "kernel", "range", "device", "rank", "node", "collective",
-    "cause", "api", "link", "memory",
+    "cause", "api", "link", "memory", "phase",
 )  # fmt: skip
 """What runs can be compared by; `step` is what the change of the step time is made of."""
 _TWO = 2
@@ -146,6 +146,11 @@ _COMPARE = Json(
         "type?": "text: Type of the link.",
         "bricks?": "integer or null: NVLinks that are bonded.",
         "evidence?": "text: Whether bytes were recorded or follow from a model.",
+        "phase?": "one of prefill, decode, mixed or null: Phase of a serving engine's steps; null "
+        "of steps of unknown phase.",
+        "a_tokens?": "number or null: By phase: mean tokens of a step of A; null where a step does "
+        "not say.",
+        "b_tokens?": "number or null: The same of B.",
         "part?": "text: By step: a stage, idle (the host is in an iteration), or between (it is "
         "in none).",
         "a_total_ns?": "integer or null: Of run A, over all steps and devices, ns.",

@@ -31,8 +31,9 @@ _COLLECTIVE_KEYS = (
     "library", "collective", "bytes", "communicator", "group", "stage", "rank", "node", "iteration"
 )  # fmt: skip
 _LINK_KEYS = (
-    "link", "pair", "nic", "hosts", "route", "method", "stage", "rank", "node", "iteration"
-)  # fmt: skip
+    "link", "pair", "nic", "hosts", "route", "method", "stage", "rank", "node", "iteration",
+    "phase",
+)  # fmt: skip  # fmt: skip
 
 
 class Run(Protocol):
@@ -130,6 +131,8 @@ _LINKS = Json(
         "rank?": "integer or null: Rank of the process that moves them; null where unknown.",
         **columns("node?"),
         "iteration?": "integer or null: Training step; null outside of all.",
+        "phase?": "one of prefill, decode, mixed or null: Phase of a serving engine's step; null "
+        "outside, or where a step's name does not say.",
         "evidence?": "one of measured, modelled, modelled between: Whether the bytes were "
         "recorded, follow from a model, or lie between those of several.",
         "transfers?": "count: Number of transfers; of modelled between that of collectives.",

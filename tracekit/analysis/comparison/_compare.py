@@ -10,6 +10,7 @@ import polars as pl
 from tracekit.analysis.comparison._headline import Metric, headline, length_text
 from tracekit.analysis.comparison._outlier_causes import outlier_rows, without_outliers
 from tracekit.analysis.comparison._outliers import cold_notes, step_notes
+from tracekit.analysis.comparison._phases import phase_rows
 from tracekit.analysis.comparison._prepared import (
     OUTSIDE,
     Asked,
@@ -159,6 +160,8 @@ def _rows(
     """Return the groups that are compared, side by side."""
     if keys == ("step",):
         return parts
+    if keys == ("phase",):
+        return phase_rows(found)
     if keys == ("memory",):
         sides = [
             memory_peaks(run.trace, run.name).rename({"bytes": f"{side}_bytes"})
@@ -207,6 +210,8 @@ def _for_people(table: pl.DataFrame) -> pl.DataFrame:
         if table[name].sum()
     ]
     unread = {*TOTALS, *OUTSIDE, *COUNTS}
+    if "phase" in table.columns:  # of other rows the first line says how many steps there are
+        unread -= {"a_steps", "b_steps"}
     return table.select(pl.exclude(unread & {*table.columns}), *means)
 
 

@@ -304,7 +304,7 @@ def _measure(
             f"{' or '.join(names)} has no iterations to skip",
             "name the ranges that are steps: --iteration REGEX",
         )
-    of_ops = ("stage",) if keys in (("memory",), ("step",)) else keys
+    of_ops = ("stage",) if keys in (("memory",), ("step",), ("phase",)) else keys
 
     def measure(*, as_one: bool) -> list[Measured]:
         return [

@@ -100,6 +100,10 @@ def compare_recordings(
     """
     asked = Asked.of(by, skip, metric, least, match_names=match_names, anyway=anyway)
     _check(a, b)
+    if asked.keys == ("phase",):
+        raise UsageError(
+            "phases of several recordings a side are not compared", "compare two runs by phase"
+        )
     found = prepare([*a, *b], asked)
     sides = (found.measured[: len(a)], found.measured[len(a) :])
     parts, step = _step(sides, found.parts, has_verdict=found.has_verdict)

@@ -82,10 +82,11 @@ def show(
     has_verdict: bool,
     related: bool = True,
     regular: Kinds = (None, None),
+    tables: int = 1,
 ) -> pl.DataFrame:
     """Return the interval of the difference, its p value, and the conclusion.
 
-    Both are adjusted for the number of rows where these are related.
+    Both are adjusted for the number of rows where these are related, and for that of `tables`.
     """
     if min(a.shape[1], b.shape[1]) < ENOUGH:
         nothing = {name: [None] * len(a) for name in VERDICT[:3]}
@@ -98,6 +99,7 @@ def show(
             b * devices[0][:, np.newaxis],
             related=related,
             regular=regular,
+            tables=tables,
         )
         scale = devices[0] * devices[1]
         table = pl.DataFrame(
@@ -143,13 +145,21 @@ def with_small(
         changes nothing; by default `LEAST_PERCENT`.
     """
     share = (LEAST_PERCENT if least is None else least) / 100
-    bound = share * min(step["a_ns"] or 0, step["b_ns"] or 0)
-    within = (pl.col("low_ns") > -bound) & (pl.col("high_ns") < bound)
-    verdict = (
-        pl.when((pl.col("verdict") == NOT_SHOWN) & within).then(pl.lit(SMALL)).otherwise("verdict")
-    )
+    shorter = pl.lit(min(step["a_ns"] or 0, step["b_ns"] or 0))
+    of_phase = pl.min_horizontal("a_ns", "b_ns")  # each has steps of its own
+
+    def verdict(bound: pl.Expr) -> pl.Expr:
+        within = (pl.col("low_ns") > -bound) & (pl.col("high_ns") < bound)
+        small = (pl.col("verdict") == NOT_SHOWN) & within
+        return pl.when(small).then(pl.lit(SMALL)).otherwise("verdict")
+
     named = [
-        each.with_columns(verdict=verdict) if "verdict" in each.columns else each for each in tables
+        each.with_columns(
+            verdict=verdict(share * (of_phase if "phase" in each.columns else shorter))
+        )
+        if "verdict" in each.columns
+        else each
+        for each in tables
     ]
     worded = {}
     for prefix, base in (("", "ns"), ("shift_", "median_ns")):

@@ -6,7 +6,14 @@ does not say is null: of `execute_new_0_cached_3` a cached request may still be 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import polars as pl
+
+from tracekit.errors import MissingDataError
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
 
 _VLLM = r"^execute_(?:\d+_)?context_(\d{1,9})\((?:sq)?(\d{1,9})[^)]*\)_generation_(\d{1,9})\((?:sq)?(\d{1,9})[^)]*\)"  # noqa: E501
 _VLLM_EARLY = r"^execute_new_([1-9]\d{0,8})_cached_0$"
@@ -33,6 +40,23 @@ def with_phases(iterations: pl.DataFrame) -> pl.DataFrame:
         requests=pl.coalesce(context + generation, early, _number(_SGLANG, 2), _number(_ATOM, 2)),
         tokens=pl.coalesce(tokens + generated, _number(_SGLANG, 3), _number(_ATOM, 3)),
     )
+
+
+def step_phases(trace: Trace) -> pl.DataFrame:
+    """Return ``process, iteration, phase, requests, tokens`` of the steps of a run.
+
+    Raises
+    ------
+    MissingDataError
+        If the phase of none is known.
+    """
+    steps = with_phases(trace.read("iterations")).unique(["process", "iteration"], keep="first")
+    if steps["phase"].null_count() == steps.height:
+        raise MissingDataError(
+            "no step of this run is named as a serving engine's prefill or decode",
+            "vLLM, SGLang and ATOM write such names while they are profiled",
+        )
+    return steps.select("process", "iteration", "phase", "requests", "tokens")
 
 
 def _text(pattern: str, group: int) -> pl.Expr:

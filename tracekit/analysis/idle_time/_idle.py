@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
 
 from tracekit.analysis.calls import collective_calls, in_stretch
-from tracekit.analysis.facts import OUTSIDE_STEPS, how_to_record, how_to_see_waits, with_words
+from tracekit.analysis.facts import (
+    OUTSIDE_STEPS,
+    how_to_record,
+    how_to_see_waits,
+    is_by_steps,
+    step_phases,
+    with_words,
+)
 from tracekit.analysis.idle_account import (
     CAUSES,
     QUEUED_NS,
@@ -36,12 +44,10 @@ def idle(trace: Trace, keys: Sequence[str], *, skip: int, longest: int | None) -
         raise MissingDataError(
             "this run holds no GPU work", f"record with {how_to_record(trace, 'ops')}"
         )
-    found = pieces_in_windows(trace, skip=skip, per_iteration="iteration" in keys)
+    found = _pieces(trace, skip, keys, per_iteration=is_by_steps(keys))
     meta = _meta(trace, found, skip)
     if longest is not None:
         return _longest(trace, found, meta, longest)
-    if "range" in keys:
-        found = found.with_ranges(trace)
     rows, drawn, windows = _rows(found, keys, meta), _by_device(found), found.windows
     del found  # before pieces of steps are found, which take as much
     if "iteration" not in keys:
@@ -62,6 +68,20 @@ def idle(trace: Trace, keys: Sequence[str], *, skip: int, longest: int | None) -
         figures={"figure": "idle"},
         source=drawn,
     )
+
+
+def _pieces(trace: Trace, skip: int, keys: Sequence[str], *, per_iteration: bool) -> IdlePieces:
+    """Return the idle time inside of windows, in pieces that have all keys."""
+    found = pieces_in_windows(trace, skip=skip, per_iteration=per_iteration)
+    if "range" in keys:
+        found = found.with_ranges(trace)
+    if "phase" not in keys:
+        return found
+    phases = step_phases(trace).select("process", "iteration", "phase")
+    pieces = found.pieces.join(
+        phases, on=["process", "iteration"], how="left", maintain_order="left"
+    )
+    return replace(found, pieces=pieces)
 
 
 def _rows(found: IdlePieces, keys: Sequence[str], meta: dict[str, Any]) -> pl.DataFrame:
@@ -96,16 +116,21 @@ def _per_step(
     iterations = trace.read("iterations")
     if iterations.is_empty():
         return rows.select(*keys, step_ns=pl.lit(None, pl.Float64)), {}
-    found = pieces_in_windows(trace, skip=0, per_iteration=True)
-    if "range" in keys:
-        found = found.with_ranges(trace)
+    found = _pieces(trace, 0, keys, per_iteration=True)
     steps = counted_steps(found.windows, iterations, skip).windows.with_row_index("window")
     counted = steps.drop_nulls("iteration")
     number = counted.select(*_OWNER, "iteration").n_unique()
+    steps_of = pl.lit(number or None, pl.Int64)
+    if "phase" in keys:
+        phases = counted.join(step_phases(trace), on=["process", "iteration"], how="left")
+        of_phase = phases.group_by("phase").agg(number=pl.struct(*_OWNER, "iteration").n_unique())
+        steps_of = pl.col("phase").replace_strict(
+            of_phase["phase"], of_phase["number"], default=None, return_dtype=pl.Int64
+        )
     inside = found.pieces.join(counted.select("window"), on="window", how="semi")
     names = [pl.col(key).cast(pl.String) if key == "cause" else pl.col(key) for key in keys]
-    mean = _LENGTH.sum() / number if number else pl.lit(None, pl.Float64)
-    per_step = inside.with_columns(names).group_by(keys).agg(step_ns=mean)
+    sums = inside.with_columns(names).group_by(keys).agg(length=_LENGTH.sum())
+    per_step = sums.select(*keys, step_ns=pl.col("length") / steps_of)
     return per_step, _outside(inside, whole, number)
 
 

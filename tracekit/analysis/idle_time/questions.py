@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tracekit.model import Answer, Trace
 
 
-_KEYS = ("cause", "stage", "iteration", "device", "rank", "range")
+_KEYS = ("cause", "stage", "iteration", "phase", "device", "rank", "range")
 
 _WRITES = Json(
     "idle",
@@ -39,6 +39,8 @@ _WRITES = Json(
         "stage?": f"one of {STAGES} or null: Stage of the op that comes late; null where none "
         "does.",
         "iteration?": "integer or null: Number of the step; null outside of all.",
+        "phase?": "one of prefill, decode, mixed or null: Phase of a serving engine's steps; null "
+        "outside, or where a step's name does not say.",
         **columns("device?", "rank?"),
         "range?": "text or null: Innermost range in which the host was, without the numbers at "
         "its end.",
@@ -46,8 +48,8 @@ _WRITES = Json(
         "where nothing is.",
         "gaps?": "count: Number of gaps with a piece in the row.",
         "idle_ns": "count: Time in which nothing runs, added over devices.",
-        "step_ns?": "amount or null: Mean per step and device; null without steps and outside of "
-        "all.",
+        "step_ns?": "amount or null: Mean per step and device, by phase of its steps; null "
+        "without steps and outside of all.",
         "share": "share or null: idle_ns over that of all rows.",
         "window_share?": "share or null: idle_ns over the window.",
         "place?": "positive: Of the longest gaps: 1 is the longest.",
@@ -80,6 +82,7 @@ _WRITES = Json(
     "tracekit idle",
     "tracekit idle mnist --by device,cause",
     "tracekit idle mnist --longest 10",
+    "tracekit idle vllm --by phase,cause",
     writes=_WRITES,
     figures={"figure": "Draw the causes of each GPU's idle time"},
 )

@@ -40,6 +40,7 @@ def differences(
     *,
     related: bool = True,
     regular: tuple[Regular | None, Regular | None] = (None, None),
+    tables: int = 1,
 ) -> Differences:
     """Compare the means of two samples, row by row.
 
@@ -58,6 +59,9 @@ def differences(
     regular
         The slow steps of either run that come regularly: means are then as certain as those of
         either kind, whose shares are known.
+    tables
+        Number of such tables that are judged together, for which p values and intervals are
+        adjusted as well (Bonferroni).
     """
     (within_a, off_a), (within_b, off_b) = (
         within_kinds(each, own) for each, own in zip((a, b), regular, strict=True)
@@ -76,6 +80,8 @@ def differences(
     level = LEVEL
     if related:
         p_value[is_tried], level = told(p_value[is_tried])
+    if tables > 1:
+        p_value, level = np.minimum(p_value * tables, 1), 1 - (1 - level) / tables
     reach = quantile(freedom, (1 + level) / 2) * np.sqrt(variance) + off
     low, high = apart - reach, apart + reach
     for each in (low, high, p_value):

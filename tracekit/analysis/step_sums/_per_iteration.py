@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tracekit.analysis.calls import mpi_calls, with_devices
-from tracekit.analysis.facts import chosen_keys
+from tracekit.analysis.facts import chosen_keys, step_phases
 from tracekit.analysis.idle_account import idle_causes
 from tracekit.analysis.memory import memory_use
 from tracekit.analysis.statistics import Skip, cold_steps
@@ -29,6 +29,7 @@ _ALONE = {
     "api": "CUDA call, by name",
     "link": "link and direction",
     "memory": "GPU memory: peak in use",
+    "phase": "prefill or decode, of a server's steps",
 }
 COMPARE_KEYS = {
     "stage": "why an op runs",
@@ -41,7 +42,7 @@ COMPARE_KEYS = {
     "node": "host that the process ran on",
     **_ALONE,
 }
-"""What two runs can be compared by; the last five stand alone."""
+"""What two runs can be compared by; the last six stand alone."""
 
 PARTS = (*STAGES, "idle", "between")
 """What the time of a step is made of: exposed time of each stage, and time in which nothing runs:
@@ -180,6 +181,20 @@ def _measured(
         _on_devices(times, owners, len(numbers), whole=whole), tuple(numbers), times.left_out,
         owners.height, times.annotated, times.empty, windows=times.windows.drop("window"),
     )  # fmt: skip
+
+
+def steps_by_phase(trace: Trace) -> pl.DataFrame:
+    """Return ``iteration, phase, tokens`` of steps, numbered as `per_iteration` numbers them.
+
+    The phase is null where it is unknown or processes are in several; tokens are the mean of
+    processes, null where one does not say.
+    """
+    steps = step_phases(numbered_alike(trace))
+    is_one = (pl.col("phase").n_unique() == 1) & (pl.col("phase").null_count() == 0)
+    return steps.group_by("iteration").agg(
+        phase=pl.when(is_one).then(pl.col("phase").first()),
+        tokens=pl.when(pl.col("tokens").null_count() == 0).then(pl.col("tokens").mean()),
+    )
 
 
 def owners_of(times: StepTimes, *, whole: bool) -> pl.DataFrame:

@@ -15,7 +15,7 @@ from tracekit.analysis.facts import (
     dividing,
     is_by_stage,
     is_by_steps,
-    with_phases,
+    step_phases,
     work_of,
 )
 from tracekit.engine import (
@@ -34,7 +34,6 @@ from tracekit.engine import (
     sum_up,
     with_steps,
 )
-from tracekit.errors import MissingDataError
 from tracekit.model import Trace
 
 _OWNER = ("process", "device")
@@ -135,20 +134,10 @@ def sums_by_keys(
     whole = next(iter(found.whole), kept) if with_whole and per_iteration else None
     windows = with_steps(found.windows) if per_iteration else found.windows
     if "phase" in keys:
-        windows = _with_phases(windows, work.trace)
-    return KeySums(stages, next(sums, None), stages if is_whole else whole, windows, with_durations)
-
-
-def _with_phases(windows: pl.DataFrame, trace: Trace) -> pl.DataFrame:
-    """Add ``phase, requests, tokens`` of the step that a window is."""
-    steps = with_phases(trace.read("iterations")).unique(["process", "iteration"], keep="first")
-    if steps["phase"].null_count() == steps.height:
-        raise MissingDataError(
-            "no step of this run is named as a serving engine's prefill or decode",
-            "vLLM, SGLang and ATOM write such names while they are profiled",
+        windows = windows.join(
+            step_phases(work.trace), on=["process", "iteration"], how="left", maintain_order="left"
         )
-    told = steps.select("process", "iteration", "phase", "requests", "tokens")
-    return windows.join(told, on=["process", "iteration"], how="left", maintain_order="left")
+    return KeySums(stages, next(sums, None), stages if is_whole else whole, windows, with_durations)
 
 
 @dataclass(frozen=True)

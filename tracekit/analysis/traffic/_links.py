@@ -28,6 +28,7 @@ _COLUMNS = {
     "rank": ("rank",),
     "node": ("node",),
     "iteration": ("iteration",),
+    "phase": ("phase",),
 }
 LINK_KEYS = {
     "link": "link and direction",
@@ -40,6 +41,7 @@ LINK_KEYS = {
     "rank": "rank of the process that moves them",
     "node": "host that this process ran on",
     "iteration": "training step",
+    "phase": "prefill or decode, of a server's steps",
 }
 """What traffic can be grouped by."""
 
@@ -75,8 +77,9 @@ def links(
     processes: pl.DataFrame | None = None,
     between: tuple[int, int] | None = None,
     hosts: Mapping[int, str | None] | None = None,
+    phases: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
-    """Return traffic by link, pair of GPUs, route, method, stage, rank, node or iteration.
+    """Return traffic by link, pair of GPUs, route, method, stage, rank, node, iteration or phase.
 
     Definitions are in ``docs/links.md``.
 
@@ -103,6 +106,8 @@ def links(
         and their own bandwidth; ``busy_ns`` is cut at the edges, whenever transfers began.
     hosts
         Name of the host of each device, for the keys ``nic`` and ``hosts``.
+    phases
+        ``process, iteration, phase``, for the key ``phase``.
 
     Returns
     -------
@@ -132,12 +137,14 @@ def links(
     Raises
     ------
     UsageError
-        If a key is unknown, or needs processes and none are given.
+        If a key is unknown, or needs processes or phases and none are given.
     """
     keys = parse_link_keys(by)
     of_processes = [key for key in keys if key in OF_PROCESSES]
     if of_processes and processes is None:
         raise UsageError(f"links by {of_processes[0]} need ranks", "give `processes`")
+    if "phase" in keys and phases is None:
+        raise UsageError("links by phase need the phases of steps", "give `phases`")
     if between is not None:
         begin, end = between
         transfers = transfers.filter((pl.col("start") < end) & (pl.col("end") > begin))
@@ -151,6 +158,8 @@ def links(
     if processes is not None and of_processes:
         owners = processes.select("process", *of_processes)
         rows = rows.join(owners, on="process", how="left", maintain_order="left")
+    if phases is not None and "phase" in keys:
+        rows = rows.join(phases, on=["process", "iteration"], how="left", maintain_order="left")
     rows = with_clocks(rows, REPORTS.empty() if reports is None else reports)
     columns = [*dict.fromkeys(name for key in keys for name in _COLUMNS[key]), "evidence"]
     peak = next((_WITH_PEAK[key] for key in keys if key in _WITH_PEAK), None)

@@ -17,6 +17,7 @@ from tracekit.analysis.calls import (
     unsized_of_others,
     why_unsized,
 )
+from tracekit.analysis.facts import step_phases
 from tracekit.analysis.traffic._collective_transfers import (
     Ranks,
     link_bounds,
@@ -183,8 +184,14 @@ class Traffic:
         return links(
             self.transfers if between is None else self.all_transfers, machine, place, by=by,
             window_ns=self.window_ns, reports=self._reports, processes=process_ranks(self.trace),
-            between=between, hosts=self._hosts,
+            between=between, hosts=self._hosts, phases=self._phases(parse_link_keys(by)),
         )  # fmt: skip
+
+    def _phases(self, keys: Sequence[str]) -> pl.DataFrame | None:
+        """Return the phase of each process's steps, where traffic is by phase."""
+        if "phase" not in keys:
+            return None
+        return step_phases(self.trace).select("process", "iteration", "phase")
 
     def answer(
         self,
