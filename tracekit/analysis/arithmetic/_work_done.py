@@ -82,15 +82,34 @@ def _kernels(trace: Trace) -> pl.DataFrame:
     kernels = (
         trace["ops"].filter(pl.col("kind") == "compute")
         .select("process", "device", "iteration", "stage", "launch_thread", "launch_start", "start",
-                "end", innermost="range", name=name,
+                "end", "graph_node", innermost="range", name=name,
                 kernel=pl.coalesce(pl.col("short_name").cast(pl.String), name))
         .collect()
     )  # fmt: skip
+    kernels = _with_captures(trace, kernels)
     name = pl.col("name")
     told = kernels.select("name").unique().with_columns(
         multiplies=multiplies(name), is_on_tensor_cores=on_tensor_cores(name)
     )  # fmt: skip
     return kernels.join(told, on="name", how="left", nulls_equal=True, maintain_order="left")
+
+
+def _with_captures(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Add where an operator launched each kernel: ``asked_thread, asked_start``, and ``replay``.
+
+    A kernel that a CUDA graph replays is of the operator that its node was captured in, once for
+    each replay: ``replay`` is the time of that, null of other kernels.
+    """
+    node = ["process", "graph_node"]
+    nodes = trace.read("graph_nodes").sort("time").unique(node, keep="first", maintain_order=True)
+    found = kernels.join(
+        nodes.select(*node, "thread", "time"), on=node, how="left", maintain_order="left"
+    )
+    return found.with_columns(
+        asked_thread=pl.coalesce("thread", "launch_thread"),
+        asked_start=pl.coalesce("time", "launch_start"),
+        replay=pl.when(pl.col("time").is_not_null()).then("launch_start"),
+    ).drop("graph_node", "thread", "time", "launch_thread", "launch_start")
 
 
 def _of_others(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
@@ -100,13 +119,13 @@ def _of_others(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _owned(kernels: pl.DataFrame, counted: pl.DataFrame) -> pl.DataFrame:
-    """Add ``range``: the operator in which its thread launched a kernel."""
-    spans = counted.select("range", launch_thread="thread", begun="start", until="end")
-    found = kernels.sort("launch_start").join_asof(
-        spans.sort("begun"), left_on="launch_start", right_on="begun", by="launch_thread",
+    """Add ``range``: the operator in which its thread launched a kernel, or captured its node."""
+    spans = counted.select("range", asked_thread="thread", begun="start", until="end")
+    found = kernels.sort("asked_start").join_asof(
+        spans.sort("begun"), left_on="asked_start", right_on="begun", by="asked_thread",
         check_sortedness=False,
     )  # fmt: skip
-    inside = pl.col("launch_start") <= pl.col("until")
+    inside = pl.col("asked_start") <= pl.col("until")
     return found.with_columns(range=pl.when(inside).then("range")).drop("begun", "until")
 
 
@@ -116,7 +135,7 @@ def _of_operators(kernels: pl.DataFrame, counted: pl.DataFrame, *, causal: bool)
         "multiplies", _LENGTH, "start", descending=[True, True, False]
     )
     name = pl.col("name")
-    told = longest.group_by("range", maintain_order=True).agg(
+    told = longest.group_by("range", "replay", maintain_order=True).agg(
         *(pl.col(column).first() for column in _OF_KERNEL),
         by_name=_by_what_multiplies(),
         kernels=pl.len(),
