@@ -8,8 +8,8 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analysis.arithmetic._work_done import work_done
 from tracekit.analysis.facts import how_to_record
+from tracekit.analysis.operators import with_peaks, work_done
 from tracekit.engine import (
     chosen_windows,
     counted_steps,
@@ -19,7 +19,6 @@ from tracekit.engine import (
     with_steps,
 )
 from tracekit.errors import MissingDataError, UsageError
-from tracekit.machine import peak_flops
 from tracekit.model import Answer, Trace
 
 _OF_STEPS = {"iteration", "device"}
@@ -83,7 +82,7 @@ def measured(
         )
     steps = _steps(trace, skip, needed="iteration" in keys or skip > 0)
     done = work_done(trace, causal=attention == "causal", moving=moving)
-    every, peaks = _with_peaks(trace, done, peak)
+    every, peaks = with_peaks(trace, done, peak)
     work = every.join(steps, on=STEP, how="semi") if steps.height else every
     return Measured(every, _with_layers(trace, work) if "layer" in keys else work, steps, peaks)
 
@@ -99,30 +98,6 @@ def _steps(trace: Trace, skip: int, *, needed: bool) -> pl.DataFrame:
     counted = counted_steps(windows, iterations, skip).windows.drop_nulls("iteration")
     length = pl.col("end") - pl.col("start")
     return counted.group_by(STEP, maintain_order=True).agg(step_ns=length.sum())
-
-
-def _with_peaks(
-    trace: Trace, work: pl.DataFrame, peak: int | None
-) -> tuple[pl.DataFrame, dict[str, Mapping[str, int]]]:
-    """Add ``ideal_ns``: how long the FLOPs take at the peak; and return which peaks those are."""
-    if peak is not None:
-        return work.with_columns(ideal_ns=pl.col("flops") / peak * _NS), {"given": {"any": peak}}
-    devices = trace.read("devices").select("device", "name")
-    known = {name: peak_flops(name) for name in devices["name"].unique().drop_nulls().sort()}
-    rows = [(name, *pair) for name, each in known.items() for pair in each.items()]
-    schema = {"name": pl.String, "precision": pl.String, "peak": pl.Int64}
-    table = devices.join(pl.DataFrame(rows, schema=schema, orient="row"), on="name")
-    found = work.join(table.select("device", "precision", "peak"), on=["device", "precision"],
-                      how="left", maintain_order="left")  # fmt: skip
-    multiplied = set(work.filter(_KNOWN)["precision"])
-    used = {
-        name: {precision: peak for precision, peak in each.items()
-               if precision in multiplied}
-        for name, each in known.items()
-    }  # fmt: skip
-    return found.with_columns(ideal_ns=pl.col("flops") / pl.col("peak") * _NS), {
-        name: each for name, each in used.items() if each
-    }
 
 
 def _with_layers(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:

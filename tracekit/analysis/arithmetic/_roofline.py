@@ -12,9 +12,7 @@ from typing import Any
 import polars as pl
 
 from tracekit.analysis.arithmetic._flops import NO_SIZES, STEP, Measured, measured, spread
-from tracekit.analysis.operators import MULTIPLYING_FORMS
-from tracekit.errors import UsageError
-from tracekit.machine import peak_memory_bandwidth
+from tracekit.analysis.operators import memory_bandwidths, with_bounds
 from tracekit.model import Answer, Trace
 
 BOUNDS = ("computing", "memory", "launch", "communication")
@@ -39,7 +37,7 @@ def roofline(
 ) -> Answer:
     """Answer the question `roofline`; its declaration lists options and columns."""
     found = measured(trace, keys, skip=skip, peak=peak, attention=attention, moving=True)
-    bandwidths = _bandwidths(trace, memory_bandwidth)
+    bandwidths = memory_bandwidths(trace, memory_bandwidth)
     bounded = with_bounds(trace, found.work, bandwidths)
     bounded = bounded.with_columns(pl.col("stage").cast(pl.String))
     work = pl.concat([bounded, _communication(trace, found)], how="diagonal")
@@ -61,18 +59,6 @@ def roofline(
         command="roofline",
         figures={"figure": "roofline"},
     )  # fmt: skip
-
-
-def _bandwidths(trace: Trace, given: int | None) -> pl.DataFrame:
-    """Return ``device, name, bandwidth`` of GPUs' memory: given, recorded, or by the product."""
-    if given is not None and given <= 0:
-        raise UsageError(f"{given} bytes/s are no bandwidth", "give --memory-bandwidth as 3.35TB")
-    devices = trace.read("devices").select("device", "name", "peak_memory_bandwidth")
-    names = devices["name"].unique().drop_nulls().to_list()
-    by_name = {name: peak_memory_bandwidth(name) for name in names}
-    of_product = pl.col("name").replace_strict(by_name, default=None, return_dtype=pl.Int64)
-    told = pl.coalesce(pl.lit(given, pl.Int64), "peak_memory_bandwidth", of_product)
-    return devices.select("device", pl.col("name").replace("", None), bandwidth=told)
 
 
 def _unknown_bounds(work: pl.DataFrame, bandwidths: pl.DataFrame) -> str | None:
@@ -103,29 +89,6 @@ def _in_precisions(rows: pl.DataFrame) -> str:
     """Name the precisions in which some operators multiply."""
     names = rows["precision"].fill_null("unknown precision").unique().sort()
     return f" in {', '.join(names)}" if len(names) else ""
-
-
-def with_bounds(trace: Trace, work: pl.DataFrame, bandwidths: pl.DataFrame) -> pl.DataFrame:
-    """Add ``bound_ns``, the least time of an operator's kernels, and ``bound``, its reason."""
-    kernels = trace["ops"].filter((pl.col("kind") == "compute") & (_LENGTH > 0))
-    shortest = kernels.group_by("device").agg(shortest_ns=_LENGTH.min()).collect()
-    computes = pl.col("form").is_in(list(MULTIPLYING_FORMS)).fill_null(value=False)
-    limits = {
-        "launch": (pl.col("kernels") * pl.col("shortest_ns")).cast(pl.Float64),
-        "computing": pl.when(computes).then("ideal_ns").otherwise(0.0),
-        "memory": pl.col("bytes") / pl.col("bandwidth") * _NS,
-    }
-    known = pl.all_horizontal(each.is_not_null() for each in limits.values())
-    least = pl.max_horizontal(*limits.values())
-    sets = (pl.when(limit == least).then(pl.lit(name)) for name, limit in limits.items())
-    return (
-        work.join(shortest, on="device", how="left", maintain_order="left")
-        .join(bandwidths.select("device", "bandwidth"), on="device", how="left",
-              maintain_order="left")
-        .with_columns(bound_ns=pl.when(known).then(least), bound=pl.when(known)
-                      .then(pl.coalesce(*sets)))
-        .drop("shortest_ns", "bandwidth")
-    )  # fmt: skip
 
 
 def _communication(trace: Trace, found: Measured) -> pl.DataFrame:

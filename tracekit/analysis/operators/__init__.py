@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
+    from tracekit.analysis.operators._bounds import memory_bandwidths, with_bounds, with_peaks
     from tracekit.analysis.operators._bytes import element_bytes, with_bytes
     from tracekit.analysis.operators._counted import counted_operators
     from tracekit.analysis.operators._formulas import MULTIPLYING_FORMS
@@ -26,5 +27,6 @@ if TYPE_CHECKING:
         operand_types,
         recorded_operators,
     )
+    from tracekit.analysis.operators._work_done import work_done
 
 __getattr__, __dir__ = lazily(__name__)

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracekit.analysis.operators import (
-    MULTIPLYING_FORMS,
-    backward_graphs,
-    backward_nodes,
-    counted_operators,
-    element_bytes,
+from tracekit.analysis.operators._bytes import element_bytes, with_bytes
+from tracekit.analysis.operators._counted import counted_operators
+from tracekit.analysis.operators._formulas import MULTIPLYING_FORMS
+from tracekit.analysis.operators._kernel_names import (
     multiplies,
-    named_operators,
     of_input,
     of_weight,
     on_tensor_cores,
-    operand_types,
     precision_by_name,
     precision_by_type,
+)
+from tracekit.analysis.operators._recorded import (
+    backward_graphs,
+    backward_nodes,
+    named_operators,
+    operand_types,
     recorded_operators,
-    with_bytes,
 )
 from tracekit.model import Trace
 
