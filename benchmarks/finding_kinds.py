@@ -59,13 +59,14 @@ def drawn_jobs(number: int, seed: int) -> Iterator[tuple[str, Job]]:
     for index in range(number):
         random = Random(f"{seed}/{index}")
         names = random.sample(list(FAULTS), random.choice((1, 1, 2)))
-        job = _plain_job(random)
+        job = plain_job(random)
         for name in names:
             job = FAULTS[name](job, random)
         yield " + ".join(names), job
 
 
-def _plain_job(random: Random) -> Job:
+def plain_job(random: Random) -> Job:
+    """Return a job without a fault, drawn anew."""
     (network,) = random.choices(list(_SIZES), _WEIGHTS)
     return Job(
         network=network,
@@ -199,6 +200,7 @@ def _fast_host(job: Job) -> tuple[Job, ...]:
 
 NOT_TRIED = (
     "compilation", "off_cpu", "small_copies", "unified_memory", "profiler_overhead",
+    "largest_headroom",
 )  # fmt: skip
 """Rules on what the simulator does not know: what they claim cannot be judged by it."""
 MENDS: Mapping[str, Callable[[Job], tuple[Job, ...]]] = {
@@ -220,6 +222,7 @@ MENDS: Mapping[str, Callable[[Job], tuple[Job, ...]]] = {
     ),
     "launch_bound": _fast_host,
     "busy_host": _fast_host,
+    "tiny_kernels": _fast_host,
     "allocation_in_loop": lambda job: _only(replace(job, allocate=False), job),
     "central_update": _spread,
     "pipeline_bubbles": _more_micro_batches,
@@ -232,7 +235,7 @@ MENDS: Mapping[str, Callable[[Job], tuple[Job, ...]]] = {
 would change nothing."""
 TOGETHER = (
     {"exposed_collectives", "late_buckets"}, {"stragglers", "slow_clocks"},
-    {"launch_bound", "busy_host"}, {"pageable_copies", "unhidden_copies"},
+    {"launch_bound", "busy_host", "tiny_kernels"}, {"pageable_copies", "unhidden_copies"},
 )  # fmt: skip
 """Rules of which each may speak for the other: they name one fault."""
 

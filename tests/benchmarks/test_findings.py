@@ -51,7 +51,7 @@ def test_jobs_differ_and_are_drawn_alike_again(trials: Any) -> None:
 def test_each_fault_is_mended_by_what_a_rule_says(kinds: Any) -> None:
     """What mends a fault gives back the job without it, or one that differs from the faulty one."""
     assert set(kinds.MENDS) <= set(RULES)
-    plain = replace(kinds._plain_job(Random(3)), gpus=4, link_factors={})
+    plain = replace(kinds.plain_job(Random(3)), gpus=4, link_factors={})
     slow = kinds.FAULTS["a slow GPU"](plain, Random(1))
     assert slow.gpu_pace
     assert kinds.MENDS["slow_clocks"](slow) == (plain,)

@@ -24,7 +24,12 @@ WORKERS = " workers"
 """The end of the label of a change of workers."""
 _EACH = 0.5
 """Least throughput of each of several workers, as a share of one that works alone."""
+_LAUNCHES = r"(?i)launch"
+"""Names of calls that launch kernels."""
+_LAUNCHING_NS = 1_000_000
+"""Most time that a thread takes to prepare a launch."""
 _DONE = ("work", "transfer")
+_OF_HOST = ("host", "call", "handover", "launch")
 _WAITS = ("event", "return", "block", "stream")
 
 
@@ -156,6 +161,37 @@ class Workers:
 
 
 @dataclass(frozen=True)
+class Host:
+    """A host that launches faster: its calls, and what it does between them."""
+
+    factor: float
+
+    @property
+    def label(self) -> str:
+        """Option that asks for it."""
+        return f"host {_times(self.factor)}"
+
+    def touches(self) -> pl.Expr:
+        """Return the calls of threads, the time between these, and what waits for a launch."""
+        return pl.col("kind").is_in(_OF_HOST) & (pl.col("weight") > 0)
+
+    def length(self, *, slowest: bool) -> pl.Expr:
+        """Return their time: all of it changes, or that of launches and of short times before them.
+
+        A host that launches nothing for longer does something else, which may be as fast as before.
+        Where GPUs meet in collectives nothing of it may come of that: they meet others than before.
+        """
+        changed = _divided(pl.col("weight"), self.factor)
+        if slowest != (self.factor > 1):
+            return changed
+        launches = pl.col("name").cast(pl.String).str.contains(_LAUNCHES).fill_null(value=False)
+        is_short = (pl.col("kind") == "call") | (pl.col("weight") <= _LAUNCHING_NS)
+        is_launch = (launches & is_short) | (pl.col("kind") == "launch")
+        meets = (pl.col("op_kind").cast(pl.String) == "collective").any()
+        return pl.when(is_launch & ~meets).then(changed).otherwise("weight")
+
+
+@dataclass(frozen=True)
 class NoSync:
     """A host that does not synchronise; freeing and pageable copies still wait."""
 
@@ -212,6 +248,7 @@ def parse_changes(
     speed: Sequence[str] = (),
     stage: Sequence[str] = (),
     bandwidth: Sequence[str] = (),
+    host: str | None = None,
     loader: str | None = None,
     workers: int | None = None,
     no_sync: bool = False,
@@ -236,8 +273,8 @@ def parse_changes(
         name, factor = _pair(text, "bandwidth", "nvlink=2x")
         known = (*NARROWEST_FIRST, "collective")
         changes.append(Bandwidth(_one_of(name.lower(), known, "type of link"), factor))
-    if loader is not None:
-        changes.append(Loader(_factor(loader, "loader", "2x")))
+    changes += [] if host is None else [Host(_factor(host, "host", "2x"))]
+    changes += [] if loader is None else [Loader(_factor(loader, "loader", "2x"))]
     if workers is not None:
         if workers < 1 or loader is not None:
             raise UsageError(

@@ -13,6 +13,7 @@ from tracekit.analysis.dependencies._buckets import Bucket, bucketed, exchanged_
 from tracekit.analysis.dependencies._changes import (
     WORKERS,
     Change,
+    Host,
     Loader,
     NoSync,
     Overlap,
@@ -197,24 +198,55 @@ def _replayed(job: Job, base: _Replay, label: str, changes: Sequence[Change]) ->
     for change in changes:
         if isinstance(change, Bucket):
             job, number = bucketed(job, change.size)
+    slowest, fastest = _submitted(job, changes)
     touched = pl.any_horizontal(
         each.touches() | _may_touch(each) for each in changes
     ).fill_null(value=False)  # fmt: skip
-    number += job.edges.select(touched.sum()).item()
-    slow = _changed(_ended(job, changes, slowest=True), changes, slowest=True)
-    time = job.graph.replayed(slow["weight"])
+    number += fastest.edges.select(touched.sum()).item()
+    slow = _changed(_ended(slowest, changes, slowest=True), changes, slowest=True)
+    time = slowest.graph.replayed(slow["weight"])
     longest = job.steps(time)
-    fast = _changed(_ended(job, changes, slowest=False), changes, slowest=False)
+    fast = _changed(_ended(fastest, changes, slowest=False), changes, slowest=False)
     # What nothing explains in steps is as long as it was, or shorter as they are.
-    share = min(1.0, _mean(job.steps(job.graph.replayed(fast["weight"]))) / _mean(base.shortest))
-    inside = job.graph.time > job.bounds["start"].min()
-    carried = np.where(inside, share, 1.0) * job.graph.carried
-    carried = carried.astype(job.graph.carried.dtype)
-    shortest = job.steps(job.graph.replayed(fast["weight"], carried))
+    graph = fastest.graph
+    share = min(1.0, _mean(job.steps(graph.replayed(fast["weight"]))) / _mean(base.shortest))
+    inside = graph.time > job.bounds["start"].min()
+    carried = np.where(inside, share, 1.0) * graph.carried
+    carried = carried.astype(graph.carried.dtype)
+    shortest = job.steps(graph.replayed(fast["weight"], carried))
     overlaps = any(isinstance(each, Overlap) for each in changes)
     least = _least_ns(job, fast) if overlaps else 0.0
-    late = _unexplained(job, slow, time, longest)
+    late = _unexplained(slowest, slow, time, longest)
     return _Replay(label, number, shortest, longest, late, least)
+
+
+def _submitted(job: Job, changes: Sequence[Change]) -> tuple[Job, Job]:
+    """Return the job at its slow and at its fast end, if the host launches faster.
+
+    An op may begin before the call that launches it returns, and mostly does not: what it is late
+    by while that call goes on, it waits for the call, which gets shorter. That is certain where all
+    ops that were late began after their call; else it holds at the fast end alone.
+    """
+    if not any(isinstance(each, Host) for each in changes):
+        return job, job
+    calls = job.graph.moments.calls.select("call", began="start", until="end")
+    late = (
+        job.graph.moments.ops.drop_nulls("call").join(calls, on="call")
+        .with_columns(late=pl.lit(pl.Series(job.graph.carried)).gather(pl.col("begin")))
+        .filter(pl.col("late") > 0)
+        .select("start", "until", target="begin",
+                within=pl.min_horizontal("late", pl.col("until") - pl.col("began")))
+    )  # fmt: skip
+    carried = job.graph.carried.copy()
+    carried[late["target"].to_numpy()] -= late["within"].to_numpy()
+    own = job.graph.edges.select("target").join(
+        late.select("target", "within"), on="target", how="left", maintain_order="left"
+    )["within"]  # fmt: skip
+    longer = pl.when(pl.col("kind") == "launch").then(own).otherwise(None).fill_null(0)
+    edges = job.graph.edges.with_columns(weight=pl.col("weight") + longer)
+    moved = replace(job, graph=replace(job.graph, edges=edges, carried=carried))
+    is_sure = late.select((pl.col("start") >= pl.col("until")).all()).item()
+    return (moved if is_sure else job), moved
 
 
 def _may_touch(change: Change) -> pl.Expr:

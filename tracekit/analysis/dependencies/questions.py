@@ -151,6 +151,7 @@ def _changes(
     speed: Sequence[str],
     stage: Sequence[str],
     bandwidth: Sequence[str],
+    host: str | None,
     loader: str | None,
     workers: int | None,
     no_sync: bool,
@@ -161,7 +162,7 @@ def _changes(
     from tracekit.analysis.dependencies._changes import parse_changes
 
     return parse_changes(
-        speed=speed, stage=stage, bandwidth=bandwidth, loader=loader, workers=workers,
+        speed=speed, stage=stage, bandwidth=bandwidth, host=host, loader=loader, workers=workers,
         no_sync=no_sync, overlap=overlap, bucket=bucket,
     )  # fmt: skip
 
@@ -205,6 +206,14 @@ def whatif(
             panel=_PANEL,
         ),
     ] = (),
+    host: Annotated[
+        str | None,
+        Option(
+            "The host launches faster: its calls, and what it does between them.",
+            "FACTOR",
+            panel=_PANEL,
+        ),
+    ] = None,
     loader: Annotated[
         str | None,
         Option(
@@ -245,7 +254,7 @@ def whatif(
     from tracekit.engine import parse_iterations
 
     changes = _changes(
-        speed=speed, stage=stage, bandwidth=bandwidth, loader=loader, workers=workers,
+        speed=speed, stage=stage, bandwidth=bandwidth, host=host, loader=loader, workers=workers,
         no_sync=no_sync, overlap=overlap, bucket=bucket,
     )  # fmt: skip
     steps = None if iterations is None else parse_iterations(iterations)
