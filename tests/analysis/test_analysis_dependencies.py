@@ -703,12 +703,24 @@ def test_findings_are_priced_by_the_change_that_mends_them() -> None:
     assert price.options == "--loader inf"
     assert (price.low_ns, price.high_ns) == pytest.approx((0.99 * low, 1.01 * high))
     assert _priced("late_buckets", trace) is None  # nothing is exchanged
-    assert _priced("launch_bound", trace) is None  # no replay tells it
+    assert _priced("stragglers", trace) is None  # no replay tells it
     assert set(CHANGES) <= set(RULES)
 
 
 def _priced(rule: str, trace: Trace) -> Price | None:
     return price_of(rule, trace, Traffic(trace, machine_of(trace.read("devices"), "dgx1v")))
+
+
+def test_prices_of_launches_and_of_kernels_by_their_names() -> None:
+    launches = _priced("launch_bound", _launching())
+    assert launches == Price("--host 2x", 79_200.0, 80_800.0)
+    assert launches.text == "`tracekit whatif --host 2x`: a step of 0.079 to 0.081 ms"
+    # No kernel of this run is named as FP32 products are.
+    assert _priced("fp32_products", _launching()) is None
+    for rule in ("fp32_products", "layout_transposes", "unfused_elementwise"):
+        options, changes = CHANGES[rule]
+        assert options == f"--speed '{changes['speed'][0]}'"
+        parse_changes(**changes)
 
 
 def test_a_change_of_nothing_says_so() -> None:
@@ -810,3 +822,54 @@ def test_tables_of_events_are_followed() -> None:
     })  # fmt: skip
     assert _path(told) == {"gpu": 142 * US, "latency": 1 * US}
     assert _replayed(told, speed=["wgrad=2x"])["speed wgrad=2x"] == 143 * US - 46_500
+
+
+# -- a host that launches faster -----------------------------------------------------------------
+
+
+def _launching(*, early: int = 0) -> Trace:
+    """Three kernels of 10 us, each launched by a call of 100 us, 50 us apart, and begun after it.
+
+    Times in us: calls at 0, 150 and 300; kernels from 100, 250 and 400 on, `early` before that.
+    """
+    b = TraceBuilder()
+    for number in range(3):
+        at = 150 * number
+        start = at + 100 - early
+        b.op("gemm", at * US, start=start * US, end=(start + 10) * US, launch_end=(at + 100) * US,
+             iteration=number // 2)  # fmt: skip
+        b.rows["calls"][-1]["end"] = (at + 100) * US
+        b.rows["calls"][-1]["name"] = "cudaLaunchKernel"
+        b.rows["ops"][-1]["call"] = number
+    for number, (start, end) in enumerate(((0, 300), (300, 420))):
+        b.iteration(number, start * US, end * US, ops=2 - number, whole=True)
+    return _linked(b)
+
+
+def test_a_host_that_launches_twice_as_fast() -> None:
+    """By hand: the first step is two launches of 150 us long, the other the last kernel, 10 us."""
+    assert _replayed(_launching(), host="2x")["host 2x"] == (2 * 75 + 10) / 2 * US
+    assert _replayed(_launching(), host="0.5x")["host 0.5x"] == (2 * 300 + 10) / 2 * US
+    # Then kernels run one after another, 2 us apart.
+    assert _ends(_launching(), host="inf")["host inf"] == pytest.approx(
+        (15 * US, 15 * US), abs=4 * US
+    )
+
+
+def test_kernels_that_begin_before_their_call_ends_may_not_wait_for_it() -> None:
+    """If not, they are as late after the call's begin as they were, whatever that takes."""
+    with pytest.raises(UndecidedError, match=r"host inf: a step would be between 0\.01485 and"):
+        _ask(whatif, _launching(early=40), parse_changes(host="inf"))
+
+
+def test_what_a_host_does_for_longer_than_launches_take_may_stay() -> None:
+    b = TraceBuilder()
+    for number in range(3):
+        at = 3_000 * number
+        b.op("gemm", at * US, start=(at + 10) * US, end=(at + 20) * US, iteration=number // 2)
+        b.rows["calls"][-1]["name"] = "cudaLaunchKernel"
+        b.rows["ops"][-1]["call"] = number
+    for number, (start, end) in enumerate(((0, 6_000), (6_000, 7_000))):
+        b.iteration(number, start * US, end * US, ops=2 - number, whole=True)
+    with pytest.raises(UndecidedError, match="host 2x"):
+        _ask(whatif, _linked(b), parse_changes(host="2x"))

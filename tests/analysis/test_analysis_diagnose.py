@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -828,6 +829,73 @@ def test_layouts_that_are_turned() -> None:
 
 
 ADD = "void at::native::vectorized_elementwise_kernel<4, add>"
+
+
+def _tiny(number: int = 10, length: int = 2 * US, gap: int = 20 * US) -> Trace:
+    """Return steps of 1 ms: so many kernels, each launched `gap` after the one before has begun."""
+    b = TraceBuilder()
+    for step in range(4):
+        b.iteration(step, step * STEP, (step + 1) * STEP, ops=number + 1, whole=True)
+        for place in range(number):
+            at = step * STEP + place * gap
+            _op(b, at, at + 6, at + 6 + length, name="add")
+        begun = step * STEP + number * gap
+        _op(b, begun, begun + 6, (step + 1) * STEP, name="gemm")
+    return b.trace()
+
+
+def test_runs_of_tiny_kernels() -> None:
+    """Of ten kernels of 2 us, 20 us apart, nine are waited for: 18 us less what launches them."""
+    row = _found(_tiny())["tiny_kernels"]
+    low, win, high = _wins(row)
+    # A GPU does not wait for the first of a step: the step before ends with it.
+    waited = 9 * (20 - 2) * US
+    assert win == pytest.approx(0.75 * waited, rel=0.02)
+    assert low == pytest.approx(waited / 2, rel=0.02)
+    assert high == pytest.approx(waited + 10 * 2 * US, rel=0.02)
+    assert "10 kernels per step and GPU of about 2 us" in row["finding"]
+    assert "1 run per step and GPU of 10 kernels" in row["evidence"][0]
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [_tiny(7), _tiny(length=12 * US), _tiny(gap=3 * US)],
+    ids=("few", "longer", "launched fast"),
+)
+def test_what_are_no_runs_of_tiny_kernels(trace: Trace) -> None:
+    assert "tiny_kernels" not in _found(trace)
+
+
+def _sized(length: int) -> Trace:
+    """Return steps of 1 ms on an A100, with a product of `length` whose bound takes 100 us."""
+    b = TraceBuilder()
+    b.rows["devices"].append(A100)
+    # 2 x 1,560 x 10,000 x 1,000 FLOPs at 312 TFLOP/s take 100 us.
+    dims = {"Input Dims": "[[1560,10000],[10000,1000]]",
+            "Input type": '["c10::BFloat16","c10::BFloat16"]'}  # fmt: skip
+    for step in range(4):
+        at = step * STEP
+        b.iteration(step, at, at + STEP, ops=3, whole=True)
+        b.range(at, at + 20, "aten::mm", payload=json.dumps(dims, separators=(",", ":")))
+        _op(b, at + 10, at + 30, at + 30 + length, iteration=step,
+            name="ampere_bf16_s16816gemm_bf16_128x64")  # fmt: skip
+        end = at + 30 + length
+        _op(b, at + 25, end, end + US, iteration=step, name="the_shortest_one")
+        _op(b, at + 26, end + US, at + STEP, iteration=step, name="a_kernel_of_its_own")
+    return b.trace()
+
+
+def test_the_operator_that_is_furthest_above_its_bound() -> None:
+    row = _found(_sized(300 * US))["largest_headroom"]
+    assert _wins(row) == pytest.approx((0, 100 * US, 200 * US), rel=0.001)
+    assert "`mm` runs 200 us per step (20 % of the step)" in row["finding"]
+    assert "which is computing" in row["finding"]
+    assert row["sure"] == "perhaps"  # nothing judged it
+    assert "33.3 % of that at peaks" in row["evidence"][0]
+
+
+def test_an_operator_near_its_bound_is_not_spoken_of() -> None:
+    assert "largest_headroom" not in _found(_sized(140 * US))
 
 
 def test_chains_of_elementwise_kernels() -> None:

@@ -92,7 +92,8 @@ def steps_chart(close: Close, title: str) -> Markup:
 
 _CAUSES_OF = {
     "input_bound": ("input", "between_steps"), "sync_in_loop": ("waiting_call",),
-    "launch_bound": ("late_launch", "launch"), "busy_host": ("late_launch",),
+    "launch_bound": ("late_launch", "launch"), "tiny_kernels": ("late_launch", "launch"),
+    "busy_host": ("late_launch",),
     "off_cpu": ("off_cpu",), "compilation": ("compiling", "loading"),
     "allocation_in_loop": ("allocation",), "profiler_overhead": ("profiler",),
     "pipeline_bubbles": ("behind_stage",), "stragglers": ("behind_collective",),

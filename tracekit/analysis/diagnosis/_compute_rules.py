@@ -8,7 +8,14 @@ import polars as pl
 
 from tracekit.analysis.diagnosis._facts import LENGTH, Facts, counted, duration
 from tracekit.analysis.diagnosis._finding import Finding
-from tracekit.analysis.operators import multiplies, precision_by_name
+from tracekit.analysis.operators import (
+    memory_bandwidths,
+    multiplies,
+    precision_by_name,
+    with_bounds,
+    with_peaks,
+    work_done,
+)
 from tracekit.machine import peak_flops
 
 _FASTER = ("tf32", "bf16", "fp16")
@@ -22,7 +29,14 @@ KERNELS_OF: Mapping[str, Callable[[pl.Expr], pl.Expr]] = {
 """What tells by their names the kernels that a rule is about."""
 _OFTEN = 0.1
 """Products in FP32 that take a smaller part of a step are not spoken of."""
+_MUCH = 0.05
+"""All operators run above their bound: a smaller part of a step is not spoken of."""
 _TERA = 10**12
+_TINY_NS = 10_000
+"""A kernel takes about as long as its launch, if it takes no longer."""
+_RUN = 8
+"""Shorter runs of tiny kernels are not spoken of."""
+_LONGEST_LAUNCH_NS = 1_000_000
 _CHAIN = 3
 """Shorter chains of elementwise kernels are not spoken of."""
 
@@ -108,6 +122,98 @@ def unfused_elementwise(facts: Facts) -> Finding | None:
         of_gpu=True,
         of_compute=True,
     )
+
+
+def tiny_kernels(facts: Facts) -> Finding | None:
+    """Find runs of kernels so short that a GPU waits for the launch of each."""
+    runs = _tiny_runs(facts)
+    late = facts.gaps.select("gap", op="ended_by").join(runs.select("op"), on="op", how="semi")
+    waits = facts.idle_of("launch", "late_launch").join(late, on="gap", how="semi")
+    own = waits.filter(
+        LENGTH.sum().over("gap") <= _LONGEST_LAUNCH_NS, ~pl.col("queued").fill_null(value=True)
+    )
+    lost, working = facts.lost(own), facts.lost(runs)
+    won = facts.won(lost)
+    if not facts.is_worth(won):
+        return None
+    number, kernels = runs["run"].n_unique(), runs.height / facts.cells.height
+    long = counted(runs.height / number, "kernel")
+    typical = duration(float(runs.select(LENGTH.median()).item()))
+    return Finding(
+        finding=f"{counted(kernels, 'kernel')} {facts.per_gpu} of about {typical} in runs cost "
+        f"{duration(lost.mean + working.mean)} {facts.per}: {duration(working.mean)} of work, "
+        f"and {duration(lost.mean)} ({facts.share(lost.mean)}) in which a GPU waits for the next "
+        "launch.",
+        win=0.75 * won,
+        low=lost.least / 2,
+        high=lost.most + working.most,
+        sure="likely",
+        evidence=(
+            f"{counted(number / facts.cells.height, 'run')} {facts.per_gpu} of {long} in the mean",
+            "each kernel takes no more than 10 us",
+            *facts.launched_in(runs),
+        ),
+        advice="Launch these together: a CUDA graph around them, `torch.compile`, a fused or "
+        "`foreach` optimizer. Fused, they take less work as well.",
+    )
+
+
+def largest_headroom(facts: Facts) -> Finding | None:
+    """Find the operator that takes the most time above the bound of its GPU."""
+    rows = _bounded(facts)
+    if rows.is_empty():
+        return None
+    by_operator = rows.group_by("operator").agg(pl.col("headroom").sum())
+    name = by_operator.sort("headroom", "operator", descending=[True, False])["operator"][0]
+    own = rows.filter(operator=name)
+    lost = facts.lost(own, "headroom")
+    if lost.mean < _MUCH * facts.step_ns:
+        return None
+    by_bound = own.group_by("bound").agg(pl.col("headroom").sum())
+    bound = by_bound.sort("headroom", "bound", descending=[True, False])["bound"][0]
+    taken = facts.lost(own, "kernel_ns")
+    by_size = own.group_by("sizes").agg(pl.col("headroom").sum(), number=pl.len())
+    longest = by_size.sort("headroom", "sizes", descending=[True, False]).row(0, named=True)
+    least = 100 * (1 - lost.mean / taken.mean)
+    each = counted(longest["number"] / facts.cells.height, "operator")
+    return Finding(
+        finding=f"`{name}` runs {duration(lost.mean)} {facts.per} ({facts.share(lost.mean)}) above "
+        f"its bound, which is {bound}: no operator is further above.",
+        win=lost.mean / 2,
+        low=0.0,
+        high=lost.most,
+        sure="perhaps",
+        evidence=(
+            f"its kernels take {duration(taken.mean)} {facts.per}, {least:.3g} % of that at peaks",
+            f"most of it in {each} {facts.per_gpu} of sizes {longest['sizes']}",
+        ),
+        advice="See `tracekit roofline --by operator,sizes,dtype`. The bound is a model, and no "
+        "kernel reaches all peaks: try other kernels or layouts, larger batches, or fusing it with "
+        "what is before and behind.",
+        of_gpu=True,
+        of_compute=True,
+    )
+
+
+def _bounded(facts: Facts) -> pl.DataFrame:
+    """Return operators of usual steps with ``headroom``, their time above a known bound."""
+    done, _ = with_peaks(facts.trace, work_done(facts.trace, moving=True), None)
+    if facts.has_steps:
+        done = done.join(facts.cells, on=["device", "iteration"], how="semi")
+    else:
+        done = done.with_columns(iteration=pl.lit(0, pl.Int64))
+    found = with_bounds(facts.trace, done, memory_bandwidths(facts.trace, None))
+    known = found.drop_nulls(["bound_ns", "operator"])
+    return known.with_columns(headroom=(pl.col("kernel_ns") - pl.col("bound_ns")).clip(0))
+
+
+def _tiny_runs(facts: Facts) -> pl.DataFrame:
+    """Return tiny kernels one after another that one thread launched, with their ``run``."""
+    kernels = facts.ops.filter(pl.col("kind") == "compute").sort("device", "iteration", "start")
+    is_tiny = LENGTH <= _TINY_NS
+    run = pl.struct("is_tiny", *("device", "iteration", "launch_thread")).rle_id()
+    marked = kernels.with_columns(is_tiny=is_tiny).with_columns(run=run).filter("is_tiny")
+    return marked.filter(pl.len().over("run") >= _RUN).collect()
 
 
 def _named(facts: Facts, holds: Callable[[pl.Expr], pl.Expr]) -> pl.DataFrame:

@@ -23,7 +23,7 @@ class Finding:
     sure
         Whether it is ``measured`` (the trace says so), ``likely`` (it follows from what the trace
         says if something holds that it does not say), or a ``hint`` (other causes are possible).
-        No rule says ``perhaps`` itself: that is said of rules that were wrong too often.
+        ``perhaps`` is said of rules that were wrong too often, and by a rule that nothing judged.
     evidence
         The numbers that say so.
     advice

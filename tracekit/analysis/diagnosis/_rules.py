@@ -44,6 +44,8 @@ RULES: Mapping[str, Rule] = {
         _compute_rules.fp32_products,
         _compute_rules.layout_transposes,
         _compute_rules.unfused_elementwise,
+        _compute_rules.tiny_kernels,
+        _compute_rules.largest_headroom,
         _exchange_rules.central_update,
         _exchange_rules.pipeline_bubbles,
         _host_rules.profiler_overhead,
