@@ -33,7 +33,7 @@ _COLLECTIVE_KEYS = (
 _LINK_KEYS = (
     "link", "pair", "nic", "hosts", "route", "method", "stage", "rank", "node", "iteration",
     "phase",
-)  # fmt: skip  # fmt: skip
+)  # fmt: skip
 
 
 class Run(Protocol):
