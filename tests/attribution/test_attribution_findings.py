@@ -227,5 +227,7 @@ def test_two_iterations_that_differ(ops: tuple[int, ...], said: bool) -> None:
     same = dict.fromkeys(("report", "process", "thread", "start", "end"), 0)
     rows = [{**same, "iteration": n, "ops": count, "whole": True} for n, count in enumerate(ops)]
     table = TABLES["iterations"].conform(pl.DataFrame(rows))
-    expected = ("its 2 whole iterations hold 404 and 130 ops: what is usual is not known",)
+    expected = (
+        "its 2 whole iterations hold 404 and 130 ops: neither is known to be the usual one",
+    )
     assert _told(_verdict(), iterations=table) == (expected if said else ())

@@ -77,7 +77,8 @@ def _unlike(iterations: pl.DataFrame, process: int) -> Iterator[str]:
     if len(counts) == _PAIR and min(counts) < CHOSEN.like_others * max(counts):
         first, last = counts
         yield (
-            f"its 2 whole iterations hold {first:,} and {last:,} ops: what is usual is not known"
+            f"its 2 whole iterations hold {first:,} and {last:,} ops: neither is known to be the "
+            "usual one"
         )
 
 

@@ -3,7 +3,7 @@
     version = 1
     title = "Two GPUs"                  # optional, as are name, source and warnings
     tells_peers = true                  # false: no NVLinks are named, but there may be some
-    untold = ["GPU0-GPU1"]              # pairs of which it is not known what joins them
+    untold = ["GPU0-GPU1"]              # pairs whose connection is unknown
     [nodes]                             # how many of each, or a list of their numbers
     GPU = 2
     CPU = 1

@@ -390,7 +390,7 @@ VERDICTS = Table(
         _REPORT,
         _key("process", "the process"),
         Column("verdict", VERDICT, "`training`, `inference`, `other`, or `unknown`: a network "
-               "of which it is not known whether it is trained", nullable=False),
+               "that may be trained or not", nullable=False),
         Column("given", pl.Boolean, "whether the user said so", nullable=False),
         Column("evidence", pl.String, "what says so, in words", nullable=False),
         Column("cut", pl.String, "which end of its GPU work is missing: `begin`, `end` or `both`; "
@@ -654,8 +654,8 @@ TRANSFERS = Table(
         Column("algorithm", pl.String, "the algorithm of a modelled collective"),
         Column("at_switch", pl.Boolean, "whether an end without a GPU is an NVSwitch that reduces "
                "or multicasts"),
-        Column("choice", pl.Int64, "number of a collective of which it is not known which of "
-               "several algorithms ran: one of them has moved its rows"),
+        Column("choice", pl.Int64, "number of a collective whose algorithm is unknown: it has "
+               "rows for each candidate, and one candidate ran"),
         Column("bytes_if", pl.Int64, "bytes moved if it was this algorithm", "bytes"),
         Column("stage", STAGE, "why it runs", nullable=False),
         Column("iteration", pl.Int64, "iteration in which it was launched"),

@@ -490,7 +490,7 @@ _WORDED: Mapping[str, Callable[[Any], list[str]]] = {
     "contradicted": lambda value: (
         [f"left out: {count(value, 'dependency')} that would run against time"] if value else []
     ),
-    "trusted": lambda _: [],  # what is not is warned of
+    "trusted": lambda _: [],  # warnings name what is not
     "basis": lambda value: [f"measured on the {text_of(value)}"],
     "expected": lambda value: [_expected(value)],
     "pipeline": lambda value: [_pipeline(value)],

@@ -53,7 +53,7 @@ def components_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.F
 
 
 def _left_out(number: int) -> list[str]:
-    return [f"not drawn: {number:,} of which a time is unknown"] if number else []
+    return [f"not drawn: {number:,} with an unknown time"] if number else []
 
 
 def hardware_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
