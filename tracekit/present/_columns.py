@@ -109,6 +109,17 @@ def shown(frame: pl.DataFrame, height: int | None = None) -> list[ShownColumn]:
     return _indented(columns, frame) if {"range", "depth"} <= {*frame.columns} else columns
 
 
+def with_values(columns: Sequence[ShownColumn]) -> tuple[list[ShownColumn], list[str]]:
+    """Leave out columns without any value, but for the first one; return their labels, too."""
+    unknown = [each for each in columns[1:] if each.texts and {*each.texts} <= {NULL, ""}]
+    return [each for each in columns if each not in unknown], [each.label for each in unknown]
+
+
+def unknown_note(labels: Sequence[str]) -> list[str]:
+    """Return the note on columns that `with_values` leaves out, if there are any."""
+    return [f"unknown or none: {', '.join(labels)}"] if labels else []
+
+
 def _indented(columns: Sequence[ShownColumn], frame: pl.DataFrame) -> list[ShownColumn]:
     """Show ranges as the tree that they are: the last part of each path, below that around it."""
     depths = frame["depth"].to_list()

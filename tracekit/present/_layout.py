@@ -1,8 +1,7 @@
 """Layout of a table: column widths that fit a terminal.
 
 What does not fit gives way in this order: labels break at their underscores and units move below
-them, columns of which nothing is known and those that others imply are left out (and named), long
-texts are shortened or wrapped.
+them, columns that others imply are left out (and named), long texts are shortened or wrapped.
 """
 
 from __future__ import annotations
@@ -156,22 +155,15 @@ def _least_width(placed: Sequence[Placed]) -> int:
 
 
 def _most_spare(placed: Sequence[Placed]) -> Placed:
-    """Return the column to leave out first: an unknown one, one that others imply, or the last.
+    """Return the column to leave out first: one that others imply, or the last.
 
     What a table is about leaves it when nothing else is left but the first column.
     """
-    unknown = (
-        p
-        for p in reversed(placed)
-        if NULL in (texts := set(p.column.texts)) and texts <= {NULL, ""}
-    )
     names = {p.column.name for p in placed}
     spare = sorted(
         (place, number) for number, p in enumerate(placed)
         if (place := _spare(p.column.name, names)) is not None
     )  # fmt: skip
-    if found := next(unknown, None):
-        return found
     if spare:
         return placed[spare[0][1]]
     dispensable = (p for p in reversed(placed[1:]) if not traits(p.column.name).essential)

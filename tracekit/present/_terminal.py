@@ -9,7 +9,14 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.present._columns import NULL, ShownColumn, shown, time_unit
+from tracekit.present._columns import (
+    NULL,
+    ShownColumn,
+    shown,
+    time_unit,
+    unknown_note,
+    with_values,
+)
 from tracekit.present._layout import GAP, Placed, place, total_width
 from tracekit.present._notes import brief, headed, notes
 from tracekit.present._palette import ACCENT, SIXTEEN, colour_of
@@ -67,15 +74,17 @@ def terminal(
     lines: list[list[Span]] = [[(part, "bold")] for line in above for part in _wrapped(line, width)]
     lines += [[]] if above else []
     hidden: list[str] = []
+    unknown: list[str] = []
     if frame.is_empty():
         lines.append([(empty, None)])
     else:
-        body, hidden = _table(
+        body, hidden, unknown = _table(
             frame, meta, width, has_marks=bool(width or colours), is_whole=is_whole
         )
         lines += body
     told, has_more = (notes(meta), False) if verbose else brief(meta)
     below = [*told, *_explained(frame)]
+    below += unknown_note(unknown)
     if hidden:
         below.append(f"left out to fit {width or _PIPED} columns: {printable(', '.join(hidden))}")
     if has_more:
@@ -95,11 +104,9 @@ def records(
 
     Columns without a value in any row are named once, below. Parameters are those of `terminal`.
     """
-    unknown = [each for each in shown(frame)[1:] if each.texts and set(each.texts) <= {NULL, ""}]
-    frame = frame.drop([each.name for each in unknown])
-    below = notes(meta)
-    if unknown:
-        below = [*below, f"unknown or none: {', '.join(each.label for each in unknown)}"]
+    known, unknown = with_values(shown(frame))
+    frame = frame.select(each.name for each in known)
+    below = [*notes(meta), *unknown_note(unknown)]
     lines: list[list[Span]] = [
         [(part, "bold")] for line in headed("", meta, None) for part in _wrapped(line, width)
     ]
@@ -137,9 +144,10 @@ def _table(
     *,
     has_marks: bool,
     is_whole: bool,
-) -> tuple[list[list[Span]], list[str]]:
+) -> tuple[list[list[Span]], list[str], list[str]]:
+    """Return the lines of a table, and the columns left out: for room, and without any value."""
     frame = with_parts(frame, meta)
-    columns = shown_with_totals(frame, meta, is_whole=is_whole)
+    columns, unknown = with_values(shown_with_totals(frame, meta, is_whole=is_whole))
     if has_marks:
         columns = [_marked(column) for column in columns]
     room = (width or _PIPED) - 2 * len(_MARGIN)
@@ -155,7 +163,7 @@ def _table(
         if row == frame.height:
             lines.append(_rule(used))
         lines += _row(placed, blocks, bars[row] if row < len(bars) else None)
-    return lines, hidden
+    return lines, hidden, unknown
 
 
 def _marked(column: ShownColumn) -> ShownColumn:

@@ -10,7 +10,7 @@ import polars as pl
 from markupsafe import Markup
 
 from tracekit.model import Answer
-from tracekit.present._columns import NULL, ShownColumn
+from tracekit.present._columns import ShownColumn, unknown_note, with_values
 from tracekit.present._kernel_names import readable_names
 from tracekit.present._layout import Placed, natural, without_spare
 from tracekit.present._notes import count, notes
@@ -103,13 +103,13 @@ def frame_table(
     """
     head = frame.head(_MOST)
     said = dict(meta or {})
-    known, unknown = _known(shown_with_totals(head, said))
+    known, unknown = with_values(shown_with_totals(head, said))
     columns, equal = _each_once(_in_sight(known))
     cells = [_cells(column, head) for column in columns]
     rows = list(zip(*cells, strict=True))
     below = notes({name: value for name, value in said.items() if name not in _SHOWN})
     below += [f"{name}: the same as {other}" for name, other in equal.items()]
-    below += [f"unknown or none: {', '.join(unknown)}"] if unknown else []
+    below += unknown_note(unknown)
     left_out += frame.height - head.height
     if left_out:
         below.insert(0, f"{count(left_out, 'more row')} not shown")
@@ -117,12 +117,6 @@ def frame_table(
         "table",
         Table(key, title, columns, rows[: head.height], rows[head.height :], below, is_open),
     )
-
-
-def _known(columns: Sequence[ShownColumn]) -> tuple[list[ShownColumn], list[str]]:
-    """Leave out columns without any known value; return their labels, too."""
-    unknown = [each for each in columns if each.texts and {*each.texts} <= {NULL, ""}]
-    return [each for each in columns if each not in unknown], [each.label for each in unknown]
 
 
 def _in_sight(columns: Sequence[ShownColumn]) -> list[ShownColumn]:
