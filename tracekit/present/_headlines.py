@@ -179,14 +179,14 @@ def _roofline(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
 
 
 def _scaling(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
-    if not {"gpus", "speedup", "efficiency"} <= {*rows.columns}:
+    if not {"network", "gpus", "speedup", "efficiency"} <= {*rows.columns}:
         return None
-    known = rows.drop_nulls(["speedup", "efficiency"]).filter(
-        pl.col("gpus") > pl.col("baseline_gpus")
-    )
-    if known.is_empty():
+    # Runs without a network may be of two programs, as a warning says.
+    known = rows.drop_nulls(["network", "speedup", "efficiency"])
+    several = known.filter(pl.col("gpus") > pl.col("baseline_gpus"))
+    if several.is_empty():
         return None
-    most = known.sort("gpus", "speedup", descending=True).row(0, named=True)
+    most = several.sort("gpus", "speedup", descending=True).row(0, named=True)
     return (
         f"{count(most['gpus'], 'GPU')} are {most['speedup']:.3g} times as fast as "
         f"{count(most['baseline_gpus'], 'GPU')} (efficiency {percent(most['efficiency'])})"
