@@ -86,6 +86,12 @@ def test_a_figure_fits_its_page_and_its_legend_hides_parts(
     page.set_viewport_size({"width": 360, "height": 800})
     page.wait_for_function("() => document.querySelector('.main-svg').clientWidth < 700")
     assert page.evaluate(WIDE) <= 0
+    page.locator(".drawn").hover()
+    buttons, bars = (
+        page.locator(".modebar").bounding_box(),
+        page.locator(".bars").first.bounding_box(),
+    )
+    assert buttons["y"] + buttons["height"] <= bars["y"]
     entries = page.locator(".legend button")
     assert entries.count() > 3
     for entry in entries.all():
