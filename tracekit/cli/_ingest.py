@@ -75,6 +75,7 @@ _JSON = Json(
 @command(
     "tracekit ingest trace.sqlite",
     "tracekit ingest before.sqlite after.sqlite --label model=unet --label gpus=4",
+    "tracekit ingest decode.pt.trace.json --capture capture.pt.trace.json",
     "tracekit ingest rank*.sqlite --run unet --processes 4",
     "tracekit ingest rank*.sqlite --run unet --dask tcp://head:8786 --on-error skip",
     rows=False,
@@ -106,6 +107,15 @@ def ingest(
             "--nsys",
             metavar="PATH",
             help="The nsys that exports .nsys-rep files. Default: TRACEKIT_NSYS, or the installed.",
+        ),
+    ] = None,
+    capture: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--capture",
+            metavar="FILE",
+            help="Trace of PyTorch's profiler from when CUDA graphs were captured that FILE "
+            "replays; may be given several times.",
         ),
     ] = None,
     store: StoreOption = None,
@@ -180,9 +190,12 @@ def ingest(
         "store": store,
         "memory": None if memory is None else parse_size(memory),
         "nsys": nsys,
+        "captures": capture or [],
     }
     given = {"--processes": processes, "--dask": dask, "--clock": clock, "--force": force,
              "--on-error": on_error}  # fmt: skip
+    if capture and len(files) > 1:
+        raise UsageError("--capture is of one file", "ingest files with captures one by one")
     _check_names(files, name, run, [option for option, value in given.items() if value])
     if run is not None:
         many = {"processes": processes, "dask": dask, "clocks": _clocks(clock or []),

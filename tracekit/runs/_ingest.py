@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -22,6 +22,7 @@ from tracekit.store import (
     ReportOptions,
     RunRecord,
     Store,
+    file_digest,
     file_size,
     file_state,
     make_reports,
@@ -66,6 +67,8 @@ class Request:
         How much memory the work may use, bytes.
     nsys
         The nsys that exports reports; None for the one that is found.
+    captures
+        Traces of captures of CUDA graphs that the only file replays.
     processes
         How many processes may work at once; None decides.
     dask
@@ -89,6 +92,7 @@ class Request:
     rules: Rules
     memory: int
     nsys: str | None
+    captures: Sequence[Path]
     processes: int | None
     dask: str | None
     clocks: Mapping[str, GivenClock]
@@ -105,6 +109,12 @@ def check(request: Request) -> None:
     if request.memory <= 0:
         raise UsageError(f"{request.memory} bytes of memory", "give at least some")
     check_workers(request.processes, request.dask)
+    for each in request.captures:
+        sources.check_readable(each)
+    if request.captures and request.is_many:
+        raise UsageError(
+            "captures of CUDA graphs are of one file", "give --capture with one FILE, without --run"
+        )
     if isinstance(request.on_error, str) and request.on_error not in ("stop", "skip"):
         raise UsageError(f"on_error {request.on_error!r} is not known", "choose stop or skip")
 
@@ -176,7 +186,7 @@ class _Ingest:
         """Make a run of files by their digests; of one file that may still be made beside."""
         return self.store.add(
             digest=run_digest(list(digests.values())),
-            options=options_text(self.request.rules, self.request.clocks),
+            options=options_text(self.request.rules, self.request.clocks, self.request.captures),
             files=[path.absolute().name for path in digests],
             name=self.request.name,
             default_name=_default_name(self.request),
@@ -188,7 +198,8 @@ class _Ingest:
     def _make(self, folder: Path, digests: Mapping[Path, str], beside: DigestBeside | None) -> Made:
         request = self.request
         options = ReportOptions(
-            request.rules, NOT_YET, request.memory, request.nsys, engine.DeviceSums,
+            request.rules, NOT_YET, request.memory, request.nsys, request.captures,
+            engine.DeviceSums,
             _seen if len(digests) > 1 else None,
         )  # fmt: skip
         share = [(path, replace(options, digest=digest)) for path, digest in digests.items()]
@@ -212,10 +223,16 @@ def _check_unchanged(states: Mapping[Path, object]) -> None:
             )
 
 
-def options_text(rules: Rules, clocks: Mapping[str, GivenClock] | None = None) -> str:
+def options_text(
+    rules: Rules,
+    clocks: Mapping[str, GivenClock] | None = None,
+    captures: Sequence[Path] = (),
+) -> str:
     """Return the options that shape a run's columns, as canonical JSON."""
     digest = hashlib.sha256(rules.canonical().encode()).hexdigest()
-    told = {"clocks": dict(sorted(clocks.items()))} if clocks else {}
+    told: dict[str, Any] = {"clocks": dict(sorted(clocks.items()))} if clocks else {}
+    if captures:
+        told["captures"] = sorted(file_digest(each) for each in captures)
     return json.dumps({"format": _FORMAT, "rules": digest, **told})
 
 

@@ -42,6 +42,7 @@ def ingest(
     report_progress: ReportProgress | None = None,
     memory: int | None = None,
     nsys: StrPath | None = None,
+    captures: Sequence[StrPath] = (),
     processes: int | None = None,
     dask: str | None = None,
     clocks: Mapping[str, GivenClock] | None = None,
@@ -82,6 +83,9 @@ def ingest(
     nsys
         The nsys that exports ``.nsys-rep`` and ``.qdrep`` files; by default ``TRACEKIT_NSYS``, else
         the one on the path.
+    captures
+        Traces of PyTorch's profiler that were recorded while CUDA graphs were captured that the
+        only file replays: its kernels get the operators and ranges of their capture.
     processes
         How many of several files are read at once, each in a process; by default as many as there
         are cores.
@@ -128,6 +132,7 @@ def ingest(
         ),
         memory=min(DEFAULT_MEMORY, max(free(), 1)) if memory is None else memory,
         nsys=None if nsys is None else os.fspath(nsys),
+        captures=[Path(each) for each in captures],
         processes=processes,
         dask=dask,
         clocks=clocks or {},

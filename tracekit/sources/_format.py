@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,12 +27,15 @@ class Opening:
         Told what is being done.
     nsys
         The nsys that exports reports; by default ``TRACEKIT_NSYS``, else the one on the path.
+    captures
+        Traces that were recorded while CUDA graphs were captured that this one replays.
     """
 
     path: Path
     workspace: Workspace
     progress: Progress
     nsys: str | None = None
+    captures: Sequence[Path] = ()
 
     @cached_property
     def sqlite(self) -> SqliteFile:

@@ -53,7 +53,7 @@ FORMATS = [
     Format(
         "PyTorch traces",
         lambda path: path.is_file() and kineto.is_kineto(path),
-        lambda one: kineto.read(one.path, one.workspace, one.progress),
+        lambda one: kineto.read(one.path, one.workspace, one.progress, one.captures),
     ),
     Format(
         "JSON of rocprofv3",

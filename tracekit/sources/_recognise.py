@@ -6,13 +6,21 @@ Other files that people have beside traces are named by how they begin, with wha
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from tracekit.errors import DamagedTraceError, InputError, NotATraceError, UnsupportedTraceError
+from tracekit.errors import (
+    DamagedTraceError,
+    InputError,
+    NotATraceError,
+    UnsupportedTraceError,
+    UsageError,
+)
 from tracekit.model import Recording, Trace
+from tracekit.sources import kineto
 from tracekit.sources._format import Opening
 from tracekit.sources._formats import FORMATS
 from tracekit.sources.columnar import table_files
@@ -38,6 +46,7 @@ def open_report(
     workspace: Workspace,
     progress: Progress = lambda *_: None,
     nsys_tool: str | None = None,
+    captures: Sequence[Path] = (),
 ) -> Recording:
     """Return the canonical tables of a trace file; nothing is attributed yet.
 
@@ -51,18 +60,29 @@ def open_report(
         Told what is being done.
     nsys_tool
         The nsys that exports reports; by default ``TRACEKIT_NSYS``, else the one on the path.
+    captures
+        Traces of PyTorch's profiler that were recorded while CUDA graphs of this one were captured.
 
     Raises
     ------
     InputError
         If there is no such file, or it cannot be read.
+    UsageError
+        If captures are given to a trace that is none of PyTorch's profiler.
     NotATraceError, UnsupportedTraceError
         If it is not a trace, or one of a kind that is not read.
     DamagedTraceError, MissingDataError
         If it is cut short or corrupt, or holds nothing to analyse.
     """
     check_readable(path)
-    one = Opening(path, workspace, progress, nsys_tool)
+    for capture in captures:
+        check_readable(capture)
+    if captures and not all(map(kineto.is_kineto, (path, *captures))):
+        raise UsageError(
+            "only traces of PyTorch's profiler are joined with a capture",
+            "leave out --capture: nsys records how nodes of graphs were captured itself",
+        )
+    one = Opening(path, workspace, progress, nsys_tool, captures)
     for each in FORMATS:
         if each.begins(path) and (recording := each.read(one)) is not None:
             return recording

@@ -15,7 +15,7 @@ from tracekit.support.heap import keep_small
 from tracekit.support.spool import DEFAULT_MEMORY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import polars as pl
@@ -51,6 +51,8 @@ class ReportOptions:
         How much memory the work may use, bytes.
     nsys
         The nsys that exports reports; None for the one that is found.
+    captures
+        Traces of captures of CUDA graphs that the report replays.
     sums
         Begins to add up the ops for the table ``device_sums``, which else is empty.
     look
@@ -62,6 +64,7 @@ class ReportOptions:
     digest: str
     memory: int = DEFAULT_MEMORY
     nsys: str | None = None
+    captures: Sequence[Path] = ()
     sums: Callable[[], Adding] | None = None
     look: Callable[[Path, Path], Any] | None = None
 
@@ -114,7 +117,7 @@ def make_report(
             _written(writer, sums) as append,
             Behind(append) as write,
         ):
-            recording = open_report(path, workspace, progress, options.nsys)
+            recording = open_report(path, workspace, progress, options.nsys, options.captures)
             reports = _digested(recording.tables["reports"], options.digest)
             for name, table in {**recording.tables, "reports": reports}.items():
                 write(name, table.clone)

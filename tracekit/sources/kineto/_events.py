@@ -17,7 +17,8 @@ _FIELDS = ("ph", "cat", "name", "pid", "tid", "ts", "dur")
 ARGUMENTS = {
     "name": "label",
     "device": "device", "context": "context", "stream": "stream", "correlation": "correlation",
-    "bytes": "bytes", "graph node id": "graph_node", "grid": "grid", "block": "block",
+    "bytes": "bytes", "kernel": "kernel", "graph node id": "graph_node", "grid": "grid",
+    "block": "block",
     "fromDevice": "from_device", "inDevice": "in_device", "toDevice": "to_device",
     "inContext": "in_context",
     "Sequence number": "sequence_number",

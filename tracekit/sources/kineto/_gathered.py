@@ -108,9 +108,7 @@ class Gathered:
     def add(self, events: pl.DataFrame) -> None:
         """Sort some events in."""
         self._learn_names(events.filter(pl.col("ph") == "M"))
-        category = pl.col("cat").str.to_lowercase()
-        group = category.replace_strict(_GROUP_OF, default=None, return_dtype=pl.String)
-        whole = events.filter(pl.col("ph") == "X").with_columns(group=group)
+        whole = events.filter(pl.col("ph") == "X").with_columns(group=groups_of("cat"))
         self.counts.update(dict(whole["group"].drop_nulls().value_counts().iter_rows()))
         strange = whole.filter(
             pl.col("group").is_null(), ~pl.col("cat").str.to_lowercase().is_in(_OF_NO_USE)
@@ -131,6 +129,15 @@ class Gathered:
             rows.add(frame)
         spans = timed.filter((pl.col("group") == "span") & (pl.col("end") != OPEN))
         self.recorded = _most(self.recorded, spans["end"].max())
+
+    def add_captured(self, host: pl.DataFrame) -> None:
+        """Add what the host did while graphs were captured: ``group, pid, tid, start, end``."""
+        is_call = pl.col("group") == "call"
+        calls, ranges = cuda_calls(host.filter(is_call)), self.host.of(host.filter(~is_call))
+        for rows, frame in ((self.calls, calls), (self.ranges, ranges)):
+            self._threads.update(frame.select("pid", "tid").unique().iter_rows())
+            rows.add(frame)
+        self.first = _least(self.first, host["start"].min())
 
     def _timed(self, events: pl.DataFrame) -> pl.DataFrame:
         """Add ``start`` and ``end``; what has no start, or a length that is none, is left out."""
@@ -223,6 +230,12 @@ class Gathered:
         )
         joined = threads.join(names, on=["pid", "tid"], how="left", maintain_order="left")
         return joined.with_row_index("thread").cast({"thread": pl.Int32})
+
+
+def groups_of(column: str) -> pl.Expr:
+    """Return which of the groups of events a category is."""
+    category = pl.col(column).str.to_lowercase()
+    return category.replace_strict(_GROUP_OF, default=None, return_dtype=pl.String)
 
 
 def _least(*times: object) -> int | None:

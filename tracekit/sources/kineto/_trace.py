@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from tracekit.errors import MissingDataError
 from tracekit.model import Maker, Recording, Stream
 from tracekit.sources._identities import HostColumns
 from tracekit.sources._syncs import chunks
+from tracekit.sources.kineto._captures import Joined, joined
 from tracekit.sources.kineto._document import Document, Piece, head_of
 from tracekit.sources.kineto._events import read_events, text_of
 from tracekit.sources.kineto._gathered import Gathered
@@ -67,17 +68,23 @@ def is_kineto(path: Path) -> bool:
     return head.startswith(b"{") and any(key in head for key in _TELLING) and _ROCPROF not in head
 
 
-def read(path: Path, workspace: Workspace, progress: Progress = lambda *_: None) -> Recording:
+def read(
+    path: Path,
+    workspace: Workspace,
+    progress: Progress = lambda *_: None,
+    captures: Sequence[Path] = (),
+) -> Recording:
     """Return the canonical tables of a trace; stages and launches are not attributed yet.
 
     Times begin at the trace's first event. Operators and annotations become ranges, named as
     PyTorch names them for NVTX (``aten::mm, seq = 7``); where the arguments of collectives were
     recorded, their records become ranges of the domain NCCL with a payload, as NCCL makes them.
+    What other traces recorded while its CUDA graphs were captured stands before all else.
 
     Raises
     ------
     MissingDataError
-        If the trace holds no GPU work and no operators or annotations.
+        If the trace holds no GPU work and no operators or annotations, or a capture none.
     DamagedTraceError
         If it is cut short or corrupt.
     NotATraceError
@@ -91,7 +98,8 @@ def read(path: Path, workspace: Workspace, progress: Progress = lambda *_: None)
         known = ", ".join(sorted(gathered.unknown)[:_MOST_UNKNOWN])
         what = f", but events of {known}, which are not known" if known else ""
         raise MissingDataError(f"no GPU work and no operators in {path}{what}", _RECORD)
-    return _recording(path, gathered, around)
+    graphs = joined(captures, gathered) if captures else None
+    return _recording(path, gathered, around, graphs)
 
 
 def _gather(document: Document, gathered: Gathered, progress: Progress) -> None:
@@ -112,7 +120,9 @@ def _told(around: Mapping[str, Any], key: str) -> int | None:
     return number if is_one else None
 
 
-def _recording(path: Path, gathered: Gathered, around: Mapping[str, Any]) -> Recording:
+def _recording(
+    path: Path, gathered: Gathered, around: Mapping[str, Any], graphs: Joined | None
+) -> Recording:
     processes, threads = gathered.processes, gathered.threads
     number_of = dict(processes.select("pid", "process").iter_rows())
     owners = threads["pid"].replace_strict(number_of, return_dtype=pl.Int32)
@@ -127,10 +137,14 @@ def _recording(path: Path, gathered: Gathered, around: Mapping[str, Any]) -> Rec
             "devices": _devices(gathered, around).with_columns(_REPORT),
             "reports": _report(path, gathered, around),
             "contents": _contents(gathered),
+            **({"graph_nodes": _graph_nodes(graphs, threads, owners, origin)} if graphs else {}),
         },
         streams={
             "ops": Stream(
-                "ops", "op", gathered.ops, _op_columns(columns, number_of[gathered.pid], gathered)
+                "ops",
+                "op",
+                gathered.ops,
+                _op_columns(columns, number_of[gathered.pid], gathered) | _replayed(graphs),
             ),
             "calls": Stream("calls", "call", gathered.calls, columns.calls()),
             "ranges": Stream("ranges", "range", gathered.ranges, columns.ranges()),
@@ -143,8 +157,33 @@ def _recording(path: Path, gathered: Gathered, around: Mapping[str, Any]) -> Rec
                 each.with_columns(whose) for each in chunks(gathered.event_records, "event_records")
             ),
         },
-        warnings=(*_absences(gathered), *_losses(gathered)),
+        warnings=(*_absences(gathered), *_losses(gathered), *(graphs.warnings if graphs else ())),
     )
+
+
+def _graph_nodes(
+    graphs: Joined, threads: pl.DataFrame, owners: pl.Series, origin: int
+) -> pl.DataFrame:
+    """Return the table ``graph_nodes`` of what was captured in other traces."""
+    numbered = threads.select("pid", "tid", "thread", process=owners)
+    placed = graphs.nodes.join(numbered, on=["pid", "tid"], maintain_order="left")
+    return placed.select(
+        _REPORT, "process", "thread", "graph_node", time=pl.col("time") - origin
+    )  # fmt: skip
+
+
+def _replayed(graphs: Joined | None) -> dict[str, Maker]:
+    """Return which node each op replays, by the capture of its graph."""
+    if graphs is None:
+        return {}
+    key = ("correlation", "start", "stream")
+
+    def node(rows: pl.DataFrame) -> pl.Series:
+        found = rows.join(graphs.ops, on=list(key), how="left", maintain_order="left")
+        own = "graph_node" if "graph_node" in rows.columns else pl.lit(None, pl.Int64)
+        return found.select(graph_node=pl.coalesce("node", own)).to_series()
+
+    return {"graph_node": Maker((*key, "graph_node"), node)}
 
 
 def _op_columns(columns: HostColumns, process: int, gathered: Gathered) -> dict[str, Maker]:
