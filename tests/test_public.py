@@ -179,7 +179,7 @@ PUBLIC = {
     "tracekit.analysis.memory": "largest_batch memory_extra memory_growth memory_table memory_use",
     "tracekit.analysis.operators": """
         MULTIPLYING_FORMS backward_graphs backward_nodes counted_operators element_bytes
-        memory_bandwidths multiplies named_operators of_input of_weight on_tensor_cores
+        has_sizes memory_bandwidths multiplies named_operators of_input of_weight on_tensor_cores
         operand_types precision_by_name precision_by_type recorded_operators with_bounds with_bytes
         with_peaks work_done
     """,

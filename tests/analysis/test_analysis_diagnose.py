@@ -15,6 +15,7 @@ from trace_builder import TraceBuilder
 
 from tracekit.analysis.diagnosis import FINDINGS, RULES, _rules, diagnose
 from tracekit.analysis.diagnosis._facts import _cold, facts_of, rounded
+from tracekit.analysis.operators import has_sizes
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import TABLES, Trace
 
@@ -892,6 +893,23 @@ def test_the_operator_that_is_furthest_above_its_bound() -> None:
     assert "which is computing" in row["finding"]
     assert row["sure"] == "perhaps"  # nothing judged it
     assert "33.3 % of that at peaks" in row["evidence"][0]
+
+
+@pytest.mark.parametrize(
+    ("name", "payload", "known"),
+    [
+        ("aten::mm", '{"Input Dims":"[[2,3],[3,4]]"}', True),
+        ("aten::mm, seq = 3, sizes = [[2, 3], [3, 4]]", None, True),
+        ("{'mod': 'torch', 'op': 'mm', 'args': []}", None, True),
+        ("aten::mm, seq = 3", None, False),
+        ("forward", '{"bytes": 3}', False),
+        (None, None, False),
+    ],
+)
+def test_whether_sizes_were_recorded(name: str | None, payload: str | None, known: bool) -> None:
+    b = TraceBuilder()
+    b.range(0, 10, name, payload=payload)
+    assert has_sizes(b.trace()) is known
 
 
 def test_an_operator_near_its_bound_is_not_spoken_of() -> None:

@@ -41,12 +41,12 @@ NEEDS = {
     "breakdown": Need(30),
     "breakdown inclusive": Need(200),
     "idle": Need(850),
-    "diagnose": Need(2_000),
+    "diagnose": Need(2_400),
     "stragglers": Need(1_450),
     "critical-path": Need(950, beside_bytes=0),
     "whatif": Need(1_900, beside_bytes=0),
-    "flops": Need(520),
-    "roofline": Need(600),
+    "flops": Need(1_700),
+    "roofline": Need(1_700),
     "links": Need(30),
     "collectives": Need(30),
     "latency": Need(30),
@@ -60,15 +60,16 @@ NEEDS = {
     "overhead": Need(30),
     "overhead api": Need(230),
     "memory": Need(220),
-    "report": Need(2_100),
+    "report": Need(2_500),
     "export": Need(2_000, beside_bytes=1_150),
     "attribution": Need(650),
 }
 """By command: what covers every peak that docs/evidence/performance.md#memory-of-questions lists.
 
-What finds gaps, `idle` and all that asks it, takes most where a gap follows each op. `attribution`
-is that of a run which is opened with other rules; the rows of `memory` are allocations and
-releases."""
+Operators whose sizes were recorded, one for each kernel, take most of `flops` and `roofline`, and
+400 bytes of `diagnose`; that page's runs have none. What finds gaps, `idle` and all that asks it,
+takes most where a gap follows each op. `attribution` is that of a run which is opened with other
+rules; the rows of `memory` are allocations and releases."""
 
 
 _ALLOWED: ContextVar[int | None] = ContextVar("allowed", default=None)

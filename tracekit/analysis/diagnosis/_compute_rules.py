@@ -9,6 +9,7 @@ import polars as pl
 from tracekit.analysis.diagnosis._facts import LENGTH, Facts, counted, duration
 from tracekit.analysis.diagnosis._finding import Finding
 from tracekit.analysis.operators import (
+    has_sizes,
     memory_bandwidths,
     multiplies,
     precision_by_name,
@@ -160,7 +161,7 @@ def tiny_kernels(facts: Facts) -> Finding | None:
 
 def largest_headroom(facts: Facts) -> Finding | None:
     """Find the operator that takes the most time above the bound of its GPU."""
-    rows = _bounded(facts)
+    rows = _bounded(facts) if has_sizes(facts.trace) else pl.DataFrame()
     if rows.is_empty():
         return None
     by_operator = rows.group_by("operator").agg(pl.col("headroom").sum())

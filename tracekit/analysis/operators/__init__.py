@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tracekit.analysis.operators._recorded import (
         backward_graphs,
         backward_nodes,
+        has_sizes,
         named_operators,
         operand_types,
         recorded_operators,

@@ -141,6 +141,15 @@ def _with_pairs(operators: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     ).drop("starts", "begun", "until", *(f"sum_{n}" for n in range(1, 7)))
 
 
+def has_sizes(trace: Trace) -> bool:
+    """Tell whether sizes of any operator were recorded."""
+    name, payload = pl.col("name"), pl.col("payload")
+    sized = name.str.contains(_SIZES) | name.str.starts_with("{'mod'")
+    told = sized | payload.str.starts_with(_KINETO)
+    some = trace["ranges"].filter(told.fill_null(value=False)).select("range").head(1)
+    return not some.collect().is_empty()
+
+
 def named_operators(trace: Trace) -> pl.DataFrame:
     """Return ``range, operator, sizes, types`` of all ranges that are named as PyTorch's operators.
 

@@ -57,10 +57,10 @@ def joined(paths: Sequence[Path], gathered: Gathered) -> Joined:
     MissingDataError
         If a file holds no capture, or none that names kernels.
     """
-    graphs = pl.concat([_graphs_of(path, number) for number, path in enumerate(paths)])
+    hosts = [_host_of(path) for path in paths]
+    graphs = pl.concat(_graphs_of(*each) for each in zip(paths, hosts, strict=True))
     graphs = graphs.with_row_index("graph").cast({"graph": pl.Int64})
-    host = pl.concat([_host_of(path) for path in paths], how="diagonal_relaxed")
-    inside = _placed(host, graphs, gathered)
+    inside = _placed(pl.concat(hosts), graphs, gathered)
     gathered.add_captured(inside)
     launches = inside.filter(pl.col("kernel").is_not_null()).sort("graph", "start")
     numbered = launches.drop("graph_node").with_row_index("graph_node", 1)
@@ -85,9 +85,9 @@ def _host_events(events: pl.DataFrame) -> pl.DataFrame:
     return timed.drop_nulls(["start", "end", "pid", "tid"]).filter(pl.col("end") < OPEN)
 
 
-def _graphs_of(path: Path, number: int) -> pl.DataFrame:
+def _graphs_of(path: Path, host: pl.DataFrame) -> pl.DataFrame:
     """Return ``path, pid, tid, begin, until`` of the captures in a trace, in their order."""
-    calls = _host_of(path).filter(pl.col("group") == "call").sort("start")
+    calls = host.filter(pl.col("group") == "call").sort("start")
     thread = ["pid", "tid"]
     begun, ended = (
         calls.filter(pl.col("name").str.contains(which)).with_columns(
@@ -102,9 +102,7 @@ def _graphs_of(path: Path, number: int) -> pl.DataFrame:
         raise MissingDataError(f"{path} holds no capture of a CUDA graph", _RECORD)
     if calls["kernel"].null_count() == calls.height:
         raise MissingDataError(f"launching calls in {path} name no kernels", _RECORD)
-    return found.filter(pl.col("until") > pl.col("begin")).with_columns(
-        number=pl.lit(number)
-    ).sort("begin")  # fmt: skip
+    return found.filter(pl.col("until") > pl.col("begin")).sort("begin")
 
 
 def _placed(host: pl.DataFrame, graphs: pl.DataFrame, gathered: Gathered) -> pl.DataFrame:
