@@ -165,6 +165,8 @@ def test_phases_are_compared_with_their_own_steps() -> None:
         ("decode", 100.0, 150.0, 50.0, "slower", 18, 36, None),
     ]
     assert found.rows.select("a_tokens", "b_tokens").rows() == [(50.0, 50.0), (4.0, 4.0)]
+    assert "Bonferroni" in found.meta["method"]
+    assert "Benjamini" not in found.meta["method"]
     low, high = found.rows.filter(phase="decode").select("low_ns", "high_ns").row(0)
     assert 0 < low < 50 < high
 

@@ -171,6 +171,20 @@ def test_rows_that_are_the_same_step_by_step_count_for_nothing() -> None:
 # -- steps of two kinds, by their places -------------------------------------------------------
 
 
+@pytest.mark.parametrize("tables", [2, 3])
+def test_tables_that_are_judged_together(tables: int) -> None:
+    """Of equal samples so many tables tell a difference in 5 % of cases at most, all together."""
+    random = np.random.default_rng(tables)
+    a, b = (random.normal(1e6, 1e4, (4_000, 12)).astype(np.int64) for _ in range(2))
+    alone = differences(a, b, related=False)
+    found = differences(a, b, related=False, tables=tables)
+    assert found.p_value == pytest.approx(np.minimum(alone.p_value * tables, 1), nan_ok=True)
+    tells = (found.low > 0) | (found.high < 0)
+    assert (tells == (found.p_value < 0.05)).all()
+    together = tells[: 4_000 // tables * tables].reshape(-1, tables).any(axis=1)
+    assert together.mean() < 0.06
+
+
 def test_what_varies_within_kinds_by_hand() -> None:
     """Slow steps 30, 34 and 32 every third; quick ones 10 and 12 by turns."""
     steps = np.array([10, 30, 12, 10, 34, 12, 10, 32, 12])

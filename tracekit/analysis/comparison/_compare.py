@@ -10,7 +10,7 @@ import polars as pl
 from tracekit.analysis.comparison._headline import Metric, headline, length_text
 from tracekit.analysis.comparison._outlier_causes import outlier_rows, without_outliers
 from tracekit.analysis.comparison._outliers import cold_notes, step_notes
-from tracekit.analysis.comparison._phases import phase_rows
+from tracekit.analysis.comparison._phases import METHOD_OF_PHASES, phase_rows
 from tracekit.analysis.comparison._prepared import (
     OUTSIDE,
     Asked,
@@ -144,7 +144,8 @@ def compare(
     return answered(
         asked, found, ([of_a], [of_b]), names,
         headline=first, step=step, notes=_notes(found, asked.keys, steps, step, odd),
-        method=METHOD, rows=table, people=_for_people(table),
+        method=METHOD_OF_PHASES if asked.keys == ("phase",) else METHOD,
+        rows=table, people=_for_people(table),
         tables={
             "contributions": parts,
             "devices": _by_device(of_a, of_b),

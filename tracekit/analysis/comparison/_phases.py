@@ -9,9 +9,15 @@ import polars as pl
 
 from tracekit.analysis.comparison._prepared import Prepared
 from tracekit.analysis.comparison._step_change import TOTALS, VERDICT, Steps, show, side_by_side
+from tracekit.analysis.statistics import METHOD, OF_ROWS
 from tracekit.analysis.step_sums import Measured, steps_by_phase
 from tracekit.errors import UsageError
 
+METHOD_OF_PHASES = METHOD.replace(
+    OF_ROWS,
+    "of each phase with its own steps, adjusted with p_value for the number of phases that both "
+    "runs have (Bonferroni); a verdict where the interval excludes 0",
+)
 _PHASES = ("prefill", "decode", "mixed", None)
 _SCHEMA = {
     "phase": pl.String,
