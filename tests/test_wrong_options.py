@@ -57,6 +57,8 @@ def test_other_doors(run: tracekit.Run, tmp_path: Path) -> None:
         tracekit.stalls([run], where="stage=XP")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="x iterations cannot be skipped"):
         tracekit.compare(run, run, skip="x")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="no comparison by 3"):
+        tracekit.compare(run, run, by=3)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="no feature 'nope'"):
         tracekit.project([run], features={"nope": 1})
     with pytest.raises(UsageError, match="x findings cannot be listed"):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracekit import present
 from tracekit.analysis import comparison
+from tracekit.analysis.step_sums import parse_compare_keys
 from tracekit.runs._facts import called
 from tracekit.runs._opened import OpenedRun
 from tracekit.support.files import StrPath
@@ -55,8 +56,9 @@ def compare(
         The least change of the step that matters, in percent.
     """
     sides = [[side] if isinstance(side, OpenedRun) else list(side) for side in (a, b)]
+    question = "compare by kernel" if "kernel" in parse_compare_keys(by) else "compare"
     for run in (*sides[0], *sides[1]):
-        run.require_memory("compare by kernel" if "kernel" in by else "compare")
+        run.require_memory(question)
     of_a, of_b = ([_recorded(run, by, topology) for run in side] for side in sides)
     names = (_names(sides[0]), _names(sides[1]))
     if len(of_a) == len(of_b) == 1:
