@@ -78,6 +78,16 @@ def test_noise_is_seldom_cut() -> None:
         assert np.mean(np.array(found) > 0) <= most
 
 
+def test_of_few_steps_noise_is_seldom_cut_but_a_first_stall_is() -> None:
+    """Steps that vary by 20 %, and a stall of five times a step somewhere in four."""
+    random = np.random.default_rng(1)
+    for steps in (4, 5):
+        found = [cold_steps(np.exp(0.198 * random.normal(size=steps))) for _ in range(1000)]
+        assert np.mean(found) <= 0.02
+    stalled = [np.where(np.arange(4) == place, 500.0, 100.0) for place in range(4)]
+    assert [cold_steps(steps) for steps in stalled] == [1, 0, 0, 0]
+
+
 def _run(*lengths: int, first: int = 0) -> Trace:
     b = TraceBuilder()
     at = 0
