@@ -129,6 +129,9 @@ PUBLIC = {
     "tracekit.sources.hang_dumps": "Dumps read_dumps",
     "tracekit.sources.job_timelines": "TIMELINE_SCHEMA read_job_timeline",
     "tracekit.sources.kineto": "is_kineto read",
+    "tracekit.sources.nccl_inspector": """
+        DROPPED_SCHEMA InspectorLogs RECORD_SCHEMA read_inspector_logs
+    """,
     "tracekit.sources.nsys": "is_nsys read",
     "tracekit.sources.nvprof": "is_csv is_nvprof read read_csv",
     "tracekit.sources.rocprof": "is_rocpd is_rocprof read read_rocpd",
