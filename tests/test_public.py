@@ -37,8 +37,8 @@ PUBLIC = {
         slowest_step stage_spans step_lengths step_spans whole_spans
     """,
     "tracekit.analysis.communication": """
-        Buckets Measure Traffic collective_calls collectives communicators latency
-        latency_speedup links message_histogram pointer_queries read_calls staging
+        Buckets KEYS Measure Traffic collective_calls collectives communicators latency
+        latency_speedup links message_histogram nccl_inspector pointer_queries read_calls staging
     """,
     "tracekit.analysis.comparison": """
         Comparison Metric Recorded Skip carriers change_points check_limit comparability

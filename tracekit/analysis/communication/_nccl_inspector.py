@@ -1,0 +1,435 @@
+"""Collectives by NCCL's inspector: how long, how fast, who waits, and what its logs lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import polars as pl
+
+from tracekit.analysis.communication._bandwidth import power_below, with_bandwidth
+from tracekit.errors import MissingDataError, UsageError
+from tracekit.model import Answer
+
+KEYS: Mapping[str, Sequence[str]] = {
+    "size": ("collective", "message_bytes", "communicator"),
+    "collective": ("collective", "communicator"),
+    "rank": ("communicator", "rank"),
+}
+"""By what collectives can be listed."""
+
+_CALL = ("communicator", "collective", "sequence", "message")
+"""What the records of one call have in common; ``message`` tells messages apart, of which each
+end is a call of its own."""
+_OF_ALL = ("all_gather", "reduce_scatter")
+"""Collectives whose traffic is that of all ranks."""
+_DEFINED = ("all_reduce", *_OF_ALL, "broadcast", "reduce", "send_recv")
+"""Operations that NCCL gives a bandwidth; of all others it says 0."""
+_ALL_WAIT = ("all_reduce", *_OF_ALL, "all_to_all")
+"""Collectives that no rank can leave before all have come."""
+_SIZES = 16
+_DIGITS = 2e-6
+"""Bandwidths are logged with six decimals."""
+_QUANTILES = {"duration_p50_ns": 0.5, "duration_p5_ns": 0.05, "duration_p95_ns": 0.95}
+_NAMED = 3
+
+
+def nccl_inspector(
+    records: pl.DataFrame,
+    dropped: pl.DataFrame,
+    by: str = "size",
+    warnings: Sequence[str] = (),
+) -> Answer:
+    """Return what logs of NCCL's inspector say of collectives.
+
+    Records of one call have its communicator, collective and sequence number. The participant that
+    came last is the shortest one: it waited least for others. That holds where all ranks were
+    recorded, none was timed on the host from its enqueueing on, and the collective lets no rank
+    leave before all have come (no broadcast or reduction to a root).
+
+    Parameters
+    ----------
+    records
+        What each rank logged (`tracekit.sources.nccl_inspector.RECORD_SCHEMA`).
+    dropped
+        How many records rings lost, as NCCL counts them (`DROPPED_SCHEMA` beside it).
+    by
+        One of `KEYS`: size (collective, bytes per rank, communicator), collective, rank.
+    warnings
+        What was left out of the logs.
+
+    Returns
+    -------
+    By size and collective, the key, then
+
+    ===============================  ===============================================================
+    ``ranks``                        of the communicator
+    ``count``                        calls; ``compared``: of which it is known who came last
+    ``duration_*_ns``                of the longest participant
+    ``basis``                        what that is
+    ``bytes``                        traffic by NCCL's definition: all ranks' of all_gather and
+                                     reduce_scatter
+    ``algorithm_bandwidth_gb_s``     bytes over the median duration; null where NCCL defines none
+    ``bus_bandwidth_gb_s``           that times `machine.bus_factor`
+    ``transfer_ns``                  median of the shortest participant's time, of compared calls
+    ``transfer_bus_bandwidth_gb_s``  bus bandwidth over that time, which holds least waiting
+    ``wait_ns``                      median of own time less the shortest one's
+    ``skew_ns``                      median of last start less first, where all are on one host
+    ``straggler_rank``               who comes last alone most often, and its ``straggler_share`` of
+                                     compared calls
+    ``algorithm``, ``protocol``      as NCCL says them; null where several ran
+    ===============================  ===============================================================
+
+    By rank: ``host``, ``pid``; ``records``; ``compared`` (its calls of which it is known who
+    came last); ``last`` (of these, how often it came last alone) and ``last_share``; ``caused_ns``
+    (how long each other rank waited for it, on average, in all of these); ``waited_ns``;
+    ``duration_p50_ns``; ``missing`` (sequence numbers between the first and last of its
+    communicator that it has no record of), ``elsewhere`` (those of them that other ranks have),
+    ``dropped``.
+
+    Raises
+    ------
+    UsageError
+        If the key is unknown.
+    MissingDataError
+        If the logs hold no record.
+    """
+    if by not in KEYS:
+        raise UsageError(
+            f"collectives of the inspector have no key {by!r}", f"say one of {', '.join(KEYS)}"
+        )
+    if records.is_empty():
+        raise MissingDataError("these logs hold no record of a collective")
+    numbered = _numbered(records)
+    known = numbered.filter(~pl.col("repeated"))
+    calls = _calls(known)
+    each = _participants(known, calls)
+    gaps = _gaps(numbered, dropped)
+    ranks = _by_rank(each, gaps)
+    rows = ranks if by == "rank" else _by_size(calls, each, KEYS[by])
+    return Answer(
+        rows=rows,
+        meta={
+            "records": records.height,
+            "collectives": calls.filter(pl.col("message").is_null()).height,
+            "compared": int(calls["compared"].sum()),
+            "communicators": records["communicator"].n_unique(),
+            "missing": _missing(known, calls),
+            "warnings": [*warnings, *_warnings(numbered, calls, gaps)],
+        },
+        title=_title(ranks, calls),
+        command="nccl-inspector",
+    )
+
+
+def _numbered(records: pl.DataFrame) -> pl.DataFrame:
+    """Tell messages apart, and mark records of a rank that have one number."""
+    is_message = pl.col("peer").is_not_null()
+    rows = records.with_columns(message=pl.when(is_message).then(pl.int_range(pl.len())))
+    return rows.with_columns(repeated=pl.len().over(*_CALL, "rank") > 1)
+
+
+def _only(name: str) -> pl.Expr:
+    return pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first()).alias(name)
+
+
+def _calls(records: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per call."""
+    length, participants = pl.col("length"), pl.col("participants")
+    on_one_host = (pl.col("host").n_unique() == 1) & (pl.col("start").null_count() == 0)
+    return (
+        records.group_by(_CALL, maintain_order=True)
+        .agg(
+            pl.col("message_bytes", "ranks").max(),
+            sizes=pl.col("message_bytes").n_unique(),
+            participants=pl.len().cast(pl.Int64),
+            duration=length.max(),
+            shortest=length.min(),
+            others_wait=(length - length.min()).sum() / (pl.len() - 1),
+            alone=(length == length.min()).sum() == 1,
+            late_rank=pl.col("rank").get(length.arg_min()),
+            skew=pl.when(on_one_host).then(pl.col("start").max() - pl.col("start").min()),
+            timed_alike=(pl.col("timing") != "collective_cpu").fill_null(value=True).all(),
+            algorithm=_only("algorithm"),
+            protocol=_only("protocol"),
+        )
+        .with_columns(is_complete=(participants == pl.col("ranks")) & (participants > 1))
+        .with_columns(
+            skew=pl.when("is_complete").then("skew"),
+            compared=pl.col("collective").is_in(_ALL_WAIT)
+            & pl.col("is_complete")
+            & pl.col("timed_alike"),
+        )
+    )
+
+
+def _participants(records: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per record, with what is known of its call."""
+    of_call = calls.select(*_CALL, "compared", "shortest", "alone", "late_rank", "others_wait")
+    late = pl.col("compared") & pl.col("alone") & (pl.col("rank") == pl.col("late_rank"))
+    return records.join(
+        of_call, on=list(_CALL), how="left", nulls_equal=True, maintain_order="left"
+    ).with_columns(
+        wait=pl.when("compared").then(pl.col("length") - pl.col("shortest")),
+        last=late,
+        caused=pl.when(late).then("others_wait").otherwise(0.0),
+    )
+
+
+# -- by size -----------------------------------------------------------------------------------
+
+
+def _by_size(calls: pl.DataFrame, each: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    size = pl.col("message_bytes")
+    many = size.n_unique().over("collective", "communicator") > _SIZES
+    classes = calls.select(*_CALL, size_class=pl.when(many).then(power_below(size)).otherwise(size))
+    groups = ["size_class" if key == "message_bytes" else key for key in keys]
+    calls, each = (
+        frame.join(classes, on=list(_CALL), nulls_equal=True, maintain_order="left")
+        for frame in (calls, each)
+    )
+    typical = _middle("message_bytes") if "size_class" in groups else _only("message_bytes")
+    counted = calls.filter(pl.col("compared") | ~pl.col("compared").any().over(groups))
+    table = (
+        calls.group_by(groups)
+        .agg(pl.len().cast(pl.Int64).alias("count"), pl.col("compared").sum().cast(pl.Int64))
+        .join(counted.group_by(groups).agg(*_measures(), typical), on=groups)
+        .join(each.group_by(groups).agg(wait_ns=_middle("wait")), on=groups)
+        .join(_stragglers(calls, groups), on=groups, how="left")
+    )
+    table = with_traffic(table.with_columns(n="ranks"), "duration_p50_ns").with_columns(
+        transfer_bus_bandwidth_gb_s=pl.when(pl.col("transfer_ns") > 0).then(
+            pl.col("bus_bandwidth_gb_s") * pl.col("duration_p50_ns") / pl.col("transfer_ns")
+        )
+    )
+    named = table.drop("message_bytes").rename({"size_class": "message_bytes"}, strict=False)
+    return named.sort(list(keys)).select(
+        *keys, "ranks", "count", "compared", *_QUANTILES, "duration_max_ns", "basis", "bytes",
+        "algorithm_bandwidth_gb_s", "bus_bandwidth_gb_s", "transfer_ns",
+        "transfer_bus_bandwidth_gb_s", "wait_ns", "skew_ns", "straggler_rank", "straggler_share",
+        "algorithm", "protocol",
+    )  # fmt: skip
+
+
+def _middle(name: str, share: float = 0.5) -> pl.Expr:
+    return pl.col(name).quantile(share, "nearest").cast(pl.Int64)
+
+
+def _measures() -> list[pl.Expr]:
+    fewest, most = pl.col("participants").min(), pl.col("participants").max()
+    seen = (
+        pl.when(fewest == most)
+        .then(most.cast(pl.String))
+        .otherwise(pl.format("{} to {}", fewest, most))
+    )
+    basis = (
+        pl.when(most == 1)
+        .then(pl.lit("one participant's kernel time, waiting included"))
+        .otherwise(pl.format("longest of {} of {} ranks' own times", seen, pl.col("ranks").max()))
+    )
+    return [
+        *(_middle("duration", share).alias(name) for name, share in _QUANTILES.items()),
+        pl.col("duration").max().alias("duration_max_ns"),
+        basis.alias("basis"),
+        _only("ranks"),
+        pl.when(pl.col("compared").all()).then(_middle("shortest")).alias("transfer_ns"),
+        _middle("skew").alias("skew_ns"),
+        _only("algorithm"),
+        _only("protocol"),
+    ]
+
+
+def _stragglers(calls: pl.DataFrame, groups: Sequence[str]) -> pl.DataFrame:
+    """Return who comes last alone most often, and at which share of compared calls."""
+    rank = pl.when("alone").then("late_rank").alias("straggler_rank")
+    return (
+        calls.filter("compared")
+        .group_by(*groups, rank)
+        .agg(times=pl.len())
+        .with_columns(straggler_share=pl.col("times") / pl.col("times").sum().over(groups))
+        .drop_nulls("straggler_rank")
+        .sort("times", "straggler_rank", descending=[True, False])
+        .unique(list(groups), keep="first", maintain_order=True)
+        .drop("times")
+    )
+
+
+# -- bandwidth ---------------------------------------------------------------------------------
+
+
+def with_traffic(rows: pl.DataFrame, duration: str) -> pl.DataFrame:
+    """Add the traffic of collectives by NCCL's definition, and their bandwidths.
+
+    Parameters
+    ----------
+    rows
+        ``collective``, ``n`` (ranks; null where unknown), ``message_bytes``.
+    duration
+        The column that holds how long they take, ns.
+
+    Returns
+    -------
+    `rows` with ``bytes``, ``algorithm_bandwidth_gb_s`` and ``bus_bandwidth_gb_s``; null where NCCL
+    defines none.
+    """
+    is_message = pl.col("collective").is_in(["send", "recv"])
+    operation = pl.when(is_message).then(pl.lit("send_recv")).otherwise("collective")
+    of_all = pl.col("collective").is_in(_OF_ALL)
+    size = pl.col("message_bytes")
+    return with_bandwidth(
+        rows.with_columns(operation=operation).with_columns(
+            bytes=pl.when(pl.col("operation").is_in(_DEFINED)).then(
+                pl.when(of_all).then(size * pl.col("n")).otherwise(size)
+            )
+        ),
+        pl.col(duration),
+    )
+
+
+def _differ(records: pl.DataFrame) -> int:
+    """Return of how many records NCCL says other bandwidths than follow from size and time."""
+    found = with_traffic(records.with_columns(n="ranks"), "length")
+    differs = [
+        (pl.col(ours) - pl.col(said)).abs() > _DIGITS * (1 + pl.col(ours))
+        for ours, said in (
+            ("algorithm_bandwidth_gb_s", "algorithm_bandwidth"),
+            ("bus_bandwidth_gb_s", "bus_bandwidth"),
+        )
+    ]
+    return found.filter(pl.any_horizontal(differs)).height
+
+
+# -- by rank -----------------------------------------------------------------------------------
+
+
+def _by_rank(each: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
+    keys = KEYS["rank"]
+    return (
+        each.filter(pl.col("message").is_null())
+        .group_by(keys)
+        .agg(
+            pl.col("host", "pid", "ranks").first(),
+            pl.col("compared", "last").sum().cast(pl.Int64),
+            records=pl.len().cast(pl.Int64),
+            caused_ns=pl.col("caused").sum().round().cast(pl.Int64),
+            waited_ns=pl.col("wait").sum(),
+            duration_p50_ns=_middle("length"),
+        )
+        .join(gaps, on=keys, how="left")
+        .with_columns(
+            last_share=pl.when(pl.col("compared") > 0).then(pl.col("last") / pl.col("compared")),
+            caused_ns=pl.when(pl.col("compared") > 0).then("caused_ns"),
+            waited_ns=pl.when(pl.col("compared") > 0).then("waited_ns"),
+        )
+        .sort("caused_ns", *keys, descending=[True, False, False], nulls_last=True)
+        .select(
+            *keys, "host", "pid", "ranks", "records", "compared", "last", "last_share", "caused_ns",
+            "waited_ns", "duration_p50_ns", "missing", "elsewhere", "dropped",
+        )
+    )  # fmt: skip
+
+
+def _gaps(records: pl.DataFrame, dropped: pl.DataFrame) -> pl.DataFrame:
+    """Return how many sequence numbers each rank of a communicator has no record of.
+
+    Numbers run from the first to the last one that any rank has, for each collective by itself.
+    """
+    rows = records.filter(pl.col("message").is_null())
+    one = ["communicator", "collective"]
+    sequence = pl.col("sequence")
+    numbers = rows.group_by(one).agg(
+        all=sequence.max() - sequence.min() + 1, seen=sequence.n_unique().cast(pl.Int64)
+    )
+    own = rows.group_by(*one, "rank").agg(own=sequence.n_unique().cast(pl.Int64))
+    return (
+        rows.select("communicator", "rank").unique()
+        .join(numbers, on="communicator")
+        .join(own, on=[*one, "rank"], how="left")
+        .with_columns(pl.col("own").fill_null(0))
+        .group_by("communicator", "rank")
+        .agg(
+            numbers=pl.col("all").sum(),
+            missing=(pl.col("all") - pl.col("own")).sum(),
+            elsewhere=(pl.col("seen") - pl.col("own")).sum(),
+        )
+        .join(dropped, on=["communicator", "rank"], how="left")
+    )  # fmt: skip
+
+
+# -- what is known -----------------------------------------------------------------------------
+
+
+def _title(ranks: pl.DataFrame, calls: pl.DataFrame) -> str:
+    worst = ranks.row(0, named=True) if ranks.height else None
+    if worst is not None and worst["last"]:
+        who = f"rank {worst['rank']} of {worst['communicator']}"
+        times = f"{worst['last']:,} of {worst['compared']:,} collectives"
+        wait = f"{worst['caused_ns'] / 1e6:,.2f} ms"
+        return f"{who} comes last alone at {times}, for which each other rank waits {wait}"
+    count = calls.filter(pl.col("message").is_null()).height
+    return f"{count:,} collectives, of which nothing tells who comes last"
+
+
+def _missing(records: pl.DataFrame, calls: pl.DataFrame) -> list[str]:
+    told = []
+    rows = records.filter(pl.col("message").is_null())
+    absent = (
+        rows.group_by("communicator")
+        .agg(absent=pl.col("ranks").max() - pl.col("rank").n_unique().cast(pl.Int64))
+        .filter(pl.col("absent") > 0)
+        .sort("communicator")
+    )
+    if absent.height:
+        named = ", ".join(f"{count:,} of {name}" for name, count in absent.head(_NAMED).rows())
+        more = ", ..." if absent.height > _NAMED else ""
+        told.append(f"ranks without records ({named}{more}): give the logs of all hosts")
+    collectives = calls.filter(pl.col("message").is_null())
+    partial = collectives.filter(~pl.col("compared")).height
+    if partial:
+        told.append(
+            f"who waits in {partial:,} of {collectives.height:,} collectives, of which not all "
+            "ranks have a record timed by the GPU, or ranks do not wait for all others"
+        )
+    if rows["start"].null_count() == rows.height:
+        told.append("when collectives began, and so their skew: NCCL_INSPECTOR_DUMP_VERBOSE=1")
+    elif collectives["skew"].null_count():
+        told.append(
+            f"skew of {collectives['skew'].null_count():,} collectives: clocks of hosts are not "
+            "compared, and each record must say when its kernel began"
+        )
+    return told
+
+
+def _warnings(records: pl.DataFrame, calls: pl.DataFrame, gaps: pl.DataFrame) -> list[str]:
+    told = []
+    counted = ("numbers", "missing", "elsewhere", "dropped")
+    numbers, missing, elsewhere, dropped = gaps.select(pl.col(counted).sum()).row(0)
+    if missing:
+        count = f", NCCL counts {dropped:,} as overwritten" if dropped else ""
+        told.append(
+            f"{missing:,} of {numbers:,} sequence numbers have no record: {elsewhere:,} that other "
+            "ranks recorded are lost (rings hold 1,024: NCCL_INSPECTOR_DUMP_COLL_RING_SIZE), "
+            f"{missing - elsewhere:,} that no rank recorded are lost, smaller than "
+            "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES (8,192 by default) or not timed by the GPU"
+            f"{count} (--by rank)"
+        )
+    repeated = int(records["repeated"].sum())
+    if repeated:
+        told.append(
+            f"{repeated:,} records repeat a sequence number of their rank and were left out: give "
+            "the logs of one job, each once"
+        )
+    differ = _differ(records)
+    if differ:
+        told.append(
+            f"of {differ:,} of {records.height:,} records NCCL says another bandwidth than follows "
+            "from size and time: tables hold the latter"
+        )
+    unequal = calls.filter(pl.col("sizes") > 1).height
+    if unequal:
+        told.append(f"ranks gave {unequal:,} collectives different sizes: the largest counts")
+    timed = records.filter(pl.col("timing").is_not_null(), pl.col("timing") != "kernel_gpu").height
+    if timed:
+        told.append(
+            f"{timed:,} of {records.height:,} records were timed on the host, not by the GPU"
+        )
+    return told
