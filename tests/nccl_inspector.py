@@ -83,7 +83,9 @@ def context(call: Call, version: str) -> dict[str, Any]:
 
 
 def lines(
-    calls: Sequence[Call], version: str = "v4.0", dropped: Mapping[str, int] | None = None
+    calls: Sequence[Call],
+    version: str = "v4.0",
+    dropped: Mapping[tuple[str, int], int] | None = None,
 ) -> list[str]:
     """Return the lines of one rank's log; since 4.2 the calls of a communicator are one batch."""
     if version == "v4.0":
@@ -96,7 +98,7 @@ def lines(
         messages = sum(call.peer is not None for call in batch)
         stats = {
             "coll_records": len(batch) - messages,
-            "coll_dropped_total": (dropped or {}).get(communicator, 0),
+            "coll_dropped_total": (dropped or {}).get((communicator, batch[0].rank), 0),
             "p2p_records": messages,
         }
         found.append(json.dumps({**context(batch[0], version), "dump_stats": stats}))
@@ -110,7 +112,7 @@ def write_logs(
     folder: Path,
     calls: Iterable[Call],
     version: str = "v4.0",
-    dropped: Mapping[str, int] | None = None,
+    dropped: Mapping[tuple[str, int], int] | None = None,
 ) -> list[Path]:
     """Write a log for each rank."""
     ranks: dict[tuple[str, int], list[Call]] = {}
@@ -123,3 +125,17 @@ def write_logs(
         path.write_text("".join(f"{line}\n" for line in lines(own, version, dropped)))
         paths.append(path)
     return paths
+
+
+def sample() -> list[Call]:
+    """Return the calls of `sample_traces/nccl_inspector`: rank 2 is late, rank 3 lost a record."""
+    return [
+        Call(
+            rank, number, us - (60 + 5 * number) * (rank == 2) + (rank * number) % 4, coll, size,
+            4, "0x7c1f2a90d4e3b", "dp", algo="RING",
+        )
+        for number in range(1, 6)
+        for coll, size, us in (("AllReduce", 1 << 24, 412), ("ReduceScatter", 1 << 20, 130))
+        for rank in range(4)
+        if (coll, number, rank) != ("AllReduce", 3, 3)
+    ]  # fmt: skip

@@ -23,8 +23,8 @@ SAMPLES = Path(__file__).parents[1] / "sample_traces"
 PUBLIC = {
     "tracekit": """
         Answer Run RunRecord Store TracekitError __version__ annotate
-        bubbles compare gate hang history ingest memory memory_points open overhead
-        project scaling select_runs stalls straggler_cost study
+        bubbles compare gate hang history ingest memory memory_points nccl_inspector
+        open overhead project scaling select_runs stalls straggler_cost study
     """,
     "tracekit.analysis": """
         api_by_run api_calls breakdown capabilities confusion features identify
@@ -119,7 +119,7 @@ PUBLIC = {
         split study_names trace_names unfinished
     """,
     "tracekit.runs": """
-        DECLARED Run bubbles compare gate hang history ingest memory
+        DECLARED Run bubbles compare gate hang history ingest memory nccl_inspector
         open overhead project report_of scaling select_runs stalls straggler_cost
         study study_dgx1
     """,

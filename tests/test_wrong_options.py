@@ -65,3 +65,5 @@ def test_other_doors(run: tracekit.Run, tmp_path: Path) -> None:
         run.diagnose(top="x")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="cannot be read"):
         tracekit.straggler_cost(tmp_path / "nothing.json")
+    with pytest.raises(InputError, match="no file"):
+        tracekit.nccl_inspector([tmp_path / "nothing.log"])

@@ -25,6 +25,7 @@ PIPELINE = SAMPLES / "recorded" / "pipeline_1f1b.sqlite"
 TIMES = Path(__file__).with_name("times.csv")
 MEMORY = Path(__file__).with_name("memory.csv")
 TOPOLOGY = Path(__file__).with_name("topo_2gpu.txt")
+INSPECTOR = SAMPLES / "nccl_inspector"
 TIMELINE = Path(__file__).with_name("job_timeline.json")
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 

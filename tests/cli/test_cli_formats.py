@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 from cli_helpers import (
     ANSI,
+    INSPECTOR,
     MEMORY,
     OTHER,
     PIPELINE,
@@ -164,6 +165,9 @@ LISTINGS: dict[str, list[list[str]]] = {
     ],
     "straggler-cost": [
         ["straggler-cost", str(TIMELINE), "--by", k] for k in ("stage", "worker", "kind")
+    ],
+    "nccl-inspector": [
+        ["nccl-inspector", str(INSPECTOR), "--by", k] for k in ("size", "collective", "rank")
     ],
     "hang": [["hang", str(ROOT / "sample_traces/hang")]],
     "latency": [

@@ -102,7 +102,8 @@ def test_what_lists_has_every_format(path: tuple[str, ...], command: Any) -> Non
         assert "--format" not in options
     else:
         assert {"--format", "--output"} <= options
-        without = {("topology", "list"), ("hang",), ("straggler-cost",)}  # which open no run
+        # Which open no run.
+        without = {("topology", "list"), ("hang",), ("straggler-cost",), ("nccl-inspector",)}
         assert ("--store" in options) == (path not in without)
 
 

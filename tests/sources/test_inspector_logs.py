@@ -11,10 +11,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tests.nccl_inspector import Call, lines, write_logs
+from tests.nccl_inspector import Call, lines, sample, write_logs
 from tracekit.errors import DamagedTraceError, InputError, NotATraceError
 from tracekit.sources.nccl_inspector import RECORD_SCHEMA, read_inspector_logs
 
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
 CALLS = [
     Call(0, 5, 100, name="dp", algo="RING"),
     Call(0, 7, 120.5, "ReduceScatter", 4096, communicator="0xbb", ranks=4),
@@ -51,7 +52,7 @@ def test_each_format_says_the_same(tmp_path: Path, version: str) -> None:
 
 def test_what_the_ring_lost_is_the_last_total(tmp_path: Path) -> None:
     for number, lost in enumerate((3, 8)):
-        write_logs(tmp_path / str(number), CALLS, "v4.3", {"0xaa": lost})
+        write_logs(tmp_path / str(number), CALLS, "v4.3", {("0xaa", 0): lost})
     text = b"".join((tmp_path / each / "node0-pid100.log").read_bytes() for each in "01")
     (tmp_path / "one.log").write_bytes(text)
     dropped = read_inspector_logs([tmp_path / "one.log"]).dropped.sort("communicator")
@@ -67,6 +68,11 @@ def test_a_folder_holds_the_logs_of_all_ranks_beside_other_files(tmp_path: Path)
     (tmp_path / "node0-pid102.log").write_bytes(packed)
     again = tmp_path / "node0-pid100.log"
     assert read_inspector_logs([tmp_path, again]).records["rank"].to_list() == [0, 1, 2]
+
+
+def test_the_sample_is_what_it_was_made_as(tmp_path: Path) -> None:
+    for path in write_logs(tmp_path, sample(), "v4.3", {("0x7c1f2a90d4e3b", 3): 1}):
+        assert (SAMPLES / "nccl_inspector" / path.name).read_text() == path.read_text()
 
 
 class TestDamage:

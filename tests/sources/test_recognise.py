@@ -161,7 +161,7 @@ class TestOtherTraces:
             (
                 b'{"header": {"id": "0x1"}, "coll_perf": {"coll": "AllReduce"}}\n',
                 "a log of NCCL's inspector",
-                "nsys profile",
+                "tracekit nccl-inspector",
             ),
         ],
         ids=lambda value: value if isinstance(value, str) else "",

@@ -17,8 +17,8 @@ from tracekit.support.process import own_process
 _COMMANDS = (
     "ingest", "record", "runs", "breakdown", "diagnose", "idle", "stragglers", "straggler_cost",
     "critical_path", "whatif", "flops", "roofline", "compare", "gate", "links", "collectives",
-    "hang", "latency", "memory", "study", "scaling", "overhead", "dgx1", "project", "stalls",
-    "bubbles", "report", "export", "topology", "info", "sql",
+    "nccl_inspector", "hang", "latency", "memory", "study", "scaling", "overhead", "dgx1",
+    "project", "stalls", "bubbles", "report", "export", "topology", "info", "sql",
 )  # fmt: skip
 """Modules that register commands, and declared questions, in the order of the help."""
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tracekit.runs._gate import gate
     from tracekit.runs._hangs import hang
     from tracekit.runs._history import history
+    from tracekit.runs._nccl_inspector import nccl_inspector
     from tracekit.runs._opening import ingest, open
     from tracekit.runs._projections import project
     from tracekit.runs._reports import report_of

@@ -200,9 +200,9 @@ _JSON = (
     _Other(r'"communicators_count"|"ras"\s*:|"event"\s*:\s*"PEER_', "an answer of NCCL's RAS",
            "for a job that hangs: tracekit hang {path}"),
     _Other(
-        r'"coll_perf"|"p2p_perf"',
+        r'"coll_perf"|"p2p_perf"|"dump_stats"',
         "a log of NCCL's inspector, which holds durations of collectives, and not when they ran",
-        _NSYS,
+        "for these: tracekit nccl-inspector {path}",
     ),
     _Other(r'CPU HIP API"', "JSON of rocprof, the recorder before rocprofv3", _ROCPROF),
     _Other(

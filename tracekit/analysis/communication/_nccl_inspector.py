@@ -31,6 +31,9 @@ _DIGITS = 2e-6
 """Bandwidths are logged with six decimals."""
 _QUANTILES = {"duration_p50_ns": 0.5, "duration_p5_ns": 0.05, "duration_p95_ns": 0.95}
 _NAMED = 3
+_SPARE = ("duration_p5_ns", "duration_p95_ns", "duration_max_ns", "basis", "bytes",
+          "algorithm_bandwidth_gb_s")  # fmt: skip
+"""Columns that people read elsewhere, or in JSON."""
 
 
 def nccl_inspector(
@@ -108,6 +111,7 @@ def nccl_inspector(
     rows = ranks if by == "rank" else _by_size(calls, each, KEYS[by])
     return Answer(
         rows=rows,
+        people=None if by == "rank" else _for_people(rows),
         meta={
             "records": records.height,
             "collectives": calls.filter(pl.col("message").is_null()).height,
@@ -253,6 +257,11 @@ def _stragglers(calls: pl.DataFrame, groups: Sequence[str]) -> pl.DataFrame:
     )
 
 
+def _for_people(rows: pl.DataFrame) -> pl.DataFrame:
+    known = [each.name for each in rows if each.null_count() < rows.height]
+    return rows.select(name for name in known if name not in _SPARE)
+
+
 # -- bandwidth ---------------------------------------------------------------------------------
 
 
@@ -366,7 +375,11 @@ def _title(ranks: pl.DataFrame, calls: pl.DataFrame) -> str:
         wait = f"{worst['caused_ns'] / 1e6:,.2f} ms"
         return f"{who} comes last alone at {times}, for which each other rank waits {wait}"
     count = calls.filter(pl.col("message").is_null()).height
-    return f"{count:,} collectives, of which nothing tells who comes last"
+    return f"{_collectives(count)}, of which nothing tells who comes last"
+
+
+def _collectives(count: int) -> str:
+    return f"{count:,} collective{'' if count == 1 else 's'}"
 
 
 def _missing(records: pl.DataFrame, calls: pl.DataFrame) -> list[str]:
@@ -386,14 +399,14 @@ def _missing(records: pl.DataFrame, calls: pl.DataFrame) -> list[str]:
     partial = collectives.filter(~pl.col("compared")).height
     if partial:
         told.append(
-            f"who waits in {partial:,} of {collectives.height:,} collectives, of which not all "
+            f"who waits in {partial:,} of {_collectives(collectives.height)}, of which not all "
             "ranks have a record timed by the GPU, or ranks do not wait for all others"
         )
     if rows["start"].null_count() == rows.height:
         told.append("when collectives began, and so their skew: NCCL_INSPECTOR_DUMP_VERBOSE=1")
     elif collectives["skew"].null_count():
         told.append(
-            f"skew of {collectives['skew'].null_count():,} collectives: clocks of hosts are not "
+            f"skew of {_collectives(collectives['skew'].null_count())}: clocks of hosts are not "
             "compared, and each record must say when its kernel began"
         )
     return told
@@ -404,13 +417,11 @@ def _warnings(records: pl.DataFrame, calls: pl.DataFrame, gaps: pl.DataFrame) ->
     counted = ("numbers", "missing", "elsewhere", "dropped")
     numbers, missing, elsewhere, dropped = gaps.select(pl.col(counted).sum()).row(0)
     if missing:
-        count = f", NCCL counts {dropped:,} as overwritten" if dropped else ""
         told.append(
-            f"{missing:,} of {numbers:,} sequence numbers have no record: {elsewhere:,} that other "
-            "ranks recorded are lost (rings hold 1,024: NCCL_INSPECTOR_DUMP_COLL_RING_SIZE), "
-            f"{missing - elsewhere:,} that no rank recorded are lost, smaller than "
-            "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES (8,192 by default) or not timed by the GPU"
-            f"{count} (--by rank)"
+            f"{missing:,} of {numbers:,} sequence numbers have no record: "
+            + ", ".join(_reasons(elsewhere, missing - elsewhere))
+            + (f", NCCL counts {dropped:,} as overwritten" if gaps["dropped"].count() else "")
+            + " (--by rank)"
         )
     repeated = int(records["repeated"].sum())
     if repeated:
@@ -426,10 +437,23 @@ def _warnings(records: pl.DataFrame, calls: pl.DataFrame, gaps: pl.DataFrame) ->
         )
     unequal = calls.filter(pl.col("sizes") > 1).height
     if unequal:
-        told.append(f"ranks gave {unequal:,} collectives different sizes: the largest counts")
+        told.append(f"ranks gave {_collectives(unequal)} different sizes: the largest counts")
     timed = records.filter(pl.col("timing").is_not_null(), pl.col("timing") != "kernel_gpu").height
     if timed:
         told.append(
             f"{timed:,} of {records.height:,} records were timed on the host, not by the GPU"
         )
     return told
+
+
+def _reasons(elsewhere: int, nowhere: int) -> list[str]:
+    """Return why sequence numbers have no record, with how many other ranks recorded."""
+    lost = (
+        f"{elsewhere:,} that other ranks recorded are lost (rings hold 1,024: "
+        "NCCL_INSPECTOR_DUMP_COLL_RING_SIZE)"
+    )
+    unseen = (
+        f"{nowhere:,} that no rank recorded are lost, smaller than "
+        "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES (8,192 by default) or not timed by the GPU"
+    )
+    return [text for count, text in ((elsewhere, lost), (nowhere, unseen)) if count]
