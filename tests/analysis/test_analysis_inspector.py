@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -266,3 +268,79 @@ def test_what_cannot_be_asked(folder: Path) -> None:
     logs = read_inspector_logs([folder])
     with pytest.raises(MissingDataError, match="no record of a collective"):
         nccl_inspector(logs.records.clear(), logs.dropped)
+
+
+def drawn(seed: int) -> list[Call]:
+    """Return calls of two communicators of which some records are lost."""
+    draw = random.Random(seed)
+    return [
+        Call(
+            rank, number, draw.choice((5, 6, 7, 40, 41)), coll, size, ranks, communicator,
+            timing=draw.choice(("kernel_gpu", "kernel_gpu", "kernel_cpu", "collective_cpu")),
+        )
+        for communicator, ranks in (("0xaa", 2), ("0xbb", 3))
+        for coll in ("AllReduce", "AlltoAll", "Broadcast")
+        for number in range(draw.randrange(3), 8)
+        for size in (draw.choice((8192, 65536)),)
+        for rank in range(ranks)
+        if draw.random() < 0.8
+    ]  # fmt: skip
+
+
+def nearest(values: list[int]) -> int:
+    """Return the median as polars does: of two middles the upper one."""
+    return sorted(values)[len(values) // 2]
+
+
+def plainly(calls: list[Call]) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    """Work out waits and gaps by rank, and medians by size, one call after the other."""
+    together: dict[Any, list[Call]] = defaultdict(list)
+    numbers: dict[Any, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for call in calls:
+        together[call.communicator, call.coll, call.sequence].append(call)
+        numbers[call.communicator, call.coll][call.rank].add(call.sequence)
+    by_rank: dict[Any, Any] = defaultdict(lambda: dict.fromkeys(("last", "caused", "missing"), 0))
+    by_size: dict[Any, Any] = defaultdict(lambda: ([], []))
+    for (communicator, coll, _), each in together.items():
+        least = min(call.us for call in each)
+        late = [call for call in each if call.us == least]
+        if (
+            len(each) < each[0].ranks
+            or coll == "Broadcast"
+            or any(call.timing == "collective_cpu" for call in each)
+        ):
+            continue
+        waits = [int(call.us - least) * US for call in each]
+        by_size[communicator, coll, each[0].size][0].append(int(least) * US)
+        by_size[communicator, coll, each[0].size][1].extend(waits)
+        if len(late) == 1:
+            by_rank[communicator, late[0].rank]["last"] += 1
+            by_rank[communicator, late[0].rank]["caused"] += sum(waits) / (len(each) - 1)
+    for communicator, rank in {(call.communicator, call.rank) for call in calls}:
+        for (other, _), ranks in numbers.items():
+            if other == communicator:
+                seen = set().union(*ranks.values())
+                own = ranks.get(rank, set())
+                span = set(range(min(seen), max(seen) + 1))
+                by_rank[communicator, rank]["missing"] += len(span - own)
+    return by_rank, {key: tuple(map(nearest, each)) for key, each in by_size.items()}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_as_a_plain_loop_over_calls(folder: Path, seed: int) -> None:
+    calls = drawn(seed)
+    by_rank, by_size = plainly(calls)
+    found = ask(folder, calls, "rank")
+    named = ("communicator", "rank", "compared", "last", "caused_ns", "missing")
+    for communicator, rank, compared, last, caused, missing in rows(found, *named):
+        expected = by_rank[communicator, rank]
+        assert (last, missing) == (expected["last"], expected["missing"])
+        assert caused == (round(expected["caused"]) if compared else None)
+    coll = {"all_reduce": "AllReduce", "alltoall": "AlltoAll", "all_to_all": "AlltoAll"}
+    named = ("communicator", "collective", "message_bytes", "transfer_ns", "wait_ns")
+    sizes = {
+        (communicator, coll[str(kind)], size): (transfer, wait)
+        for communicator, kind, size, transfer, wait in rows(ask(folder, calls), *named)
+        if transfer is not None
+    }
+    assert sizes == by_size

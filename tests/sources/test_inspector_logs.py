@@ -102,6 +102,8 @@ class TestDamage:
             {"coll_exec_time_us": -1},
             {"coll_exec_time_us": 1e300},
             {"coll_msg_size_bytes": 2**64 - 1},
+            {"coll_msg_size_bytes": 2**62},
+            {"coll_sn": 2**62},
             {"coll": 5.5e5, "coll_sn": []},
         ],
         ids=str,
@@ -117,11 +119,11 @@ class TestDamage:
         assert logs.records.height == 3
         assert "1 of 4 lines" in logs.warnings[0]
 
-    @pytest.mark.parametrize(("rank", "ranks"), [(2, 2), (-1, 2), (0, 0)])
+    @pytest.mark.parametrize(("rank", "ranks"), [(2, 2), (-1, 2), (0, 0), (0, 2**40)])
     def test_a_rank_outside_of_its_communicator(
         self, tmp_path: Path, rank: int, ranks: int
     ) -> None:
-        text = lines([Call(rank, 1, 5, "Broadcast", ranks=ranks or 1), *CALLS])
+        text = lines([Call(rank, 1, 5, "Broadcast", ranks=max(ranks, 1)), *CALLS])
         first = json.loads(text[0])
         first["header"]["n_ranks"] = ranks
         (tmp_path / "a.log").write_text("\n".join([json.dumps(first), *text[1:]]))

@@ -70,7 +70,9 @@ _MOST_LINE = 1 << 24
 """Bytes of a line; verbose ones take some kilobytes."""
 _MOST_DAMAGED = 100
 _MOST_RECORDS = 1 << 25
-_MOST_US = 1 << 52
+_MOST_US = _MOST_CALLS = 1 << 52
+_MOST_RANKS, _MOST_BYTES = 1 << 20, 1 << 43
+"""Of what all ranks send of one call, the sum has to fit into 63 bits."""
 
 _S, _I, _F = pl.String, pl.Int64, pl.Float64
 _KERNELS = pl.List(pl.Struct({"kernel_start_ts": _I, "kernel_stop_ts": _I}))
@@ -336,8 +338,10 @@ def _is_record() -> pl.Expr:
         pl.all_horizontal(pl.col("communicator", "collective").is_not_null())
         & (rank >= 0)
         & (rank < pl.col("ranks"))
-        & (pl.col("sequence") >= 0)
+        & (pl.col("ranks") <= _MOST_RANKS)
+        & pl.col("sequence").is_between(0, _MOST_CALLS)
         & (pl.col("message_bytes") >= 0)
+        & (pl.col("message_bytes") < _MOST_BYTES)
         & (time >= 0)
         & (time < _MOST_US)
         & (pl.col("peer").is_not_null() | ~pl.col("is_message"))
