@@ -262,6 +262,17 @@ def test_what_ran_is_what_nccl_says(folder: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("by", ["size", "collective", "rank"])
+def test_communicators_have_the_name_that_any_rank_gives_them(folder: Path, by: str) -> None:
+    calls = [Call(0, 1, 10), Call(1, 1, 20, name="dp"), *all_of(1, 10, 20, communicator="0xbb")]
+    found = ask(folder, calls, by, version="v4.2").rows
+    assert found.select("communicator", "group").unique().sort("communicator").rows() == [
+        ("0xaa", "dp"), ("0xbb", None)
+    ]  # fmt: skip
+    place = found.columns.index("communicator")
+    assert found.columns[place + 1] == "group"
+
+
 def test_what_cannot_be_asked(folder: Path) -> None:
     with pytest.raises(UsageError, match="no key 'stage': say one of size, collective, rank"):
         ask(folder, all_of(1, 10, 20), "stage")

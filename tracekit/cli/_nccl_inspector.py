@@ -27,6 +27,7 @@ _JSON = Json(
         "collective?": "text: Collective, or send and recv.",
         "message_bytes?": "count: Bytes per rank; a power of two where sizes are many.",
         "communicator": "text: Hash of the communicator.",
+        "group": "text or null: What the program calls the communicator.",
         "rank?": "count: Rank in the communicator.",
         "host?": "text or null: Host of the process.",
         "pid?": "integer or null: Id of the process on its host.",

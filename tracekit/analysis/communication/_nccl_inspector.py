@@ -62,7 +62,7 @@ def nccl_inspector(
 
     Returns
     -------
-    By size and collective, the key, then
+    The key and ``group``, what the program calls the communicator; by size and collective
 
     ===============================  ===============================================================
     ``ranks``                        of the communicator
@@ -109,9 +109,10 @@ def nccl_inspector(
     gaps = _gaps(numbered, dropped)
     ranks = _by_rank(each, gaps)
     rows = ranks if by == "rank" else _by_size(calls, each, KEYS[by])
+    rows = _with_groups(rows, records)
     return Answer(
         rows=rows,
-        people=None if by == "rank" else _for_people(rows),
+        people=_for_people(rows),
         meta={
             "records": records.height,
             "collectives": calls.filter(pl.col("message").is_null()).height,
@@ -123,6 +124,15 @@ def nccl_inspector(
         title=_title(ranks, calls),
         command="nccl-inspector",
     )
+
+
+def _with_groups(rows: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
+    """Add, after the key, what the program calls each communicator."""
+    groups = records.group_by("communicator").agg(group=pl.col("name").drop_nulls().first())
+    joined = rows.join(groups, on="communicator", how="left", maintain_order="left")
+    names = [name for name in rows.columns if name != "communicator"]
+    at = rows.columns.index("communicator")
+    return joined.select(*names[:at], "communicator", "group", *names[at:])
 
 
 def _numbered(records: pl.DataFrame) -> pl.DataFrame:
