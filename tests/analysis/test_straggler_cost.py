@@ -81,7 +81,7 @@ def test_two_stages_by_hand() -> None:
     assert answer.meta["replayed_ns"] == 130 * MS
     assert answer.meta["ideal_ns"] == 120 * MS
     # Stage 1 alone: 20, then 30 twice: 80, 120, 140. Stage 0 alone: 10, then 20 twice: 50, 90, 110.
-    assert answer.rows["stage"].to_list() == [1, 0]
+    assert answer.rows["pipeline_stage"].to_list() == [1, 0]
     assert answer.rows["alone_ns"].to_list() == [140 * MS, 110 * MS]
     assert answer.rows["without_ns"].to_list() == [110 * MS, 140 * MS]
     assert answer.rows["win_share"].to_list() == [2.0, -1.0]
@@ -172,7 +172,7 @@ def test_replays_equal_a_plain_loop(shape: tuple[int, int, int, int], seed: Any)
     for row in answer.rows.iter_rows(named=True):
         ideal = _ideal(ops)
         mixed = [
-            o["length"] if o["stage"] == row["stage"] else i
+            o["length"] if o["stage"] == row["pipeline_stage"] else i
             for o, i in zip(ops, ideal, strict=True)
         ]
         assert row["alone_ns"] == plain_step(ops, mixed)

@@ -32,7 +32,8 @@ def test_slowdowns_are_those_published(folder: Path, job: str) -> None:
         answer = tk.straggler_cost.answer(folder / f"timeline-{job}.json.gz", by, steps=steps)
         assert answer.meta["slowdown"] == pytest.approx(said["blocking_slowdown"], rel=1e-3)
         assert answer.meta["ideal_ns"] == pytest.approx(ideal, rel=1e-5)
-        found = {str(row[by]): row["slowdown"] for row in answer.rows.iter_rows(named=True)}
+        key = {"stage": "pipeline_stage"}.get(by, by)
+        found = {str(row[key]): row["slowdown"] for row in answer.rows.iter_rows(named=True)}
         published = said[f"blocking_decompose_by_{name}"]
         assert found == pytest.approx(published, rel=2e-3)
 
@@ -40,7 +41,7 @@ def test_slowdowns_are_those_published(folder: Path, job: str) -> None:
 def test_the_last_stage_and_the_lengths_of_sequences_are_named(folder: Path) -> None:
     uneven = tk.straggler_cost.answer(folder / "timeline-ST.json.gz")
     worst = uneven.rows.row(0, named=True)
-    assert (worst["stage"], round(worst["win_share"], 3)) == (3, 1.219)
+    assert (worst["pipeline_stage"], round(worst["win_share"], 3)) == (3, 1.219)
     assert uneven.meta["causes"][0].startswith("stage 3 has more to do")
     causes = tk.straggler_cost.answer(folder / "timeline-SE.json.gz").meta["causes"]
     assert any(cause.startswith("lengths of sequences") for cause in causes)

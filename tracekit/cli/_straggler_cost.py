@@ -31,7 +31,7 @@ _JSON = Json(
     },
     rows={
         "rank?": "integer: Data-parallel rank.",
-        "stage?": "integer: Stage of the pipeline.",
+        "pipeline_stage?": "integer: Stage of the pipeline, from 0.",
         "kind?": "text: Kind of work.",
         "ops": "count: Number of ops.",
         "alone_ns": "amount: Mean step where these ops alone are as long as they were.",

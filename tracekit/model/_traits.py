@@ -102,6 +102,7 @@ TRAITS: Mapping[str, Traits] = {
     "change": Traits(essential=True),
     "size_bytes": Traits(exact=True),
     "feature": Traits(wraps=True),
+    "pipeline_stage": Traits(label="stage", names=True),
     "late_in_ns": Traits(label="by"),
     "launched": Traits(label="launches known"),
     "coverage": Traits(label="coverage (stages known)"),

@@ -197,21 +197,21 @@ def _shown_text(series: pl.Series) -> ShownColumn:
 
 
 def _shown_number(series: pl.Series, time_scale: Scale | None) -> ShownColumn:
-    name, label, values = series.name, printable(series.name), _numbers(series)
-    special = traits(name)
+    name, special, values = series.name, traits(series.name), _numbers(series)
+    label = special.label or printable(name)
     if special.exact:
         return ShownColumn(name, label.removesuffix("_bytes"), [*map(_message_size, values)])
     scale = time_scale or (_scale(values, _BYTE_UNITS) if _BYTES.search(name) else None)
     if scale is not None:
         texts = scaled(values, scale.divisor, scale.decimals, in_full=time_scale is not None)
-        return ShownColumn(name, special.label or _TIME.sub("", label), texts, scale.unit)
+        return ShownColumn(name, _TIME.sub("", label), texts, scale.unit)
     for unit, pattern, decimals in (("%", _PERCENT, 1), ("GB/s", _RATE, 3)):
         if pattern.search(name):
             return ShownColumn(name, pattern.sub("", label), scaled(values, 1, decimals), unit)
     if _FLOPS.search(name):
         return _shown_flops(name, label, values)
     if _SHARE.search(name) and series.dtype.is_float():
-        return ShownColumn(name, special.label or label, scaled(values, 0.01, 1), "%")
+        return ShownColumn(name, label, scaled(values, 0.01, 1), "%")
     texts = [
         NULL if value is None else _number(value, grouped=not special.names) for value in values
     ]

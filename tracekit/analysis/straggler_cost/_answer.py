@@ -102,7 +102,7 @@ def _answered(ops: pl.DataFrame, by: str) -> Answer:
     recorded = _recorded(ops)
     correlation = _sequence_correlation(ops)
     return Answer(
-        rows=rows,
+        rows=rows.rename({"stage": "pipeline_stage"}, strict=False),  # a stage is FP, BP, ...
         meta={
             "steps": int(turns.max()) + 1,
             "workers": ops.select("rank", "stage").n_unique(),

@@ -172,7 +172,8 @@ def _of_pipeline(found: Bubbles, row: Mapping[str, Any], *, per_step: bool) -> A
     basis = {"basis": "host, from NVTX ranges"} if found.basis == "host" else {}
     meta = {"sum_over": unit, "pipeline": facts, **basis}
     title = "pipeline bubbles by step" if per_step else "pipeline bubbles"
-    table = found.steps if per_step else found.stages
+    stages = found.stages.rename({"stage": "pipeline_stage"})  # a stage is FP, BP, ...
+    table = found.steps if per_step else stages
     return Answer(
         rows=table, meta=meta, title=title, command="bubbles",
         figures={"figure": "pipeline"}, source=found.timeline,

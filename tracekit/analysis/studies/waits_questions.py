@@ -116,7 +116,7 @@ _BUBBLES = Json(
     },
     rows={
         **columns("run?"),
-        "stage?": "integer: Number of the stage, from 0.",
+        "pipeline_stage?": "integer: Stage of the pipeline, from 0.",
         "stages?": "integer: Number of stages.",
         **columns("process?"),
         "device?": "integer or null: Number of the device; null where there is no GPU work.",
