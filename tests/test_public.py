@@ -27,7 +27,7 @@ PUBLIC = {
         open overhead project scaling select_runs stalls straggler_cost study
     """,
     "tracekit.analysis": """
-        api_by_run api_calls breakdown capabilities confusion features identify
+        api_by_run api_calls breakdown confusion features identify
         profiler_overhead query summarise verdict_evidence verdict_meta
     """,
     "tracekit.analysis.arithmetic": "flops roofline",
@@ -57,7 +57,7 @@ PUBLIC = {
         Along BatchScope Bubbles COMPONENTS Hardware JOBS MEDIA Measured Published QUESTIONS
         STEP_TIMES ScalingMode ScalingTime WAITING api_by_run api_calls basis_of batch_label
         before_and_after bubble_theory bubbles_of_run crossovers data_stalls dgx1_questions
-        differential_stalls distribution epoch_bytes epoch_time exchange gains
+        differential_stalls distribution exchange gains
         hardware_names images_per_step iterations_per_epoch job_features jobs_frame
         largest_batch load_hardware load_published measured_against memory_extra
         memory_growth memory_points memory_table memory_use of_epochs overhead overhead_matrix
@@ -80,7 +80,7 @@ PUBLIC = {
         link_table load_preset machine_of machine_toml nvlink_of peak_flops
         peak_memory_bandwidth
         place preset_names problems read_machine_toml read_nccl_log read_topology recognise
-        reducing_gpus relay_table ring_bytes route_table shares star_bytes
+        reducing_gpus relay_table route_table shares
         unknown_bandwidths with_bandwidths with_nics
     """,
     "tracekit.model": """
@@ -186,7 +186,7 @@ PUBLIC = {
         operand_types precision_by_name precision_by_type recorded_operators with_bounds with_bytes
         with_peaks work_done
     """,
-    "tracekit.analysis.overview": "capabilities features query",
+    "tracekit.analysis.overview": "features query",
     "tracekit.analysis.statistics": """
         COSINES ENOUGH Flags Floats LEVEL LongRun METHOD Numbers OF_ROWS Regular Shift Skip
         cold_steps differences kinds_of left_out_notes long_run mode_edges modes outliers p_values

@@ -12,14 +12,11 @@ from hypothesis import strategies as st
 
 from tracekit.analysis.studies import (
     BatchScope,
-    epoch_bytes,
-    epoch_time,
     images_per_step,
     iterations_per_epoch,
 )
 from tracekit.analysis.studies._epochs import epoch_iterations
 from tracekit.errors import UsageError
-from tracekit.machine import star_bytes
 
 GPUS = (1, 2, 4, 8)
 SCOPES: tuple[BatchScope, ...] = ("gpu", "global")
@@ -56,19 +53,6 @@ def test_a_global_batch_is_shared_by_all_gpus() -> None:
     assert [iterations_per_epoch(1000, 64, gpus, "global") for gpus in GPUS] == [16] * 4
     assert images_per_step(64, 8, "global") == 64
     assert images_per_step(64, 8) == 512
-
-
-def test_an_epoch_is_its_steps() -> None:
-    assert epoch_time(2_000_000, 256 * 1024, 16, 8) == 2048 * 2_000_000
-
-
-def test_bytes_of_an_epoch_halve_as_the_batch_doubles() -> None:
-    # AlexNet: 240 MB of weights, gathered at one GPU of eight and sent back.
-    step = star_bytes(8, 240_000_000)
-    assert step == 3_360_000_000
-    found = [epoch_bytes(step, 256 * 1024, batch, 8) for batch in (16, 32, 64)]
-    assert [round(each / 1e12, 2) for each in found] == [6.88, 3.44, 1.72]
-    assert found[0] == 2 * found[1] == 4 * found[2]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         verdict_evidence,
         verdict_meta,
     )
-    from tracekit.analysis.overview import capabilities, features, query
+    from tracekit.analysis.overview import features, query
     from tracekit.analysis.studies import api_by_run, api_calls, profiler_overhead
 
 __getattr__, __dir__ = lazily(__name__)

@@ -27,9 +27,7 @@ if TYPE_CHECKING:
         Edge,
         Tree,
         bus_factor,
-        ring_bytes,
         shares,
-        star_bytes,
     )
 
 __getattr__, __dir__ = lazily(__name__)

@@ -93,16 +93,6 @@ def bus_factor(collective: str, ranks: int) -> Fraction | None:
     return factors.get(collective)
 
 
-def star_bytes(ranks: int, size: int) -> int:
-    """Return the total bytes to gather `size` at one GPU and to send it back."""
-    return 2 * (ranks - 1) * size
-
-
-def ring_bytes(ranks: int, size: int) -> Fraction:
-    """Return the bytes that each GPU sends for an all-reduce of `size` over rings."""
-    return Fraction(2 * (ranks - 1) * size, ranks)
-
-
 def shares(
     collective: str,
     gpus: Sequence[int],

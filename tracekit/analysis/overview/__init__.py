@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.analysis.overview._features import capabilities, features
+    from tracekit.analysis.overview._features import features
     from tracekit.analysis.overview._query import query
 
 __getattr__, __dir__ = lazily(__name__)

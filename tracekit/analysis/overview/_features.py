@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from tracekit.analysis.facts import DEGREES, NEEDS, RECORDERS, Evidence, Facts
+from tracekit.analysis.facts import DEGREES, NEEDS, Evidence, Facts
 from tracekit.model import Trace
 
 _COLUMNS = ("command", "feature", "available", "found", "record_with")
@@ -137,25 +137,3 @@ def _recorded(trace: Trace) -> pl.DataFrame:
         found=found,
         record_with=pl.when(~pl.col("everywhere")).then(pl.col("record_with").list.join("; ")),
     ).select(_COLUMNS)
-
-
-def capabilities() -> pl.DataFrame:
-    """Return the answers of commands, and how to record what each needs.
-
-    Returns
-    -------
-    ``command``, ``feature`` (what it says), and for each recorder a column with how it records what
-    that takes: ``nsys``, ``nvprof``, ``torch.profiler`` and those of AMD and JAX.
-    """
-    rows = [
-        {
-            "command": each.command,
-            "feature": each.says,
-            **{
-                recorder: "; ".join(NEEDS[name].record_with([recorder]) for name in each.needs)
-                for recorder in RECORDERS.values()
-            },
-        }
-        for each in CAPABILITIES
-    ]
-    return pl.DataFrame(rows)

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from tracekit.analysis.studies._dgx1 import QUESTIONS, Measured, dgx1_questions
     from tracekit.analysis.studies._epochs import (
         BatchScope,
-        epoch_bytes,
-        epoch_time,
         images_per_step,
         iterations_per_epoch,
         of_epochs,

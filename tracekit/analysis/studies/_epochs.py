@@ -62,24 +62,6 @@ def iterations_per_epoch(
     return -(-images // images_per_step(batch, gpus, batch_scope))
 
 
-def epoch_time(
-    step_ns: float, images: int, batch: int, gpus: int, batch_scope: BatchScope = "gpu"
-) -> float:
-    """Return the length of an epoch, ns: mean step time x `iterations_per_epoch`."""
-    return step_ns * iterations_per_epoch(images, batch, gpus, batch_scope)
-
-
-def epoch_bytes(
-    step_bytes: float, images: int, batch: int, gpus: int, batch_scope: BatchScope = "gpu"
-) -> float:
-    """Return the bytes moved in an epoch: those of a step x `iterations_per_epoch`.
-
-    Gradients have one size whatever the batch, so that bytes of a step stay the same and those of
-    an epoch halve as the batch doubles.
-    """
-    return step_bytes * iterations_per_epoch(images, batch, gpus, batch_scope)
-
-
 def check_images(images: int) -> None:
     """Raise `UsageError` where `images` cannot be the size of a data set."""
     _check("number of images", images, MOST_IMAGES)
