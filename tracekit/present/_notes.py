@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any
 
 from tracekit.present._columns import duration, percent, text_of
+from tracekit.present._figures import BYTE_UNITS, FLOP_UNITS, unit_of
 
 _TRAFFIC_KEYS = {
     "machine", "origin", "placed_by", "transfers", "listed", "routed", "sized", "collectives",
@@ -34,8 +35,6 @@ _HOW = ("idle in A, by", "idle in B, by", "outside: ", "interval: ")
 _WARNED = "warning: "
 _MOST_WARNINGS = 3
 _ALMOST_ALL = 0.9995
-_FLOP = (("TFLOP", 10**12), ("GFLOP", 10**9), ("MFLOP", 10**6), ("FLOP", 1))
-_BYTES = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
 _WEAK = {
     "kernel_name": "names of kernels alone",
     "copy_kind": "kinds of copies alone",
@@ -351,14 +350,14 @@ def _expected(found: Mapping[str, Any]) -> str:
 
 
 def _flop(value: float) -> str:
-    unit, divisor = next((u, d) for u, d in _FLOP if value >= d or d == 1)
+    divisor, unit = unit_of(value, FLOP_UNITS)
     return f"{value / divisor:,.3f} {unit}"
 
 
 def _bytes(value: float | None) -> str:
     if value is None:
         return "an unknown number"
-    unit, divisor = next((u, d) for u, d in _BYTES if value >= d or d == 1)
+    divisor, unit = unit_of(value, BYTE_UNITS)
     return f"{value / divisor:,.4g} {unit}"
 
 
