@@ -26,8 +26,11 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+from typer.main import get_command
+
 from tracekit import Answer, Store
 from tracekit.cli import _command, app
+from tracekit.runs import DECLARED
 
 WIDTH = 100
 FORMATS = ("table", "json", "csv", "markdown")
@@ -79,6 +82,10 @@ OF_RUN = [
     "topology check RUN",
     "report RUN",
 ]  # fmt: skip
+OF_RUN += [
+    f"{name} RUN" for name in (each.replace("_", "-") for each in DECLARED)
+    if not any(line.startswith(f"{name} ") for line in OF_RUN)
+]  # fmt: skip
 OF_PAIR = [
     *(f"compare RUN OTHER --by {key}" for key in (
         "stage", "step", "kind", "kernel", "range", "device,rank", "collective", "api", "link",
@@ -99,14 +106,10 @@ OF_STORE = [
     "runs", "runs check", "study", "study dgx1", "scaling", "overhead", "topology list",
     "topology show dgx1v --what routes",
     'sql @latest "SELECT kind, count(*) AS n FROM ops GROUP BY kind ORDER BY kind"', "nonsense",
-    "record --study dgx1", *(f"{each} --help" for each in (
-        "", "breakdown", "diagnose", "idle", "stragglers", "critical-path", "whatif", "flops",
-        "roofline",
-        "compare", "links", "collectives", "latency", "memory", "study", "study dgx1", "scaling",
-        "overhead", "project", "stalls", "bubbles", "report", "export", "info", "sql", "runs",
-        "topology", "ingest", "record", "hang", "straggler-cost", "gate",
-    )),
+    "record --study dgx1",
+    *(f"{each} --help" for each in ("", "study dgx1", *get_command(app).commands)),
     "hang sample_traces/hang/gloo_trace_rank_0", "straggler-cost nowhere.csv",
+    "nccl-inspector sample_traces/nccl_inspector",
 ]  # fmt: skip
 
 

@@ -290,7 +290,7 @@ def test_the_example_of_a_command_passes_the_tests_that_list_commands(tmp_path: 
         ["docs/generate.py"],
         ["-m", "pytest", "-q", "tests/cli/test_cli_formats.py", "tests/cli/test_cli_help.py",
          "tests/store/test_store_hostile.py", "tests/test_public.py", "tests/test_run_object.py",
-         "tests/test_docs.py"],
+         "tests/test_docs.py", "tests/benchmarks/test_outputs.py"],
     ):  # fmt: skip
         done = subprocess.run(
             [sys.executable, *words], cwd=copy, env=here, capture_output=True, text=True,

@@ -40,11 +40,6 @@ def test_every_command_that_prints_is_written(outputs: Any) -> None:
         assert any(f"{line} ".startswith(f"{name} ") for line in asked), name
 
 
-def test_the_help_of_every_command_is_written(outputs: Any) -> None:
-    for name in typer.main.get_command(app).commands:  # type: ignore[attr-defined]
-        assert f"{name} --help" in outputs.OF_STORE
-
-
 def test_every_format_but_parquet_is_written(outputs: Any) -> None:
     assert set(outputs.FORMATS) == {"table", "json", "csv", "markdown"}
 
