@@ -6,6 +6,7 @@ import gzip
 import json
 from collections import defaultdict
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import polars as pl
@@ -88,6 +89,32 @@ def test_two_stages_by_hand() -> None:
     assert answer.meta["causes"] == [
         "stage 1 has more to do than the others: 200% of what stragglers cost goes with it"
     ]
+    # Stage 1 computes for 100, stage 0 for 60; ideal are 80 each. The slowest one is on top.
+    assert answer.source.rows() == [(0, 25.0, "rank 0, stage 1"), (0, -25.0, "rank 0, stage 0")]
+
+
+def test_a_slow_worker_is_no_length_of_sequences() -> None:
+    """Both passes of rank 1 take half as long again from step 3 on, whatever the micro-batch."""
+    drawn = Random(1)
+
+    def length(step: int, rank: int, _: int, kind: str, __: int) -> int:
+        slow = 1.5 if rank == 1 and step >= 3 else 1.0
+        base = {"forward-compute": 10, "backward-compute": 20}.get(kind, 0)
+        return int(MS * base * slow * drawn.uniform(1, 1.02))
+
+    answer = straggler_cost(frame(pipeline(6, 2, 2, 4, length)))
+    assert abs(answer.meta["sequence_correlation"]) < 0.5
+    (cause,) = answer.meta["causes"]
+    assert cause.startswith("rank 1 is slow at its stages: ")
+
+
+def test_one_slow_worker_is_no_slow_stage() -> None:
+    def length(_: int, rank: int, stage: int, kind: str, __: int) -> int:
+        slow = 2 if (rank, stage) == (1, 1) else 1
+        return MS * slow * {"forward-compute": 10, "backward-compute": 20}.get(kind, 0)
+
+    (cause,) = straggler_cost(frame(pipeline(3, 2, 2, 3, length))).meta["causes"]
+    assert cause.startswith("rank 1 is slow at stage 1: ")
 
 
 def plain_step(ops: list[Op], lengths: list[int]) -> float:  # noqa: C901 - read as one piece
@@ -235,6 +262,9 @@ def test_a_file_says_the_same(tmp_path: Path) -> None:
     ops = pipeline(2, 2, 2, 2, lambda *key: 1_000 * (1 + hash(key) % 50))
     path = _written(tmp_path / "timeline.json.gz", ops)
     assert tk.straggler_cost(path, "worker").equals(straggler_cost(frame(ops), "worker").rows)
+    heat = tk.straggler_cost.answer(path).figure().data[0]
+    assert len(heat.z) == 4  # workers, of which each has two steps
+    assert {len(row) for row in heat.z} == {2}
     with pytest.raises(UnsupportedTraceError, match="interleaved"):
         tk.straggler_cost(_written(path, ops, model_chunk=1))
 

@@ -46,7 +46,9 @@ _JSON = Json(
 @command(
     "tracekit straggler-cost timeline.json.gz",
     "tracekit straggler-cost timeline.json.gz --by worker --top 10",
+    "tracekit straggler-cost timeline.json.gz --figure workers.html",
     name="straggler-cost",
+    figures={"figure": "Draw by how much each worker's computing is above the mean, step by step"},
     writes=[_JSON],
 )
 def straggler_cost(

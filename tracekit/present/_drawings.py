@@ -358,6 +358,15 @@ DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
         subtitle=_of_pair(answer),
     ),
     "steps": _steps,
+    "straggler cost": lambda answer: heat_figure(
+        answer.source,
+        "worker",
+        "step",
+        "beyond_percent",
+        "%",
+        title="Computing of each worker beyond its ideal time",
+        subtitle=answer.title,
+    ),
     "stragglers": _stragglers,
     "time components": lambda answer: components_figure(
         answer.rows, title="Parts of a step, by the model", subtitle=answer.source

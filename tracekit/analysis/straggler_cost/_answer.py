@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -22,7 +22,13 @@ _CASES_AT_ONCE = 16
 _REPLAYED = 0.9
 """Which share of a recorded step the replay must reach to be believed."""
 _MOST_OF_IT = 0.5
-"""From which share of the cost on a stage is named (M_S of section 5.2 of the paper)."""
+"""From which share of the cost on it is named who is slow (of a stage M_S of section 5.2)."""
+_WHO = {
+    "worker": "rank {rank} is slow at stage {stage}",
+    "rank": "rank {rank} is slow at its stages",
+    "stage": "stage {stage} has more to do than the others",
+}
+"""What slow ones are called, the smallest first: what it explains needs no larger one."""
 _ALIKE = 0.9
 """From which correlation of the two passes of a micro-batch on it is told that lengths of
 sequences differ (section 5.3 of the paper)."""
@@ -62,8 +68,8 @@ def straggler_cost(
     Groups that slow the job most come first. ``meta``: ``steps``, ``workers``, ``recorded_ns``
     (mean step from its first op to the end of its last one), ``replayed_ns`` (the same without
     delays between ops), ``ideal_ns``, ``slowdown`` (replayed_ns over ideal_ns: S of the paper),
-    ``sequence_correlation`` (of forward and backward passes of a micro-batch, over all workers;
-    null where one of them does not vary), ``causes`` and ``warnings``.
+    ``sequence_correlation`` (of forward and backward passes of a micro-batch, each less its mean in
+    the worker's step; null where one of them does not vary), ``causes`` and ``warnings``.
 
     Source: Lin et al., OSDI 2025, equation 1 and section 4.
 
@@ -95,14 +101,14 @@ def _answered(ops: pl.DataFrame, by: str) -> Answer:
     found, turns = levels(ops), ops["turn"].to_numpy()
     own, ideal = ops["length"].to_numpy(), ops.select(_ideal()).to_series().to_numpy()
     replayed, best = _mean_steps(found, np.stack([own, ideal], axis=1), turns)
-    rows, stages = (
-        _by_group(ops, list(KEYS[key]), found, (own, ideal), (replayed, best))
-        for key in (by, "stage")
-    )
+    costs = {
+        key: _by_group(ops, list(KEYS[key]), found, (own, ideal), (replayed, best))
+        for key in (by, *_WHO)
+    }
     recorded = _recorded(ops)
     correlation = _sequence_correlation(ops)
     return Answer(
-        rows=rows.rename({"stage": "pipeline_stage"}, strict=False),  # a stage is FP, BP, ...
+        rows=costs[by].rename({"stage": "pipeline_stage"}, strict=False),  # a stage is FP, BP, ...
         meta={
             "steps": int(turns.max()) + 1,
             "workers": ops.select("rank", "stage").n_unique(),
@@ -111,11 +117,13 @@ def _answered(ops: pl.DataFrame, by: str) -> Answer:
             "ideal_ns": float(best),
             "slowdown": float(replayed / best) if best else None,
             "sequence_correlation": correlation,
-            "causes": _causes(ops, stages, correlation),
+            "causes": _causes(ops, costs, correlation),
             "warnings": _warnings(recorded, float(replayed)),
         },
         title=_title(replayed, best),
         command="straggler-cost",
+        figures={"figure": "straggler cost"},
+        source=_beyond_ideal(ops),
     )
 
 
@@ -174,6 +182,24 @@ def _ideal() -> pl.Expr:
     )
 
 
+def _beyond_ideal(ops: pl.DataFrame) -> pl.DataFrame:
+    """Return ``worker, step, beyond_percent``: by how much computing is longer than if ideal.
+
+    Workers whose computing is longest come first; a worker that computes nothing in a step has no
+    row.
+    """
+    whose = ["rank", "stage"]
+    computing = ops.with_columns(ideal=_ideal()).filter(
+        pl.col("kind").is_in(COMPUTING), pl.col("ideal") > 0
+    )
+    beyond = 100 * (pl.col("length").sum() / pl.col("ideal").sum() - 1)
+    cells = computing.group_by(*whose, "step").agg(beyond_percent=beyond)
+    worst = pl.col("beyond_percent").mean().over(whose)
+    return cells.sort(-worst, *whose, "step").select(
+        "step", "beyond_percent", worker=pl.format("rank {}, stage {}", *whose)
+    )
+
+
 def _mean_steps(found: list[Level], lengths: Array, turns: Array) -> Array:
     means: Array = step_lengths(found, lengths, turns).mean(axis=0)
     return means
@@ -187,27 +213,26 @@ def _recorded(ops: pl.DataFrame) -> float:
 
 
 def _sequence_correlation(ops: pl.DataFrame) -> float | None:
-    """Return how far both passes of a micro-batch are long together, within each stage."""
+    """Return how far both passes of a micro-batch are long together, within a worker's step.
+
+    Beyond it they are so too where a worker is slow, or slow for some steps.
+    """
     keys = ["step", "rank", "stage", "number"]
     forward, backward = (
         ops.filter(pl.col("kind") == f"{way}-compute").select(*keys, length=pl.col("length"))
         for way in ("forward", "backward")
     )
     both = forward.join(backward, on=keys, suffix="_back").with_columns(
-        pl.col(name) - pl.col(name).mean().over("stage") for name in ("length", "length_back")
+        pl.col(name) - pl.col(name).mean().over(keys[:-1]) for name in ("length", "length_back")
     )
     found = both.select(pl.corr("length", "length_back")).item() if both.height else None
     return None if found is None or np.isnan(found) else float(found)
 
 
-def _causes(ops: pl.DataFrame, stages: pl.DataFrame, correlation: float | None) -> list[str]:
-    found = []
-    worst = stages.row(0, named=True)
-    if stages.height > 1 and (worst["win_share"] or 0) >= _MOST_OF_IT:
-        found.append(
-            f"stage {worst['stage']} has more to do than the others: {worst['win_share']:.0%} of "
-            "what stragglers cost goes with it"
-        )
+def _causes(
+    ops: pl.DataFrame, costs: Mapping[str, pl.DataFrame], correlation: float | None
+) -> list[str]:
+    found = [*_slow_ones(costs)][:1]
     collected = ops.filter((pl.col("kind") == "gc") & (pl.col("length") > 0))
     if collected.height:
         total = sum(collected["length"]) / 1e6
@@ -216,6 +241,18 @@ def _causes(ops: pl.DataFrame, stages: pl.DataFrame, correlation: float | None) 
         both = "forward and backward passes of a micro-batch are long together"
         found.append(f"lengths of sequences: {both} (correlation {correlation:.2f})")
     return found or ["unknown"]
+
+
+def _slow_ones(costs: Mapping[str, pl.DataFrame]) -> Iterator[str]:
+    """Say who is slow: a worker, a rank at all stages, or a stage at all ranks."""
+    workers = costs["worker"]
+    several = {key: workers[key].n_unique() > 1 for key in ("rank", "stage")}
+    several["worker"] = all(several.values())  # else it is a rank or a stage, too
+    for key, text in _WHO.items():
+        worst = costs[key].sort("win_share", descending=True, nulls_last=True).row(0, named=True)
+        if several[key] and (worst["win_share"] or 0) >= _MOST_OF_IT:
+            share = f"{worst['win_share']:.0%} of what stragglers cost goes with it"
+            yield f"{text.format(**worst)}: {share}"
 
 
 def _warnings(recorded: float, replayed: float) -> list[str]:
