@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 import tracekit
 from tracekit.errors import InputError, TracekitError, UsageError
 from tracekit.runs import DECLARED
+from tracekit.support.questions import require_types
 
 SAMPLE = Path(__file__).parents[1] / "sample_traces" / "ddp_4gpu.sqlite"
 WRONG: dict[str, tuple[Any, ...]] = {
@@ -67,3 +70,17 @@ def test_other_doors(run: tracekit.Run, tmp_path: Path) -> None:
         tracekit.straggler_cost(tmp_path / "nothing.json")
     with pytest.raises(InputError, match="no file"):
         tracekit.nccl_inspector([tmp_path / "nothing.log"])
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "fits"),
+    [
+        (3, Any, True), ("x", int, False), (True, int, False), (3, float, True), (None, int, False),
+        (None, int | None, True), ("ab", Sequence[str], False), (["ab"], str | Sequence[str], True),
+        ("auto", int | Literal["auto"], True), ("x", int | Literal["auto"], False),
+    ],
+)  # fmt: skip
+def test_types_of_options(value: object, kind: Any, *, fits: bool) -> None:
+    refused = nullcontext() if fits else pytest.raises(UsageError, match="option")
+    with refused:
+        require_types({"option": value}, {"option": kind})

@@ -87,7 +87,7 @@ def test_two_stages_by_hand() -> None:
     assert answer.rows["without_ns"].to_list() == [110 * MS, 140 * MS]
     assert answer.rows["win_share"].to_list() == [2.0, -1.0]
     assert answer.meta["causes"] == [
-        "stage 1 has more to do than the others: 200% of what stragglers cost goes with it"
+        "stage 1 takes longer than others: 200% of what stragglers cost goes with it"
     ]
     # Stage 1 computes for 100, stage 0 for 60; ideal are 80 each. The slowest one is on top.
     assert answer.source.rows() == [(0, 25.0, "rank 0, stage 1"), (0, -25.0, "rank 0, stage 0")]
@@ -105,7 +105,7 @@ def test_a_slow_worker_is_no_length_of_sequences() -> None:
     answer = straggler_cost(frame(pipeline(6, 2, 2, 4, length)))
     assert abs(answer.meta["sequence_correlation"]) < 0.5
     (cause,) = answer.meta["causes"]
-    assert cause.startswith("rank 1 is slow at its stages: ")
+    assert cause.startswith("rank 1 takes longer than others: ")
 
 
 def test_one_slow_worker_is_no_slow_stage() -> None:
@@ -114,7 +114,7 @@ def test_one_slow_worker_is_no_slow_stage() -> None:
         return MS * slow * {"forward-compute": 10, "backward-compute": 20}.get(kind, 0)
 
     (cause,) = straggler_cost(frame(pipeline(3, 2, 2, 3, length))).meta["causes"]
-    assert cause.startswith("rank 1 is slow at stage 1: ")
+    assert cause.startswith("rank 1 takes longer at stage 1 than others: ")
 
 
 def plain_step(ops: list[Op], lengths: list[int]) -> float:  # noqa: C901 - read as one piece

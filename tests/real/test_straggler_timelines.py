@@ -42,6 +42,6 @@ def test_the_last_stage_and_the_lengths_of_sequences_are_named(folder: Path) -> 
     uneven = tk.straggler_cost.answer(folder / "timeline-ST.json.gz")
     worst = uneven.rows.row(0, named=True)
     assert (worst["pipeline_stage"], round(worst["win_share"], 3)) == (3, 1.219)
-    assert uneven.meta["causes"][0].startswith("stage 3 has more to do")
+    assert uneven.meta["causes"][0].startswith("stage 3 takes longer than others")
     causes = tk.straggler_cost.answer(folder / "timeline-SE.json.gz").meta["causes"]
     assert any(cause.startswith("lengths of sequences") for cause in causes)

@@ -418,7 +418,7 @@ def _is_of(value: Any, kind: Any) -> bool:
     plain = origin or kind
     if plain in (Sequence, list, tuple) and isinstance(value, str):
         return False
-    tells = isinstance(plain, type) and not getattr(plain, "_is_protocol", False)
+    tells = isinstance(plain, type) and not getattr(plain, "_is_protocol", plain is Any)
     return not tells or isinstance(value, plain)
 
 

@@ -177,7 +177,7 @@ def _calls(records: pl.DataFrame) -> pl.DataFrame:
 
 
 def _participants(records: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per record, with what is known of its call."""
+    """Add to each record how long its rank waited, and whether it came last."""
     of_call = calls.select(*_CALL, "compared", "shortest", "alone", "late_rank", "others_wait")
     late = pl.col("compared") & pl.col("alone") & (pl.col("rank") == pl.col("late_rank"))
     return records.join(

@@ -32,8 +32,8 @@ LEAST_PERCENT = 0.1
 VERDICT = ("low_ns", "high_ns", "p_value", "verdict")
 TOTALS = ("a_total_ns", "b_total_ns")
 _TYPICAL = 0.71
-"""Beside fewer steps of the same kind, the median of differences lies between kinds: it stands
-29 % of others at most (Hodges and Lehmann's estimator breaks down at 1 - sqrt(1/2))."""
+"""Least share of steps of one kind for a typical step: with 1 - sqrt(1/2) = 29 % of others in both
+runs, half of the differences are between kinds, and their median (Hodges and Lehmann) is too."""
 _SLOW = 0.25
 """A mean that is less certain than that of so many of its steps would be, if they were independent,
 is seldom so by chance."""

@@ -98,7 +98,7 @@ def layout_transposes(facts: Facts) -> Finding | None:
 
 
 def unfused_elementwise(facts: Facts) -> Finding | None:
-    """Find chains of elementwise kernels, each of which moves its data anew."""
+    """Find chains of elementwise kernels that one fused kernel could replace."""
     chains = _chains(facts)
     lost = facts.lost(chains)
     saved = facts.lost(chains, "saved")

@@ -17,7 +17,7 @@ from tracekit.analysis.statistics._kinds_of_steps import lattice
 Skip: TypeAlias = int | Literal["auto"]
 """How many iterations to leave out at the beginning: a number, or as many as are cold."""
 _FEWEST, _ANY = 5, 3
-"""So few steps are no sample that others could lie outside of, and such that none can be told."""
+"""Fewest other steps for a robust spread, and fewest to compare the first step with."""
 _FAR = 1.5
 """Of few steps the first is cold if it takes so many times as long as the longest of the others."""
 _SPREADS, _LEAST = 5.0, 0.05
@@ -70,7 +70,7 @@ def _comes_regularly(lengths: NDArray[np.float64], at: int, fence: float) -> boo
 
 
 def left_out_notes(skipped: Mapping[str, int]) -> list[str]:
-    """Say how many iterations of which runs are left out at the beginning, if any are."""
+    """Name the runs whose first iterations are left out, and how many."""
     some = {name: number for name, number in skipped.items() if number}
     told = ", ".join(f"{number} of {name}" for name, number in some.items())
     if len(some) > _FEW:

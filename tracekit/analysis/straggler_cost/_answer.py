@@ -24,11 +24,11 @@ _REPLAYED = 0.9
 _MOST_OF_IT = 0.5
 """From which share of the cost on it is named who is slow (of a stage M_S of section 5.2)."""
 _WHO = {
-    "worker": "rank {rank} is slow at stage {stage}",
-    "rank": "rank {rank} is slow at its stages",
-    "stage": "stage {stage} has more to do than the others",
+    "worker": "rank {rank} takes longer at stage {stage} than others",
+    "rank": "rank {rank} takes longer than others",
+    "stage": "stage {stage} takes longer than others",
 }
-"""What slow ones are called, the smallest first: what it explains needs no larger one."""
+"""Names of who takes longer, the smallest first; whether of more work or slower is not told."""
 _ALIKE = 0.9
 """From which correlation of the two passes of a micro-batch on it is told that lengths of
 sequences differ (section 5.3 of the paper)."""
@@ -244,7 +244,7 @@ def _causes(
 
 
 def _slow_ones(costs: Mapping[str, pl.DataFrame]) -> Iterator[str]:
-    """Say who is slow: a worker, a rank at all stages, or a stage at all ranks."""
+    """Name who takes longer: a worker, a rank at all stages, or a stage at all ranks."""
     workers = costs["worker"]
     several = {key: workers[key].n_unique() > 1 for key in ("rank", "stage")}
     several["worker"] = all(several.values())  # else it is a rank or a stage, too
