@@ -32,8 +32,11 @@ def captured(nsys: NsysBuilder, *, copied: bool = True) -> None:
     for node, at in ((1, 106), (2, 136), (3, 166), (4, 191)):
         nsys.graph_node(at, node)
     for node in (1, 2, 3, 4) if copied else ():
-        nsys.graph_node(210 + node, 100 + node, node)
-        nsys.graph_node(220 + node, 10 + node, 100 + node)
+        for at, copy, original in ((210, 100, 0), (220, 10, 100)):
+            nsys.graph_node(
+                at + 2 * node, copy + node
+            )  # nsys tells that a copy is made, then of what
+            nsys.graph_node(at + 2 * node + 1, copy + node, original + node)
     for step in range(2):
         at = 1_000 * (step + 1)
         nsys.push_pop(at, at + 900, f"step {step}")

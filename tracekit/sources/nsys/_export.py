@@ -382,7 +382,9 @@ def _made(export: Export) -> pl.DataFrame:
         time="start",
     )
     known = made.drop_nulls(["process_gid", "graph_node", "time"])
-    return known.sort("time").unique(_NODE, keep="first", maintain_order=True)
+    # A copy has two rows: that it is made, and then of which node.
+    firsts = known.sort(pl.col("original").is_null(), "time")
+    return firsts.unique(_NODE, keep="first", maintain_order=True)
 
 
 def _first(made: pl.DataFrame) -> pl.DataFrame:
