@@ -48,7 +48,7 @@ _JSON = Json(
     "tracekit straggler-cost timeline.json.gz --by worker --top 10",
     "tracekit straggler-cost timeline.json.gz --figure workers.html",
     name="straggler-cost",
-    figures={"figure": "Draw by how much each worker's computing is above the mean, step by step"},
+    figures={"figure": "Draw how much longer each worker computes than its ideal time, by step"},
     writes=[_JSON],
 )
 def straggler_cost(
