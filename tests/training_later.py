@@ -261,4 +261,46 @@ def dpo(sim: Sim) -> None:
             agent.fetch()
 
 
+@kind("evaluation_between", evaluates_often=("cnn", "foreach", 2, 2, False),
+      evaluates_each_step=("cnn", "foreach", 1, 1, False),
+      evaluates_without_norms=("transformer", "fused", 2, 2, False),
+      evaluates_unnamed=("mlp", "plain", 3, 1, False),
+      evaluates_fetched=("cnn", "foreach", 2, 2, True))  # fmt: skip
+def evaluates_between(
+    sim: Sim, body: str, optimizer: str, every: int, batches: int, fetched: bool
+) -> None:
+    """Evaluates every few steps, on batches that are in memory of the GPU from the beginning."""
+    agent, net = sim.agent(), net_of(sim, body)
+    for n in range(count_of(sim, 14, 18)):
+        with agent.iteration(n):
+            net.clear(agent)
+            net.forward(agent)
+            net.backward(agent)
+            net.update(agent, optimizer)
+        if n % every == every - 1:
+            with agent.range("evaluate"), agent.evaluation():
+                for _ in range(batches):
+                    net.forward(agent, "ME", marked=False)
+                    if fetched:
+                        agent.fetch()
+
+
+@kind("frozen", frozen_half=("foreach", False), frozen_half_fed=("foreach", True),
+      frozen_half_unnamed=("plain", False), frozen_half_muon=("muon", False))  # fmt: skip
+def frozen(sim: Sim, optimizer: str, fed: bool) -> None:
+    """Trains the upper half of a network whose layers all have one size."""
+    agent, depth = sim.agent(), 2 * int(sim.rng.integers(2, 5))
+    net, upper = Net(sim.rng, "transformer", depth), Net(sim.rng, "transformer", depth // 2)
+    for each in (net, upper):
+        each.layers = [(layer, net.width) for layer, _ in each.layers]
+        each.parameters = [net.width for _ in each.parameters]
+    for n in range(count_of(sim, 14, 18)):
+        with agent.iteration(n):
+            if fed:
+                agent.input()
+            net.forward(agent)
+            upper.backward(agent)
+            upper.update(agent, optimizer)
+
+
 LATER = frozenset(KINDS) - _BEFORE

@@ -64,6 +64,8 @@ class Agent:
     stage: frozenset[str] = FREE
     on: int = -1
     again: bool = False
+    evaluates: bool = False
+    """Whether the network was told so: batch norm uses other kernels."""
 
     def op(
         self,
@@ -122,6 +124,13 @@ class Agent:
         self.on = before[1] if thread is None else thread
         yield
         self.stage, self.on = before
+
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """Tell the network that it is evaluated."""
+        self.evaluates = True
+        yield
+        self.evaluates = False
 
     @contextmanager
     def range(self, name: str) -> Iterator[None]:
@@ -198,9 +207,9 @@ def convolution(agent: Agent, size: float, forward: bool) -> None:
             "sm80_xmma_fprop_implicit_gemm_f32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x16",
             size,
         )
-        agent.op(
-            "void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, int, 512, true, 1, true>", size / 2
-        )
+        norm = "inf_1C11_kernel_NCHW<float, float, true, 1>"
+        trains = "tr_1C11_kernel_NCHW<float, float, int, 512, true, 1, true>"
+        agent.op(f"void cudnn::bn_fw_{norm if agent.evaluates else trains}", size / 2)
         agent.op(relu.format("launch_clamp_scalar"), size / 2)
         return
     agent.op(relu.format("threshold_kernel_impl"), size / 2)

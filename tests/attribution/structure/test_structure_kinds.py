@@ -111,6 +111,23 @@ def test_the_order_of_one_thread_is_doubted_where_others_launch_layers() -> None
     assert any("other threads launch" in each for each in found.words)
 
 
+@pytest.mark.parametrize("mode", ["threads", "one_thread"])
+@pytest.mark.parametrize(
+    "name", ["evaluates_often", "evaluates_each_step", "evaluates_fetched", "evaluates_unnamed"]
+)
+def test_evaluation_between_steps_without_input_is_evaluation(name: str, mode: str) -> None:
+    """Batches are in memory of the GPU, so that nothing but the layers tells passes apart."""
+    found = outcome_of(name, mode, seed=2)
+    assert found.wrong < TOLERATED, found
+    assert found.steps_right
+
+
+@pytest.mark.parametrize("name", ["frozen_half", "frozen_half_unnamed", "frozen_half_muon"])
+def test_halves_of_one_pass_that_are_alike_are_no_evaluation(name: str) -> None:
+    """Only the upper half has a backward pass, so that half of the layers would do for it."""
+    assert outcome_of(name, "threads").wrong < TOLERATED
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", KINDS)

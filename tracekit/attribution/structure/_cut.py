@@ -164,9 +164,12 @@ def belongs(turns: Turns, number: int, begin: int, end: int) -> bool:
 
 
 def _comes_again(turns: Turns, number: int, begin: int, end: int) -> bool:
-    """Tell whether the layers of a part of a gap come again, in order, after it."""
-    place = turns.gap(number)
-    layer, symbol = turns.lane.layer[place], turns.lane.symbol[place]
+    """Tell whether the layers of a part of a gap come again, in order, after it.
+
+    Batch norms are left out, whose kernels are others in evaluation.
+    """
+    place, lane = turns.gap(number), turns.lane
+    layer, symbol = (lane.layer & ~lane.batch_norm)[place], lane.symbol[place]
     one, other = symbol[begin:end][layer[begin:end]], symbol[end:][layer[end:]]
     size = min(one.size, other.size)
     if size <= CHOSEN.barely or one.size < CHOSEN.whole_pass * other.size:
@@ -190,6 +193,8 @@ def _lone(turns: Turns, number: int, low: int, front: int) -> int:
     layers = layer[low:front]
     if layers.any() and covered[layers].mean() >= CHOSEN.evaluated_again:
         begins.append(low + int(covered.argmax()))
+    elif layers.any() and not belongs(turns, number, low, front):
+        begins.append(low or int(layers.argmax()))
     return min(begins, default=front)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.attribution._chosen import CHOSEN
-from tracekit.attribution.structure._cut import Cut, cut_gap, least_update
+from tracekit.attribution.structure._cut import Cut, belongs, cut_gap, least_update
 from tracekit.attribution.structure._sequences import (
     alike,
     common_prefix,
@@ -155,7 +155,8 @@ def _cut_kind(
         tail = common_suffix(symbol, forward)
         body = size if near else max(tail, min(forward.size, size - weights.size))
     front = size - body
-    if layer[:front].any() and (may_differ or _fed(turns, number)):
+    own_layers = layer[:front].any() and belongs(turns, number, 0, front)
+    if own_layers and (may_differ or _fed(turns, number)):
         # What it has more of may be its forward pass' own, and its input says where that begins.
         own = cut_gap(turns, number)
         return own.head, own.at

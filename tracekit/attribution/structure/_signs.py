@@ -23,7 +23,7 @@ from tracekit.attribution.structure._work import (
 from tracekit.model import KINDS
 from tracekit.support.resources import schemas
 
-_LISTS = ("layer", "lookup", "optimizer", "backward", "input_gradient", "fill")
+_LISTS = ("layer", "lookup", "optimizer", "backward", "input_gradient", "batch_norm", "fill")
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Lane:
         compared.
     kernel
         Whether it is a kernel that computes, or a CUDA graph recorded as a whole.
-    layer, lookup, optimizer, backward, input_gradient, fill
+    layer, lookup, optimizer, backward, input_gradient, batch_norm, fill
         What its name says.
     exchange
         Whether it is a collective that exchanges gradients.
@@ -55,6 +55,7 @@ class Lane:
     optimizer: Array
     backward: Array
     input_gradient: Array
+    batch_norm: Array
     fill: Array
     exchange: Array
     batch: Array
