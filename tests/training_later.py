@@ -303,4 +303,42 @@ def frozen(sim: Sim, optimizer: str, fed: bool) -> None:
             upper.update(agent, optimizer)
 
 
+@kind("streams_of_cudnn", lstm_streams=("foreach", 0), lstm_streams_plain=("plain", 0),
+      lstm_mostly_elsewhere=("foreach", 3))  # fmt: skip
+def lstm_streams(sim: Sim, optimizer: str, shift: int) -> None:
+    """Layers that cuDNN runs time step by time step, each on a stream of its own beside the main one.
+
+    Backward passes may run most kernels on another stream than forward passes do.
+    """
+    agent, depth = sim.agent(), 3
+    parameters = [20_000.0] * (4 * depth + 2)
+    head = Net(sim.rng, "mlp", 1, 30_000)
+    cell = "void LSTM_elementWise_{}<float, float, float, (cudnnRNNBiasMode_t)2>"
+
+    def layers(stage: str, *, forward: bool) -> None:
+        with agent.of(stage, thread=None if forward else agent.back):
+            for layer in range(depth):
+                stream = 20 + (layer if forward else layer + shift) % (depth + 1)
+                for _ in range(8):
+                    agent.op(tile(20_000), 20_000, stream=stream)
+                    agent.op(cell.format("fp" if forward else "bp1"), 8_000, stream=stream)
+                agent.op(ADD if forward else SUM, 8_000)
+
+    for n in range(count_of(sim)):
+        with agent.iteration(n):
+            agent.input(1 << 18)
+            with agent.range("forward"):
+                with agent.of("FP"):
+                    agent.op("void indexSelectLargeIndex<float, long, unsigned int, 2>", 9_000)
+                layers("FP", forward=True)
+                head.forward(agent, marked=False)
+            with agent.range("backward"):
+                head.backward(agent, marked=False)
+                layers("BP", forward=False)
+                with agent.of("BP", thread=agent.back):
+                    agent.op("void embedding_dense_backward_kernel<float, float, long>", 9_000)
+            with agent.range("optimizer"), agent.of("WU"):
+                OPTIMIZERS[optimizer](agent, parameters)
+
+
 LATER = frozenset(KINDS) - _BEFORE

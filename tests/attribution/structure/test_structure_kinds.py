@@ -122,6 +122,13 @@ def test_evaluation_between_steps_without_input_is_evaluation(name: str, mode: s
     assert found.steps_right
 
 
+@pytest.mark.parametrize("name", ["lstm_streams", "lstm_streams_plain", "lstm_mostly_elsewhere"])
+def test_passes_on_many_streams_are_told_by_the_threads_that_share_some(name: str) -> None:
+    found = outcome_of(name, "threads")
+    assert found.wrong + found.unknown < TOLERATED, found
+    assert found.steps_right
+
+
 @pytest.mark.parametrize("name", ["frozen_half", "frozen_half_unnamed", "frozen_half_muon"])
 def test_halves_of_one_pass_that_are_alike_are_no_evaluation(name: str) -> None:
     """Only the upper half has a backward pass, so that half of the layers would do for it."""

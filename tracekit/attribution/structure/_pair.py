@@ -74,10 +74,11 @@ def find_pair(lane: Lane) -> Pair | None:
 
 
 def _sides(lane: Lane) -> Iterator[tuple[Array, Array]]:
-    """Yield two sides that share their stream: one thread, and all others together, both ways.
+    """Yield two sides that share a stream: one thread, and all others together, both ways.
 
-    All others together, since DataParallel makes new threads for every forward pass, and autograd
-    more than one for passes within passes.
+    It is the one with most kernels of both, or one on which each launches many: cuDNN runs the
+    layers of a recurrent network on streams of its own. All others together, since DataParallel
+    makes new threads for every forward pass, and autograd more than one for passes within passes.
     """
     work = lane.work
     threads, thread = distinct(work.thread)
@@ -86,11 +87,14 @@ def _sides(lane: Lane) -> Iterator[tuple[Array, Array]]:
     pairs, kernels = np.unique(thread[own] * streams.size + stream[own], return_counts=True)
     # Sorted by kernels, so that of a thread's streams the one with most is written last.
     order = np.argsort(kernels, kind="stable")
+    of, on = np.divmod(pairs[order], streams.size)
+    many = kernels[order] >= CHOSEN.side_kernels
     main_stream = np.full(threads.size, -1)
-    main_stream[pairs[order] // streams.size] = pairs[order] % streams.size
+    main_stream[of] = on
     launched = np.bincount(thread[own], minlength=threads.size)
     for which in np.argsort(-launched, kind="stable")[:_CANDIDATES]:
         together = (main_stream == main_stream[which]) & (main_stream >= 0)
+        together[of[many & np.isin(on, on[many & (of == which)])]] = True
         if together.sum() <= 1:
             continue
         alone = thread == which
