@@ -381,6 +381,7 @@ def test_what_only_moves_says_nothing_of_the_precision() -> None:
         ("nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NNT", "fp16"),
         ("void flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, cutlass::bfloat16_t>>", "bf16"),
         ("void implicit_convolve_sgemm<float, float, 1024>", "fp32"),
+        ("void kentry<256, FmhaFwdKernel<Problem<_Float16, _Float16, float, float>>>", "fp16"),
         ("volta_dgemm_64x64_nn", "fp64"),
         ("sm80_xmma_gemm_f64f64_f64f64_f64_tn_n_tilesize128x64x16", "fp64"),
         ("void gemv2T_kernel_val<int, int, double, double, double, 128>(double)", "fp64"),

@@ -17,7 +17,7 @@ _BY_NAME = (
     ("fp8", "(?i)e4m3|e5m2|fp8|nvjet_(sm[0-9]+_)?q"),
     ("bf16", "(?i)bf16|bfloat16|nvjet_(sm[0-9]+_)?t"),
     ("tf32", "(?i)tf32"),
-    ("fp16", "(?i)fp16|f16|half|[hs]884|h1688|h16816|nvjet_(sm[0-9]+_)?h|hcudnn|hgemm"),
+    ("fp16", "(?i)fp16|f(loat)?16|half|[hs]884|h1688|h16816|nvjet_(sm[0-9]+_)?h|hcudnn|hgemm"),
     ("tf32", "(?i)s1688|s161616"),
     ("fp64", r"(?i)dgemm|(^|[^a-z])f64|d884|<([^<>()]*, )?double\b"),
     ("fp32", "(?i)sgemm|scudnn|simt|ffma|f32f32_f32f32|<float|, float"),
