@@ -25,7 +25,7 @@ from tracekit.analysis.dependencies._on_gpu import TOGETHER_NS, _pairs
 from tracekit.analysis.dependencies._prices import Price
 from tracekit.analysis.dependencies._sweeps import LATEST, latest, put_in_order, replay, walk_back
 from tracekit.analysis.dependencies._whatif import _ended
-from tracekit.analysis.diagnosis import RULES
+from tracekit.analysis.diagnosis import KERNELS_OF, RULES
 from tracekit.engine import launch_groups, step_windows
 from tracekit.errors import MissingDataError, UndecidedError, UsageError
 from tracekit.machine import machine_of
@@ -721,6 +721,26 @@ def test_prices_of_launches_and_of_kernels_by_their_names() -> None:
         options, changes = CHANGES[rule]
         assert options == f"--speed '{changes['speed'][0]}'"
         parse_changes(**changes)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ampere_sgemm_128x64_tn",
+        "fmha_cutlassB_f32_aligned_64x64_k64_sm80(AttentionBackwardKernel<Sm80, float, (bool)1>)",
+        "void convolveNd_dgrad_float_engine<float, (int)3, (int)512>(int, int, int)",
+        "void gemv2T_kernel_val<int, int, float, float, float, float, 128>(float)",
+        "void gemvNSP_kernel<float, float, float, float, 1, 32, 4, 1024>(float)",
+        "void gemv2T_kernel_val<int, int, __half, __half, __half, float, 128>(float)",
+        "fmha_cutlassF_f16_aligned_64x64_rf_sm80(AttentionKernel<half_t, Sm80, true>)",
+        "void at::native::vectorized_elementwise_kernel<4, float>(float)",
+    ],
+)
+def test_the_replay_of_fp32_products_is_of_the_kernels_that_the_finding_counts(name: str) -> None:
+    named = pl.Series([name]).to_frame("name")
+    counted = named.select(KERNELS_OF["fp32_products"](pl.col("name"))).item()
+    (pattern,) = CHANGES["fp32_products"][1]["speed"]
+    assert named["name"].str.contains(pattern.removesuffix("=2x")).item() == bool(counted)
 
 
 def test_a_change_of_nothing_says_so() -> None:

@@ -22,6 +22,9 @@ def _faster(names: str, factor: str) -> tuple[str, Mapping[str, Any]]:
     return f"--speed '{names}={factor}'", {"speed": [f"{names}={factor}"]}
 
 
+_FP32_PRODUCTS = (
+    r"sgemm|scudnn|simt|ffma|f32f32_f32f32|fmha_cutlass._f32|(gem[mv]|conv)\w*<(int, )*float"
+)
 CHANGES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "input_bound": ("--loader inf", {"loader": "inf"}),
     "sync_in_loop": ("--no-sync", {"no_sync": True}),
@@ -29,7 +32,7 @@ CHANGES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "late_buckets": ("--overlap", {"overlap": True}),
     "small_buckets": ("--bucket 25MB", {"bucket": 25_000_000}),
     **dict.fromkeys(("launch_bound", "tiny_kernels", "busy_host"), ("--host 2x", {"host": "2x"})),
-    "fp32_products": _faster("sgemm|scudnn|simt|ffma|f32f32_f32f32", "2x"),
+    "fp32_products": _faster(_FP32_PRODUCTS, "2x"),
     "layout_transposes": _faster("nchwTo|nhwcTo|NCHW2CNHW|CNHW2NCHW|batched_transpose_", "inf"),
     "unfused_elementwise": _faster("elementwise", "2x"),
 }
