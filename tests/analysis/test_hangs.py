@@ -15,7 +15,12 @@ import pytest
 import tracekit as tk
 from tests.hang_dumps import Dump, Rank, job, without_first, write_dumps
 from tracekit.cli import app
-from tracekit.errors import DamagedTraceError, NotATraceError, UnsupportedTraceError
+from tracekit.errors import (
+    DamagedTraceError,
+    NotATraceError,
+    UndecidedError,
+    UnsupportedTraceError,
+)
 from tracekit.model import Answer
 
 WAITS = "started"
@@ -315,3 +320,18 @@ def test_a_recorded_job_of_gloo(tmp_path: Path) -> None:
         "sequence": 5,
     }  # fmt: skip
     assert row["place"] == "reduce_gradients at train/hang.py:50"
+
+
+def test_dumps_of_gloo_show_no_more_than_they_hold(tmp_path: Path) -> None:
+    """They say neither who belongs to a group nor whether what was enqueued has ended."""
+    for rank in (0, 1):  # of four, who wait for rank 3
+        name = f"gloo_trace_rank_{rank}"
+        (tmp_path / name).write_bytes((RECORDED / name).read_bytes())
+    answer = tk.hang.answer([tmp_path])
+    assert answer.empty == "the 2 dumps show no collective that some rank did not join or match"
+    assert any("whether a collective ended" in text for text in answer.warnings)
+    with pytest.raises(UndecidedError, match="one dump shows nothing"):
+        tk.hang([tmp_path / "gloo_trace_rank_0"])
+    whole = _asked(job(Rank.step), tmp_path / "nccl")
+    assert "join, complete or match" in whole.empty
+    assert whole.warnings == ()

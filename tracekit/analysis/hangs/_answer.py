@@ -10,6 +10,7 @@ import polars as pl
 
 from tracekit.analysis.hangs._blame import Problem, with_roles
 from tracekit.analysis.hangs._calls import (
+    UNTRACKED,
     group_calls,
     missing_calls,
     parties,
@@ -17,6 +18,7 @@ from tracekit.analysis.hangs._calls import (
     unfinished_calls,
 )
 from tracekit.analysis.hangs._peers import silent_peers, uneven_counts
+from tracekit.errors import UndecidedError
 from tracekit.model import Answer
 
 _SCHEMA: Mapping[str, pl.DataType | type[pl.DataType]] = {
@@ -90,6 +92,11 @@ def find_hang(
     not compared. ``meta``: ``ranks`` (number of dumps), ``entries``, ``groups``, ``without_dump``
     (ranks that groups list and that left none), ``lost`` (dumps whose ring no longer held all) and
     ``warnings``. ``tables``: ``ranks``, with the last collective of each.
+
+    Raises
+    ------
+    UndecidedError
+        If there is one dump, of a backend that records neither states nor members.
     """
     calls = group_calls(entries)
     members = parties(calls, ranks)
@@ -105,6 +112,14 @@ def find_hang(
     last = _last_of(entries)
     without = members.filter(~pl.col("dumped"))["rank"].unique().sort().to_list()
     told = [*_without_dump(without, members, calls, told), *told]
+    untracked = calls.filter(pl.col("backend").is_in(UNTRACKED))["backend"].unique().sort()
+    blind: list[str] = [] if told else untracked.to_list()
+    if blind and ranks.height == 1:
+        raise UndecidedError(
+            f"{blind[0]} records neither who belongs to a group nor whether a collective ended: "
+            "one dump shows nothing",
+            "give the dumps of all ranks",
+        )
     rows = [_row(each, entries, last) for each in told]
     lost = ranks.filter(pl.col("lost") > 0).height
     answer = pl.DataFrame(rows, schema=dict(_SCHEMA), orient="row")
@@ -117,11 +132,11 @@ def find_hang(
             "groups": members["party"].n_unique(),
             "without_dump": without,
             "lost": lost,
-            "warnings": [*warnings, *_warnings(lost, ranks.height, without)],
+            "warnings": [*warnings, *_warnings(lost, ranks.height, without), *map(_unseen, blind)],
         },
-        title=answer["says"][0] if rows else _nothing(ranks.height, peers.height),
+        title=answer["says"][0] if rows else "",
         tables={"ranks": ranks.join(last, on="rank", how="left")},
-        empty=_nothing(ranks.height, peers.height),
+        empty=_nothing(ranks.height, peers.height, ended=not blind),
         command="hang",
     )
 
@@ -277,10 +292,19 @@ def _for_people(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _nothing(dumps: int, peers: int) -> str:
+def _nothing(dumps: int, peers: int, *, ended: bool) -> str:
     if not dumps and peers:
         return "RAS names no rank that is missing, dead or behind"
-    return f"the {dumps:,} dumps show no collective that some rank did not join, complete or match"
+    subject = "the dump shows" if dumps == 1 else f"the {dumps:,} dumps show"
+    did = "join, complete or match" if ended else "join or match"
+    return f"{subject} no collective that some rank did not {did}"
+
+
+def _unseen(backend: str) -> str:
+    return (
+        f"{backend} records neither who belongs to a group nor whether a collective ended: one "
+        "that all wait in is not seen, nor a rank that left no dump"
+    )
 
 
 def _warnings(lost: int, dumps: int, without: Sequence[int]) -> list[str]:
