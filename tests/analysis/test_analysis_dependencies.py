@@ -258,6 +258,16 @@ def test_a_run_without_steps_is_called_so() -> None:
     answer = _ask(critical_path, _linked(b), "iteration")
     assert answer.rows["iteration"].to_list() == [None]
     assert answer.for_people["iteration"].to_list() == ["(whole run)"]
+    told = "no steps are known: the whole recording stands for one"
+    assert told in answer.warnings
+    assert told in _ask(whatif, _linked(b), parse_changes(host="2x")).warnings
+    assert told not in _ask(critical_path, _launching()).warnings
+
+
+def test_a_range_too_wide_to_tell_is_in_plain_numbers() -> None:
+    """The same kernels a hundred thousand times as long: no 1.485e+03 and 2e+04 ms."""
+    with pytest.raises(UndecidedError, match=r"would be between 1,48\d and [\d,]+ ms"):
+        _ask(whatif, _launching(early=40, unit=10**8), parse_changes(host="inf"))
 
 
 def test_slack_is_what_an_op_could_take_longer() -> None:
@@ -847,22 +857,22 @@ def test_tables_of_events_are_followed() -> None:
 # -- a host that launches faster -----------------------------------------------------------------
 
 
-def _launching(*, early: int = 0) -> Trace:
+def _launching(*, early: int = 0, unit: int = US) -> Trace:
     """Three kernels of 10 us, each launched by a call of 100 us, 50 us apart, and begun after it.
 
-    Times in us: calls at 0, 150 and 300; kernels from 100, 250 and 400 on, `early` before that.
+    Times in units: calls at 0, 150 and 300; kernels from 100, 250 and 400 on, `early` before that.
     """
     b = TraceBuilder()
     for number in range(3):
         at = 150 * number
         start = at + 100 - early
-        b.op("gemm", at * US, start=start * US, end=(start + 10) * US, launch_end=(at + 100) * US,
+        b.op("gemm", at * unit, start=start * unit, end=(start + 10) * unit, launch_end=(at + 100) * unit,
              iteration=number // 2)  # fmt: skip
-        b.rows["calls"][-1]["end"] = (at + 100) * US
+        b.rows["calls"][-1]["end"] = (at + 100) * unit
         b.rows["calls"][-1]["name"] = "cudaLaunchKernel"
         b.rows["ops"][-1]["call"] = number
     for number, (start, end) in enumerate(((0, 300), (300, 420))):
-        b.iteration(number, start * US, end * US, ops=2 - number, whole=True)
+        b.iteration(number, start * unit, end * unit, ops=2 - number, whole=True)
     return _linked(b)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tracekit.analysis.calls import process_ranks
-from tracekit.analysis.dependencies._job import Job, distrust, job_of
+from tracekit.analysis.dependencies._job import Job, distrust, job_of, stand_in
 from tracekit.analysis.dependencies._paths_back import cause_of, slack_of
 from tracekit.analysis.dependencies._what_edges_are import op_names
 from tracekit.analysis.facts import with_words
@@ -172,7 +172,7 @@ def _by_kernel(job: Job, meta: dict[str, Any]) -> pl.DataFrame:
 def _meta(job: Job, skip: int) -> dict[str, Any]:
     lengths = job.bounds["end"] - job.bounds["start"]
     share = job.unexplained
-    warnings = distrust(share)
+    warnings = [*stand_in(job), *distrust(share)]
     return {
         "steps": job.bounds.height,
         "steps_ns": int(lengths.sum()),

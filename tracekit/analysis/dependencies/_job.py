@@ -86,6 +86,11 @@ class Job:
         total = self.segments.select((pl.col("end") - pl.col("start")).sum()).item()
         return self.segments["late"].sum() / total if total else None
 
+    @property
+    def has_steps(self) -> bool:
+        """Whether steps are known; else the whole recording stands for one."""
+        return self.bounds["iteration"].null_count() < self.bounds.height
+
     def steps(self, time: Array) -> pl.DataFrame:
         """Return the lengths of steps, given times of moments."""
         return step_bounds(self.marks, pl.Series(time))
@@ -219,3 +224,8 @@ def distrust(share: float | None) -> list[str]:
         return []
     told = f"{share:.0%} of the steps is unexplained by the recording, more than {TRUSTED:.0%}"
     return [f"{told}: do not trust answers from dependencies here"]
+
+
+def stand_in(job: Job) -> list[str]:
+    """Return a warning where the whole recording stands for a step."""
+    return [] if job.has_steps else ["no steps are known: the whole recording stands for one"]

@@ -21,7 +21,7 @@ from tracekit.analysis.dependencies._changes import (
     Workers,
 )
 from tracekit.analysis.dependencies._edges import HOLDS_NOTHING
-from tracekit.analysis.dependencies._job import TRUSTED, Job, distrust, job_of
+from tracekit.analysis.dependencies._job import TRUSTED, Job, distrust, job_of, stand_in
 from tracekit.analysis.dependencies._links_of import UNTOLD
 from tracekit.analysis.dependencies._moments import LANE
 from tracekit.analysis.dependencies._paths_back import path_segments
@@ -44,6 +44,8 @@ _PREPARED_NS = 10_000
 """Most time that a thread takes to prepare such a call."""
 _OFF = 0.01
 """By how much of a step replays of changes are off beside: docs/whatif.md shows 30 of them."""
+_MANY = 1_000
+"""Ends of so many ms or more are told without decimals."""
 _NARROW = "ask with --loader inf if batches are ready, or for a smaller change"
 _ROWS = pl.Schema(
     {"change": pl.String(), "edges": pl.Int64(), "step_ns": pl.Float64(), "low_ns": pl.Float64(),
@@ -136,6 +138,7 @@ def whatif(
             "unexplained_share": job.unexplained,
             "trusted": job.unexplained is not None and share <= TRUSTED,
             "warnings": [
+                *stand_in(job),
                 *distrust(share),
                 *untold,
                 *_unmatched(job, known, replays),
@@ -396,7 +399,8 @@ def _row(replay: _Replay, measured: _Replay, base: _Replay, error: float) -> dic
 
 def _untold(job: Job, replay: _Replay, error: float) -> str:
     """Say between which ends steps would be, and what leaves that open."""
-    ends = f"{replay.low_ns * (1 - error) / 1e6:.4g} and {replay.high_ns * (1 + error) / 1e6:.4g}"
+    low, high = replay.low_ns * (1 - error) / 1e6, replay.high_ns * (1 + error) / 1e6
+    ends = " and ".join(f"{each:{',.0f' if each >= _MANY else '.4g'}}" for each in (low, high))
     why = ""
     if not job.graph.batches.taken.is_empty():
         why = ": how fast batches of input come that nothing waits for is not recorded"
@@ -404,7 +408,8 @@ def _untold(job: Job, replay: _Replay, error: float) -> str:
         why = ": what calls that wait take, if they are still made, is not recorded"
     if replay.label.endswith(WORKERS):
         why = ": how much workers slow each other is not recorded"
-    return f"{replay.label}: a step would be between {ends} ms{why}"
+    what = "a step" if job.has_steps else "the whole recording"
+    return f"{replay.label}: {what} would be between {ends} ms{why}"
 
 
 def _assumed(job: Job) -> list[str]:
