@@ -72,7 +72,7 @@ def log(version: str | None = "2.20.5", **tables: list[dict[str, Any]]) -> NcclL
     other = pl.DataFrame()
     wrote = pl.concat([frames[name].select("host", "pid") for name in ("calls", "ranks")]).unique()
     return NcclLog("nccl.log", version, rings=other, trees=other, connections=other, warnings=(),
-                   nvls=other, writers=wrote, **frames)  # fmt: skip
+                   nvls=other, nics=other, writers=wrote, **frames)  # fmt: skip
 
 
 def logged(collective: str, size: int, pid: int = 100, **more: Any) -> dict[str, Any]:

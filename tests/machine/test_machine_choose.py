@@ -136,6 +136,25 @@ def test_nics_have_the_numbers_that_their_host_gives_them() -> None:
     assert machine.link("GPU8", machine.nics(1)[4]) is not None
 
 
+def test_nics_of_a_log_are_those_of_their_names() -> None:
+    """NCCL lists two of the NICs of host 0 in an order of its own; those of host 1 have no name."""
+    two, _ = side_by_side([load_preset("dgx-a100")] * 2, "two")
+    joined = with_fabric(two)
+    for number, nic in joined.nics(0).items():
+        joined.graph.nodes[nic]["name"] = f"mlx5_{number}"
+    names = {0: {0: "mlx5_7", 1: "mlx5_0"}, 1: {0: "ens1", 5: "ens6"}}
+    machine = with_nics(joined, [(0, 0), (8, 5)], names)
+    assert machine.nics(0) == {1: "NIC0", 0: "NIC7"}
+    assert machine.nics(1)[0] == "NIC10"
+    named = machine.graph.nodes(data="name")
+    assert (named["NIC10"], named[machine.nics(1)[5]]) == ("ens1", "ens6")
+    # What the log does not list carries nothing, be it the nearest.
+    across = machine.route(0, 8)
+    assert across is not None
+    assert across.nodes[2] == "NIC0"
+    assert machine.route(4, 8, nics=(None, 5)).nodes[-2:] == (machine.nics(1)[5], "GPU8")
+
+
 def test_nvlinks_of_racks_may_join_hosts() -> None:
     hosts = pl.Series("host", ["node1"] * 4 + ["node2"] * 4)
     placed = machine_of(devices(["NVIDIA GB200"] * 8).with_columns(hosts))

@@ -190,6 +190,27 @@ def test_nccl_2_18_on_two_hosts_with_all_kinds_of_prefixes(folder: Path) -> None
     assert log.trees.rows() == [("0xfeed", 0, 0, None), ("0xfeed", 1, 0, 2)]
 
 
+def test_names_of_nics(folder: Path) -> None:
+    """Of each network by host; several that are one, what a line cuts and what differs are left."""
+    log = _read(
+        folder,
+        """\
+elm:7:17 [0] NCCL INFO NET/Socket : Using [0]ib0:10.0.0.1<0>
+elm:7:17 [0] NCCL INFO NET/IB : Using [0]mlx5_3:1/IB [1]mlx5_2:1/RoCE [2]mlx5_0:1/IB/SHARP [RO]; OOB ib0:10.0.0.1<0>
+elm:8:18 [1] NCCL INFO NET/IB : Using [0]mlx5_3:1/IB [1]mlx5_5:1/RoCE [2]mlx5_0:1/IB ; OOB [9]x:10.0.0.1<0>
+fir:7:17 [0] NCCL INFO NET/IB : Using [0]={[0] mlx5_0:1/IB, [1] mlx5_1:1/IB} [2]mlx5_2:1/IB [RO]; OOB ib0:10.0.0.2<0>
+oak:7:17 [0] NCCL INFO NET/IB : Using [0]"""
+        + "x" * 70
+        + ":1/IB [99999]a:1/IB [1]b:1/IB ; OOB ib0:10.0.0.2<0>\n",
+    )
+    assert log.nics.rows() == [
+        ("elm", "IB", 0, "mlx5_3"),
+        ("elm", "IB", 2, "mlx5_0"),
+        ("elm", "Socket", 0, "ib0"),
+        ("oak", "IB", 1, "b"),
+    ]
+
+
 V223 = """\
 [2025-02-03 04:05:06] elm:7:17 [0] NCCL INFO NCCL version 2.23.4+cuda12.6
 elm:7:17 [0] NCCL INFO ncclCommInitRankConfig comm 0x50 rank 0 nranks 2 cudaDev 0 nvmlDev 4 busId 1b000 commId 0x1 - Init START

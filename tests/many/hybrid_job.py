@@ -295,25 +295,44 @@ def moved(ran: Ran, rings: list[list[int]] | None = None) -> Counter[tuple[int, 
     return total
 
 
-def moved_by_nics(ran: Ran, rings: list[list[int]]) -> Counter[tuple[str, str, str]]:
-    """Return the bytes by node, NIC and direction of a job whose connections `write_log` tells."""
-    total: Counter[tuple[str, str, str]] = Counter()
+def moved_by_nics(
+    ran: Ran, rings: list[list[int]] | None = None
+) -> Counter[tuple[str, str | None, str]]:
+    """Return the bytes by node, NIC and direction.
+
+    NICs are those of the connections that `write_log` tells; None where there is no log.
+    """
+    total: Counter[tuple[str, str | None, str]] = Counter()
+    for _, node, nic, direction, size in _over_nics(ran, rings):
+        total[node, nic, direction] += size
+    return total
+
+
+def _over_nics(
+    ran: Ran, rings: list[list[int]] | None
+) -> Iterator[tuple[Call, str, str | None, str, int]]:
+    """Yield call, node, NIC, direction and bytes of all that leaves a node or comes to one."""
     for call in ran.calls:
-        orders = _logged(len(call.members), rings)
+        count = len(call.members)
+        orders = _logged(count, rings) if rings else _turned(ran.job, call.members)
         for channel, order in enumerate(orders):
             for one, other in zip(order, order[1:] + order[:1], strict=True):
                 src, dst = call.members[one], call.members[other]
                 if ran.job.node(src) == ran.job.node(dst):
                     continue
-                count = len(call.members)
                 part = Fraction(2 * (count - 1), count)
                 if call.what == "broadcast":
                     part = Fraction(0 if other == 0 else 1)
-                size = int(part * call.size / len(orders))
+                size = part * call.size / len(orders)
+                assert size.denominator == 1
                 for rank, direction in ((src, "out"), (dst, "in")):
-                    nic = nic_of(rank, channel, direction)
-                    total[f"node{ran.job.node(rank)}", f"NIC{nic}", direction] += size
-    return total
+                    nic = nic_name(nic_of(rank, channel, direction)) if rings else None
+                    yield call, f"node{ran.job.node(rank)}", nic, direction, int(size)
+
+
+def nic_name(number: int) -> str:
+    """Return what a node's system calls the NIC to which NCCL gives a number."""
+    return f"mlx5_{9 - 2 * number}"
 
 
 def nic_of(rank: int, channel: int, direction: str) -> int:
@@ -437,6 +456,86 @@ def _write(ran: Ran, ranks: list[int], told: Recorded, off: int) -> None:
     file.close()
 
 
+_NIC_TABLES = """
+CREATE TABLE NET_NIC_METRIC (start INTEGER NOT NULL, end INTEGER NOT NULL,
+    globalId INTEGER NOT NULL, metricsListId INTEGER NOT NULL, metricsIdx INTEGER NOT NULL,
+    value INTEGER NOT NULL);
+CREATE TABLE TARGET_INFO_NETWORK_METRICS (metricsListId INTEGER NOT NULL,
+    metricsIdx INTEGER NOT NULL, name TEXT NOT NULL, description TEXT NOT NULL,
+    unit TEXT NOT NULL);
+CREATE TABLE NIC_ID_MAP (nicId INTEGER NOT NULL, globalId INTEGER NOT NULL);
+CREATE TABLE TARGET_INFO_NIC_INFO (GUID INTEGER NOT NULL, stateName TEXT NOT NULL,
+    nicId INTEGER NOT NULL, name TEXT NOT NULL, deviceId INTEGER NOT NULL,
+    vendorId INTEGER NOT NULL, linkLayer INTEGER NOT NULL);
+INSERT INTO TARGET_INFO_NETWORK_METRICS VALUES
+    (7, 0, 'IB: Bytes received', '', 'bytes'), (7, 1, 'IB: Send waits', '', 'ticks/ms'),
+    (7, 2, 'IB: Bytes sent', '', 'bytes');
+"""
+
+
+def count_nics(
+    ran: Ran,
+    told: Recorded,
+    rings: list[list[int]] | None = None,
+    *,
+    beside: Callable[[str, str, str], Fraction] = lambda *_: Fraction(0),
+    lost: Callable[[int], bool] = lambda _: False,
+    every: int = 20_000,
+) -> None:
+    """Add samples of NICs to the reports of nodes: what passes them of calls, and `beside` as much.
+
+    Data pass while all members of a call are in it. Samples whose number is `lost` are left out.
+    """
+    arrived: dict[int, int] = defaultdict(int)
+    ended: dict[int, int] = {}
+    for rows in ran.kernels.values():
+        for _, start, end, _, _, call in rows:
+            if call:
+                arrived[id(call)] = max(arrived[id(call)], start)
+                ended[id(call)] = min(ended.get(id(call), end), end)
+    passed: dict[tuple[str, str, str], list[tuple[int, int, Fraction]]] = defaultdict(list)
+    for number, (call, node, nic, direction, size) in enumerate(_over_nics(ran, rings)):
+        own = nic or nic_name(number % 4), direction
+        more = 1 + beside(node, *own)
+        passed[node, *own].append((arrived[id(call)], ended[id(call)], size * more))
+    for report, path in enumerate(told.files):
+        with sqlite3.connect(path) as file:
+            file.executescript("PRAGMA synchronous = OFF;" + _NIC_TABLES)
+            for number in range(4):
+                name = nic_name(number)
+                _add(file, "NIC_ID_MAP", number, 70 + number)
+                _add(file, "TARGET_INFO_NIC_INFO", 0, "Local", number, name, 0, 0, 1)
+                for direction, metric in (("in", 0), ("out", 2)):
+                    parts = passed[f"node{report}", name, direction]
+                    for sample, (at, value) in enumerate(_sampled(parts, ran.end, every)):
+                        if not lost(sample):
+                            times = told.reads(report, at), told.reads(report, at + every)
+                            _add(file, "NET_NIC_METRIC", *times, 70 + number, 7, metric, value)
+        file.close()
+
+
+def _sampled(
+    parts: list[tuple[int, int, Fraction]], last: int, every: int
+) -> Iterator[tuple[int, int]]:
+    """Yield the start of each sample, from before the first call on, and the bytes counted in it.
+
+    No byte is lost by rounding: a counter counts on.
+    """
+    edges = range(SECOND - every, last + 2 * every, every)
+    rates: dict[int, Fraction] = defaultdict(Fraction)
+    for begin, end, size in parts:
+        whole = max(end - begin, 1)
+        for sample in range((begin - edges[0]) // every, (begin + whole - edges[0]) // every + 1):
+            at = edges[0] + sample * every
+            inside = min(begin + whole, at + every) - max(begin, at)
+            rates[sample] += size * Fraction(max(inside, 0), whole)
+    counted, total = 0, Fraction(0)
+    for sample, at in enumerate(edges):
+        total += rates[sample]
+        yield at, int(total) - counted
+        counted = int(total)
+
+
 def _add(file: sqlite3.Connection, table: str, *row: object) -> None:
     file.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
 
@@ -511,6 +610,8 @@ def write_log(ran: Ran, path: Path, rings: list[list[int]]) -> Path:
     for rank in range(job.size):
         pid, gpu = pid_of(job, rank), rank % job.per_node
         head = f"node{job.node(rank)}:{pid}:{pid} [{gpu}] NCCL INFO"
+        devices = " ".join(f"[{nic}]{nic_name(nic)}:1/IB" for nic in range(4))
+        lines.append(f"{head} NET/IB : Using {devices} [RO]; OOB eth0:10.0.0.{rank}<0>")
         pointers = {}
         for number, (kind, some) in enumerate(job.groups().items()):
             members = next(g for g in some if rank in g)

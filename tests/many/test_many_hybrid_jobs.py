@@ -7,7 +7,9 @@ are sums of `hybrid_job`, which shares no code with what is tested.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import hybrid_job
 import polars as pl
@@ -91,13 +93,13 @@ def test_every_cell_is_what_was_moved(tmp_path: Path, job: Job, is_logged: bool)
     assert told("node", "node") == nodes
     assert told("link", "src", "dst", type="nvlink") == links
     hosts: Counter[object] = Counter()
-    crossed: Counter[object] = Counter()
+    by_nic: Counter[object] = Counter()
     for (one, other), size in between.items():
         if (src := job.node(one)) != (dst := job.node(other)):
             hosts[f"node{src}", f"node{dst}"] += size
-            crossed[f"node{src}", None, "out"] += size
-            crossed[f"node{dst}", None, "in"] += size
-    by_nic = hybrid_job.moved_by_nics(ran, RINGS) if log else crossed
+            by_nic[f"node{src}", None, "out"] += size
+            by_nic[f"node{dst}", None, "in"] += size
+    by_nic = Counter(hybrid_job.moved_by_nics(ran, RINGS)) if log else by_nic
     assert told("hosts", "src_host", "dst_host") == hosts
     assert told("nic", "host", "nic", "direction") == by_nic
     assert set(run.links("nic", **options)["nic_by"]) == ({"log"} if log else {None})
@@ -114,6 +116,76 @@ def test_every_cell_is_what_was_moved(tmp_path: Path, job: Job, is_logged: bool)
         told_of_hosts[host, direction] += size
     assert {tuple(key): size for *key, size in of_nics.rows()} == told_of_hosts
     _check_communicators(run, ran, options)
+
+
+SIXTEEN = Job(tensor=4, pipeline=1, data=4, node_reports=True, payloads=False, clocks=APART)
+"""Sixteen ranks on two nodes, whose reports count NICs."""
+
+
+def _counted(ran: Ran, folder: Path, *, logged: bool, **options: Any) -> tracekit.Answer:
+    """Ingest a job whose counters are made of what it moved, and hold what is modelled to them."""
+    rings = RINGS if logged else None
+    told = hybrid_job.record(ran, folder / "reports")
+    hybrid_job.count_nics(ran, told, rings, **options)
+    run, _ = tracekit.ingest(told.files, name="job", store=folder / "store", processes=1)
+    log = hybrid_job.write_log(ran, folder / "nccl.log", RINGS)
+    return run.links.answer(counters=True, nccl_log=[log] if logged else [])
+
+
+def _by_nic(rows: pl.DataFrame, column: str) -> dict[object, Any]:
+    direction = pl.col("metric").cast(pl.String).replace({"nic_tx": "out", "nic_rx": "in"})
+    keyed = rows.select("host", "nic", direction, value=column)
+    return {tuple(key): value for *key, value in keyed.rows()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", [False, True])
+def test_counters_of_nics_agree_with_what_is_modelled(tmp_path: Path, lost: bool) -> None:
+    """By NIC and direction to the byte; within 10 % where half of the samples are lost."""
+    ran = hybrid_job.run(SIXTEEN)
+    gone = (lambda sample: sample // 7 % 2 == 1) if lost else (lambda _: False)
+    answer = _counted(ran, tmp_path, logged=True, lost=gone)
+    truth = hybrid_job.moved_by_nics(ran, RINGS)
+    assert _by_nic(answer.rows, "difference_share").keys() == truth.keys()
+    assert answer.rows["difference_share"].abs().max() <= (0.1 if lost else 1e-5)
+    assert answer.rows["measured_bytes"].to_list() == [0] * len(truth)
+    assert answer.rows["unsized"].to_list() == [0] * len(truth)
+    coverage = answer.rows["sampled_share"].to_list()
+    assert all(0.4 < each < 0.6 if lost else each == 1 for each in coverage)
+    if not lost:
+        assert _by_nic(answer.rows, "counted_bytes") == truth
+        assert _by_nic(answer.rows, "modelled_bytes") == truth
+
+
+@pytest.mark.slow
+def test_what_a_nic_carries_beside_the_job_is_found(tmp_path: Path) -> None:
+    """Three tenths more leave node 1 by one NIC: the model lacks 0.3 of 1.3 counted there."""
+    ran = hybrid_job.run(SIXTEEN)
+    planted = ("node1", "mlx5_5", "out")
+    answer = _counted(
+        ran, tmp_path, logged=True, beside=lambda *own: Fraction(3 * (own == planted), 10)
+    )
+    found = _by_nic(answer.rows, "difference_share")
+    assert found.pop(planted) == pytest.approx(-0.3 / 1.3, abs=1e-3)
+    assert all(abs(share) < 1e-3 for share in found.values())
+    [said] = [text for text in answer.meta["warnings"] if "held against nic_tx" in text]
+    assert "most on mlx5_5 of node1: -23.1%" in said
+
+
+@pytest.mark.slow
+def test_without_a_log_all_nics_of_a_host_are_held_against_what_it_exchanges(
+    tmp_path: Path,
+) -> None:
+    ran = hybrid_job.run(Job(**{**vars(SIXTEEN), "payloads": True}))
+    answer = _counted(ran, tmp_path, logged=False)
+    together = answer.rows.filter(pl.col("nic").is_null())
+    assert _by_nic(together, "counted_bytes") == hybrid_job.moved_by_nics(ran)
+    assert _by_nic(together, "modelled_bytes") == hybrid_job.moved_by_nics(ran)
+    alone = answer.rows.filter(pl.col("nic").is_not_null())
+    assert alone.height == 16
+    assert alone["modelled_bytes"].null_count() == alone["difference_bytes"].null_count() == 16
+    warned = "\n".join(answer.meta["warnings"])
+    assert "8 NICs were sampled of which it is not known what the run sends by them" in warned
 
 
 def _gpu(job: Job, rank: int) -> int:

@@ -27,6 +27,11 @@ CHANGES = {
     "change": ["measured", "a", "b", "all of these"], "saved_ns": [None, 1e6, 2e6, 9e6],
     "saved_share": [None, 0.1, 0.2, 0.9],
 }  # fmt: skip
+COUNTERS = {
+    "device": [3, None, None], "host": [None, "a", "a"], "nic": [None, "ib0", "ib1"],
+    "metric": ["nvlink_tx", "nic_tx", "nic_tx"], "counted_bytes": [1_000, 90, 130_000],
+    "difference_bytes": [300, None, -30_000], "difference_share": [0.3, None, -0.2308],
+}  # fmt: skip
 LINKS = {
     "link": ["x", "y"], "src": ["GPU0", "GPU1"], "dst": ["GPU1", "GPU0"], "bytes": [None, 2000],
     "utilisation": [0.9, None],
@@ -90,6 +95,16 @@ STRAGGLERS = {"rank": [0, 1], "device": [0, 1], "collectives": [8, 8], "last": [
             "links", LINKS, {"collectives": 8, "collectives_of_unknown_size": 3},
             "Most of the known bytes: GPU1 → GPU0, 2 kB; 3 of 8 NCCL kernels are of unknown size",
         ),
+        ("links", {"bytes": [1], "host": ["a"], "nic": [None]}, {}, None),
+        ("links", COUNTERS, {},
+         "Largest difference: ib1 of a, nic_tx: 30 kB or 23.1 % less than counted is attributed"),
+        ("links", {**COUNTERS, "nic": [None] * 3, "difference_bytes": [300, None, 1],
+                   "difference_share": [0.3, None, 0.1]}, {},
+         "Largest difference: GPU 3, nvlink_tx: 300 B or 30.0 % more than counted is attributed"),
+        ("links", {**COUNTERS, "difference_bytes": [1, 2, -3],
+                   "difference_share": [0.001, 0.002, -0.003]}, {},
+         "All 3 counters agree with what is attributed to within 0.5 %"),
+        ("links", {**COUNTERS, "difference_bytes": [None] * 3}, {}, None),
         ("collectives", {"collective": ["all_reduce"], "count": [3], "duration_p50_ns": [None]}, {},
          "Most often: all_reduce, 3 calls"),
         ("stragglers", STRAGGLERS, {"per": "step/GPU"},

@@ -8,6 +8,7 @@ import pytest
 from nsys_builder import NsysBuilder
 from source_helpers import column, execute, remarks, rows, trace_of, versions_with
 
+import tracekit
 from tracekit.sources import read
 from tracekit.sources.nsys import read as read_nsys
 from tracekit.sources.sqlite import SqliteFile
@@ -265,6 +266,27 @@ class TestOfNics:
         nsys.nic_metrics(4, *self.COUNTERS)
         nsys.nic_sample(1, 2, 77, 4, 10)
         assert column(trace_of(nsys), "metrics", "nic") == ["NIC 77"]
+
+    def test_damaged_samples_cost_no_others(self, nsys):
+        """And nothing of them is held against what was moved."""
+        nsys.kernel(1, 900)
+        nsys.nic(77, 1, "mlx5_0")
+        nsys.nic_metrics(4, *self.COUNTERS)
+        nsys.nic_sample(100, 200, 77, 4, 7)
+        for start, end, value in (
+            (300, 200, 5), (400, 400, 5), (500, 600, -5), (-(1 << 63), (1 << 63) - 1, 5),
+            (600, 700, "many"), (700, 800, b"\x00"), (800, 900, 1 << 62),
+        ):  # fmt: skip
+            nsys.nic_sample(start, end, 77, 4, value)
+        nsys.nic_sample(100, 200, -1, 1 << 62, 5)
+        nsys.close()
+        execute(nsys.path, "UPDATE NIC_ID_MAP SET nicId = 'one' WHERE 0")
+        run = tracekit.open(nsys.path)
+        assert [7.0, float(1 << 62)] == [
+            value for value in column(run.trace, "metrics", "value") if value in {7.0, 2.0**62}
+        ]
+        [row] = run.links(counters=True).to_dicts()
+        assert (row["nic"], row["metric"], row["measured_bytes"]) == ("mlx5_0", "nic_tx", None)
 
     def test_times_are_counted_from_the_start_of_the_session(self, nsys):
         nsys.meta("EXPORT_CONFIG_TIME_SHIFT", "-500")

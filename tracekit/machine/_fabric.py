@@ -30,7 +30,11 @@ def with_fabric(machine: Machine) -> Machine:
     return _more(machine, {FABRIC: {"type": "fabric"}}, links)
 
 
-def with_nics(machine: Machine, used: Iterable[tuple[int, int]]) -> Machine:
+def with_nics(
+    machine: Machine,
+    used: Iterable[tuple[int, int]],
+    names: Mapping[int, Mapping[int, str]] | None = None,
+) -> Machine:
     """Add the NICs that an NCCL log names, where the machine does not.
 
     Parameters
@@ -39,7 +43,33 @@ def with_nics(machine: Machine, used: Iterable[tuple[int, int]]) -> Machine:
         The machine, whose hosts a fabric joins.
     used
         Pairs of a GPU and the number of a NIC of its host, counted from 0.
+    names
+        What the systems of hosts (by their index) call the NICs that the log numbers. Where the
+        machine has NICs of these names, their numbers are the log's, and others are not taken.
     """
+    names = names or {}
+    found = _with_used(_numbered(machine, names), used)
+    graph = found.graph.copy()
+    for host, listed in names.items():
+        for number, node in found.nics(host).items():
+            if number in listed:
+                graph.nodes[node]["name"] = listed[number]
+    return replace(found, graph=graph)
+
+
+def _numbered(machine: Machine, names: Mapping[int, Mapping[int, str]]) -> Machine:
+    """Give NICs the numbers of a log, on hosts that have NICs of the names in it."""
+    graph = machine.graph.copy()
+    for host, listed in names.items():
+        known = {node: graph.nodes[node].get("name") for node in machine.nics(host).values()}
+        if set(known.values()) & set(listed.values()):
+            numbers = {name: number for number, name in listed.items()}
+            for node, name in known.items():
+                graph.nodes[node]["index"] = numbers.get(name)
+    return replace(machine, graph=graph)
+
+
+def _with_used(machine: Machine, used: Iterable[tuple[int, int]]) -> Machine:
     by_host: dict[int, set[tuple[int, int]]] = defaultdict(set)
     for gpu, nic in used:
         by_host[machine.host_of[f"GPU{gpu}"]].add((gpu, nic))

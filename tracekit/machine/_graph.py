@@ -268,10 +268,15 @@ class Machine:
         return {node: place for place, part in enumerate(self.hosts) for node in part}
 
     def nics(self, host: int) -> dict[int, str]:
-        """Return the NICs of one of `hosts` by their number on it, as NCCL logs name them."""
+        """Return the NICs of one of `hosts` by their number on it, as NCCL logs name them.
+
+        Those whose ``index`` is None have none.
+        """
         own = [nic for nic in self.nodes("nic") if nic in self.hosts[host]]
-        known = self.graph.nodes
-        return {int(known[nic].get("index", place)): nic for place, nic in enumerate(own)}
+        numbers = (self.graph.nodes[nic].get("index", place) for place, nic in enumerate(own))
+        return {
+            int(number): nic for number, nic in zip(numbers, own, strict=True) if number is not None
+        }
 
     def route(
         self,

@@ -108,6 +108,10 @@ _KINDS: Mapping[str, _Kind] = {
         "bytes",
         ("bytes", "wide", "low", "high"),
     ),
+    # Several NICs that are one to NCCL stand in braces: a number is then not that of one NIC.
+    "nics": _Kind(
+        " : Using [", r"^NET/(?P<network>\w{1,20}) : Using (?P<devices>\[[^{]*)$", "devices"
+    ),
     "calls": _Kind(
         ": opCount ",
         r"^(?P<name>\w+): opCount (?P<op_count>[0-9a-fA-F]{1,15}) sendbuff \S+ recvbuff \S+ "

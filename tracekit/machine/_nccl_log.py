@@ -41,6 +41,8 @@ _RINGS = pl.Schema({**_CHANNEL, "position": pl.Int64, "rank": pl.Int64})
 _EDGE = ("communicator", "channel", "from_rank", "to_rank")
 _NIC = r"^NET/\w+/(\d{1,4})\b"
 """Number of a NIC in what NCCL calls a connection."""
+_NAMED = r"\[(?P<nic>\d{1,4})\](?P<name>[^\s\[\]:]{1,64}):"
+"""A NIC in the line that lists those of a host."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,9 @@ class NcclLog:
     is null, and the communicator then ``host:pid:pointer``."""
     nvls: pl.DataFrame
     """``communicator, channels``: how many channels it has for NVLS; 0 where it cannot take it."""
+    nics: pl.DataFrame
+    """``host, network, nic, name``: what its system calls a NIC that NCCL numbers, such as
+    ``mlx5_0``. Left out where two lines name another one."""
     writers: pl.DataFrame
     """``host, pid`` of all processes that wrote a line of NCCL's, whatever it says."""
     warnings: tuple[str, ...]
@@ -123,6 +128,7 @@ def read_nccl_log(*paths: Path) -> NcclLog:
         tuning=_tuning(lines, known),
         calls=_calls(known),
         nvls=_nvls(lines, known),
+        nics=_nics(lines),
         writers=lines.writers,
         warnings=(
             *(
@@ -509,6 +515,26 @@ def _nvls(lines: Lines, known: Communicators) -> pl.DataFrame:
     own, top = (pl.lit(None, pl.Int64).alias(name) for name in ("own_rank", "top_rank"))
     told = known.placed(lines["totals"].with_columns(own, top)).drop_nulls(["communicator", "nvls"])
     return told.group_by("communicator", maintain_order=True).agg(channels=pl.col("nvls").max())
+
+
+def _nics(lines: Lines) -> pl.DataFrame:
+    listed = (
+        lines["nics"]
+        .filter("whole")
+        .with_columns(pl.col("devices").str.split("; OOB").list.first().str.extract_all(_NAMED))
+    )
+    each = listed.explode("devices").with_columns(
+        pl.col("devices").str.extract_groups(_NAMED).alias("groups")
+    )
+    key = ["host", "network", "nic"]
+    return (
+        each.unnest("groups")
+        .select("host", "network", pl.col("nic").cast(pl.Int32), "name")
+        .drop_nulls()
+        .unique()
+        .unique(key, keep="none")
+        .sort(key)
+    )
 
 
 def _collective(name: pl.Expr) -> pl.Expr:

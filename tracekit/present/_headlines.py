@@ -109,8 +109,12 @@ def _whatif(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
 
 
 def _links(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
+    if "difference_share" in rows.columns:
+        return _counters(rows)
+    if not {"link", "src", "dst", "utilisation"} <= {*rows.columns}:
+        return None
     known = rows.drop_nulls("bytes")
-    if not {"link", "src", "dst", "utilisation"} <= {*rows.columns} or known.is_empty():
+    if known.is_empty():
         return None
     most = known.sort("bytes", descending=True).row(0, named=True)
     share = most["utilisation"]
@@ -121,6 +125,26 @@ def _links(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
         return f"Most bytes: {told}"
     of_all = f"{unknown:,} of {count(meta['collectives'], 'NCCL kernel')}"
     return f"Most of the known bytes: {told}; {of_all} are of unknown size"
+
+
+def _counters(rows: pl.DataFrame) -> str | None:
+    """Name the counter that differs most from what is attributed to it."""
+    known = rows.filter(pl.col("difference_bytes").is_not_null(), pl.col("counted_bytes") > 0)
+    if known.is_empty():
+        return None
+    most = known.sort(pl.col("difference_bytes").abs(), descending=True).row(0, named=True)
+    off, share = most["difference_bytes"], most["difference_share"]
+    where = f"GPU {most['device']}"
+    if most["device"] is None:
+        where = most["nic"] or "all NICs"
+        where += f" of {most['host']}" if most["host"] else ""
+    if abs(share) < _LEAST:
+        return f"All {count(known.height, 'counter')} agree with what is attributed to within 0.5 %"
+    than = f"{percent(abs(share))} {'more' if off > 0 else 'less'} than counted"
+    return (
+        f"Largest difference: {printable(where)}, {most['metric']}: {size_text(abs(off))} or {than}"
+        " is attributed"
+    )
 
 
 def _collectives(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:

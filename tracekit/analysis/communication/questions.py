@@ -154,6 +154,8 @@ _LINKS = Json(
         "metric?": "text: With --counters: what was counted.",
         "samples?": "integer: With --counters: number of samples.",
         "window_ns?": "integer: With --counters: from the first sample to the last one, ns.",
+        "sampled_share?": "number or null: With --counters: share of the time of ops in which "
+        "samples were taken; null without ops.",
         "mean_percent?": "number or null: With --counters: mean, percent of the peak.",
         "max_percent?": "number or null: With --counters: largest sample, percent of the peak.",
         "counted_bytes?": "integer or null: With --counters: null where the peak is not known.",
@@ -161,7 +163,9 @@ _LINKS = Json(
         "measured.",
         "modelled_bytes?": "integer or null: With --counters: attributed in the same time, "
         "modelled.",
-        "difference_bytes?": "integer or null: With --counters: attributed less counted bytes.",
+        "difference_bytes?": "integer or null: With --counters: attributed less counted bytes; "
+        "null for a NIC that the machine does not have.",
+        "difference_share?": "number or null: With --counters: that over counted bytes.",
     },
 )
 

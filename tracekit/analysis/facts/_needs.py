@@ -394,8 +394,8 @@ NEEDS: Mapping[str, Need] = MappingProxyType(
         "link counters": Need(
             _rows(
                 "metrics",
-                "samples of NVLink or PCIe",
-                pl.col("metric").cast(pl.String).str.contains("^(nvlink|pcie)_"),
+                "samples of NVLink, PCIe or NICs",
+                pl.col("metric").cast(pl.String).str.contains("^(nvlink|pcie|nic)_"),
             ),
             _by(
                 "nsys profile --gpu-metrics-devices=all",

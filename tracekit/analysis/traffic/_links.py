@@ -187,7 +187,7 @@ def _of_network(
             rows = rows.join(named, on=f"{end}_device", how="left", maintain_order="left")
         rows = rows.filter(pl.col("src_host") != pl.col("dst_host"))
     if "nic" in keys:
-        nics = _nics(machine, place, hosts)
+        nics = network_nodes(machine, place, hosts)
         leaves = pl.col("dst").str.starts_with(_FABRIC)
         number = pl.when(leaves).then("src_nic").otherwise("dst_nic")
         rows = (
@@ -206,10 +206,10 @@ def _of_network(
     return rows
 
 
-def _nics(
+def network_nodes(
     machine: Machine, place: Mapping[int, int], hosts: Mapping[int, str | None]
 ) -> pl.DataFrame:
-    """Return ``node, host, nic`` of what a fabric joins; the NIC of a GPU is unknown."""
+    """Return ``node, host, nic`` of what a fabric may join; the NIC of a GPU is unknown."""
     named = {
         machine.host_of[f"GPU{gpu}"]: hosts[device]
         for device, gpu in place.items()
@@ -227,7 +227,8 @@ def _nic_name(machine: Machine, node: str) -> str | None:
     known = machine.graph.nodes[node]
     if known.get("type") != "nic":
         return None
-    return str(known.get("name") or (f"NIC{known['index']}" if "index" in known else node))
+    number = known.get("index")
+    return str(known.get("name") or (node if number is None else f"NIC{number}"))
 
 
 def _counts(keys: Sequence[str]) -> pl.Expr:

@@ -28,7 +28,8 @@ from tracekit.analysis.traffic._collective_transfers import (
     unmodelled,
     unrecorded,
 )
-from tracekit.analysis.traffic._link_time import link_counters, link_timeline
+from tracekit.analysis.traffic._counters import link_counters
+from tracekit.analysis.traffic._link_time import link_timeline
 from tracekit.analysis.traffic._links import (
     expected_traffic,
     links,
@@ -49,7 +50,12 @@ if TYPE_CHECKING:
 
 _FULL = 1.05
 """Peaks and clocks are known no better than to some percent."""
-_NOT_COUNTED = "no counters were sampled: record with `nsys profile --gpu-metrics-devices=all`"
+_NOT_COUNTED = (
+    "no counters were sampled: record with `nsys profile --gpu-metrics-devices=all"
+    " --nic-metrics=true`"
+)
+_OFF = 0.05
+"""Differences from a counter that are worth a name."""
 _ONE_HOST = "all GPUs of the run are on one host: what it exchanges with others is not known"
 _NOTHING_MOVED = "no transfers of the kinds that these keys list, whose ends and route are known"
 
@@ -135,7 +141,26 @@ class Traffic:
         )
         pairs = used.drop_nulls().join(self._rank_devices(), on=["communicator", "rank"])
         known = pairs.select("device", "nic").unique().sort("device", "nic").iter_rows()
-        return with_nics(machine, [(place[device], nic) for device, nic in known])
+        taken = [(place[device], nic) for device, nic in known]
+        return with_nics(machine, taken, self._nic_names(self.log, over["transport"]))
+
+    def _nic_names(self, log: NcclLog, transports: pl.Series) -> dict[int, dict[int, str]]:
+        """Return the names of the NICs of networks that connections take, by host and number."""
+        networks = transports.str.extract(r"^NET/(\w+)/").drop_nulls().unique()
+        ranks = log.ranks.select("host", "communicator", pl.col("rank").cast(pl.Int32))
+        devices = ranks.join(self._rank_devices(), on=["communicator", "rank"])
+        machine, place = self.placed.machine, self.placed.place
+        hosts = {
+            host: machine.host_of[f"GPU{place[device]}"]
+            for host, device in devices.select("host", "device").unique().iter_rows()
+        }
+        names: dict[int, dict[int, str]] = {}
+        if len(networks) == 1:
+            of_one = log.nics.filter(network=networks[0])
+            for host, nic, name in of_one.select("host", "nic", "name").iter_rows():
+                if host in hosts:
+                    names.setdefault(hosts[host], {})[nic] = name
+        return names
 
     @cached_property
     def _known(self) -> Ranks:
@@ -299,7 +324,7 @@ class Traffic:
 
     def counters(self) -> pl.DataFrame:
         """Return attributed bytes against counted ones; see `link_counters`."""
-        return link_counters(self.trace, *self._moved)
+        return link_counters(self.trace, *self._moved, self._hosts)
 
     def expected(self, parameters: int, element_bytes: int = 4) -> dict[str, Any]:
         """Compare bytes per iteration with what training must exchange.
@@ -360,17 +385,31 @@ class Traffic:
 
     def _against_counters(self) -> list[str]:
         """Say by how much a model is off what counters counted, where a trace has both."""
-        both = self.counters().filter(pl.col("modelled_bytes") > 0).drop_nulls("counted_bytes")
-        sums = both.group_by("metric").agg(
-            pl.len(), pl.sum("measured_bytes", "modelled_bytes", "counted_bytes")
-        )
-        return [
-            f"modelled traffic held against {metric} of {gpus} GPUs: {measured + modelled:,} bytes"
-            f" are attributed, {modelled:,} of them by a model, and {round(counted):,} were counted"
-            f" ({(measured + modelled) / counted - 1:+.1%})"
-            for metric, gpus, measured, modelled, counted in sums.sort("metric").iter_rows()
-            if counted > 0
+        counted = self.counters().drop_nulls("counted_bytes")
+        is_nic = pl.col("metric").cast(pl.String).str.starts_with("nic_")
+        both = counted.filter(
+            # A NIC by which nothing should go may be the one by which it goes.
+            (pl.col("modelled_bytes") > 0)
+            | (is_nic & (pl.col("counted_bytes") > 0) & (pl.col("measured_bytes") == 0))
+        ).with_columns(of_nics=is_nic)
+        found = [
+            _held_against(str(metric), rows)
+            for (metric,), rows in both.sort("metric").group_by("metric", maintain_order=True)
+            if rows["modelled_bytes"].sum() and rows["counted_bytes"].sum()
         ]
+        return found + self._unknown_nics(counted)
+
+    def _unknown_nics(self, counted: pl.DataFrame) -> list[str]:
+        """Say of how many sampled NICs it is not known what goes by them."""
+        unknown = counted.filter(pl.col("nic").is_not_null(), pl.col("modelled_bytes").is_null())
+        number = unknown.select("host", "nic").n_unique()
+        if not number or not self.machine.nodes("fabric"):
+            return []
+        text = (
+            f"{number} NICs were sampled of which it is not known what the run sends by them:"
+            " NCCL_DEBUG=INFO (--nccl-log) or a --topology with their names tells"
+        )
+        return [text]
 
     def _of_unknown_ranks(self) -> list[str]:
         """Say which collectives of a size that the user gave are on no link for want of ranks."""
@@ -408,6 +447,32 @@ class Traffic:
             " on utilisation: give --topology"
         )
         return [text]
+
+
+def _held_against(metric: str, rows: pl.DataFrame) -> str:
+    """Say by how much what is attributed differs from what a metric counted, and where most."""
+    measured, modelled, counted = (
+        int(rows[f"{name}_bytes"].sum()) for name in ("measured", "modelled", "counted")
+    )
+    attributed = measured + modelled
+    is_nic = metric.startswith("nic_")
+    of = f"{rows.height} {'NICs' if is_nic else 'GPUs'}"
+    if is_nic and rows["nic"].null_count():
+        of = f"all NICs of {rows.height} hosts"
+    said = (
+        f"modelled traffic held against {metric} of {of}: {attributed:,} bytes are attributed,"
+        f" {modelled:,} of them by a model, and {counted:,} were counted"
+        f" ({attributed / counted - 1:+.1%})"
+    )
+    off = rows.filter(pl.col("difference_share").abs() > _OFF)
+    if rows.height > 1 and off.height:
+        worst = off.sort(pl.col("difference_bytes").abs(), descending=True).row(0, named=True)
+        where = f"GPU {worst['device']}"
+        if is_nic:
+            where = f"{worst['nic'] or 'NICs'} of {worst['host'] or 'an unnamed host'}"
+        said += f", most on {where}: {worst['difference_share']:+.1%}"
+    covered = rows["sampled_share"].drop_nulls().to_list()
+    return f"{said}; samples cover {min(covered):.0%} of the time" if covered else said
 
 
 # -- where measured traffic and the machine that it is put on contradict each other ------------
