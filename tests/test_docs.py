@@ -127,10 +127,10 @@ def test_every_page_is_in_the_readme() -> None:
 # -- figures and the notebook ----------------------------------------------------------------------
 
 ELSEWHERE = {
-    "history", "batch effect", "route times", "stage speedup", "sensitivity", "roofline",
+    "history", "batch effect", "route times", "stage speedup", "sensitivity", "roofline", "network",
 }  # fmt: skip
-"""Drawings of a history, and of the dgx1 study, which take more runs than the samples are; and of
-operators whose sizes no sample holds."""
+"""Drawings of a history, and of the dgx1 study, which take more runs than the samples are; of
+operators whose sizes no sample holds; and of a network, as samples are of one host each."""
 MOST_BYTES = 1_000_000
 LEAST_ROOM = 40
 FEW_SHOWN = 6

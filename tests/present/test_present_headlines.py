@@ -32,6 +32,11 @@ COUNTERS = {
     "metric": ["nvlink_tx", "nic_tx", "nic_tx"], "counted_bytes": [1_000, 90, 130_000],
     "difference_bytes": [300, None, -30_000], "difference_share": [0.3, None, -0.2308],
 }  # fmt: skip
+NETWORK, MEANWHILE = "Most across the network: ", "meanwhile GPUs compute nothing for "
+NICS = {
+    "host": ["a", None], "nic": ["mlx5_0", None], "direction": ["out", "in"],
+    "bytes": [3_000, 4_000], "utilisation": [0.5, None], "exposed_share": [None, 0.2],
+}  # fmt: skip
 LINKS = {
     "link": ["x", "y"], "src": ["GPU0", "GPU1"], "dst": ["GPU1", "GPU0"], "bytes": [None, 2000],
     "utilisation": [0.9, None],
@@ -96,6 +101,14 @@ STRAGGLERS = {"rank": [0, 1], "device": [0, 1], "collectives": [8, 8], "last": [
             "Most of the known bytes: GPU1 → GPU0, 2 kB; 3 of 8 NCCL kernels are of unknown size",
         ),
         ("links", {"bytes": [1], "host": ["a"], "nic": [None]}, {}, None),
+        ("links", NICS, {},
+         f"{NETWORK}4 kB, received by NICs of an unnamed host; {MEANWHILE}20.0 % of the time"),
+        ("links", {**NICS, "bytes": [5_000, 4_000]}, {},
+         f"{NETWORK}5 kB, sent by mlx5_0 of a, at 50.0 % of its peak while it is busy"),
+        ("links", {"src_host": ["a"], "dst_host": ["b"], "bytes": [5], "exposed_share": [0.5]}, {},
+         f"{NETWORK}5 B, a → b; {MEANWHILE}50.0 % of the time"),
+        ("links", {**NICS, "bytes": [None, None]}, {}, None),
+        ("links", {"nic": ["a"], "bytes": [5], "exposed_share": [0.5]}, {}, None),
         ("links", COUNTERS, {},
          "Largest difference: ib1 of a, nic_tx: 30 kB or 23.1 % less than counted is attributed"),
         ("links", {**COUNTERS, "nic": [None] * 3, "difference_bytes": [300, None, 1],

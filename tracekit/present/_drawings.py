@@ -20,6 +20,7 @@ from tracekit.present._latency_figures import histogram_figure, latency_figure
 from tracekit.present._link_figures import matrix_figure, utilisation_figure
 from tracekit.present._machine_figure import machine_figure
 from tracekit.present._memory_figures import memory_figure, memory_fit_figure
+from tracekit.present._network_figure import network_figure
 from tracekit.present._overhead_figure import overhead_figure
 from tracekit.present._path_figure import path_figure, whatif_figure
 from tracekit.present._projection_figures import (
@@ -104,6 +105,12 @@ def _timeline(answer: Answer) -> go.Figure:
         traffic.timeline(),
         title="Utilisation of links over time",
         subtitle=f"{subtitle}; {note}" if note else subtitle,
+    )
+
+
+def _network(answer: Answer) -> go.Figure:
+    return network_figure(
+        answer.source.links("nic"), title="What crossed the network", subtitle=_on_machine(answer)
     )
 
 
@@ -372,6 +379,7 @@ DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
         answer.rows, title="Parts of a step, by the model", subtitle=answer.source
     ),
     "timeline": _timeline,
+    "network": _network,
     "whatif": _whatif,
 }
 """What draws an answer, by name."""

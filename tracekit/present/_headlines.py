@@ -111,6 +111,8 @@ def _whatif(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
 def _links(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     if "difference_share" in rows.columns:
         return _counters(rows)
+    if "exposed_share" in rows.columns:
+        return _network(rows)
     if not {"link", "src", "dst", "utilisation"} <= {*rows.columns}:
         return None
     known = rows.drop_nulls("bytes")
@@ -125,6 +127,27 @@ def _links(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
         return f"Most bytes: {told}"
     of_all = f"{unknown:,} of {count(meta['collectives'], 'NCCL kernel')}"
     return f"Most of the known bytes: {told}; {of_all} are of unknown size"
+
+
+def _network(rows: pl.DataFrame) -> str | None:
+    """Name what carried most between hosts, how full it was, and how long nothing hid that."""
+    ends = [name for name in ("nic", "dst_host") if name in rows.columns]
+    known = rows.drop_nulls("bytes")
+    if len(ends) != 1 or known.is_empty() or not {"host", "src_host"} & {*rows.columns}:
+        return None
+    most = known.sort("bytes", descending=True).row(0, named=True)
+    if ends == ["nic"]:
+        way = "sent by" if most["direction"] == "out" else "received by"
+        where = f"{way} {most['nic'] or 'NICs'} of {most['host'] or 'an unnamed host'}"
+    else:
+        where = f"{most['src_host']} → {most['dst_host']}"
+    told = f"Most across the network: {size_text(most['bytes'])}, {printable(where)}"
+    full, exposed = most.get("utilisation"), most["exposed_share"]
+    if full is not None:
+        told += f", at {percent(full)} of its peak while it is busy"
+    if exposed is not None:
+        told += f"; meanwhile GPUs compute nothing for {percent(exposed)} of the time"
+    return told
 
 
 def _counters(rows: pl.DataFrame) -> str | None:

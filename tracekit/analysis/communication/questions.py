@@ -150,6 +150,9 @@ _LINKS = Json(
         "unknown.",
         "utilisation?": "number or null: Achieved over peak; null where unknown.",
         "share?": "number or null: Busy time over the window; null if that is empty.",
+        "exposed_ns?": "integer or null: By nic and hosts: busy time in which a GPU that sends, or "
+        "receives by the NIC, computes nothing, ns; null where clocks differ.",
+        "exposed_share?": "number or null: That over the window.",
         "device?": "integer or null: With --counters: GPU; null for a NIC.",
         "metric?": "text: With --counters: what was counted.",
         "samples?": "integer: With --counters: number of samples.",
@@ -175,10 +178,12 @@ _LINKS = Json(
     "tracekit links --by pair --matrix traffic.html",
     "tracekit links --topology topo.txt --nccl-log nccl.log --by link,stage",
     "tracekit links --by method --parameters 60M",
+    "tracekit links --by nic --nccl-log nccl.log --network network.html",
     figures={
         "matrix": "Draw the bytes between GPUs",
         "drawing": "Draw the machine, links coloured by utilisation",
         "timeline": "Draw the utilisation of links over time",
+        "network": "Draw what NICs sent and received, how full they were, and what nothing hid",
     },
     writes=_LINKS,
 )

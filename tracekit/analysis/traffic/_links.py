@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tracekit.analysis.facts import OF_PROCESSES, chosen_keys
+from tracekit.analysis.traffic._exposed import exposed_parts
 from tracekit.analysis.traffic._routes import crossings, with_routes
 from tracekit.engine import chosen_windows, launch_groups, union_length
 from tracekit.errors import UsageError
@@ -78,6 +79,7 @@ def links(
     between: tuple[int, int] | None = None,
     hosts: Mapping[int, str | None] | None = None,
     phases: pl.DataFrame | None = None,
+    computing: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
     """Return traffic by link, pair of GPUs, route, method, stage, rank, node, iteration or phase.
 
@@ -108,6 +110,8 @@ def links(
         Name of the host of each device, for the keys ``nic`` and ``hosts``.
     phases
         ``process, iteration, phase``, for the key ``phase``.
+    computing
+        When GPUs compute, as `computing_times` returns it, for the keys ``nic`` and ``hosts``.
 
     Returns
     -------
@@ -124,6 +128,10 @@ def links(
     ``peak_gb_s``       peak per direction of the link, or of the narrowest on the route
     ``utilisation``     achieved over peak
     ``share``           busy_ns over `window_ns`
+    ``exposed_ns``      by nic or hosts, if `computing` is given: the part of busy_ns in which a
+                        GPU that sends there, or receives by a NIC, computes nothing. Null where
+                        that of a GPU on another clock would have to be known
+    ``exposed_share``   exposed_ns over `window_ns`
     ==================  ===========================================================================
 
     and, where it is not known of a collective which of several algorithms ran, ``least_bytes,
@@ -164,6 +172,8 @@ def links(
     columns = [*dict.fromkeys(name for key in keys for name in _COLUMNS[key]), "evidence"]
     peak = next((_WITH_PEAK[key] for key in keys if key in _WITH_PEAK), None)
     sums = _summed(rows, columns, peak, between)
+    if computing is not None and {"nic", "hosts"} & {*keys}:
+        sums = _with_exposed(sums, rows, columns, between, computing)
     if by_link:
         sums = _without_mixed_clocks(sums, rows, columns)
     began = Stretch(between).holds()
@@ -186,6 +196,7 @@ def _of_network(
             named = of.rename({"device": f"{end}_device", "host": f"{end}_host"})
             rows = rows.join(named, on=f"{end}_device", how="left", maintain_order="left")
         rows = rows.filter(pl.col("src_host") != pl.col("dst_host"))
+        rows = rows.with_columns(end_device="src_device")
     if "nic" in keys:
         nics = network_nodes(machine, place, hosts)
         leaves = pl.col("dst").str.starts_with(_FABRIC)
@@ -195,6 +206,7 @@ def _of_network(
             .with_columns(
                 node=pl.when(leaves).then("src").otherwise("dst"),
                 direction=pl.when(leaves).then(pl.lit("out")).otherwise(pl.lit("in")),
+                end_device=pl.when(leaves).then("src_device").otherwise("dst_device"),
             )
             .join(nics, on="node", how="left", maintain_order="left")
             .with_columns(
@@ -283,12 +295,7 @@ def _summed(
     between: tuple[int, int] | None,
 ) -> pl.DataFrame:
     rows = rows.with_columns(counts=Stretch(between).holds())
-    inside, counts = rows, pl.col("counts")
-    if between is not None:
-        begin, end = between
-        inside = rows.with_columns(
-            pl.col("start").clip(lower_bound=begin), pl.col("end").clip(upper_bound=end)
-        )
+    inside, counts = _cut(rows, between), pl.col("counts")
     size = pl.when(counts).then("bytes")
     sized = rows.filter(size.is_not_null())
     sums = rows.group_by(columns).agg(
@@ -309,6 +316,36 @@ def _summed(
     return sums.with_columns(achieved_gb_s=achieved)
 
 
+def _cut(rows: pl.DataFrame, between: tuple[int, int] | None) -> pl.DataFrame:
+    """Cut times at the edges of a stretch."""
+    if between is None:
+        return rows
+    begin, end = between
+    return rows.with_columns(
+        pl.col("start").clip(lower_bound=begin), pl.col("end").clip(upper_bound=end)
+    )
+
+
+def _with_exposed(
+    sums: pl.DataFrame,
+    rows: pl.DataFrame,
+    columns: Sequence[str],
+    between: tuple[int, int] | None,
+    computing: pl.DataFrame,
+) -> pl.DataFrame:
+    """Add how long transfers run while their GPU computes nothing."""
+    times = _cut(rows, between).select(*columns, "clock", "start", "end", device="end_device")
+    parts = exposed_parts(times.unique(), computing)
+    unknown = parts.group_by(columns).agg(is_unknown=pl.col("start").is_null().any())
+    lengths = union_length(parts.drop_nulls("start"), [*columns, "clock"]).group_by(columns)
+    for each in (lengths.agg(exposed_ns=pl.col("length").sum()), unknown):
+        sums = sums.join(each, on=columns, how="left", nulls_equal=True, maintain_order="left")
+    exposed = pl.col("exposed_ns").fill_null(0)
+    return sums.with_columns(
+        exposed_ns=pl.when(~pl.col("is_unknown").fill_null(value=False)).then(exposed)
+    )
+
+
 def _without_mixed_clocks(
     sums: pl.DataFrame, rows: pl.DataFrame, columns: Sequence[str]
 ) -> pl.DataFrame:
@@ -317,7 +354,8 @@ def _without_mixed_clocks(
     joined = sums.join(mixed, on=columns, how="left", nulls_equal=True, maintain_order="left")
     return joined.with_columns(
         pl.when(~pl.col("is_mixed")).then(name).alias(name)
-        for name in ("busy_ns", "sized_ns", "achieved_gb_s")
+        for name in ("busy_ns", "sized_ns", "achieved_gb_s", "exposed_ns")
+        if name in joined.columns
     ).drop("is_mixed")
 
 
@@ -345,7 +383,15 @@ def _arranged(
         -pl.coalesce("bytes", *bounds[1:]),
         pl.col([name for name in columns if name not in first]),
     ]
-    return table.sort(order, nulls_last=True).select(*columns, *measures, "share")
+    shares = ["share"]
+    if "exposed_ns" in table.columns:
+        # Of a sum over algorithms of which one ran neither time is known.
+        exposed = pl.when(pl.col("busy_ns").is_not_null()).then("exposed_ns")
+        table = table.with_columns(exposed_ns=exposed).with_columns(
+            exposed_share=pl.col("exposed_ns") / pl.lit(window_ns or None, pl.Int64)
+        )
+        shares += ["exposed_ns", "exposed_share"]
+    return table.sort(order, nulls_last=True).select(*columns, *measures, *shares)
 
 
 def traffic_window(trace: Trace) -> int:

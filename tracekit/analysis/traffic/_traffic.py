@@ -29,6 +29,7 @@ from tracekit.analysis.traffic._collective_transfers import (
     unrecorded,
 )
 from tracekit.analysis.traffic._counters import link_counters
+from tracekit.analysis.traffic._exposed import computing_times
 from tracekit.analysis.traffic._link_time import link_timeline
 from tracekit.analysis.traffic._links import (
     expected_traffic,
@@ -54,6 +55,9 @@ _NOT_COUNTED = (
     "no counters were sampled: record with `nsys profile --gpu-metrics-devices=all"
     " --nic-metrics=true`"
 )
+_FIGURES = {
+    "matrix": "matrix", "drawing": "machine", "timeline": "timeline", "network": "network",
+}  # fmt: skip
 _OFF = 0.05
 """Differences from a counter that are worth a name."""
 _ONE_HOST = "all GPUs of the run are on one host: what it exchanges with others is not known"
@@ -206,10 +210,12 @@ class Traffic:
         """Return traffic by link and other keys; see `tracekit.analysis.communication.links`."""
         _, machine, place = self._moved
         between = self.trace.stretch.between
+        keys = parse_link_keys(by)
         return links(
             self.transfers if between is None else self.all_transfers, machine, place, by=by,
             window_ns=self.window_ns, reports=self._reports, processes=process_ranks(self.trace),
-            between=between, hosts=self._hosts, phases=self._phases(parse_link_keys(by)),
+            between=between, hosts=self._hosts, phases=self._phases(keys),
+            computing=computing_times(self.trace) if {"nic", "hosts"} & {*keys} else None,
         )  # fmt: skip
 
     def _phases(self, keys: Sequence[str]) -> pl.DataFrame | None:
@@ -256,7 +262,7 @@ class Traffic:
             title="attributed against counted bytes" if counters else f"traffic by {told}",
             empty=_NOT_COUNTED if counters else self._nothing_moved(keys),
             command="links",
-            figures={"matrix": "matrix", "drawing": "machine", "timeline": "timeline"},
+            figures=_FIGURES,
             source=self,
         )
 
