@@ -238,3 +238,21 @@ def samples_read_once(_read_once: _ReadOnce) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_jobs, "make_report", _read_once)
         yield
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        pytest.skip("there is no chromium on the path")
+    with playwright.sync_playwright() as running:
+        started = running.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def heard() -> list[str]:
+    """What a page complains of, asks, or loads beside itself."""
+    return []

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from hostile import SAMPLES, hostile_trace
@@ -12,7 +11,6 @@ import tracekit
 from tracekit.runs._reports import report_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -50,21 +48,3 @@ def change_page(hostile_run: tracekit.Run, base_run: tracekit.Run) -> str:
 @pytest.fixture(scope="module", autouse=True)
 def _asked_of_samples(samples_read_once: None) -> None:
     """Let reports be what is made here, not runs."""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    if chromium is None:
-        pytest.skip("there is no chromium on the path")
-    with playwright.sync_playwright() as running:
-        started = running.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield started
-        started.close()
-
-
-@pytest.fixture
-def heard() -> list[str]:
-    """What a page complains of, asks, or loads beside itself."""
-    return []

@@ -212,7 +212,7 @@ def _range_lanes(
     """
     whole = placed.group_by("process").agg(pl.col("start").min(), pl.col("end").max())
     ranges = closeup.ranges_inside(trace, whole)
-    ranges = ranges.join(_drivers(trace), on=["process", "thread"], how="semi")
+    ranges = ranges.join(closeup.driving_threads(trace), on=["process", "thread"], how="semi")
     ranges = ranges.filter(pl.col("depth").fill_null(0) < _DEEPEST).join(
         whole.select("process", begin="start", until="end"), on="process"
     )
@@ -236,16 +236,6 @@ def _range_lanes(
         label = f"NVTX{of} · {depth + 1}", f"NVTX {depth + 1}"
         lanes.append({**_lane(lane, label, names, is_first=depth == 0), "kind": "range"})
     return lanes, lost - shown.height
-
-
-def _drivers(trace: Trace) -> pl.DataFrame:
-    """Return the threads that drive steps; without any, those that launch most."""
-    known = trace.read("iterations").select("process", "thread").unique()
-    if not known.is_empty():
-        return known
-    launched = trace["ops"].drop_nulls("launch_thread").group_by("process", "launch_thread").len()
-    most = launched.sort("process", "len", descending=[False, True]).collect()
-    return most.unique("process", keep="first").select("process", thread="launch_thread")
 
 
 def _lane(

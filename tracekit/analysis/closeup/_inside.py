@@ -56,22 +56,15 @@ def details(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
     """
     calls = trace["calls"].select("call", launch=pl.col("name").cast(pl.String))
     paths = trace["ranges"].select("range", "path")
-    sizes = (
-        collective_calls(trace)
-        .lazy()
-        .select("op", size_bytes="message_bytes")
-        .drop_nulls()
-        .unique("op")
-    )
     beside = (
         ops.lazy()
         .select("op", "call", "range")
-        .join(sizes, on="op", how="left", maintain_order="left")
+        .join(trace.once(_sizes).lazy(), on="op", how="left", maintain_order="left")
         .join(calls, on="call", how="left", maintain_order="left")
         .join(paths, on="range", how="left", maintain_order="left")
         .collect()
     )
-    found = range_layers(trace)
+    found = trace.once(range_layers)
     of_pass = pl.when(pl.col("stage").cast(pl.String).is_in(["FP", "BP"])).then("range")
     layers = found.layers.gather(found.of_range.gather(ops.select(of_pass).to_series()))
     copied = pl.col("copy_kind")
@@ -90,6 +83,12 @@ def details(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
         threads="launch_size",
         correlation="correlation",
     )
+
+
+def _sizes(trace: Trace) -> pl.DataFrame:
+    """Return ``op, size_bytes`` of the collectives whose size is known."""
+    calls = collective_calls(trace).select("op", size_bytes="message_bytes")
+    return calls.drop_nulls().unique("op")
 
 
 def _place(device: str, is_host: pl.Expr) -> pl.Expr:
@@ -115,3 +114,18 @@ def ranges_inside(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
     touches = (pl.col("start") < pl.col("span_end")) & (pl.col("end") > pl.col("span_start"))
     found = trace["ranges"].join(bounds, on="process").filter(touches)
     return found.drop("span_start", "span_end").sort("start", "depth").collect()
+
+
+def driving_threads(trace: Trace) -> pl.DataFrame:
+    """Return the threads that drive steps; without any, those that launch most.
+
+    Returns
+    -------
+    ``process, thread``.
+    """
+    known = trace.read("iterations").select("process", "thread").unique()
+    if not known.is_empty():
+        return known
+    launched = trace["ops"].drop_nulls("launch_thread").group_by("process", "launch_thread").len()
+    most = launched.sort("process", "len", descending=[False, True]).collect()
+    return most.unique("process", keep="first").select("process", thread="launch_thread")

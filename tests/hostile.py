@@ -6,7 +6,7 @@ import shutil
 import sqlite3
 from pathlib import Path
 
-SAMPLES = Path(__file__).parents[2] / "sample_traces"
+SAMPLES = Path(__file__).parents[1] / "sample_traces"
 KERNEL = "<img src=x onerror=alert(1)>"
 RANGE = "'; DROP TABLE runs; --"
 MARKUP = "</script><script>alert(2)</script>\u202e\x07"
