@@ -5,7 +5,7 @@
 
 Every finding of every job is judged by simulating that job once more with its advice followed, and
 every fault that is worth as much as a finding and is not named is missed. Writes the tables between
-two comments of ``docs/diagnose.md``, and ``schemas/findings/score.toml``, which `tracekit diagnose`
+two comments of ``docs/evidence/diagnose.md``, and ``schemas/findings/score.toml``, which `tracekit diagnose`
 reads: by it a rule may say no more than it has shown. Findings of real traces are held against
 ``judged_findings.toml``, which a person wrote who read the raw tables. Claims of jobs that were
 tried before count as well, for rules that have not changed since: ``earlier_findings.toml``.
@@ -46,7 +46,7 @@ import tracekit as tk
 from tracekit.analysis.diagnosis import RULES
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "diagnose.md"
+PAGE = ROOT / "docs" / "evidence" / "diagnose.md"
 SCORE = ROOT / "schemas" / "findings" / "score.toml"
 JUDGED = Path(__file__).with_name("judged_findings.toml")
 EARLIER = Path(__file__).with_name("earlier_findings.toml")
@@ -173,7 +173,7 @@ def score_file(trials: Sequence[Trial], claims: Sequence[Claim]) -> str:
     """Return how often each rule was judged and wrong, as TOML."""
     before = earlier()
     lines = ["# Written by `python benchmarks/findings.py`: judged claims of each rule, simulated",
-             "# jobs and real traces together. docs/diagnose.md has the tables."]  # fmt: skip
+             "# jobs and real traces together. docs/evidence/diagnose.md has the tables."]  # fmt: skip
     for rule in RULES:
         right = [each.right for each in trials if each.rule == rule and each.spoke]
         right += [each.right for each in claims if each.rule == rule and each.right is not None]

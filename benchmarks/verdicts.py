@@ -2,8 +2,8 @@
 
     python benchmarks/verdicts.py docs
 
-It takes some minutes of one processor. ``evidence/verdicts.md`` is written anew; of ``compare.md``
-the tables of recordings and histories are, which stand between two comments.
+It takes some minutes of one processor. ``evidence/verdicts.md`` is written anew; of
+``evidence/recordings.md`` the tables are, which stand between two comments.
 """
 
 from __future__ import annotations
@@ -315,7 +315,7 @@ def main(docs: Path) -> None:
             print(f"not well: {trial}")
     (docs / "evidence").mkdir(exist_ok=True)
     (docs / "evidence" / "verdicts.md").write_text(evidence(steps), "utf-8")
-    page = docs / "compare.md"
+    page = docs / "evidence" / "recordings.md"
     text = page.read_text(encoding="utf-8")
     for name, table in page_tables(recordings).items():
         text = with_table(text, name, table)

@@ -2,7 +2,7 @@
 
     python benchmarks/whatif_pairs.py FOLDER [--only NAME ...] [--workers N]
 
-Writes a Markdown table, which `docs/whatif.md` shows, and below it what it adds up to.
+Writes a Markdown table, which `docs/evidence/whatif.md` shows, and below it what it adds up to.
 """
 
 from __future__ import annotations

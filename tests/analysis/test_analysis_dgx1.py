@@ -290,7 +290,7 @@ def test_recordings_of_hosts_answer_six_of_eight_questions() -> None:
 def test_every_published_claim_is_on_the_page(name: str) -> None:
     root = Path(__file__).parents[2]
     published = tomllib.loads((root / "schemas" / "published" / f"{name}.toml").read_text("utf-8"))
-    page = (root / "docs" / "studies.md").read_text("utf-8")
+    page = (root / "docs" / "evidence" / "studies.md").read_text("utf-8")
     assert published["claim"]
     for claim in published["claim"]:
         assert claim["verdict"] in {"hit", "miss", "untold"}

@@ -13,7 +13,7 @@ import pytest
 from tracekit.analysis.diagnosis import RULES
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "diagnose.md"
+PAGE = ROOT / "docs" / "evidence" / "diagnose.md"
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ def trials(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_all_kinds_are_on_their_pages(trials: Any) -> None:
     evidence = (ROOT / "docs" / "evidence" / "verdicts.md").read_text(encoding="utf-8")
-    page = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "evidence" / "recordings.md").read_text(encoding="utf-8")
     for kinds, text in ((trials.KINDS, evidence), (trials.RECORDED, page)):
         for kind in kinds:
             assert f"| {kind.name} | {kind.truth} |" in text
@@ -64,6 +64,6 @@ def test_verdicts_are_as_the_pages_say(trials: Any) -> None:
     assert [each for each in (*found, *recorded) if not each.is_well] == []
     text = (ROOT / "docs" / "evidence" / "verdicts.md").read_text(encoding="utf-8")
     assert trials.evidence(found) == text
-    page = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "evidence" / "recordings.md").read_text(encoding="utf-8")
     for name, table in trials.page_tables(recorded).items():
         assert table in page, name

@@ -63,7 +63,9 @@ def test_every_command_is_documented(path: tuple[str, ...], command: Any) -> Non
 
 
 STUDIES = re.findall(
-    r"^\|.*\| `(tracekit .+)` \|$", (ROOT / "docs" / "studies.md").read_text("utf-8"), re.MULTILINE
+    r"^\|.*\| `(tracekit .+)` \|$",
+    (ROOT / "docs" / "evidence" / "studies.md").read_text("utf-8"),
+    re.MULTILINE,
 )
 
 

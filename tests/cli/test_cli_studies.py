@@ -524,8 +524,8 @@ def test_a_study_tells_what_its_simulator_rests_on(
 def test_the_page_says_what_the_simulated_machine_shows(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The speedups of docs/studies.md, which are simulated again."""
-    page = (SAMPLES.parent / "docs" / "studies.md").read_text("utf-8")
+    """The speedups of docs/evidence/studies.md, which are simulated again."""
+    page = (SAMPLES.parent / "docs" / "evidence" / "studies.md").read_text("utf-8")
     line = re.compile(r"\| (p2p|nccl) \| (\d) \| ([\d.]+) \| ([\d.]+) \| (-?[\d.]+) \|")
     told = {(m[1], int(m[2])): (float(m[3]), float(m[4]), float(m[5])) for m in line.finditer(page)}
     names = [

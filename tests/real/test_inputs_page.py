@@ -1,4 +1,4 @@
-"""The page of inputs names every table that the known schemas of newer exports have."""
+"""The evidence on inputs names every table that the known schemas of newer exports have."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_what_is_not_read_is_named(real_trace: Callable[[str], Path], version: s
     if not path.is_file():
         pytest.skip(f"no {path.name} beside the real traces")
     tables = set(re.findall(r"CREATE TABLE (?:IF NOT EXISTS )?(\w+)", path.read_text()))
-    page, code = (ROOT / "docs" / "inputs.md").read_text(), _read_by_us()
+    page, code = (ROOT / "docs" / "evidence" / "inputs.md").read_text(), _read_by_us()
     named = set(re.findall(r"`([\w*]+)`", page))
     unnamed = {
         table

@@ -43,7 +43,7 @@ _OWN_NS = 1_500
 _PREPARED_NS = 10_000
 """Most time that a thread takes to prepare such a call."""
 _OFF = 0.01
-"""By how much of a step replays of changes are off beside: docs/whatif.md shows 30 of them."""
+"""By how much of a step replays of changes are off beside (docs/evidence/whatif.md)."""
 _MANY = 1_000
 """Ends of so many ms or more are told without decimals."""
 _NARROW = "ask with --loader inf if batches are ready, or for a smaller change"
