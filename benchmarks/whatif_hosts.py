@@ -2,7 +2,7 @@
 
     python benchmarks/whatif_hosts.py [--jobs N] [--seed TEXT]
 
-Prints a line per job, and how many ranges were told and hold what came: docs/evidence/whatif.md has that.
+Prints a line per job, and how many ranges hold what came; see docs/evidence/whatif.md.
 """
 
 from __future__ import annotations
