@@ -39,31 +39,33 @@ A range refers to its path by number. `path_texts` says it in words:
     FROM ranges JOIN path_texts USING (path) GROUP BY path, text ORDER BY times DESC
 """
 
+_NEEDS_HEAD = """# What each command needs, and how to record it
 
-_GENERATED = "<!-- what follows is written by docs/generate.py -->\n"
+[`tracekit info RUN`](info.md) says which of this a run holds. This page is written by
+`docs/generate.py`.
+"""
 
 
 def pages() -> dict[str, str]:
     """Return the pages by their names."""
-    told = pages_with_output()
     return {
         "tables.md": _tables_page(),
+        "needs.md": _needs_page(),
         "commands.md": commands_page(),
         "api.md": api_page(),
         "gallery.md": gallery_page(),
         "notebook.md": notebook_page(),
-        **told,
-        "info.md": _info_page(told["info.md"]),
+        **pages_with_output(),
         "architecture.svg": architecture.picture(),
         **{f"../schemas/json/{name}": text for name, text in schema_files().items()},
     }
 
 
-def _info_page(page: str) -> str:
+def _needs_page() -> str:
     says = [[each.command, each.says, ", ".join(each.needs)] for each in CAPABILITIES]
     return "\n".join(
         (
-            page.partition(_GENERATED)[0] + _GENERATED,
+            _NEEDS_HEAD,
             "## What each command needs\n",
             _markdown(["command", "says", "needs"], says),
             "## How that is recorded\n",

@@ -125,7 +125,7 @@ def info(
     """Say what a run is, what each command can say of it, and how to record what is missing.
 
     A command can say `none` of what was recorded and did not run. What each recorder records is in
-    docs/info.md, and what speaks for clocks in docs/clocks.md.
+    docs/needs.md, and what speaks for clocks in docs/clocks.md.
     """
     from tracekit.analysis.clocks import clock_evidence
     from tracekit.analysis.overview._features import features
