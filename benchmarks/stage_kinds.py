@@ -1,9 +1,10 @@
 """How often stages and steps are wrong without a word, by kind of program.
 
-    python benchmarks/stage_kinds.py [--set built|apart|later] [--seeds N] [KIND...]
+    python benchmarks/stage_kinds.py [--set built|apart|later|strangers] [--seeds N] [KIND...]
 
 Prints a table of simulated programs (`tests/training_kinds.py`) by what is recorded of them: those
-used while building, those held apart, or those written later (`tests/training_later.py`).
+used while building, those held apart, those written later (`tests/training_later.py`), or those of
+an author who had not read the rules (`tests/training_strangers.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from training_kinds import KINDS, held_apart
 from training_later import LATER
 from training_outcomes import TOLERATED, Outcome, outcome_of
 from training_sim import MODES
+from training_strangers import STRANGERS
 
 
 def cell(found: Iterable[Outcome]) -> str:
@@ -75,6 +77,8 @@ def _classes(found: Outcome) -> Iterator[str]:
 
 
 def _set_of(name: str) -> str:
+    if name in STRANGERS:
+        return "strangers"
     return "later" if name in LATER else "apart" if held_apart(name) else "built"
 
 
@@ -82,7 +86,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kinds", nargs="*")
-    parser.add_argument("--set", choices=("built", "apart", "later"), default="built")
+    parser.add_argument("--set", choices=("built", "apart", "later", "strangers"), default="built")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--words", action="store_true")
     given = parser.parse_args()

@@ -11,12 +11,13 @@ from training_kinds import APART, KINDS, held_apart, simulate
 from training_later import LATER
 from training_outcomes import TOLERATED, outcome_of, trace_of
 from training_sim import MAIN, MODES
+from training_strangers import STRANGERS
 
 from tracekit.attribution import attribute
 
 
 def test_the_families_that_are_held_apart_are_chosen_by_hash() -> None:
-    assert {KINDS[name][0] for name in {*KINDS} - LATER if held_apart(name)} == APART
+    assert {KINDS[name][0] for name in {*KINDS} - LATER - STRANGERS if held_apart(name)} == APART
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -133,6 +134,26 @@ def test_passes_on_many_streams_are_told_by_the_threads_that_share_some(name: st
 def test_halves_of_one_pass_that_are_alike_are_no_evaluation(name: str) -> None:
     """Only the upper half has a backward pass, so that half of the layers would do for it."""
     assert outcome_of(name, "threads").wrong < TOLERATED
+
+
+@pytest.mark.parametrize("name", ["lora_merged_for_evaluation", "zero_offload_accumulates"])
+def test_weights_that_evaluation_merges_or_the_host_updates_make_no_pass_longer(name: str) -> None:
+    found = outcome_of(name, "threads")
+    assert found.wrong < TOLERATED, found
+    assert not found.steps_silent
+
+
+def test_input_is_of_no_update_though_what_follows_it_differs() -> None:
+    """Every third gap has input and an attack of its own, before the usual forward pass."""
+    found = outcome_of("adversarial_free", "threads")
+    assert found.wrong < 3 * TOLERATED, found  # it was 43 %
+    assert found.steps_right
+
+
+@pytest.mark.parametrize("name", ["jax_step", "jax_accumulates"])
+def test_a_scalar_that_is_fetched_now_and_then_makes_no_longer_step(name: str) -> None:
+    found = outcome_of(name, "one_thread")
+    assert (found.steps_told, found.steps_right) == (found.steps, True)
 
 
 @pytest.mark.nightly

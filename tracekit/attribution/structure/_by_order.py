@@ -19,6 +19,7 @@ from tracekit.attribution.structure._sequences import distinct
 from tracekit.attribution.structure._signs import Lane
 from tracekit.attribution.structure._step import Step, refusal, take_apart, usual_step
 from tracekit.attribution.structure._work import (
+    D2H,
     ME,
     MEMSET,
     NOTHING,
@@ -27,6 +28,9 @@ from tracekit.attribution.structure._work import (
     Told,
     nothing,
 )
+
+_SCALAR = 8
+"""Bytes of the largest number."""
 
 
 def by_order(lane: Lane) -> Told:
@@ -37,6 +41,13 @@ def by_order(lane: Lane) -> Told:
         return _without(lane, f"{kernels:,} kernels are too few to tell anything by their order")
     own = lane.take(rows)
     period, first, span = _repeated(own)
+    kept = rows[~_scalars(own)]
+    if not _trains(lane) and kept.size < rows.size:
+        # What is fetched every few steps, as for a log, makes these repeat together.
+        others = lane.take(kept)
+        shorter = _repeated(others)
+        if 0 < 2 * shorter[0].size <= period.size:
+            rows, own, (period, first, span) = kept, others, shorter
     if not period.size:
         return _without(
             lane, f"no period: {period.share:.0%} of the launches agree with a later one"
@@ -130,6 +141,12 @@ def _main_sequence(lane: Lane) -> Array:
     return np.flatnonzero(same & (work.collective == 0) & (work.kind != MEMSET))
 
 
+def _scalars(lane: Lane) -> Array:
+    """Tell which ops copy a scalar to the host."""
+    work = lane.work
+    return np.asarray((work.kind == D2H) & (work.bytes > 0) & (work.bytes <= _SCALAR))
+
+
 def _repeated(own: Lane) -> tuple[Period, int, slice]:
     """Return the period of a sequence, where one begins near its middle, and the part that repeats.
 
@@ -197,6 +214,9 @@ def _iterates(sequence: _Sequence, found: Repeats) -> Told:
         return told
     step = told.step.copy()
     step[sequence.rows] = found.number
+    scalars = np.flatnonzero(_scalars(sequence.lane) & (step == NOTHING))
+    before = np.searchsorted(sequence.rows, scalars) - 1
+    step[scalars] = np.where(before < 0, NOTHING, found.number[before])
     return replace(told, step=step, whole=found.whole(size, launches))
 
 

@@ -155,12 +155,44 @@ def _cut_kind(
         tail = common_suffix(symbol, forward)
         body = size if near else max(tail, min(forward.size, size - weights.size))
     front = size - body
-    own_layers = layer[:front].any() and belongs(turns, number, 0, front)
-    if own_layers and (may_differ or _fed(turns, number)):
+    if not layer[:front].any():
+        front = min(front, _first_input(turns, number, front, template, cut))
+    elif not _same_pass(turns, number, template, body) and (may_differ or _fed(turns, number)):
         # What it has more of may be its forward pass' own, and its input says where that begins.
         own = cut_gap(turns, number)
         return own.head, own.at
     return _head(symbol[:front], layer[:front], lane.optimizer[place][:front], weights), front
+
+
+def _first_input(turns: Turns, number: int, front: int, template: int, cut: Cut) -> int:
+    """Return where a gap copies input before it ends as the usual one does: no update holds it.
+
+    That is `front` where nothing is copied, the usual update holds such copies, or the backward
+    pass or the update copies as large ones to the host, which updates weights then.
+    """
+    work, first = turns.lane.work, turns.first
+    large = work.bytes >= CHOSEN.batch_bytes
+    copied = turns.lane.batch & (work.kind == H2D)
+    if copied[first[template] : first[template] + cut.head].any():
+        return front
+    stop = first[number] + front
+    if (large & (work.kind == D2H))[turns.bursts[number - 1] : stop].any():
+        return front
+    return int(np.append(copied[first[number] : stop], values=True).argmax())
+
+
+def _same_pass(turns: Turns, number: int, template: int, body: int) -> bool:
+    """Tell whether what a gap ends with is all of its forward pass.
+
+    It is if the backward pass after it is that after the usual gap, and both gaps end alike; or if
+    the layers before come again there, and backward is of the size of one pass.
+    """
+    symbol, place = turns.lane.symbol, turns.gap(number)
+    if turns.passes[number] == turns.passes[template]:
+        usual = symbol[turns.gap(template)][-body:]
+        if alike(symbol[place][-body:], usual) >= CHOSEN.evaluated_again:
+            return True
+    return not belongs(turns, number, 0, place.stop - place.start - body)
 
 
 def _fed(turns: Turns, number: int) -> bool:

@@ -66,21 +66,21 @@ def number_bursts(turns: Turns, parts: Parts, asked: str | None = None) -> Numbe
     if parts.accumulating and named.any():  # what others begin with is of their forward pass
         updates[1:count] &= named > 0
     begins = np.flatnonzero(updates[1:count]) + 1
-    fed = total_in(turns.lane.batch, turns.first[begins] + parts.head[begins], turns.stop[begins])
+    # Input that a forward pass begins with: evaluation before it has input of its own.
+    begin, stop = (turns.first + parts.front)[begins], turns.stop[begins]
+    fed = total_in(turns.lane.batch, begin, stop) > 0
     networks = networks_of(turns)[np.append(begins[1:] - 1, count - 1)]  # a step's last one's
-    size = _rhythm(2 * networks + (fed > 0), CHOSEN.updates_of_step)
-    once = abs(int((fed > 0).sum()) - begins.size / max(size, 1)) <= 1
+    size = _rhythm(2 * networks + fed, CHOSEN.updates_of_step)
+    once = abs(int(fed.sum()) - begins.size / max(size, 1)) <= 1
     if size and (once or np.unique(networks).size > 1):
-        first, several = _begins(turns, parts, begins, fed > 0, size, once=once)
+        first, several = _begins(turns, parts, begins, fed, size, once=once)
         both = "each update has input of its own, though several networks take turns"
-        unfed = both if (fed > 0).all() else None
+        unfed = both if fed.all() else None
         found = Numbered(
             _counted(first, count), several, unfed=unfed, reading="input" if once else "period"
         )
-        return _read(found, {"update": begins, "input": begins[fed > 0], "period": first}, asked)
-    # Input that a forward pass begins with: evaluation before it has input of its own.
-    inputs = begins[total_in(turns.lane.batch, (turns.first + parts.front)[begins],
-                             turns.stop[begins]) > 0]  # fmt: skip
+        return _read(found, {"update": begins, "input": begins[fed], "period": first}, asked)
+    inputs = begins[fed]
     unfed = _unfed(turns, begins, inputs)
     found = Numbered(_counted(begins, count), unfed=unfed)
     if not inputs.size and _searches(turns, parts, begins, inputs):

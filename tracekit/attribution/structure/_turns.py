@@ -46,6 +46,11 @@ class Turns:
         return kinds_of(self.lane.symbol, self.first, self.stop)
 
     @cached_property
+    def passes(self) -> Array:
+        """A number for each burst, the same for bursts of the same ops."""
+        return kinds_of(self.lane.symbol, self.bursts, self.ends)
+
+    @cached_property
     def drained(self) -> Array:
         """Tell which launches found nothing left to run on the device."""
         work = self.lane.work
