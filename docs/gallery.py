@@ -51,7 +51,7 @@ tracekit's source. The traces are bundled samples, some of them simulated; the n
 notebook `run.breakdown.answer(by="kernel").figure()` shows one.
 
 Not shown: the [history](compare.md) of a metric (`tracekit compare --history LABEL --figure FILE`),
-the [roofline](roofline.md), and figures of [`tracekit study dgx1`](studies.md).
+the [roofline](roofline.md), and figures of [`tracekit study dgx1`](evidence/studies.md).
 """
 
 

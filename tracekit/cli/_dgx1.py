@@ -52,7 +52,7 @@ _QUESTION = record(
     description="What was asked and found.",
 )
 _ALL = {"of_runs": "text: Of how many runs they are, and how many are simulated."}
-_ROWS = "Its table; columns are those of docs/studies.md."
+_ROWS = "Its table; columns are those of docs/evidence/studies.md."
 _TABLE = {"description": _ROWS, "type": "array", "items": {"type": "object"}}
 _JSON = Json(
     "study dgx1",
