@@ -117,7 +117,7 @@ def diagnose(
     iteration: IterationOption = None,
     store: StoreOption = None,
 ) -> Judged:
-    """Say what takes time that a run need not take, what it costs, and what would help.
+    """List avoidable time, largest first: what it costs, and what would help.
 
     Findings come with their evidence, the largest first. docs/diagnose.md says what each rule looks
     at, and what its numbers are. SARIF and JUnit hold all findings.

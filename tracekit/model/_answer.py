@@ -56,29 +56,29 @@ class Answer:
     meta
         What the rows are measured against: coverage, denominators, what is not known.
     title
-        Line above the rows where people read them.
+        Line above the table on a terminal or a page.
     tables
         Further tables, by name.
     people
-        The rows as people read them, where these are not all that is known of them.
+        The rows as displayed, if they differ from `rows`.
     empty
-        What to tell people when there are no rows.
+        Text displayed if there are no rows.
     is_whole
-        Whether all rows are there, and not some that were chosen from them.
+        Whether no rows were left out by a condition or `top`.
     parts
-        Where several things were asked: the answer to each, which people read one after the other.
+        The answers to several questions, displayed one after the other.
     as_records
-        Whether people read each row as a block of lines, and not as a line of a table.
+        Whether each row is displayed as a block of lines instead of a line of a table.
     command
         The command that gives this answer, as it is typed.
     run
         Name of the run that it concerns, or None.
     figures
-        What can be drawn of it: the name of the option, and that of the drawing.
+        Its figures: drawing by name of the option.
     source
-        What the rows were made of, where drawings show more than they hold.
+        Data that figures need beyond the rows.
     face
-        How it looks; None as long as nobody is to see it.
+        The renderer; None until the answer is displayed.
     """
 
     rows: pl.DataFrame
@@ -104,7 +104,7 @@ class Answer:
 
     @property
     def for_people(self) -> pl.DataFrame:
-        """The rows as people read them."""
+        """The rows as displayed on a terminal or a page."""
         return self.rows if self.people is None else self.people
 
     @property
@@ -113,17 +113,17 @@ class Answer:
         return tuple(self.meta.get(_WARNINGS, ()))
 
     def saying(self, **more: Any) -> Self:
-        """Return the same answer with more in its meta."""
+        """Return a copy of the answer with more entries in `meta`."""
         return replace(self, meta={**self.meta, **more})
 
     def warning(self, texts: Sequence[str]) -> Self:
-        """Return the same answer with warnings before its own."""
+        """Return a copy of the answer with these warnings before its own."""
         return self.saying(warnings=[*texts, *self.warnings]) if texts else self
 
     def choosing(
         self, where: str | Sequence[str] = (), sort: str | None = None, top: int | None = None
     ) -> Self:
-        """Return an answer with some of its rows alone, which its title says.
+        """Return a copy of the answer with only some rows; its title says so.
 
         Parameters
         ----------
@@ -158,7 +158,7 @@ class Answer:
         )
 
     def typed(self, columns: Sequence[Column]) -> Self:
-        """Return the same answer whose rows have the types that are declared of their columns."""
+        """Return a copy of the answer with its columns cast to their declared types."""
         made = [
             pl.col(each.name).cast(_TYPES[each.type])
             for each in columns

@@ -50,7 +50,7 @@ def history(
     Raises
     ------
     UsageError
-        If no run has the label, or none of them steps.
+        If no run has the label, or none of these has steps.
     """
     chosen = [
         run for run in select_runs(references, where=where, store=store) if label in run.labels

@@ -69,7 +69,7 @@ class OpenedRun:
 
     @property
     def reports(self) -> Sequence[Trace]:
-        """The run's tables by report, as they were stored."""
+        """The tables of each report of the run, as stored."""
         return self._reports
 
     @property
@@ -115,7 +115,7 @@ class OpenedRun:
         return replace(trace, warnings=tuple(dict.fromkeys(lasting + trace.warnings)))
 
     def with_trace(self, trace: Trace) -> Self:
-        """Return the same run with other tables."""
+        """Return a copy of the run with other tables."""
         other = copy(self)
         other.trace = trace
         return other
@@ -132,7 +132,7 @@ class OpenedRun:
         iterations: tuple[int, int] | None = None,
         between: str | tuple[int, int] | None = None,
     ) -> Self:
-        """Return the run limited to a stretch; see `tracekit.engine.within`."""
+        """Return the run limited to a stretch of time; see `tracekit.engine.within`."""
         if iterations is None and between is None:
             return self
         return self.with_trace(engine.within(self.trace, iterations=iterations, between=between))
@@ -206,7 +206,7 @@ class OpenedRun:
         sizes
             Bytes of collectives whose size was not recorded, by name, such as ``all_reduce``.
         ranks
-            Number of ranks of communicators of which it was not recorded.
+            Number of ranks of a communicator, where it was not recorded.
 
         Raises
         ------

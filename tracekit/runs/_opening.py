@@ -161,16 +161,16 @@ def open(  # noqa: A001 - the word that users of a library expect, as in traceki
 ) -> Run:
     """Open a run by name, by the beginning of its id, ``@latest``, or the path of a trace file.
 
-    A word that could be either is a run; one with a slash, or that ends as names of traces do, is a
-    file. A file that no run was made of is ingested on the way. With `rules`, `iteration`,
-    `verdict` or `step`, stages and iterations are found anew for this `Run`, and the store keeps
-    what it has.
-    A question to it that takes more than `memory` bytes, by default what the machine and the cgroup
+    A word that could be either is a run; one with a slash, or with the ending of a trace, is a
+    file. A file without a run is ingested first. With `rules`, `iteration`, `verdict` or `step`,
+    stages and iterations are found again for this `Run` alone; the store is not changed.
+
+    A question that takes more than `memory` bytes, by default what the machine and the cgroup
     have free, is refused before it begins: see ``docs/evidence/performance.md``.
 
-    What a question adds up of several reports is added up by so many `processes`, or by the workers
-    of the Dask scheduler at the address `dask`, where it can be: see ``docs/cluster.md``. The
-    answer is the same.
+    Sums over several reports are computed by `processes` processes, or by the workers of the Dask
+    scheduler at the address `dask`, if the question allows it: see ``docs/cluster.md``. Answers do
+    not change.
 
     Raises
     ------

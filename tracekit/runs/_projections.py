@@ -134,7 +134,7 @@ def project(
     pcie_share
         How many replicas in a server share one path to the host for their input.
     features
-        What is known of runs beside their traces, by column of `JOBS`.
+        Facts about the runs that no trace holds, by column of `JOBS`.
     skip
         How many iterations to leave out at the beginning of each run.
 

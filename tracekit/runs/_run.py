@@ -34,7 +34,7 @@ def diagnose(
     against: OpenedRun | None = None,
     topology: StrPath | None = None,
 ) -> Answer:
-    """Say what takes time that a run need not take; see `tracekit.analysis.diagnosis.diagnose`.
+    """List avoidable time, largest first; see `tracekit.analysis.diagnosis.diagnose`.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ class Run(OpenedRun, DeclaredQuestions):
     def report(
         self, path: StrPath, *, against: Run | None = None, beside: Sequence[Run] = ()
     ) -> None:
-        """Write a page about the run, what differs from another, or a study: ``docs/report.md``.
+        """Write an HTML page about the run, a comparison or a study (``docs/report.md``).
 
         Parameters
         ----------

@@ -149,7 +149,7 @@ class Store:
         return resolve(self._entries(), reference, str(self.root)).record
 
     def may_hold(self, size: int) -> bool:
-        """Tell whether a run may have reports of these sizes."""
+        """Tell whether the store may hold a run whose reports have this size, in bytes."""
         return any(entry.record.size in (size, None) for entry in self._entries())
 
     def open(self, record: RunRecord) -> Trace:
@@ -168,7 +168,7 @@ class Store:
         return replace(combine(reports), warnings=now.warnings)
 
     def open_reports(self, record: RunRecord) -> tuple[RunRecord, list[Trace]]:
-        """Open the columns of each report of a run by itself, without warnings; else as `open`.
+        """Open the tables of each report of a run by itself; fails as `open` does.
 
         Returns
         -------
@@ -250,7 +250,7 @@ class Store:
             rows.delete(entry.record)
 
     def strays(self) -> int:
-        """Return the number of complete runs in the store's folder that no catalogue names."""
+        """Return the number of complete runs in the store's folder that are in no catalogue."""
         return sum(read_run(folder) is not None for folder in self._strays(self._entries()))
 
     def _strays(self, entries: Sequence[Entry] = ()) -> list[Path]:
@@ -259,7 +259,7 @@ class Store:
         return [path for path in self._folders.published() if path.name not in named]
 
     def share(self, group: str | None) -> None:
-        """Share the store with a group, or with None make it its owner's alone again.
+        """Share the store with a group; None makes it private again.
 
         Raises
         ------
@@ -274,13 +274,13 @@ class Store:
             share(self.root, self._folders.own_files(), group)
 
     def check(self, *, repair: bool = False) -> list[Finding]:
-        """Read all files of the store, and return what is wrong.
+        """Read all files of the store and return the faults found.
 
         Parameters
         ----------
         repair
-            Whether to mend what can be: the store's id and its catalogue are made anew of what the
-            runs' folders say, and complete runs that the catalogue does not name are added to it.
+            Whether to repair what can be: rebuild the store's id and catalogue from the runs'
+            folders, and add complete runs that the catalogue lacks.
 
         Raises
         ------
@@ -401,43 +401,42 @@ class Store:
         make: Callable[[Path], Made],
         summarise: Callable[[Trace], Mapping[str, SummaryValue]],
     ) -> tuple[RunRecord, bool]:
-        """Add a run: all of it or, where anything fails or interrupts, nothing.
+        """Add a run, completely or not at all.
 
-        A run of this content and these options is not made again: it gets the labels, and the name
-        if one is given. The columns of a run of this content with other options are replaced; it
-        keeps its id, its labels, and its name unless one is given.
+        If the store has a run of this content and these options, only labels and a given name are
+        changed. If it has one of this content with other options, its tables are replaced; id,
+        labels and (unless one is given) name stay.
 
         Parameters
         ----------
         digest
-            Digest of the content of the run's reports; `NOT_YET` where the store cannot hold them
-            (see `may_hold`), and what `make` returns says it.
+            Digest of the content of the run's reports. `NOT_YET` if the store cannot have such a
+            run (see `may_hold`): then `make` returns it.
         options
             Canonical JSON of the options that shape the columns.
         files
             Names of the report files, without folders.
         name, default_name
-            The name that the user chose, and the one of a new run where the user chose none, which
-            is altered where it is invalid or taken.
+            The name that the user chose, or None; and the name of a new run without a chosen one,
+            which is altered if it is invalid or taken.
         labels
             Labels, added to those that the run has. They win over those that its program gave it.
         make
-            Makes the run's tables in a folder, one folder in it per report, and says what was made,
-            which may be less than what was asked for. It is not called where the run is there
-            already.
+            Writes the run's tables into a folder, one folder in it per report, and returns what was
+            written, which may be less than what was asked for. Not called if the run exists.
         summarise
-            Makes a summary of the tables as they are in the store.
+            Returns a summary of the stored tables.
 
         Returns
         -------
         tuple
-            The run, and whether its columns were made now.
+            The run, and whether its tables were written now.
 
         Raises
         ------
         UsageError
-            If no run may have that name or those labels, or (`NameTakenError`) a run of other
-            content has it.
+            If the name or a label is invalid, or (`NameTakenError`) a run of other content has the
+            name.
         StoreError
             If the store or its catalogue cannot be written.
         """
@@ -450,7 +449,7 @@ class Store:
         return self._add(request, make, summarise)
 
     def load(self) -> None:
-        """Start loading modules for adding a run, beside other work."""
+        """Import the modules that adding a run needs, in the background."""
         load_beside("tracekit.store._catalogue")
 
     def _add_first(self, request: _Request, make: _Make, summarise: _Summarise) -> _Added:

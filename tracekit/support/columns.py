@@ -60,8 +60,8 @@ _COLUMNS: Said = {
     "mean_ns": "number or null: Mean, ns.",
     "min_ns": "integer or null: Least, ns.",
     "max_ns": "integer or null: Greatest, ns.",
-    "share": "number or null: Share of the change of the step time, of API time, of bytes, of the "
-    "run's time, or of memory, as the command defines it.",
+    "share": "number or null: Share of the total that the command states: of API time, bytes, run "
+    "time, memory, or the change of the step.",
     "iterations": "count or null: Number of iterations.",
     "rank": "integer or null: Rank of the process in its job; null where unknown.",
     "node": "text or null: Host that the process ran on; null where unknown.",

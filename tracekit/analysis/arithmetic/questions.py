@@ -117,7 +117,7 @@ def flops(
     skip: Skip = 0,
     **_: Unpack[ChosenRows],
 ) -> "Answer":
-    """Say how many floating-point operations steps take, and at which share of the GPUs' peak.
+    """Count the floating-point operations (FLOPs) of steps, and their share of the GPUs' peak.
 
     They are known where sizes of operators were recorded. docs/flops.md says how they are counted.
     """

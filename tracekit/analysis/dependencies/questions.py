@@ -99,7 +99,7 @@ def critical_path(
     topology: Topology = None,
     **_: Unpack[ChosenTime],
 ) -> "Answer":
-    """Say what steps waited for, one thing after the other, from their end back to their begin.
+    """Split steps along their critical path: what each waited for, from its end back to its start.
 
     The parts of the path add up to the steps. docs/critical-path.md says what may wait for what.
     """

@@ -63,7 +63,7 @@ def stragglers(
     by: Annotated[str | Sequence[str], grouped_by(*_KEYS)] = "rank",
     **_: Unpack[ChosenRows],
 ) -> "Answer":
-    """Say who comes late, in which stage, how often, and what it costs the others.
+    """Say which rank is late at collectives, in which stage, how often, and what it costs.
 
     docs/stragglers.md says what the columns are.
     """

@@ -122,7 +122,7 @@ def info(
     ] = False,
     **_: Unpack[ChosenRows],
 ) -> "Answer":
-    """Say what a run is, what each command can say of it, and how to record what is missing.
+    """Say what a run holds, what each command can answer, and how to record what is missing.
 
     A command can say `none` of what was recorded and did not run. What each recorder records is in
     docs/needs.md, and what speaks for clocks in docs/clocks.md.

@@ -102,7 +102,7 @@ def memory(
     margin: Annotated[float, Option("Part of it that is to stay free, 0 to 1.")] = 0.1,
     **_: Unpack[ChosenRuns],
 ) -> "Answer":
-    """List memory before and in training by GPU, the root's extra, growth, and the largest batch.
+    """List memory in use by GPU before and in training, its growth, and the largest batch.
 
     From allocations that were recorded (`nsys profile --cuda-memory-usage=true`), samples of
     nvidia-smi, or both. Without RUN it is those with the labels of --where, else the run that was

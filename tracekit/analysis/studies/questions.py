@@ -98,8 +98,8 @@ _STUDY = Json(
         "no iteration, ns.",
         "devices?": "integer or null: Devices that steps ran on.",
         **{
-            f"{name}_total_ns?": "integer or null: Sum over steps and devices of what "
-            f"{name}_ns is the mean of, ns."
+            f"{name}_total_ns?": "integer or null: Sum over steps and devices, of "
+            f"which {name}_ns is the mean, ns."
             for name in _SUMMED
         },
         "step_low_ns?": "number or null: Lower end of the 95 % interval of step_ns, of these "
@@ -304,7 +304,7 @@ _OVERHEAD = Json(
         "smallest?": "integer: The smallest of them.",
         "largest?": "integer: The largest of them.",
         "crossing?": "number or null: Size at which the overhead is 0.",
-        "crossing_from?": "integer or null: Last size before it at which the other side is shown.",
+        "crossing_from?": "integer or null: Last smaller size where the opposite is shown.",
         "crossing_to?": "integer or null: First size after it at which it is shown.",
         "found?": "one of overtakes, falls behind, always slower, never slower, several times: "
         "How the methods compare as sizes grow.",
@@ -346,7 +346,7 @@ def overhead(
     skip: AutoSkip = "auto",
     **_: Unpack[ChosenRuns],
 ) -> "Answer":
-    """List what a way to communicate costs beside another, at equal network, batch and GPUs."""
+    """List how much slower one method is than another, at equal network, batch and GPUs."""
     from tracekit.analysis.studies._answers import api_answer, of_study, per_step, profiler_answer
 
     if api or profiler:

@@ -40,7 +40,7 @@ _STALLS = Json(
         "window_ns?": "number or null: Length of the steps, or of the whole run without any, ns.",
         "kernel_ns?": "number or null: Time of these in which a kernel runs, ns.",
         "idle_ns?": "number or null: Time of these in which nothing runs, ns.",
-        "wait_ns?": "number or null: Idle time of which input is the cause, as `idle` has it, ns.",
+        "wait_ns?": "number or null: Idle time with the cause input (see `idle`), ns.",
         "input_ns?": "number or null: Time in which input is copied and no kernel and no copy "
         "between GPUs runs, ns.",
         "data_stall_ns?": "number or null: wait_ns + input_ns.",
@@ -49,8 +49,7 @@ _STALLS = Json(
         "that counts, ns; it is in no other column.",
         "utilisation?": "number or null: kernel_ns / window_ns.",
         "data_stall_share?": "number or null: data_stall_ns / window_ns.",
-        "rests_on?": "text or null: What is recorded that says so of wait_ns; null where nothing "
-        "is.",
+        "rests_on?": "text or null: Recorded evidence of wait_ns; null where nothing is.",
         **columns("speedup?"),
         "part?": "one of preparation, fetch, data stall: What input costs.",
         "time_ns?": "number: How long that takes, ns; below 0 where runs are the other way round.",
@@ -70,15 +69,19 @@ _STALLS = Json(
 def stalls(
     runs: Runs,
     *,
-    preloaded: Annotated[Time, _time("Its input is made up, or lies prepared in memory.")] = None,
-    cached: Annotated[Time, _time("Its input is prepared, out of a cache in memory.")] = None,
-    cold: Annotated[Time, _time("Its input is read from where it lies.")] = None,
+    preloaded: Annotated[
+        Time, _time("Run, or its time, with input that is made up or prepared in memory.")
+    ] = None,
+    cached: Annotated[
+        Time, _time("Run, or its time, that prepares input from a cache in memory.")
+    ] = None,
+    cold: Annotated[Time, _time("Run, or its time, that reads input from disk or network.")] = None,
     skip: Skip = 0,
     **_: Unpack[ChosenRuns],
 ) -> "Answer":
     """List how long GPUs wait for input data, and how much of the time kernels run.
 
-    Of several runs, the first is the one that others are held against.
+    Of several runs, the first is the baseline of `speedup`.
     """
     from tracekit.analysis.studies._waits import input_cost, stalls_answer
 
@@ -177,9 +180,9 @@ def bubbles(
     skip: Skip = 0,
     **_: Unpack[ChosenRuns],
 ) -> "Answer":
-    """List what each stage of a pipeline loses in its bubbles, and what theory says of that.
+    """List how much time each stage of a pipeline loses in bubbles, and the theoretical share.
 
-    Of several runs, the first is the one that others are held against.
+    Of several runs, the first is the baseline of `speedup`.
     """
     from tracekit.analysis.studies._waits import bubble_model, bubbles_answer
 
