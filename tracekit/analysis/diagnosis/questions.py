@@ -28,15 +28,15 @@ _WRITES = Json(
         **columns("rank", "device"),
         "last": "count: In how many collectives it came last.",
         "waited_ns": "amount or null: How long it waited for others, per step.",
-        "own_ns": "number or null: Length of a step less that.",
+        "own_ns": "number or null: Length of a step less waited_ns.",
         "collectives?": "count: In how many collectives it took part with others.",
-        "last_share?": "amount or null: Their share in which it came last; null without any.",
+        "last_share?": "amount or null: last / collectives; null without any.",
         "caused_ns?": "amount or null: How long the others waited for it, per step and other rank.",
         "late_in?": "text or null: Stage, or cause of idle time, that takes longest beyond the "
         "median rank.",
-        "late_in_ns?": "amount or null: By how much, per step.",
-        "late_ns?": "amount or null: Median time by which it begins after the first one; null "
-        "without one clock.",
+        "late_in_ns?": "amount or null: By how much longer late_in takes, per step.",
+        "late_ns?": "amount or null: Median time by which it begins a collective after the first "
+        "participant; null without one clock.",
         **columns("iteration?"),
         "step_ns?": "amount or null: Length of the step.",
         "beyond_percent?": "number or null: Own time over the median of all ranks in this step, "

@@ -44,9 +44,9 @@ _WRITES = Json(
         **columns("device?", "rank?"),
         "range?": "text or null: Innermost range in which the host was, without the numbers at "
         "its end.",
-        "rests_on?": "text or null: What is recorded that says so, that of most of it first; null "
+        "rests_on?": "text or null: Recorded evidence of the cause, that of most time first; null "
         "where nothing is.",
-        "gaps?": "count: Number of gaps with a piece in the row.",
+        "gaps?": "count: Number of gaps that have some of the row's time.",
         "idle_ns": "count: Time in which nothing runs, added over devices.",
         "step_ns?": "amount or null: Mean per step and device, by phase of its steps; null "
         "without steps and outside of all.",
@@ -54,7 +54,7 @@ _WRITES = Json(
         "window_share?": "share or null: idle_ns over the window.",
         "place?": "positive: Of the longest gaps: 1 is the longest.",
         "start_ns?": "integer: When the gap begins.",
-        "evidence?": "text: Each cause of the gap with its time, and what says so.",
+        "evidence?": "text: Each cause of the gap with its time and evidence.",
         "before?": "text or null: Name of the op before the gap.",
         "after?": "text or null: Name of the op that ends the gap; null where none does.",
     },

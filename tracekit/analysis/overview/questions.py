@@ -63,7 +63,7 @@ _INFO = Json(
         "agrees?": "flag: Whether the two stages are the same.",
         "ops?": "count: Number of ops.",
         "total_ns?": "count: Sum of their durations.",
-        "share?": "share or null: That over the durations of all ops; null where these are 0.",
+        "share?": "share or null: total_ns over that of all ops; null where this is 0.",
     },
     row_rules={
         "oneOf": either(
@@ -90,12 +90,12 @@ _INFO_CLOCKS = Json(
         "median_call_ns": "integer or null: Median length of these, of the participant that came "
         "last.",
         "p5_ns": "integer or null: 5th percentile of the remaining differences of their ends.",
-        "p95_ns": "integer or null: 95th percentile of that.",
+        "p95_ns": "integer or null: 95th percentile of these differences.",
         "bound_ns": "integer or null: Largest error of its times on that clock; null where "
         "unknown.",
         "steps": "integer: How often its own clock was set anew.",
-        "violations": "integer or null: How many end before they have begun in the other report, "
-        "by over 2 us.",
+        "violations": "integer or null: How many calls end before they have begun in the other "
+        "report, by over 2 us.",
         "messages": "integer or null: How many messages between both match beyond doubt.",
         "early_messages": "integer or null: How many of these are received before they are sent, "
         "by over 2 us.",
@@ -118,7 +118,7 @@ def info(
         bool, Option("Show how stages are known, and where sources of stages disagree.")
     ] = False,
     clocks: Annotated[
-        bool, Option("Say instead how it is known whose times can be compared.")
+        bool, Option("List the clock of each report instead, and how it is known.")
     ] = False,
     **_: Unpack[ChosenRows],
 ) -> "Answer":

@@ -38,26 +38,26 @@ _MEMORY = Json(
         "source?": "text: allocator or nvidia_smi.",
         "pre_bytes?": "integer or null: Most in use before training.",
         "training_bytes?": "integer or null: Most in use in training.",
-        "peak_bytes?": "integer or null: Most in use at all.",
-        "extra_percent?": "number or null: More than the other GPUs, percent.",
+        "peak_bytes?": "integer or null: Most in use in the whole recording.",
+        "extra_percent?": "number or null: By how much more than others_bytes is in use, percent.",
         "memory_bytes?": "integer or null: Size of the GPU's memory.",
         **columns("share?"),
         "note?": "text or null: What the row leaves unknown.",
         **columns("gpus?"),
-        "root_bytes?": "number or null: In use on the root GPU.",
-        "others_bytes?": "number or null: Median of the other GPUs.",
+        "root_bytes?": "number or null: Most in use in training on the root GPU.",
+        "others_bytes?": "number or null: Most in use in training, median of the other GPUs.",
         "extra_bytes?": "number or null: root_bytes - others_bytes.",
-        "smallest_batch?": "integer or null: Baseline of the growth.",
-        "increase_percent?": "number or null: Growth, percent.",
-        "points?": "integer: Points of the line.",
-        "slope_bytes?": "number or null: Bytes per sample of the batch.",
-        "intercept_bytes?": "number or null: Bytes at batch 0.",
+        "smallest_batch?": "integer or null: Batch that increase_percent is relative to.",
+        "increase_percent?": "number or null: Growth since the smallest batch, percent.",
+        "points?": "integer: Number of points that the line is fitted to.",
+        "slope_bytes?": "number or null: Slope of the fitted line, bytes per sample of a batch.",
+        "intercept_bytes?": "number or null: Value of the fitted line at batch 0.",
         "usable_bytes?": "integer: Capacity less the margin.",
         "largest_batch?": "integer or null: The largest batch that fits.",
-        "predicted_bytes?": "number or null: Value of the fitted line.",
+        "predicted_bytes?": "number or null: Value of the fitted line at the largest batch.",
         "low_bytes?": "number or null: Lower end of the prediction interval.",
-        "high_bytes?": "number or null: Upper end of it.",
-        "extrapolated?": "flag or null: Whether it lies outside of the measured range.",
+        "high_bytes?": "number or null: Upper end of the prediction interval.",
+        "extrapolated?": "flag or null: Whether largest_batch lies outside of the measured ones.",
     },
 )
 
@@ -74,8 +74,8 @@ def memory(
     what: Annotated[
         Literal["use", "table", "extra", "growth", "largest-batch"],
         Option(
-            "Use by GPU; a table by batch; the root GPU's extra; growth by batch; the largest "
-            "batch that fits."
+            "Memory in use by GPU; a table by batch; the root GPU's extra memory; growth by batch; "
+            "the largest batch that fits."
         ),
     ] = "use",
     *,
@@ -99,14 +99,13 @@ def memory(
     capacity: Annotated[
         int | None, Option("Memory of a GPU, such as 16GiB.", "SIZE", unit="bytes")
     ] = None,
-    margin: Annotated[float, Option("Part of it that is to stay free, 0 to 1.")] = 0.1,
+    margin: Annotated[float, Option("Part of the capacity to keep free, 0 to 1.")] = 0.1,
     **_: Unpack[ChosenRuns],
 ) -> "Answer":
     """List memory in use by GPU before and in training, its growth, and the largest batch.
 
-    From allocations that were recorded (`nsys profile --cuda-memory-usage=true`), samples of
-    nvidia-smi, or both. Without RUN it is those with the labels of --where, else the run that was
-    ingested last.
+    From recorded allocations (`nsys profile --cuda-memory-usage=true`), samples of nvidia-smi, or
+    both. Without RUN: the runs with the labels of --where, else the run that was ingested last.
     """
     from tracekit.analysis.studies._memories import memory_rows
 

@@ -38,8 +38,8 @@ _STALLS = Json(
         "devices?": "integer: Number of devices.",
         "iterations?": "integer or null: Number of steps; 0 where none is known.",
         "window_ns?": "number or null: Length of the steps, or of the whole run without any, ns.",
-        "kernel_ns?": "number or null: Time of these in which a kernel runs, ns.",
-        "idle_ns?": "number or null: Time of these in which nothing runs, ns.",
+        "kernel_ns?": "number or null: Time of the window in which a kernel runs, ns.",
+        "idle_ns?": "number or null: Time of the window in which nothing runs, ns.",
         "wait_ns?": "number or null: Idle time with the cause input (see `idle`), ns.",
         "input_ns?": "number or null: Time in which input is copied and no kernel and no copy "
         "between GPUs runs, ns.",
@@ -52,8 +52,8 @@ _STALLS = Json(
         "rests_on?": "text or null: Recorded evidence of wait_ns; null where nothing is.",
         **columns("speedup?"),
         "part?": "one of preparation, fetch, data stall: What input costs.",
-        "time_ns?": "number: How long that takes, ns; below 0 where runs are the other way round.",
-        "share?": "number: Its share of the cold run's time.",
+        "time_ns?": "number: Time of this part, ns; below 0 where runs are the other way round.",
+        "share?": "number: time_ns over the cold run's time.",
     },
 )
 
@@ -128,19 +128,19 @@ _BUBBLES = Json(
         "micro_batches?": "integer or null: Micro-batches of a step.",
         "schedule?": "text or null: Schedule of the pipeline.",
         "basis?": "one of gpu, host: What was timed.",
-        "evidence?": {"description": "That nothing was measured.", "const": "modelled"},
+        "evidence?": {"description": "modelled: nothing was measured.", "const": "modelled"},
         "window_ns?": "number: From where the first stage begins to work to where the last one "
         "ends, ns.",
-        "busy_ns?": "number: Time of that in which the stage works, ns.",
+        "busy_ns?": "number: Time of the window in which the stage works, ns.",
         "bubble_ns?": "number: window_ns - busy_ns.",
         "dependency_ns?": "number: Time of the bubble in which the stage before or after works, "
         "ns.",
         "communication_ns?": "number: Time of the bubble in which the stage sends or receives, ns.",
-        "bubble_share?": "number: Bubbles over the time of stages.",
-        "bubble_ideal_share?": "number: Bubbles over the work of stages.",
-        "theory_share?": "number or null: (p - 1) / (m + p - 1) of p equal stages and m "
-        "micro-batches.",
-        "theory_ideal_share?": "number or null: (p - 1) / m.",
+        "bubble_share?": "number: Bubbles over the time, of the row's stage or of all stages.",
+        "bubble_ideal_share?": "number: Bubbles over the work, of all stages.",
+        "theory_share?": "number or null: bubble_share in theory, (p - 1) / (m + p - 1) of p equal "
+        "stages and m micro-batches.",
+        "theory_ideal_share?": "number or null: bubble_ideal_share in theory, (p - 1) / m.",
         **columns("speedup?"),
     },
 )
@@ -158,7 +158,8 @@ def bubbles(
     runs: Runs,
     *,
     stages: Annotated[
-        int | None, Option("List what theory says of so many stages, and no run.", least=1)
+        int | None,
+        Option("List the theory of a pipeline with so many stages; needs no run.", least=1),
     ] = None,
     micro_batches: Annotated[
         int | None,
