@@ -66,7 +66,7 @@ _VerboseOption = Annotated[
     typer.Option(
         "--verbose",
         "-v",
-        help="Say below a table also how its numbers were found, as pipes and files are told.",
+        help="Print below a table also how its numbers were found, as in pipes and files.",
         rich_help_panel="Output",
     ),
 ]

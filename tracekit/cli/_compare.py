@@ -284,9 +284,7 @@ def compare(
     skip: AutoSkipOption = "auto",
     match_names: Annotated[
         bool,
-        typer.Option(
-            "--match-names", help="Take kernels that an upgrade of a library renamed for the same."
-        ),
+        typer.Option("--match-names", help="Match kernels that an upgrade of a library renamed."),
     ] = False,
     fail_above: Annotated[
         str | None,

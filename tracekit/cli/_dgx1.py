@@ -100,7 +100,7 @@ def dgx1(
         bool,
         typer.Option(
             "--sensitivity",
-            help="Tell instead how speedups of the simulated machine depend on each assumption, "
+            help="Show how speedups of the simulated machine depend on each assumption, "
             "and what one fitted point predicts. Needs what --simulated does.",
         ),
     ] = False,

@@ -87,7 +87,7 @@ def diagnose(
     everything: Annotated[bool, typer.Option("--all", help="List all findings.")] = False,
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", metavar="NAMES", help="Ask these of the rules, joined by commas."),
+        typer.Option("--only", metavar="NAMES", help="Apply only these rules, joined by commas."),
     ] = None,
     fail_on: Annotated[
         str | None,
@@ -100,7 +100,9 @@ def diagnose(
     ] = None,
     price: Annotated[
         bool,
-        typer.Option("--price", help="Say by replay how long a step is with a finding mended."),
+        typer.Option(
+            "--price", help="Replay steps with each finding fixed, and say how long a step then is."
+        ),
     ] = False,
     against: Annotated[
         str | None,

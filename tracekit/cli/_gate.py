@@ -134,13 +134,13 @@ def gate(
     step: Annotated[
         str,
         typer.Option(
-            "--step", metavar="PERCENT", help="By how much B's step may be slower; none: by any."
+            "--step", metavar="PERCENT", help="By how much B's step may be slower; none: no limit."
         ),
     ] = "5%",
     new_findings: Annotated[
         bool,
         typer.Option(
-            "--new-findings", help="Fail too on a finding that is new or grown, and no hint."
+            "--new-findings", help="Also fail on a new or grown finding that is measured or likely."
         ),
     ] = False,
     unknown: UnknownOption = Unknown.FAIL,

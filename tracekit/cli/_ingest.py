@@ -114,8 +114,8 @@ def ingest(
         typer.Option(
             "--capture",
             metavar="FILE",
-            help="Trace of PyTorch's profiler from when CUDA graphs were captured that FILE "
-            "replays; may be given several times.",
+            help="PyTorch trace of the capture of the CUDA graphs that FILE replays; may be given "
+            "several times.",
         ),
     ] = None,
     store: StoreOption = None,

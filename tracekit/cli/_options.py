@@ -261,7 +261,7 @@ PartProcessesOption = Annotated[
         "--processes",
         metavar="N",
         min=1,
-        help="How many processes add up the reports of a run of several. Default: this one.",
+        help="Number of processes that add up the reports of a run. Default: this one alone.",
         rich_help_panel=MANY,
     ),
 ]

@@ -59,7 +59,7 @@ class _What:
         typer.Option(
             "--trace",
             metavar="APIS",
-            help="As nsys takes it. Default: cuda,nvtx, and mpi under mpirun.",
+            help="APIs to trace, as nsys names them. Default: cuda,nvtx, and mpi under mpirun.",
             rich_help_panel=_WHAT,
         ),
     ] = None
@@ -151,7 +151,7 @@ class _What:
         bool,
         typer.Option(
             "--annotate",
-            help="Have a PyTorch program say its stages, layers and iterations in NVTX ranges.",
+            help="Add NVTX ranges of stages, layers and iterations to a PyTorch program.",
             rich_help_panel=_WHAT,
         ),
     ] = False

@@ -179,13 +179,11 @@ def check_runs(
     *,
     repair: Annotated[
         bool,
-        typer.Option(
-            "--repair", help="Mend what can be mended without the traces that runs were made of."
-        ),
+        typer.Option("--repair", help="Repair what can be repaired without the original traces."),
     ] = False,
     store: StoreOption = None,
 ) -> Judged:
-    """Read every file of the store, and list what is not as it was written; exits with 1 then.
+    """Read every file of the store, and list damage; exits with 1 if there is any.
 
     Columns that are damaged or gone are made anew by ingesting the same traces again. The catalogue
     and the store's id are made anew by --repair, of what the runs' folders say.
@@ -230,7 +228,7 @@ def share_store(
         typer.Option("--group", metavar="GROUP", help="Whose members may read and change it."),
     ] = None,
     private: Annotated[
-        bool, typer.Option("--private", help="Nobody else may any more: as a new store is.")
+        bool, typer.Option("--private", help="Make the store private again, as a new one is.")
     ] = False,
     store: StoreOption = None,
 ) -> None:

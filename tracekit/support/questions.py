@@ -87,11 +87,11 @@ def grouped_by(*names: str) -> Option:
     return Option(meaning, "KEYS", unit="keys", typed=list[str], keys=names)
 
 
-Skip = Annotated[int, Option("Leave out so many iterations at the beginning.", least=0)]
+Skip = Annotated[int, Option("Number of iterations to leave out at the beginning.", least=0)]
 AutoSkip = Annotated[
     int | Literal["auto"],
     Option(
-        "Leave out so many iterations at the beginning; auto: those that are cold, in each run.",
+        "Number of iterations to leave out at the beginning; auto: the cold ones of each run.",
         "N|auto",
         unit="skip",
     ),

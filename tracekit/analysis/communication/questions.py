@@ -206,7 +206,7 @@ def links(
         ),
     ] = None,
     counters: Annotated[
-        bool, Option("Hold attributed bytes against sampled counters instead.")
+        bool, Option("Compare attributed bytes with sampled counters instead.")
     ] = False,
     **_: Unpack[ChosenStretch],
 ) -> "Answer":
@@ -388,10 +388,10 @@ def latency(
         ),
     ] = "latency",
     buckets: Annotated[
-        Literal["power2", "exact", "class"], Option("How sizes are put together.")
+        Literal["power2", "exact", "class"], Option("How to group sizes.")
     ] = "power2",
     measure: Annotated[
-        Literal["osu_mean", "span", "active"], Option("What is measured.")
+        Literal["osu_mean", "span", "active"], Option("Which duration of a collective to describe.")
     ] = "osu_mean",
     library: Annotated[
         Literal["mpi", "nccl"] | None, Option("Operations of this library alone.")

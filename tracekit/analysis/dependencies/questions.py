@@ -181,7 +181,7 @@ def whatif(
     speed: Annotated[
         Sequence[str],
         Option(
-            "Kernels are faster whose names match a pattern; may be given several times.",
+            "Kernels whose names match a pattern are faster; may be given several times.",
             "NAME=FACTOR",
             typed=list[str] | None,
             panel=_PANEL,
@@ -221,7 +221,7 @@ def whatif(
         ),
     ] = None,
     workers: Annotated[
-        int | None, Option("So many workers prepare batches.", "N", panel=_PANEL)
+        int | None, Option("The data loader has this number of workers.", "N", panel=_PANEL)
     ] = None,
     no_sync: Annotated[bool, Option("The host waits for no GPU work.", panel=_PANEL)] = False,
     overlap: Annotated[

@@ -337,7 +337,7 @@ def overhead(
     *,
     table: Table = None,
     baseline: Annotated[str, Option("The method to compare others with.", "METHOD")] = "p2p",
-    as_matrix: Annotated[bool, Option("Lay it out as a column per batch.")] = False,
+    as_matrix: Annotated[bool, Option("Lay out the table with a column per batch.")] = False,
     api: Annotated[bool, Option("List calls of the CUDA API by run and method instead.")] = False,
     profiler: Annotated[bool, Option("List the profiler's own overhead instead.")] = False,
     crossover: Annotated[
