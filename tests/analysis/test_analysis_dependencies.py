@@ -866,8 +866,8 @@ def _launching(*, early: int = 0, unit: int = US) -> Trace:
     for number in range(3):
         at = 150 * number
         start = at + 100 - early
-        b.op("gemm", at * unit, start=start * unit, end=(start + 10) * unit, launch_end=(at + 100) * unit,
-             iteration=number // 2)  # fmt: skip
+        b.op("gemm", at * unit, start=start * unit, end=(start + 10) * unit,
+             launch_end=(at + 100) * unit, iteration=number // 2)  # fmt: skip
         b.rows["calls"][-1]["end"] = (at + 100) * unit
         b.rows["calls"][-1]["name"] = "cudaLaunchKernel"
         b.rows["ops"][-1]["call"] = number

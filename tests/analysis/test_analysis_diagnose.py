@@ -229,6 +229,36 @@ def test_a_long_gap_is_no_launch(late: int, rule: str) -> None:
         assert (found[rule]["sure"], _found(seen)[rule]["sure"]) == ("hint", "likely")
 
 
+@pytest.mark.parametrize(
+    ("kind", "stacks", "stages"),
+    [
+        ("nsys SQLite", True, "nsys profile -t cuda,nvtx"),
+        ("nvprof SQLite", False, "nvprof -o run.nvvp PROGRAM, with NVTX ranges"),
+        ("PyTorch Kineto JSON", False, 'record_function("forward")'),
+        ("rocprofv3 JSON", False, "roctx ranges (--marker-trace)"),
+    ],
+)
+def test_advice_is_of_the_recorder(kind: str, stacks: bool, stages: str) -> None:
+    """A host that is late by 2 ms in each step, of training whose stages are not known."""
+    b = TraceBuilder()
+    for step in range(4):
+        begin = step * 3 * STEP
+        b.iteration(step, begin, begin + 3 * STEP, ops=2, whole=True)
+        _op(b, begin, begin + 10, begin + 500 * US)
+        _op(b, begin + 2_500 * US, begin + 2_500 * US + 1, begin + 3 * STEP)
+    verdict = {"report": 0, "process": 0, "verdict": "training", "given": False, "decides": False,
+               "evidence": "1 backward range"}  # fmt: skip
+    tables = {
+        "verdicts": [verdict],
+        "reports": [{"report": 0, "file": "a", "size": 1, "format": kind}],
+    }
+    found = _found(
+        b.trace().with_tables({k: TABLES[k].conform(pl.DataFrame(v)) for k, v in tables.items()})
+    )
+    assert ("-s process-tree" in found["busy_host"]["advice"]) == stacks
+    assert stages in found["missing_evidence"]["advice"]
+
+
 def test_code_that_is_compiled_in_each_step() -> None:
     row = _found(_late_kernels("cuLinkComplete").trace())["compilation"]
     assert _wins(row) == pytest.approx((50 * US, 100 * US, 100 * US))
@@ -460,6 +490,8 @@ def test_collectives_that_hang_over() -> None:
     found = _found(_exchanging((300, 900), (900, 1000)).trace())
     assert _wins(found["exposed_collectives"]) == pytest.approx((0, 150 * US, 400 * US), rel=1e-3)
     assert "late_buckets" not in found
+    told = found["exposed_collectives"]["evidence"]
+    assert "how much of that is waiting for other ranks is not known" in told
     finding = found["exposed_collectives"]["finding"]
     # The headline holds both numbers of the evidence: what is exposed, and what could be hidden.
     assert finding.startswith("Nothing else runs during 400 us of collectives per step, 40 %")

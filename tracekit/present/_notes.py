@@ -490,6 +490,7 @@ _WORDED: Mapping[str, Callable[[Any], list[str]]] = {
         [f"left out: {count(value, 'dependency')} that would run against time"] if value else []
     ),
     "trusted": lambda _: [],  # warnings name what is not
+    "perhaps": lambda _: [],  # the line on rules says how many
     "basis": lambda value: [f"measured on the {text_of(value)}"],
     "expected": lambda value: [_expected(value)],
     "pipeline": lambda value: [_pipeline(value)],

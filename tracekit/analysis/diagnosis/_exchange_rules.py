@@ -292,8 +292,11 @@ def _exchanged(facts: Facts, each: pl.DataFrame) -> tuple[str, ...]:
 
 
 def _waited(facts: Facts, each: pl.DataFrame) -> str:
+    matches = facts.collectives.join(each.select("op"), on="op", how="semi")["match"]
+    if matches.is_null().all():
+        return "how much of that is waiting for other ranks is not known"
     if not each["wait_ns"].sum():
-        return "how much of that is waiting for other ranks is not known, or nothing"
+        return "none of that is waiting for other ranks"
     return f"{duration(facts.lost(each, 'wait_ns').mean)} {facts.per} is waiting for other ranks"
 
 

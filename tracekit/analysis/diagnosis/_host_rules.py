@@ -6,6 +6,8 @@ import polars as pl
 
 from tracekit.analysis.diagnosis._facts import LENGTH, Facts, Lost, counted, duration, rounded
 from tracekit.analysis.diagnosis._finding import Finding
+from tracekit.analysis.facts import RECORDERS
+from tracekit.analysis.facts import Facts as RunFacts
 from tracekit.analysis.idle_account import (
     BLOCKING_COPY,
     ITEM,
@@ -407,9 +409,15 @@ def busy_host(facts: Facts) -> Finding | None:
             *facts.places(own),
             *facts.executed(own),
         ),
-        advice="Look at what it does there (`tracekit idle --longest 10`, call stacks by `-s "
-        "process-tree`): work that could wait, be done once, or by another thread or process.",
+        advice=f"Look at what it does there (`tracekit idle --longest 10`{_stacks(facts)}): work "
+        "that could wait, be done once, or by another thread or process.",
     )
+
+
+def _stacks(facts: Facts) -> str:
+    """Say how call stacks of the host are recorded, by a recorder whose samples are read."""
+    is_nsys = RECORDERS["nsys"] in RunFacts(facts.trace).recorders
+    return ", call stacks by `-s process-tree`" if is_nsys else ""
 
 
 def allocation_in_loop(facts: Facts) -> Finding | None:

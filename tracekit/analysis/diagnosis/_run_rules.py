@@ -195,7 +195,7 @@ def _unstaged(facts: Facts) -> tuple[str, str] | None:
         return None
     return (
         f"the stage of {100 * other / whole:.0f} % of GPU time is not known",
-        "Put NVTX ranges around forward, backward and optimizer (`-t cuda,nvtx`).",
+        f"Tell the stages: {how_to_record(facts.trace, 'stages')}.",
     )
 
 
