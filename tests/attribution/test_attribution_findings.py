@@ -62,6 +62,12 @@ def test_a_cut(cut: str, where: str) -> None:
     assert found == (f"{text}: of 1,200 iterations 1,013 hold GPU work, 1,012 of them whole",)
 
 
+def test_a_cut_before_iterations_that_are_whole() -> None:
+    (found,) = _told(_verdict(cut="begin", iterations=3, with_work=3, whole=3))
+    assert "it begins within a step" in found
+    assert "3 of them whole" not in found
+
+
 def test_iterations_without_any_work() -> None:
     assert _told(_verdict(iterations=1_200, with_work=0, whole=0)) == (
         "none of 1,200 iterations holds GPU work: what was recorded of it lies outside of them",

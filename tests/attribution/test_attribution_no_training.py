@@ -110,9 +110,7 @@ def test_a_forward_range_makes_no_training_of_inference() -> None:
     assert found.pop("offloaded weights 0 0") == ("FP", "nvtx")
     assert set(found.values()) == {UNKNOWN, INFERRED}
     assert breakdown(trace).meta["wu_residual_unknown"] == NO_ONE_TRAINS
-    assert _evidence(trace) == (
-        "1 forward range, 31 collectives of data parallelism, 93 kernels of layers"
-    )
+    assert _evidence(trace) == ("1 forward range, 31 collectives, 93 kernels of layers")
 
 
 def _evidence(trace: Trace) -> str:

@@ -154,9 +154,9 @@ def _frame(rows: list[tuple[Any, ...]], **columns: Any) -> pl.DataFrame:
         ({"WU": 4}, "other", "4 weight update ranges"),
         # One kind of names alone says little: there are solvers called momentum, and halos.
         ({"optimizer": 7}, "unknown", "7 optimizer kernels"),
-        ({"exchanges": 7}, "other", "7 collectives of data parallelism"),
+        ({"exchanges": 7}, "other", "7 collectives"),
         ({"optimizer": 7, "exchanges": 7}, "unknown",
-         "7 optimizer kernels, 7 collectives of data parallelism"),
+         "7 optimizer kernels, 7 collectives"),
         ({"backward": 7}, "unknown", "7 backward kernels"),
         ({"backward": 7, "layers": 1}, "unknown", "7 backward kernels, 1 kernel of layers"),
         ({"FP": 7, "backward": 7}, "unknown", "7 forward ranges, 7 backward kernels"),

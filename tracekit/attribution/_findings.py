@@ -64,6 +64,12 @@ def _cut(verdict: Mapping[str, Any]) -> Iterator[str]:
         )
     if verdict["cut"] is None:
         return
+    if verdict["whole"] == verdict["iterations"]:  # what is torn is none of these
+        yield (
+            "the recording of GPU work is cut at its beginning: it begins within a step, of which "
+            "launches are missing; those that were recorded whole are counted"
+        )
+        return
     ends = {"begin": "beginning", "end": "end", "both": "beginning and end"}[verdict["cut"]]
     yield (
         f"the recording of GPU work is cut at its {ends}: of {verdict['iterations']:,} iterations "

@@ -59,6 +59,8 @@ _WORDS = {
 """What the signs are called, one of each."""
 _TELLS = {"layers": ("inference", "unknown"), "unnamed": ("unknown",)}
 """Verdicts of which a sign is evidence, where it is not of all."""
+_OF_TRAINING = {"exchanges": "collective"}
+"""What is called so only of training: any program may add up over GPUs, and inference does."""
 
 
 def kernel_signs(counted: pl.DataFrame, rules: Rules) -> pl.DataFrame:
@@ -266,9 +268,10 @@ def _counts(
 
 def _worded(found: str, signs: Mapping[str, Any]) -> str:
     """Return in words what speaks for a verdict."""
+    words = _WORDS if found == "training" else _WORDS | _OF_TRAINING
     told = [
         counted(signs[name], word)
-        for name, word in _WORDS.items()
+        for name, word in words.items()
         if signs[name] and found in _TELLS.get(name, (found,))
     ]
     if signs["claimed"]:
