@@ -16,7 +16,7 @@ from tracekit.analysis.arithmetic import flops
 from tracekit.analysis.operators import multiplies, precision_by_name
 from tracekit.errors import UsageError
 from tracekit.machine import peak_flops
-from tracekit.model import Trace
+from tracekit.model import TABLES, Trace
 
 GEMM = "ampere_sgemm_128x64_nn"
 DGRAD, WGRAD = "sm80_xmma_dgrad_tf32f32", "sm80_xmma_wgrad_tf32f32"
@@ -560,3 +560,20 @@ def test_what_is_not_known_to_be_recomputed_leaves_hfu_alone() -> None:
     assert answer.meta["hfu"] == pytest.approx(3 / 400)
     assert answer.meta["mfu"] is None
     assert answer.meta["mfu_unknown"] == "it is unknown whether 1 of 3 operators are recomputed"
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("nsys SQLite", "emit_nvtx(record_shapes=True)"),
+        ("PyTorch Kineto JSON", "torch.profiler.profile(record_shapes=True)"),
+        ("rocprofv3 JSON", "rocprofv3 records none"),
+    ],
+)
+def test_how_to_record_sizes_is_of_the_recorder(kind: str, told: str) -> None:
+    b = TraceBuilder()
+    b.op("ampere_sgemm_128x64_tn", 0, start=10, end=20)
+    reports = pl.DataFrame([{"report": 0, "file": "a", "size": 1, "format": kind}])
+    trace = b.trace().with_tables({"reports": TABLES["reports"].conform(reports)})
+    found = flops(trace, ["operator"], skip=0, peak=None)
+    assert [text for text in found.warnings if told in text]

@@ -26,11 +26,11 @@ STEP = ["process", "device", "iteration"]
 _SHARES = "share: flops / flops of all rows; peak_share: of the peak of their precision"
 _KNOWN = pl.col("flops").is_not_null()
 _NS = 10**9
-NO_SIZES = (
-    "no sizes of operators were recorded: run the program under"
-    " torch.autograd.profiler.emit_nvtx(record_shapes=True), or"
-    " torch.profiler.profile(record_shapes=True)"
-)
+
+
+def no_sizes(trace: Trace) -> str:
+    """Say that sizes of operators are missing, and how the run's recorder records them."""
+    return f"no sizes of operators were recorded: {how_to_record(trace, 'operator sizes')}"
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ def _meta(
     outside = float(every["flops"].cast(pl.Float64).sum()) - total
     computing = _computing(trace)
     known_ns = every.filter(_KNOWN)["kernel_ns"].sum()
-    warnings = [NO_SIZES] if every.height and not every["flops"].count() else []
+    warnings = [no_sizes(trace)] if every.height and not every["flops"].count() else []
     return {
         "steps": number,
         "step_ns": length / number if number else None,

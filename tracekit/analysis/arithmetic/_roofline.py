@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analysis.arithmetic._flops import NO_SIZES, STEP, Measured, measured, spread
+from tracekit.analysis.arithmetic._flops import STEP, Measured, measured, no_sizes, spread
 from tracekit.analysis.operators import memory_bandwidths, with_bounds
 from tracekit.model import Answer, Trace
 
@@ -42,7 +42,7 @@ def roofline(
     bounded = bounded.with_columns(pl.col("stage").cast(pl.String))
     work = pl.concat([bounded, _communication(trace, found)], how="diagonal")
     rows = _rows(work, keys, found.steps.height)
-    meta = {**_meta(work, found), "bounds_unknown": _unknown_bounds(found.work, bandwidths)}
+    meta = {**_meta(trace, work, found), "bounds_unknown": _unknown_bounds(found.work, bandwidths)}
     products = bandwidths.drop_nulls().unique("name").sort("name")
     return Answer(
         rows=rows.sort("headroom_ns", "kernel_ns", *keys, nulls_last=True,
@@ -146,14 +146,14 @@ def _headroom() -> pl.Expr:
     return (pl.col("kernel_ns") - pl.col("bound_ns")).clip(0)
 
 
-def _meta(work: pl.DataFrame, found: Measured) -> dict[str, Any]:
+def _meta(trace: Trace, work: pl.DataFrame, found: Measured) -> dict[str, Any]:
     steps, number = found.steps, found.steps.height
     bounds = dict(
         work.group_by(pl.col("bound").fill_null("unknown")).agg(pl.col("kernel_ns").sum()).rows()
     )
     above = work.select(_headroom().sum()).item()
     known, total = (int(each["kernel_ns"].sum()) for each in (work.filter(_KNOWN), found.work))
-    warnings = [] if work["bytes"].count() or work.is_empty() else [NO_SIZES]
+    warnings = [] if work["bytes"].count() or work.is_empty() else [no_sizes(trace)]
     return {
         "steps": number,
         "step_ns": int(steps["step_ns"].sum()) / number if number else None,
