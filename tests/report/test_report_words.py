@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 from trace_builder import TraceBuilder
 
+from tracekit.model import Answer
 from tracekit.report import _gantt, _times, _verdict
 from tracekit.report._subject import Close
 
@@ -99,6 +100,34 @@ def test_a_step_that_moves_the_mean_is_told() -> None:
 
 def _lengths(*lengths: float) -> pl.DataFrame:
     return pl.DataFrame({"iteration": range(len(lengths)), "step_ns": lengths})
+
+
+@pytest.mark.parametrize(("weak", "told"), [("WU", "is WU on weak evidence."), ("FP", "is WU.")])
+def test_a_stage_that_names_of_kernels_tell_is_no_more_than_that(weak: str, told: str) -> None:
+    stages = pl.DataFrame({"stage": ["WU"], "ops": [9], "exposed_ns": [550]})
+    meta = {"window_ns": 2_000, "idle_ns": 80, "devices": 1, "weak": [{"stage": weak}]}
+
+    class Asked:
+        answer = staticmethod(lambda by: SimpleNamespace(rows=stages, meta=meta))
+
+        def __call__(self, by: str) -> pl.DataFrame:
+            return pl.DataFrame({"kind": ["compute"], "busy_ns": [550], "share": [0.275]})
+
+    none = pl.DataFrame({"exposed_ns": [], "communication_ns": [], "step_ns": []})
+    idle = pl.DataFrame({"cause": ["unexplained"], "idle_ns": [60]})
+    subject: Any = SimpleNamespace(
+        run=SimpleNamespace(breakdown=Asked(), warnings=()),
+        close=SimpleNamespace(communication=none, idle=SimpleNamespace(rows=idle)),
+    )
+    assert f"Of it 27.5 % {told}" in str(_verdict._without_steps(subject))
+
+
+def test_a_page_without_findings_says_what_was_looked_for() -> None:
+    """Nothing of 2 % was found: that is not that nothing could be faster."""
+    answer = Answer(rows=pl.DataFrame(), empty="nothing found that takes 2 % of a step or more")
+    asked = SimpleNamespace(answer=lambda: answer)
+    subject: Any = SimpleNamespace(run=SimpleNamespace(diagnose=asked))
+    assert "Nothing found that takes 2 % of a step or more." in str(_times.findings(subject))
 
 
 def test_a_recording_that_copies_says_so_without_steps() -> None:

@@ -48,13 +48,20 @@ def _breakdown(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
         if meta.get("idle_ns") is not None:
             rest = "in no stage" if "basis" in meta else "idle"
             told.append(f"{rest} {percent(meta['idle_ns'] / meta['window_ns'])}")
-        return f"Of the time {', '.join(filter(None, told))}"
+        return f"Of the time {', '.join(filter(None, told))}{_doubt(rows, meta)}"
     if keys == ["iteration"] and "window_ns" in rows.columns:
         return _steps(rows)
     if keys == ["device"]:
         return f"Busiest: {_most(rows.sort('share', descending=True), keys)}"
     most = _most(rows.sort("share", descending=True, nulls_last=True), keys)
     return f"Most time: {most}" if most else None
+
+
+def _doubt(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str:
+    """Name the stages of a share worth naming that weak evidence tells."""
+    weak = [each["stage"] for each in meta.get("weak", ())]
+    shown = rows.filter(pl.col("share") >= _LEAST, pl.col("stage").is_in(weak))
+    return f"; weak evidence tells {', '.join(shown['stage'])}" if shown.height else ""
 
 
 def _steps(rows: pl.DataFrame) -> str | None:

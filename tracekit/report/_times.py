@@ -278,7 +278,7 @@ def findings(subject: Subject) -> Markup | None:
     """List the findings, where the run can be diagnosed."""
     answer = subject.run.diagnose.answer()
     if answer.rows.is_empty():
-        return fragment("paragraphs", ["Nothing was found that could be faster."], "")
+        return fragment("paragraphs", [f"{answer.empty[:1].upper()}{answer.empty[1:]}."], "")
     return joined(
         fragment("findings", answer.for_people.to_dicts(), places(subject.close)),
         frame_table(answer.for_people, "findings", "The same as a table", meta=answer.meta),

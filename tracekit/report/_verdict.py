@@ -248,6 +248,8 @@ def _without_steps(subject: Subject) -> Markup:
     if not window:
         raise MissingDataError("nothing was recorded that takes time")
     most = answer.rows.sort(-pl.col("exposed_ns")).row(0, named=True)
+    is_weak = any(each["stage"] == most["stage"] for each in answer.meta.get("weak", ()))
+    by = " on weak evidence" if is_weak else ""
     is_host = "ops" not in answer.rows.columns
     number = answer.meta.get("devices") or answer.meta.get("processes") or 1
     found, does = (
@@ -259,7 +261,7 @@ def _without_steps(subject: Subject) -> Markup:
     sentences = [
         f"No steps are known; the recording of {where} lasts {duration(window / number)}{on_each}.",
         *([f"Most of what runs there: {does} of that time."] if does else []),
-        *([f"Of it {percent(most['exposed_ns'] / window)} is {most['stage']}."]
+        *([f"Of it {percent(most['exposed_ns'] / window)} is {most['stage']}{by}."]
           if most["stage"] != "OTHER" else []),
         f"Nothing runs for {percent(idle / window)} of it{_cause_of(subject, window, is_host)}.",
     ]  # fmt: skip

@@ -285,8 +285,9 @@ def _exchanged(facts: Facts, each: pl.DataFrame) -> tuple[str, ...]:
     number = counted(each.height / facts.cells.height, "collective")
     late = float(each["is_late"].sum()) / facts.cells.height
     whole, exposed = (facts.lost(each, name).mean for name in (None, "exposed"))
+    after = f", {rounded(late)} of them after the backward pass" if facts.has_steps else ""
     return (
-        f"{number} {facts.per_gpu}, {rounded(late)} of them after the backward pass",
+        f"{number} {facts.per_gpu}{after}",
         f"they run for {duration(whole)} {facts.per}, {duration(exposed)} of it with nothing else",
     )
 
