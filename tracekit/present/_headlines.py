@@ -22,6 +22,8 @@ _KEYS = {
     "phase", "stage", "kind", "name", "range", "layer", "device", "stream", "rank", "node",
     "iteration", "cause", "link", "recomputed",
 }  # fmt: skip
+_CALLED = {"device": "GPU", "stream": "stream", "rank": "rank", "node": "node"}
+"""What stands before keys that are numbers or names without a meaning of their own."""
 _AS_RECORDED = {"measured", "unchanged, replayed", "all of these"}
 
 
@@ -279,7 +281,8 @@ def size_text(size: float) -> str:
 
 
 def _keys(rows: pl.DataFrame) -> list[str]:
-    keys = list(takewhile(lambda name: name in _KEYS, rows.columns))
+    columns = [name for name in rows.columns if name != "pid"]  # of a stream's process
+    keys = list(takewhile(lambda name: name in _KEYS, columns))
     return [name for name in keys if name != "kind" or "name" not in keys]
 
 
@@ -303,4 +306,4 @@ def _text(key: str, value: object) -> str:
     text = printable(str(value))
     if key == "name":
         text = readable_names([text])[text]
-    return shorten(f"GPU {text}" if key == "device" else text, _WIDEST)
+    return shorten(f"{_CALLED[key]} {text}" if key in _CALLED else text, _WIDEST)
