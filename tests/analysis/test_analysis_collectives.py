@@ -9,13 +9,13 @@ import polars as pl
 import pytest
 from trace_builder import TraceBuilder
 
-from tracekit.analysis.calls import collective_calls
+from tracekit.analysis.calls import collective_calls, why_unsized
 from tracekit.analysis.communication import collectives
 from tracekit.analysis.communication._bandwidth import power_below
 from tracekit.analysis.communication._collectives import _stragglers, _with_classes
 from tracekit.errors import UsageError
 from tracekit.machine import NcclLog
-from tracekit.model import COLLECTIVE_CALLS, COLLECTIVES, Trace
+from tracekit.model import COLLECTIVE_CALLS, COLLECTIVES, TABLES, Trace
 
 MIB = 1 << 20
 ID = 0x1234
@@ -657,3 +657,11 @@ def test_of_two_that_are_late_as_often_the_one_whose_gpu_is_known_is_told() -> N
     assert found.select("straggler_device", "straggler_rank", "straggler_share").rows() == [
         (3, 1, 0.5)
     ]
+
+
+@pytest.mark.parametrize("kind", ["rocprofv3 JSON", "rocprofv3 SQLite", "RPD SQLite"])
+def test_sizes_that_a_recorder_has_not_are_not_to_be_traced_by_options_of_nsys(kind: str) -> None:
+    report = {"report": 0, "file": "a", "size": 1, "format": kind}
+    reports = TABLES["reports"].conform(pl.DataFrame([report]))
+    why = why_unsized(TraceBuilder().trace().with_tables({"reports": reports}))
+    assert "records no sizes" in why

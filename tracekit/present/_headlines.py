@@ -210,6 +210,9 @@ def _stalls(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
     if not window:
         return None
     share = percent(float(known["data_stall_ns"].sum()) / window)
+    if "rests_on" in rows.columns and rows["rests_on"].is_null().all():
+        # What a recording does not show is no time without waiting.
+        return f"No waiting for input is recorded; copying input takes {share} of GPUs' window"
     return f"GPUs wait for input, or copy it, for {share} of their window"
 
 

@@ -9,6 +9,9 @@ from tracekit.model import Trace
 _UNSIZED = {
     "PyTorch Kineto JSON": "this PyTorch did not record them, as later ones do",
     "nvprof SQLite": "nvprof records no sizes",
+    "RPD SQLite": "rocmProfileData records no sizes",
+    **dict.fromkeys(("rocprofv3 JSON", "rocprofv3 SQLite"), "rocprofv3 records no sizes"),
+    "XLA profile": "JAX's profiles hold no sizes of collectives",
 }
 
 

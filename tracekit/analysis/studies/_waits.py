@@ -45,7 +45,7 @@ def stalls_answer(runs: Sequence[Run], skip: int) -> Answer:
     if len(runs) == 1:
         steps = tables[0].select("iterations").max().item()
         title, rows, name = "data stalls", tables[0], pl.format("GPU {}", "device")
-        meta = {"sum_over": f"{steps:,} steps of each GPU" if steps else "the whole run"}
+        meta = {"sum_over": f"{_steps(steps)} of each GPU" if steps else "the whole run"}
     else:
         several = [
             {"run": run.name, **stalls_of_run(table)}
@@ -168,7 +168,7 @@ def _of_pipeline(found: Bubbles, row: Mapping[str, Any], *, per_step: bool) -> A
         for key in ("stages", "micro_batches", "schedule", "bubble_share", "bubble_ideal_share",
                     "theory_share", "theory_ideal_share")
     }  # fmt: skip
-    unit = "the stages" if per_step else f"{steps:,} steps of each stage"
+    unit = "the stages" if per_step else f"{_steps(steps)} of each stage"
     basis = {"basis": "host, from NVTX ranges"} if found.basis == "host" else {}
     meta = {"sum_over": unit, "pipeline": facts, **basis}
     title = "pipeline bubbles by step" if per_step else "pipeline bubbles"
@@ -198,3 +198,7 @@ def bubble_model(stages: int, micro_batches: int, schedule: str | None) -> Answe
         title="modelled · pipeline bubbles",
         command="bubbles",
     )
+
+
+def _steps(number: int) -> str:
+    return f"{number:,} {'step' if number == 1 else 'steps'}"
