@@ -264,6 +264,20 @@ def test_a_run_without_steps_is_called_so() -> None:
     assert told not in _ask(critical_path, _launching()).warnings
 
 
+def test_steps_of_two_kinds_are_named_beside_their_median() -> None:
+    """Twelve steps by turns of 1 and 5 ms: the median of all is that of either."""
+    b = TraceBuilder()
+    start = 0
+    for step in range(12):
+        length = (1, 5)[step % 2] * 1_000 * US + step * US
+        b.op("gemm", start, start=start + 10, end=start + length, iteration=step)
+        b.iteration(step, start, start + length, ops=1, whole=True)
+        start += length
+    answer = _ask(critical_path, _linked(b))
+    (told,) = [text for text in answer.warnings if "kinds" in text]
+    assert re.match(r"steps are of 2 kinds: 6 of 1\.0\d ms and 6 of 5\.0\d ms", told)
+
+
 def test_a_range_too_wide_to_tell_is_in_plain_numbers() -> None:
     """The same kernels a hundred thousand times as long: no 1.485e+03 and 2e+04 ms."""
     with pytest.raises(UndecidedError, match=r"would be between 1,48\d and [\d,]+ ms"):

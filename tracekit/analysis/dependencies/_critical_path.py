@@ -6,6 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 
 from tracekit.analysis.calls import process_ranks
@@ -13,6 +14,7 @@ from tracekit.analysis.dependencies._job import Job, distrust, job_of, stand_in
 from tracekit.analysis.dependencies._paths_back import cause_of, slack_of
 from tracekit.analysis.dependencies._what_edges_are import op_names
 from tracekit.analysis.facts import with_words
+from tracekit.analysis.statistics import kinds_of
 from tracekit.errors import UsageError
 from tracekit.model import Answer
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from tracekit.model import Trace
 
 _LENGTH = pl.col("end") - pl.col("start")
+_MS = 10**6
 _FIGURES = {"figure": "critical path"}
 _NAMELESS = {"name": "(no op: host or waiting)", "iteration": "(whole run)"}
 """What people read where no op works, and of a run without iterations."""
@@ -172,7 +175,7 @@ def _by_kernel(job: Job, meta: dict[str, Any]) -> pl.DataFrame:
 def _meta(job: Job, skip: int) -> dict[str, Any]:
     lengths = job.bounds["end"] - job.bounds["start"]
     share = job.unexplained
-    warnings = [*stand_in(job), *distrust(share)]
+    warnings = [*stand_in(job), *_kinds(lengths), *distrust(share)]
     return {
         "steps": job.bounds.height,
         "steps_ns": int(lengths.sum()),
@@ -183,3 +186,10 @@ def _meta(job: Job, skip: int) -> dict[str, Any]:
         "shares": _SHARES,
         **({"warnings": warnings} if warnings else {}),
     }
+
+
+def _kinds(lengths: pl.Series) -> list[str]:
+    """Name the kinds of steps: the median of all may be the length of none."""
+    kinds = kinds_of(lengths.to_numpy())
+    each = [f"{len(kind):,} of {float(np.median(kind)) / _MS:,.2f} ms" for kind in kinds]
+    return [f"steps are of {len(each)} kinds: {' and '.join(each)} (medians)"] if each else []
