@@ -98,6 +98,18 @@ def test_what_shows_that_it_is_a_pipeline(row: dict[str, str], told: bool) -> No
     assert pipeline_bubbles(b.trace()).is_told is told
 
 
+@pytest.mark.parametrize(("collective", "told"), [("all_to_all", False), ("send_recv", True)])
+def test_an_all_to_all_in_a_pass_hands_nothing_on(collective: str, told: bool) -> None:
+    """NCCL runs both with one kernel."""
+    b = TraceBuilder()
+    for device in (0, 1):
+        b.iteration(0, 0, 900, thread=10 * device)
+        b.op("FP", 1, thread=10 * device, device=device, start=1, end=100, stage="FP", iteration=0)
+    b.op("ncclDevKernel_SendRecv", 200, start=202, end=300, iteration=0, stage="FP",
+         kind="collective", collective=collective)  # fmt: skip
+    assert pipeline_bubbles(b.trace()).is_told is told
+
+
 def test_theory() -> None:
     assert bubble_theory(4, 8) == {
         "theory_share": pytest.approx(3 / 11), "theory_ideal_share": pytest.approx(0.375)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from tracekit.analysis.calls import collective_calls
 from tracekit.engine import has_ops
 from tracekit.model import Trace
 
@@ -13,6 +14,8 @@ WAITING = r"(?i)(^|[^a-z])(send|recv|receive|isend|irecv)([^a-z]|$)"
 _PASSES = ("FP", "BP")
 _COPIES = ("p2p", "staged")
 _SENDS = r"(?i)send|recv"
+_GROUPS = ("all_to_all", "gather", "scatter")
+"""Collectives that NCCL runs as sends and receives of all ranks."""
 _MICRO_BATCH = r"(?i)micro[ _-]?batch[ _-]?(\d+)"
 
 
@@ -29,9 +32,18 @@ def _hands_on(trace: Trace, waiting: str, *, is_gpu: bool) -> bool:
         return not talks.head(1).collect().is_empty()
     passes = trace["ops"].filter(pl.col("stage").is_in(_PASSES))
     copies = passes.filter(pl.col("kind").is_in(_COPIES)).head(1).collect()
-    collectives = passes.filter(pl.col("kind") == "collective").select("name").unique().collect()
-    sends = collectives["name"].cast(pl.String).str.contains(_SENDS).any()
-    return sends or not copies.is_empty()
+    return _sends(trace, passes) or not copies.is_empty()
+
+
+def _sends(trace: Trace, passes: pl.LazyFrame) -> bool:
+    """Tell whether a pass sends or receives, other than in a collective of all ranks."""
+    collectives = passes.filter(pl.col("kind") == "collective").select("op", "name").collect()
+    sending = collectives.filter(pl.col("name").cast(pl.String).str.contains(_SENDS))
+    if sending.is_empty():
+        return False
+    calls = collective_calls(trace).select("op", pl.col("collective").cast(pl.String))
+    others = calls.filter(pl.col("collective").is_in(_GROUPS))
+    return not sending.join(others, on="op", how="anti").is_empty()
 
 
 def counted_micro_batches(trace: Trace) -> int | None:
