@@ -662,6 +662,25 @@ def test_cold_steps_are_left_out_and_named() -> None:
     assert row["win_unknown"] == "it is lost once in a run, not in each step"
 
 
+def test_a_first_step_that_waits_for_its_batch_does_not_compile() -> None:
+    """The first of six steps waits 9 ms in a range of input, between its two ops."""
+    b, begin = TraceBuilder(), 0
+    for step in range(6):
+        wait = 9 * STEP if step == 0 else 0
+        end = begin + STEP + wait
+        b.iteration(step, begin, end, ops=2, whole=True)
+        _op(b, begin, begin + 10, begin + STEP // 2, stage="FP")
+        if wait:
+            b.range(begin + 20, begin + STEP // 2 + wait, "load", stage="IO")
+        _op(b, begin + STEP // 2 + wait + 1, begin + STEP // 2 + wait + 10, end, stage="FP")
+        begin = end
+    row = _found(b.trace())["cold_steps"]
+    assert any("per GPU in them: `input`" in text for text in row["evidence"])
+    assert "start the loader" in row["advice"]
+    assert "compile" not in row["advice"]
+    assert "compile" in _found(_lengths(5_000, *[1_000] * 8).trace())["cold_steps"]["advice"]
+
+
 def _lengths(*lengths: int) -> TraceBuilder:
     b, begin = TraceBuilder(), 0
     for step, length in enumerate(lengths):

@@ -88,6 +88,8 @@ class Facts:
         What moved over which links, where that was asked for.
     worth
         What takes a smaller part of a step is not spoken of.
+    cold_windows
+        The cold steps on each GPU, as `steps`.
     """
 
     trace: Trace
@@ -96,6 +98,7 @@ class Facts:
     has_steps: bool
     traffic: Traffic | None = None
     worth: float = WORTH
+    cold_windows: pl.DataFrame | None = None
 
     @cached_property
     def step_ns(self) -> float:
@@ -140,6 +143,18 @@ class Facts:
     @cached_property
     def _account(self) -> tuple[pl.DataFrame, pl.DataFrame]:
         return idle_pieces(self.trace, self.steps)
+
+    def cold_idle(self) -> tuple[str | None, float]:
+        """Return the cause of most idle time in cold steps, and how long that is on a GPU."""
+        windows = self.cold_windows
+        if windows is None or windows.is_empty():
+            return None, 0.0
+        _, pieces = idle_pieces(self.trace, windows)
+        own = cut(pieces, windows).group_by(pl.col("cause").cast(pl.String)).agg(time=LENGTH.sum())
+        if own.is_empty():
+            return None, 0.0
+        cause, time = own.sort("time", "cause", descending=[True, False]).row(0)
+        return cause, time / windows["device"].n_unique()
 
     def places(self, pieces: pl.DataFrame) -> tuple[str, ...]:
         """Name the ranges in which the host was during some pieces of gaps."""
@@ -412,8 +427,9 @@ def facts_of(
     cold = _cold(windows)
     usual = windows.join(cold, on="iteration", how="anti", maintain_order="left")
     kept = usual.filter(~pl.col("iteration").is_in(list(without)))
+    first = windows.join(cold, on="iteration", how="semi")
     return Facts(trace, usual if kept.is_empty() else kept, cold, has_steps=True, traffic=traffic,
-                 worth=worth)  # fmt: skip
+                 worth=worth, cold_windows=first)  # fmt: skip
 
 
 def _cold(windows: pl.DataFrame) -> pl.DataFrame:

@@ -33,6 +33,8 @@ def cold_steps(facts: Facts) -> Finding | None:
         return None
     extra, ratio = float(facts.cold["length"].sum()) - number * usual, longest / usual
     steps = "step takes" if number == 1 else f"{number} steps take"
+    cause, waited = facts.cold_idle()
+    is_idle = cause is not None and waited >= extra / 2
     return Finding(
         finding=f"The first {steps} up to {ratio:.3g} times as long as a usual one, "
         f"{duration(extra)} more in all.",
@@ -41,9 +43,14 @@ def cold_steps(facts: Facts) -> Finding | None:
         evidence=(
             f"{number} of {number + facts.number} recorded steps",
             f"the median of the others takes {duration(usual)}",
+            *([f"{duration(waited)} of idle time per GPU in them: `{cause}`"] if is_idle else []),
         ),
         advice=f"Leave them out of means (`--skip {number}`), and out of other measurements. In "
-        "short jobs: fewer shapes to tune for, fewer kernels to load or compile.",
+        + (
+            "short jobs: start the loader before the model is built, so that its first batch waits."
+            if is_idle and cause in ("input", "between_steps")
+            else "short jobs: fewer shapes to tune for, fewer kernels to load or compile."
+        ),
     )
 
 
