@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
@@ -113,3 +114,35 @@ def test_by_counting_nanoseconds(
             expected.setdefault((HOSTS[gpu], direction), set()).update(alone)
     computing = computes(*((gpu, base + at, base + at + n) for gpu, at, n in kernels))
     assert exposed(table(*made), computing) == {key: len(time) for key, time in expected.items()}
+
+
+def test_nics_that_read_and_write_host_memory() -> None:
+    """PCIe of the first host is crossed twice; what the log does not tell is null."""
+    nodes = {
+        "Fabric0": {"type": "fabric"}, "CPU0": {"type": "host"}, "PCIe0": {"type": "pcie"},
+        "GPU0": {"type": "gpu"}, "NIC0": {"type": "nic"}, "GPU1": {"type": "gpu"},
+        "NIC1": {"type": "nic"},
+    }  # fmt: skip
+    edges = [("GPU0", "PCIe0"), ("PCIe0", "CPU0"), ("NIC0", "PCIe0"), ("GPU1", "NIC1")]
+    fabric = [("NIC0", "Fabric0"), ("NIC1", "Fabric0")]
+    machine = replace(
+        Machine.of("pair", nodes, [*(Link(ends, "pcie", None, 16 * GB) for ends in edges),
+                                   *(Link(ends, "network", None, 20 * GB) for ends in fabric)]),
+        through_host=frozenset({("GPU0", "NIC0")}),
+    )  # fmt: skip
+    rows = table(
+        transfer(0, 1, 100, 300, evidence="modelled", src_nic=0),
+        transfer(1, 0, 100, 300, evidence="modelled", src_nic=0, dst_nic=0, bytes=10),
+    )
+    found = links(rows, machine, PAIR, by="nic", hosts=HOSTS)
+    assert sorted(found.select("host", "direction", "memory", "bytes").rows()) == [
+        ("one", "in", "gpu", 10), ("one", "out", "host", 1000),
+        ("two", "in", None, 1000), ("two", "out", "gpu", 10),
+    ]  # fmt: skip
+    by_link = {
+        (src, dst): size
+        for src, dst, size in links(rows, machine, PAIR).select("src", "dst", "bytes").rows()
+    }
+    assert by_link["PCIe0", "CPU0"] == by_link["CPU0", "PCIe0"] == 1000
+    assert by_link["PCIe0", "NIC0"] == 1000
+    assert by_link["NIC0", "PCIe0"] == by_link["PCIe0", "GPU0"] == 10

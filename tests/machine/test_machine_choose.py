@@ -136,6 +136,24 @@ def test_nics_have_the_numbers_that_their_host_gives_them() -> None:
     assert machine.link("GPU8", machine.nics(1)[4]) is not None
 
 
+def test_data_between_a_nic_and_a_gpu_may_go_through_host_memory() -> None:
+    """GPU 0 sends through memory and receives directly; GPU 9 does both through memory."""
+    staged = [(0, 0, True), (9, 0, True), (9, 0, False)]
+    for preset, known in (("dgx-a100", True), ("hgx-a100-8", False)):
+        two, _ = side_by_side([load_preset(preset)] * 2, "two")
+        machine = with_nics(with_fabric(two), [(0, 0)], through_host=staged)
+        here, there = machine.nics(0)[0], machine.nics(1)[0]
+        onward, back = (machine.route(*ends, nics=(0, 0)) for ends in ((0, 9), (9, 0)))
+        assert onward is not None
+        assert back is not None
+        up = ["GPU0", "PCIe0", "CPU0", "PCIe0"] if known else ["GPU0", "CPU0"]
+        down = ["PCIe4", "CPU2", "PCIe4", "GPU9"] if known else ["CPU1", "GPU9"]
+        assert onward.nodes == (*up, here, "Fabric0", there, *down)
+        direct = ("PCIe0", "GPU0") if known else ("GPU0",)
+        assert back.nodes == (*down[::-1], there, "Fabric0", here, *direct)
+        assert machine.link("GPU9", there) is None
+
+
 def test_nics_of_a_log_are_those_of_their_names() -> None:
     """NCCL lists two of the NICs of host 0 in an order of its own; those of host 1 have no name."""
     two, _ = side_by_side([load_preset("dgx-a100")] * 2, "two")

@@ -42,7 +42,8 @@ def _rings(log: NcclLog) -> dict[tuple[str, int], tuple[int, ...]]:
 
 
 def _edges(log: NcclLog) -> list[tuple[object, ...]]:
-    return log.connections.drop("communicator", "src_nic", "dst_nic").rows()
+    ends = ("src_nic", "dst_nic", "src_direct", "dst_direct")
+    return log.connections.drop("communicator", *ends).rows()
 
 
 # --- one log of each era -------------------------------------------------------------------------
@@ -187,6 +188,11 @@ def test_nccl_2_18_on_two_hosts_with_all_kinds_of_prefixes(folder: Path) -> None
     ]
     nics = log.connections.filter(kind="net").select("from_rank", "src_nic", "dst_nic").rows()
     assert nics == [(1, 1, 0), (3, None, 0)]  # The sender of the second is in no line.
+    staged = _read(folder, V218.replace("[send] via NET/IB/1(0)/GDRDMA", "[send] via NET/IB/1"))
+    for each, direct in ((log, True), (staged, False)):
+        told = each.connections.filter(kind="net").select("src_direct", "dst_direct").rows()
+        assert told == [(direct, True), (None, True)]
+    assert log.connections.filter(kind="p2p")["src_direct"].to_list() == [None]
     assert log.trees.rows() == [("0xfeed", 0, 0, None), ("0xfeed", 1, 0, 2)]
 
 
@@ -241,7 +247,7 @@ def test_nccl_2_23_with_a_split_and_connections_made_late(folder: Path) -> None:
     ]  # fmt: skip
     assert _rings(log) == {("0x1", 0): (0, 1), (split, 0): (0, 1)}
     # The call before tells whose connections these are; nothing tells it of thread 99's.
-    assert log.connections.rows() == [(split, 0, 0, 1, "P2P/CUMEM/read", "p2p", None, None)]
+    assert log.connections.rows() == [(split, 0, 0, 1, "P2P/CUMEM/read", "p2p", *[None] * 4)]
     assert log.warnings == (
         "1 connections cannot be told to belong to one of their process's communicators",
     )

@@ -7,6 +7,7 @@ are sums of `hybrid_job`, which shares no code with what is tested.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,8 @@ def test_every_cell_is_what_was_moved(tmp_path: Path, job: Job, is_logged: bool)
     assert set(run.links("nic", **options)["nic_by"]) == ({"log"} if log else {None})
     warned = "\n".join(run.links.answer("nic", **options).meta["warnings"])
     assert ("NICs are unknown where none is named" in warned) == (log is None)
+    if log:
+        _check_memory(run, log, hybrid_job.moved_by_nics(ran, RINGS))
     placed = run.links.answer("nic", topology="dgx-a100", **options)
     warned = "\n".join(placed.meta["warnings"])
     assert ("NICs of the log are assumed to be those" in warned) == (log is not None)
@@ -191,6 +194,19 @@ def test_without_a_log_all_nics_of_a_host_are_held_against_what_it_exchanges(
 def _gpu(job: Job, rank: int) -> int:
     """Return the number of a rank's GPU among those that the machines list."""
     return hybrid_job.BUS * job.node(rank) + rank % job.per_node
+
+
+def _check_memory(run: tracekit.Run, log: Path, moved: Mapping[Any, int]) -> None:
+    """Where the log names no GPUDirect RDMA, all that NICs send comes from host memory."""
+    staged = log.with_name("staged.log")
+    staged.write_text(log.read_text().replace("/GDRDMA", ""))
+    memories = [run.links("nic", nccl_log=[each]) for each in (log, staged)]
+    assert [set(rows["memory"]) for rows in memories] == [{"gpu"}, {"host"}]
+    assert memories[0].drop("memory").equals(memories[1].drop("memory"))
+    rows = run.links("link", nccl_log=[staged])
+    to_nics = pl.col("src").str.starts_with("CPU") & pl.col("dst").str.starts_with("NIC")
+    sent = sum(size for (*_, direction), size in moved.items() if direction == "out")
+    assert rows.filter(to_nics)["bytes"].sum() == sent
 
 
 def _check_communicators(run: tracekit.Run, ran: Ran, options: dict[str, object]) -> None:

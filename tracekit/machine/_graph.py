@@ -158,6 +158,9 @@ class Machine:
         their names in either order.
     untold
         Two GPUs each of which it is told that links join them, but not which: no route is known.
+    through_host
+        GPU and NIC between which data go through host memory, not directly: the names of both
+        nodes in the direction of the data.
     """
 
     name: str
@@ -168,6 +171,7 @@ class Machine:
     tells_peers: bool = True
     given: Mapping[tuple[str, str], str] = field(default_factory=dict)
     untold: frozenset[frozenset[int]] = frozenset()
+    through_host: frozenset[tuple[str, str]] = frozenset()
 
     @classmethod
     def of(
@@ -290,7 +294,8 @@ class Machine:
 
         That is the direct NVLink edge if there is one, else NVLink through a switch, else PCIe and
         the host: a copy takes no GPU as a relay. Between GPUs of two hosts it is the fabric, by the
-        NIC of each host that is nearest to the GPU.
+        NIC of each host that is nearest to the GPU; to and from that directly, or through host
+        memory where `through_host` says so.
 
         Parameters
         ----------
@@ -357,10 +362,13 @@ class Machine:
         hosts = {self.host_of.get(gpu) for gpu, _ in ends}
         if len(hosts) == 1 or None in hosts:
             return None
-        up, down = (self._to_fabric(gpu, nic) for gpu, nic in ends)
+        up, down = (
+            self._to_fabric(gpu, nic, sends=sends)
+            for (gpu, nic), sends in zip(ends, (True, False), strict=True)
+        )
         return self._along([*up, *down[-2::-1]]) if up and down else None
 
-    def _to_fabric(self, gpu: str, nic: int | None) -> list[str] | None:
+    def _to_fabric(self, gpu: str, nic: int | None, *, sends: bool) -> list[str] | None:
         """Return the way from a GPU to the fabric by a NIC of its host, or by the nearest one."""
         fabric = self.nodes("fabric")[0]
         host = self.host_of[gpu]
@@ -375,7 +383,15 @@ class Machine:
         # GPUs that have several NICs as near take turns, as libraries deal them out.
         near = [way for way in known if len(way) == min(map(len, known))]
         own = [each for each in self.nodes("gpu") if self.host_of[each] == host]
-        return [*near[own.index(gpu) % len(near)], fabric]
+        way = near[own.index(gpu) % len(near)]
+        ends = (gpu, way[-1]) if sends else (way[-1], gpu)
+        return [*(self._by_memory(way) if ends in self.through_host else way), fabric]
+
+    def _by_memory(self, way: list[str]) -> list[str]:
+        """Return a way from a GPU to a NIC by the host memory nearest to the GPU."""
+        up = self._to_host(number_of(way[0]), None)
+        across = None if up is None else _path(self._host_paths, up.nodes[-1], way[-1])
+        return way if up is None or across is None else [*up.nodes, *across[1:]]
 
     def _to_host(self, src: int | None, dst: int | None) -> Route | None:
         gpu = f"GPU{dst if src is None else src}"

@@ -62,11 +62,13 @@ class NcclLog:
     """``communicator, channel, rank, parent``; the parent of a root is null. Where reduction and
     broadcast have trees of their own (2.5 to 2.7), that of the reduction."""
     connections: pl.DataFrame
-    """``communicator, channel, from_rank, to_rank, transport, kind, src_nic, dst_nic``, one row for
-    each connected pair: ``P2P/IPC``, ``SHM/direct/direct``, ``NET/IB/0/GDRDMA``, ... as the sender
-    prints it, else the receiver; kind is p2p, shm, net, collnet or nvls. Of a connection to a
-    CollNet's switch, one rank is null. NICs are NCCL's numbers of them on the host of the sender
-    and of the receiver, null where that one did not print its line."""
+    """``communicator, channel, from_rank, to_rank, transport, kind, src_nic, dst_nic, src_direct,
+    dst_direct``, one row for each connected pair: ``P2P/IPC``, ``SHM/direct/direct``,
+    ``NET/IB/0/GDRDMA``, ... as the sender prints it, else the receiver; kind is p2p, shm, net,
+    collnet or nvls. Of a connection to a CollNet's switch, one rank is null. NICs are NCCL's
+    numbers of them on the host of the sender and of the receiver, null where that one did not print
+    its line; it says too whether a NIC reads or writes GPU memory (GPUDirect RDMA), or else host
+    memory."""
     tuning: pl.DataFrame
     """``communicator, order, collective, bytes, algorithm, protocol, channels``: what rank 0 chose
     for each call, ``order`` counted from 0 by communicator; null is what a version does not print
@@ -234,18 +236,23 @@ def _edges(lines: Lines, known: Communicators, connections: pl.DataFrame) -> pl.
     nic = transport.str.extract(_NIC).cast(pl.Int32)
     receives = pl.col("side").eq_missing("receive")
     printed = pl.concat([connections.select(columns), collnet.select(columns)])
-    by_end = [nic.filter(end).drop_nulls().first().over(_EDGE) for end in (~receives, receives)]
+    direct = pl.when(nic.is_not_null()).then(transport.str.contains("/GDRDMA", literal=True))
+    ends = {"src": ~receives, "dst": receives}
+    by_end = {
+        f"{name}_{what}": told.filter(end).drop_nulls().first().over(_EDGE)
+        for what, told in (("nic", nic), ("direct", direct))
+        for name, end in ends.items()
+    }
     return (
         printed.drop_nulls("communicator")
-        .with_columns(src_nic=by_end[0], dst_nic=by_end[1])
+        .with_columns(**by_end)
         .sort(pl.col("side").eq_missing("receive"), "line")
         .unique(list(_EDGE), keep="first", maintain_order=True)
         .select(
             *_EDGE,
             transport,
-            kind=start.replace_strict(_KINDS, default=None),
-            src_nic="src_nic",
-            dst_nic="dst_nic",
+            start.replace_strict(_KINDS, default=None).alias("kind"),
+            *by_end,
         )
         .sort(_EDGE)
     )

@@ -121,6 +121,8 @@ _LINKS = Json(
         "direction?": "one of in, out: Whether it comes to the host or leaves it.",
         "nic_by?": "one of log, nearest or null: How the NIC is known: an NCCL log names it, or it "
         "is assumed to be the one nearest to the GPU.",
+        "memory?": "one of gpu, host or null: By nic: memory that the NIC reads or writes; null "
+        "where no NCCL log tells, and taken for that of the GPU.",
         "src_host?": "text or null: Source host.",
         "dst_host?": "text or null: Destination host.",
         "route?": "text or null: The nodes that are crossed; null where unknown.",

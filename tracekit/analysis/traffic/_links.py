@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _COLUMNS = {
     "link": ("link", "src", "dst", "type", "bricks"),
     "pair": ("src_device", "dst_device", "route"),
-    "nic": ("host", "nic", "direction", "nic_by"),
+    "nic": ("host", "nic", "direction", "nic_by", "memory"),
     "hosts": ("src_host", "dst_host"),
     "route": ("route", "route_type"),
     "method": ("method",),
@@ -214,8 +214,29 @@ def _of_network(
                     pl.when(number.is_null()).then(pl.lit("nearest")).otherwise(pl.lit("log"))
                 )
             )
+            .join(
+                _through_host(machine, place),
+                on=["node", "direction", "end_device"],
+                how="left",
+                maintain_order="left",
+            )
+            .with_columns(memory=pl.coalesce("memory", pl.when(nic_by="log").then(pl.lit("gpu"))))
         )
     return rows
+
+
+def _through_host(machine: Machine, place: Mapping[int, int]) -> pl.DataFrame:
+    """Return the NICs that read and write host memory, for which devices and directions."""
+    rows = [
+        (nic, direction, device, "host")
+        for device, gpu in place.items()
+        for pair in machine.through_host
+        for (end, nic), direction in ((pair, "out"), (pair[::-1], "in"))
+        if end == f"GPU{gpu}"
+    ]
+    schema = {"node": pl.String, "direction": pl.String, "end_device": pl.Int32,
+              "memory": pl.String}  # fmt: skip
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def network_nodes(

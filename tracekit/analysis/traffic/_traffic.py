@@ -58,6 +58,7 @@ _NOT_COUNTED = (
 _FIGURES = {
     "matrix": "matrix", "drawing": "machine", "timeline": "timeline", "network": "network",
 }  # fmt: skip
+_HALF = 0.5
 _OFF = 0.05
 """Differences from a counter that are worth a name."""
 _ONE_HOST = "all GPUs of the run are on one host: what it exchanges with others is not known"
@@ -138,15 +139,27 @@ class Traffic:
         if self.log is None or not machine.nodes("fabric"):
             return machine
         over = self.log.connections.filter(kind="net")
-        ends = (("from_rank", "src_nic"), ("to_rank", "dst_nic"))
+        ends = (("from_rank", "src", True), ("to_rank", "dst", False))
         used = pl.concat(
-            over.select("communicator", rank=pl.col(rank).cast(pl.Int32), nic=nic)
-            for rank, nic in ends
-        )
+            over.select(
+                "communicator", pl.lit(sends).alias("sends"), rank=pl.col(rank).cast(pl.Int32),
+                nic=f"{end}_nic", direct=f"{end}_direct",
+            )
+            for rank, end, sends in ends
+        )  # fmt: skip
         pairs = used.drop_nulls().join(self._rank_devices(), on=["communicator", "rank"])
-        known = pairs.select("device", "nic").unique().sort("device", "nic").iter_rows()
-        taken = [(place[device], nic) for device, nic in known]
-        return with_nics(machine, taken, self._nic_names(self.log, over["transport"]))
+        # Of connections that differ those count that most are like.
+        known = pairs.group_by("device", "nic", "sends").agg(pl.col("direct").mean() >= _HALF)
+        taken = [
+            (place[device], nic, sends, direct)
+            for device, nic, sends, direct in known.sort("device", "nic", "sends").iter_rows()
+        ]
+        return with_nics(
+            machine,
+            {(gpu, nic) for gpu, nic, _, direct in taken if direct},
+            self._nic_names(self.log, over["transport"]),
+            through_host=[(gpu, nic, sends) for gpu, nic, sends, direct in taken if not direct],
+        )
 
     def _nic_names(self, log: NcclLog, transports: pl.Series) -> dict[int, dict[int, str]]:
         """Return the names of the NICs of networks that connections take, by host and number."""
