@@ -161,7 +161,7 @@ PUBLIC = {
     "tracekit.analysis.breakdowns": "breakdown",
     "tracekit.analysis.calls": """
         ASSUMED Found TOGETHER annotated_calls collective_calls collective_kernels
-        communicators ends_by_arrivals find_collectives from_the_start group_descriptions
+        communicator_groups communicators ends_by_arrivals find_collectives from_the_start
         in_stretch log_processes made_communicators mpi_calls nccl_calls nccl_messages outermost
         outlier_ranks
         participants process_ranks read_calls unsized_of_others why_unsized with_devices

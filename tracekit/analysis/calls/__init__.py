@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from tracekit.analysis.calls._nccl_calls import (
         collective_kernels,
         communicators,
-        group_descriptions,
         made_communicators,
         nccl_calls,
         read_calls,
         with_kernels,
     )
+    from tracekit.analysis.calls._parallelism import communicator_groups
     from tracekit.analysis.calls._ranks import outlier_ranks, process_ranks, with_devices
     from tracekit.analysis.calls._sizes import unsized_of_others, why_unsized
 

@@ -12,8 +12,8 @@ from tracekit.analysis.calls import (
     ASSUMED,
     Found,
     collective_calls,
+    communicator_groups,
     find_collectives,
-    group_descriptions,
     in_stretch,
     process_ranks,
     unsized_of_others,
@@ -30,9 +30,13 @@ if TYPE_CHECKING:
 __all__ = ["collective_calls", "collectives"]
 
 _KEYS = (
-    "library", "collective", "bytes", "communicator", "group", "stage", "rank", "node", "iteration"
+    "library", "collective", "bytes", "communicator", "group", "parallelism", "stage", "rank",
+    "node", "iteration",
 )  # fmt: skip
 _DEFAULT = _KEYS[:4]
+_OF_GROUPS = {"group", "parallelism"}
+_OF_COMMUNICATOR = ("group", "parallelism", "members")
+_GROUPED = ("communicators", "members")
 _SIZES = 16
 """Maximum number of distinct sizes listed one by one; more are grouped by powers of two."""
 _SENT = ("algorithm", "least_gpu_bytes", "most_gpu_bytes")
@@ -71,9 +75,9 @@ def collectives(
         As for `collective_calls`.
     by
         Keys, as a sequence or separated by commas: library, collective, bytes, communicator, group
-        (what the program calls its group of ranks), stage, rank, node, iteration. By rank or node,
-        a collective counts for each that takes part, and ``wait_ns`` is that one's own; by others
-        it counts once.
+        (what the program calls its group of ranks), parallelism (what that name says), stage,
+        rank, node, iteration. By rank or node, a collective counts for each that takes part, and
+        ``wait_ns`` is that one's own; by others it counts once.
     sent
         What GPUs send in collectives on their machine, as `Traffic.sent` says.
 
@@ -106,6 +110,9 @@ def collectives(
     with ``or`` between those of which one ran, and ``least_gpu_bytes, most_gpu_bytes``: what each
     GPU sends by the one that sends least and most, which is a model.
 
+    By group or parallelism, ``communicators`` is how many a row is of, and ``members`` the ranks of
+    the only one, as `communicator_groups` says.
+
     ``bytes`` is the size as nccl-tests counts it, null where unknown; of more than 16 distinct
     sizes of a collective, the median of those from one power of two to the next. With ranks on
     several hosts there is no skew, since their clocks differ, and the duration is the longest
@@ -123,9 +130,8 @@ def collectives(
     keys = list(chosen_keys(by, _KEYS, "collectives"))
     found = find_collectives(trace, log, sizes)
     found = replace(found, rows=in_stretch(found.rows, trace.stretch))
-    named = found.rows.join(
-        group_descriptions(trace), on="communicator", how="left", maintain_order="left"
-    )
+    groups = communicator_groups(trace, found.rows)
+    named = found.rows.join(groups, on="communicator", how="left", maintain_order="left")
     rows, meta = _summary(trace, _with_sent(named, sent), keys), _meta(trace, found, log)
     meta["warnings"] += _faster_than_links(rows)
     if rows["bound_share"].count():
@@ -169,11 +175,13 @@ def _instances(calls: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
         .group_by("instance", maintain_order=True)
         .agg(
             pl.col("library", "stage", "iteration").first(),
-            *(pl.col(name).drop_nulls().first() for name in _sent_columns(calls)),
+            *(
+                pl.col(name).drop_nulls().first()
+                for name in (*_OF_COMMUNICATOR, *_sent_columns(calls))
+            ),
             # One that knows its operation better than the kernel's name comes first.
             collective=pl.col("collective").min(),
             communicator=pl.col("communicator").drop_nulls().first(),
-            group=pl.col("group").drop_nulls().first(),
             bytes=pl.col("bytes").max(),
             bytes_source=pl.col("bytes_source").drop_nulls().first(),
             bound=pl.col("bound_ns").max(),
@@ -208,7 +216,12 @@ def _summary(trace: Trace, calls: pl.DataFrame, keys: Sequence[str]) -> pl.DataF
     counted = each.filter("counts").group_by(groups).agg(_measures(by_bytes="bytes" in keys))
     table = (
         each.group_by(groups)
-        .agg(pl.len().cast(pl.Int64).alias("count"), *map(_only, _sent_columns(calls)))
+        .agg(
+            pl.len().cast(pl.Int64).alias("count"),
+            *map(_only, _sent_columns(calls)),
+            communicators=pl.col("communicator").drop_nulls().n_unique().cast(pl.Int64),
+            members=_only("members"),
+        )
         .join(counted, on=groups, nulls_equal=True)
         .join(_stragglers(each, groups), on=groups, how="left", nulls_equal=True)
     )
@@ -218,7 +231,8 @@ def _summary(trace: Trace, calls: pl.DataFrame, keys: Sequence[str]) -> pl.DataF
     )
     order = [name for name in groups if name != "iteration"]
     first = [name for name in groups if name == "iteration"]
-    columns = dict.fromkeys([*(key for key in keys), "bytes", *_MEASURES, *_sent_columns(calls)])
+    grouped = _GROUPED if _OF_GROUPS & {*keys} else ()
+    columns = dict.fromkeys([*keys, *grouped, "bytes", *_MEASURES, *_sent_columns(calls)])
     return (
         table.sort([*first, *order], nulls_last=True)
         .with_columns(pl.col("evidence").cast(EVIDENCE))

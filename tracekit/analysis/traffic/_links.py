@@ -25,6 +25,8 @@ _COLUMNS = {
     "hosts": ("src_host", "dst_host"),
     "route": ("route", "route_type"),
     "method": ("method",),
+    "group": ("group",),
+    "parallelism": ("parallelism",),
     "stage": ("stage",),
     "rank": ("rank",),
     "node": ("node",),
@@ -38,6 +40,8 @@ LINK_KEYS = {
     "hosts": "source and destination host, of what goes from one to another",
     "route": "the nodes that are crossed",
     "method": "how bytes are moved: p2p, staged, two_hop, nccl, mpi, h2d, d2h",
+    "group": "what the program calls the group of ranks that moves them",
+    "parallelism": "what that name says: tensor, pipeline, data, expert, context, sequence",
     "stage": "why the op runs that moves them",
     "rank": "rank of the process that moves them",
     "node": "host that this process ran on",
@@ -53,6 +57,7 @@ _WITH_PEAK = {
     "route": "route_bandwidth",
 }
 _GB_S = 1e9
+_OF_GROUPS = ("group", "parallelism")
 _FABRIC = PREFIXES["fabric"]
 
 
@@ -80,6 +85,7 @@ def links(
     hosts: Mapping[int, str | None] | None = None,
     phases: pl.DataFrame | None = None,
     computing: pl.DataFrame | None = None,
+    groups: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
     """Return traffic by link, pair of GPUs, route, method, stage, rank, node, iteration or phase.
 
@@ -112,6 +118,8 @@ def links(
         ``process, iteration, phase``, for the key ``phase``.
     computing
         When GPUs compute, as `computing_times` returns it, for the keys ``nic`` and ``hosts``.
+    groups
+        ``op, group, parallelism``, for these keys.
 
     Returns
     -------
@@ -145,14 +153,15 @@ def links(
     Raises
     ------
     UsageError
-        If a key is unknown, or needs processes or phases and none are given.
+        If a key is unknown, or needs processes, phases or groups and none are given.
     """
     keys = parse_link_keys(by)
     of_processes = [key for key in keys if key in OF_PROCESSES]
-    if of_processes and processes is None:
-        raise UsageError(f"links by {of_processes[0]} need ranks", "give `processes`")
-    if "phase" in keys and phases is None:
-        raise UsageError("links by phase need the phases of steps", "give `phases`")
+    needs = {"ranks": (of_processes, processes), "phases": (["phase"], phases),
+             "groups": (_OF_GROUPS, groups)}  # fmt: skip
+    for what, (own, given) in needs.items():
+        if (asked := next((key for key in keys if key in own), None)) and given is None:
+            raise UsageError(f"links by {asked} need {what}", "give what this function takes")
     if between is not None:
         begin, end = between
         transfers = transfers.filter((pl.col("start") < end) & (pl.col("end") > begin))
@@ -166,6 +175,8 @@ def links(
     if processes is not None and of_processes:
         owners = processes.select("process", *of_processes)
         rows = rows.join(owners, on="process", how="left", maintain_order="left")
+    if groups is not None:
+        rows = rows.join(groups, on="op", how="left", maintain_order="left")
     if phases is not None and "phase" in keys:
         rows = rows.join(phases, on=["process", "iteration"], how="left", maintain_order="left")
     rows = with_clocks(rows, REPORTS.empty() if reports is None else reports)

@@ -11,6 +11,7 @@ import polars as pl
 
 from tracekit.analysis.calls import (
     collective_calls,
+    communicator_groups,
     in_stretch,
     nccl_messages,
     process_ranks,
@@ -228,8 +229,16 @@ class Traffic:
             self.transfers if between is None else self.all_transfers, machine, place, by=by,
             window_ns=self.window_ns, reports=self._reports, processes=process_ranks(self.trace),
             between=between, hosts=self._hosts, phases=self._phases(keys),
+            groups=self._groups if {"group", "parallelism"} & {*keys} else None,
             computing=computing_times(self.trace) if {"nic", "hosts"} & {*keys} else None,
         )  # fmt: skip
+
+    @cached_property
+    def _groups(self) -> pl.DataFrame:
+        """The group of ranks of each collective kernel: ``op, group, parallelism``."""
+        known = communicator_groups(self.trace, self.calls)
+        of_ops = self.calls.select("op", "communicator").drop_nulls().unique("op", keep="none")
+        return of_ops.join(known, on="communicator").select("op", "group", "parallelism")
 
     def _phases(self, keys: Sequence[str]) -> pl.DataFrame | None:
         """Return the phase of each process's steps, where traffic is by phase."""

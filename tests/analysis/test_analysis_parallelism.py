@@ -1,0 +1,104 @@
+"""Groups of ranks: names, parallelism and members of communicators."""
+
+from __future__ import annotations
+
+import json
+
+import polars as pl
+import pytest
+from link_helpers import HERE, machine
+from trace_builder import TraceBuilder
+
+from tracekit.analysis.calls import collective_calls, communicator_groups
+from tracekit.analysis.communication import Traffic, collectives
+from tracekit.machine import Placed
+from tracekit.model import Trace
+
+NAMES = {
+    # PyTorch's meshes, Megatron-LM, vLLM and SGLang
+    "mesh_tp": "tensor",
+    "mesh_dp_shard": "data",
+    "mesh_dp_shard_cp": "data and context",
+    "TENSOR_MODEL_PARALLEL_GROUP": "tensor",
+    "PIPELINE_MODEL_PARALLEL_GROUP": "pipeline",
+    "DATA_PARALLEL_GROUP_WITH_CP": "data and context",
+    "EXPERT_DATA_PARALLEL_GROUP": "data and expert",
+    "tp:0": "tensor",
+    "attn_tp": "tensor",
+    "moe_ep": "expert",
+    # nothing of these is said, or is a part of another word
+    "default_pg": None,
+    "MODEL_PARALLEL_GROUP": None,
+    "EMBEDDING_GROUP": None,
+    "http": None,
+    "": None,
+}
+
+
+def job(names: dict[int, str | None], ranks: dict[int, list[int]]) -> Trace:
+    """Four ranks, each on its GPU; communicators with a name and the ranks that take part."""
+    b = TraceBuilder()
+    for rank in range(4):
+        text = json.dumps({"NCCL communicator ID": 99, "No. of ranks": 4, "Rank": rank})
+        b.range(-100, -90, "ncclCommInitRank", thread=10 * rank, domain="NCCL", payload=text)
+    for place, (communicator, members) in enumerate(ranks.items()):
+        for rank in members:
+            at = 1000 * place + 10 * rank
+            said = {"NCCL communicator ID": communicator, "Message size [bytes]": 800}
+            if (name := names[communicator]) is not None:
+                said["Group description"] = name
+            b.range(at, at + 4, "ncclAllReduce", thread=10 * rank, domain="NCCL",
+                    payload=json.dumps(said))  # fmt: skip
+            b.op("ncclDevKernel_AllReduce_Sum", at + 2, thread=10 * rank, start=at + 100,
+                 end=1000 * place + 300, device=rank, kind="collective",
+                 collective="all_reduce")  # fmt: skip
+    return b.attributed()
+
+
+@pytest.mark.parametrize(("name", "parallelism"), NAMES.items())
+def test_what_names_of_groups_say(name: str, parallelism: str | None) -> None:
+    trace = job({1: name}, {1: [0, 1]})
+    [row] = communicator_groups(trace, collective_calls(trace)).to_dicts()
+    assert row["parallelism"] == parallelism
+
+
+def test_members_of_communicators() -> None:
+    trace = job({1: "mesh_tp", 2: None, 3: "mesh_tp"}, {1: [0, 1, 3], 2: [2], 3: [0, 1, 2, 3]})
+    found = communicator_groups(trace, collective_calls(trace))
+    assert found.rows() == [
+        ("0x1", "mesh_tp", "tensor", "0-1, 3"),
+        ("0x2", None, None, "2"),
+        ("0x3", "mesh_tp", "tensor", "0-3"),
+    ]
+
+
+def test_collectives_by_parallelism() -> None:
+    """A row of one communicator has its members; one of several says of how many it is."""
+    names = {1: "mesh_tp", 2: "mesh_tp", 3: "mesh_dp", 4: None}
+    trace = job(names, {1: [0, 1], 2: [2, 3], 3: [0, 2], 4: [0, 1, 2, 3]})
+    rows = collectives(trace, by="parallelism").rows
+    columns = ("parallelism", "communicators", "members", "count", "participants")
+    assert rows.select(columns).rows() == [
+        ("data", 1, "0, 2", 1, 2), ("tensor", 2, None, 2, 2), (None, 1, "0-3", 1, 4),
+    ]  # fmt: skip
+    by_group = collectives(trace, by="group,communicator").rows
+    assert by_group.select("group", "communicator", "members").rows() == [
+        ("mesh_dp", "0x3", "0, 2"), ("mesh_tp", "0x1", "0-1"), ("mesh_tp", "0x2", "2-3"),
+        (None, "0x4", "0-3"),
+    ]  # fmt: skip
+
+
+def test_links_by_parallelism() -> None:
+    """A ring of two sends all 800 bytes each way; copies are of no group."""
+    trace = job({1: "mesh_tp", 2: "mesh_dp"}, {1: [0, 1], 2: [1, 2]})
+    traffic = Traffic(trace, Placed(machine(), HERE, "number"))
+    found = traffic.links("pair,parallelism").select(
+        "src_device", "dst_device", "parallelism", "bytes"
+    )
+    assert sorted(found.rows()) == [
+        (0, 1, "tensor", 800), (1, 0, "tensor", 800), (1, 2, "data", 800), (2, 1, "data", 800),
+    ]  # fmt: skip
+    by_group = traffic.links("group").select("group", "bytes").rows()
+    assert sorted(by_group) == [("mesh_dp", 1600), ("mesh_tp", 1600)]
+    whole = traffic.links("method").filter(method="nccl")["bytes"].sum()
+    assert whole == pl.Series([size for _, size in by_group]).sum()

@@ -1,0 +1,71 @@
+"""Groups of ranks: who is in a communicator, and which parallelism the program makes it for."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tracekit.analysis.calls._nccl_calls import group_descriptions
+from tracekit.analysis.calls._ranks import process_ranks
+from tracekit.model import Trace
+
+PARALLELISMS = {
+    "tensor": ("tp", "tensor"),
+    "pipeline": ("pp", "pipe", "pipeline"),
+    "data": ("dp", "ddp", "fsdp", "data"),
+    "expert": ("ep", "expert"),
+    "context": ("cp", "context"),
+    "sequence": ("sp", "sequence"),
+}
+"""Words in names of groups, by parallelism: of PyTorch's meshes, Megatron-LM, vLLM and SGLang."""
+
+
+def communicator_groups(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return what groups of ranks communicators are.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    calls
+        As in the table `COLLECTIVE_CALLS`.
+
+    Returns
+    -------
+    ``communicator``; ``group``, what the program calls it; ``parallelism``, what words of that name
+    say, with ``and`` between several, null without any; ``members``, the ranks of the job whose
+    calls are in the run, such as ``0-3, 8``, null where one is unknown. A row per communicator.
+    """
+    named = group_descriptions(trace).with_columns(parallelism=_parallelism(pl.col("group")))
+    ranks = process_ranks(trace).select("process", "rank")
+    seen = calls.select("communicator", "process").drop_nulls("communicator").unique()
+    ranked = seen.join(ranks, on="process", how="left")
+    whole = ranked.filter(pl.col("rank").is_not_null().all().over("communicator"))
+    members = _spans(whole.select("communicator", "rank").unique())
+    return (
+        seen.select("communicator").unique()
+        .join(named, on="communicator", how="left")
+        .join(members, on="communicator", how="left")
+        .sort("communicator")
+    )  # fmt: skip
+
+
+def _parallelism(name: pl.Expr) -> pl.Expr:
+    words = name.str.to_lowercase().str.extract_all(r"[a-z]+")
+    said = [
+        pl.when(words.list.set_intersection(list(known)).list.len() > 0).then(pl.lit(kind))
+        for kind, known in PARALLELISMS.items()
+    ]
+    text = pl.concat_list(said).list.drop_nulls().list.join(" and ")
+    return pl.when(text != "").then(text)
+
+
+def _spans(ranks: pl.DataFrame) -> pl.DataFrame:
+    """Return the ranks of each communicator as text, neighbours as ``0-3``."""
+    ordered = ranks.sort("communicator", "rank")
+    place = pl.int_range(pl.len()).over("communicator")
+    spans = ordered.group_by("communicator", run=pl.col("rank") - place, maintain_order=True).agg(
+        first=pl.col("rank").min(), last=pl.col("rank").max()
+    )
+    first, last = (pl.col(name).cast(pl.String) for name in ("first", "last"))
+    text = pl.when(pl.col("first") == pl.col("last")).then(first).otherwise(first + "-" + last)
+    return spans.group_by("communicator", maintain_order=True).agg(members=text.str.join(", "))
