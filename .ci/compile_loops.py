@@ -3,7 +3,7 @@
     python .ci/compile_loops.py FOLDER
 
 What is compiled goes to a folder (see `tracekit.support.native`), for any processor of the kind
-that this machine has. Which types of arguments loops are given, traces tell: a simulated one is
+that this machine has. Which types of arguments loops are given, traces tell: simulated ones are
 ingested and asked. Loops run as they stand there, while other processes compile them; but those
 that never do so elsewhere are waited for. What another trace needs beyond that is compiled where it
 is met.
@@ -41,13 +41,16 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as place:
         os.environ["NUMBA_CACHE_DIR"] = str(Path(place) / "nothing")
         with _Compilers(folder) as compilers:
-            export = Path(place) / "export.sqlite"
-            generator = ROOT / "benchmarks" / "generate_export.py"
-            subprocess.run(
-                [sys.executable, generator, export, "--kernels", str(KERNELS)],
-                check=True, stdout=subprocess.DEVNULL,
-            )  # fmt: skip
-            run_loops(export, Path(place), compilers)
+            export, trace = Path(place) / "export.sqlite", Path(place) / "trace.json"
+            for generator, path, *size in (
+                ("generate_export.py", export, "--kernels", str(KERNELS)),
+                ("generate_kineto.py", trace, "--megabytes", "1"),
+            ):
+                subprocess.run(
+                    [sys.executable, ROOT / "benchmarks" / generator, path, *size],
+                    check=True, stdout=subprocess.DEVNULL,
+                )  # fmt: skip
+            run_loops(export, trace, Path(place), compilers)
     loops = list(folder.iterdir())
     print(f"{len(loops)} loops, {sum(path.stat().st_size for path in loops):,} bytes")
     return 0
@@ -135,8 +138,8 @@ def _compile(folder: Path, loop: Callable[..., Any], given: tuple[Any, ...]) -> 
     Compiled(loop).compile(*given)
 
 
-def run_loops(export: Path, place: Path, compilers: _Compilers) -> None:
-    """Ingest an export and ask about it, with every loop however short its input is."""
+def run_loops(export: Path, trace: Path, place: Path, compilers: _Compilers) -> None:
+    """Ingest an export and a trace and ask, with every loop however short its input is."""
     from tracekit.support import compiled
 
     compiled.compiled = compilers.noticed  # before any module takes it from there
@@ -144,6 +147,7 @@ def run_loops(export: Path, place: Path, compilers: _Compilers) -> None:
 
     import tracekit
     from tracekit.analysis.statistics import differences
+    from tracekit.sources.kineto import _document
     from tracekit.sources.sqlite import _pages, _spans
 
     compiled.FEW_ROWS = 0
@@ -151,6 +155,8 @@ def run_loops(export: Path, place: Path, compilers: _Compilers) -> None:
     ask(run)
     _spans.FEW_ROWS = 0  # rows are read from pages
     tracekit.ingest(export, store=place / "from_pages")
+    _document.FEWEST_BYTES = 0
+    tracekit.ingest(trace, store=place / "from_json")
     bits, places = np.zeros(0, np.uint8), np.zeros(0, np.int64)
     # Of which the trace has none, or too few.
     steps = np.ones((1, 5), np.int64)

@@ -64,14 +64,19 @@ class TestTimes:
         assert nanoseconds(pl.Series(texts, dtype=pl.String)).to_list() == expected
 
     def test_no_digit_is_lost_on_the_way_from_the_text(self):
-        events = _read('{"ts": 1694128201426602.123, "dur": 0.001, "args": {"ts": 1}}')
-        assert events.select("ts", "dur").row(0) == ("1694128201426602.123", "0.001")
+        events = _read('{"ph": "X", "ts": 1694128201426602.123, "dur": 0.001, "args": {"ts": 1}}')
+        assert events.select("start", "length").row(0) == (1694128201426602123, 1)
         assert Decimal(float("1694128201426602.123")) != Decimal("1694128201426602.123")
 
     def test_texts_that_look_like_times_stay_as_they_are(self):
         name = 'x "ts": 5, "dur": 6.50, end'
-        events = _read(json.dumps({"name": name, "ts": 1, "dur": 2}))
-        assert events.select("name", "ts", "dur").row(0) == (name, "1", "2")
+        events = _read(json.dumps({"ph": "X", "name": name, "ts": 1, "dur": 2}))
+        assert events.select("name", "start", "length").row(0) == (name, 1000, 2000)
+
+    @pytest.mark.parametrize("length", ['"long"', "[1]", "true", "nan"])
+    def test_a_length_that_is_none_is_told_from_none(self, length):
+        events = _read(f'{{"ph": "X", "ts": 1, "dur": {length}}}', '{"ph": "X", "ts": 1}')
+        assert events.select("length", "mistimed").rows() == [(None, True), (None, False)]
 
 
 class TestReading:
@@ -79,34 +84,47 @@ class TestReading:
         events = _read(
             '{"ph":"X","cat":"kernel","name":"k<1>(int)","pid":0,"tid":"stream 7","ts":1,'
             '"args":{"device":0,"Process Group Ranks":[0, 1],"grid":[1,2,3],"bytes":12}}',
-            '{"ph": null, "id": 5, "bp": "e"}',
+            '{"ph": "M", "id": 5, "bp": "e", "dur": null}',
         )
         row = events.to_dicts()[0]
         given = {name: value for name, value in row.items() if value is not None}
         assert given == {
             "ph": "X", "cat": "kernel", "name": "k<1>(int)", "pid": "0", "tid": "stream 7",
-            "ts": "1", "device": "0", "group_ranks": "[0, 1]", "bytes": "12",
-            "grid": "[1, 2, 3]",
+            "start": 1000, "device": 0, "group_ranks": "[0, 1]", "bytes": 12,
+            "grid": "[1, 2, 3]", "mistimed": False,
         }  # fmt: skip
-        assert set(events.row(1)) == {None}
+        assert set(events.drop("ph", "mistimed").row(1)) == {None}
+
+    def test_events_of_no_use_are_left_out_and_of_functions_their_category_is_read(self):
+        events = _read(
+            '{"ph": "s", "cat": "ac2g", "name": "ac2g", "id": 5}',
+            '{"ph": "X", "cat": "gpu_user_annotation", "name": "a", "ts": 1, "dur": 1}',
+            '{"ph": "X", "cat": "python_function", "name": "f", "ts": 1, "args": {"Seq": 4}}',
+            '{"cat": "kernel", "name": "k"}',
+        )
+        [row] = events.to_dicts()
+        given = {name: value for name, value in row.items() if value is not None}
+        assert given == {"ph": "X", "cat": "python_function", "mistimed": False}
 
     @pytest.mark.parametrize(
         ("line", "name", "size"),
         [
-            (b'{"name": "a", "args": {"x": inf, "y": [nan, -inf], "bytes": 4}}', "a", "4"),
-            (b'{"name": "a", "args": {"x": NaN, "y": -Infinity, "bytes": 4}}', "a", "4"),
-            (b'{"name": "a\tb", "args": {"bytes": 4}}', "a\tb", "4"),
-            (b'{"name": "a\xffb", "args": {"bytes": 4}}', "a�b", "4"),
-            (b'{"name": "a", "args": "none"}', "a", None),
-            (b'{"name": "a", "args": [1]}', "a", None),
-            (b'{"name": "a", "args": {"x": 1e400, "bytes": 99999999999999999999999}}', "a",
-             "99999999999999999999999"),
+            (b'{"ph": "X", "name": "a", "args": {"x": inf, "y": [nan, -inf], "bytes": 4}}', "a", 4),
+            (b'{"ph": "X", "name": "a", "args": {"x": NaN, "y": -Infinity, "bytes": 4}}', "a", 4),
+            (b'{"ph": "X", "name": "a\tb", "args": {"bytes": 4}}', "a\tb", 4),
+            (b'{"ph": "X", "name": "a\xffb", "args": {"bytes": 4}}', "a�b", 4),
+            (b'{"ph": "X", "name": "a", "args": "none"}', "a", None),
+            (b'{"ph": "X", "name": "a", "args": [1]}', "a", None),
+            (b'{"ph": "X", "name": "a", "args": {"x": 1e400, "bytes": 999999999999999999999}}',
+             "a", None),
         ],
     )  # fmt: skip
     def test_what_a_strict_parser_refuses_costs_nothing_else(self, line, name, size):
-        first = b'{"name": "first", "ts": 1.001, "args": {"Process Group Ranks": [0, 1]}}'
+        first = (
+            b'{"ph": "X", "name": "first", "ts": 1.001, "args": {"Process Group Ranks": [0, 1]}}'
+        )
         events = _read(first, line)
-        assert events.select("name", "ts", "group_ranks").row(0) == ("first", "1.001", "[0, 1]")
+        assert events.select("name", "start", "group_ranks").row(0) == ("first", 1001, "[0, 1]")
         assert events.select("name", "bytes").row(1) == (name, size)
 
     @pytest.mark.parametrize("line", ['{"name": }', '{"name": "\\x"}', '{"a" 1}', "[" * 200_000])
@@ -130,5 +148,5 @@ def test_of_a_key_that_is_there_twice_the_first_one_counts(odd: str) -> None:
         '{"ph": "X", "name": "a", "name": "b", "ts": 1, "ts": 2, "x": %s,'
         ' "args": {"stream": 7, "stream": 8, "device": 1}, "args": {"stream": 9}}'
     )
-    [event] = _read(line % odd).select("name", "ts", "stream", "device").rows()
-    assert event == ("a", "1", "7", "1")
+    [event] = _read(line % odd).select("name", "start", "stream", "device").rows()
+    assert event == ("a", 1000, 7, 1)

@@ -18,7 +18,7 @@ import polars as pl
 from tracekit.errors import MissingDataError
 from tracekit.sources._seen import OPEN
 from tracekit.sources.kineto._document import Document
-from tracekit.sources.kineto._events import nanoseconds, read_events
+from tracekit.sources.kineto._events import read_events
 from tracekit.sources.kineto._gathered import Gathered, groups_of
 
 _BEGIN, _END, _REPLAY = "StreamBeginCapture", "StreamEndCapture", "GraphLaunch"
@@ -79,9 +79,8 @@ def _host_of(path: Path) -> pl.DataFrame:
 def _host_events(events: pl.DataFrame) -> pl.DataFrame:
     own = events.filter(pl.col("ph") == "X").with_columns(group=groups_of("cat"))
     kept = own.filter(pl.col("group").is_in(_HOST), pl.col("name") != "record_param_comms")
-    start, length = nanoseconds(kept["ts"]), nanoseconds(kept["dur"])
     ids = pl.col("pid", "tid").cast(pl.Int64, strict=False)
-    timed = kept.with_columns(ids, start=start, end=start + length.clip(0))
+    timed = kept.with_columns(ids, end=pl.col("start") + pl.col("length").clip(0))
     return timed.drop_nulls(["start", "end", "pid", "tid"]).filter(pl.col("end") < OPEN)
 
 
@@ -120,7 +119,7 @@ def _placed(host: pl.DataFrame, graphs: pl.DataFrame, gathered: Gathered) -> pl.
         start=pl.max_horizontal("start", "begin") + by,
         end=pl.min_horizontal("end", "until") + by,
         pid=pl.lit(gathered.pid, pl.Int64),
-        correlation=pl.lit(None, pl.String),  # ids of another recording
+        correlation=pl.lit(None, pl.Int64),  # ids of another recording
     ).drop("begin", "until", "to", "path")  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
@@ -22,9 +22,11 @@ from tracekit.errors import DamagedTraceError, NotATraceError
 
 GZIP = b"\x1f\x8b"
 
-_BLOCK = 1 << 22
+_BLOCK = 1 << 24
 """Bytes that are read at once."""
 _HEAD = 1 << 16
+FEWEST_BYTES = 1 << 21
+"""Of fewer it is not worth the time that compiled loops take to load."""
 _SLICE = 1 << 20
 """Bytes whose brackets are looked for at once: of a text of nothing else, each takes 40 bytes."""
 MOST_AROUND = 1 << 24
@@ -144,20 +146,35 @@ class Document:
         while True:
             more = self._read(size)
             text += more
-            found = _Cut.of(text)
-            for begin, part in found.parts():
-                inside = text[begin : begin + part.end]
-                yield Piece(offset + begin, self._lines(inside, part, offset + begin))
-            if found.closed is not None:
-                self._rest = offset + found.closed, text[found.closed :]
+            closed, end = yield from self._cut(text, offset)
+            if closed is not None:
+                self._rest = offset + closed, text[closed:]
                 return
             if not more:
                 raise self._cut_short(offset + len(text))
-            offset, text = offset + found.end, text[found.end :]
+            offset, text = offset + end, text[end:]
             # An event that is larger than a block is looked at again with twice as much.
             size = max(self._block, len(text))
-            if size > _MOST_EVENT:
+            if len(text) > _MOST_EVENT:
                 raise DamagedTraceError(f"{self.path} holds no whole event after byte {offset:,}")
+
+    def _cut(self, text: bytes, offset: int) -> Generator[Piece, None, tuple[int | None, int]]:
+        """Yield whole events; return where all are closed, and where the last ends."""
+        begin = 0
+        if len(text) >= FEWEST_BYTES:
+            from tracekit.sources.kineto._scan import lines_of  # noqa: PLC0415 - see FEWEST_BYTES
+
+            for lines, end, closed in lines_of(text, _MOST_EVENTS):
+                if lines:
+                    yield Piece(offset + begin, lines)
+                begin = end
+                if closed >= 0:
+                    return closed, end
+        found = _Cut.of(text[begin:])
+        for first, part in found.parts():
+            at = begin + first
+            yield Piece(offset + at, self._lines(text[at : at + part.end], part, offset + at))
+        return None if found.closed is None else begin + found.closed, begin + found.end
 
     def _opened(self) -> tuple[int, bytes]:
         """Read up to the events; return where they begin, and what was read of them."""

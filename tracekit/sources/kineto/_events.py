@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import re
 from decimal import Decimal, InvalidOperation
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from tracekit.errors import DamagedTraceError
+from tracekit.sources.kineto import _document
 from tracekit.sources.kineto._document import Piece, first_of_each
+
+if TYPE_CHECKING:
+    from tracekit.sources.kineto._scan import Scanner
 
 _FIELDS = ("ph", "cat", "name", "pid", "tid", "ts", "dur")
 ARGUMENTS = {
@@ -35,6 +40,36 @@ ARGUMENTS = {
 }  # fmt: skip
 """What is read of an event's arguments, and what it is called here."""
 
+_NUMBERS = (
+    "device", "context", "stream", "correlation", "bytes", "graph_node", "from_device", "in_device",
+    "to_device", "in_context", "sequence_number", "elements_in", "elements_out", "group_size",
+    "sequence", "source_rank", "destination_rank", "wait_event", "wait_record", "event_id",
+)  # fmt: skip
+"""Which of these are whole numbers."""
+_TIMES = {"ts": "start", "dur": "length"}
+_COLUMNS = [
+    *(name for name in _FIELDS if name not in _TIMES), *ARGUMENTS.values(), *_TIMES.values(),
+    "mistimed",
+]  # fmt: skip
+OF_NO_USE = (
+    "gpu_user_annotation",
+    "external_correlation",
+    "cpu_instant_event",
+    "overhead",
+    "cuda_profiler_range",
+    "collective_comm",
+    "ac2g",
+    "async_cpu_to_gpu",
+    "async_gpu",
+    "fwdbwd",
+    "forward_backward",
+    "mtia_insight",
+    "mtia_counters",
+)
+"""Categories whose events say nothing that others do not."""
+BARE = ("python_function",)
+"""Categories whose events are counted, and no more."""
+
 _SCHEMA = {
     **dict.fromkeys(_FIELDS, pl.String()),
     "args": pl.Struct(dict.fromkeys(ARGUMENTS, pl.String())),
@@ -51,13 +86,79 @@ _MOST = (1 << 61) - 1
 
 
 def read_events(piece: Piece, path: Path) -> pl.DataFrame:
-    """Return the events of a piece: `_FIELDS`, and what `ARGUMENTS` calls their arguments, as text.
+    """Return the events of a piece that are of use, of functions of Python no more than `BARE`.
+
+    Returns
+    -------
+    `_FIELDS` and what `ARGUMENTS` calls their arguments, numbers as such and all else as text, but
+    in place of ``ts, dur``: ``start, length`` in ns, null where there is none, and ``mistimed``
+    where a length is given that is none.
 
     Raises
     ------
     DamagedTraceError
         If one is no JSON.
     """
+    if len(piece.text) < _document.FEWEST_BYTES or not _is_text(piece.text):
+        return _of_use(_all_events(piece, path))
+    events, unusual = _scanner().scan(piece.text)
+    if unusual:
+        try:
+            events = _filled(events, _all_events(Piece(piece.offset, b"\n".join(unusual)), path))
+        except DamagedTraceError:
+            return _of_use(_all_events(piece, path))  # which tells where it is damaged
+    return events.select(_COLUMNS)
+
+
+def _is_text(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+@cache
+def _scanner() -> Scanner:
+    from tracekit.sources.kineto._scan import Scanner  # noqa: PLC0415 - not needed by small traces
+
+    fields = {name: _TIMES.get(name, name) for name in _FIELDS}
+    return Scanner(fields, ARGUMENTS, _NUMBERS, tuple(_TIMES.values()), OF_NO_USE, BARE)
+
+
+def _filled(events: pl.DataFrame, unusual: pl.DataFrame) -> pl.DataFrame:
+    """Put events that are written in an unusual way where they belong."""
+    numbered = events.with_row_index("row")
+    is_odd = pl.col("is_odd")
+    rows = numbered.filter(is_odd).select("row").hstack(unusual)
+    usual = numbered.filter(~is_odd).select(rows.columns)
+    return _of_use(pl.concat([usual, rows]).sort("row"))
+
+
+def _of_use(events: pl.DataFrame) -> pl.DataFrame:
+    category = pl.col("cat")
+    used = events.filter(
+        pl.col("ph").is_in(("X", "M")), ~category.is_in(OF_NO_USE).fill_null(value=False)
+    )
+    others = pl.exclude("ph", "cat", "mistimed")
+    is_bare = category.is_in(BARE).fill_null(value=False)
+    bare = used.with_columns(pl.when(~is_bare).then(others), mistimed=~is_bare & pl.col("mistimed"))
+    return bare.select(_COLUMNS)
+
+
+def _all_events(piece: Piece, path: Path) -> pl.DataFrame:
+    """Return all events of a piece, whatever they are of."""
+    events = _texts(piece, path)
+    start, length = (nanoseconds(events[name]).alias(_TIMES[name]) for name in _TIMES)
+    return events.with_columns(
+        start,
+        length,
+        pl.col(_NUMBERS).cast(pl.Int64, strict=False),
+        mistimed=pl.col("dur").is_not_null() & length.is_null(),
+    ).select(_COLUMNS)
+
+
+def _texts(piece: Piece, path: Path) -> pl.DataFrame:
     if (b"\\ud" in piece.text or b"\\uD" in piece.text) and _HALF.search(piece.text):
         return _unnested(pl.DataFrame(_one_by_one(piece, path), schema=_SCHEMA))
     try:

@@ -11,7 +11,7 @@ from tracekit.sources._ordering import Ordered
 from tracekit.sources._seen import OPEN
 from tracekit.sources._syncs import by_call
 from tracekit.sources._times import Times
-from tracekit.sources.kineto._events import nanoseconds
+from tracekit.sources.kineto._events import OF_NO_USE
 from tracekit.sources.kineto._host import HostRanges, cuda_calls
 from tracekit.sources.kineto._names import ShortNames
 from tracekit.sources.kineto._work import counted_in_threads, gpu_work, records, waits
@@ -40,22 +40,6 @@ _GROUPS = {
 }
 """Kinds of events by the categories that they have had, in lower case: of NVIDIA's and AMD's GPUs,
 and of accelerators that Kineto has categories of their own for (MTIA, Gaudi, XPU)."""
-_OF_NO_USE = (
-    "gpu_user_annotation",
-    "external_correlation",
-    "cpu_instant_event",
-    "overhead",
-    "cuda_profiler_range",
-    "collective_comm",
-    "ac2g",
-    "async_cpu_to_gpu",
-    "async_gpu",
-    "fwdbwd",
-    "forward_backward",
-    "mtia_insight",
-    "mtia_counters",
-)
-"""Categories whose events say nothing that others do not."""
 _GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names}
 _GPU, _RANGES = ("kernel", "copy", "memset"), ("operator", "annotation")
 _KEPT = (*_GPU, *_RANGES, "call", "span", "sync")
@@ -111,7 +95,7 @@ class Gathered:
         whole = events.filter(pl.col("ph") == "X").with_columns(group=groups_of("cat"))
         self.counts.update(dict(whole["group"].drop_nulls().value_counts().iter_rows()))
         strange = whole.filter(
-            pl.col("group").is_null(), ~pl.col("cat").str.to_lowercase().is_in(_OF_NO_USE)
+            pl.col("group").is_null(), ~pl.col("cat").str.to_lowercase().is_in(OF_NO_USE)
         )
         self.unknown.update(dict(strange["cat"].value_counts().iter_rows()))
         timed = self._timed(whole.filter(pl.col("group").is_in(_KEPT)))
@@ -141,11 +125,8 @@ class Gathered:
 
     def _timed(self, events: pl.DataFrame) -> pl.DataFrame:
         """Add ``start`` and ``end``; what has no start, or a length that is none, is left out."""
-        start, length = nanoseconds(events["ts"]), nanoseconds(events["dur"])
-        end = pl.select(start + length.clip(0)).to_series()
-        timed = events.with_columns(start.alias("start"), end.alias("end"), length.alias("length"))
-        is_length = pl.col("dur").is_null() | pl.col("length").is_not_null()
-        known = self._within(timed.filter(pl.col("start").is_not_null() & is_length))
+        timed = events.with_columns(end=pl.col("start") + pl.col("length").clip(0))
+        known = self._within(timed.filter(pl.col("start").is_not_null() & ~pl.col("mistimed")))
         self.counts["untimed"] += timed.height - known.height
         self.counts["backward"] += int((known["length"] < 0).sum())
         known = known.drop("length").with_columns(pl.col("end").fill_null(OPEN))

@@ -1,0 +1,154 @@
+"""Events read by compiled loops, but for those that are written in a way that is not usual."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+from nanoarrow import c_array_from_buffers, large_string
+from numpy.typing import NDArray
+
+from tracekit.sources.kineto import _scan_loops as loops
+from tracekit.support.compiled import ALWAYS, compiled
+
+_split, _scan, _gather = (
+    compiled(loop, ALWAYS) for loop in (loops.split, loops.scan, loops.gather)
+)
+_PLACES = 512
+
+
+def lines_of(text: bytes, most: int) -> Iterator[tuple[bytes, int, int]]:
+    """Yield whole events of a text as lines, as many at a time as may be, where these end, and -1.
+
+    Instead of that, at last, where the bracket is that ends all events. What follows is for another
+    parser: no whole event, or what is none.
+    """
+    chars = np.frombuffer(text, np.uint8)
+    end, found = 0, np.zeros(3, np.int64)
+    while True:
+        lines = np.empty(len(text) - end, np.uint8)
+        begin = end
+        count = int(_split(chars, begin, most, lines, found) or 0)
+        end, closed, is_strange = found.tolist()
+        if count and not is_strange:
+            yield lines[: end - begin].tobytes(), end, closed
+        if closed >= 0 or is_strange or count < most:
+            if closed >= 0 and not count:
+                yield b"", end, closed
+            return
+
+
+class Scanner:
+    """Finds the values of events that are on a line each.
+
+    Parameters
+    ----------
+    fields, arguments
+        What values are called in an event, and in its arguments, and what here.
+    numbers, times
+        Which of these are whole numbers, and times; others are texts. The first two are ``ph`` and
+        ``cat``.
+    dropped, bare
+        Categories whose events are left out, and of which only the category is read.
+    """
+
+    def __init__(
+        self,
+        fields: Mapping[str, str],
+        arguments: Mapping[str, str],
+        numbers: Sequence[str],
+        times: Sequence[str],
+        dropped: Sequence[str],
+        bare: Sequence[str],
+    ) -> None:
+        names = [*fields.values(), *arguments.values()]
+        self.texts = [name for name in names if name not in (*numbers, *times)]
+        self.numbers = [*numbers, *times]
+        self._words = _Words()
+        for where, keys in ((loops.EVENT, fields), (loops.ARGUMENT, arguments)):
+            for key, name in keys.items():
+                if name in self.texts:
+                    self._words.add(where, key, loops.TEXT, self.texts.index(name))
+                else:
+                    role = loops.TIME if name in times else loops.NUMBER
+                    self._words.add(where, key, role, self.numbers.index(name))
+        self._words.add(loops.EVENT, "args", loops.ARGUMENTS, 0)
+        for role, categories in ((loops.DROPPED, dropped), (loops.BARE, bare)):
+            for category in categories:
+                self._words.add(loops.CATEGORY, category, role, 0)
+        self._tables = self._words.tables()
+
+    def scan(self, text: bytes) -> tuple[pl.DataFrame, list[bytes]]:
+        """Return the events of use, and the lines of those that another parser has to read.
+
+        Rows of the latter are there, and hold nothing but ``is_odd``.
+        """
+        chars = np.frombuffer(text, np.uint8)
+        most = text.count(b"\n") + 1
+        begins, sizes = (np.empty((most, len(self.texts)), np.int32) for _ in range(2))
+        numbers = np.empty((most, len(self.numbers)), np.int64)
+        spans, kinds = np.empty((most, 2), np.int64), np.empty(most, np.uint8)
+        used = np.zeros(len(self.texts), np.uint8)
+        rows = int(_scan(chars, *self._tables, begins, sizes, numbers, used, spans, kinds) or 0)
+        odd = kinds[:rows] == loops.ODD
+        sizes[:rows][odd] = -1
+        numbers[:rows][odd] = loops.NONE
+        none = pl.Series([None], dtype=pl.String).new_from_index(0, rows)
+        columns = {
+            name: _text_column(chars, begins, sizes, slot, rows) if used[slot] else none
+            for slot, name in enumerate(self.texts)
+        } | {
+            name: _number_column(numbers[:rows, slot]) for slot, name in enumerate(self.numbers)
+        }  # fmt: skip
+        lines = [text[begin:end] for begin, end in spans[:rows][odd].tolist()]
+        return pl.DataFrame(columns).with_columns(
+            pl.Series("is_odd", odd), mistimed=pl.lit(value=False)
+        ), lines
+
+
+class _Words:
+    """Words that mean something, for `scan`."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[bytes, int, int]] = []
+
+    def add(self, where: int, word: str, role: int, slot: int) -> None:
+        """Add a word."""
+        self._rows.append((bytes([where]) + word.encode(), role, slot))
+
+    def tables(self) -> tuple[NDArray[Any], ...]:
+        """Return them as `scan` takes them."""
+        table = np.full(_PLACES, -1, np.int64)
+        for number, (word, _, _) in enumerate(self._rows):
+            at = loops.hashed(word, 1, len(word), word[0])
+            while table[at] >= 0:
+                at = (at + 1) % _PLACES
+            table[at] = number
+        words = [word for word, _, _ in self._rows]
+        places = np.cumsum([0, *map(len, words)])
+        roles, slots = np.array([row[1:] for row in self._rows], np.int64).T.copy()
+        return table, np.frombuffer(b"".join(words), np.uint8), places, roles, slots
+
+
+def _text_column(
+    chars: NDArray[np.uint8],
+    begins: NDArray[np.int32],
+    sizes: NDArray[np.int32],
+    slot: int,
+    rows: int,
+) -> pl.Series:
+    own = sizes[:rows, slot]
+    lengths = np.where(own < 0, 2 * (-own - 2), own)
+    data = np.empty(max(int(lengths[own != -1].sum()), 1), np.uint8)
+    offsets, bits = np.empty(rows + 1, np.int64), np.zeros((rows + 7) // 8, np.uint8)
+    _gather(chars, begins, sizes, slot, rows, data, offsets, bits)
+    nulls = int((own == -1).sum())
+    array = c_array_from_buffers(large_string(), rows, [bits, offsets, data[: offsets[-1]]], nulls)
+    return pl.Series(array)
+
+
+def _number_column(values: NDArray[np.int64]) -> pl.Series:
+    column = pl.Series(values)
+    return column.set(column == loops.NONE, None)
