@@ -1,19 +1,21 @@
 """Write a large SQLite export in the schema of an nsys version, simulated and seeded.
 
     python benchmarks/generate_export.py OUT.sqlite --kernels 1000000
+    python benchmarks/generate_export.py OUT.sqlite --kernels 1000000 --seed 5 --drawn
 
 A data-parallel training job of several processes, each with a GPU, a main thread, a backward thread
 and loader threads. Times, names and ids are those of no real program, but tables, columns, nesting
-and proportions are like those of real exports. Rows are made as whole columns and written in
-chunks, so that memory does not grow with the file.
+and proportions are like those of real exports. `--drawn` draws from the seed what is not given.
+Rows are made as whole columns, in chunks, so that memory does not grow with the file.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import repeat
 from pathlib import Path
@@ -27,7 +29,9 @@ from bulk_file import BulkFile
 from nsys_writer import NsysWriter, base_name, global_pid, global_tid
 from training_step import (
     BACKWARD,
+    COMPUTE,
     EXCHANGE,
+    MAIN,
     NCCL_DOMAIN,
     STEP,
     Call,
@@ -46,7 +50,18 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 PRODUCT = "tracekit benchmarks (simulated)"
+ORDERS = ("start", "process", "flush")
+"""By start; of one process after the other; blocks of rows of a process as they come to be."""
+CORRELATIONS = ("one", "anywhere", "wrapping")
+"""At one in each process; anywhere; so that they begin anew at one in the middle of the file."""
+SCHEMAS = ("none-2020.4", "3.0.0", "3.11.1", "3.28.0")
 _CHUNK = 1 << 16
+_BLOCK = 2_000
+"""Rows that are flushed together."""
+_OF_GRAPH = 8
+"""Kernels that one call launches where there are graphs."""
+_MANY, _SOME = 8, 0.3
+_MOST_CORRELATION = (1 << 32) - 1
 _PUSH_POP, _DOMAIN = 59, 75
 _FIRST_PID = 1000
 _RARE = 0.1
@@ -75,6 +90,16 @@ class Job:
         Rows of OS calls, scheduling and CPU samples per kernel.
     schema
         Schema version of the file.
+    around, nesting
+        Ranges around each kernel's launch, and around the operators of each layer, in each other.
+    annotated
+        Whether there are ranges at all, 0 or 1.
+    graphs
+        Whether kernels of the main thread are launched eight at a time by one call, 0 or 1.
+    order
+        Of rows: `ORDERS`.
+    correlation
+        Where ids of calls begin: `CORRELATIONS`.
     """
 
     kernels: int = 1_000_000
@@ -86,11 +111,26 @@ class Job:
     names: int = 4_000
     noise: float = 0.5
     schema: str = "3.11.1"
+    around: int = 0
+    nesting: int = 0
+    annotated: int = 1
+    graphs: int = 0
+    order: str = "start"
+    correlation: str = "one"
 
     @cached_property
     def script(self) -> Script:
         """What each process does in each step."""
-        return training_step(self.layers, self.operators, self.threads, self.names, self.seed)
+        return training_step(
+            self.layers,
+            self.operators,
+            self.threads,
+            self.names,
+            self.seed,
+            around=self.around,
+            nesting=self.nesting,
+            annotated=bool(self.annotated),
+        )
 
     @property
     def kernels_per_step(self) -> int:
@@ -103,6 +143,29 @@ class Job:
     def steps(self) -> int:
         """Number of steps."""
         return -(-self.kernels // self.kernels_per_step)
+
+
+def drawn(seed: int, **given: Any) -> Job:
+    """Return a job of the family: what is not given is drawn by the seed."""
+    rng = random.Random(str(seed))
+    processes = rng.choice((1, 2, 8, 16, 64))
+    job = Job(
+        seed=seed,
+        processes=processes,
+        threads=rng.choice((1, 2, 3, 8, 32)),
+        layers=rng.choice((6, 24, 48) if processes < _MANY else (6, 12)),
+        operators=rng.randint(2, 12),
+        names=int(10 ** rng.uniform(1.6, 4.6)),
+        noise=rng.choice((0.0, 0.5)),
+        schema=rng.choice(SCHEMAS),
+        around=rng.randint(0, 3),
+        nesting=rng.choice((0, 8, 36)),
+        annotated=int(rng.random() > _RARE),
+        graphs=int(rng.random() < _SOME),
+        order=rng.choice(ORDERS),
+        correlation=rng.choice(CORRELATIONS),
+    )
+    return replace(job, **given)
 
 
 class Names:
@@ -172,15 +235,40 @@ class Simulation:
         works = [call.work for call in self.launches.calls if call.work is not None]
         self.means = np.array([work.mean for work in works])
         self.usual = np.array([names.position.get(work.name, 0) for work in works])
-        self.range_ticks = np.array([(each.start, each.end) for each in script.ranges]).T
+        ticks = [(each.start, each.end) for each in script.ranges]
+        self.range_ticks = np.array(ticks, np.int64).reshape(-1, 2).T
         self.range_threads = np.array([each.thread for each in script.ranges])
         self.range_domains = np.array([each.domain for each in script.ranges])
-        self.is_step = np.array([each.name == STEP for each in script.ranges])
+        self.is_step = np.array([each.name == STEP for each in script.ranges], np.bool_)
+        self.launched_by, self.nodes = self._graphs()
+        self.first_ids = self._first_ids()
         self.pids = np.array(_process_ids(job))
         self.gids = np.array([global_pid(pid) for pid in _process_ids(job)])
         self.tids = np.array(
             [[global_tid(pid, pid + t) for t in range(job.threads)] for pid in _process_ids(job)]
         )
+
+    def _graphs(self) -> tuple[Ints, Ints]:
+        """Return which call launches each op, and the number of its node in a graph, 0 of none."""
+        calls = self.calls.launching.copy()
+        nodes = np.zeros(calls.size, np.int64)
+        if self.job.graphs:
+            works = (self.launches.kinds == "kernel") & (self.launches.threads == MAIN)
+            own = np.flatnonzero(works & (self.launches.streams == COMPUTE))
+            first = np.arange(own.size) // _OF_GRAPH * _OF_GRAPH
+            calls[own] = calls[own[first]]
+            nodes[own] = 1 + np.arange(own.size)
+        return calls, nodes
+
+    def _first_ids(self) -> Ints:
+        """Return how many ids of calls are before those of each process."""
+        processes, calls = self.job.processes, self.job.steps * self.calls.count
+        first = {
+            "one": np.zeros(processes, np.int64),
+            "anywhere": np.random.default_rng(self.job.seed).integers(0, 1 << 31, processes),
+            "wrapping": np.full(processes, _MOST_CORRELATION - calls // 2),
+        }
+        return first[self.job.correlation]
 
     def write_steps(self, file: BulkFile, steps: int) -> None:
         """Simulate `steps` more steps and write their rows."""
@@ -215,10 +303,10 @@ class Simulation:
         return starts, ends
 
     def _correlations(self, slots: Ints, steps: int) -> Ints:
-        """Return the ids of calls: every process counts its own, from 1."""
+        """Return the ids of calls, which every process counts; 0 is none."""
         first = (self.done + np.arange(steps)) * self.calls.count
-        ids = first[None, :, None] + slots + 1
-        return np.broadcast_to(ids, (self.job.processes, steps, slots.size))
+        ids = self.first_ids[:, None, None] + first[None, :, None] + slots
+        return ids % _MOST_CORRELATION + 1
 
     def _write_ops(self, file: BulkFile, starts: Ints, ends: Ints) -> None:
         shape = starts.shape
@@ -227,7 +315,7 @@ class Simulation:
             "end": ends,
             "deviceId": np.broadcast_to(np.arange(shape[0])[:, None, None], shape),
             "streamId": np.broadcast_to(self.launches.streams, shape),
-            "correlationId": self._correlations(self.calls.launching, shape[1]),
+            "correlationId": self._correlations(self.launched_by, shape[1]),
             "globalPid": np.broadcast_to(self.gids[:, None, None], shape),
         }
         kinds = self.launches.kinds
@@ -239,7 +327,7 @@ class Simulation:
         for kind, extra in extras.items():
             slots = np.flatnonzero(kinds == kind)
             chosen = {name: values[..., slots].ravel() for name, values in columns.items()}
-            order = np.argsort(chosen["start"], kind="stable")
+            order = self._order(chosen["start"], chosen["globalPid"])
             table = f"CUPTI_ACTIVITY_KIND_{kind.upper()}"
             more = extra(slots, shape[:2])
             rows = {name: _in_order(values, order) for name, values in (chosen | more).items()}
@@ -259,9 +347,32 @@ class Simulation:
             "blockX": 64 << chosen % 4,
             "dynamicSharedMemory": chosen % 7 * 8_192,
             "gridId": self._correlations(slots, shape[1]).ravel(),
+            "graphNodeId": self._node_column(slots, size),
             "launchType": 1, "cacheConfig": 0, "gridY": 1, "gridZ": 1, "blockY": 1, "blockZ": 1,
             "localMemoryTotal": 78_118_912, "sharedMemoryExecuted": 32_768,
         }  # fmt: skip
+
+    def _node_column(self, slots: Ints, size: tuple[int, ...]) -> Array | str:
+        if not self.job.graphs:
+            return "NULL"
+        nodes = self.nodes[slots].astype(object)
+        nodes[nodes == 0] = None
+        return np.broadcast_to(nodes, size).ravel()
+
+    def _order(self, starts: Ints, owners: Ints) -> Ints:
+        """Return the order of rows in the file."""
+        if self.job.order == "start":
+            return np.argsort(starts, kind="stable")
+        order = np.lexsort((starts, owners))
+        if self.job.order == "process":
+            return order
+        blocks = np.array_split(order, -(-order.size // _BLOCK))
+        return np.concatenate([blocks[at] for at in self.rng.permutation(len(blocks))])
+
+    def _by_start(self, columns: Mapping[str, Array]) -> dict[str, Any]:
+        owners = columns["globalTid"].ravel() >> 24
+        order = self._order(columns["start"].ravel(), owners)
+        return {name: values.ravel()[order] for name, values in columns.items()}
 
     def _copy_columns(self, slots: Ints, shape: tuple[int, int]) -> dict[str, Any]:
         works = [work for work in self.launches.works if work.kind == "memcpy"]
@@ -290,9 +401,11 @@ class Simulation:
             "correlationId": self._correlations(np.arange(self.calls.count), starts.shape[1]),
             "nameId": np.broadcast_to(self.names.calls, starts.shape),
         }
-        file.append("CUPTI_ACTIVITY_KIND_RUNTIME", _by_start(columns))
+        file.append("CUPTI_ACTIVITY_KIND_RUNTIME", self._by_start(columns))
 
     def _write_ranges(self, file: BulkFile, ticks: Ints) -> None:
+        if not self.job.annotated:
+            return
         starts = ticks[..., self.range_ticks[0]]
         numbers = self.done + np.arange(starts.shape[1])
         text = np.full(starts.shape, None, object)
@@ -307,7 +420,7 @@ class Simulation:
             "text": text,
             "textId": np.broadcast_to(ids, starts.shape),
         }
-        file.append("NVTX_EVENTS", _by_start(columns) | {"eventType": _PUSH_POP})
+        file.append("NVTX_EVENTS", self._by_start(columns) | {"eventType": _PUSH_POP})
 
     def _write_noise(self, file: BulkFile, steps: int, length: int) -> None:
         total = round(self.job.noise * steps * self.job.kernels_per_step)
@@ -363,11 +476,6 @@ def _joined(ready: Ints, durations: Ints) -> tuple[Ints, Ints]:
     return np.maximum(ready, free), np.broadcast_to(end, ready.shape)
 
 
-def _by_start(columns: Mapping[str, Array]) -> dict[str, Any]:
-    order = np.argsort(columns["start"].ravel(), kind="stable")
-    return {name: values.ravel()[order] for name, values in columns.items()}
-
-
 def _in_order(values: Any, order: Ints) -> Any:
     return values[order] if isinstance(values, np.ndarray) else values
 
@@ -395,16 +503,23 @@ def generate(path: Path, job: Job) -> Counter[str]:
 def _job() -> tuple[Path, Job]:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("out", type=Path, metavar="OUT", help="file to write")
+    parser.add_argument("--drawn", action="store_true", help="draw what is not given by the seed")
+    choices = {"order": ORDERS, "correlation": CORRELATIONS}
     for name, default in vars(Job()).items():
-        parser.add_argument(f"--{name}", type=type(default), default=default, help="%(default)s")
-    given = vars(parser.parse_args())
-    return given.pop("out"), Job(**given)
+        parser.add_argument(
+            f"--{name}", type=type(default), choices=choices.get(name), help=f"default: {default}"
+        )
+    options = vars(parser.parse_args())
+    path, is_drawn = options.pop("out"), options.pop("drawn")
+    given = {name: value for name, value in options.items() if value is not None}
+    return path, drawn(**{"seed": 1} | given) if is_drawn else Job(**given)
 
 
 def main() -> None:
     """Write an export and print how many rows of what it holds."""
     path, job = _job()
     began = time.perf_counter()
+    print(job)
     rows = generate(path, job)
     seconds = time.perf_counter() - began
     for table, count in rows.items():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -85,6 +85,10 @@ class Script:
     gaps: list[int] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     ranges: list[Range] = field(default_factory=list)
+    around: int = 0
+    """Ranges around each launch of a kernel, in each other."""
+    annotated: bool = True
+    """Whether there are ranges at all."""
 
     def tick(self, gap: int) -> int:
         """Let `gap` nanoseconds pass and return the number of the tick."""
@@ -93,15 +97,30 @@ class Script:
 
     def call(self, thread: int, name: str, work: Work | None = None) -> None:
         """Make a CUDA call."""
+        with self.nested(thread, "launch", self.around if work and work.name else 0):
+            self._call(thread, name, work)
+
+    def _call(self, thread: int, name: str, work: Work | None) -> None:
         start = self.tick(1_500)
         self.calls.append(Call(thread, name, start, self.tick(4_000), work))
 
     @contextmanager
     def range(self, thread: int, name: str, domain: int = 0) -> Iterator[None]:
         """Open a range around what follows."""
+        if not self.annotated:
+            yield
+            return
         start = self.tick(400)
         yield
         self.ranges.append(Range(thread, name, start, self.tick(400), domain))
+
+    @contextmanager
+    def nested(self, thread: int, name: str, depth: int) -> Iterator[None]:
+        """Open so many ranges in each other."""
+        with ExitStack() as stack:
+            for level in range(depth):
+                stack.enter_context(self.range(thread, f"{name} {level}"))
+            yield
 
 
 def kernel_names(count: int) -> list[str]:
@@ -117,7 +136,17 @@ def kernel_names(count: int) -> list[str]:
     ]
 
 
-def training_step(layers: int, operators: int, threads: int, names: int, seed: int) -> Script:
+def training_step(
+    layers: int,
+    operators: int,
+    threads: int,
+    names: int,
+    seed: int,
+    *,
+    around: int = 0,
+    nesting: int = 0,
+    annotated: bool = True,
+) -> Script:
     """Write the script of a data-parallel training step.
 
     Parameters
@@ -132,14 +161,19 @@ def training_step(layers: int, operators: int, threads: int, names: int, seed: i
         How many names of kernels there are to choose from.
     seed
         Seed of that choice, and of how long the kernels take.
+    around, nesting
+        Ranges around each kernel's launch, and around the operators of each layer, in each other.
+    annotated
+        Whether there are ranges at all.
     """
-    step = Script()
+    step = Script(around=around, annotated=annotated)
     choice = _Choice(random.Random(seed), kernel_names(names))
     with step.range(MAIN, STEP):
         with step.range(MAIN, "forward"):
             for layer in range(layers):
                 loader = LOADER + layer if LOADER + layer < threads else None
-                _forward(step, choice, layer, operators, loader)
+                with step.nested(MAIN, "module", nesting):
+                    _forward(step, choice, layer, operators, loader)
             if threads <= LOADER:
                 _load(step, MAIN)
         with step.range(MAIN, "loss"):

@@ -14,6 +14,22 @@ import pytest
 import tracekit
 from tracekit.model import path_texts
 
+LAUNCHES = """
+WITH ops AS (
+    SELECT start, end, globalPid >> 24 AS process, correlationId FROM CUPTI_ACTIVITY_KIND_KERNEL
+    UNION ALL
+    SELECT start, end, globalPid >> 24, correlationId FROM CUPTI_ACTIVITY_KIND_MEMCPY
+    UNION ALL
+    SELECT start, end, globalPid >> 24, correlationId FROM CUPTI_ACTIVITY_KIND_MEMSET
+)
+SELECT ops.start, ops.end, calls.start, calls.globalTid
+FROM ops JOIN CUPTI_ACTIVITY_KIND_RUNTIME AS calls
+ON calls.correlationId = ops.correlationId AND calls.globalTid >> 24 = ops.process
+"""
+"""What launched each op: of a process, the call with its id."""
+RANGES = """
+SELECT start, end, globalTid FROM NVTX_EVENTS WHERE eventType = 59
+"""
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "generate_export.py"
 GPU_TABLES = ("KERNEL", "MEMCPY", "MEMSET")
 
@@ -129,3 +145,40 @@ def test_stages_are_known_for_any_number_of_threads(tmp_path: Path, threads: str
 
     assert run.trace.read("threads").height == 2 * int(threads)
     assert set(run.trace.read("ops")["stage"]) == {"FP", "BP", "WU", "IO"}
+
+
+def innermost(path: Path) -> list[tuple[object, ...]]:
+    """Return of each op its start, end, launch, and the innermost range around that, by SQL."""
+    sql = f"""
+    WITH launches AS MATERIALIZED ({LAUNCHES}), ranges AS MATERIALIZED ({RANGES})
+    SELECT launches.*, (
+        SELECT max(ranges.start) FROM ranges
+        WHERE ranges.globalTid = launches.globalTid
+        AND ranges.start <= launches."start:1" AND ranges.end >= launches."start:1"
+    ) FROM launches
+    """
+    return rows(path, sql)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12))
+def test_of_any_shape_launches_and_ranges_are_those_of_sql(tmp_path: Path, seed: int) -> None:
+    export = tmp_path / "drawn.sqlite"
+    size = ("--kernels", "500", "--layers", "2", "--operators", "3")
+    command = [sys.executable, SCRIPT, export, "--drawn", "--seed", str(seed), *size]
+    subprocess.run(command, check=True, capture_output=True)
+    trace = tracekit.ingest(export, store=tmp_path / "store")[0].trace
+    tids = dict(trace.read("threads").select("thread", "global_id").iter_rows())
+    begun = dict(trace.read("ranges").select("range", "start").iter_rows())
+    told = [
+        (start, end, launch, tids.get(thread), begun.get(within))
+        for start, end, launch, thread, within in trace.read("ops")
+        .select("start", "end", "launch_start", "launch_thread", "range")
+        .iter_rows()
+    ]
+
+    assert trace.height("ops") == sum(
+        rows(export, f"SELECT count(*) FROM CUPTI_ACTIVITY_KIND_{table}")[0][0]
+        for table in GPU_TABLES
+    )
+    assert sorted(told, key=str) == sorted(innermost(export), key=str)
