@@ -232,7 +232,7 @@ class _Names:
             meant=pl.col("kind"),
             collective=pl.col("collective").cast(COLLECTIVE),
         )
-        self._texts = meant["name"].cast(pl.String).to_list()
+        self._texts = tuple(meant["name"].cast(pl.String))
 
     def work(self, own: pl.DataFrame, main_thread: int | None) -> Work:
         """Return the ops of a process, in order of launch, as arrays."""

@@ -58,13 +58,15 @@ def part_gaps(turns: Turns) -> Parts:
     kinds, example, count = _counted(turns)
     template, plain = _templates(turns, example, count)
     cut = cut_gap(turns, template)
-    kind_heads, kind_fronts = np.zeros((2, int(turns.kinds.max()) + 1), np.int64)
+    kind_cuts = np.zeros((2, int(turns.kinds.max()) + 1), np.int64)
     own = count >= max(CHOSEN.own_gaps, CHOSEN.own_kind * (last - 1))
     first = _like_first(turns, [template, *example[own].tolist()])
-    for kind, number, may_differ in zip(kinds, example.tolist(), own, strict=True):
-        cuts = _cut_kind(turns, number, template, cut, may_differ=bool(may_differ))
-        kind_heads[kind], kind_fronts[kind] = _mended(turns, number, *cuts)
-    head, front = kind_heads[turns.kinds], kind_fronts[turns.kinds]
+    cuts = [
+        _cut_kind(turns, number, template, cut, may_differ=may_differ)
+        for number, may_differ in zip(example.tolist(), own.tolist(), strict=True)
+    ]
+    kind_cuts[:, kinds] = _mended(turns, example, *np.array(cuts, np.int64).T)
+    head, front = kind_cuts[:, turns.kinds]
     size = turns.stop - turns.first
     head[0], front[0] = 0, _begin(turns, first, cut if first == template else cut_gap(turns, first))
     head[last], front[last] = _end(turns, template, cut), size[last]
@@ -203,16 +205,27 @@ def _fed(turns: Turns, number: int) -> bool:
     return bool(fed.size and layers.size and fed[-1] < layers[0])
 
 
-def _mended(turns: Turns, number: int, head: int, front: int) -> tuple[int, int]:
-    """Keep optimizer kernels in the update, and the input right before forward with it."""
-    lane, place = turns.lane, turns.gap(number)
-    layers = np.flatnonzero(lane.layer[place])
-    early = np.flatnonzero(lane.optimizer[place][: int(layers[0]) if layers.size else None])
-    if early.size:
-        head = max(head, int(early[-1]) + 1)
-        front = max(head, front)
-    other = np.flatnonzero(~(lane.batch | lane.fill)[place][head:front])
-    return head, head + int(other[-1]) + 1 if other.size else head
+def _mended(turns: Turns, numbers: Array, head: Array, front: Array) -> tuple[Array, Array]:
+    """Keep optimizer kernels in updates, and the input right before forward passes with them."""
+    lane, first, stop = turns.lane, turns.first[numbers], turns.stop[numbers]
+    layer = np.minimum(_next(lane.layer, first), stop)  # the first one, or the gap's end
+    early = _last(lane.optimizer, layer) - first + 1
+    head = np.maximum(head, early)
+    front = np.where(early > 0, np.maximum(head, front), front)
+    other = _last(~(lane.batch | lane.fill), first + np.maximum(front, head)) - first + 1
+    return head, np.maximum(head, other)
+
+
+def _next(mask: Array, places: Array) -> Array:
+    """Return the first place of a mask from each place on; its end if there is none."""
+    found = np.flatnonzero(mask)
+    return np.append(found, mask.size)[np.searchsorted(found, places)]
+
+
+def _last(mask: Array, places: Array) -> Array:
+    """Return the last place of a mask before each place; -1 if there is none."""
+    found = np.flatnonzero(mask)
+    return np.append(found, -1)[np.searchsorted(found, places) - 1]
 
 
 def _head(symbol: Array, layer: Array, optimizer: Array, weights: Array) -> int:
@@ -262,7 +275,8 @@ def _end(turns: Turns, template: int, cut: Cut) -> int:
     lane, place, usual = turns.lane, turns.gap(turns.first.size - 1), turns.gap(template)
     weights = lane.symbol[usual][: cut.head]
     head = _head(lane.symbol[place], lane.layer[place], lane.optimizer[place], weights)
-    return _mended(turns, turns.first.size - 1, head, head)[0]
+    last = np.array([turns.first.size - 1])
+    return int(_mended(turns, last, np.array([head]), np.array([head]))[0][0])
 
 
 def has_update(turns: Turns, parts: Parts) -> Array:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 import polars as pl
@@ -99,5 +98,6 @@ def _patterns() -> dict[str, str]:
     return {name: "|".join(f"(?:{pattern})" for pattern in content[name]) for name in _LISTS}
 
 
-def _matches(names: Sequence[str], what: str) -> Array:
+@lru_cache(len(_LISTS))  # processes of one report have the same names
+def _matches(names: tuple[str, ...], what: str) -> Array:
     return pl.Series(names, dtype=pl.String).str.contains(_patterns()[what]).to_numpy()

@@ -10,7 +10,7 @@ import polars as pl
 
 from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution.structure._gaps import Parts, has_update
-from tracekit.attribution.structure._sequences import kinds_of, total_in
+from tracekit.attribution.structure._sequences import kinds_of, ranges_of, total_in
 from tracekit.attribution.structure._turns import Turns
 from tracekit.attribution.structure._work import D2D, D2H, H2D, STEPS, Array
 
@@ -173,21 +173,39 @@ def _begins(
 
 
 def networks_of(turns: Turns) -> Array:
-    """Return a number for the network of each backward pass: those of one run about the same."""
+    """Return a number for the network of each backward pass: those of one run about the same.
+
+    Passes are looked at in their order. One that shares too few kernels with those that began a
+    network begins another; others are of the network that they share most with.
+    """
     lane, kinds = turns.lane, kinds_of(turns.lane.symbol, turns.bursts, turns.ends)
     numbers, example = np.unique(kinds, return_index=True)
-    known: list[Array] = []
-    networks = np.zeros(numbers.size, np.int64)
+    order = np.argsort(example)
+    places, owner = ranges_of(turns.bursts[example[order]], turns.ends[example[order]])
     most = int(lane.symbol.max(initial=0)) + 1
-    for kind in np.argsort(example).tolist():
-        burst = slice(turns.bursts[example[kind]], turns.ends[example[kind]])
-        own = np.bincount(lane.symbol[burst][lane.kernel[burst]], minlength=most)
-        shares = [np.minimum(own, other).sum() / max(own.sum(), other.sum(), 1) for other in known]
-        if shares and max(shares) >= CHOSEN.same_network:
-            networks[kind] = int(np.argmax(shares))
-        else:
-            networks[kind] = len(known)
-            known.append(own)
+    own = lane.kernel[places]
+    each, count = np.unique(owner[own] * most + lane.symbol[places[own]], return_counts=True)
+    owner, symbol = np.divmod(each, most)
+    begins = np.searchsorted(owner, np.arange(numbers.size + 1))
+    size = np.bincount(owner, count, numbers.size)
+    nearest, share = np.zeros(numbers.size, np.int64), np.full(numbers.size, -1.0)
+    known, at = 0, 0
+    while at < numbers.size:
+        first = np.zeros(most, np.int64)
+        mine = slice(begins[at], begins[at + 1])
+        first[symbol[mine]] = count[mine]
+        later = slice(begins[at], None)
+        common = np.bincount(
+            owner[later], np.minimum(count[later], first[symbol[later]]), numbers.size
+        )
+        found = common / np.maximum(np.maximum(size, size[at]), 1)
+        found[:at], found[at] = -1, np.inf
+        closer = found > share
+        nearest[closer], share[closer] = known, found[closer]
+        unlike = np.flatnonzero(share[at:] < CHOSEN.same_network)
+        known, at = known + 1, at + int(unlike[0]) if unlike.size else numbers.size
+    networks = np.empty(numbers.size, np.int64)
+    networks[order] = nearest
     return networks[kinds]
 
 
