@@ -212,6 +212,7 @@ MAY_IMPORT = {
     "present": {"model", "analysis", "machine"},
     "report": {"model", "analysis", "machine", "present"},
     "export": {"model", "engine", "analysis"},
+    "view": {"model", "analysis", "present"},
     "runs": {
         "model",
         "sources",
