@@ -1,4 +1,4 @@
-"""The two pictures of the README: of the report of a sample.
+"""Pictures of the report and of the view of a sample.
 
     python docs/screens.py
 
@@ -15,6 +15,7 @@ from typing import Any
 from playwright.sync_api import sync_playwright
 
 import tracekit
+from tracekit.view import View
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"
@@ -30,7 +31,7 @@ def _clip(page: Any, first: str, last: str) -> dict[str, float]:
     return {"x": left, "y": top["y"], "width": WIDTH - left, "height": end - top["y"] + GAP}
 
 
-def _take(report: Path) -> None:
+def _take(report: Path, view: View) -> None:
     with sync_playwright() as running:
         browser = running.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox"]
@@ -45,6 +46,11 @@ def _take(report: Path) -> None:
             page.screenshot(
                 path=PICTURES / f"{name}.png", full_page=True, clip=_clip(page, first, last)
             )
+        page.goto(f"{view.address}&select=204ms-208ms")
+        page.wait_for_selector(".selection code")
+        page.wait_for_selector(".sight td")
+        page.screenshot(path=PICTURES / "view.png", clip=_clip(page, ".top", ".selection"),
+                        full_page=True)  # fmt: skip
         browser.close()
 
 
@@ -53,4 +59,5 @@ if __name__ == "__main__":
         trace = ROOT / "sample_traces" / "ddp_4gpu.sqlite"
         run = tracekit.ingest(trace, store=Path(folder) / "store")[0]
         run.report(Path(folder) / "report.html")
-        _take(Path(folder) / "report.html")
+        with run.view(opens=False) as view:
+            _take(Path(folder) / "report.html", view)

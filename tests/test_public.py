@@ -109,10 +109,11 @@ PUBLIC = {
     """,
     "tracekit.present.pages": """
         PageSection answer_page answer_table figure_block figure_page fragment
-        frame_table joined page_of
+        frame_table joined page_of view_page
     """,
     "tracekit.export": "FORMATS export",
     "tracekit.report": "AskedRun Library Section report_of",
+    "tracekit.view": "View",
     "tracekit.recording": """
         LAUNCHERS Configuration Cost Launch Nsys Plan Study Wanted by_window calibrate file_name
         find_nsys gpu_count in_turn is_python load_study perform plan profile_command reports_in
@@ -224,6 +225,7 @@ MAY_IMPORT = {
         "present",
         "report",
         "export",
+        "view",
     },
     "annotation": set(),
     "recording": {"annotation"},

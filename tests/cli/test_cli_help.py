@@ -98,6 +98,7 @@ def test_what_lists_has_every_format(path: tuple[str, ...], command: Any) -> Non
         ("topology",),
         ("import",),
         ("report",),
+        ("view",),
         ("export",),
         (),
     }:

@@ -18,7 +18,7 @@ _COMMANDS = (
     "ingest", "record", "runs", "breakdown", "diagnose", "idle", "stragglers", "straggler_cost",
     "critical_path", "whatif", "flops", "roofline", "compare", "gate", "links", "collectives",
     "nccl_inspector", "hang", "latency", "memory", "study", "scaling", "overhead", "dgx1",
-    "project", "stalls", "bubbles", "report", "export", "topology", "info", "sql",
+    "project", "stalls", "bubbles", "report", "view", "export", "topology", "info", "sql",
 )  # fmt: skip
 """Modules that register commands, and declared questions, in the order of the help."""
 

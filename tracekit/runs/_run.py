@@ -22,6 +22,7 @@ from tracekit.support.files import StrPath, write_whole
 if TYPE_CHECKING:
     from tracekit.analysis.communication import Traffic
     from tracekit.model import Answer
+    from tracekit.view import View
 
 
 def diagnose(
@@ -129,3 +130,19 @@ class Run(OpenedRun, DeclaredQuestions):
         from tracekit.runs._reports import report_of
 
         write_whole(Path(path), report_of([self, *beside], against=against).encode())
+
+    def view(self, *, beside: Sequence[Run] = (), port: int = 0, opens: bool = True) -> View:
+        """Serve the run as a page to scroll through, until it is closed: ``docs/view.md``.
+
+        Parameters
+        ----------
+        beside
+            Other runs to look at.
+        port
+            Port of 127.0.0.1; 0 for any free one.
+        opens
+            Whether a browser is opened; `View.address` is what to open else.
+        """
+        from tracekit.view import View
+
+        return View([self, *beside], port=port, opens=opens)

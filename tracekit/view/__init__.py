@@ -1,1 +1,5 @@
 """The view: whole runs to scroll through in a browser, served on the loopback address."""
+
+from tracekit.view._view import View
+
+__all__ = ["View"]

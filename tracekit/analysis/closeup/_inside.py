@@ -54,8 +54,8 @@ def details(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
     own; ``range``, the path of ranges around the launch; ``layer``, if it is of a pass; ``stage``,
     ``stage_source``, ``iteration``; ``threads``, those of a kernel; and ``correlation``.
     """
-    calls = trace["calls"].select("call", launch=pl.col("name").cast(pl.String))
-    paths = trace["ranges"].select("range", "path")
+    calls = _near(trace["calls"], ops["call"]).select("call", launch=pl.col("name").cast(pl.String))
+    paths = _near(trace["ranges"], ops["range"]).select("range", "path")
     beside = (
         ops.lazy()
         .select("op", "call", "range")
@@ -83,6 +83,11 @@ def details(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
         threads="launch_size",
         correlation="correlation",
     )
+
+
+def _near(table: pl.LazyFrame, numbers: pl.Series) -> pl.LazyFrame:
+    """Return the rows from the first to the last of some numbers: files say where these are."""
+    return table.filter(pl.col(numbers.name).is_between(numbers.min(), numbers.max()))
 
 
 def _sizes(trace: Trace) -> pl.DataFrame:

@@ -5,6 +5,7 @@ from tracekit.present.pages._figure import figure_block, figure_page
 from tracekit.present.pages._fragments import fragment, joined
 from tracekit.present.pages._shell import PageSection, page_of
 from tracekit.present.pages._table import answer_table, frame_table
+from tracekit.present.pages._view import view_page
 
 __all__ = [
     "PageSection",
@@ -16,4 +17,5 @@ __all__ = [
     "frame_table",
     "joined",
     "page_of",
+    "view_page",
 ]

@@ -45,6 +45,7 @@ def page_of(
     version: str = "",
     style: str = "",
     has_contents: bool = True,
+    asks: bool = False,
 ) -> str:
     """Return a page: one file that holds all that it needs, and under whose policy nothing leaves.
 
@@ -64,11 +65,14 @@ def page_of(
         Rules beside those of all pages.
     has_contents
         Whether the sections have headings, and are listed beside them.
+    asks
+        Whether the page may ask where it is from.
     """
     bodies = [section.body for section in sections]
     has_figures = any(" data-figure>" in body for body in bodies)
     names = ["page.js"]
     names += ["chart.js", "steps.js"] if any(" data-gantt>" in body for body in bodies) else []
+    names += ["chart.js", "view.js"] if any(" data-view " in body for body in bodies) else []
     names += ["figures.js"] if has_figures else []
     script = "\n".join(_asset(name) for name in names)
     drawn = library() if has_figures else None
@@ -76,7 +80,9 @@ def page_of(
         environment()
         .get_template("page.jinja")
         .render(
-            policy=_policy([_digest(script), *([] if drawn is None else [drawn.digest])]),
+            policy=_policy(
+                [_digest(script), *([] if drawn is None else [drawn.digest])], asks=asks
+            ),
             title=title,
             subtitle=subtitle,
             what=what,
@@ -98,10 +104,11 @@ def _digest(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-def _policy(digests: Sequence[str]) -> str:
+def _policy(digests: Sequence[str], *, asks: bool) -> str:
     """Return a policy by which the page runs these scripts alone, and loads nothing."""
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
+        + ("; connect-src 'self'" if asks else "")
     )

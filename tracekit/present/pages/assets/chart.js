@@ -157,6 +157,11 @@ class Chart {
     new ResizeObserver(() => this.draw()).observe(this.canvas.parentElement);
   }
 
+  // What is drawn a part of, in words and in the address; and when that begins and ends.
+  get whole() { return "step"; }
+  get begin() { return this.view.begin ?? 0; }
+  get end() { return this.begin + this.view.span; }
+
   find(name) { return this.figure.querySelector(name); }
 
   // Lanes are unfolded when they are first shown; views that only shift those of the first have none of their own.
@@ -164,8 +169,8 @@ class Chart {
     const { lanes = this.data.views[0].lanes, shift = {} } = this.data.views[number];
     this.view = this.views[number];
     this.view.lanes ??= lanes.map((lane) => laneOf(lane, shift[lane.side]));
-    this.from = 0;
-    this.to = this.view.span;
+    this.from = this.begin;
+    this.to = this.end;
     this.picked = this.hovered = null;
     this.lane = 0;
     for (const button of this.figure.querySelectorAll(".view")) {
@@ -191,7 +196,7 @@ class Chart {
   }
 
   show(from, length) {
-    this.from = Math.min(Math.max(from, 0), this.view.span - length);
+    this.from = Math.min(Math.max(from, this.begin), this.end - length);
     this.to = this.from + length;
     this.draw();
   }
@@ -287,10 +292,25 @@ class Chart {
 
   row(c, lane, top, high, look, number) {
     const edge = this.labels;
-    const perPixel = (this.to - this.from) / this.plot;
-    const level = lane.levels.findLast((each) => each.grain <= perPixel) ?? lane.levels[0];
     c.save();
     c.beginPath(); c.rect(edge, top, this.plot, high); c.clip();
+    this.spans(c, lane, top, high, look);
+    c.restore();
+    c.fillStyle = number === this.lane && document.activeElement === this.canvas ? look.ink : look.muted;
+    c.textAlign = "left";
+    c.font = `${lane.is_first ? "600 " : ""}11px system-ui, sans-serif`;
+    c.fillText(cut(c, edge < 100 ? lane.brief : lane.label, edge - 8), 4, top + high / 2);
+    if (lane.is_first) {
+      c.strokeStyle = look.muted;
+      c.globalAlpha = 0.5;
+      c.beginPath(); c.moveTo(0, top + 0.5); c.lineTo(edge + this.plot, top + 0.5); c.stroke();
+      c.globalAlpha = 1;
+    }
+  }
+
+  spans(c, lane, top, high, look) {
+    const perPixel = (this.to - this.from) / this.plot;
+    const level = lane.levels.findLast((each) => each.grain <= perPixel) ?? lane.levels[0];
     let i = Math.max(firstFrom(level.start, this.from - lane.longest) , 0);
     let right = -1;
     for (; i < level.start.length && level.start[i] < this.to; i += 1) {
@@ -304,17 +324,6 @@ class Chart {
       c.fillStyle = look.stages[level.stage[i]];
       c.fillRect(x, top + 1, wide, high - 2);
       if (level.grain === 0) this.detail(c, lane, i, x, wide, top, high, look);
-    }
-    c.restore();
-    c.fillStyle = number === this.lane && document.activeElement === this.canvas ? look.ink : look.muted;
-    c.textAlign = "left";
-    c.font = `${lane.is_first ? "600 " : ""}11px system-ui, sans-serif`;
-    c.fillText(cut(c, edge < 100 ? lane.brief : lane.label, edge - 8), 4, top + high / 2);
-    if (lane.is_first) {
-      c.strokeStyle = look.muted;
-      c.globalAlpha = 0.5;
-      c.beginPath(); c.moveTo(0, top + 0.5); c.lineTo(edge + this.plot, top + 0.5); c.stroke();
-      c.globalAlpha = 1;
     }
   }
 
@@ -350,7 +359,7 @@ class Chart {
     const name = this.data.full[lane.name[i]], stage = this.data.stages[lane.stage[i]];
     const hatched = !lane.hatched?.[i] ? "" : lane.kind === "link" ? ", modelled" : ", communication";
     return `${name === stage ? name : `${name} · ${stage}`}${hatched} · `
-      + `${timeText(lane.end[i] - lane.start[i])}, from ${timeText(lane.start[i])} of the step · ${lane.label}`;
+      + `${timeText(lane.end[i] - lane.start[i])}, from ${timeText(lane.start[i])} of the ${this.whole} · ${lane.label}`;
   }
 
   hover(found) {
@@ -405,7 +414,7 @@ class Chart {
   step(by) {
     const lanes = this.view.lanes;
     if (!lanes.length) return;
-    if (!this.picked) { this.pick({ lane: lanes[this.lane], i: 0 }); return; }
+    if (!this.picked) { if (lanes[this.lane].count) this.pick({ lane: lanes[this.lane], i: firstFrom(lanes[this.lane].start, this.from) % lanes[this.lane].count }); return; }
     const { lane, i } = this.picked;
     this.go({ lane, i: Math.min(Math.max(i + by, 0), lane.count - 1) });
   }
@@ -448,7 +457,7 @@ class Chart {
   // -- selection
   select(span) {
     const box = this.find(".selection");
-    this.selected = span && [Math.max(Math.min(...span), 0), Math.min(Math.max(...span), this.view.span)].map(Math.round);
+    this.selected = span && [Math.max(Math.min(...span), this.begin), Math.min(Math.max(...span), this.end)].map(Math.round);
     box.replaceChildren();
     if (this.selected && this.selected[1] > this.selected[0]) this.tell(box); else this.selected = null;
     this.find(".span").value = this.selected ? spanText(...this.selected) : "";
@@ -459,7 +468,7 @@ class Chart {
     const [from, to] = this.selected;
     const found = breakdown(this.view, from, to, this.data);
     const over = found.gpus === 1 ? "1 GPU" : `${found.gpus} GPUs, added up`;
-    box.append(element("p", `${timeText(to - from)} selected, from ${timeText(from)} of the step; on ${over}:`));
+    box.append(element("p", `${timeText(to - from)} selected, from ${timeText(from)} of the ${this.whole}; on ${over}:`));
     const table = document.createElement("table"), head = table.createTHead().insertRow();
     for (const name of ["", "busy", "exposed", "share (%)"]) head.append(element("th", name, { scope: "col", className: name ? "number" : "" }));
     const body = table.createTBody();
@@ -485,8 +494,8 @@ class Chart {
   // -- address
   restore() {
     const asked = new URLSearchParams(location.hash.slice(1));
-    if (!asked.has("step") && !asked.has("t") && !asked.has("select")) return;
-    const number = this.views.findIndex((view) => String(view.step) === asked.get("step"));
+    if (!asked.has(this.whole) && !asked.has("t") && !asked.has("select")) return;
+    const number = this.views.findIndex((view) => String(view.step) === asked.get(this.whole));
     this.choose(Math.max(number, 0));
     const span = spanOf(asked.get("t") ?? "", 0), selected = spanOf(asked.get("select") ?? "", 0);
     if (span && span[1] > span[0]) this.show(span[0], Math.min(span[1] - span[0], this.view.span));
@@ -496,8 +505,8 @@ class Chart {
   }
 
   note() {
-    const said = [`step=${this.view.step ?? ""}`];
-    if (this.from > 0 || this.to < this.view.span) said.push(`t=${spanText(this.from, this.to)}`);
+    const said = [`${this.whole}=${encodeURIComponent(this.view.step ?? "")}`];
+    if (this.from > this.begin || this.to < this.end) said.push(`t=${spanText(this.from, this.to)}`);
     if (this.selected) said.push(`select=${spanText(...this.selected)}`);
     if (this.words) said.push(`find=${encodeURIComponent(this.words)}`);
     history.replaceState(null, "", `#${said.join("&")}`);
@@ -517,6 +526,7 @@ class Chart {
     const move = (by) => {
       if (!lanes.length) return;
       const lane = lanes[(this.lane + by + lanes.length) % lanes.length];
+      if (!lane.count) { this.lane = lanes.indexOf(lane); this.draw(); return; }
       this.pick({ lane, i: Math.min(firstFrom(lane.start, this.from), lane.count - 1) });
     };
     const fit = () => {
@@ -528,7 +538,7 @@ class Chart {
       ArrowUp: () => move(-1), ArrowDown: () => move(1), f: fit,
       w: () => this.zoom(0.6, this.middle), s: () => this.zoom(1 / 0.6, this.middle),
       "+": () => this.zoom(0.6, this.middle), "=": () => this.zoom(0.6, this.middle), "-": () => this.zoom(1 / 0.6, this.middle),
-      0: () => this.show(0, this.view.span), n: () => this.next(1), N: () => this.next(-1), p: () => this.step(-1), m: () => this.longest(),
+      0: () => this.show(this.begin, this.view.span), n: () => this.next(1), N: () => this.next(-1), p: () => this.step(-1), m: () => this.longest(),
       v: () => this.find(".span").focus(), Escape: () => { this.select(null); this.pick(null); },
     }[event.key];
     if (done) { done(); this.note(); event.preventDefault(); }
@@ -580,7 +590,7 @@ class Chart {
       if (span) { this.select(span); this.note(); }
       event.preventDefault();
     });
-    const deeds = { in: () => this.zoom(0.6, this.middle), out: () => this.zoom(1 / 0.6, this.middle), all: () => this.show(0, this.view.span), next: () => this.next(1), before: () => this.next(-1) };
+    const deeds = { in: () => this.zoom(0.6, this.middle), out: () => this.zoom(1 / 0.6, this.middle), all: () => this.show(this.begin, this.view.span), next: () => this.next(1), before: () => this.next(-1) };
     for (const button of this.figure.querySelectorAll("[data-do]")) button.addEventListener("click", () => { deeds[button.dataset.do](); this.note(); });
     for (const button of this.figure.querySelectorAll(".view")) button.addEventListener("click", () => { this.choose(Number(button.dataset.view)); this.note(); });
     addEventListener("hashchange", () => this.restore());
@@ -617,5 +627,5 @@ function hatch(c, x, y, wide, high, colour) {
   c.lineWidth = 1;
 }
 
-return { Chart, breakdown, unpacked };
+return { Chart, breakdown, element, firstFrom, laneOf, lengthOf, merged, spanText, timeText, unpacked };
 })();

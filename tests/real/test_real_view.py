@@ -1,0 +1,91 @@
+"""Selections of the view: equal to the command line, and to plain SQL over the ops."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+from effort import examples
+
+import tracekit as tk
+from tracekit.model import STAGES
+from tracekit.view._asked import AskedRuns
+
+TRACES = ("ddp_unet_4xa100_rank0", "mnist_1xa100_phases", "sendrecv_2xh100_two_processes")
+BY_NIGHT = ("transformer_rtx3070ti", "kineto_ddp_2xa100_rank0", "jacobi_p2p_staged_8xv100",
+            "lm_pyprof_nvprof")  # fmt: skip
+BUSY = """
+WITH cut AS (SELECT device, layer, max(start, :a) s, min(end, :b) e
+             FROM ops JOIN layers USING (rank)
+             WHERE end > :a AND start < :b),
+far AS (SELECT device, layer, s, e, max(e) OVER (PARTITION BY device, layer ORDER BY s, e
+        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) p FROM cut)
+SELECT layer, sum(max(0, e - max(s, coalesce(p, s)))) FROM far GROUP BY layer
+"""
+"""Busy time by layer, added over GPUs: layer N is stage N, layer 100 + N all stages up to it."""
+WINDOW = """
+WITH edges AS (SELECT min(start) f, max(end) l FROM ops GROUP BY device)
+SELECT sum(max(0, min(l, :b) - max(f, :a))) FROM edges
+"""
+COUNTS = "SELECT {} k, count(*) FROM ops WHERE start >= :a AND start < :b GROUP BY k"
+
+
+def check(run: tk.Run, number: int) -> None:
+    asked, drawn = AskedRuns([run]), random.Random(43)
+    ops = run.trace.read("ops").select("device", "start", "end", "stage", "kind")
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.execute("CREATE TABLE ops (device, start, end, rank, kind)")
+        database.execute("CREATE TABLE layers (rank, layer)")
+        rows = ((d, s, e, STAGES.index(stage), kind) for d, s, e, stage, kind in ops.iter_rows())
+        database.executemany("INSERT INTO ops VALUES (?, ?, ?, ?, ?)", rows)
+        database.execute("CREATE INDEX by_time ON ops (start)")
+        layers = [(n, n) for n in range(6)] + [(n, 100 + m) for m in range(6) for n in range(m + 1)]
+        database.executemany("INSERT INTO layers VALUES (?, ?)", layers)
+        first, last = ops["start"].min(), ops["end"].max()
+        for _ in range(number):
+            a, b = sorted(drawn.sample(range(first, last), 2))  # type: ignore[arg-type]
+            if drawn.random() < 0.5:  # as short as a few ops
+                b = min(b, a + drawn.randint(1, (last - first) // 1000))  # type: ignore[operator]
+            _check_one(run, asked, database, a, b)
+
+
+def _check_one(run: tk.Run, asked: AskedRuns, database: sqlite3.Connection, a: int, b: int) -> None:
+    told = {by: _table(asked, a, b, by) for by in ("stage", "kind")}
+    for by, shown in told.items():
+        answer = run.breakdown.answer(by=by, between=(a, b))
+        assert shown["rows"] == answer.rows.to_dicts(), (a, b)
+    between = {"a": a, "b": b}
+    busy = dict(database.execute(BUSY, between))
+    counts = dict(database.execute(COUNTS.format("rank"), between))
+    below = 0
+    for rank, stage in enumerate(STAGES):
+        row = next((each for each in told["stage"]["rows"] if each["stage"] == stage), {})
+        covered = max(busy.get(100 + rank, 0), below)
+        assert row.get("busy_ns", 0) == busy.get(rank, 0), (a, b, stage)
+        assert row.get("exposed_ns", 0) == covered - below, (a, b, stage)
+        assert row.get("ops", 0) == counts.get(rank, 0), (a, b, stage)
+        below = covered
+    (window,) = database.execute(WINDOW, between).fetchone()
+    assert told["stage"]["meta"]["window_ns"] == window, (a, b)
+    assert told["stage"]["meta"]["idle_ns"] == window - below, (a, b)
+    kinds = {row["kind"]: row["ops"] for row in told["kind"]["rows"] if row["ops"]}
+    assert kinds == dict(database.execute(COUNTS.format("kind"), between)), (a, b)
+
+
+def _table(asked: AskedRuns, a: int, b: int, by: str) -> Any:
+    return asked.table({"run": "0", "from": str(a), "to": str(b), "by": by})
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_selections(real_run: Callable[[str], tk.Run], name: str) -> None:
+    check(real_run(name), examples(6, thorough=200))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", [*TRACES, *BY_NIGHT])
+def test_two_hundred_selections(real_run: Callable[[str], tk.Run], name: str) -> None:
+    check(real_run(name), 200)

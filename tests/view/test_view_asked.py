@@ -1,0 +1,190 @@
+"""What the page is answered is what the command line answers, and what plain loops find."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import polars as pl
+import pytest
+from hostile import KERNEL
+
+import tracekit
+from tracekit.model import STAGES
+from tracekit.view._asked import AskedRuns
+from tracekit.view._lanes import RunLanes
+
+_BY = ("stage", "kind", "kernel", "device")
+
+
+@pytest.fixture(scope="module")
+def asked(runs: list[tracekit.Run]) -> AskedRuns:
+    return AskedRuns(runs)
+
+
+def stretches(run: tracekit.Run, count: int) -> list[tuple[int, int]]:
+    first, last = RunLanes(run.trace).edges
+    chance = random.Random(7)
+    found = [sorted(chance.sample(range(first, last), 2)) for _ in range(count)]
+    return [(a, b) for a, b in found]
+
+
+def test_tables_are_those_of_the_command_line(
+    asked: AskedRuns, runs: list[tracekit.Run], client: Any
+) -> None:
+    for number, run in enumerate(runs):
+        for place, (start, end) in enumerate(stretches(run, 12)):
+            by = _BY[place % len(_BY)]
+            told = client.data("table", run=number, from_=start, to=end, by=by)
+            answer = run.breakdown.answer(by=by, between=(start, end))
+            assert told["rows"] == answer.rows.to_dicts()
+            assert told["meta"]["window_ns"] == answer.meta["window_ns"]
+            assert told["meta"]["idle_ns"] == answer.meta["idle_ns"]
+            assert told["lost"] == 0
+            shown = run.breakdown(by=by, between=told["shell"].split()[-1])
+            assert shown.to_dicts() == told["rows"]
+            assert told["shell"].startswith(f"tracekit breakdown {run.name} --by {by} --between ")
+
+
+def length(pieces: list[tuple[int, int]]) -> int:
+    return len({moment for start, end in pieces for moment in range(start, end)})
+
+
+def spans_of(lane: dict[str, Any]) -> list[tuple[int, int, str, int]]:
+    found, at = [], 0
+    for step, wide, stage, number in zip(
+        lane["start"], lane["length"], lane["stage"], lane["number"], strict=True
+    ):
+        at += step
+        found.append((at, at + wide, (*STAGES, "none")[stage], number))
+    return found
+
+
+def keys_of(run: tracekit.Run) -> dict[tuple[Any, ...], list[tuple[int, int, str, int]]]:
+    ops = run.trace.read("ops")
+    found: dict[tuple[Any, ...], list[tuple[int, int, str, int]]] = {}
+    for row in ops.iter_rows(named=True):
+        own = found.setdefault((row["device"], row["process"], row["context"], row["stream"]), [])
+        own.append((row["start"], row["end"], row["stage"], row["op"]))
+    return found
+
+
+@pytest.mark.parametrize("pixels", [1, 10, 60, 2_000])
+def test_what_is_drawn_is_what_a_plain_loop_finds(runs: list[tracekit.Run], pixels: int) -> None:
+    for run in runs:
+        lanes, ops = RunLanes(run.trace), keys_of(run)
+        forms = set()
+        for start, end in [lanes.edges, *stretches(run, 4)]:
+            drawn = lanes.drawn(start, end, pixels)["lanes"]
+            for lane, shown in zip(lanes.lanes, drawn, strict=True):
+                own = ops[lane.key] if lane.kind == "ops" else []
+                forms.add("width" in shown)
+                if lane.kind != "ops":
+                    continue
+                if "width" not in shown:
+                    inside = [each for each in own if each[0] < end and each[1] > start]
+                    assert spans_of(shown) == sorted(inside)
+                    continue
+                check_bins(shown, own, start, end)
+        assert (pixels <= 10) in forms
+
+
+def check_bins(
+    shown: dict[str, Any], own: list[tuple[int, int, str, int]], start: int, end: int
+) -> None:
+    width, at = shown["width"], 0
+    begins = []
+    for step in shown["bin"]:
+        at += step
+        begins.append(shown["begin"] + at * width)
+    assert all(begin < end and begin + width > start for begin in begins)
+    for place, begin in enumerate(begins[:40]):
+        inside = [each for each in own if begin <= each[0] < begin + width]
+        assert shown["count"][place] == len(inside)
+        assert shown["longest"][place] == max([0, *(b - a for a, b, _, _ in inside)])
+        for stage, busy in shown["busy"].items():
+            pieces = [(max(a, begin), min(b, begin + width)) for a, b, s, _ in own if s == stage]
+            assert busy[place] == union(pieces)
+    in_sight = {each[3] for each in own if start <= each[0] < end}
+    assert sum(shown["count"]) >= len(in_sight)
+
+
+def union(pieces: list[tuple[int, int]]) -> int:
+    found, reach = 0, None
+    for start, end in sorted(each for each in pieces if each[0] < each[1]):
+        begin = start if reach is None else max(start, reach)
+        found += max(end - begin, 0)
+        reach = end if reach is None else max(reach, end)
+    return found
+
+
+def test_exposed_time_of_gpus_is_that_of_breakdown(runs: list[tracekit.Run]) -> None:
+    for run in runs:
+        lanes = RunLanes(run.trace)
+        table = run.breakdown(by="device,stage")
+        for pixels in (1, 100_000):
+            drawn = lanes.drawn(*lanes.edges, pixels)["lanes"]
+            for lane, shown in zip(lanes.lanes, drawn, strict=True):
+                if lane.kind != "stages":
+                    continue
+                own = table.filter(pl.col("device") == lane.key[0], pl.col("exposed_ns") > 0)
+                if "width" in shown:
+                    sums = {stage: sum(each) for stage, each in shown["busy"].items()}
+                    assert sum(shown["count"]) == own["ops"].sum()
+                else:
+                    sums = {}
+                    for start, end, stage, _ in spans_of(shown):
+                        sums[stage] = sums.get(stage, 0) + end - start
+                assert sums == dict(own.select("stage", "exposed_ns").iter_rows())
+
+
+def test_ranges_are_those_of_the_threads_that_drive_steps(runs: list[tracekit.Run]) -> None:
+    lanes = RunLanes(runs[0].trace)
+    drawn = lanes.drawn(*lanes.edges, 8_000)
+    found = sum(
+        len(shown["start"])
+        for lane, shown in zip(lanes.lanes, drawn["lanes"], strict=True)
+        if lane.kind == "range"
+    )
+    drivers = runs[0].trace.read("iterations").select("process", "thread").unique()
+    ranges = runs[0].trace.read("ranges").join(drivers, on=["process", "thread"], how="semi")
+    assert found == ranges.filter(pl.col("depth").fill_null(0) < 5).height > 0
+
+
+def test_names_are_found_and_gone_through(
+    asked: AskedRuns, runs: list[tracekit.Run], client: Any
+) -> None:
+    ops = runs[0].trace.read("ops").with_columns(pl.col("name").cast(pl.String))
+    for words in ("onerror", "ONERROR", "<img src=x", "img.*alert"):
+        told = client.data("find", run=0, words=words)
+        own = ops.filter(pl.col("name") == KERNEL)
+        assert (told["names"], told["ops"]) == (1, own.height)
+        assert told["full"] == [KERNEL]
+        assert told["most"][0]["total"] == (own["end"] - own["start"]).sum()
+    hits, time = [], -1
+    while hit := client.data("hit", run=0, words="onerror", which="next", time=time)["hit"]:
+        hits.append(hit["op"])
+        time = hit["start"]
+    assert (
+        hits == own.sort("start").unique("start", keep="first", maintain_order=True)["op"].to_list()
+    )
+    hit = client.data("hit", run=0, words="onerror", which="previous", time=time)["hit"]
+    assert hit["op"] == own.filter(pl.col("start") < time).sort("start")["op"][-1]
+    longest = client.data("hit", run=0, words="onerror", which="longest", time=0)["hit"]
+    assert longest["end"] - longest["start"] == (own["end"] - own["start"]).max()
+    for which in ("next", "longest"):
+        nothing = client.data("hit", run=0, words="no such name", which=which, time=0)
+        assert nothing == {"hit": None}
+    assert client.data("find", run=0, words="(")["names"] > 0  # no regular expression, but a text
+
+
+def test_an_op_is_told_with_what_launched_it(client: Any, runs: list[tracekit.Run]) -> None:
+    ops = runs[0].trace.read("ops")
+    row = ops.filter(pl.col("name").cast(pl.String) == KERNEL).row(0, named=True)
+    told = client.data("op", run=0, op=row["op"])
+    assert told["name"] == KERNEL
+    assert told["delay_ns"] == row["start"] - row["launch_start"]
+    assert (told["stage"], told["iteration"]) == (row["stage"], row["iteration"])
+    assert client.data("run", run=0)["lanes"][told["lane"]]["label"].endswith(
+        f"stream {row['stream']}"
+    )

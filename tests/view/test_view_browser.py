@@ -1,0 +1,157 @@
+"""The view in a browser, by the keyboard alone: what it says is what the run holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pytest
+from browsing import WIDE, complaints
+from hostile import KERNEL
+
+from tracekit.view._lanes import RunLanes
+
+if TYPE_CHECKING:
+    import tracekit
+    from tracekit.view import View
+
+pytestmark = pytest.mark.slow
+
+AROUND = 400_000
+
+
+def opened(browser: Any, address: str, heard: list[str], theme: str = "light") -> Any:
+    page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme=theme)
+    page.on("console", lambda message: heard.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: heard.append(f"error: {error}"))
+    page.on("dialog", lambda dialog: heard.append(f"dialog: {dialog.message}"))
+    page.goto(address)
+    page.wait_for_selector("[data-ready]")
+    return page
+
+
+def told(page: Any) -> dict[str, tuple[int, int, int]]:
+    """Return ops, busy and exposed time by stage, as the page shows them."""
+    rows = page.eval_on_selector_all(
+        ".selection tbody tr",
+        """rows => rows.map((row) => Object.fromEntries([...row.cells].map(
+            (cell) => [cell.dataset.column, cell.dataset.ns ?? cell.textContent])))""",
+    )
+    return {
+        row["stage"]: (
+            int(row["ops"].replace(",", "")),
+            int(row["busy_ns"]),
+            int(row["exposed_ns"]),
+        )
+        for row in rows
+    }
+
+
+def parts(run: tracekit.Run, between: tuple[int, int]) -> dict[str, tuple[int, int, int]]:
+    rows = run.breakdown(by="stage", between=between)
+    return {
+        s: (o, b, e) for s, o, b, e in rows["stage", "ops", "busy_ns", "exposed_ns"].iter_rows()
+    }
+
+
+def test_by_keys_alone(
+    browser: Any, served: View, runs: list[tracekit.Run], heard: list[str]
+) -> None:
+    page = opened(browser, served.address, heard)
+    keys = page.keyboard
+    assert "token" not in page.url
+    # A name that would do harm is found, gone to and told as text.
+    keys.press("/")
+    keys.type("onerror")
+    page.wait_for_function("() => document.querySelector('.found').textContent.includes('found')")
+    keys.press("Enter")
+    page.wait_for_selector(".picked .facts dd")
+    ops = runs[0].trace.read("ops")
+    own = ops.filter(ops["name"].cast(str) == KERNEL)
+    longest = own[int((own["end"] - own["start"]).arg_max() or 0)].row(0, named=True)
+    assert KERNEL in page.locator(".picked .said").text_content()
+    facts = page.locator(".picked .facts").text_content()
+    assert f"{longest['stage']}, known by" in facts
+    assert f"{own.height} in this run" in facts
+    # A time around it is what `breakdown --between` says of it.
+    keys.press("v")
+    keys.press("Control+a")
+    keys.type(f"{AROUND}ns")
+    keys.press("Enter")
+    page.wait_for_selector(".selection td")
+    middle = round((longest["start"] + longest["end"]) / 2)
+    start = middle - AROUND // 2
+    begin, end = RunLanes(runs[0].trace).edges
+    between = max(start, begin), min(start + AROUND, end)
+    assert told(page) == parts(runs[0], between)
+    idle = page.locator(".idle-time").get_attribute("data-ns")
+    assert int(idle) == runs[0].breakdown.answer(between=between).meta["idle_ns"]
+    command = page.locator(".selection code").text_content().split()
+    assert (
+        runs[0]
+        .breakdown(between=command[command.index("--between") + 1])
+        .equals(runs[0].breakdown(between=between))
+    )
+    # The address holds it all.
+    page.reload()
+    page.wait_for_selector(".selection td")
+    assert told(page) == parts(runs[0], between)
+    assert page.locator(".search").input_value() == "onerror"
+    # Lanes, ops and zoom; another run by its button.
+    page.locator("canvas").focus()
+    for key in ("Escape", "0", "w", "w", "d", "ArrowDown", "ArrowDown", "n", "p", "s", "a", "f"):
+        keys.press(key)
+    page.get_by_role("button", name="p2p").focus()
+    keys.press("Enter")
+    page.wait_for_function("() => location.hash.startsWith('#run=p2p')")
+    page.wait_for_function("() => document.querySelectorAll('.sight tbody tr').length > 1")
+    assert "GPU 2" not in page.locator(".sight").text_content()
+    assert page.locator("img").count() == 0
+    assert heard == []
+
+
+def test_what_is_in_sight_is_a_table(
+    browser: Any, served: View, runs: list[tracekit.Run], heard: list[str]
+) -> None:
+    page = opened(browser, served.address, heard)
+    page.wait_for_selector(".sight td")
+    shown = dict(
+        page.eval_on_selector_all(
+            ".sight tbody tr",
+            "rows => rows.map(({cells}) => [cells[0].textContent, Number(cells[2].dataset.ns)])",
+        )
+    )
+    exposed = (
+        runs[0].breakdown(by="device,stage").group_by("device").agg(pl.col("exposed_ns").sum())
+    )
+    for device, length in exposed.select("device", "exposed_ns").iter_rows():
+        assert shown[f"GPU {device}"] == length
+    for label, starting in page.eval_on_selector_all(
+        ".sight tbody tr",
+        "rows => rows.map(({cells}) => [cells[0].textContent, cells[1].textContent])",
+    ):
+        if "stream" in label:
+            device, stream = (int(word) for word in label.split() if word.isdigit())
+            ops = runs[0].trace.read("ops")
+            own = ops.filter(device=device, stream=stream)
+            assert int(starting.replace(",", "")) == own.height
+    assert heard == []
+
+
+def test_a_page_without_token_says_so(browser: Any, served: View, heard: list[str]) -> None:
+    page = browser.new_page()
+    page.goto(served.address.partition("#")[0])
+    page.wait_for_function("() => document.getElementById('state').textContent.includes('token')")
+    assert "hostile" not in page.content()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_anyone_can_read_it(browser: Any, served: View, heard: list[str], theme: str) -> None:
+    page = opened(browser, served.address, heard, theme)
+    page.keyboard.press("v")
+    page.keyboard.type("2ms")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".selection td")
+    assert page.evaluate(WIDE) <= 0
+    assert complaints(page) == []
+    assert heard == []

@@ -1,0 +1,390 @@
+// -- the view of whole runs: the chart of a step, of data that are asked for -------------------------
+(() => {
+const { Chart, element, firstFrom, laneOf, lengthOf, merged, timeText } = tracekitChart;
+const KEPT = "tracekit-token";
+const size = (count) => count.toLocaleString("en");
+
+// The token comes in the address once, and is kept for this tab alone.
+const given = new URLSearchParams(location.hash.slice(1));
+if (given.has("token")) {
+  sessionStorage.setItem(KEPT, given.get("token"));
+  given.delete("token");
+  history.replaceState(null, "", `${location.pathname}${given.size ? `#${given}` : ""}`);
+}
+
+async function ask(path, parameters, signal) {
+  const found = await fetch(`/${path}?${new URLSearchParams(parameters)}`.replace(/\?$/, ""), {
+    headers: { "X-Tracekit-Token": sessionStorage.getItem(KEPT) ?? "" }, signal, cache: "no-store",
+  });
+  const text = await found.text();
+  if (found.ok) return JSON.parse(text);
+  let told = { error: text };
+  try { told = JSON.parse(text); } catch { /* a text is what it says */ }
+  throw new Error([told.error, told.hint].filter(Boolean).join(": "));
+}
+
+// Asks again, and gives up what was asked before.
+function asker(path) {
+  let before = null;
+  return async (parameters) => {
+    before?.abort();
+    const own = before = new AbortController();
+    try { return await ask(path, parameters, own.signal); } catch (error) {
+      if (own.signal.aborted) return null;
+      throw error;
+    }
+  };
+}
+
+const state = document.getElementById("state");
+function report(error) {
+  state.hidden = false;
+  state.textContent = error instanceof TypeError ? "The server has ended: start `tracekit view` again." : error.message;
+}
+
+// Bins of a lane: what is drawn of each is how full it is of each stage.
+function binsOf(lane, got, stages) {
+  const start = new Float64Array(got.bin.length), end = new Float64Array(got.bin.length);
+  let at = 0;
+  got.bin.forEach((step, i) => { at += step; start[i] = got.begin + at * got.width; end[i] = start[i] + got.width; });
+  const looks = Object.keys(got.busy);
+  const most = (i) => looks.reduce((best, look) => (got.busy[look][i] > (got.busy[best]?.[i] ?? -1) ? look : best), looks[0]);
+  const stage = Array.from(start, (_, i) => Math.max(stages.indexOf(most(i)), 0));
+  return { ...lane, bins: got, start, end, stage, levels: [], count: start.length, longest: got.width };
+}
+
+class RunChart extends Chart {
+  get whole() { return "run"; }
+  get number() { return this.views.indexOf(this.view); }
+
+  choose(number) {
+    const view = this.data.views[number];
+    this.have = null;
+    this.find(".sight tbody").replaceChildren();
+    if (view.lanes) { super.choose(number); return; }
+    this.load(number).then(() => { this.choose(number); this.note(); }, report);
+  }
+
+  // Of a run that was not looked at yet.
+  restore() {
+    const number = this.views.findIndex((view) => view.step === new URLSearchParams(location.hash.slice(1)).get("run"));
+    if (number < 0 || this.data.views[number].lanes) super.restore();
+    else this.load(number).then(() => super.restore(), report);
+  }
+
+  async load(number) {
+    state.hidden = false;
+    state.textContent = `${this.data.views[number].step} is being read.`;
+    fill(this.data.views[number], await ask("run", { run: number }));
+    Object.assign(this.views[number], this.data.views[number], { lanes: null });
+    state.hidden = true;
+  }
+
+  paint() {
+    super.paint();
+    this.want();
+    clearTimeout(this.soon);
+    this.soon = setTimeout(() => this.list(), 120);
+  }
+
+  // Half as much again is asked for on both sides, and nothing where what is there will do.
+  want() {
+    const length = this.to - this.from, perPixel = length / this.plot, have = this.have;
+    const fits = have && have.from <= this.from && have.to >= this.to;
+    if (fits && perPixel < 2 * have.perPixel && (have.isFinest || perPixel > have.perPixel / 2)) return;
+    const from = Math.max(Math.floor(this.from - length / 2), this.begin), to = Math.min(Math.ceil(this.to + length / 2), this.end);
+    const key = `${this.number} ${from} ${to} ${Math.round(this.plot)}`;
+    if (key === this.wanting) return;
+    this.wanting = key;
+    this.askDrawn ??= asker("drawn");
+    const pixels = Math.min(Math.max(Math.round((to - from) / perPixel), 1), 8192);
+    this.askDrawn({ run: this.number, from, to: Math.max(to, from + 1), pixels }).then((got) => {
+      if (!got || this.wanting !== key) return;
+      this.wanting = null;
+      this.take(got, { from, to, perPixel });
+    }).catch((error) => { this.wanting = null; this.have = { from, to, perPixel, isFinest: true }; report(error); });
+  }
+
+  take(got, have) {
+    const chosen = this.picked && [this.view.lanes.indexOf(this.picked.lane), this.picked.lane.number?.[this.picked.i]];
+    this.data.full = got.full;
+    this.data.names = got.names;
+    this.view.lanes = this.view.lanes.map(({ label, brief, is_first, kind }, number) => {
+      const lane = { label, brief, is_first, kind }, own = got.lanes[number];
+      return own.width ? binsOf(lane, own, this.data.stages) : laneOf({ ...lane, ...own });
+    });
+    this.have = { ...have, isFinest: this.view.lanes.every((lane) => !lane.bins) };
+    this.hovered = this.picked = null;
+    if (chosen && chosen[1] >= 0) this.found(...chosen);
+    this.mark();
+    this.settle();
+    this.draw();
+    this.figure.dataset.ready = "yes";
+  }
+
+  // Put the frame around an op again, where it is drawn.
+  found(lane, number) {
+    const own = this.view.lanes[lane], i = own?.number?.indexOf(number) ?? -1;
+    if (i >= 0) this.picked = { lane: own, i };
+    return i >= 0;
+  }
+
+  spans(c, lane, top, high, look) {
+    if (!lane.bins) { super.spans(c, lane, top, high, look); return; }
+    const { busy, width } = lane.bins, stages = this.data.stages;
+    const wide = (width / (this.to - this.from)) * this.plot;
+    for (let i = firstFrom(lane.start, this.from - width); i < lane.count && lane.start[i] < this.to; i += 1) {
+      const x = this.x(lane.start[i]);
+      let bottom = top + high - 1;
+      for (const name of Object.keys(busy)) {
+        const tall = Math.min((busy[name][i] / width) * (high - 2), bottom - top - 1);
+        if (tall <= 0) continue;
+        c.fillStyle = look.stages[stages.indexOf(name)];
+        c.fillRect(x, bottom - Math.max(tall, 0.7), Math.max(wide, 0.7), Math.max(tall, 0.7));
+        bottom -= tall;
+      }
+      this.marks += 1;
+    }
+  }
+
+  said(found) {
+    const { lane, i } = found;
+    if (!lane.bins) return super.said(found);
+    const { busy, width } = lane.bins;
+    const parts = Object.keys(busy).filter((name) => busy[name][i]).map((name) => `${name} ${(100 * busy[name][i] / width).toFixed(1)} %`);
+    const many = `${size(lane.bins.count[i])} start in ${timeText(width)}`;
+    const longest = lane.bins.count[i] ? `, the longest of ${timeText(lane.bins.longest[i])}` : "";
+    return `${many}${longest}; busy: ${parts.join(", ") || "none"} · from ${timeText(lane.start[i])} of the run · ${lane.label}. Zoom in to see each.`;
+  }
+
+  facts() { return []; }
+
+  pick(found) {
+    super.pick(found);
+    if (!found || found.lane.kind !== "ops" || found.lane.bins) return;
+    this.askOp ??= asker("op");
+    const list = this.find(".picked .facts");
+    this.askOp({ run: this.number, op: found.lane.number[found.i] }).then((told) => {
+      if (!told) return;
+      for (const [name, text] of factsOf(told)) list.append(element("dt", name), element("dd", text));
+      if (told.name.length > 300) list.after(named(told.name));
+    }, report);
+  }
+
+  // -- search
+  search(words) {
+    this.words = words.trim();
+    this.matching = new Set();
+    this.mark();
+    clearTimeout(this.typed);
+    if (!this.words) { this.find(".hits").replaceChildren(); this.find(".found").textContent = ""; return; }
+    this.askFind ??= asker("find");
+    this.typed = setTimeout(() => this.askFind({ run: this.number, words: this.words }).then((got) => {
+      if (!got) return;
+      this.matching = new Set(got.full);
+      const more = got.names > got.most.length ? `, of ${size(got.names)} names` : "";
+      this.find(".found").textContent = `${size(got.ops)} found${more}`;
+      this.find(".hits").replaceChildren(...got.most.map(({ name, ops, total }) => element("li", `${name}: ${size(ops)}, ${timeText(total)} in all`)));
+      this.mark();
+    }, report), 120);
+  }
+
+  mark() {
+    const own = this.matching?.size ? this.view.lanes.filter((lane) => lane.kind === "ops" && !lane.bins) : [];
+    const numbers = new Set((this.data.full ?? []).flatMap((name, number) => (this.matching?.has(name) ? [number] : [])));
+    this.hits = own.flatMap((lane) => lane.name.flatMap((name, i) => (numbers.has(name) ? [{ lane, i }] : [])));
+    this.draw();
+  }
+
+  longest() { this.hit("longest", 0); }
+
+  next(by) {
+    if (!this.words) { this.step(by); return; }
+    const at = this.last ?? Math.round(by > 0 ? this.from : this.to);
+    this.hit(by > 0 ? "next" : "previous", at);
+  }
+
+  hit(which, time) {
+    if (!this.words) return;
+    this.askHit ??= asker("hit");
+    this.askHit({ run: this.number, words: this.words, which, time }).then((got) => {
+      if (!got) return;
+      if (!got.hit) { this.find(".found").textContent = which === "longest" ? "0 found" : "no more"; return; }
+      this.last = got.hit.start;
+      this.sought = got.hit;
+      const wide = Math.max(20 * (got.hit.end - got.hit.start), 2000);
+      const length = Math.min(this.to - this.from, wide, this.view.span);
+      this.show((got.hit.start + got.hit.end - length) / 2, length);
+      this.settle();
+      this.note();
+    }, report);
+  }
+
+  // Choose what was sought, once it is drawn.
+  settle() {
+    if (!this.sought || !this.found(this.sought.lane, this.sought.op)) return;
+    this.sought = null;
+    this.pick(this.picked);
+  }
+
+  // -- selection
+  tell(box) {
+    const [from, to] = this.selected;
+    box.append(element("p", `${timeText(to - from)} selected, from ${timeText(from)} of the run:`));
+    const keys = element("span", "", { role: "group", ariaLabel: "By" }), tools = element("div", "", { className: "tools" });
+    const table = element("div", "", { className: "told" });
+    tools.append(keys);
+    box.append(tools, table);
+    this.by ??= "stage";
+    for (const by of this.data.keys) {
+      const button = element("button", `by ${by}`, { type: "button", ariaPressed: String(by === this.by) });
+      button.addEventListener("click", () => {
+        this.by = by;
+        for (const each of keys.children) each.ariaPressed = String(each === button);
+        this.break(table, from, to);
+      });
+      keys.append(button);
+    }
+    this.break(table, from, to);
+  }
+
+  break(box, from, to) {
+    this.askTable ??= asker("table");
+    clearTimeout(this.breaking);
+    box.replaceChildren(element("p", "…", { className: "hint" }));
+    this.breaking = setTimeout(() => this.askTable({ run: this.number, from, to, by: this.by }).then((got) => {
+      if (got) box.replaceChildren(...tableOf(got));
+    }, (error) => box.replaceChildren(element("p", error.message, { className: "unknown" }))), 150);
+  }
+
+  // -- what is in sight, as a table: to whole bins where a lane is drawn of bins
+  list() {
+    if (!this.have) return;
+    const grain = Math.max(...this.view.lanes.map((lane) => lane.bins?.width ?? 0), 1);
+    const from = this.begin + Math.floor((this.from - this.begin) / grain) * grain;
+    const to = this.begin + Math.ceil((this.to - this.begin) / grain) * grain;
+    const some = grain > 1 ? `, whole bins of ${timeText(grain)}` : "";
+    this.find(".stretch").textContent = `From ${timeText(from)} to ${timeText(to)}${some}. Busy: by stage, added up; of GPUs, exposed.`;
+    this.find(".sight tbody").replaceChildren(...this.view.lanes.map((lane) => {
+      const { busy, count, longest } = inSight(lane, from, to, this.data.stages);
+      const all = Object.values(busy).reduce((sum, ns) => sum + ns, 0);
+      const row = document.createElement("tr");
+      row.append(element("th", lane.label, { scope: "row" }));
+      const own = lane.kind === "stages" ? ["", ""] : [size(count), count ? timeText(longest) : ""];
+      for (const text of [own[0], timeText(all), (100 * all / (to - from)).toFixed(1), own[1]]) row.append(element("td", text, { className: "number" }));
+      row.cells[2].dataset.ns = all;
+      row.append(element("td", Object.entries(busy).map(([name, ns]) => `${name} ${timeText(ns)}`).join(", ")));
+      return row;
+    }));
+    this.figure.dataset.listed = "yes";
+  }
+}
+
+function inSight(lane, from, to, stages) {
+  const busy = {}, parts = {};
+  let count = 0, longest = 0;
+  for (let i = 0; i < lane.count && lane.start[i] < to; i += 1) {
+    if (lane.end[i] <= from && lane.start[i] < from) continue;
+    if (lane.bins) {
+      count += lane.bins.count[i];
+      longest = Math.max(longest, lane.bins.longest[i]);
+      for (const [name, each] of Object.entries(lane.bins.busy)) if (each[i]) busy[name] = (busy[name] ?? 0) + each[i];
+    } else {
+      (parts[stages[lane.stage[i]]] ??= []).push([Math.max(lane.start[i], from), Math.min(lane.end[i], to)]);
+      if (lane.start[i] >= from) { count += 1; longest = Math.max(longest, lane.end[i] - lane.start[i]); }
+    }
+  }
+  for (const name of stages) if (parts[name]) busy[name] = lengthOf(merged(parts[name]));
+  const ordered = Object.fromEntries(stages.filter((name) => name in busy).map((name) => [name, busy[name]]));
+  return { busy: ordered, count, longest };
+}
+
+function named(text) {
+  const box = document.createElement("details");
+  box.append(element("summary", "Name in full"), element("p", text));
+  return box;
+}
+
+function factsOf(told) {
+  const way = told.source || told.destination ? `, ${told.source ?? "?"} → ${told.destination ?? "?"}` : "";
+  const known = [
+    ["Stage", `${told.stage}, known by ${told.stage_source}${told.iteration === null ? "" : `, step ${told.iteration}`}`],
+    ["Launched by", told.launch === null ? "unknown" : `${told.launch}, ${timeText(told.delay_ns)} before it started`],
+    ["Range", told.range ?? "none known"],
+    ["Layer", told.layer],
+    ["Bytes", told.bytes === null ? null : `${size(told.bytes)}${way}`],
+    ["Threads", told.threads ? size(told.threads) : null],
+    ["Of this name", told.ops === undefined ? null : `${size(told.ops)} in this run, ${timeText(told.total)} in all`],
+  ];
+  return known.filter(([, text]) => text !== null && text !== undefined);
+}
+
+const TITLES = { name: "kernel", ops: "ops", kind: "kind", stage: "stage", share: "share (%)" };
+const title = (column) => TITLES[column] ?? column.replace(/_ns$/, "").replaceAll("_", " ");
+
+function cellText(column, value) {
+  if (value === null) return "";
+  if (column === "share") return (100 * value).toFixed(1);
+  if (/_ns$/.test(column)) return timeText(value);
+  return typeof value === "number" && column !== "device" ? size(value) : String(value);
+}
+
+function tableOf(got) {
+  const columns = Object.keys(got.rows[0] ?? {});
+  const table = document.createElement("table"), head = table.createTHead().insertRow(), body = table.createTBody();
+  const isNumber = (column) => got.rows.some((row) => typeof row[column] === "number");
+  for (const column of columns) head.append(element("th", title(column), { scope: "col", className: isNumber(column) ? "number" : "" }));
+  for (const values of got.rows) {
+    const row = body.insertRow();
+    for (const column of columns) {
+      const cell = row.insertCell();
+      cell.textContent = cellText(column, values[column]);
+      cell.className = isNumber(column) ? "number" : "long";
+      cell.dataset.column = column;
+      if (/_ns$/.test(column) && values[column] !== null) cell.dataset.ns = values[column];
+    }
+  }
+  const { window_ns: all, idle_ns: idle, devices } = got.meta;
+  const over = devices === 1 ? "1 GPU" : `${devices} GPUs, added up`;
+  const told = element("p", `Idle: ${timeText(idle)} of ${timeText(all)} (${(100 * idle / all).toFixed(1)} %), on ${over}`, { className: "idle-time" });
+  told.dataset.ns = idle;
+  const shell = element("p", ""), button = element("button", "Copy the command", { type: "button" });
+  button.addEventListener("click", async () => { await copy(got.shell); say("Copied"); button.textContent = "Copied"; });
+  shell.append(element("code", got.shell), " ", button);
+  const scroll = element("div", "", { className: "scroll", tabIndex: 0, role: "region", ariaLabel: "The selection" });
+  scroll.append(table);
+  const more = got.lost ? [element("p", `${size(got.lost)} more rows: the command prints them.`, { className: "hint" })] : [];
+  return [scroll, ...more, told, ...got.warnings.map((text) => element("p", text, { className: "hint" })), shell];
+}
+
+function fill(view, got) {
+  const none = { start: [], length: [], stage: [], name: [], number: [] };
+  Object.assign(view, got, { lanes: got.lanes.map((lane) => ({ ...lane, ...none })) });
+  return view;
+}
+
+async function begin() {
+  const told = await ask("runs", {});
+  const views = told.runs.map((name) => ({ step: name, begin: 0, span: 1, lanes: null }));
+  const names = new URLSearchParams(location.hash.slice(1));
+  const first = Math.max(told.runs.indexOf(names.get("run")), 0);
+  for (const number of new Set([0, first])) fill(views[number], await ask("run", { run: number }));
+  document.title = `${told.runs.join(", ")} · tracekit`;
+  document.querySelector("h1").textContent = told.runs.join(", ");
+  const figure = document.querySelector("[data-view]");
+  if (views.length > 1) figure.querySelector(".runs").append(...told.runs.map((name, number) => {
+    const button = element("button", name, { type: "button", className: "view" });
+    button.dataset.view = number;
+    return button;
+  }));
+  state.hidden = true;
+  figure.hidden = false;
+  const lost = views[first].lost ? `${views[first].lost} more lanes are not drawn.` : "";
+  if (lost) { state.hidden = false; state.textContent = lost; }
+  const chart = new RunChart(figure, { views, stages: told.stages, order: told.order, keys: told.keys, colours: {}, names: [], full: [] });
+  redraws.push(() => chart.draw());
+  chart.canvas.focus({ preventScroll: true });
+}
+
+begin().catch(report);
+})();

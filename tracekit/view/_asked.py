@@ -1,0 +1,270 @@
+"""Answers to the page, which sends numbers, words of a list, and text to find, and no more."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import threading
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import polars as pl
+
+from tracekit.analysis import closeup
+from tracekit.model import STAGES
+from tracekit.present import printable, readable_names, to_json
+from tracekit.view._lanes import MOST_TEXT, RunLanes
+from tracekit.view._server import Endpoint, Given, Refused, Turns
+from tracekit.view._tiles import LOOKS
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
+
+KEYS = ("stage", "kind", "kernel", "device")
+"""What the time of a selection can be broken down by."""
+_WHICH = ("longest", "next", "previous")
+_MOST_PIXELS = 8_192
+_MOST_ROWS = 100
+_MOST_NAMES = 200
+_FEW = 8
+_LONGEST_WORDS = 200
+_PIECES = 64
+"""The next hit is sought in so small a part of a run first."""
+_QUICK, _SLOW = 4, 2
+"""Requests that are worked on at once: those that read little, and those that read much."""
+
+
+class AskedRun(Protocol):
+    """Questions of the view to a run: `tracekit.Run` answers them."""
+
+    breakdown: Any
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def trace(self) -> Trace:
+        """Its tables."""
+
+
+class AskedRuns:
+    """Answers to the page.
+
+    Parameters
+    ----------
+    runs
+        The runs that are looked at.
+    store
+        Where commands find them, if that has to be named.
+    """
+
+    def __init__(self, runs: Sequence[AskedRun], store: Path | None = None) -> None:
+        self._runs = [_Seen(run) for run in runs]
+        self._store = store
+
+    def endpoints(self) -> Mapping[str, Endpoint]:
+        """Return what answers requests, by path."""
+        quick, slow = Turns(_QUICK), Turns(_SLOW)
+        return {
+            "/runs": (self.runs, quick),
+            "/run": (self.run, slow),
+            "/drawn": (self.drawn, quick),
+            "/find": (self.find, quick),
+            "/hit": (self.hit, quick),
+            "/op": (self.op, quick),
+            "/table": (self.table, slow),
+        }
+
+    def prepare(self) -> None:
+        """Make what pictures, searches and details of the first run rest on, ahead of them."""
+        _ = self._runs[0].lanes.lanes
+        _ = self._runs[0].names
+        self.op({"run": "0", "op": "0"})
+
+    def runs(self, given: Given) -> dict[str, Any]:
+        """Return the names of the runs, and what stages there are."""
+        _only(given)
+        names = [printable(each.run.name) for each in self._runs]
+        return {"runs": names, "stages": LOOKS, "order": STAGES, "keys": KEYS}
+
+    def run(self, given: Given) -> dict[str, Any]:
+        """Return the lanes of a run, and the time that it takes."""
+        _only(given, "run")
+        seen = self._seen(given)
+        lanes, (begin, end) = seen.lanes.lanes, seen.lanes.edges
+        return {
+            "begin": begin,
+            "span": end - begin,
+            "lanes": [
+                {"kind": each.kind, "label": each.label, "brief": each.brief,
+                 "is_first": each.is_first}
+                for each in lanes
+            ],
+            "lost": seen.lanes.lost,
+        }  # fmt: skip
+
+    def drawn(self, given: Given) -> dict[str, Any]:
+        """Return what is drawn of a stretch of time; see `RunLanes.drawn`."""
+        _only(given, "run", "from", "to", "pixels")
+        pixels = _number(given, "pixels", 1, _MOST_PIXELS)
+        return self._seen(given).lanes.drawn(*_stretch(given), pixels)
+
+    def table(self, given: Given) -> dict[str, Any]:
+        """Return `breakdown` of a stretch of time, and the command that prints it."""
+        _only(given, "run", "from", "to", "by")
+        seen, (start, end), by = self._seen(given), _stretch(given), _word(given, "by", KEYS)
+        answer = seen.run.breakdown.answer(by=by, between=(start, end))
+        rows = answer.rows.head(_MOST_ROWS)
+        text = to_json(answer.command, answer.run, answer.meta, rows)
+        command = ["tracekit", "breakdown", seen.run.name, "--by", by]
+        command += ["--between", f"{_seconds(start)}:{_seconds(end)}"]
+        command += [] if self._store is None else ["--store", str(self._store)]
+        return {
+            **json.loads(text),
+            "shell": shlex.join(command),
+            "lost": answer.rows.height - rows.height,
+            "warnings": [printable(each) for each in answer.warnings],
+        }
+
+    def find(self, given: Given) -> dict[str, Any]:
+        """Return names of ops that hold some words, or match them as a regular expression."""
+        _only(given, "run", "words")
+        found = self._seen(given).matching(_words(given))
+        full = [printable(name) for name in found["name"].head(_MOST_NAMES)]
+        short = readable_names(full)
+        most = zip(full, *found.select("ops", "total").head(_FEW).get_columns(), strict=False)
+        return {
+            "names": found.height,
+            "ops": int(found["ops"].sum()),
+            "most": [{"name": short[name], "ops": ops, "total": ns} for name, ops, ns in most],
+            "full": [name[:MOST_TEXT] for name in full],
+        }
+
+    def hit(self, given: Given) -> dict[str, Any]:
+        """Return one of the ops of such names: the longest, or the next to a time."""
+        _only(given, "run", "words", "which", "time")
+        seen, which = self._seen(given), _word(given, "which", _WHICH)
+        time = _number(given, "time", -_LAST, _LAST)
+        names = seen.matching(_words(given))
+        if which == "longest":
+            most = names.top_k(1, by="most")
+            ops = seen.run.trace["ops"].filter(pl.col("op").is_in(most["longest"].implode()))
+            return {"hit": next((_place(seen, row) for row in ops.collect().to_dicts()), None)}
+        return {"hit": self._beside(seen, names["name"], time, is_after=which == "next")}
+
+    def _beside(
+        self, seen: _Seen, names: pl.Series, time: int, *, is_after: bool
+    ) -> dict[str, Any] | None:
+        """Return the op of some names that starts next to a time: near it first, as files are."""
+        first, last = seen.lanes.edges
+        ops = seen.run.trace["ops"].filter(pl.col("name").cast(pl.String).is_in(names.implode()))
+        start, reach = pl.col("start"), max((last - first) // _PIECES, 1)
+        time = min(max(time, first - 1), last + 1)
+        while not names.is_empty() and (time < last if is_after else time > first):
+            piece = (time + 1, time + reach) if is_after else (time - reach, time - 1)
+            order = [start if is_after else -start, pl.col("op")]
+            near = ops.filter(start.is_between(*piece)).collect()
+            if near.height:
+                return _place(seen, near.bottom_k(1, by=order).row(0, named=True))
+            time, reach = piece[1] if is_after else piece[0], reach * 4
+        return None
+
+    def op(self, given: Given) -> dict[str, Any]:
+        """Return all that is known of an op."""
+        _only(given, "run", "op")
+        seen = self._seen(given)
+        number = _number(given, "op", 0, _LAST)
+        found = seen.run.trace["ops"].filter(pl.col("op") == number).collect()
+        if found.is_empty():
+            raise Refused(404, "there is no such op")
+        details = closeup.details(seen.run.trace, found).row(0, named=True)
+        told = {k: printable(v) if isinstance(v, str) else v for k, v in details.items()}
+        same = seen.names.filter(pl.col("name") == str(found["name"][0]))
+        alike = same.select("ops", "total").row(0, named=True) if same.height else {}
+        name = printable(str(found["name"][0] or "(no name)"))
+        return {**told, **alike, "name": name, **_place(seen, found.row(0, named=True))}
+
+    def _seen(self, given: Given) -> _Seen:
+        return self._runs[_number(given, "run", 0, len(self._runs) - 1)]
+
+
+class _Seen:
+    """A run, its lanes, and the names of its ops."""
+
+    def __init__(self, run: AskedRun) -> None:
+        self.run, self.lanes = run, RunLanes(run.trace)
+        self._reading = threading.Lock()
+
+    @property
+    def names(self) -> pl.DataFrame:
+        """Return ``name, ops, total, most, longest``, most time first.
+
+        Times are in ns; `longest` is the number of the op that takes `most`.
+        """
+        with self._reading:
+            return self._names
+
+    @cached_property
+    def _names(self) -> pl.DataFrame:
+        length = pl.col("end") - pl.col("start")
+        sums = self.run.trace["ops"].group_by("name").agg(
+            ops=pl.len(), total=length.sum(), most=length.max(),
+            longest=pl.col("op").get(length.arg_max()),
+        )  # fmt: skip
+        named = sums.drop_nulls("name").with_columns(pl.col("name").cast(pl.String))
+        return named.sort("total", "name", descending=[True, False]).collect()
+
+    def matching(self, words: str) -> pl.DataFrame:
+        """Return those of `names` that hold some words, whatever their case, or match them."""
+        holds = pl.col("name").str.contains(f"(?i){re.escape(words)}")
+        try:
+            return self.names.filter(holds | pl.col("name").str.contains(f"(?i){words}"))
+        except pl.exceptions.ComputeError:  # no regular expression
+            return self.names.filter(holds)
+
+
+def _place(seen: _Seen, row: Mapping[str, Any]) -> dict[str, Any]:
+    return {"op": row["op"], "start": row["start"], "end": row["end"], "lane": seen.lanes.of(row)}
+
+
+_LAST = (1 << 53) - 1
+"""Greatest whole number that a script has."""
+
+
+def _only(given: Given, *names: str) -> None:
+    if set(given) != set(names):
+        raise Refused(400, f"the parameters are {', '.join(names) or 'none'}")
+
+
+def _number(given: Given, name: str, least: int, most: int) -> int:
+    if not re.fullmatch(r"-?[0-9]{1,16}", given[name]) or not least <= int(given[name]) <= most:
+        raise Refused(400, f"{name} is a number from {least} to {most}")
+    return int(given[name])
+
+
+def _stretch(given: Given) -> tuple[int, int]:
+    start, end = (_number(given, name, -_LAST, _LAST) for name in ("from", "to"))
+    if start >= end:
+        raise Refused(400, "a stretch of time begins before it ends")
+    return start, end
+
+
+def _word(given: Given, name: str, known: Sequence[str]) -> str:
+    if given[name] not in known:
+        raise Refused(400, f"{name} is one of {', '.join(known)}")
+    return given[name]
+
+
+def _words(given: Given) -> str:
+    if not 0 < len(given["words"]) <= _LONGEST_WORDS:
+        raise Refused(400, f"words are of 1 to {_LONGEST_WORDS} letters")
+    return given["words"]
+
+
+def _seconds(time: int) -> str:
+    return f"{Decimal(time).scaleb(-9).normalize():f}s"

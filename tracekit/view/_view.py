@@ -1,0 +1,131 @@
+"""A view: its server, the file that opens a browser, and their end."""
+
+from __future__ import annotations
+
+import atexit
+import html
+import os
+import tempfile
+import threading
+import time
+import webbrowser
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+from tracekit._version import __version__
+from tracekit.errors import UsageError
+from tracekit.present.pages import view_page
+from tracekit.view._asked import AskedRun, AskedRuns
+from tracekit.view._server import HOST, ViewServer
+
+IDLE_MINUTES = 60
+
+
+class View:
+    """Runs to scroll through in a browser, served to this machine alone until closed.
+
+    Parameters
+    ----------
+    runs
+        The runs.
+    port
+        Port of 127.0.0.1; 0 for any free one.
+    opens
+        Whether a browser is opened.
+    idle_minutes
+        How long nothing may be asked until it closes itself.
+    store
+        The store that commands name, if it is not where they look.
+
+    Raises
+    ------
+    UsageError
+        If the port is in use.
+    """
+
+    def __init__(
+        self,
+        runs: Sequence[AskedRun],
+        *,
+        port: int = 0,
+        opens: bool = True,
+        idle_minutes: float = IDLE_MINUTES,
+        store: Path | None = None,
+    ) -> None:
+        asked = AskedRuns(runs, store)
+        try:
+            self._server = ViewServer(port, view_page(__version__), asked.endpoints())
+        except (OSError, OverflowError) as error:
+            raise UsageError(f"port {port} cannot be used ({error})", "leave out --port") from error
+        self._idle = 60 * idle_minutes
+        self._closing = threading.Event()
+        self._opener = _opener(self.address) if opens else None
+        self._serving = threading.Thread(target=self._serve, daemon=True)
+        self._serving.start()
+        atexit.register(self.close)
+        # Who comes first waits for it; what goes wrong is said when it is asked for.
+        threading.Thread(target=_quietly, args=(asked.prepare,), daemon=True).start()
+        if self._opener is not None:
+            webbrowser.open(self._opener.as_uri())
+
+    @property
+    def address(self) -> str:
+        """The address to open, with the token that lets one in."""
+        return f"http://{HOST}:{self._server.server_port}/#token={self._server.token}"
+
+    def __repr__(self) -> str:
+        return f"<View: {self.address}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def wait(self) -> None:
+        """Wait until it closes itself."""
+        while self._serving.is_alive():
+            self._serving.join(0.5)
+
+    def close(self) -> None:
+        """Answer no more, and leave nothing behind."""
+        self._closing.set()
+        self._serving.join()
+        atexit.unregister(self.close)
+
+    def _serve(self) -> None:
+        server = self._server
+        try:
+            while not self._closing.is_set() and time.monotonic() - server.used < self._idle:
+                server.handle_request()
+                if server.is_known.is_set():
+                    self._forget_opener()
+        finally:
+            server.server_close()
+            self._forget_opener()
+
+    def _forget_opener(self) -> None:
+        if self._opener is not None:
+            self._opener.unlink(missing_ok=True)
+            self._opener = None
+
+
+def _opener(address: str) -> Path:
+    """Write a file for this user alone that leads to an address.
+
+    A browser is given the file: its command line is there for all to read.
+    """
+    handle, name = tempfile.mkstemp(prefix="tracekit-view-", suffix=".html")  # of mode 0600
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(
+            '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" '
+            f'content="0;url={html.escape(address)}"><title>tracekit view</title>'
+        )
+    return Path(name)
+
+
+def _quietly(work: Callable[[], None]) -> None:
+    with suppress(Exception):
+        work()
