@@ -14,7 +14,7 @@ from tracekit.model import STAGES
 from tracekit.view._asked import AskedRuns
 from tracekit.view._lanes import RunLanes
 
-_BY = ("stage", "kind", "kernel", "device")
+BY = ("stage", "kind", "kernel", "device")
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def test_tables_are_those_of_the_command_line(
 ) -> None:
     for number, run in enumerate(runs):
         for place, (start, end) in enumerate(stretches(run, 12)):
-            by = _BY[place % len(_BY)]
+            by = BY[place % len(BY)]
             told = client.data("table", run=number, from_=start, to=end, by=by)
             answer = run.breakdown.answer(by=by, between=(start, end))
             assert told["rows"] == answer.rows.to_dicts()
@@ -46,8 +46,16 @@ def test_tables_are_those_of_the_command_line(
             assert told["shell"].startswith(f"tracekit breakdown {run.name} --by {by} --between ")
 
 
-def length(pieces: list[tuple[int, int]]) -> int:
-    return len({moment for start, end in pieces for moment in range(start, end)})
+def test_causes_of_idle_time_are_those_of_the_command_line(
+    runs: list[tracekit.Run], client: Any
+) -> None:
+    for number, run in enumerate(runs):
+        for start, end in stretches(run, 3):
+            told = client.data("table", run=number, from_=start, to=end, by="idle")
+            answer = run.idle.answer(between=(start, end))
+            assert told["rows"] == answer.rows.to_dicts()
+            assert sum(row["idle_ns"] for row in told["rows"]) == told["meta"]["idle_ns"]
+            assert told["shell"].startswith(f"tracekit idle {run.name} --between ")
 
 
 def spans_of(lane: dict[str, Any]) -> list[tuple[int, int, str, int]]:

@@ -24,8 +24,11 @@ from tracekit.view._tiles import LOOKS
 if TYPE_CHECKING:
     from tracekit.model import Trace
 
-KEYS = ("stage", "kind", "kernel", "device")
-"""What the time of a selection can be broken down by."""
+_IDLE = "idle"
+KEYS = {
+    **{key: f"by {key}" for key in ("stage", "kind", "kernel", "device")}, _IDLE: "idle by cause",
+}  # fmt: skip
+"""What the time of a selection can be broken down by; or its idle time, by cause."""
 _WHICH = ("longest", "next", "previous")
 _MOST_PIXELS = 8_192
 _MOST_ROWS = 100
@@ -42,6 +45,7 @@ class AskedRun(Protocol):
     """Questions of the view to a run: `tracekit.Run` answers them."""
 
     breakdown: Any
+    idle: Any
 
     @property
     def name(self) -> str:
@@ -115,13 +119,17 @@ class AskedRuns:
         return self._seen(given).lanes.drawn(*_stretch(given), pixels)
 
     def table(self, given: Given) -> dict[str, Any]:
-        """Return `breakdown` of a stretch of time, and the command that prints it."""
+        """Return `breakdown` or `idle` of a stretch of time, and the command that prints it."""
         _only(given, "run", "from", "to", "by")
-        seen, (start, end), by = self._seen(given), _stretch(given), _word(given, "by", KEYS)
-        answer = seen.run.breakdown.answer(by=by, between=(start, end))
+        seen, (start, end), by = self._seen(given), _stretch(given), _word(given, "by", [*KEYS])
+        if by == _IDLE:
+            answer = seen.run.idle.answer(between=(start, end))
+        else:
+            answer = seen.run.breakdown.answer(by=by, between=(start, end))
         rows = answer.rows.head(_MOST_ROWS)
         text = to_json(answer.command, answer.run, answer.meta, rows)
-        command = ["tracekit", "breakdown", seen.run.name, "--by", by]
+        command = ["tracekit", answer.command, seen.run.name]
+        command += [] if by == _IDLE else ["--by", by]
         command += ["--between", f"{_seconds(start)}:{_seconds(end)}"]
         command += [] if self._store is None else ["--store", str(self._store)]
         return {

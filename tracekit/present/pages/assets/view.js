@@ -236,8 +236,8 @@ class RunChart extends Chart {
     tools.append(keys);
     box.append(tools, table);
     this.by ??= "stage";
-    for (const by of this.data.keys) {
-      const button = element("button", `by ${by}`, { type: "button", ariaPressed: String(by === this.by) });
+    for (const [by, label] of Object.entries(this.data.keys)) {
+      const button = element("button", label, { type: "button", ariaPressed: String(by === this.by) });
       button.addEventListener("click", () => {
         this.by = by;
         for (const each of keys.children) each.ariaPressed = String(each === button);
@@ -319,18 +319,18 @@ function factsOf(told) {
   return known.filter(([, text]) => text !== null && text !== undefined);
 }
 
-const TITLES = { name: "kernel", ops: "ops", kind: "kind", stage: "stage", share: "share (%)" };
+const TITLES = { name: "kernel", share: "share (%)", window_share: "of the time (%)" };
 const title = (column) => TITLES[column] ?? column.replace(/_ns$/, "").replaceAll("_", " ");
 
 function cellText(column, value) {
   if (value === null) return "";
-  if (column === "share") return (100 * value).toFixed(1);
+  if (column.endsWith("share")) return (100 * value).toFixed(1);
   if (/_ns$/.test(column)) return timeText(value);
   return typeof value === "number" && column !== "device" ? size(value) : String(value);
 }
 
 function tableOf(got) {
-  const columns = Object.keys(got.rows[0] ?? {});
+  const columns = Object.keys(got.rows[0] ?? {}).filter((column) => got.rows.some((row) => row[column] !== null));
   const table = document.createElement("table"), head = table.createTHead().insertRow(), body = table.createTBody();
   const isNumber = (column) => got.rows.some((row) => typeof row[column] === "number");
   for (const column of columns) head.append(element("th", title(column), { scope: "col", className: isNumber(column) ? "number" : "" }));
@@ -344,9 +344,8 @@ function tableOf(got) {
       if (/_ns$/.test(column) && values[column] !== null) cell.dataset.ns = values[column];
     }
   }
-  const { window_ns: all, idle_ns: idle, devices } = got.meta;
-  const over = devices === 1 ? "1 GPU" : `${devices} GPUs, added up`;
-  const told = element("p", `Idle: ${timeText(idle)} of ${timeText(all)} (${(100 * idle / all).toFixed(1)} %), on ${over}`, { className: "idle-time" });
+  const { window_ns: all, idle_ns: idle, sum_over: over } = got.meta;
+  const told = element("p", `Idle: ${timeText(idle)} of ${timeText(all)} (${(100 * idle / all).toFixed(1)} %)${over ? `, sum over ${over}` : ""}`, { className: "idle-time" });
   told.dataset.ns = idle;
   const shell = element("p", ""), button = element("button", "Copy the command", { type: "button" });
   button.addEventListener("click", async () => { await copy(got.shell); say("Copied"); button.textContent = "Copied"; });
