@@ -198,8 +198,8 @@ def test_layers_have_names_and_wrappers_none() -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.module = nn.Sequential(nn.Linear(4, 4))
-            self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(4, 4)), nn.ReLU()])
+            self.module = nn.Sequential(nn.Tanh())
+            self.blocks = nn.ModuleList([nn.Sequential(nn.Tanh()), nn.ReLU()])
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             x = self.module(x)
@@ -215,11 +215,11 @@ def test_layers_have_names_and_wrappers_none() -> None:
         Net().eval()(torch.ones(2, 4))
         hooks.remove()
         trees.append(ranges.tree())
-    one, two = "layer 0 (Linear)", "layer blocks.1 (ReLU)"
+    one, two = "layer 0 (Tanh)", "layer blocks.1 (ReLU)"
     assert trees == [
         "FP",
         f"FP({one} layer blocks.0 (Sequential) {two})",
-        f"FP({one} layer blocks.0 (Sequential)(layer blocks.0.0 (Linear)) {two})",
+        f"FP({one} layer blocks.0 (Sequential)(layer blocks.0.0 (Tanh)) {two})",
     ]
 
 

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from ._imports import when_imported
 from ._layers import Layers
+from ._sizes import FUNCTIONS, Sizes
 from ._spans import Ranges
 from ._steps import moments
 from ._threads import CLIP, EXCHANGE, SCALER, Roles, Thread
@@ -41,7 +42,7 @@ class Hooks:
     ranges
         Where ranges are written to.
     layers
-        Down to which depth layers get ranges.
+        Down to which depth layers get ranges; without any, no sizes are written.
     networks
         The networks whose passes count; all, if there is none.
     optimizers
@@ -70,7 +71,13 @@ class Hooks:
         self._roles = Roles()
         self._trained: WeakSet[Any] = WeakSet()
         self._is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", bool)
+        self._windows = windows
         self.thread = Thread(ranges, self._optimizers, self._roles, windows)
+        self._sizes = (
+            Sizes(torch, ranges, lambda: self.thread.open_layers, self._tells_sizes)
+            if layers
+            else None
+        )
         self._stop_waiting: Callable[[], None] = lambda: None
         self._replaced: list[tuple[Any, str, Any, bool]] = []
 
@@ -79,7 +86,8 @@ class Hooks:
         self._stop_waiting = when_imported(
             {
                 "torch.nn.modules.module": self._hook_modules,
-                "torch.nn.functional": self._hook_losses,
+                "torch.nn.functional": self._hook_functions,
+                "torch.jit._builtins": self._hook_scripting,
                 "torch.autograd": self._hook_autograd,
                 "torch.autograd.grad_mode": self._hook_grad_mode,
                 "torch.optim.optimizer": self._hook_optimizers,
@@ -131,6 +139,8 @@ class Hooks:
             return
         hook = _seen_through(original, make(original), self._is_compiling)
         setattr(hook, _HOOKED, True)
+        if isinstance(owner, ModuleType):
+            hook.__module__ = owner.__name__  # where it is found when it is unpickled
         self._replaced.append((owner, name, original, name not in vars(owner)))
         setattr(owner, name, hook)
 
@@ -159,9 +169,12 @@ class Hooks:
                 if name is None:
                     return original(self, *args, **kwargs)
                 ranges.push(name)
+                around = thread.open_layers
+                thread.open_layers = (*around, name)
                 try:
                     return original(self, *args, **kwargs)
                 finally:
+                    thread.open_layers = around
                     ranges.pop()
 
             return __call__
@@ -178,6 +191,30 @@ class Hooks:
         self._enclose(module.Module, "zero_grad", thread.clear)
         self._replace(module.Module, "__call__", make)
         self._replace(module.Module, "train", make_train)
+
+    def _hook_functions(self, module: ModuleType) -> None:
+        self._hook_losses(module)
+        if self._sizes is not None:
+            for name in FUNCTIONS:
+                self._replace(module, name, self._sizes.around(name))
+
+    def _tells_sizes(self) -> bool:
+        """Tell whether sizes are written: what is recomputed for a backward pass has none."""
+        is_recorded = self._windows is None or self._windows.is_open
+        return is_recorded and not self._in_backward() and not _is_worker()
+
+    def _hook_scripting(self, module: ModuleType) -> None:
+        """Let TorchScript, which has no source of builtins, know them under their hooks."""
+
+        def make(original: Function) -> Function:
+            def _find_builtin(function: Any) -> Any:
+                if getattr(function, _HOOKED, False):
+                    function = function.__wrapped__
+                return original(function)
+
+            return _find_builtin
+
+        self._replace(module, "_find_builtin", make)
 
     def _hook_losses(self, module: ModuleType) -> None:
         def run(call: Callable[[], Any]) -> Any:

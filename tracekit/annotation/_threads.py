@@ -73,6 +73,8 @@ class Thread(threading.local):
         """How many steps of optimizers have been counted."""
         self.layers: Mapping[int, str] = {}
         """By identity, the names of the modules that get ranges inside of the open pass."""
+        self.open_layers: tuple[str, ...] = ()
+        """Names of those of them that are being called, outermost first."""
         self._data: int | None = None
         self._has_trained = False
         self._awaits_backward = False

@@ -40,6 +40,11 @@ class Windows:
         every, _, length = text.partition(":")
         return cls(ranges, int(every), int(length)) if text else None
 
+    @property
+    def is_open(self) -> bool:
+        """True within a window."""
+        return self._open is not None
+
     def begin(self, owner: Any, number: int) -> bool:
         """Open a window where a step begins it, and tell whether it did."""
         if self._open is not None or not number or number % self._every:

@@ -405,7 +405,11 @@ NEEDS: Mapping[str, Need] = MappingProxyType(
         ),
         "operator sizes": Need(
             _operator_sizes,
-            _by(_SHAPES, _SHAPES, "torch.profiler.profile(record_shapes=True)"),
+            _by(
+                f"tracekit record --annotate, or {_SHAPES}",
+                _SHAPES,
+                "torch.profiler.profile(record_shapes=True)",
+            ),
         ),
         "pipeline": Need(_pipeline, {"": "say that it is one: --micro-batches, or --schedule"}),
         "memory": Need(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracekit.analysis.operators._formulas import MULTIPLYING_FORMS, size, table
+from tracekit.analysis.operators._formulas import GRADIENTS, MULTIPLYING_FORMS, size, table
 
 _WIDTHS = {
     **dict.fromkeys(("double", "float64", "long int", "long", "int64", "c10::complex<float>"), 8),
@@ -36,9 +36,9 @@ def with_bytes(rows: pl.DataFrame) -> pl.DataFrame:
     Parameters
     ----------
     rows
-        Columns of `recorded_operators`; ``flops``; of backward convolutions ``wants_input`` and
+        Columns of `recorded_operators`; ``flops``; of `GRADIENTS` ``wants_input`` and
         ``wants_weight``, which gradients they find; and ``precision``, which tells how wide the
-        operands of a multiplication are where types were not recorded, as under NVTX; and
+        operands of a multiplication are where types were not recorded, as by `emit_nvtx`; and
         ``element_bytes``, how wide elements are that a kernel copies, by its name.
     """
     of_operands = pl.when(pl.col("form").is_in(list(MULTIPLYING_FORMS))).then("precision")
@@ -48,14 +48,14 @@ def with_bytes(rows: pl.DataFrame) -> pl.DataFrame:
     found = found.join(table().select("operator", *_PLACES), on="operator", how="left",
                        maintain_order="left")  # fmt: skip
     whole = pl.col("read") + pl.coalesce(_results(), _written() * pl.col("width"))
-    of_gradients = _of_backward_convolution() * pl.col("width")
+    of_gradients = _of_gradients() * pl.col("width")
     # Of a long list no sizes are recorded: it looks as if it had one number.
     elements = pl.col("shapes").list.eval(
         pl.when((pl.element().list.len() > 0).all()).then(size(pl.element()).cast(pl.Float64).sum())
     )
     joined = 2 * elements.list.first() * pl.col("element_bytes")
     moved = (
-        pl.when(pl.col("form") == "convolution_backward").then(of_gradients)
+        pl.when(pl.col("form").is_in(GRADIENTS)).then(of_gradients)
         .when(pl.col("form") == "joined").then(joined)
         .otherwise(whole)
     )  # fmt: skip
@@ -199,7 +199,7 @@ def _rows_of(shape: pl.Expr, rows: pl.Expr, width: pl.Expr) -> pl.Expr:
     return rows * (size(shape) / shape.list.first()) * width
 
 
-def _of_backward_convolution() -> pl.Expr:
+def _of_gradients() -> pl.Expr:
     """Return the elements of gradient, input and weight, as far as they are read or written."""
     gradient, data, weight = (size(each).cast(pl.Float64) for each in (_A, _B, _C))
     for_each = (pl.col(name).cast(pl.Float64) for name in ("wants_input", "wants_weight"))

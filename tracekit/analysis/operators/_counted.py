@@ -131,6 +131,7 @@ def _flops(positions: pl.Expr, forms: Container[str]) -> pl.Expr:
         "linear": lambda: formulas.linear(_A, _B),
         "convolution": lambda: formulas.sliding(_A, _B, positions),
         "transposed": lambda: formulas.sliding(_A, _B, formulas.positions(_A, _B)),
+        "linear_backward": lambda: formulas.linear(_B, _C),
         "convolution_backward": lambda: formulas.sliding(
             _A, _C, formulas.backward_positions(_A, _B, _C, pl.col("transposed"))
         ),
@@ -196,8 +197,8 @@ def _with_backward_matrices(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _gradients() -> pl.Expr:
-    """Return how many gradients of a backward convolution multiply: of its input and weight."""
+    """Return how many gradients are wanted, of input and weight, of what multiplies for each."""
     first_two = pl.col("mask").list.head(2)
     wanted = first_two.list.eval(pl.element().cast(pl.Int64)).list.sum()
     is_told = (first_two.list.len() == 2) & (first_two.list.drop_nulls().list.len() == 2)  # noqa: PLR2004
-    return pl.when((_FORM == "convolution_backward") & is_told).then(wanted).cast(pl.Int64)
+    return pl.when(_FORM.is_in(formulas.GRADIENTS) & is_told).then(wanted).cast(pl.Int64)

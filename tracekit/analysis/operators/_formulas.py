@@ -14,8 +14,8 @@ from typing import Literal
 import polars as pl
 
 Form = Literal[
-    "matrix", "linear", "convolution", "transposed", "convolution_backward", "attention",
-    "attention_backward", "attention_by_position", "attention_by_position_backward",
+    "matrix", "linear", "convolution", "transposed", "linear_backward", "convolution_backward",
+    "attention", "attention_backward", "attention_by_position", "attention_by_position_backward",
     "attention_by_position_gradients", "attention_paged", "attention_cached",
     "elementwise", "comparison", "arguments", "results", "rows", "joined", "rotated", "stored",
 ]  # fmt: skip
@@ -38,7 +38,8 @@ class Operator:
         What it computes.
     operands
         Places of its operands: of matrices the left and the right one; of a convolution its input
-        and weight, backward its gradient, input and weight; of attention query, key and value.
+        and weight, backward its gradient, input and weight, as of a linear layer; of attention
+        query, key and value.
     geometry
         Places of a convolution's stride, padding and dilation.
     transposed
@@ -97,6 +98,7 @@ MULTIPLYING = {
     **dict.fromkeys(("mm", "bmm", "matmul", "mv", "_scaled_mm", "__matmul__"), _PLAIN),
     **dict.fromkeys(("addmm", "baddbmm", "addbmm", "addmv", "_addmm_activation"), _ADDING),
     "linear": Operator("linear", (0, 1)),
+    "linear_backward": Operator("linear_backward", (1, 0, 2), mask=3),
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _SLIDING),
     **dict.fromkeys(
         ("convolution", "_convolution"),
@@ -176,6 +178,8 @@ MOVING = {
 }  # fmt: skip
 """The operators that only move data, by their names without the underscore of those in place."""
 
+GRADIENTS = ("linear_backward", "convolution_backward")
+"""Forms that multiply once for each gradient that is wanted: of the input, and of the weight."""
 MULTIPLYING_FORMS = frozenset(each.form for each in MULTIPLYING.values())
 OPERATORS = {**MULTIPLYING, **MOVING}
 """All operators of which anything is known."""

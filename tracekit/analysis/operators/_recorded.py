@@ -1,6 +1,8 @@
 """Recorded operators with the sizes of their arguments, from any recorder.
 
 - NVTX under ``emit_nvtx(record_shapes=True)``: ``aten::mm, seq = 3, sizes = [[2, 3], [3, 4]]``.
+  What `tracekit record --annotate` writes goes on as ``, types = ["float32", "float32"]`` and
+  ``, values = ["", "", "[2, 2]"]``.
 - PyTorch's profiler: the payload of the range, JSON with ``Input Dims``, ``Input type`` and
   ``Concrete Inputs``.
 - PyProf: ``{'mod': 'torch', 'op': 'mm', 'args': [{..., 'type': 'tensor', 'shape': (2, 3), ...``.
@@ -28,6 +30,7 @@ _BACKWARD = r"(?:^|::)\w*Backward\w*, (?:stashed )?seq ?= ?\d+"
 _GRAPHED = r"^aten::\w+_backward, seq ?= ?\d"
 _SEQUENCE = r"seq ?= ?(\d+)"
 _SIZES = r", sizes = (\[(?:\[[\d, -]*\](?:, )?)*\])"
+_TOLD = {"types": r", types = (\[[^\[\]]*\])", "values": r", values = (\[.*\])$"}
 _NUMBER = r"-?(0|[1-9]\d{0,17})"
 _SHAPES = rf"^\[(\[({_NUMBER}(,{_NUMBER})*)?\](,\[({_NUMBER}(,{_NUMBER})*)?\])*)?\]$"
 _STRING = r'"[^"\\\x00-\x1f]*"'
@@ -78,7 +81,7 @@ def recorded_operators(trace: Trace) -> pl.DataFrame:
         pl.col("sizes").is_not_null() | pl.col("operator").is_in(list(MULTIPLYING))
     )
     found = sized.with_columns(
-        types=_of_kineto("Input type"), values=_of_kineto("Concrete Inputs")
+        types=_told("types", "Input type"), values=_told("values", "Concrete Inputs")
     ).with_columns(
         shapes=_decoded(
             pl.when(pl.col("operator") == "cat").then(_of_list()).otherwise("sizes"),
@@ -158,7 +161,7 @@ def named_operators(trace: Trace) -> pl.DataFrame:
     told = pl.coalesce(pl.col("name").str.extract(pattern) for pattern in _NAMED)
     rows = trace["ranges"].select("range", "name", "payload", operator=told)
     found = rows.filter(pl.col("operator").is_not_null()).collect()
-    typed = found.with_columns(_shapes_text(), types=_of_kineto("Input type"))
+    typed = found.with_columns(_shapes_text(), types=_told("types", "Input type"))
     types = _decoded("types", _TEXTS, _STRINGS)
     return typed.select("range", "operator", "sizes", types=types)
 
@@ -238,6 +241,11 @@ def _of_kineto(key: str) -> pl.Expr:
     """Return what a payload holds that is one of PyTorch's profiler."""
     payload = pl.when(pl.col("payload").str.starts_with(_KINETO)).then("payload")
     return payload.str.json_path_match(f"$['{key}']")
+
+
+def _told(column: str, key: str) -> pl.Expr:
+    """Return what the name of a range says behind the sizes, else its payload."""
+    return pl.coalesce(pl.col("name").str.extract(_TOLD[column]), _of_kineto(key))
 
 
 def _pyprof_types() -> pl.Expr:

@@ -6,7 +6,7 @@ import polars as pl
 
 from tracekit.analysis.operators._bytes import element_bytes, with_bytes
 from tracekit.analysis.operators._counted import counted_operators
-from tracekit.analysis.operators._formulas import MULTIPLYING_FORMS
+from tracekit.analysis.operators._formulas import GRADIENTS, MULTIPLYING_FORMS
 from tracekit.analysis.operators._kernel_names import (
     multiplies,
     of_input,
@@ -155,7 +155,7 @@ def _of_operators(kernels: pl.DataFrame, counted: pl.DataFrame, *, causal: bool)
         )
     )
     wanted = pl.col("wants_input").cast(pl.Int64) + pl.col("wants_weight").cast(pl.Int64)
-    is_backward = pl.col("form") == "convolution_backward"
+    is_backward = pl.col("form").is_in(GRADIENTS)
     factor = pl.when(is_backward).then(pl.coalesce("gradients", wanted)).otherwise(1)
     found = with_bytes(rows.with_columns(flops=pl.col("flops") * factor))
     if not causal:
