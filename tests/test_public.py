@@ -67,7 +67,7 @@ PUBLIC = {
         study_stages sweep_hardware weighted_means
     """,
     "tracekit.annotation": """
-        Annotation WINDOW annotate note_steps prepare step_time_variables variables
+        Annotation WINDOW annotate copy_hooks note_steps prepare step_time_variables variables
     """,
     "tracekit.support": "",
     "tracekit.support.parquet": "can_write write",

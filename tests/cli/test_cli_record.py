@@ -445,3 +445,37 @@ def test_windows_of_a_long_program(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "1": ["iteration 30", "iteration 31", "iteration 32"],
         "2": ["iteration 60", "iteration 61", "iteration 62"],
     }
+
+
+TRAINING = """
+import os, sys, torch
+net = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    net(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+assert "my hooks" in sys.modules["_tracekit_annotation"].__file__
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.slow
+def test_a_ring_without_nsys_from_hooks_that_were_copied(tmp_path: Path) -> None:
+    done = in_process("record", "--print-hook", "--ring", "live.ring", "--hook-folder", "my hooks")
+    assert done.code == 0, done.stderr
+    assert not (tmp_path / "recordings").exists()
+    ended = subprocess.run(
+        ["sh", "-c", f'{done.stdout}\nexec "$0" -c "$1"', sys.executable, TRAINING],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert ended.stderr == ""
+    answer = in_process("breakdown", "live.ring", "--by", "iteration", "--format", "json")
+    assert [row["iteration"] for row in json.loads(answer.stdout)["rows"]] == [0, 1, 2]
+    assert "by the host's clock alone" in in_process("breakdown", "live.ring").stdout
+
+
+def test_a_ring_is_of_an_annotated_program() -> None:
+    done = in_process("record", "--ring", "live.ring", "--", *PRINTING)
+    assert done.code == 2
+    assert "add --annotate" in done.stderr

@@ -8,7 +8,7 @@ their relative names, and what the program has imported itself.
 from __future__ import annotations
 
 from ._annotate import Annotation, annotate
-from ._prepare import prepare, step_time_variables, variables
+from ._prepare import copy_hooks, prepare, step_time_variables, variables
 from ._step_times import note_steps
 from ._windows import WINDOW
 
@@ -16,6 +16,7 @@ __all__ = [
     "WINDOW",
     "Annotation",
     "annotate",
+    "copy_hooks",
     "note_steps",
     "prepare",
     "step_time_variables",

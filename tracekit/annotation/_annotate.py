@@ -7,8 +7,11 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from ._prepare import RING
+
 if TYPE_CHECKING:
     from ._hooks import Hooks
+    from ._spans import Ranges
 
 _LISTENER = "NVTX_INJECTION64_PATH"
 """Variable that names the library with which a profiler listens."""
@@ -79,12 +82,17 @@ def _fetched(batches: Iterator[Any], data: int) -> Any:
 
 
 def annotate(
-    *, model: Any = None, optimizer: Any = None, loader: Any = None, layers: int = 1
+    *,
+    model: Any = None,
+    optimizer: Any = None,
+    loader: Any = None,
+    layers: int = 1,
+    ring: str | os.PathLike[str] | None = None,
 ) -> Annotation:
     """Write NVTX ranges of stages, layers and iterations into the trace, where one is recorded.
 
     This does from within what ``tracekit record --annotate`` does to a program that is left as it
-    is. Where no profiler listens it does nothing.
+    is. Where no profiler listens and no ring is given it does nothing.
 
     Parameters
     ----------
@@ -97,37 +105,55 @@ def annotate(
         what is returned in its place.
     layers
         Down to which depth layers get ranges of their own: 1 for the model's children.
+    ring
+        File of fixed size that keeps the latest ranges, with or without a profiler.
 
     Returns
     -------
     The annotations, which are on; ``with`` or ``close`` ends them.
     """
-    if _in_place() is not None or not os.environ.get(_LISTENER):
+    if _in_place() is not None or not (os.environ.get(_LISTENER) or ring):
         return Annotation(None, loader)
-    hooks = _switch_on(layers, _several(model), _several(optimizer))
+    kept_in = None if ring is None else os.fspath(ring)
+    hooks = _switch_on(layers, _several(model), _several(optimizer), kept_in)
     return Annotation(hooks, loader)
 
 
 def annotate_all(layers: int) -> None:
     """Annotate a program from its first use of PyTorch to its end."""
-    _switch_on(layers, [], [])
+    _switch_on(layers, [], [], os.environ.get(RING))
 
 
-def _switch_on(layers: int, networks: list[Any], optimizers: list[Any]) -> Hooks:
+def _switch_on(layers: int, networks: list[Any], optimizers: list[Any], ring: str | None) -> Hooks:
     import torch  # which the program has imported
 
     from ._hooks import Hooks
-    from ._nvtx import NvtxRanges
     from ._windows import WINDOWS, Windows
 
-    ranges = NvtxRanges.of_profiler(os.environ[_LISTENER])
+    ranges = _ranges(ring)
     windows = Windows.of(ranges, os.environ.get(WINDOWS, ""))
-    hooks = Hooks(torch, ranges, layers, networks, optimizers, windows)
+    has_sizes = bool(layers) and _LISTENER in os.environ
+    hooks = Hooks(torch, ranges, layers, networks, optimizers, windows, has_sizes=has_sizes)
     _on.append(hooks)
     hooks.install()
     for each in optimizers:
         hooks.hook_step(type(each))
     return hooks
+
+
+def _ranges(ring: str | None) -> Ranges:
+    """Return where ranges go: to the profiler that listens, into a ring, or both."""
+    library = os.environ.get(_LISTENER)
+    if library:
+        from ._nvtx import NvtxRanges
+
+        profiler = NvtxRanges.of_profiler(library)
+        if not ring:
+            return profiler
+    from ._ring import Both, RingRanges
+
+    kept = RingRanges(ring or "")
+    return Both(profiler, kept) if library else kept
 
 
 def _in_place() -> Hooks | None:

@@ -42,13 +42,15 @@ class Hooks:
     ranges
         Where ranges are written to.
     layers
-        Down to which depth layers get ranges; without any, no sizes are written.
+        Down to which depth layers get ranges.
     networks
         The networks whose passes count; all, if there is none.
     optimizers
         The optimizers whose steps end iterations; all, if there is none.
     windows
         The windows of steps that are asked for.
+    has_sizes
+        Whether sizes are written, where there are layers.
     """
 
     def __init__(
@@ -59,6 +61,8 @@ class Hooks:
         networks: Iterable[Any] = (),
         optimizers: Collection[Any] = (),
         windows: Windows | None = None,
+        *,
+        has_sizes: bool = True,
     ) -> None:
         self._torch = torch
         self._ranges = ranges
@@ -75,7 +79,7 @@ class Hooks:
         self.thread = Thread(ranges, self._optimizers, self._roles, windows)
         self._sizes = (
             Sizes(torch, ranges, lambda: self.thread.open_layers, self._tells_sizes)
-            if layers
+            if layers and has_sizes
             else None
         )
         self._stop_waiting: Callable[[], None] = lambda: None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Mapping
 from types import ModuleType
@@ -13,12 +14,18 @@ from ._windows import WINDOWS
 
 LAYERS = "TRACEKIT_ANNOTATE"
 """Variable that says that programs are annotated, and down to which depth of layers."""
+RING = "TRACEKIT_RING"
+"""Variable that names the file that keeps the latest ranges, with or without a profiler."""
 _PATH = "PYTHONPATH"
-_SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
+_HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def variables(
-    layers: int, environment: Mapping[str, str], windows: tuple[int, int] | None = None
+    layers: int,
+    environment: Mapping[str, str],
+    windows: tuple[int, int] | None = None,
+    ring: str | None = None,
+    folder: str = _HERE,
 ) -> dict[str, str]:
     """Return the variables with which programs in Python annotate themselves under a profiler.
 
@@ -30,9 +37,21 @@ def variables(
         The variables that there are, whose path of Python stays.
     windows
         Every how many steps a window begins that has a range around it, and its steps.
+    ring
+        File that keeps the latest ranges, with or without a profiler.
+    folder
+        The hooks, or a copy of them that `copy_hooks` made.
     """
     of_windows = {} if windows is None else {WINDOWS: f"{windows[0]}:{windows[1]}"}
-    return {**_on_path(environment), LAYERS: str(layers), **of_windows}
+    of_ring = {} if ring is None else {RING: ring}
+    return {**_on_path(environment, folder), LAYERS: str(layers), **of_windows, **of_ring}
+
+
+def copy_hooks(folder: str) -> str:
+    """Copy the hooks into a folder, for programs that do not see this one; return where to."""
+    copy = os.path.join(folder, os.path.basename(_HERE))
+    shutil.copytree(_HERE, copy, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+    return copy
 
 
 def step_time_variables(folder: str, environment: Mapping[str, str]) -> dict[str, str]:
@@ -40,9 +59,9 @@ def step_time_variables(folder: str, environment: Mapping[str, str]) -> dict[str
     return {**_on_path(environment), FOLDER: folder}
 
 
-def _on_path(environment: Mapping[str, str]) -> dict[str, str]:
-    path = environment.get(_PATH)
-    return {_PATH: _SITE if not path else os.pathsep.join([_SITE, path])}
+def _on_path(environment: Mapping[str, str], folder: str = _HERE) -> dict[str, str]:
+    site, path = os.path.join(folder, "site"), environment.get(_PATH)
+    return {_PATH: os.pathsep.join([site, path]) if path else site}
 
 
 def prepare(layers: int) -> None:

@@ -1,6 +1,7 @@
 """`tracekit record`: record a program, or a study, with Nsight Systems."""
 
 import itertools
+import os
 import shlex
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -186,6 +187,35 @@ class _What:
             rich_help_panel=_WHAT,
         ),
     ] = None
+    print_hook: Annotated[
+        bool,
+        typer.Option(
+            "--print-hook",
+            help="Print the line for a shell that has PyTorch programs annotate themselves under"
+            " any nsys, or with --ring, and run nothing.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = False
+    ring: Annotated[
+        Path | None,
+        typer.Option(
+            "--ring",
+            metavar="FILE",
+            help="With --annotate or --print-hook: keep the latest ranges in a file of 3.7 MB, to"
+            " be read at any time.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None
+    hook_folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--hook-folder",
+            metavar="DIR",
+            help="With --annotate or --print-hook: copy the hooks there, for programs that do not"
+            " see tracekit, in containers or on other nodes.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None
     why_idle: Annotated[
         bool,
         typer.Option(
@@ -214,6 +244,9 @@ class _What:
         """
         if self.every is None and self.length is not None:
             raise UsageError("--for is the length of windows", "say how often with --every")
+        is_annotated = self.annotate or self.every is not None or self.print_hook
+        if not is_annotated and (self.ring or self.hook_folder):
+            raise UsageError("--ring and --hook-folder are of annotated programs", "add --annotate")
         return recording.Wanted(
             traces=recording.trace_names(self.trace or ""),
             capture_range=self.capture_range,
@@ -226,9 +259,11 @@ class _What:
             mpi=self.mpi,
             more=tuple(self.more or ()),
             mpi_library=self.mpi_library,
-            annotate=self.layers if self.annotate or self.every is not None else None,
+            annotate=self.layers if is_annotated else None,
             why_idle=self.why_idle,
             windows=None if self.every is None else (self.every, self.length or _STEPS),
+            ring=None if self.ring is None else str(self.ring.absolute()),
+            hooks=None if self.hook_folder is None else str(self.hook_folder.absolute()),
         )
 
 
@@ -321,6 +356,7 @@ _JSON = Json(
 @command(
     "tracekit record -- python train.py --epochs 1",
     "tracekit record --annotate -- python train.py",
+    "tracekit record --print-hook --ring live.ring",
     "tracekit record --name lenet-2 -- torchrun --nproc-per-node 2 train.py",
     "tracekit record --dry-run --memory-usage -- mpirun -n 4 python train.py",
     "tracekit record --times 5 --against 'python old.py' -- python new.py",
@@ -388,6 +424,10 @@ def record(
     Under torchrun, mpirun or srun each rank gets a report, and all become one run. Options of
     tracekit stand before the program.
     """
+    if what.print_hook:
+        told = what.wanted().hook(os.environ).items()
+        typer.echo("export " + " ".join(f"{name}={shlex.quote(text)}" for name, text in told))
+        raise typer.Exit
     recorder = _Recorder(
         what.wanted(),
         folder,

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tracekit.annotation import variables as annotating
 from tracekit.errors import UsageError
 from tracekit.recording._launchers import Launch, is_python, mpi_library, split
 from tracekit.recording._nsys import Nsys
@@ -161,8 +160,7 @@ def plan(
     if watched and shutil.which("nvidia-smi") is None:
         raise UsageError("there is no nvidia-smi here", "leave out --nvidia-smi")
     variables = {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"} if _by_nvtx(wanted) else {}
-    if wanted.annotate is not None:
-        variables |= annotating(wanted.annotate, os.environ, wanted.windows)
+    variables |= wanted.hook(os.environ)
     profile = tuple(profile_command(nsys, wanted))
     return Plan(launch, profile, folder, variables, nccl_log, library, watched, str(nsys))
 

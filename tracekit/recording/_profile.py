@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from tracekit.annotation import WINDOW
+from tracekit.annotation import WINDOW, copy_hooks, variables
 from tracekit.errors import UsageError
 from tracekit.recording._nsys import Nsys
 
@@ -55,6 +55,10 @@ class Wanted:
     windows
         Every how many steps of an annotated program some are recorded, and how many, each time
         into a report of its own; by default all of it.
+    ring
+        File that keeps the latest ranges of an annotated program beside the report.
+    hooks
+        Folder that the hooks are copied into, for programs that do not see those of tracekit.
     """
 
     traces: tuple[str, ...] = ()
@@ -71,6 +75,18 @@ class Wanted:
     annotate: int | None = None
     why_idle: bool = False
     windows: tuple[int, int] | None = None
+    ring: str | None = None
+    hooks: str | None = None
+
+    def hook(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables that annotate programs in Python; none where they are not to be.
+
+        Hooks are copied where they are asked for in a folder of their own.
+        """
+        if self.annotate is None:
+            return {}
+        own = {} if self.hooks is None else {"folder": copy_hooks(self.hooks)}
+        return variables(self.annotate, environment, self.windows, self.ring, **own)
 
 
 def profile_command(nsys: Nsys, wanted: Wanted) -> list[str]:

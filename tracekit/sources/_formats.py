@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tracekit.model import Recording
-from tracekit.sources import kineto, nsys, nvprof, rocprof, rpd, xplane
+from tracekit.sources import kineto, nsys, nvprof, rings, rocprof, rpd, xplane
 from tracekit.sources._format import Format, Opening
 from tracekit.sources._nsys_tool import is_report, read_report
 from tracekit.sources.columnar import ColumnarExport
@@ -50,6 +50,11 @@ FORMATS = [
     Format("databases of nvprof", _is_sqlite, _nvprof),
     Format("databases of rocprofv3", _is_sqlite, _rocpd),
     Format("RPDs of rocmProfileData", _is_sqlite, _rpd),
+    Format(
+        "rings of ranges",
+        lambda path: path.is_file() and rings.is_ring(path),
+        lambda one: rings.read(one.path, one.progress),
+    ),
     Format(
         "PyTorch traces",
         lambda path: path.is_file() and kineto.is_kineto(path),

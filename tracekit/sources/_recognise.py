@@ -132,7 +132,7 @@ def _head(path: Path) -> bytes:
 HEAD = 4096
 READS = (
     "tracekit reads nsys reports and their SQLite, Parquet and Arrow exports, nvprof databases and"
-    " CSV, PyTorch traces, AMD's RPDs, databases and JSON of rocprofv3, and JAX's profiles:"
+    " CSV, PyTorch traces, AMD's RPDs, databases and JSON of rocprofv3, JAX's profiles, and rings:"
     " nsys export --type sqlite REPORT"
 )
 _FOLDER = "give the folder of an export, or an SQLite one: nsys export --type sqlite REPORT"

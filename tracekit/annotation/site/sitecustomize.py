@@ -1,7 +1,7 @@
 """Runs when Python starts, where this folder is on its path: `tracekit record`.
 
-Another sitecustomize that there is still runs. Without `--calibrate`, and where no profiler listens
-to what `--annotate` has written, nothing else happens.
+Another sitecustomize that there is still runs. Without `--calibrate`, and where neither a profiler
+listens nor a ring is asked for, nothing else happens.
 """
 
 import os
@@ -42,7 +42,8 @@ def _call(function: str, argument: object) -> None:
 try:
     if os.environ.get("TRACEKIT_STEP_TIMES"):
         _call("note_steps", os.environ["TRACEKIT_STEP_TIMES"])
-    if os.environ.get("TRACEKIT_ANNOTATE") and os.environ.get("NVTX_INJECTION64_PATH"):
+    listens = os.environ.get("NVTX_INJECTION64_PATH") or os.environ.get("TRACEKIT_RING")
+    if os.environ.get("TRACEKIT_ANNOTATE") and listens:
         _call("prepare", int(os.environ["TRACEKIT_ANNOTATE"]))
 except Exception as error:  # noqa: BLE001 - the program runs, whatever becomes of this
     sys.stderr.write(f"tracekit: no annotations ({error!r})\n")

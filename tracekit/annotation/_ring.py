@@ -1,0 +1,228 @@
+"""Keep the latest ranges in a file of fixed size, without a profiler.
+
+The file is mapped into memory, so it is whole and readable when the program is killed. Behind a
+head and the names of ranges come records of 56 bytes, each with a check; new ones overwrite old.
+`tracekit/sources/rings` reads it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import itertools
+import mmap
+import operator
+import os
+import struct
+import sys
+import threading
+import time
+import zlib
+from typing import NamedTuple
+
+from ._spans import Ranges
+
+MAGIC = b"tracekit ring 1\n"
+HEAD = struct.Struct("<16sQQqqqQ")
+"""Magic, capacity in records, bytes of names, process, rank (-1: none), epoch, check of these."""
+NAMES_AT = 128
+RECORD = struct.Struct("<qqQIIQQQ")
+"""Start, end, thread, name, style, number behind the name plus 1 (0: none), turn, check."""
+CAPACITY, NAMES_BYTES = 1 << 16, 1 << 16
+PUSH_POP, START_END = range(2)
+SALT = 0x9E3779B97F4A7C15
+_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK", "SLURM_PROCID")
+_NAME = struct.Struct("<HI")
+"""Length of a name and its CRC, before its UTF-8; the first name has number 1, 0 is none."""
+_LONGEST = 1_000
+_OPERATOR = "aten::"
+"""Operators have a profiler's ranges alone: they would take most of the room here."""
+
+
+class _Span(NamedTuple):
+    name: str
+    start: int
+
+
+class RingRanges:
+    """Ranges that are kept in a ring, each when it ends.
+
+    A process that is forked has a file of its own, as has each rank: of ``live.ring`` rank 3 writes
+    ``live.rank3.ring``, and a process that finds the file in use ``live.PID.ring``.
+
+    Parameters
+    ----------
+    path
+        The file.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._local = _Stack()
+        self._started: dict[int, _Span] = {}
+        self._handles = itertools.count(1)
+        self._file: _File | None = None
+        self._pid = 0
+
+    def push(self, name: str) -> None:
+        """Open a range on this thread."""
+        is_operator = name.startswith(_OPERATOR)
+        span = None if is_operator else _Span(name, time.perf_counter_ns())
+        self._local.spans.append(span)
+
+    def pop(self) -> None:
+        """Close the range that this thread opened last."""
+        end = time.perf_counter_ns()
+        spans = self._local.spans
+        span = spans.pop() if spans else None
+        if span is not None:
+            self._write(span, end, PUSH_POP)
+
+    def start(self, name: str) -> int:
+        """Open a range of the process, and return what closes it."""
+        handle = next(self._handles)
+        self._started[handle] = _Span(name, time.perf_counter_ns())
+        return handle
+
+    start_once = start
+
+    def end(self, opened: int) -> None:
+        """Close a range of the process."""
+        end = time.perf_counter_ns()
+        span = self._started.pop(opened, None)
+        if span is not None:
+            self._write(span, end, START_END)
+
+    def mark(self, name: str) -> None:
+        """Write a mark, as a range without length."""
+        now = time.perf_counter_ns()
+        self._write(_Span(name, now), now, PUSH_POP)
+
+    def _write(self, span: _Span, end: int, style: int) -> None:
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._file = _File.made(self._path)
+        if self._file is not None:
+            self._file.write(span, end, style)
+
+
+class _Stack(threading.local):
+    def __init__(self) -> None:
+        self.spans: list[_Span | None] = []
+
+
+class _File:
+    """The file of a process, whose lock says that it is in use."""
+
+    def __init__(self, descriptor: int) -> None:
+        size = NAMES_AT + NAMES_BYTES + CAPACITY * RECORD.size
+        os.ftruncate(descriptor, 0)
+        os.ftruncate(descriptor, size)
+        self._descriptor = descriptor
+        self._map = mmap.mmap(descriptor, size)
+        self._names: dict[str, int] = {}
+        self._names_end = NAMES_AT
+        self._turns = itertools.count(1)
+        epoch = time.time_ns() - time.perf_counter_ns()
+        head = HEAD.pack(MAGIC, CAPACITY, NAMES_BYTES, os.getpid(), _rank(), epoch, 0)
+        check = functools.reduce(operator.xor, struct.unpack("<8Q", head), SALT)
+        self._map[: HEAD.size] = head[:-8] + struct.pack("<Q", check)
+
+    @classmethod
+    def made(cls, path: str) -> _File | None:
+        """Return the file of this process, None where there can be none."""
+        stem, ending = os.path.splitext(path)
+        rank = _rank()
+        own = path if rank < 0 else f"{stem}.rank{rank}{ending}"
+        try:
+            for each in (own, f"{stem}.{os.getpid()}{ending}"):
+                descriptor = _opened(each)
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return cls(descriptor)
+                os.close(descriptor)
+        except OSError as error:  # the program runs, whatever becomes of this
+            sys.stderr.write(f"tracekit: no ring ({error})\n")
+        return None
+
+    def write(self, span: _Span, end: int, style: int) -> None:
+        """Write a range over the oldest one."""
+        text, _, behind = span.name.rpartition(" ")
+        is_numbered = behind.isdecimal() and len(behind) < 19  # noqa: PLR2004
+        name = self._number_of(text if is_numbered else span.name)
+        number = int(behind) + 1 if is_numbered else 0
+        thread, turn = threading.get_ident(), next(self._turns)
+        check = SALT ^ span.start ^ end ^ thread ^ (name | style << 32) ^ number ^ turn
+        place = NAMES_AT + NAMES_BYTES + (turn - 1) % CAPACITY * RECORD.size
+        self._map[place : place + RECORD.size] = RECORD.pack(
+            span.start, end, thread, name, style, number, turn, check
+        )
+
+    def _number_of(self, name: str) -> int:
+        known = self._names.get(name)
+        if known is None:
+            text = name.encode("utf-8", "replace")[:_LONGEST]
+            begin = self._names_end + _NAME.size
+            if begin + len(text) > NAMES_AT + NAMES_BYTES:
+                return 0
+            self._map[begin : begin + len(text)] = text
+            self._map[self._names_end : begin] = _NAME.pack(len(text), zlib.crc32(text))
+            self._names_end = begin + len(text)
+            known = self._names[name] = len(self._names) + 1
+        return known
+
+
+class Both:
+    """Ranges that are written to a profiler, and kept in a ring."""
+
+    def __init__(self, profiler: Ranges, ring: Ranges) -> None:
+        self._profiler = profiler
+        self._ring = ring
+        self._handles: dict[int, int] = {}
+
+    def push(self, name: str) -> None:
+        """Open a range on this thread."""
+        self._profiler.push(name)
+        self._ring.push(name)
+
+    def pop(self) -> None:
+        """Close the range that this thread opened last."""
+        self._ring.pop()
+        self._profiler.pop()
+
+    def start(self, name: str) -> int:
+        """Open a range of the process, and return what closes it."""
+        return self._kept(self._profiler.start(name), name)
+
+    def start_once(self, name: str) -> int:
+        """Open a range of the process with a unique name."""
+        return self._kept(self._profiler.start_once(name), name)
+
+    def end(self, opened: int) -> None:
+        """Close a range of the process."""
+        self._ring.end(self._handles.pop(opened))
+        self._profiler.end(opened)
+
+    def mark(self, name: str) -> None:
+        """Write a mark."""
+        self._profiler.mark(name)
+        self._ring.mark(name)
+
+    def _kept(self, opened: int, name: str) -> int:
+        self._handles[opened] = self._ring.start(name)
+        return opened
+
+
+def _opened(path: str) -> int:
+    """Open a file that is none yet, or a ring already."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    if os.read(descriptor, len(MAGIC)) not in (b"", MAGIC):
+        os.close(descriptor)
+        raise OSError(f"{path} is there, and no ring")
+    return descriptor
+
+
+def _rank() -> int:
+    found = next((os.environ[name] for name in _RANKS if os.environ.get(name)), "")
+    return int(found) if found.isdecimal() and len(found) < 10 else -1  # noqa: PLR2004
