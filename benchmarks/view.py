@@ -54,7 +54,7 @@ def main() -> None:
     run = tracekit.open(given.run)
     asked = AskedRuns([run])
     print(f"{'ms: wall, wall 95 %, CPU, CPU 95 %':34}", " " * 35, "kB")
-    measure("tiles", [asked.prepare])
+    measure("tiles and what is made ahead", [asked.prepare])
     whole = asked.run({"run": "0"})
     begin, span = whole["begin"], whole["span"]
     for parts in (1, 3, 10, 100, 1_000, 10_000):

@@ -18,7 +18,7 @@ from tracekit.analysis import breakdown
 from tracekit.analysis.idle_time import idle
 from tracekit.engine import parse_between, within
 from tracekit.errors import MissingDataError, TracekitError, UsageError
-from tracekit.model import Trace
+from tracekit.model import Stretch, Trace
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 Op = tuple[int, int, int, str]
@@ -216,3 +216,24 @@ def test_a_transfer_over_an_edge_counts_where_it_starts(ddp: tk.Run) -> None:
 def test_links_refuse_what_is_of_a_whole_run(ddp: tk.Run) -> None:
     with pytest.raises(UsageError, match="compared with a whole run"):
         ddp.links(between="0s:1s", parameters=1000)
+
+
+def test_what_holds_for_all_stretches_is_found_once() -> None:
+    found: list[str] = []
+
+    def edges(trace: Trace) -> int:
+        found.append("edges")
+        return trace.read("ops").height
+
+    def in_stretch(trace: Trace) -> Stretch:
+        found.append("stretch")
+        return trace.stretch
+
+    trace = Trace.of({})
+    some = Stretch(between=(1, 2))
+    for each in (trace, trace.limited_to(some), trace.limited_to(some).limited_to(Stretch())):
+        assert each.once(edges, of_all=True) == 0
+        assert each.once(in_stretch) == each.stretch
+    assert found == ["edges", "stretch", "stretch", "stretch"]
+    assert trace.with_lazy({}).once(edges, of_all=True) == 0
+    assert found[-1] == "edges"

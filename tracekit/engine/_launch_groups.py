@@ -39,7 +39,7 @@ NEEDED = (*_OWNER, "start", "end", "launch_start", "launch_thread", "stage", "it
 
 def launch_groups(trace: Trace) -> pl.DataFrame:
     """Return the input of windows for a run's ops: `NEEDED`, as `thinned` returns it."""
-    return trace.once(_launch_groups)
+    return trace.once(_launch_groups, of_all=True)
 
 
 def _launch_groups(trace: Trace) -> pl.DataFrame:
@@ -48,7 +48,7 @@ def _launch_groups(trace: Trace) -> pl.DataFrame:
 
 def groups_of_parts(trace: Trace) -> list[pl.DataFrame]:
     """Return the launch groups of each part of a run."""
-    return trace.once(_groups_of_parts)
+    return trace.once(_groups_of_parts, of_all=True)
 
 
 def _groups_of_parts(trace: Trace) -> list[pl.DataFrame]:

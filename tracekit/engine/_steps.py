@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from numbers import Integral
 from typing import TypeAlias
@@ -150,10 +150,10 @@ def within(
         first, last = parse_iterations(iterations)
         trace = numbered_alike(trace)
         chosen_steps(trace.read("iterations"), first, last)
-        return replace(trace, stretch=Stretch(iterations=(first, last)))
+        return trace.limited_to(Stretch(iterations=(first, last)))
     begin, end = parse_between(between or "")
     _check_times(trace, begin, end)
-    return replace(trace, stretch=Stretch(between=(begin, end)))
+    return trace.limited_to(Stretch(between=(begin, end)))
 
 
 def _check_times(trace: Trace, begin: int, end: int) -> None:
@@ -165,14 +165,20 @@ def _check_times(trace: Trace, begin: int, end: int) -> None:
             f"the reports of this run are on {clocks} clocks, so no time is the same in all",
             "choose steps with --iterations, or set clocks (docs/clocks.md)",
         )
-    work = trace["ops"] if has_ops(trace) else trace["ranges"]
-    edges = work.select(first=pl.col("start").min(), last=pl.col("end").max()).collect()
-    first, last = edges.row(0)
-    if first is not None and (begin >= last or end <= first):
+    first, last = trace.once(_edges, of_all=True)
+    if first is not None and last is not None and (begin >= last or end <= first):
         raise UsageError(
             f"nothing was recorded between {_seconds(begin)} and {_seconds(end)}",
             f"the run is from {_seconds(first)} to {_seconds(last)}",
         )
+
+
+def _edges(trace: Trace) -> tuple[int | None, int | None]:
+    """Return when the first op or range begins, and the last one ends, ns."""
+    work = trace["ops"] if has_ops(trace) else trace["ranges"]
+    edges = work.select(first=pl.col("start").min(), last=pl.col("end").max()).collect()
+    first, last = edges.row(0)
+    return first, last
 
 
 def _seconds(time: int) -> str:

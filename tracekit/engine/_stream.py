@@ -369,7 +369,8 @@ def _handed_out(
     owner = ["device"] if windows is None else owners_of(windows)
     columns = [name for sweep in sweeps for name in sweep.columns]
     columns += [name for tally in receivers.tallies for name in tally.columns]
-    ops = trace["ops"].select(*dict.fromkeys(["start", "end", *owner, *columns]))
+    ops = _reaching(trace["ops"], windows, whole)
+    ops = ops.select(*dict.fromkeys(["start", "end", *owner, *columns]))
     batches = _swept(at_least_one(ops), sweeps)
     try:
         edges = _fed(batches, receivers.tallies, windows)
@@ -378,6 +379,20 @@ def _handed_out(
     if windows is None:
         windows = edges if receivers.tallies else sweeps[0].windows()
     return windows
+
+
+def _reaching(ops: pl.LazyFrame, *windows: pl.DataFrame | None) -> pl.LazyFrame:
+    """Leave out ops before the first and behind the last of all windows, which count nowhere.
+
+    Files say which of their parts hold none, and these are not read.
+    """
+    known = [each for each in windows if each is not None]
+    if not known:
+        return ops
+    edges = pl.concat(each.select("start", "end") for each in known)
+    if edges.is_empty():
+        return ops.clear()
+    return ops.filter(pl.col("start") <= edges["end"].max(), pl.col("end") >= edges["start"].min())
 
 
 class _DisorderError(Exception):

@@ -96,6 +96,9 @@ class Trace:
     _known: dict[Callable[[Trace], Any], Any] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    _known_of_all: dict[Callable[[Trace], Any], Any] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @classmethod
     def of(cls, tables: Mapping[str, pl.DataFrame], warnings: tuple[str, ...] = ()) -> Trace:
@@ -140,15 +143,29 @@ class Trace:
         """Return a whole table as an eager frame."""
         return self.tables[name].collect()
 
-    def once(self, work: Callable[[Trace], T]) -> T:
+    def once(self, work: Callable[[Trace], T], *, of_all: bool = False) -> T:
         """Return a value computed from this trace, cached as long as the trace lives.
 
         For what many questions look at, and what is small beside the tables.
+
+        Parameters
+        ----------
+        work
+            What computes it.
+        of_all
+            Whether it is the same for any stretch of the run.
         """
-        if work not in self._known:
-            self._known[work] = work(self)
-        found: T = self._known[work]
+        known = self._known_of_all if of_all else self._known
+        if work not in known:
+            known[work] = work(self)
+        found: T = known[work]
         return found
+
+    def limited_to(self, stretch: Stretch) -> Trace:
+        """Return the trace with another stretch, and what is cached for all stretches."""
+        other = replace(self, stretch=stretch)
+        object.__setattr__(other, "_known_of_all", self._known_of_all)  # of the same tables
+        return other
 
     def parts(self, *, with_paths: bool = False) -> Sequence[Trace]:
         """Return the run in parts that share no device and no process, whose sums are the run's.
@@ -172,7 +189,7 @@ class Trace:
         return self.spread([partial(work, part) for part in self.parts()])
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "spread": _one_by_one, "_known": {}}
+        return {**self.__dict__, "spread": _one_by_one, "_known": {}, "_known_of_all": {}}
 
     def with_tables(
         self, tables: Mapping[str, pl.DataFrame], warnings: tuple[str, ...] = ()

@@ -124,7 +124,7 @@ def _measured(
 
 def _recomputed(work: Work, own: Sequence[str], skip: int) -> dict[str, Any]:
     """Return how much of backward passes is a part of forward that is run again, if any is."""
-    if work.is_host or not work.trace.once(_runs_again):
+    if work.is_host or not work.trace.once(_runs_again, of_all=True):
         return {}
     keys = ("recomputed", *own)
     again = grouped_sums(keys, sums_by_keys(work, keys, skip=skip)).filter("recomputed")
