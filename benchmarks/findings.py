@@ -5,8 +5,8 @@
 
 Every finding of every job is judged by simulating that job once more with its advice followed, and
 every fault that is worth as much as a finding and is not named is missed. Writes the tables between
-two comments of ``docs/evidence/diagnose.md``, and ``schemas/findings/score.toml``, which `tracekit diagnose`
-reads: by it a rule may say no more than it has shown. Findings of real traces are held against
+two comments of ``docs/evidence/diagnose.md``, and ``schemas/findings/score.toml``, which `tracekit
+diagnose` reads: by it a rule may say no more than it has shown. Findings of real traces are held against
 ``judged_findings.toml``, which a person wrote who read the raw tables. Claims of jobs that were
 tried before count as well, for rules that have not changed since: ``earlier_findings.toml``.
 """
@@ -172,8 +172,10 @@ def claims_of_traces(folder: Path) -> Iterator[Claim]:
 def score_file(trials: Sequence[Trial], claims: Sequence[Claim]) -> str:
     """Return how often each rule was judged and wrong, as TOML."""
     before = earlier()
-    lines = ["# Written by `python benchmarks/findings.py`: judged claims of each rule, simulated",
-             "# jobs and real traces together. docs/evidence/diagnose.md has the tables."]  # fmt: skip
+    lines = [
+        "# Written by `python benchmarks/findings.py`: judged claims of each rule, simulated",
+        "# jobs and real traces together. docs/evidence/diagnose.md has the tables.",
+    ]
     for rule in RULES:
         right = [each.right for each in trials if each.rule == rule and each.spoke]
         right += [each.right for each in claims if each.rule == rule and each.right is not None]
