@@ -6,9 +6,9 @@
 Every finding of every job is judged by simulating that job once more with its advice followed, and
 every fault that is worth as much as a finding and is not named is missed. Writes the tables between
 two comments of ``docs/evidence/diagnose.md``, and ``schemas/findings/score.toml``, which `tracekit
-diagnose` reads: by it a rule may say no more than it has shown. Findings of real traces are held against
-``judged_findings.toml``, which a person wrote who read the raw tables. Claims of jobs that were
-tried before count as well, for rules that have not changed since: ``earlier_findings.toml``.
+diagnose` reads: by it a rule may say no more than it has shown. Findings of real traces are held
+against ``judged_findings.toml``, which a person wrote who read the raw tables. Claims of jobs that
+were tried before count as well, for rules that have not changed since: ``earlier_findings.toml``.
 """
 
 from __future__ import annotations

@@ -158,9 +158,12 @@ def test_a_scalar_that_is_fetched_now_and_then_makes_no_longer_step(name: str) -
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", sorted({*KINDS} - STRANGERS))  # docs/evidence/stages.md counts these
+@pytest.mark.parametrize("name", sorted({*KINDS} - STRANGERS))
 def test_no_stage_is_wrong_without_a_word_by_night(name: str, mode: str) -> None:
-    """Each night tries programs of its own; the seed that a failure names repeats it."""
+    """Each night tries programs of its own; the seed that a failure names repeats it.
+
+    Those of another author are counted in docs/evidence/stages.md.
+    """
     for seed in (1, datetime.now(tz=UTC).toordinal()):
         found = outcome_of(name, mode, seed)
         assert not found.silent, (seed, found)
