@@ -278,6 +278,25 @@ def test_steps_of_two_kinds_are_named_beside_their_median() -> None:
     assert re.match(r"steps are of 2 kinds: 6 of 1\.0\d ms and 6 of 5\.0\d ms", told)
 
 
+def test_a_call_that_returns_as_its_copy_begins_waits_for_the_gpu() -> None:
+    """By hand: gemm of 10 ms, a copy after it of 1 ms, and relu of 1 ms, launched after that call.
+
+    With gemm in 5 ms the call returns 5 ms earlier: 7 ms of 12.
+    """
+    b = TraceBuilder()
+    ms = 1_000 * US
+    b.op("gemm", 0, start=2, end=10 * ms, iteration=0)
+    b.op("copy", 10, start=10 * ms + 2, end=11 * ms, launch_end=10 * ms + 1_000, iteration=0,
+         kind="h2d", copy_kind="HtoD", bytes=1 << 20)  # fmt: skip
+    b.rows["calls"][-1]["end"] = 10 * ms + 1_000
+    b.op("relu", 10 * ms + 2_000, start=11 * ms + 2, end=12 * ms, iteration=0)
+    for number, row in enumerate(b.rows["ops"]):
+        row["call"] = number
+    b.iteration(0, 0, 12 * ms, ops=3, whole=True)
+    low, high = _ends(_linked(b), speed=["gemm=2x"])["speed gemm=2x"]
+    assert (low, high) == pytest.approx((7 * ms, 7 * ms), rel=0.03)
+
+
 def test_a_range_too_wide_to_tell_is_in_plain_numbers() -> None:
     """The same kernels a hundred thousand times as long: no 1.485e+03 and 2e+04 ms."""
     with pytest.raises(UndecidedError, match=r"would be between 1,48\d and [\d,]+ ms"):

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _SYNCHRONISES = r"(Device|Ctx|Stream|Event)Synchronize"
 _FREES = r"^cu(da)?(Mem)?Free(_v\d+)?$"
+_AT_ONCE_NS = 10_000
+"""A call that returns within so long of its copy's begin waited for that."""
 _STREAM_WAITS = r"^cu(da)?StreamWaitEvent"
 
 
@@ -28,7 +30,7 @@ def wait_edges(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFra
     told, event_waits = _syncs(trace, moments)
     fetches, sends = (_copies(moments, way) for way in ("d2h", None))
     calls = pl.concat([told, _by_name(moments, told), fetches])
-    blocked = pl.concat([sends, _frees(moments)]).unique(maintain_order=True)
+    blocked = pl.concat([sends, _begun(moments), _frees(moments)]).unique(maintain_order=True)
     streams, handed = _events(trace, moments)
     followed = pl.concat([streams, _untold(moments, streams)]).unique(maintain_order=True)
     returning = pl.concat([calls, event_waits]).unique(maintain_order=True)
@@ -127,6 +129,18 @@ def _copies(moments: Moments, way: str | None) -> pl.DataFrame:
     )
     calls = moments.calls.select("call", target="finish")
     return done.join(calls, on="call").select("target", source="finish").select("source", "target")
+
+
+def _begun(moments: Moments) -> pl.DataFrame:
+    """Return ``source, target`` of long calls that return as the copy that they launched begins.
+
+    A copy from pageable memory is handed over in pieces, once its stream is free.
+    """
+    slow = pl.col("launch_end") - pl.col("launch_start") >= SLOW_CALL_NS
+    at_begin = (pl.col("launch_end") - pl.col("start")).is_between(0, _AT_ONCE_NS)
+    copies = moments.ops.filter(pl.col("copy_kind").is_not_null() & slow & at_begin)
+    calls = moments.calls.select("call", target="finish")
+    return copies.join(calls, on="call").select(source="begin", target="target")
 
 
 def _frees(moments: Moments) -> pl.DataFrame:
