@@ -77,7 +77,7 @@ class RunChart extends Chart {
     state.textContent = `${this.data.views[number].step} is being read.`;
     fill(this.data.views[number], await ask("run", { run: number }));
     Object.assign(this.views[number], this.data.views[number], { lanes: null });
-    state.hidden = true;
+    tellLanes(this.data.views[number]);
   }
 
   paint() {
@@ -362,6 +362,13 @@ function fill(view, got) {
   return view;
 }
 
+// What is missing is said above the chart.
+function tellLanes({ lanes, lost }) {
+  const none = "This run holds no GPU work, and no ranges of threads that drive steps.";
+  state.textContent = !lanes.length ? none : lost ? `${size(lost)} more lanes are not drawn.` : "";
+  state.hidden = !state.textContent;
+}
+
 async function begin() {
   const told = await ask("runs", {});
   const views = told.runs.map((name) => ({ step: name, begin: 0, span: 1, lanes: null }));
@@ -376,10 +383,8 @@ async function begin() {
     button.dataset.view = number;
     return button;
   }));
-  state.hidden = true;
+  tellLanes(views[first]);
   figure.hidden = false;
-  const lost = views[first].lost ? `${views[first].lost} more lanes are not drawn.` : "";
-  if (lost) { state.hidden = false; state.textContent = lost; }
   const chart = new RunChart(figure, { views, stages: told.stages, order: told.order, keys: told.keys, colours: {}, names: [], full: [] });
   redraws.push(() => chart.draw());
   chart.canvas.focus({ preventScroll: true });
