@@ -1,4 +1,4 @@
-"""Find the link that limits each transfer."""
+"""Describe edges: op or call, stage, cause, and the link that limits each transfer."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ import polars as pl
 from tracekit.analysis.traffic import crossings
 
 if TYPE_CHECKING:
-    from tracekit.analysis.dependencies._moments import Moments
+    from tracekit.analysis.dependencies._edges import Moments
+    from tracekit.analysis.dependencies._graph import Graph
     from tracekit.analysis.traffic import Traffic
+    from tracekit.model import Trace
 
 NARROWEST_FIRST = ("network", "socket", "pcie", "c2c", "xgmi", "nvlink")
 """Types of links; of those that bytes cross the first one is what holds them up."""
-MEMORY = "host memory"
+_MEMORY = "host memory"
 """The link of a copy that goes through the driver's buffers in host memory."""
-THROUGH_HOST = 0.6
+_THROUGH_HOST = 0.6
 """Such a copy takes less than this share of the peak of the fullest link on its way."""
 UNTOLD = "untold"
 """The link of what moves between GPUs over a way that is not known."""
 _FOUND = pl.Schema({"op": pl.Int64(), "link": pl.String(), "others_use": pl.Float64()})
 
 
-def link_of_ops(traffic: Traffic, moments: Moments) -> pl.DataFrame:
+def _link_of_ops(traffic: Traffic, moments: Moments) -> pl.DataFrame:
     """Return ``op, link, others_use`` of ops that move bytes.
 
     `link` is the type of link that holds an op up, or `UNTOLD`; `others_use` is how much of what
@@ -67,8 +69,8 @@ def _copies(traffic: Traffic, moments: Moments) -> pl.DataFrame:
     )
     # What holds its call, and is slow for its link, goes through memory that is not pinned.
     held = moments.ops.filter(pl.col("launch_end") >= pl.col("end")).select("op", held=True)
-    through_host = pl.col("held").is_not_null() & (pl.col("of_peak") < THROUGH_HOST)
-    link = pl.when(through_host.fill_null(value=False)).then(pl.lit(MEMORY)).otherwise("link")
+    through_host = pl.col("held").is_not_null() & (pl.col("of_peak") < _THROUGH_HOST)
+    link = pl.when(through_host.fill_null(value=False)).then(pl.lit(_MEMORY)).otherwise("link")
     return found.join(held, on="op", how="left").with_columns(link=link).select(*_FOUND)
 
 
@@ -136,3 +138,69 @@ def _joined_by(traffic: Traffic, moving: pl.DataFrame) -> str:
     kinds = {link.type for *_, link in graph.edges(data="link") if link.is_peer}
     whole = all(peers.has_node(gpu) and nx.has_path(peers, gpus[0], gpu) for gpu in gpus)
     return min(kinds) if whole and kinds else "pcie"
+
+
+def described_edges(
+    trace: Trace, graph: Graph, traffic: Traffic, rows: pl.DataFrame
+) -> pl.DataFrame:
+    """Return edges of a graph with their descriptions.
+
+    Returns
+    -------
+    The columns of `rows`, and ``op, name, work, op_kind, stage, link, others_use`` of the op that
+    waits or works (null of calls, but ``stage``, which is that of the next op that the thread
+    launches, and ``name``), ``process, device``, and ``of_source``: what the op does that is waited
+    for.
+    """
+    moments = graph.moments
+    targets = rows.select("target").unique()
+    ops = _at(moments.ops, targets)
+    both = pl.concat(
+        [_ops(trace, ops, _link_of_ops(traffic, moments)), _at(_calls(moments), targets)],
+        how="diagonal",
+    )
+    known = rows.join(both, on="target", how="left", maintain_order="left")
+    return known.with_columns(of_source=moments.ops["work"].gather(_ended(rows, moments)))
+
+
+def _ended(rows: pl.DataFrame, moments: Moments) -> pl.Series:
+    """Return which op ends at the source of each edge; null where none does."""
+    source, first = pl.col("source"), moments.first_of_ops
+    does_end = (source >= first) & (source % 2 == 1)
+    return rows.select(pl.when(does_end).then((source - first) // 2)).to_series()
+
+
+def _at(rows: pl.DataFrame, targets: pl.DataFrame) -> pl.DataFrame:
+    """Return those of ops or calls that begin or end at some moments, with ``target``."""
+    edges = ("begin", "finish")
+    return pl.concat(
+        [
+            rows.drop(set(edges) - {edge}).rename({edge: "target"})
+            .join(targets, on="target", how="semi")
+            for edge in edges
+        ]
+    )  # fmt: skip
+
+
+def _ops(trace: Trace, ops: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
+    return (
+        ops.select("op", "work", "process", "device", "stage", "target", op_kind="kind")
+        .join(op_names(trace), on="op", how="left")
+        .join(links, on="op", how="left")
+    )
+
+
+def op_names(trace: Trace) -> pl.DataFrame:
+    """Return ``op, name``: the short name of each op."""
+    return trace["ops"].select("op", name=pl.coalesce("short_name", "name")).collect()
+
+
+def _calls(moments: Moments) -> pl.DataFrame:
+    """Return calls; their stage is that of the next op that their thread launches."""
+    launched = moments.ops.drop_nulls("call").unique("call", keep="first").select("call", "stage")
+    return (
+        moments.calls.join(launched, on="call", how="left", maintain_order="left")
+        .sort("thread", "start", "end")
+        .with_columns(pl.col("stage").backward_fill().over("thread"))
+        .select("process", "name", "stage", "begin", "finish")
+    )

@@ -1,13 +1,13 @@
-"""Collectives that ranks of a group should have enqueued alike, and where they first did not."""
+"""Causes of a hang: collectives not enqueued alike, silent ranks, and who only waits for others."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
 
-UNTRACKED = ("gloo", "mpi")
+_UNTRACKED = ("gloo", "mpi")
 """Backends of which PyTorch records no start and no end: their entries stay `scheduled`."""
 _FIELDS: Mapping[str, str] = {
     "collective": "type",
@@ -28,6 +28,12 @@ _UNEVEN = ("all_to_all", "all_to_all_single", "alltoall", "alltoall_base")
 """Collectives whose sizes may differ between ranks."""
 _ORDER_WITHIN = 16
 """Over how many collectives a rank may run the same ones in another order to be told so."""
+Problem = dict[str, Any]
+_OWN = ("type", "size", "dtype", "order")
+"""Problems that are causes by themselves: nobody waits into a wrong size."""
+_TWO = 2
+"""Answers that it takes to tell that nothing moves."""
+_ENDED = ("PEER_DEAD", "PEER_TIMEOUT_DEAD", "PEER_UNRESPONSIVE")
 
 
 def group_calls(entries: pl.DataFrame) -> pl.DataFrame:
@@ -161,7 +167,7 @@ def unfinished_calls(calls: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame
     )
     state = pl.col("state")
     return (
-        calls.filter(~pl.col("backend").is_in(UNTRACKED))
+        calls.filter(~pl.col("backend").is_in(_UNTRACKED))
         .group_by("party", "sequence")
         .agg(
             joined=pl.col("rank").n_unique(),
@@ -253,3 +259,176 @@ def _reorders(
     )
     lengths = range(2, min(len(mine), len(theirs)) + 1)
     return any(sorted(mine[:n]) == sorted(theirs[:n]) for n in lengths)
+
+
+def with_roles(problems: Sequence[Problem]) -> Sequence[Problem]:
+    """Return problems with their ``role``: causes first, and those that hold up most ranks.
+
+    A rank that is missing in one collective, and waits in another one, is held up there: `cause` is
+    where those who are missing wait nowhere, or wait for each other in a circle (then ``problem``
+    is deadlock). All else is a `consequence`; `unknown` where everyone joined and nothing tells who
+    holds it up.
+    """
+    waits: dict[int, set[int]] = {}
+    for each in problems:
+        if each["problem"] == "missing":
+            for rank in _ranks(each, "waiting"):
+                waits.setdefault(rank, set()).update(_ranks(each, "ranks"))
+    wrong = {
+        rank for each in problems if each["problem"] in _OWN
+        for rank in _ranks(each, "ranks") + _ranks(each, "waiting")
+    }  # fmt: skip
+    rings = _in_circles(waits)
+    told = [_with_role(each, waits, wrong, rings) for each in problems]
+    has_cause = any(each["role"] == "cause" for each in told)
+    told = [
+        {**each, "role": "consequence"} if has_cause and each["role"] == "unknown" else each
+        for each in told
+    ]
+    order = ("cause", "unknown", "consequence")
+    return sorted(
+        told,
+        key=lambda each: (
+            order.index(str(each["role"])), -len(_ranks(each, "waiting")), str(each["group"])
+        ),
+    )  # fmt: skip
+
+
+def _with_role(
+    problem: Problem, waits: Mapping[int, set[int]], wrong: set[int], rings: set[int]
+) -> Problem:
+    if problem["problem"] in _OWN:
+        return {**problem, "role": "cause"}
+    ranks = _ranks(problem, "ranks")
+    if problem["problem"] != "missing":
+        return {**problem, "role": "cause" if ranks else "unknown"}
+    free = [rank for rank in ranks if rank not in waits and rank not in wrong]
+    if free:
+        return {**problem, "role": "cause", "ranks": free}
+    if any(rank in rings for rank in ranks) and any(
+        rank in rings for rank in _ranks(problem, "waiting")
+    ):
+        return {**problem, "role": "cause", "problem": "deadlock"}
+    return {**problem, "role": "consequence"}
+
+
+def _in_circles(waits: Mapping[int, set[int]]) -> set[int]:
+    """Return the ranks that wait for themselves, by way of others.
+
+    Ranks that nobody waits for, or that wait for nobody, are taken away until none is left to take;
+    those that remain lie in circles or between them.
+    """
+    left = {rank: set(others) for rank, others in waits.items()}
+    while True:
+        waited_for = set().union(*left.values()) if left else set()
+        going = [rank for rank, others in left.items() if not others or rank not in waited_for]
+        outside = waited_for - set(left)
+        if not going and not outside:
+            return set(left)
+        left = {
+            rank: others - set(going) - outside
+            for rank, others in left.items()
+            if rank not in going
+        }
+
+
+def _ranks(problem: Problem, key: str) -> list[int]:
+    return list(problem[key])
+
+
+def silent_peers(peers: pl.DataFrame, events: pl.DataFrame) -> list[Problem]:
+    """Return the ranks of the last answer that did not take part in it, are dead, or in an error.
+
+    Processes of which an event says that they are dead or silent, and no answer does, come after
+    them; RAS does not tell the rank of these.
+    """
+    latest = peers.filter(pl.col("query") == pl.col("query").max())
+    problem = (
+        pl.when("is_dead").then(pl.lit("dead"))
+        .when("is_missing").then(pl.lit("unresponsive"))
+        .when(pl.col("error").fill_null(0) != 0).then(pl.lit("error"))
+    )  # fmt: skip
+    found = latest.with_columns(problem=problem).filter(pl.col("problem").is_not_null())
+    told: list[Problem] = []
+    for row in found.iter_rows(named=True):
+        others = latest.filter(
+            pl.col("communicator") == row["communicator"], ~pl.col("is_missing"),
+        )["rank"].drop_nulls().sort().to_list()  # fmt: skip
+        where = f"process {row['pid']} on {row['host']}"
+        what = {
+            "dead": "is dead",
+            "unresponsive": "does not answer",
+            "error": f"has the asynchronous error {row['error']}",
+        }[row["problem"]]
+        told.append(
+            {
+                "role": "cause",
+                "problem": row["problem"],
+                "ranks": [] if row["rank"] is None else [row["rank"]],
+                "waiting": [rank for rank in others if rank != row["rank"]],
+                "group": row["communicator"],
+                "members": row["size"],
+                "says": f"rank {row['rank']} of communicator {row['communicator']} {what} "
+                f"({where})",
+            }
+        )
+    known = set(found.select("host", "pid").iter_rows())
+    ended = events.filter(pl.col("event").is_in(_ENDED))
+    told.extend(
+        {
+            "role": "cause",
+            "problem": "unresponsive" if row["event"] == "PEER_UNRESPONSIVE" else "dead",
+            "ranks": [],
+            "waiting": [],
+            "says": f"process {row['pid']} on {row['host']}: {row['event']} at {row['time']}",
+        }
+        for row in ended.iter_rows(named=True)
+        if (row["host"], row["pid"]) not in known
+    )
+    return told
+
+
+def uneven_counts(peers: pl.DataFrame) -> list[Problem]:
+    """Return the ranks that have called fewer collectives than others, in two equal answers.
+
+    Counts of running ranks differ at any moment: only where two answers are the same nothing moves.
+    """
+    queries = peers["query"].unique().sort().to_list()
+    if len(queries) < _TWO:
+        return []
+    before, last = queries[-2:]
+    keys = ["communicator", "rank"]
+    two = peers.filter(pl.col("query") == last).join(
+        peers.filter(pl.col("query") == before).select(*keys, before="counts"), on=keys
+    )
+    still = two.filter(
+        (pl.col("counts").eq_missing(pl.col("before"))).all().over("communicator"),
+        pl.col("calls").is_not_null(),
+    )
+    calls = pl.col("calls")
+    uneven = (
+        still.group_by("communicator", maintain_order=True)
+        .agg(
+            pl.col("size").first(),
+            least=calls.min(),
+            most=calls.max(),
+            behind=pl.col("rank").filter(calls < calls.max()).sort(),
+            ahead=pl.col("rank").filter(calls == calls.max()).sort(),
+        )
+        .filter(pl.col("least") < pl.col("most"))
+    )
+    return [
+        {
+            "role": "cause",
+            "problem": "behind",
+            "ranks": row["behind"],
+            "waiting": row["ahead"],
+            "group": row["communicator"],
+            "members": row["size"],
+            "usual": f"{row['most']:,} calls",
+            "other": f"{row['least']:,} calls",
+            "says": f"rank {row['behind'][0]} of communicator {row['communicator']} has called "
+            f"{row['least']:,} collectives, others {row['most']:,}, and nothing moves",
+        }
+        for row in uneven.iter_rows(named=True)
+    ]

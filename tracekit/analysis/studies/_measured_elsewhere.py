@@ -1,17 +1,21 @@
-"""Times that were measured elsewhere, as the rows of a study."""
+"""Times and numbers that were measured or published elsewhere, as rows of a study."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from tracekit.analysis.studies._epochs import MOST_BATCH, MOST_GPUS
-from tracekit.analysis.studies._run_labels import parameter_count
+from tracekit.analysis.studies._hardware import read_toml
+from tracekit.analysis.studies._runs import parameter_count
 from tracekit.analysis.studies._study import SCALING_MODES, STUDY
 from tracekit.errors import InputError
+from tracekit.support.resources import schemas
 
 _REQUIRED = ("network", "batch", "gpus", "method")
 _WORDS = ("run", "network", "method", "scaling")
@@ -219,3 +223,97 @@ def _check_modes(table: pl.DataFrame, path: Path) -> None:
     if "scaling" in table.columns:
         known = pl.when(pl.col("scaling").is_in(SCALING_MODES)).then("scaling")
         check_values(table, path, "scaling", known, f"{' or '.join(SCALING_MODES)}, or nothing")
+
+
+@dataclass(frozen=True)
+class Published:
+    """Published numbers of a study.
+
+    Parameters
+    ----------
+    images
+        Size of its data set.
+    batch
+        Of the published speedups.
+    speedups
+        ``network, method, batch, gpus, published, relation``.
+    overheads, memory_extra, memory_growth
+        ``network, batch, published``, percent.
+    bounds
+        Single numbers, by name.
+    """
+
+    images: int
+    batch: int
+    speedups: pl.DataFrame
+    overheads: pl.DataFrame
+    memory_extra: pl.DataFrame
+    memory_growth: pl.DataFrame
+    bounds: Mapping[str, float]
+
+
+def load_published(name: str) -> Published:
+    """Load a study's published numbers from ``schemas/published``."""
+    content = read_toml(schemas() / "published" / f"{name}.toml")
+    return Published(
+        content["images"],
+        content["batch"],
+        _speedups(content),
+        _by_batch(content["overhead"]),
+        _by_batch(content["memory_extra"]),
+        _by_batch(content["memory_growth"]),
+        content["bounds"],
+    )
+
+
+def _speedups(content: Mapping[str, Any]) -> pl.DataFrame:
+    rows = [
+        {
+            "network": network, "method": each["method"], "batch": content["batch"],
+            "gpus": int(gpus), "published": float(value), "relation": each["relation"],
+        }
+        for each in content["speedup"]
+        for network in each["networks"]
+        for gpus, value in each["by_gpus"].items()
+    ]  # fmt: skip
+    return pl.DataFrame(rows)
+
+
+def _by_batch(content: Mapping[str, Any]) -> pl.DataFrame:
+    rows = [
+        {"network": network, "batch": batch, "published": float(value)}
+        for network, values in content.items()
+        if network != "batches"
+        for batch, value in zip(content["batches"], values, strict=True)
+    ]
+    return pl.DataFrame(rows)
+
+
+def beside(rows: pl.DataFrame, published: pl.DataFrame, value: str) -> pl.DataFrame:
+    """Join published numbers with one's own.
+
+    Parameters
+    ----------
+    rows
+        One's own, with the column `value`.
+    published
+        ``published``, perhaps ``relation``, and columns that `rows` has too, which tell what
+        belongs together.
+    value
+        What was published.
+
+    Returns
+    -------
+    `rows` with ``published, relation``; ``error_percent``, 100 (own - published) / published, where
+    a value was published; ``within``, whether one's own is in the published bound, where that is
+    what was published. All null without a partner.
+    """
+    keys = [name for name in published.columns if name not in ("published", "relation")]
+    if "relation" not in published.columns:
+        published = published.with_columns(relation=pl.lit("="))
+    joined = rows.join(published, on=keys, how="left", maintain_order="left")
+    own, other, relation = pl.col(value), pl.col("published"), pl.col("relation")
+    return joined.with_columns(
+        error_percent=pl.when(relation == "=").then(100 * (own - other) / other),
+        within=pl.when(relation == "<").then(own < other).when(relation == "<=").then(own <= other),
+    )
