@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tracekit.attribution._waiting import Waiting
+from tracekit.attribution._chunks import Waiting
 from tracekit.support.spool import _LIBRARIES, _SHARE, Workspace
 
 _OF_20 = _LIBRARIES + _SHARE * 20 * 13

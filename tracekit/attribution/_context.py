@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.attribution import _columns
+from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution._columns import (
     Array,
     CallRows,
@@ -25,10 +26,10 @@ from tracekit.attribution._columns import (
 )
 from tracekit.attribution._loops import FULL_PATHS, FULL_STACK, MORE_ROWS, follow
 from tracekit.attribution._nesting import PUSHED, Nesting
+from tracekit.attribution._passes import outermost, passes_of
 from tracekit.attribution._paths import Labels
-from tracekit.attribution._spans import Spans
 from tracekit.attribution._stacks import Stacks
-from tracekit.attribution._teams import Teams
+from tracekit.attribution._trainers import Spans, Teams
 from tracekit.model import STAGES, PathTree, Stream
 from tracekit.support.ahead import ahead
 from tracekit.support.arrays import Bits
@@ -217,11 +218,11 @@ _NO_CALLS = (
     ),
 )
 
-Rows = TypeVar("Rows", RangeRows, CallRows)
-Told = TypeVar("Told", Array, Context)
+_Rows = TypeVar("_Rows", RangeRows, CallRows)
+_Told = TypeVar("_Told", Array, Context)
 
 
-class _Chunks(Generic[Rows, Told]):
+class _Chunks(Generic[_Rows, _Told]):
     """A table chunk by chunk: the one whose turn it is, and none when all have been.
 
     Parameters
@@ -236,16 +237,16 @@ class _Chunks(Generic[Rows, Told]):
 
     def __init__(
         self,
-        load: Callable[[int], tuple[Rows, Told]],
+        load: Callable[[int], tuple[_Rows, _Told]],
         chunks: int,
-        nothing: tuple[Rows, Told],
+        nothing: tuple[_Rows, _Told],
     ) -> None:
-        self._loaded: Iterator[tuple[Rows, Told]] = ahead(load, range(chunks), waiting=1)
-        self._nothing: tuple[Rows, Told] = nothing
+        self._loaded: Iterator[tuple[_Rows, _Told]] = ahead(load, range(chunks), waiting=1)
+        self._nothing: tuple[_Rows, _Told] = nothing
         self._chunks = chunks
         self.number = -1
-        self.rows: Rows
-        self.found: Told
+        self.rows: _Rows
+        self.found: _Told
         self.advance()
 
     @property
@@ -264,3 +265,104 @@ class _Chunks(Generic[Rows, Told]):
         self.number += 1
         self.row = 0
         self.rows, self.found = next(self._loaded, self._nothing)
+
+
+def backward_windows(
+    ranges: pl.DataFrame, training: pl.DataFrame, iterations: pl.DataFrame
+) -> pl.DataFrame:
+    """Return when each process may be running its backward pass.
+
+    Those are the backward ranges of its training thread. Where it has none, they are the gaps
+    between the end of a forward range and the last weight update before the next forward range (or
+    that range, if there is none), inside an iteration.
+
+    Returns
+    -------
+    ``process, start, end, unit, ranged`` by start: `unit` numbers what one backward pass is (a
+    range, or an iteration), `ranged` tells which of the two kinds a window is.
+    """
+    passes = passes_of(ranges.filter(~pl.col("evaluates")), training)
+    marked = outermost(passes.filter(pl.col("stage") == "BP")).select(
+        "process", "start", "end", unit="range", ranged=pl.lit(value=True)
+    )
+    silent = passes.join(marked, on="process", how="anti")
+    return pl.concat([marked, _gaps(silent, iterations)]).sort("start")
+
+
+def _gaps(passes: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
+    steps = iterations.select("process", "iteration", "start", step_end="end").sort("start")
+    forward, update = pl.col("stage") == "FP", pl.col("stage") == "WU"
+    return (
+        outermost(passes)
+        .sort("start")
+        .join_asof(steps, on="start", by="process", check_sortedness=False)
+        .filter(pl.col("start") < pl.col("step_end"))
+        .with_columns(turn=forward.cum_sum().over("process", "iteration"))
+        .filter(pl.col("turn") > 0)
+        .group_by("process", "iteration", "turn", maintain_order=True)
+        .agg(
+            pl.col("start", "end", "step_end").first(),
+            # Gradients may be cleared before they are made, so the last update is the one.
+            update=pl.col("start").filter(update).last(),
+        )
+        .with_columns(next=pl.col("start").shift(-1).over("process"))
+        .filter(pl.col("end") <= pl.col("step_end"))
+        .select(
+            "process",
+            start="end",
+            end=pl.min_horizontal(pl.coalesce("update", "next"), "step_end"),
+            unit="iteration",
+            ranged=pl.lit(value=False),
+        )
+    )
+
+
+def autograd_threads(
+    launches: pl.DataFrame,
+    windows: pl.DataFrame,
+    threads: pl.DataFrame,
+    marked: pl.Series,
+    training: pl.DataFrame,
+) -> pl.Series:
+    """Return the threads that run backward passes: named so, marked so, or behaving so.
+
+    Parameters
+    ----------
+    launches
+        ``thread, during, inside, served``: how many launches each thread has between the first and
+        the last window of its process, how many inside windows, and in how many units of these.
+    windows
+        ``process, number``: the windows that were recorded whole, with the number of their unit.
+    threads
+        The threads, with what their names mean.
+    marked
+        Threads that carry autograd markers.
+    training
+        The training threads, which are never autograd threads, as data loaders are not.
+    """
+    behaving = _behaving(launches, threads, windows)
+    qualifies = (
+        pl.col("autograd") | pl.col("thread").is_in(marked.implode())
+        | pl.col("thread").is_in(behaving.implode())
+    )  # fmt: skip
+    return threads.filter(
+        qualifies
+        & ~pl.col("thread").is_in(training["thread"].implode())
+        & pl.col("stage").is_null()
+    )["thread"]
+
+
+def _behaving(launches: pl.DataFrame, threads: pl.DataFrame, windows: pl.DataFrame) -> pl.Series:
+    """Return threads that launch in almost every backward window, and almost only there."""
+    units = windows.group_by("process").agg(units=pl.col("number").n_unique())
+    units_or_none = pl.col("units").fill_null(0)
+    return (
+        launches.join(threads.select("thread", "process"), on="thread")
+        .join(units, on="process", how="left")
+        .filter(
+            (pl.max_horizontal(units_or_none, "served") > 1)
+            & (pl.col("during") > 0)
+            & (pl.col("inside") >= CHOSEN.served * pl.col("during"))
+            & (pl.col("served") >= CHOSEN.served * units_or_none)
+        )["thread"]
+    )

@@ -10,15 +10,20 @@ import polars as pl
 
 from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution._columns import Array
-from tracekit.attribution._exchanges import Places, find_places, roles_by_name, roles_of
-from tracekit.attribution._handing import find_handing
+from tracekit.attribution._exchanges import (
+    Places,
+    find_handing,
+    find_places,
+    find_relayed,
+    roles_by_name,
+    roles_of,
+)
 from tracekit.attribution._nesting import Nesting
 from tracekit.attribution._op_loops import LAYER, OTHER
-from tracekit.attribution._relayed import find_relayed
 from tracekit.attribution._rules import Rules
 from tracekit.attribution._stages import Evidence, stages_of_launches
 from tracekit.attribution._structuring import SECOND_OPINION, Structures, find_structures
-from tracekit.attribution._teams import Teams
+from tracekit.attribution._trainers import Teams
 from tracekit.attribution._verdict import judge, kernel_signs, with_places
 from tracekit.model import STAGES, TABLES, Stream
 from tracekit.support.spool import Workspace
