@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tracekit.attribution._columns import Array
-from tracekit.support.arrays import ArrayFile
-from tracekit.support.packing import size_of
+from tracekit.support.arrays import ArrayFile, size_of
 from tracekit.support.spool import Workspace
 
 
