@@ -38,7 +38,7 @@ def _with_texts(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.cast(dict.fromkeys(named, pl.String)) if named else frame
 
 
-class Face(Protocol):
+class Renderer(Protocol):
     """Interface for displaying answers; parts that find answers know nothing of it."""
 
     def html(self, answer: Answer) -> str:
@@ -80,7 +80,7 @@ class Answer:
         What can be drawn of it: the name of the option, and that of the drawing.
     source
         What the rows were made of, where drawings show more than they hold.
-    face
+    renderer
         How it looks; None as long as nobody is to see it.
     """
 
@@ -97,7 +97,7 @@ class Answer:
     run: str | None = None
     figures: Mapping[str, str] = field(default_factory=dict)
     source: Any = field(default=None, repr=False)
-    face: Face | None = field(default=None, repr=False, compare=False)
+    renderer: Renderer | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # Texts are String, whichever table they come from: `.str` works on all, and frames join.
@@ -200,14 +200,14 @@ class Answer:
             If there is no such figure of this answer.
         """
         what = self.title.rpartition(" · ")[2] or "this"
-        if not self.figures or self.face is None:
+        if not self.figures or self.renderer is None:
             raise UsageError(f"no figure shows {what}", "leave it out")
         if name not in self.figures:
             raise UsageError(f"no figure {name!r} of {what}", f"there is {', '.join(self.figures)}")
-        return self.face.draw(self, self.figures[name])
+        return self.renderer.draw(self, self.figures[name])
 
     def _repr_html_(self) -> str | None:
-        return None if self.face is None else self.face.html(self)
+        return None if self.renderer is None else self.renderer.html(self)
 
 
 _CONDITION = re.compile(r"\s*(\w+)\s*(<=|>=|!=|!~|=|<|>|~)\s*(.*?)\s*", re.DOTALL)

@@ -70,7 +70,7 @@ def _summed(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
 
 def shown(_: Selection, answer: Answer) -> Answer:
     """Return an answer about no single run, ready for display."""
-    return replace(answer, face=present.FACE)
+    return replace(answer, renderer=present.RENDERER)
 
 
 def called_one(runs: Selection, answer: Answer) -> Answer:

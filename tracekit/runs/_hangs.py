@@ -35,4 +35,4 @@ def hang(dumps: Sequence[StrPath]) -> Answer:
 
     found = read_dumps(dumps)
     answer = find_hang(found.entries, found.ranks, found.peers, found.events, found.warnings)
-    return replace(answer, face=present.FACE)
+    return replace(answer, renderer=present.RENDERER)

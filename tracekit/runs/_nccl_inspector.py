@@ -37,4 +37,4 @@ def nccl_inspector(logs: Sequence[StrPath], by: str = "size") -> Answer:
 
     found = read_inspector_logs(logs)
     answer = nccl_inspector(found.records, found.dropped, by, found.warnings)
-    return replace(answer, face=present.FACE)
+    return replace(answer, renderer=present.RENDERER)

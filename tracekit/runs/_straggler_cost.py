@@ -39,4 +39,6 @@ def straggler_cost(
     from tracekit.analysis.straggler_cost import straggler_cost
     from tracekit.sources.job_timelines import read_job_timeline
 
-    return replace(straggler_cost(read_job_timeline(timeline), by, steps=steps), face=present.FACE)
+    return replace(
+        straggler_cost(read_job_timeline(timeline), by, steps=steps), renderer=present.RENDERER
+    )

@@ -1,10 +1,10 @@
-"""A frame as an HTML table for a notebook."""
+"""How an answer looks: as an HTML table in a notebook, and in its drawings."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -14,11 +14,36 @@ from tracekit.present._palette import colour_of
 from tracekit.present._text import printable
 from tracekit.present._totals import shown_with_totals, with_parts
 
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from tracekit.model import Answer
+
 _MOST_ROWS = 100
 _TABLE = "border-collapse:collapse;font-variant-numeric:tabular-nums"
 _CELL = "padding:0.15em 0.8em 0.15em 0;text-align:"
 _SQUARE = "display:inline-block;width:0.7em;height:0.7em;margin-right:0.5em;background:"
 _RULE = "border-top:1px solid currentColor"
+
+
+class _Renderer:
+    """Implementation of `tracekit.model.Renderer`; drawing code is loaded on first use."""
+
+    def html(self, answer: Answer) -> str:
+        """Return the answer as a table with its notes."""
+        from tracekit.present._kernel_names import with_readable_names
+
+        return html(with_readable_names(answer.for_people), answer.meta, answer.title)
+
+    def draw(self, answer: Answer, drawing: str) -> go.Figure:
+        """Return one of the drawings of the answer."""
+        from tracekit.present._drawings import DRAWINGS
+
+        return DRAWINGS[drawing](answer)
+
+
+RENDERER = _Renderer()
+"""The one that answers get where they are looked at."""
 
 
 def html(frame: pl.DataFrame, meta: Mapping[str, Any], title: str = "") -> str:
