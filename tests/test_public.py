@@ -58,7 +58,7 @@ PUBLIC = {
         STEP_TIMES ScalingMode ScalingTime WAITING api_by_run api_calls basis_of batch_label
         before_and_after bubble_theory bubbles_of_run crossovers data_stalls dgx1_questions
         differential_stalls distribution exchange gains
-        hardware_names images_per_step iterations_per_epoch job_features jobs_frame
+        hardware_names images_per_step job_features jobs_frame
         largest_batch load_hardware load_published measured_against memory_extra
         memory_growth memory_points memory_table memory_use of_epochs overhead overhead_matrix
         pipeline_bubbles profiler_overhead project_architectures read_jobs read_memory_table
@@ -162,7 +162,7 @@ PUBLIC = {
     "tracekit.analysis.calls": """
         ASSUMED Found TOGETHER annotated_calls collective_calls collective_kernels
         communicators ends_by_arrivals find_collectives from_the_start group_descriptions
-        in_stretch log_processes made_communicators mpi_calls nccl_calls nccl_messages outermost
+        in_stretch log_processes made_communicators mpi_calls nccl_messages outermost
         outlier_ranks
         participants process_ranks read_calls unsized_of_others why_unsized with_devices
         with_kernels within

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         communicators,
         group_descriptions,
         made_communicators,
-        nccl_calls,
         read_calls,
         with_kernels,
     )

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from tracekit.analysis.studies._epochs import (
         BatchScope,
         images_per_step,
-        iterations_per_epoch,
         of_epochs,
         study_iterations,
     )
