@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from tracekit.analysis.studies import crossovers, exchange, overhead, study_iterations
-from tracekit.analysis.studies._runs import parameter_count, parameters_label
+from tracekit.analysis.studies._run_labels import parameter_count, parameters_label
 from tracekit.analysis.studies._study import STUDY
 from tracekit.errors import UsageError
 

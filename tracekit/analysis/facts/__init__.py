@@ -12,7 +12,6 @@ if TYPE_CHECKING:
         KEYS,
         OF_PROCESSES,
         OF_WINDOWS,
-        OUTSIDE_STEPS,
         chosen_keys,
         columns_of,
         dividing,
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
         is_by_steps,
         parse_keys,
         share_meaning,
-        step_phases,
-        with_phases,
-        with_words,
     )
     from tracekit.analysis.facts._needs import (
         DEGREES,
@@ -33,6 +29,7 @@ if TYPE_CHECKING:
         how_to_record,
         how_to_see_waits,
     )
+    from tracekit.analysis.facts._phases import step_phases, with_phases
     from tracekit.analysis.facts._summary import identify, summarise
     from tracekit.analysis.facts._verdicts import (
         WAITING,
@@ -43,6 +40,7 @@ if TYPE_CHECKING:
         verdict_evidence,
         verdict_meta,
     )
+    from tracekit.analysis.facts._words import OUTSIDE_STEPS, with_words
     from tracekit.analysis.facts._work import HOST, work_of
 
 __getattr__, __dir__ = lazily(__name__)

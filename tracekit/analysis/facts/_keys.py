@@ -1,31 +1,12 @@
-"""Keys of a breakdown: columns, phases of serving steps, and words for what has no name.
-
-vLLM, SGLang and ATOM write how many requests are in a step, and mostly how many tokens. What a name
-does not say is null: of `execute_new_0_cached_3` a cached request may still be in its prefill.
-"""
+"""Keys of a breakdown."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-import polars as pl
-
-from tracekit.errors import MissingDataError, UsageError
+from tracekit.errors import UsageError
 from tracekit.support.spelling import choose_among
-
-if TYPE_CHECKING:
-    from tracekit.model import Trace
-
-OUTSIDE_STEPS = "(no step)"
-"""What lies in no iteration."""
-_VLLM = r"^execute_(?:\d+_)?context_(\d{1,9})\((?:sq)?(\d{1,9})[^)]*\)_generation_(\d{1,9})\((?:sq)?(\d{1,9})[^)]*\)"  # noqa: E501
-_VLLM_EARLY = r"^execute_new_([1-9]\d{0,8})_cached_0$"
-_SGLANG = r"^step\[(EXTEND|DECODE|MIXED)\b(?:.*?\bbs=(\d{1,9}))?(?:.*?\btoks=(\d{1,9}))?"
-_ATOM = r"^(prefill|decode)\[bs=(\d{1,9})(?:/\d+)?(?: tok=(\d{1,9}))?"
-_OF_WORD = {"EXTEND": "prefill", "DECODE": "decode", "MIXED": "mixed", "prefill": "prefill",
-            "decode": "decode"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -129,63 +110,3 @@ def dividing(keys: Sequence[str]) -> list[str]:
 def columns_of(keys: Sequence[str]) -> list[str]:
     """Return the columns that some keys give, in order."""
     return list(dict.fromkeys(name for key in keys for name in _KEYS[key].columns))
-
-
-def with_words(rows: pl.DataFrame, words: Mapping[str, str]) -> pl.DataFrame:
-    """Return rows with a word where a column is null.
-
-    Parameters
-    ----------
-    rows
-        Any rows.
-    words
-        The word of each column; columns that the rows lack, or that have no nulls, do not matter.
-    """
-    nameless = [name for name in words if name in rows.columns and rows[name].has_nulls()]
-    return rows.with_columns(
-        pl.col(name).cast(pl.String).fill_null(words[name]) for name in nameless
-    )
-
-
-def with_phases(iterations: pl.DataFrame) -> pl.DataFrame:
-    """Add ``phase, requests, tokens`` of each step by its ``name``; null where unknown."""
-    context, tokens, generation, generated = (_number(_VLLM, group) for group in (1, 2, 3, 4))
-    early = _number(_VLLM_EARLY, 1)
-    word = pl.coalesce(_text(_SGLANG, 1), _text(_ATOM, 1))
-    of_vllm = (
-        pl.when(generation == 0).then(pl.lit("prefill"))
-        .when(context == 0).then(pl.lit("decode"))
-        .when(context > 0).then(pl.lit("mixed"))
-    )  # fmt: skip
-    of_word = word.replace_strict(_OF_WORD, default=None, return_dtype=pl.String)
-    of_early = pl.when(early > 0).then(pl.lit("prefill"))
-    return iterations.with_columns(
-        phase=pl.coalesce(of_vllm, of_early, of_word),
-        requests=pl.coalesce(context + generation, early, _number(_SGLANG, 2), _number(_ATOM, 2)),
-        tokens=pl.coalesce(tokens + generated, _number(_SGLANG, 3), _number(_ATOM, 3)),
-    )
-
-
-def step_phases(trace: Trace) -> pl.DataFrame:
-    """Return ``process, iteration, phase, requests, tokens`` of the steps of a run.
-
-    Raises
-    ------
-    MissingDataError
-        If the phase of none is known.
-    """
-    steps = with_phases(trace.read("iterations")).unique(["process", "iteration"], keep="first")
-    if steps["phase"].null_count() == steps.height:
-        raise MissingDataError(
-            "no step of this run is named as a serving engine's prefill or decode",
-            "vLLM, SGLang and ATOM write such names while they are profiled",
-        )
-    return steps.select("process", "iteration", "phase", "requests", "tokens")
-
-
-def _text(pattern: str, group: int) -> pl.Expr:
-    return pl.col("name").str.extract(pattern, group)
-
-
-def _number(pattern: str, group: int) -> pl.Expr:
-    return _text(pattern, group).cast(pl.Int64, strict=False)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         sweep_hardware,
         weighted_means,
     )
-    from tracekit.analysis.studies._runs import batch_label
+    from tracekit.analysis.studies._run_labels import batch_label
     from tracekit.analysis.studies._scaling import ScalingMode, ScalingTime, scaling
     from tracekit.analysis.studies._sensitivity import sensitivity
     from tracekit.analysis.studies._stalls import (

@@ -12,7 +12,7 @@ import polars as pl
 
 from tracekit.analysis.studies._epochs import MOST_BATCH, MOST_GPUS
 from tracekit.analysis.studies._hardware import read_toml
-from tracekit.analysis.studies._runs import parameter_count
+from tracekit.analysis.studies._run_labels import parameter_count
 from tracekit.analysis.studies._study import SCALING_MODES, STUDY
 from tracekit.errors import InputError
 from tracekit.support.resources import schemas

@@ -13,7 +13,7 @@ from tracekit.analysis.statistics import Skip, left_out_notes
 from tracekit.analysis.step_sums import Measured, per_iteration
 from tracekit.analysis.studies._epochs import MOST_GPUS, BatchScope, check_scope, images_per_step
 from tracekit.analysis.studies._ratios import step_interval
-from tracekit.analysis.studies._runs import batch_label, label_number, parameters_label
+from tracekit.analysis.studies._run_labels import batch_label, label_number, parameters_label
 from tracekit.analysis.traffic import AMONG_GPUS, copy_transfers
 from tracekit.engine import Work
 from tracekit.errors import TracekitError, UsageError
