@@ -24,7 +24,7 @@ import tracekit
 from tracekit import analysis
 from tracekit.model import _trace
 from tracekit.runs import _digests
-from tracekit.sources.sqlite import _decode, _reading
+from tracekit.sources.sqlite import _btree, _columns
 
 PAGES, WRITING, DIGEST = "pages to columns", "writing", "digest"
 PARTS = {"read": "shaping and sorting", "attribute": "attribution"}
@@ -95,8 +95,8 @@ def measured(export: str, store: str) -> Clock:
     for owner, name, work in (
         (analysis, "summarise", watched),
         (_digests, "file_digest", clock.apart_by_bits(DIGEST, _digests.file_digest)),
-        (_decode.Decoder, "decode", clock.apart(PAGES, _decode.Decoder.decode)),
-        (_reading.PageReader, "read", clock.apart(PAGES, _reading.PageReader.read)),
+        (_columns.Decoder, "decode", clock.apart(PAGES, _columns.Decoder.decode)),
+        (_btree.PageReader, "read", clock.apart(PAGES, _btree.PageReader.read)),
         (_trace, "_write", clock.apart(WRITING, _trace._write)),  # noqa: SLF001 - see above
     ):
         setattr(owner, name, work)

@@ -53,7 +53,7 @@ def dummy() -> Iterator[None]:
             title="squares",
             command="dummy",
             figures={"squares": "squares"},
-            face=tk.present.FACE,
+            renderer=tk.present.RENDERER,
         )
         return Judged(answer, 1 if count > limit else 0)
 

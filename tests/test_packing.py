@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_series_equal
 
-from tracekit.support.arrays import Bits
-from tracekit.support.packing import packed
+from tracekit.support.arrays import Bits, packed
 from tracekit.support.spool import Spool, Workspace
 
 SIGNED: dict[type[pl.DataType], int] = {pl.Int8: 8, pl.Int16: 16, pl.Int32: 32, pl.Int64: 64}

@@ -58,7 +58,7 @@ PUBLIC = {
         STEP_TIMES ScalingMode ScalingTime WAITING api_by_run api_calls basis_of batch_label
         before_and_after bubble_theory bubbles_of_run crossovers data_stalls dgx1_questions
         differential_stalls distribution exchange gains
-        hardware_names images_per_step iterations_per_epoch job_features jobs_frame
+        hardware_names images_per_step job_features jobs_frame
         largest_batch load_hardware load_published measured_against memory_extra
         memory_growth memory_points memory_table memory_use of_epochs overhead overhead_matrix
         pipeline_bubbles profiler_overhead project_architectures read_jobs read_memory_table
@@ -85,19 +85,19 @@ PUBLIC = {
     """,
     "tracekit.model": """
         Answer CALLS COLLECTIVE COLLECTIVES COLLECTIVE_CALLS CONTENTS Clock Column
-        DERIVED DEVICES DEVICE_SUMS EVENT_RECORDS EVIDENCE EVIDENCES Face GRAPH_NODES
+        DERIVED DEVICES DEVICE_SUMS EVENT_RECORDS EVIDENCE EVIDENCES GRAPH_NODES
         GivenClock HOST HOST_MEMORY ITERATIONS KERNEL_KINDS KEYS KIND KINDS MACHINE MEMORY METHOD
         METHODS METRIC METRICS METRICS_SAMPLED Maker OPS PATHS PATH_SEPARATOR PATH_TEXTS
         PROCESSES PathNodes PathTree Place PolarsType RANGES RANGE_STYLE RANGE_STYLES
-        REPORTS Recording STAGE STAGES STAGE_SOURCE STAGE_SOURCES SYNCS SYNC_TYPE Stream
+        REPORTS Recording Renderer STAGE STAGES STAGE_SOURCE STAGE_SOURCES SYNCS SYNC_TYPE Stream
         Stretch TABLES TESTED THREADS TRANSFERS Table Trace TraceWriter Traits UNMATCHED
         VERDICT VERDICTS combine damaged_files in_any is_checked missing_files
         normalised_name path_number path_texts replace_table same_machine traits
         with_clocks with_one_tree
     """,
     "tracekit.present": """
-        ACCENT ANSWER_COLOURS BYTE_UNITS CAUSE_COLOURS FACE IDLE_COLOUR KIND_COLOURS PATH_COLOURS
-        MINUS STAGE_COLOURS TIME_UNITS ShownColumn changes_figure
+        ACCENT ANSWER_COLOURS BYTE_UNITS CAUSE_COLOURS IDLE_COLOUR KIND_COLOURS PATH_COLOURS
+        MINUS RENDERER STAGE_COLOURS TIME_UNITS ShownColumn changes_figure
         check_figure_file one_browser colour_of
         comparison_figure components_figure count distribution_figure duration
         figure_layout figure_text hardware_figure heat_figure histogram_figure html
@@ -163,7 +163,7 @@ PUBLIC = {
     "tracekit.analysis.calls": """
         ASSUMED Found TOGETHER annotated_calls collective_calls collective_kernels
         communicator_groups communicators ends_by_arrivals find_collectives from_the_start
-        in_stretch log_processes made_communicators mpi_calls nccl_calls nccl_messages outermost
+        in_stretch log_processes made_communicators mpi_calls nccl_messages outermost
         outlier_ranks
         participants process_ranks read_calls unsized_of_others why_unsized with_devices
         with_kernels within

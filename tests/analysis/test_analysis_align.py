@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
 from tracekit.analysis.clocks import _align, align, aligned, clock_evidence
-from tracekit.analysis.clocks._calls import joint_calls
 from tracekit.analysis.clocks._fit import _drift_of, _width
+from tracekit.analysis.clocks._matches import joint_calls
 from tracekit.model import TABLES, Trace, combine
 
 SECOND = 1_000_000_000

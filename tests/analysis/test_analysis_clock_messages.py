@@ -10,7 +10,7 @@ import pytest
 
 from tracekit.analysis.clocks import clock_evidence
 from tracekit.analysis.clocks._fit import Fit, Pairs, held_to
-from tracekit.analysis.clocks._messages import messages, passed
+from tracekit.analysis.clocks._matches import messages, passed
 from tracekit.model import HOST, TABLES, Clock, Trace
 
 Call = dict[str, Any]

@@ -12,10 +12,10 @@ import pytest
 from trace_builder import TraceBuilder
 
 import tracekit as tk
-from tracekit.analysis.calls import nccl_calls
+from tracekit.analysis.calls import nccl_messages as nccl_calls
 from tracekit.analysis.clocks import clock_evidence
 from tracekit.analysis.clocks._fit import Fit, Pairs, held_to
-from tracekit.analysis.clocks._messages import (
+from tracekit.analysis.clocks._matches import (
     _NCCL_LANE,
     _is_clear,
     messages,

@@ -17,11 +17,9 @@ from trace_builder import TraceBuilder
 from tracekit.analysis.communication import Traffic
 from tracekit.analysis.dependencies import CHANGES, critical_path, parse_changes, price_of, whatif
 from tracekit.analysis.dependencies._changes import Bandwidth
-from tracekit.analysis.dependencies._edges import EDGES, FITTED
-from tracekit.analysis.dependencies._graph import TOLERATED_NS, _fitted
+from tracekit.analysis.dependencies._edges import EDGES, FITTED, moments_of
+from tracekit.analysis.dependencies._graph import TOGETHER_NS, TOLERATED_NS, _fitted, _pairs
 from tracekit.analysis.dependencies._job import TRUSTED, distrust, job_of
-from tracekit.analysis.dependencies._moments import moments_of
-from tracekit.analysis.dependencies._on_gpu import TOGETHER_NS, _pairs
 from tracekit.analysis.dependencies._prices import Price
 from tracekit.analysis.dependencies._sweeps import LATEST, latest, put_in_order, replay, walk_back
 from tracekit.analysis.dependencies._whatif import _ended

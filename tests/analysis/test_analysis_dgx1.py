@@ -11,7 +11,7 @@ import pytest
 
 from tracekit.analysis.studies import QUESTIONS, Measured, dgx1_questions, load_published, study
 from tracekit.analysis.studies._dgx1 import _apart, ends, holds
-from tracekit.analysis.studies._published import beside
+from tracekit.analysis.studies._measured_elsewhere import beside
 from tracekit.model import Answer
 
 PUBLISHED = load_published("dgx1")

@@ -16,8 +16,7 @@ from trace_builder import TraceBuilder
 from tracekit.analysis import breakdown
 from tracekit.analysis.facts import how_to_see_waits
 from tracekit.analysis.idle_account import _pieces, idle_pieces, pairs_of
-from tracekit.analysis.idle_account._gaps import gaps_of
-from tracekit.analysis.idle_account._held import _named
+from tracekit.analysis.idle_account._gaps import _named, gaps_of
 from tracekit.analysis.idle_time import idle
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import TABLES, Trace

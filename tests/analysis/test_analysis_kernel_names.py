@@ -7,7 +7,7 @@ import time
 import pytest
 from trace_builder import TraceBuilder
 
-from tracekit.analysis.comparison._kernel_names import with_normalised_names
+from tracekit.analysis.comparison._prepared import with_normalised_names
 from tracekit.model import normalised_name
 
 _ELEMENTWISE = "void at::native::vectorized_elementwise_kernel<(int)4, at::native::"

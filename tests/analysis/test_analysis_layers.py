@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
 from tracekit.analysis import breakdown
-from tracekit.analysis.breakdowns._views import LAYER_COLUMNS, NO_LAYER
+from tracekit.analysis.breakdowns._breakdown import LAYER_COLUMNS, NO_LAYER
 from tracekit.engine._layer_ranges import _gathered
 from tracekit.model import Trace
 

@@ -17,7 +17,7 @@ from tracekit.analysis.comparison import (
     check_limit,
     compare_recordings,
 )
-from tracekit.analysis.comparison._between import (
+from tracekit.analysis.comparison._recordings import (
     between,
     difference_error,
     enough_recordings,

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracekit.analysis.comparison._headline import _typical, judged
-from tracekit.analysis.comparison._outlier_causes import OUTLIERS
-from tracekit.analysis.comparison._outliers import step_notes
+from tracekit.analysis.comparison._outliers import OUTLIERS, step_notes
 from tracekit.analysis.comparison._step_change import Steps, _typical_verdict, change, has_typical
 from tracekit.analysis.statistics import ENOUGH, modes, outliers, regularly_slow, shift
 

@@ -9,9 +9,8 @@ import pytest
 from trace_builder import TraceBuilder
 
 from tracekit.analysis.diagnosis import stragglers
-from tracekit.analysis.diagnosis._facts import facts_of
+from tracekit.analysis.diagnosis._facts import exposed_waits, facts_of, waits_in_collectives
 from tracekit.analysis.diagnosis._stragglers import _by_rank, _times
-from tracekit.analysis.diagnosis._waits import exposed_waits, waits_in_collectives
 from tracekit.analysis.idle_time import idle
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import TABLES, Trace

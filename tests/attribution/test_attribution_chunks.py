@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 from trace_builder import TraceBuilder, default_rules, paths_of
 
-from tracekit.attribution import _following, _loops, _nesting, _stacks, _verdict, attribute
+from tracekit.attribution import _context, _loops, _nesting, _stacks, _verdict, attribute
 from tracekit.attribution._columns import NestedRows
 from tracekit.model import PathTree, Trace
 from tracekit.sources import read
@@ -45,7 +45,7 @@ def small_rooms(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every loop run out of room early and often."""
     monkeypatch.setattr(_stacks, "_ROOM", 1)
     monkeypatch.setattr(_verdict, "_PARTS", 1)
-    monkeypatch.setattr(_following, "PathTree", lambda: PathTree(room=1))
+    monkeypatch.setattr(_context, "PathTree", lambda: PathTree(room=1))
 
 
 @QUICK
@@ -115,7 +115,7 @@ def test_all_rooms_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
         retried[stopped < ranges.start.size] += 1
         return stopped
 
-    monkeypatch.setattr(_following, "follow", follow)
+    monkeypatch.setattr(_context, "follow", follow)
     monkeypatch.setattr(_nesting, "nest", nest)
     builder = TraceBuilder()
     for depth in range(9):

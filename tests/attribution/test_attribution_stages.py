@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from trace_builder import TraceBuilder, stages
 
-from tracekit.attribution._judged import Judged
+from tracekit.attribution._processes import Judged
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096>)"
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096>)"

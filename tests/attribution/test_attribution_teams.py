@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from trace_builder import TraceBuilder, iterations_of, stages, steps
 
-from tracekit.attribution._teams import Teams
+from tracekit.attribution._trainers import Teams
 
 BACKWARD = ("BP", "backward_thread")
 

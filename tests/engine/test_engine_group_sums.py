@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracekit.engine import GroupTally, Named, _group_sums, _lines
-from tracekit.engine._durations import Durations
-from tracekit.engine._group_sums import GroupTotals
+from tracekit.engine._group_sums import Durations, GroupTotals
 from tracekit.engine._lines import Numbers
 from tracekit.model import KIND
 from tracekit.support import compiled as _compiled

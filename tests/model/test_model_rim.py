@@ -10,8 +10,8 @@ import pytest
 
 from tracekit.errors import UsageError
 from tracekit.model import Answer
+from tracekit.model._answer import TRAITS, traits
 from tracekit.model._checks import Check, damaged_files, read_checks, write_checks
-from tracekit.model._traits import TRAITS, traits
 
 ONE, TWO = "ops/0.parquet", "ops/1.parquet"
 

@@ -7,7 +7,7 @@ from trace_builder import TraceBuilder
 
 import tracekit
 from tracekit import analysis as library
-from tracekit.present._breakdown_figure import breakdown_figure
+from tracekit.present._stage_figures import breakdown_figure
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 

@@ -4,7 +4,7 @@ import polars as pl
 
 from tracekit.analysis.idle_account import CAUSES
 from tracekit.present import CAUSE_COLOURS
-from tracekit.present._idle_figure import idle_figure
+from tracekit.present._waits_figures import idle_figure
 
 MS = 1_000_000
 

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 import polars as pl
 
 from tracekit.model import Answer
-from tracekit.present import FACE, ShownColumn, figure_layout
+from tracekit.present import RENDERER, ShownColumn, figure_layout
 from tracekit.present._figures import legend_above
 from tracekit.present.pages import answer_page as page
 from tracekit.present.pages import figure_block, fragment
@@ -28,7 +28,12 @@ def _part(name: str) -> Answer:
     )  # fmt: skip
     meta = {"question": f"Is it {name}?", "headline": f"It is {name}.", "mode": "strong"}
     return Answer(
-        rows=rows, meta=meta, title="t", figures={"figure": "speedup"}, source=name, face=FACE
+        rows=rows,
+        meta=meta,
+        title="t",
+        figures={"figure": "speedup"},
+        source=name,
+        renderer=RENDERER,
     )
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from tracekit.analysis.dependencies._paths_back import CAUSES
+from tracekit.analysis.dependencies._job import CAUSES
 from tracekit.model import STAGES
 from tracekit.present._palette import PATH_COLOURS
 from tracekit.present._path_figure import path_figure, whatif_figure

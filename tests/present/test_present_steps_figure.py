@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracekit.present._history_figure import history_figure
-from tracekit.present._steps_figure import steps_figure
+from tracekit.present._steps_figures import history_figure, steps_figure
 
 
 def _steps(side: str | None, run: str, *lengths: float, far: int | None = None) -> pl.DataFrame:

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import tracekit as tk
-from tracekit.analysis.calls import collective_calls, nccl_calls
+from tracekit.analysis.calls import collective_calls, nccl_messages
 from tracekit.analysis.communication import collectives
 
 RunOf = Callable[[str], tk.Run]
@@ -21,7 +21,7 @@ class TestOneRankOfFour:
         return real_run("ddp_unet_4xa100_rank0")
 
     def test_each_group_of_one_call_launches_one_kernel(self, run: tk.Run) -> None:
-        calls = nccl_calls(run.trace).filter(pl.col("collective") == "all_reduce")
+        calls = nccl_messages(run.trace).filter(pl.col("collective") == "all_reduce")
         assert calls.height == calls["group"].n_unique() == calls["op"].n_unique() == 472
         assert calls["op"].null_count() == 0
 

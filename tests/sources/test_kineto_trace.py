@@ -13,7 +13,7 @@ from kineto_helpers import PID, TID, WORKER, event, kernel, launch, text_of, tra
 from source_helpers import column, rows
 
 import tracekit as tk
-from tracekit.analysis.calls import nccl_calls
+from tracekit.analysis.calls import nccl_messages
 from tracekit.analysis.communication import collective_calls
 from tracekit.attribution import Rules, attribute
 from tracekit.errors import (
@@ -349,7 +349,7 @@ class TestCollectives:
     ):
         trace = trace_of(tmp_path, _record(1, name, **more))
         assert rows(trace, "ranges", "name", "domain") == [(function, "NCCL")]
-        calls = nccl_calls(trace).select("collective", "message_bytes", "communicator").rows()
+        calls = nccl_messages(trace).select("collective", "message_bytes", "communicator").rows()
         assert calls == [(collective, size, "pg 0 [0, 2, 4, 6]")]
 
     @pytest.mark.parametrize("more", [{"Collective name": "barrier"}, {"Collective name": None}])
@@ -385,7 +385,7 @@ class TestCollectives:
             _record(30, "allreduce", **{**sized, "Process Group Ranks": "[1, 3]"}),
             distributedInfo={"backend": "nccl", "rank": 4, "world_size": 8},
         )
-        calls = nccl_calls(trace).select("rank", "sequence", "peer")
+        calls = nccl_messages(trace).select("rank", "sequence", "peer")
         assert calls.rows() == [(2, 12, None), (2, None, 1), (None, None, None), (None, None, None)]
         payload = json.loads(column(trace, "ranges", "payload")[0])
         assert payload["No. of ranks"] == 4

@@ -23,8 +23,7 @@ from sqlite_corpus import DTYPE, Database, Maker, expected
 
 from tracekit.errors import DamagedTraceError
 from tracekit.sources.sqlite import SqliteFile, _spans
-from tracekit.sources.sqlite._columns import Columns
-from tracekit.sources.sqlite._decode import Decoder
+from tracekit.sources.sqlite._columns import Columns, Decoder
 from tracekit.sources.sqlite._library import Library
 
 QUICK, MANY = 120, 4000

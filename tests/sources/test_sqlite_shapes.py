@@ -13,7 +13,7 @@ from source_helpers import execute
 from sqlite_corpus import Database, Maker, expected
 
 from tracekit.errors import DamagedTraceError
-from tracekit.sources.sqlite import SqliteFile, _decode, _shapes, _spans
+from tracekit.sources.sqlite import SqliteFile, _columns, _shapes, _spans
 
 SEEDS = 15
 
@@ -32,7 +32,7 @@ def met(monkeypatch: pytest.MonkeyPatch) -> list[_shapes.Shapes]:
     made: list[_shapes.Shapes] = []
     new = _shapes.no_shapes
     keep = lambda columns: made.append(new(columns)) or made[-1]  # noqa: E731
-    monkeypatch.setattr(_decode, "no_shapes", keep)
+    monkeypatch.setattr(_columns, "no_shapes", keep)
     return made
 
 

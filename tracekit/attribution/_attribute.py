@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._backward import autograd_threads, backward_windows
-from tracekit.attribution._captured import Captured, as_captured
+from tracekit.attribution._chunks import Waiting
 from tracekit.attribution._clock import early, late, steady_offset, waits
 from tracekit.attribution._columns import Array, Context, Found, StepRows, StepSums
+from tracekit.attribution._context import Follower, autograd_threads, backward_windows
 from tracekit.attribution._findings import findings, stored_findings
-from tracekit.attribution._following import Follower
 from tracekit.attribution._iterations import (
     Opening,
     cuts,
@@ -24,20 +23,24 @@ from tracekit.attribution._iterations import (
     training_threads,
     with_work,
 )
-from tracekit.attribution._judged import Judged, Known, judged
 from tracekit.attribution._launch_loops import NEVER
-from tracekit.attribution._launches import Launches, chunks_of, first_numbers, link_launches
+from tracekit.attribution._launches import (
+    Captured,
+    Launches,
+    as_captured,
+    chunks_of,
+    first_numbers,
+    link_launches,
+)
 from tracekit.attribution._names import classify_threads
 from tracekit.attribution._nesting import Nesting, look_at_ranges
 from tracekit.attribution._op_loops import count_in_steps, stand
 from tracekit.attribution._paths import find_labels, number_in
-from tracekit.attribution._rules import Rules
-from tracekit.attribution._spans import Spans
+from tracekit.attribution._processes import Judged, Known, judged
+from tracekit.attribution._rules import Rules, Unmatched, without_unmatched
 from tracekit.attribution._stages import Launch, Stages
-from tracekit.attribution._teams import Teams, find_teams, steps_of_teams
-from tracekit.attribution._unmatched import Unmatched, without_unmatched
+from tracekit.attribution._trainers import Spans, Teams, find_teams, steps_of_teams
 from tracekit.attribution._verdict import count_names
-from tracekit.attribution._waiting import Waiting
 from tracekit.model import GRAPH_NODES, OPS, RANGES, STAGE, Recording, Stream, Trace
 from tracekit.support.ahead import ahead
 from tracekit.support.compiled import compiled, given

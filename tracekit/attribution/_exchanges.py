@@ -1,4 +1,4 @@
-"""Purpose of collectives by their place: a pass, weights of layers, or gradients.
+"""Purpose of exchanges by their place: a pass, weights, gradients, or activations sent on.
 
 An all-reduce between layers of a forward pass is no exchange of gradients, for these come of
 backward: it belongs to the pass (tensor parallelism), if backward passes hold such ones between
@@ -16,6 +16,7 @@ import polars as pl
 
 from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution._columns import Array, Exchanges, PlaceRows, PlaceState
+from tracekit.attribution._evidence import RANGE_STAGE, STAGE
 from tracekit.attribution._names import classify_kernels, codes_of
 from tracekit.attribution._op_loops import (
     GATHERS,
@@ -29,8 +30,9 @@ from tracekit.attribution._op_loops import (
 from tracekit.attribution._rules import Rules
 from tracekit.attribution._stages import Evidence, stages_of_launches
 from tracekit.attribution._structuring import Structures
+from tracekit.attribution._trainers import Teams
 from tracekit.attribution._verdict import LAYERS
-from tracekit.model import KERNEL_KINDS, KINDS, STAGES, Stream
+from tracekit.model import KERNEL_KINDS, KIND, KINDS, OPS, STAGES, Stream
 from tracekit.support.compiled import compiled, given
 
 _ROLES = {
@@ -44,6 +46,11 @@ _SAMPLED = 1 << 16
 """Ops that say which streams compute: of many more, so many throughout the trace."""
 _IS_KERNEL = np.isin(KINDS, KERNEL_KINDS)
 _WHO = ("process", "thread", "code", "structure")
+_PEER = ("p2p", "staged")
+_FORWARD, _BACKWARD = STAGES.index("FP") + 1, STAGES.index("BP") + 1
+_PAIR = ("process", "low", "high")
+_COPIES = ("h2d", "d2h", "p2p", "staged")
+_HALVES = ("d2h", "h2d")
 
 
 @dataclass(frozen=True)
@@ -280,3 +287,145 @@ def _told(found: pl.DataFrame) -> pl.DataFrame:
     )
     place = pl.when(own).then("own").when(moves).then(pl.lit("WU"))
     return found.select("op", "process", place=place).drop_nulls()
+
+
+def find_handing(
+    ops: Stream, launches: Callable[[int], Mapping[str, Array]], teams: Teams, ranges: pl.DataFrame
+) -> pl.Series:
+    """Return processes whose copies between GPUs all carry activations or their gradients.
+
+    In those several threads train side by side. Copies between two GPUs go one way in forward
+    ranges, and the other way with as many bytes each in backward ranges, launched by another team;
+    in some step several forward ranges launch such copies, which weights, that change once in a
+    step, would not need. No such copy is launched elsewhere.
+
+    Parameters
+    ----------
+    ops
+        The ops.
+    launches
+        Returns of a chunk of ops what is known of their launches.
+    teams
+        Who trains with whom.
+    ranges
+        The skeleton.
+    """
+    several = teams.trainers.filter(pl.col("team") != pl.col("process"))["process"].unique()
+    if several.is_empty() or not len(ops):
+        return several.clear()
+    parts = (_copies(ops, number, launches, several) for number in range(len(ops)))
+    copies = pl.concat(parts)
+    forward = ranges.filter((pl.col("stage") == "FP") & ~pl.col("covered")).select(
+        "thread", "start", launch="start"
+    )
+    told = copies.with_columns(team=teams.of(copies)).sort("launch").join_asof(
+        forward.sort("launch"), on="launch", by="thread", check_sortedness=False
+    )  # fmt: skip
+    pairs = told.group_by(_PAIR).agg(hands_on=_hands_on())
+    return pairs.group_by("process").agg(pl.col("hands_on").all()).filter("hands_on")["process"]
+
+
+def _copies(
+    ops: Stream, number: int, launches: Callable[[int], Mapping[str, Array]], processes: pl.Series
+) -> pl.DataFrame:
+    """Return the copies between GPUs of a chunk, with where they were launched."""
+    launch = launches(number)
+    rows = ops.read(number, "process", "kind", "src_device", "dst_device", "bytes")
+    ends = ("src_device", "dst_device")
+    return rows.with_columns(
+        pl.Series("thread", launch["thread"].astype(np.int32)),
+        pl.Series("launch", launch["start"]),
+        pl.Series("step", launch["step"]),
+        stage=pl.Series(launch["evidence"] >> RANGE_STAGE & STAGE),
+        low=pl.min_horizontal(ends),
+        high=pl.max_horizontal(ends),
+    ).filter(
+        pl.col("kind").cast(pl.String).is_in(_PEER)
+        & pl.col("process").is_in(processes.implode())
+        & (pl.col("thread") >= 0)
+    )
+
+
+def _hands_on() -> pl.Expr:
+    """Tell of the copies between two GPUs whether they are as `find_handing` says."""
+    forward, backward = (pl.col("stage") == stage for stage in (_FORWARD, _BACKWARD))
+    sources = [pl.col("src_device").filter(way) for way in (forward, backward)]
+    sizes = [pl.col("bytes").filter(way).unique().sort().implode() for way in (forward, backward)]
+    teams = [pl.col("team").filter(way) for way in (forward, backward)]
+    moments = pl.struct("step", "start").filter(forward).n_unique()
+    steps = pl.col("step").filter(forward).n_unique()
+    one_way = [(each.n_unique() == 1) for each in (*sources, *teams)]
+    return (
+        (forward | backward).all()
+        & pl.all_horizontal(one_way)
+        & (sources[0].first() != sources[1].first())
+        & (teams[0].first() != teams[1].first())
+        & (sizes[0] == sizes[1]).first()
+        & (moments > steps)
+    )
+
+
+def find_relayed(
+    ops: Stream, launches: Callable[[int], Mapping[str, Array]], threads: pl.Series
+) -> Array:
+    """Return the numbers of the ops that are halves of a copy between GPUs, in order.
+
+    Those are a copy to the host, and the next copy that the same thread launches, if it takes as
+    many bytes from the host to another GPU and starts after the first one's end.
+
+    Parameters
+    ----------
+    ops
+        The ops.
+    launches
+        Returns of a chunk of ops the ``thread`` and the ``start`` of their launches.
+    threads
+        The threads that are asked about.
+    """
+    if threads.is_empty() or not _may_be_relayed(ops):
+        return np.empty(0, np.int64)
+    copies = pl.concat(
+        _relayed_copies(ops, number, launches, threads) for number in range(len(ops))
+    )
+    before = pl.col("op", "kind", "bytes", "device", "end").shift(1).over("thread")
+    pairs = (
+        copies.sort("thread", "launch", "op")
+        .with_columns(before.name.suffix("_before"))
+        .filter(
+            (pl.col("kind") == "h2d") & (pl.col("kind_before") == "d2h")
+            & (pl.col("bytes") == pl.col("bytes_before"))
+            & (pl.col("bytes") >= CHOSEN.relayed_bytes)
+            & (pl.col("device") != pl.col("device_before"))
+            & (pl.col("start") >= pl.col("end_before"))
+        )
+    )  # fmt: skip
+    return pl.concat([pairs["op"], pairs["op_before"]]).sort().to_numpy()
+
+
+def _may_be_relayed(ops: Stream) -> bool:
+    """Tell whether as many bytes go to the host from one GPU as from there to another, ever.
+
+    Else no launch need be looked at.
+    """
+    kinds = pl.Series(_HALVES, dtype=KIND).implode()
+    halves = pl.col("kind").is_in(kinds) & (pl.col("bytes") >= CHOSEN.relayed_bytes)
+    columns = ("kind", "bytes", "device")
+    parts = (ops.read(number, *columns).filter(halves).unique() for number in range(len(ops)))
+    sizes = pl.concat([OPS.empty().select(columns), *parts]).unique()
+    to_host, from_host = (sizes.filter(pl.col("kind") == kind) for kind in _HALVES)
+    pairs = from_host.join(to_host, on="bytes").filter(pl.col("device") != pl.col("device_right"))
+    return not pairs.is_empty()
+
+
+def _relayed_copies(
+    ops: Stream, number: int, launches: Callable[[int], Mapping[str, Array]], threads: pl.Series
+) -> pl.DataFrame:
+    """Return the copies of a chunk that some threads launched."""
+    launch, first = launches(number), ops.first[number]
+    rows = ops.read(number, "kind", "bytes", "device", "start", "end")
+    return rows.select(
+        pl.int_range(first, first + pl.len(), dtype=pl.Int64).alias("op"),
+        pl.col("kind").cast(pl.String), "bytes", "device", "start", "end",
+        pl.Series("thread", launch["thread"].astype(np.int32)),
+        pl.Series("launch", launch["start"]),
+    ).filter(pl.col("kind").is_in(_COPIES) & pl.col("thread").is_in(threads.implode()))  # fmt: skip

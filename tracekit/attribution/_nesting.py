@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from tracekit.attribution._chunks import Waiting
 from tracekit.attribution._columns import (
     Array,
     Bones,
@@ -33,7 +34,6 @@ from tracekit.attribution._loops import (
 from tracekit.attribution._names import RangeNames
 from tracekit.attribution._rules import Rules
 from tracekit.attribution._stacks import Stacks
-from tracekit.attribution._waiting import Waiting
 from tracekit.errors import UsageError
 from tracekit.model import RANGE_STYLE, STAGES, Stream
 from tracekit.support.compiled import compiled, given

@@ -10,8 +10,7 @@ import polars as pl
 from tracekit.attribution._columns import NamedRows, NameLabels
 from tracekit.attribution._loops import note_steps
 from tracekit.attribution._nesting import Nesting
-from tracekit.attribution._spans import Spans
-from tracekit.attribution._teams import Teams
+from tracekit.attribution._trainers import Spans, Teams
 from tracekit.model import Stream
 from tracekit.support.compiled import compiled, given
 

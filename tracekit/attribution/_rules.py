@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,7 @@ import polars as pl
 
 from tracekit.attribution.structure import STEP_READINGS
 from tracekit.errors import RuleError
-from tracekit.model import COLLECTIVES, KINDS, STAGES, VERDICTS
+from tracekit.model import COLLECTIVES, KINDS, STAGES, UNMATCHED, VERDICTS
 from tracekit.support.resources import schemas
 from tracekit.support.toml import NotToml, parse_toml
 
@@ -55,6 +55,7 @@ _REMEMBERED = 10_000
 """Maximum number of names whose meaning is cached."""
 
 Entry = Mapping[str, Any]
+_KERNEL = pl.col("kind").cast(pl.String).is_in(["compute", "collective"])
 
 
 @dataclass(frozen=True)
@@ -342,3 +343,63 @@ def _check_pattern(pattern: object, where: str) -> None:
         reason = next((line for line in lines if line.startswith("error: ")), lines[0])
         reason = reason.removeprefix("regex ").removeprefix("error: ")
         raise RuleError(f"{where}: {pattern!r} is not a regular expression ({reason})") from error
+
+
+class Unmatched:
+    """Entries of a rules file that have matched nothing so far.
+
+    An entry counts as matched by what it means, whether or not an earlier one decides there.
+
+    Parameters
+    ----------
+    rules
+        The rules.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self._file = rules.file
+        self._left = {
+            name: dict(enumerate(rules[name][:count], 1)) for name, count in rules.given.items()
+        }
+
+    def see(self, name: str, rows: pl.DataFrame, applies: Callable[[Entry], pl.Expr]) -> None:
+        """Record which entries of the list `name` some rows match."""
+        left = self._left.get(name, {})
+        for number, entry in list(left.items()):
+            if rows.select(applies(entry).any()).item():
+                left.pop(number, None)  # which another thread may have done
+
+    def see_names(self, ranges: pl.DataFrame, threads: pl.DataFrame) -> None:
+        """Record which entries names match: ``domain, base`` of ranges, ``name`` of threads."""
+        for name in ("range", "autograd", "iteration"):
+            self.see(name, ranges, lambda e: matches(e, {"name": "base", "domain": "domain"}))
+        self.see("thread", threads, lambda entry: matches(entry, {"name": "name"}))
+
+    def see_kernels(self, ops: pl.DataFrame) -> None:
+        """Record which entries kernels match, among ops with ``name`` and ``kind``."""
+        names = ops.filter(_KERNEL).select(pl.col("name").cast(pl.String))
+        self.see("kernel", names, lambda entry: matches(entry, {"name": "name"}))
+        self.see(
+            "between",
+            names,
+            lambda entry: matches(entry, {"name": "name"}) & pl.lit("name" in entry),
+        )
+        self.see("collective", names, lambda entry: matches(entry, {"kernel": "name"}))
+
+    def warnings(self) -> Iterator[str]:
+        """Say which entries are left."""
+        for name, entries in self._left.items():
+            for number, entry in entries.items():
+                where = f"[[{name}]] entry {number}{_pattern(entry)}"
+                yield f"{UNMATCHED}{where} of the rules file {self._file}"
+
+
+def _pattern(entry: Entry) -> str:
+    """Return the patterns of an entry, for messages."""
+    patterns = [f"{key} {entry[key]!r}" for key in ("name", "domain", "kernel") if key in entry]
+    return f" ({', '.join(patterns)})" if patterns else ""
+
+
+def without_unmatched(warnings: tuple[str, ...]) -> tuple[str, ...]:
+    """Return warnings without those of rules that another attribution was by."""
+    return tuple(warning for warning in warnings if not warning.startswith(UNMATCHED))

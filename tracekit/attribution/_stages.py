@@ -41,8 +41,7 @@ from tracekit.attribution._op_loops import (
     UPDATE_PART,
     describe,
 )
-from tracekit.attribution._rules import Entry, Rules, first_outcome
-from tracekit.attribution._unmatched import Unmatched
+from tracekit.attribution._rules import Entry, Rules, Unmatched, first_outcome
 from tracekit.model import COLLECTIVE, KERNEL_KINDS, KIND, KINDS, STAGE, STAGE_SOURCE, STAGES
 from tracekit.support.compiled import compiled, given
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from tracekit.attribution._chunks import Waiting
 from tracekit.attribution._columns import Array
 from tracekit.attribution._names import classify_kernels
 from tracekit.attribution._rules import Rules
-from tracekit.attribution._waiting import Waiting
 from tracekit.attribution.structure import Pieces, Structure, Work, find_structure
 from tracekit.model import COLLECTIVE, KIND, STAGES, Stream
 from tracekit.support.spool import Spool, Workspace

@@ -128,7 +128,7 @@ def show(
         command="topology show",
         figures={"drawing": "plain machine"},
         source=found,
-        face=present.FACE,
+        renderer=present.RENDERER,
     )
 
 

@@ -6,8 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Any
 
-from tracekit.export._lanes import Lanes
-from tracekit.export._tracks import Track
+from tracekit.export._tracks import Lanes, Track
 from tracekit.model import normalised_name
 
 _LONG = 80

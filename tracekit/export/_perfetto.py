@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import IO, Any
 
 from tracekit.errors import UsageError
-from tracekit.export._lanes import Lanes
-from tracekit.export._tracks import Track
+from tracekit.export._tracks import Lanes, Track
 
 _SEQUENCE = 1
 _TRACE_PACKET = 1  # the number of the field `packet` of a trace

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.model._answer import Answer, Face
+    from tracekit.model._answer import Answer, Renderer, Traits, traits
     from tracekit.model._checks import damaged_files, is_checked
     from tracekit.model._clocks import Clock, GivenClock, Place, same_machine, with_clocks
     from tracekit.model._combine import UNMATCHED, combine, with_one_tree
-    from tracekit.model._kernel_names import normalised_name
+    from tracekit.model._normalised_names import normalised_name
     from tracekit.model._paths import (
         PATH_SEPARATOR,
         PathNodes,
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
         Table,
     )
     from tracekit.model._trace import Stretch, Trace, TraceWriter, missing_files, replace_table
-    from tracekit.model._traits import Traits, traits
     from tracekit.model._vocabulary import (
         COLLECTIVE,
         COLLECTIVES,

@@ -1,6 +1,9 @@
 """Answer to a question: a table, its meta, title and warnings.
 
 Which of its rows are wanted, in which order (`where`, `sort`, `top`), is read here too.
+
+Units of columns follow from their names everywhere (``_ns``, ``_bytes``, ``_gb_s``, ``_percent``).
+What does not is declared here once, and whoever shows a table asks for it by name.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ def _with_texts(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.cast(dict.fromkeys(named, pl.String)) if named else frame
 
 
-class Face(Protocol):
+class Renderer(Protocol):
     """Interface for displaying answers; parts that find answers know nothing of it."""
 
     def html(self, answer: Answer) -> str:
@@ -77,7 +80,7 @@ class Answer:
         Its figures: drawing by name of the option.
     source
         Data that figures need beyond the rows.
-    face
+    renderer
         The renderer; None until the answer is displayed.
     """
 
@@ -94,7 +97,7 @@ class Answer:
     run: str | None = None
     figures: Mapping[str, str] = field(default_factory=dict)
     source: Any = field(default=None, repr=False)
-    face: Face | None = field(default=None, repr=False, compare=False)
+    renderer: Renderer | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # Texts are String, whichever table they come from: `.str` works on all, and frames join.
@@ -142,7 +145,7 @@ class Answer:
         conditions = [where] if isinstance(where, str) else [*where]
         if not conditions and sort is None and top is None:
             return self
-        kept = places(self.rows, conditions, sort, top)
+        kept = _places(self.rows, conditions, sort, top)
         leaves_out = bool(conditions) or top is not None
         said = [
             *([f"{kept.len():,} of {self.rows.height:,} rows"] if leaves_out else []),
@@ -197,14 +200,14 @@ class Answer:
             If there is no such figure of this answer.
         """
         what = self.title.rpartition(" · ")[2] or "this"
-        if not self.figures or self.face is None:
+        if not self.figures or self.renderer is None:
             raise UsageError(f"no figure shows {what}", "leave it out")
         if name not in self.figures:
             raise UsageError(f"no figure {name!r} of {what}", f"there is {', '.join(self.figures)}")
-        return self.face.draw(self, self.figures[name])
+        return self.renderer.draw(self, self.figures[name])
 
     def _repr_html_(self) -> str | None:
-        return None if self.face is None else self.face.html(self)
+        return None if self.renderer is None else self.renderer.html(self)
 
 
 _CONDITION = re.compile(r"\s*(\w+)\s*(<=|>=|!=|!~|=|<|>|~)\s*(.*?)\s*", re.DOTALL)
@@ -218,7 +221,7 @@ _POSSIBLE: Mapping[str, Sequence[str]] = {"stage": STAGES, "kind": KINDS}
 _PLACE = "\x00place"
 
 
-def places(
+def _places(
     rows: pl.DataFrame, where: Sequence[str], sort: str | None, top: int | None
 ) -> pl.Series:
     """Return the numbers of the rows that are wanted, in their order.
@@ -320,3 +323,113 @@ def _plain_number(text: str, whole: str) -> float:
         return float(text)
     except ValueError:
         raise UsageError(f"{whole!r} is no number", "write it as 5%, 1.5ms, 4MiB or 60M") from None
+
+
+@dataclass(frozen=True)
+class Traits:
+    """Traits of a column.
+
+    Parameters
+    ----------
+    label
+        What people read in place of the name.
+    spare
+        Its place among the columns that leave a table that is too wide, first come first; None for
+        one that leaves only when none of these is left.
+    needs
+        It is spare only beside one of these columns, which say about the same.
+    essential
+        Whether it leaves a table last of all: an answer is not one without it.
+    prose
+        Whether it holds sentences, which are wrapped and not cut.
+    wraps
+        Whether its texts, which are short, are wrapped and not cut either.
+    names
+        Whether its numbers name things: they are shown as they are, without separators.
+    kernel_beside
+        Its texts are names of kernels where one of these columns is in the table, be it itself.
+    exact
+        Whether its sizes are shown without rounding, each in a unit of its own.
+    """
+
+    label: str | None = None
+    spare: int | None = None
+    needs: frozenset[str] = frozenset()
+    essential: bool = False
+    prose: bool = False
+    wraps: bool = False
+    names: bool = False
+    kernel_beside: frozenset[str] = frozenset()
+    exact: bool = False
+
+
+_SPARE = (
+    "method_source", "p_value", "a_outside_ns", "b_outside_ns", "a_count", "b_count", "mode",
+    "baseline_runs", "baseline_gpus", "throughput_ratio", "style", "launching", "own_busy_ns",
+    "ratio", "p5_ns", "p95_ns", "median_ns", "min_ns", "max_ns", "mean_ns", "overlap_ns", "idle_ns",
+    "busy_ns", "files", "id", "duration_p5_ns", "duration_p95_ns", "duration_max_ns",
+    "straggler_rank", "bytes_source", "basis", "library", "unsized", "link", "bricks", "steps",
+    "baseline_steps", "time_low_ns", "time_high_ns", "baseline_low_ns", "baseline_high_ns",
+    "speedup_low", "speedup_high", "low_percent", "high_percent", "interval_of", "gradient_bytes",
+    "star_root_bytes", "ring_gpu_bytes", "observed_evidence", "points", "smallest", "largest",
+    "edges", "segments", "slack_p50_ns",
+    "late_ns", "last", "outside_ns", "flops", "recomputed_flops", "kernel_ns", "unknown",
+    "bound_ns", "untold_ns", "headroom_ns", "achieved_flops_s", "flops_per_byte",
+)  # fmt: skip
+_ESSENTIAL = (
+    "verdict", "delta_ns", "step_ns", "time_ns", "speedup", "efficiency", "overhead_percent",
+    "images_per_s", "bus_bandwidth_gb_s", "utilisation", "share", "exposed_ns", "busy_ns",
+    "duration_p50_ns", "speedup_from", "speedup_to", "from_percent", "to_percent", "step_low_ns",
+    "step_high_ns", "expected_bytes", "observed_bytes", "crossing",
+    "bubble_share", "data_stall_ns", "data_stall_share",
+    "caused_ns", "late_in", "bytes", "least_bytes", "most_bytes", "evidence", "only_in",
+    "least_utilisation", "most_utilisation", "least_gpu_bytes", "most_gpu_bytes",
+    "step_flops", "mfu", "hfu", "bound", "bound_share", "step_headroom_ns",
+)  # fmt: skip
+_NAMES = (
+    "call", "context", "correlation", "depth", "device", "id", "iteration", "node", "numa", "op",
+    "parent", "pid", "process", "range", "rank", "report", "result", "stream", "thread", "tid",
+)  # fmt: skip
+_PLAIN = Traits()
+
+TRAITS: Mapping[str, Traits] = {
+    **{name: Traits(names=True) for name in _NAMES},
+    **{name: Traits(essential=True) for name in _ESSENTIAL},
+    **{
+        name: Traits(
+            spare=place,
+            needs=frozenset({"exposed_ns", "total_ns"} if name == "busy_ns" else ()),
+            essential=name in _ESSENTIAL,
+            wraps=name == "basis",
+            names=name.rpartition("_")[2] in _NAMES,
+        )
+        for place, name in enumerate(_SPARE)
+    },
+    "name": Traits(kernel_beside=frozenset({"kind", "segments"})),
+    "kernel": Traits(kernel_beside=frozenset({"kernel"})),
+    "before": Traits(kernel_beside=frozenset({"after"})),
+    "after": Traits(kernel_beside=frozenset({"before"})),
+    "found": Traits(prose=True),
+    "record_with": Traits(prose=True),
+    "fault": Traits(prose=True),
+    "todo": Traits(prose=True),
+    "warnings": Traits(prose=True),
+    "change": Traits(essential=True),
+    "size_bytes": Traits(exact=True),
+    "feature": Traits(wraps=True),
+    "pipeline_stage": Traits(label="stage", names=True),
+    "late_in_ns": Traits(label="by"),
+    "launched": Traits(label="launches known"),
+    "coverage": Traits(label="coverage (stages known)"),
+}
+"""By the name of a column; others have none."""
+
+
+def traits(column: str) -> Traits:
+    """Return the traits of a column.
+
+    A column such as ``src_device`` or ``straggler_rank`` names things as its last word does.
+    """
+    if column in TRAITS:
+        return TRAITS[column]
+    return TRAITS["rank"] if column.rpartition("_")[2] in _NAMES else _PLAIN

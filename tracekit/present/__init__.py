@@ -11,7 +11,6 @@ from tracekit.support.lazily import lazily
 if TYPE_CHECKING:
     from tracekit.present._columns import ShownColumn, duration, percent
     from tracekit.present._compare_figures import changes_figure, comparison_figure
-    from tracekit.present._face import FACE
     from tracekit.present._figures import (
         BYTE_UNITS,
         MINUS,
@@ -20,8 +19,14 @@ if TYPE_CHECKING:
         figure_text,
         unit_of,
     )
-    from tracekit.present._findings import to_junit, to_sarif
-    from tracekit.present._formats import to_csv, to_json, to_markdown, to_parquet
+    from tracekit.present._formats import (
+        to_csv,
+        to_json,
+        to_junit,
+        to_markdown,
+        to_parquet,
+        to_sarif,
+    )
     from tracekit.present._headlines import size_text, with_headline
     from tracekit.present._heat_figure import heat_figure
     from tracekit.present._kernel_names import readable_names, with_readable_names
@@ -30,9 +35,7 @@ if TYPE_CHECKING:
     from tracekit.present._machine_figure import machine_figure
     from tracekit.present._machine_layout import machine_layout
     from tracekit.present._memory_figures import memory_figure, memory_fit_figure
-    from tracekit.present._notebook import html
     from tracekit.present._notes import count, notes
-    from tracekit.present._overhead_figure import overhead_figure
     from tracekit.present._palette import (
         ACCENT,
         ANSWER_COLOURS,
@@ -43,14 +46,16 @@ if TYPE_CHECKING:
         STAGE_COLOURS,
         colour_of,
     )
-    from tracekit.present._projection_figures import (
+    from tracekit.present._renderer import RENDERER, html
+    from tracekit.present._saving import check_figure_file, one_browser, save_figure
+    from tracekit.present._scaling_figure import scaling_figure
+    from tracekit.present._stage_figures import stage_bars_figure
+    from tracekit.present._study_figures import (
         components_figure,
         distribution_figure,
         hardware_figure,
+        overhead_figure,
     )
-    from tracekit.present._saving import check_figure_file, one_browser, save_figure
-    from tracekit.present._scaling_figure import scaling_figure
-    from tracekit.present._stage_bars import stage_bars_figure
     from tracekit.present._terminal import records, terminal
     from tracekit.present._text import printable
     from tracekit.present._totals import shown_with_totals

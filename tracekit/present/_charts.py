@@ -8,6 +8,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 import polars as pl
+from plotly.subplots import make_subplots
 
 from tracekit.present._configurations import Row, Rows, show_rows
 from tracekit.present._figures import (
@@ -44,6 +45,9 @@ _LETTERS = 7
 _LEAST_SHARE = 0.06
 """A part has its length on it from this share of the longest bar on."""
 _HATCHED = {"shape": "/", "fillmode": "overlay", "size": 6, "solidity": 0.4}
+_PANELS = {"l": 84, "r": 32}
+WIDE = _WIDTH - _PANELS["l"] - _PANELS["r"]
+"""How wide all panels that are beside each other are together, in pixels."""
 
 
 @dataclass(frozen=True)
@@ -345,3 +349,59 @@ def series(
         hoverinfo="text" if hover else "skip",
         hovertext=[head + text for text in hover] if hover else None,
     )  # fmt: skip
+
+
+def known_rows(table: pl.DataFrame, value: str) -> pl.DataFrame:
+    """Return the rows with a known value."""
+    return table.with_columns(pl.col(value).cast(pl.Float64)).filter(pl.col(value).is_finite())
+
+
+def cell(place: int, across: int) -> dict[str, int]:
+    """Return the row and the column of one of some panels."""
+    return {"row": place // across + 1, "col": place % across + 1}
+
+
+def paneled(
+    titles: Sequence[str],
+    legend: Sequence[str],
+    *,
+    across: int,
+    each: int,
+    below: int,
+    title: str,
+    subtitle: str,
+    notes: Sequence[str],
+) -> go.Figure:
+    """Return a figure of panels in columns, of equal height, under a legend.
+
+    Parameters
+    ----------
+    titles
+        Plain titles of the panels.
+    legend
+        Plain texts of the legend.
+    across, each, below
+        Panels beside each other, the height of each, and the room below it, in pixels.
+    title, subtitle, notes
+        As of `figure_layout`.
+    """
+    down = -(-len(titles) // across)
+    gap = below + 34
+    high = each * down + gap * (down - 1)
+    titled = 24 if any(titles) else 0
+    top = 84 + titled + (8 + 20 * legend_lines(legend, WIDE) if legend else 0)
+    margin = {**_PANELS, "t": top, "b": below}
+    layout = figure_layout(
+        title, subtitle, width=_WIDTH, height=high + top + below, margin=margin, notes=notes
+    )
+    figure = make_subplots(
+        rows=down, cols=across, horizontal_spacing=44 / WIDE, vertical_spacing=gap / high
+    )
+    figure.update_layout({**layout, "legend": legend_above(layout, gap=8 + titled)})
+    for place, text in enumerate(titles):
+        figure.add_annotation(
+            text=f"<b>{figure_text(text)}</b>", showarrow=False, font_size=13,
+            xref="x domain", x=0, xanchor="left", yref="y domain", y=1, yanchor="bottom", yshift=4,
+            **cell(place, across),
+        )  # fmt: skip
+    return figure

@@ -10,31 +10,29 @@ import plotly.graph_objects as go
 import polars as pl
 
 from tracekit.model import Answer
-from tracekit.present._breakdown_figure import breakdown_figure
 from tracekit.present._columns import percent
 from tracekit.present._compare_figures import changes_figure, comparison_figure
 from tracekit.present._heat_figure import heat_figure
-from tracekit.present._history_figure import history_figure
-from tracekit.present._idle_figure import idle_figure
 from tracekit.present._latency_figures import histogram_figure, latency_figure
 from tracekit.present._link_figures import matrix_figure, utilisation_figure
 from tracekit.present._machine_figure import machine_figure
 from tracekit.present._memory_figures import memory_figure, memory_fit_figure
 from tracekit.present._network_figure import network_figure
-from tracekit.present._overhead_figure import overhead_figure
 from tracekit.present._path_figure import path_figure, whatif_figure
-from tracekit.present._projection_figures import (
+from tracekit.present._roofline_figure import roofline_figure
+from tracekit.present._scaling_figure import scaling_figure
+from tracekit.present._stage_figures import breakdown_figure, stage_bars_figure
+from tracekit.present._steps_figures import history_figure, steps_figure
+from tracekit.present._study_figures import (
     components_figure,
     distribution_figure,
     hardware_figure,
+    overhead_figure,
 )
-from tracekit.present._roofline_figure import roofline_figure
-from tracekit.present._scaling_figure import scaling_figure
-from tracekit.present._stage_bars import stage_bars_figure
-from tracekit.present._steps_figure import steps_figure
 from tracekit.present._waits_figures import (
     BUBBLE_COLOURS,
     STALL_COLOURS,
+    idle_figure,
     parts_figure,
     pipeline_figure,
 )

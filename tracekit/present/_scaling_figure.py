@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 import polars as pl
 
 from tracekit.errors import UsageError
-from tracekit.present._charts import SYMBOLS, series
+from tracekit.present._charts import SYMBOLS, cell, known_rows, paneled, series
 from tracekit.present._configurations import (
     NO_RUNS,
     bars_note,
@@ -23,7 +23,6 @@ from tracekit.present._configurations import (
     with_ends,
 )
 from tracekit.present._figures import INK, MUTED, SERIES_COLOURS, empty_figure
-from tracekit.present._panels import cell, known_rows, paneled
 from tracekit.present._waterfall import step_unit
 
 _MOST_FACETS = 12

@@ -1,4 +1,4 @@
-"""Figures of waiting: parts of GPU time as bars, and a pipeline step on a time line."""
+"""Figures of waiting: causes of idle time, parts of GPU time, a pipeline step on a time line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import plotly.graph_objects as go
 import polars as pl
 
-from tracekit.present._charts import MOST_BARS, Part, bars_figure
+from tracekit.present._charts import MOST_BARS, Part, bars_figure, parts_by
 from tracekit.present._configurations import not_shown
 from tracekit.present._figures import (
     TIME_UNITS,
@@ -19,7 +19,7 @@ from tracekit.present._figures import (
     text_width,
     unit_of,
 )
-from tracekit.present._palette import IDLE_COLOUR, STAGE_COLOURS
+from tracekit.present._palette import CAUSE_COLOURS, IDLE_COLOUR, STAGE_COLOURS
 
 STALL_COLOURS = {
     "kernels": "#88CCEE",
@@ -136,3 +136,25 @@ def _layout(
         margin={"l": left, "r": _RIGHT, "t": 92 + 20 * lines, "b": 60},
         notes=notes,
     )
+
+
+def idle_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
+    """Return a bar of idle time for each GPU, split by cause.
+
+    Parameters
+    ----------
+    table
+        One row per GPU and cause: ``device``, ``cause``, ``idle_ns``. The 40 GPUs with the lowest
+        numbers are shown.
+    title, subtitle
+        Plain texts; see `figure_layout`.
+    """
+    if not table.height:
+        return empty_figure(title, subtitle, "no idle time")
+    devices = table["device"].unique().sort()
+    shown = devices.head(MOST_BARS).to_list()
+    parts = parts_by(table, "device", shown, "cause", "idle_ns", CAUSE_COLOURS)
+    return bars_figure(
+        [f"GPU {device}" for device in shown], parts, axis="idle time", title=title,
+        subtitle=subtitle, notes=not_shown(devices.len() - len(shown), "GPUs"),
+    )  # fmt: skip

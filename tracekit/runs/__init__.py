@@ -17,15 +17,13 @@ if TYPE_CHECKING:
     from tracekit.runs._comparisons import compare
     from tracekit.runs._declared import DECLARED
     from tracekit.runs._dgx1 import study_dgx1
+    from tracekit.runs._files import hang, nccl_inspector, straggler_cost
     from tracekit.runs._gate import gate
-    from tracekit.runs._hangs import hang
     from tracekit.runs._history import history
-    from tracekit.runs._nccl_inspector import nccl_inspector
     from tracekit.runs._opening import ingest, open
     from tracekit.runs._projections import project
     from tracekit.runs._reports import report_of
     from tracekit.runs._run import Run
     from tracekit.runs._selecting import select_runs
-    from tracekit.runs._straggler_cost import straggler_cost
 
 __getattr__, __dir__ = lazily(__name__)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, cast
 
 from tracekit.analysis.studies import questions as of_runs
 from tracekit.analysis.studies import waits_questions as waiting
-from tracekit.analysis.studies.memory_questions import memory as of_memory
+from tracekit.analysis.studies.questions import memory as of_memory
 from tracekit.runs._declared import called_one, shown
 from tracekit.runs._question import Finish, RunsQuestion, asking, needed
 from tracekit.runs._selecting import Reference, select_runs

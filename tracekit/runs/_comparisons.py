@@ -90,7 +90,7 @@ def compare(
         found.saying(warnings=[f"{_listed([*names])}: {text}" for text, names in warned.items()]),
         title=f"{title} · {found.title}",
         source=names,
-        face=present.FACE,
+        renderer=present.RENDERER,
     )
 
 

@@ -21,7 +21,7 @@ from tracekit.analysis.idle_time.questions import idle
 from tracekit.analysis.overview.questions import info
 from tracekit.analysis.studies import questions as of_runs
 from tracekit.analysis.studies import waits_questions as waiting
-from tracekit.analysis.studies.memory_questions import memory as of_memory
+from tracekit.analysis.studies.questions import memory as of_memory
 from tracekit.runs._facts import called, facts_of, of_run, simulated_of, verdicts_of
 from tracekit.runs._question import RunQuestion, declared, of_one
 
@@ -70,7 +70,7 @@ def _summed(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
 
 def shown(_: Selection, answer: Answer) -> Answer:
     """Return an answer about no single run, ready for display."""
-    return replace(answer, face=present.FACE)
+    return replace(answer, renderer=present.RENDERER)
 
 
 def called_one(runs: Selection, answer: Answer) -> Answer:

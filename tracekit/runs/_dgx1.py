@@ -108,7 +108,9 @@ def study_dgx1(
         chosen = [run for run in chosen if run.labels.get("network") in networks]
     source = _of(chosen)
     parts = {
-        key: replace(part.saying(of_runs=source), source=part.source or source, face=present.FACE)
+        key: replace(
+            part.saying(of_runs=source), source=part.source or source, renderer=present.RENDERER
+        )
         for key, part in dgx1_questions(_measured(chosen, topology, skip)).items()
     }
     return _overview(parts, source) if what is None else parts[what]
@@ -127,7 +129,7 @@ def _sensitivity(networks: Sequence[str], say: Say) -> model.Answer:
     steps = pl.DataFrame([row for row in rows if "unit" not in row], infer_schema_length=None)
     source = f"{steps.height:,} jobs, all simulated"
     parts = {
-        key: replace(part.saying(of_runs=source), source=source, face=present.FACE)
+        key: replace(part.saying(of_runs=source), source=source, renderer=present.RENDERER)
         for key, part in asked(steps, assumed, load_published(RECORDED)).items()
     }
     return _overview(parts, source)
@@ -140,7 +142,8 @@ def _overview(parts: Mapping[str, model.Answer], source: str) -> model.Answer:
     ]
     return model.Answer(
         rows=pl.DataFrame(rows), meta={"of_runs": source}, title="The study of the DGX-1",
-        parts=parts, command="study dgx1", source=source, face=present.FACE, as_records=True,
+        parts=parts, command="study dgx1", source=source, as_records=True,
+        renderer=present.RENDERER,
     )  # fmt: skip
 
 

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 def of_run(run: OpenedRun, answer: Answer) -> Answer:
     """Return an answer that is one of a run, to be looked at."""
-    return replace(answer, run=run.name, title=f"{called(run)} · {answer.title}", face=present.FACE)
+    return replace(
+        answer, run=run.name, title=f"{called(run)} · {answer.title}", renderer=present.RENDERER
+    )
 
 
 def called(run: OpenedRun) -> str:

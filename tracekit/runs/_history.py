@@ -77,7 +77,7 @@ def history(
             skip=None if skip == "auto" else skip, per=per, **facts_of(chosen), warnings=told
         ),
         source=f"{len(chosen)} runs",
-        face=present.FACE,
+        renderer=present.RENDERER,
     )
 
 

@@ -163,7 +163,7 @@ def project(
         command="project",
         figures={"figure": drawing} if drawing else {},
         source=cluster.title,
-        face=present.FACE,
+        renderer=present.RENDERER,
     )
 
 

@@ -11,7 +11,7 @@ from tracekit.model import KIND, RANGE_STYLE
 from tracekit.sources._launch_size import LAUNCH_SIZE, launch_size
 from tracekit.sources._seen import Seen, no_work
 from tracekit.sources.kineto._names import ShortNames
-from tracekit.sources.nvprof._names import readable
+from tracekit.sources.nvprof._input import readable
 
 COUNT_THREADS = ("hipExtModuleLaunchKernel", "hipHccModuleLaunchKernel")
 """Functions that are given the grid of a kernel in threads, and not in blocks."""

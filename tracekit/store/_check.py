@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tracekit.model import damaged_files, is_checked, missing_files
-from tracekit.store._run_file import Known, read_run
+from tracekit.store._rows import Known, read_run
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -1,17 +1,17 @@
-"""One report of a run: read it, attribute it, write its tables."""
+"""One report of a run: read it, attribute it, write its tables beside the computation."""
 
 from __future__ import annotations
 
 import shutil
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from tracekit.model import TraceWriter
-from tracekit.store._behind import Behind
 from tracekit.store._staging import file_errors
-from tracekit.support.heap import keep_small
+from tracekit.support.memory import keep_small
 from tracekit.support.spool import DEFAULT_MEMORY
 
 if TYPE_CHECKING:
@@ -22,11 +22,44 @@ if TYPE_CHECKING:
 
     from tracekit.attribution import Rules
 
+_IN_QUEUE = 2
+"""How many frames may wait to be written: more would only fill memory."""
 _WAITING = "waiting"
 """Folder of what does not fit into memory, as long as a report is being made."""
 
 
-class Adding(Protocol):
+class Behind:
+    """Make rows and write them in another thread, in the order of calls.
+
+    Leaving the context waits until all is written. An error of a write is raised by a later call,
+    or there.
+    """
+
+    def __init__(self, write: Callable[[str, pl.DataFrame], None]) -> None:
+        self._write = write
+        self._thread = ThreadPoolExecutor(1, "write")
+        self._waiting: deque[Future[None]] = deque()
+
+    def __call__(self, table: str, make: Callable[[], pl.DataFrame]) -> None:
+        """Write what `make` returns as the next rows of `table`, soon."""
+        if len(self._waiting) == _IN_QUEUE:
+            self._waiting.popleft().result()
+        self._waiting.append(self._thread.submit(self._made, table, make))
+
+    def _made(self, table: str, make: Callable[[], pl.DataFrame]) -> None:
+        self._write(table, make())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._thread.shutdown(wait=True, cancel_futures=kind is not None)
+        if kind is None:
+            for written in self._waiting:
+                written.result()
+
+
+class _Adding(Protocol):
     """Adds up ops as they are written, by start."""
 
     def add(self, ops: pl.DataFrame) -> None:
@@ -65,7 +98,7 @@ class ReportOptions:
     memory: int = DEFAULT_MEMORY
     nsys: str | None = None
     captures: Sequence[Path] = ()
-    sums: Callable[[], Adding] | None = None
+    sums: Callable[[], _Adding] | None = None
     look: Callable[[Path, Path], Any] | None = None
 
 
@@ -134,7 +167,7 @@ def make_report(
 
 @contextmanager
 def _written(
-    writer: TraceWriter, sums: Adding | None
+    writer: TraceWriter, sums: _Adding | None
 ) -> Iterator[Callable[[str, pl.DataFrame], None]]:
     """Yield what writes rows, and adds ops up meanwhile."""
     with ThreadPoolExecutor(1, "add") as adder:

@@ -1,4 +1,8 @@
-"""Rows of the catalogue, in any database, and faults in them."""
+"""Rows of the catalogue in any database, faults in them, and their copies in the folders of runs.
+
+It is written once the row is there. Of these copies a lost catalogue can be made anew, and a folder
+that has one is nothing that an ingest has left over.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,17 @@ import logging
 import re
 import sqlite3
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Any, NamedTuple
 
 from tracekit.errors import StoreError
+from tracekit.store._access import Access, put_file
 from tracekit.store._record import Entry, RunRecord
-from tracekit.store._staging import FREE_SPACE, OWN_NAME
+from tracekit.store._staging import FREE_SPACE, MARK, OWN_NAME, ROW_COPY
+from tracekit.support.files import is_real_folder, read_plain
 
 _LOG = logging.getLogger("tracekit")
 
@@ -209,3 +217,38 @@ def unusable(where: str, error: Exception, hint: str | None = None) -> StoreErro
     what = f"the catalogue {where} cannot be used ({cause})"
     found = (advice for symptom, advice in _SQLITE_HINTS.items() if symptom in what)
     return StoreError(what, hint or next(found, _OTHER))
+
+
+class Known(NamedTuple):
+    """A run, and the id of the store that it is of."""
+
+    store: str
+    entry: Entry
+
+
+def write_run(folder: Path, store: str, entry: Entry, access: Access) -> None:
+    """Write a run's entry into its folder, completely or not at all."""
+    content = json.dumps({"store": store, **values_of(entry)}) + "\n"
+    put_file(folder, ROW_COPY, content.encode(), access)
+
+
+def forget_run(folder: Path) -> None:
+    """Remove the run's entry from a folder that no longer needs it.
+
+    What it said is left as a mark that the folder is the store's: earlier versions made none, and
+    on a full disk there is no room for another file.
+    """
+    if is_real_folder(folder):
+        with suppress(FileNotFoundError):
+            (folder / ROW_COPY).replace(folder / MARK)
+
+
+def read_run(folder: Path) -> Known | None:
+    """Read the entry of a run from its folder; None if there is no valid one."""
+    try:
+        content = json.loads(read_plain(folder / ROW_COPY))
+        if is_real_folder(folder) and isinstance(content["store"], str):
+            return Known(content["store"], entry_of({**content, "folder": folder.name}))
+    except (OSError, ValueError, LookupError, TypeError, RecursionError, UnreadableRowError):
+        pass
+    return None

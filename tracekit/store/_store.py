@@ -43,8 +43,7 @@ from tracekit.store._record import (
     known,
     resolve,
 )
-from tracekit.store._rows import REBUILT
-from tracekit.store._run_file import forget_run, read_run, write_run
+from tracekit.store._rows import REBUILT, forget_run, read_run, write_run
 from tracekit.store._staging import DATABASE, FREE_SPACE, Folders, file_errors
 from tracekit.support.labels import MOST
 from tracekit.support.loading import load_beside

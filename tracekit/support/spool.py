@@ -16,8 +16,7 @@ from typing import Any, TypeAlias
 import polars as pl
 from numpy.typing import NDArray
 
-from tracekit.support.arrays import ArrayFile
-from tracekit.support.packing import Packed, Packing, packed
+from tracekit.support.arrays import ArrayFile, Packed, Packing, packed
 
 GIB = 1 << 30
 DEFAULT_MEMORY = 4 * GIB
@@ -86,7 +85,7 @@ class Workspace:
 class Spool:
     """Chunks of a table that can be read as often as needed until they are dropped.
 
-    Columns are kept in as few bytes as hold them (see `packing`).
+    Columns are kept in as few bytes as hold them (see `packed`).
 
     Parameters
     ----------

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         collective_kernels,
         communicators,
         made_communicators,
-        nccl_calls,
         read_calls,
         with_kernels,
     )

@@ -136,7 +136,7 @@ def _found(
 
 
 def nccl_messages(trace: Trace, log: NcclLog | None = None) -> pl.DataFrame:
-    """Return `nccl_calls` with sizes, and ``bytes_source``: payload or log."""
+    """Return NCCL's calls with their kernels and sizes, and ``bytes_source``: payload or log."""
     calls = _told_calls(trace, None if log is None else _Logged.of(log, trace), [])
     return with_kernels(calls, collective_kernels(trace))
 

@@ -45,36 +45,6 @@ _CALL_COLUMNS = (
 )  # fmt: skip
 
 
-def nccl_calls(trace: Trace) -> pl.DataFrame:
-    """Return NCCL's API calls, from its NVTX ranges.
-
-    Both spellings are read: the names of functions that NCCL gives (``ncclAllReduce``) and those
-    of advanced tracing (``AllReduce`` in the domain NCCL). A call that another one makes on its
-    way, such as the sends of an AllToAll, is part of that one.
-
-    Returns
-    -------
-    In order of threads and time
-
-    =================  ==========================================================================
-    ``range``          the range; ``report, process, thread, start, end, name`` are the range's
-    ``collective``     the operation; null for calls that are none, such as ``ncclGroupEnd``
-    ``direction``      ``send`` or ``receive``, for send_recv
-    ``message_bytes``  size as the call gives it: per rank for all_gather and reduce_scatter, per
-                       peer for all_to_all, gather and scatter; null without a payload
-    ``peer, root``     the other rank of a send or receive; the root of a rooted collective
-    ``reduction``      reduction operation
-    ``communicator``   id of the communicator, in hexadecimal
-    ``rank``           rank of the caller in it
-    ``sequence``       number of the call among those of its kind in the communicator
-    ``group``          range of the outermost ``ncclGroupStart`` that is open; null outside
-    ``ops``            the kernels it launched; null where none is known
-    ``op``             its kernel, where that is one
-    =================  ==========================================================================
-    """
-    return with_kernels(read_calls(trace), collective_kernels(trace))
-
-
 def communicators(trace: Trace) -> pl.DataFrame:
     """Return communicators that were created while recording, or whose size is known.
 
@@ -135,7 +105,31 @@ def collective_kernels(trace: Trace) -> pl.DataFrame:
 
 
 def read_calls(trace: Trace) -> pl.DataFrame:
-    """Return `nccl_calls` without ``ops``; with ``nests``, whether the range is push/pop."""
+    """Return NCCL's API calls, from its NVTX ranges.
+
+    Both spellings are read: the names of functions that NCCL gives (``ncclAllReduce``) and those
+    of advanced tracing (``AllReduce`` in the domain NCCL). A call that another one makes on its
+    way, such as the sends of an AllToAll, is part of that one.
+
+    Returns
+    -------
+    In order of threads and time
+
+    =================  ==========================================================================
+    ``range``          the range; ``report, process, thread, start, end, name`` are the range's
+    ``collective``     the operation; null for calls that are none, such as ``ncclGroupEnd``
+    ``direction``      ``send`` or ``receive``, for send_recv
+    ``message_bytes``  size as the call gives it: per rank for all_gather and reduce_scatter, per
+                       peer for all_to_all, gather and scatter; null without a payload
+    ``peer, root``     the other rank of a send or receive; the root of a rooted collective
+    ``reduction``      reduction operation
+    ``communicator``   id of the communicator, in hexadecimal
+    ``rank``           rank of the caller in it
+    ``sequence``       number of the call among those of its kind in the communicator
+    ``group``          range of the outermost ``ncclGroupStart`` that is open; null outside
+    ``nests``          whether the range is push/pop
+    =================  ==========================================================================
+    """
     ranges = trace.once(_nccl_ranges).sort("thread", "start", -pl.col("end"), "range")
     known = _without_inner(ranges.with_columns(_function()))
     calls = known.select(
@@ -279,7 +273,10 @@ def _without_twins(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def with_kernels(calls: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Add ``ops`` and ``op``, the kernels that a call launched; of `collective_kernels`."""
+    """Add to `read_calls` the kernels that each call launched, of `collective_kernels`.
+
+    ``ops`` are all of them, null where none is known; ``op`` is its kernel, where that is one.
+    """
     operations = calls.drop_nulls("collective")
     launched = kernels.drop_nulls(["launch_thread", "launch_start"]).select(
         "op", "collective", "launch_start", thread="launch_thread"

@@ -6,6 +6,6 @@ from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
     from tracekit.analysis.clocks._align import align, aligned, clock_evidence
-    from tracekit.analysis.clocks._calls import Calls, clock_calls
+    from tracekit.analysis.clocks._matches import Calls, clock_calls
 
 __getattr__, __dir__ = lazily(__name__)

@@ -17,9 +17,8 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analysis.clocks._calls import Calls, best_fit, clock_calls
 from tracekit.analysis.clocks._fit import Fit, Messages, Pairs, held_to
-from tracekit.analysis.clocks._messages import messages, passed
+from tracekit.analysis.clocks._matches import Calls, best_fit, clock_calls, messages, passed
 from tracekit.model import Clock, GivenClock, Trace, same_machine
 
 _MOST_TRIES = 4

@@ -1,16 +1,21 @@
-"""Compare two runs by any key, per iteration, with intervals and verdicts."""
+"""Compare two runs by any key, per iteration, with intervals and verdicts; also by phase."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 
 from tracekit.analysis.comparison._headline import Metric, headline, length_text
-from tracekit.analysis.comparison._outlier_causes import outlier_rows, without_outliers
-from tracekit.analysis.comparison._outliers import cold_notes, step_notes
-from tracekit.analysis.comparison._phases import METHOD_OF_PHASES, phase_rows
+from tracekit.analysis.comparison._outliers import (
+    cold_notes,
+    outlier_rows,
+    step_notes,
+    without_outliers,
+)
 from tracekit.analysis.comparison._prepared import (
     OUTSIDE,
     Asked,
@@ -36,21 +41,104 @@ from tracekit.analysis.comparison._step_change import (
 from tracekit.analysis.comparison._steps_table import step_rows
 from tracekit.analysis.facts import how_to_record
 from tracekit.analysis.idle_account import idle_ranges
-from tracekit.analysis.statistics import METHOD, Skip
-from tracekit.analysis.step_sums import PARTS, Measured, peak_memory
+from tracekit.analysis.statistics import METHOD, OF_ROWS, Skip
+from tracekit.analysis.step_sums import PARTS, Measured, peak_memory, steps_by_phase
 from tracekit.engine import shown, sorting, with_path_texts
-from tracekit.errors import MissingDataError
+from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Trace
 
 if TYPE_CHECKING:
     from tracekit.analysis.traffic import Traffic
 
-COUNTS = ("a_steps", "b_steps", "a_devices", "b_devices")
-IDLE = ("idle", "between")
+_METHOD_OF_PHASES = METHOD.replace(
+    OF_ROWS,
+    "of each phase with its own steps, adjusted with p_value for the number of phases that both "
+    "runs have (Bonferroni); a verdict where the interval excludes 0",
+)
+_PHASES = ("prefill", "decode", "mixed", None)
+_SCHEMA = {
+    "phase": pl.String,
+    **dict.fromkeys(("a_ns", "b_ns", "a_tokens", "b_tokens", "delta_ns", "ratio"), pl.Float64),
+    **dict.fromkeys(VERDICT[:3], pl.Float64),
+    "verdict": pl.String,
+    "only_in": pl.String,
+    **dict.fromkeys((*TOTALS, "a_steps", "b_steps", "a_devices", "b_devices"), pl.Int64),
+}
+_COUNTS = ("a_steps", "b_steps", "a_devices", "b_devices")
+_IDLE = ("idle", "between")
 _FEW_STEPS = 20
 """In fewer steps a drift is hardly told from a difference, and the first line says so."""
 _FEW = 4
 """So many ranges are named in which the host was."""
+
+
+def _phase_rows(found: Prepared) -> pl.DataFrame:
+    """Return a row per phase: how long a step of it takes in A and in B.
+
+    Each phase has steps of its own, so that its rows do not add up to the mean step. Intervals and
+    p values are adjusted for the number of phases that both runs have (Bonferroni). Steps whose
+    phase is not known, or whose processes are in several, are a row without one.
+
+    Raises
+    ------
+    UsageError
+        If a run has no steps that count.
+    MissingDataError
+        If the phases of either run are not known.
+    """
+    a, b = found.measured
+    if not (a.iterations and b.iterations):
+        raise UsageError("runs without steps have no phases", "compare by stage")
+    told = [
+        steps_by_phase(trace).filter(pl.col("iteration").is_in(run.iterations))
+        for trace, run in zip(found.traces, found.measured, strict=True)
+    ]
+    known = [[*each["phase"]] for each in told]
+    shared = len([phase for phase in _PHASES if all(phase in each for each in known)])
+    rows = []
+    for phase in _PHASES:
+        steps = [each.filter(pl.col("phase").eq_missing(phase)) for each in told]
+        if any(each.height for each in steps):
+            of_a, of_b = (_only(run, own) for run, own in zip((a, b), steps, strict=True))
+            row = _row(of_a, of_b, has_verdict=found.has_verdict, phases=shared)
+            tokens = {
+                f"{side}_tokens": own["tokens"].mean() if own["tokens"].null_count() == 0 else None
+                for side, own in zip("ab", steps, strict=True)
+            }
+            rows.append({"phase": phase, **tokens, **row})
+    return pl.DataFrame(rows, schema=_SCHEMA)
+
+
+def _only(run: Measured, steps: pl.DataFrame) -> Measured:
+    """Return a run with some of its steps alone."""
+    numbers = steps["iteration"]
+    return replace(
+        run,
+        iterations=tuple(numbers.sort()),
+        parts=run.parts.filter(pl.col("iteration").is_in(numbers.implode())),
+    )
+
+
+def _row(a: Measured, b: Measured, *, has_verdict: bool, phases: int) -> dict[str, object]:
+    """Return how long a step takes in A and in B; of one that has none, nothing."""
+    sides = {"a": a, "b": b}
+    counts = {
+        **{f"{side}_steps": len(run.iterations) for side, run in sides.items()},
+        **{f"{side}_devices": run.devices for side, run in sides.items()},
+    }
+    if a.iterations and b.iterations:
+        steps = Steps.of(a, b)
+        lengths = (steps.lengths[0][np.newaxis, :], steps.lengths[1][np.newaxis, :])
+        devices = (np.full(1, steps.devices[0]), np.full(1, steps.devices[1]))
+        shown = show(*lengths, devices, has_verdict=has_verdict, regular=steps.regular,
+                     tables=phases)  # fmt: skip
+        found = side_by_side(*lengths, devices).hstack(shown).row(0, named=True)
+    else:
+        side, run = ("a", a) if a.iterations else ("b", b)
+        mean = int(run.parts["length_ns"].sum()) / (len(run.iterations) * max(1, run.devices))
+        found = {f"{side}_ns": mean, "only_in": side.upper()}
+    totals = {f"{side}_total_ns": int(run.parts["length_ns"].sum()) for side, run in sides.items()}
+    return {**found, **totals, **counts}
 
 
 def compare(
@@ -144,7 +232,7 @@ def compare(
     return answered(
         asked, found, ([of_a], [of_b]), names,
         headline=first, step=step, notes=_notes(found, asked.keys, steps, step, odd),
-        method=METHOD_OF_PHASES if asked.keys == ("phase",) else METHOD,
+        method=_METHOD_OF_PHASES if asked.keys == ("phase",) else METHOD,
         rows=table, people=_for_people(table),
         tables={
             "contributions": parts,
@@ -162,7 +250,7 @@ def _rows(
     if keys == ("step",):
         return parts
     if keys == ("phase",):
-        return phase_rows(found)
+        return _phase_rows(found)
     if keys == ("memory",):
         sides = [
             memory_peaks(run.trace, run.name).rename({"bytes": f"{side}_bytes"})
@@ -210,7 +298,7 @@ def _for_people(table: pl.DataFrame) -> pl.DataFrame:
         for name in outside
         if table[name].sum()
     ]
-    unread = {*TOTALS, *OUTSIDE, *COUNTS}
+    unread = {*TOTALS, *OUTSIDE, *_COUNTS}
     if "phase" in table.columns:  # of other rows the first line says how many steps there are
         unread -= {"a_steps", "b_steps"}
     return table.select(pl.exclude(unread & {*table.columns}), *means)
@@ -310,7 +398,7 @@ def _arranged(table: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
     order = ["stage"] if columns == ["stage"] else [-pl.col("delta_ns").abs(), *sorting(columns)]
     return shown(table.sort(order, nulls_last=True)).select(
         *columns, "a_ns", "b_ns", "a_count", "b_count", *sized, "delta_ns", "ratio", *VERDICT,
-        "only_in", *TOTALS, *OUTSIDE, *COUNTS,
+        "only_in", *TOTALS, *OUTSIDE, *_COUNTS,
     )  # fmt: skip
 
 
@@ -324,7 +412,7 @@ def with_idle(
     of_a, of_b = pl.col("a_ns"), pl.col("b_ns")
     known = table.with_columns(pl.col("stage").cast(pl.String)).drop(VERDICT)
     stages = known.join(parts.select(*VERDICT, stage="part"), on="stage", how="left")
-    rows = parts.filter(pl.col("part").is_in(IDLE)).select(
+    rows = parts.filter(pl.col("part").is_in(_IDLE)).select(
         *(name for name in parts.columns if name in table.columns),
         stage="part",
         ratio=pl.when(of_a != 0).then(of_b / of_a),

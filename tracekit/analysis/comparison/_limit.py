@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from tracekit.analysis.comparison._between import reach_of
 from tracekit.analysis.comparison._headline import Metric, length_text
+from tracekit.analysis.comparison._recordings import reach_of
 from tracekit.analysis.statistics import (
     COSINES,
     ENOUGH,

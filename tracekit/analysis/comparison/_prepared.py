@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,6 @@ import polars as pl
 
 from tracekit.analysis.comparison._comparability import comparability, empty_steps, has_iterations
 from tracekit.analysis.comparison._headline import Metric, check_metric, judged
-from tracekit.analysis.comparison._kernel_names import with_names_alike, with_normalised_names
 from tracekit.analysis.facts import HOST, verdict_meta
 from tracekit.analysis.statistics import Skip
 from tracekit.analysis.step_sums import (
@@ -24,13 +24,44 @@ from tracekit.analysis.step_sums import (
 )
 from tracekit.engine import has_ops
 from tracekit.errors import UsageError
-from tracekit.model import Answer, Trace, with_one_tree
+from tracekit.model import KERNEL_KINDS, Answer, Trace, normalised_name, with_one_tree
 
 if TYPE_CHECKING:
     from tracekit.analysis.traffic import Traffic
 
+_BLANKS = re.compile(r"\s*([*&<>,()\[\]:])\s*")
 OUTSIDE = ("a_outside_ns", "b_outside_ns", "a_outside_count", "b_outside_count")
 _ONE_ACCOUNT = "idle: inside of steps and between them, for not all runs tell where the host was"
+
+
+def with_names_alike(runs: Sequence[Trace]) -> list[Trace]:
+    """Return runs in which kernels are spelled alike that differ in nothing but blanks.
+
+    One compiler writes ``double *``, another one ``double*``; the first spelling stands.
+    """
+    known = sorted({name for run in runs for name in _kernels(run)})
+    spelled: dict[str, str] = {}
+    alike = {name: spelled.setdefault(_BLANKS.sub(r"\1", name), name) for name in known}
+    changed = {name: first for name, first in alike.items() if name != first}
+    return [_renamed(run, changed) for run in runs] if changed else list(runs)
+
+
+def _kernels(trace: Trace) -> list[str]:
+    is_kernel = pl.col("kind").is_in(list(KERNEL_KINDS))
+    names = trace["ops"].filter(is_kernel).select(pl.col("name").unique()).collect()["name"]
+    return names.cast(pl.String).drop_nulls().to_list()
+
+
+def _renamed(trace: Trace, names: Mapping[str, str]) -> Trace:
+    is_kernel = pl.col("kind").is_in(list(KERNEL_KINDS))
+    new = pl.col("name").cast(pl.String).replace(names).cast(pl.Categorical())
+    ops = trace["ops"].with_columns(pl.when(is_kernel).then(new).otherwise("name").alias("name"))
+    return trace.with_lazy({"ops": ops})
+
+
+def with_normalised_names(trace: Trace) -> Trace:
+    """Return a run in which kernels have their normalised names."""
+    return _renamed(trace, {name: normalised_name(name) for name in _kernels(trace)})
 
 
 @dataclass(frozen=True)

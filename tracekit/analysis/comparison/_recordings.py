@@ -1,4 +1,8 @@
-"""Compare two programs that were recorded several times each."""
+"""Compare two programs that were recorded several times each.
+
+Steps of one recording know nothing of how recordings differ as a whole: clocks, neighbours, where
+memory came to lie. Only several recordings of a side do, each of which counts as one number.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tracekit.analysis.comparison._between import METHOD, between, enough_recordings, reach_of
 from tracekit.analysis.comparison._compare import (
     all_rows,
     memory_peaks,
@@ -31,15 +34,116 @@ from tracekit.analysis.comparison._prepared import (
 )
 from tracekit.analysis.comparison._step_change import VERDICT, matrix, verdict_of, with_small
 from tracekit.analysis.comparison._steps_table import step_rows
-from tracekit.analysis.statistics import Flags, Floats, Skip
+from tracekit.analysis.statistics import (
+    LEVEL,
+    OF_ROWS,
+    Flags,
+    Floats,
+    Skip,
+    p_values,
+    quantile,
+    told,
+    welch_error,
+)
 from tracekit.analysis.step_sums import Measured, steps_of
 from tracekit.engine import shown, sorting
 from tracekit.errors import UsageError
 from tracekit.model import Trace
 
+_MOST = 1_000
+"""More recordings than this are none that anyone makes."""
+_METHOD = (
+    "interval: Student's t for the difference of means, where each recording counts as one number, "
+    f"its mean (or median) step, degrees of freedom by Welch, 95 %, {OF_ROWS}"
+)
 _SEVERAL = 2
 _LEVEL = 0.95
 _ONE_PERCENT = 1.0
+
+
+@dataclass(frozen=True)
+class _Between:
+    """Differences between the means of two groups of recordings, row by row."""
+
+    low: Floats
+    high: Floats
+    p_value: Floats
+
+
+def between(a: Floats, b: Floats, *, related: bool = True) -> _Between:
+    """Compare the means of recordings, row by row.
+
+    Parameters
+    ----------
+    a, b
+        A row per group, a column per recording; two columns or more on either side or both.
+    related
+        Whether the rows are one table, for the number of which p values and intervals are adjusted.
+    """
+    variance, freedom = difference_error(a, b)
+    apart = b.mean(axis=1) - a.mean(axis=1)
+    p_value, level = p_values(apart, variance, freedom), LEVEL
+    is_tried = (a != a[:, :1]).any(axis=1) | (b != a[:, :1]).any(axis=1)
+    if related:
+        p_value[is_tried], level = told(p_value[is_tried])
+    reach = quantile(freedom, (1 + level) / 2) * np.sqrt(variance)
+    return _Between(apart - reach, apart + reach, p_value)
+
+
+def difference_error(a: Floats, b: Floats) -> tuple[Floats, Floats]:
+    """Return the variance of the difference of means of recordings, and its degrees of freedom.
+
+    The scatter of one recording is not known, and is taken for that of the other side's.
+    """
+    numbers = (a.shape[1], b.shape[1])
+    if min(numbers) > 1:
+        of_a, of_b = (each.var(axis=1, ddof=1) / each.shape[1] for each in (a, b))
+        freedoms = [np.full(len(a), number - 1.0) for number in numbers]
+        return welch_error((of_a, of_b), (freedoms[0], freedoms[1]))
+    several = a if numbers[0] > 1 else b
+    variance: Floats = several.var(axis=1, ddof=1) * (1 / numbers[0] + 1 / numbers[1])
+    return variance, np.full(len(a), several.shape[1] - 1.0)
+
+
+def reach_of(spreads: tuple[float, float], numbers: tuple[int, int], level: float) -> float:
+    """Return half the width of the two-sided interval of a difference of means.
+
+    Parameters
+    ----------
+    spreads
+        Standard deviations of the recordings of either side.
+    numbers
+        How many recordings either side has. Of one alone the scatter is taken for known as well as
+        that of the other side is.
+    level
+        How often the interval is to hold the truth.
+    """
+    most = max(numbers)
+    variances = [np.array([s**2 / n]) for s, n in zip(spreads, numbers, strict=True)]
+    freedoms = [np.array([n - 1.0 if n > 1 else most - 1.0]) for n in numbers]
+    variance, freedom = welch_error((variances[0], variances[1]), (freedoms[0], freedoms[1]))
+    if min(numbers) == 1:
+        freedom = np.array([most - 1.0])
+    return float(quantile(freedom[0], (1 + level) / 2) * np.sqrt(variance[0]))
+
+
+def enough_recordings(spreads: tuple[float, float], change: float) -> int | None:
+    """Return how many recordings a side would show a change, given their scatter.
+
+    Returns
+    -------
+    None, where no number that anyone records does.
+    """
+    low, high = 1, 2
+    while reach_of(spreads, (high, high), LEVEL) >= change:
+        low, high = high, 2 * high
+        if high > _MOST:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        is_enough = reach_of(spreads, (middle, middle), LEVEL) < change
+        low, high = (low, middle) if is_enough else (middle, high)
+    return high
 
 
 @dataclass(frozen=True)
@@ -110,13 +214,13 @@ def compare_recordings(
     table = _rows(found, asked.keys, parts, (a, b))
     (table, parts), step = with_small((table, parts), step, least)
     called = [run.name for run in found.runs]
-    notes = [*cold_notes(called, found.measured), *scatter_notes(step, least)]
+    notes = [*cold_notes(called, found.measured), *_scatter_notes(step, least)]
     ops = {} if found.basis else ops_of(table)
     first = headline(parts, step, found.reasons, metric=metric, least=least, ops=ops)
     own = {side: [each.name for each in runs] for side, runs in zip("ab", (a, b), strict=True)}
     return answered(
         asked, found, sides, names,
-        headline=first, step=step, notes=notes, method=METHOD, rows=table,
+        headline=first, step=step, notes=notes, method=_METHOD, rows=table,
         people=_for_people(table, sides), more={"recordings": own},
         tables={"contributions": parts, "steps": _all_steps(a, b, found.measured)},
     )  # fmt: skip
@@ -350,7 +454,7 @@ def _all_steps(
 # -- notes -------------------------------------------------------------------------------------
 
 
-def scatter_notes(step: Mapping[str, Any], least: float | None) -> list[str]:
+def _scatter_notes(step: Mapping[str, Any], least: float | None) -> list[str]:
     """Describe the scatter of recordings, and how many would show a smaller change.
 
     Parameters

@@ -10,9 +10,8 @@ import numpy as np
 import polars as pl
 
 from tracekit.analysis.calls import process_ranks
-from tracekit.analysis.dependencies._job import Job, distrust, job_of, stand_in
-from tracekit.analysis.dependencies._paths_back import cause_of, slack_of
-from tracekit.analysis.dependencies._what_edges_are import op_names
+from tracekit.analysis.dependencies._descriptions import op_names
+from tracekit.analysis.dependencies._job import Job, cause_of, distrust, job_of, slack_of, stand_in
 from tracekit.analysis.facts import with_words
 from tracekit.analysis.statistics import kinds_of
 from tracekit.errors import UsageError

@@ -1,17 +1,38 @@
-"""Edges of the dependency graph: their kinds and columns."""
+"""Moments and edges of the dependency graph: their kinds and columns."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
 import polars as pl
 
-from tracekit.analysis.dependencies._moments import MOMENT
+if TYPE_CHECKING:
+    from tracekit.model import Trace
 
-KINDS = (
+MOMENT = pl.UInt32()
+"""The number of a moment."""
+WORKS = ("compute", "memory", "comm", "host_copy")
+"""What an op does."""
+_WORK = pl.Enum(WORKS)
+LANE = ["process", "device", "context", "stream"]
+"""What runs its ops in order of their launches."""
+_CALLS = ["call", "process", "thread", "start", "end", "correlation"]
+_OPS = [
+    "op", "process", "device", "context", "stream", "start", "end", "kind", "stage", "iteration",
+    "correlation", "call", "launch_thread", "launch_start", "launch_end", "copy_kind", "src_device",
+    "dst_device", "bytes",
+]  # fmt: skip
+_PEER = ("p2p", "staged")
+_KINDS = (
     "host", "call", "handover", "loader", "wait", "pace", "launch", "queue", "stream", "event",
     "order", "work", "transfer", "return", "block",
 )  # fmt: skip
 """Why one moment comes no earlier than another: see ``docs/critical-path.md``."""
-KIND = pl.Enum(KINDS)
+KIND = pl.Enum(_KINDS)
+SLOW_CALL_NS = 50_000
+"""A call that launches takes a few us."""
 HOLDS_NOTHING = -1
 """The length of an edge that holds nothing back."""
 FITTED = ("launch", "queue", "stream", "event", "order", "return", "block")
@@ -19,6 +40,82 @@ FITTED = ("launch", "queue", "stream", "event", "order", "return", "block")
 EDGES = pl.Schema(
     {"source": MOMENT, "target": MOMENT, "kind": KIND, "weight": pl.Int64()}
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Calls, ops, and the numbers of the moments at which they begin and end.
+
+    Parameters
+    ----------
+    calls
+        ``call, process, thread, start, end, name, correlation, begin, finish``, by thread and
+        start; `begin` and `finish` are moments.
+    ops
+        Columns of the canonical table (`context` is -1 where it is not known), ``work`` (what an op
+        is: `compute`, `memory`, `comm` or `host_copy`) and ``begin, finish``, by lane and start.
+    """
+
+    calls: pl.DataFrame
+    ops: pl.DataFrame
+
+    @property
+    def count(self) -> int:
+        """Number of moments."""
+        return 2 * (self.calls.height + self.ops.height)
+
+    @property
+    def first_of_ops(self) -> int:
+        """First moment of ops; moments of calls come before."""
+        return 2 * self.calls.height
+
+    def times(self) -> pl.Series:
+        """Return when each moment came."""
+        pairs = np.empty((self.count // 2, 2), np.int64)
+        for column, edge in enumerate(("start", "end")):
+            pairs[: self.calls.height, column] = self.calls[edge]
+            pairs[self.calls.height :, column] = self.ops[edge]
+        return pl.Series("time", pairs.reshape(-1))
+
+    def calls_named(self, pattern: str) -> pl.DataFrame:
+        """Return the calls whose name matches a pattern."""
+        names = self.calls["name"].unique().cast(pl.String)
+        matching = names.filter(names.str.contains(pattern))
+        return self.calls.filter(pl.col("name").is_in(matching.implode()))
+
+    def loaders(self) -> pl.Series:
+        """Return the threads that launch nothing but input."""
+        of_thread = self.ops.drop_nulls("launch_thread").group_by("launch_thread")
+        only = of_thread.agg(loads=(pl.col("stage") == "IO").all())
+        return only.filter("loads")["launch_thread"].sort()
+
+
+def moments_of(trace: Trace) -> Moments:
+    """Return the moments of a run."""
+    calls = trace["calls"].select(*_CALLS, "name").sort("thread", "start", "end").collect()
+    ops = trace["ops"].select(_OPS).with_columns(
+        pl.col("context").fill_null(-1), pl.col("stream").fill_null(-1), work=_work()
+    ).sort(*LANE, "start", "end").collect()  # fmt: skip
+    return Moments(_numbered(calls, 0), _numbered(ops, 2 * calls.height))
+
+
+def _numbered(rows: pl.DataFrame, first: int) -> pl.DataFrame:
+    begin = np.arange(first, first + 2 * rows.height, 2, dtype=np.uint32)
+    return rows.with_columns(
+        pl.Series("begin", begin, MOMENT), pl.Series("finish", begin + np.uint32(1), MOMENT)
+    )
+
+
+def _work() -> pl.Expr:
+    """Return what an op is: work of a GPU, or communication with another one or the host."""
+    kind = pl.col("kind").cast(pl.String)
+    moves = (kind == "collective") | kind.is_in(_PEER)
+    return (
+        pl.when(moves).then(pl.lit("comm"))
+        .when(kind.is_in(["h2d", "d2h"])).then(pl.lit("host_copy"))
+        .when(kind.is_in(["d2d", "memset", "h2h", "unknown"])).then(pl.lit("memory"))
+        .otherwise(pl.lit("compute")).cast(_WORK)
+    )  # fmt: skip
 
 
 def edges(
@@ -33,7 +130,7 @@ def edges(
     source, target
         Columns of the moments that it leads from and to.
     kind
-        One of `KINDS`.
+        One of `_KINDS`.
     weight
         Column of its length; None where that is to be found.
     """

@@ -1,4 +1,4 @@
-"""Dependency graph of a run: moments, and edges with lengths."""
+"""Dependency graph of a run: moments of calls and ops, and the edges into them, with lengths."""
 
 from __future__ import annotations
 
@@ -8,11 +8,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from tracekit.analysis.dependencies._edges import FITTED, KIND, edges
-from tracekit.analysis.dependencies._input import Batches
-from tracekit.analysis.dependencies._moments import WORKS, Moments, moments_of
-from tracekit.analysis.dependencies._on_gpu import full_queues, gpu_edges
-from tracekit.analysis.dependencies._on_host import host_edges
+from tracekit.analysis.calls import collective_calls
+from tracekit.analysis.dependencies._edges import (
+    FITTED,
+    HOLDS_NOTHING,
+    KIND,
+    LANE,
+    MOMENT,
+    SLOW_CALL_NS,
+    WORKS,
+    Moments,
+    edges,
+    moments_of,
+)
 from tracekit.analysis.dependencies._sweeps import (
     Array,
     Lengths,
@@ -21,12 +29,24 @@ from tracekit.analysis.dependencies._sweeps import (
     put_in_order,
     replay,
 )
-from tracekit.analysis.dependencies._waits import wait_edges
+from tracekit.analysis.dependencies._waits import Batches, batches_of, wait_edges
+from tracekit.model import with_clocks
 from tracekit.support.compiled import compiled, given
 
 if TYPE_CHECKING:
     from tracekit.model import Trace
 
+_FULL = 256
+"""A launch that takes long while as many ops are queued waits until one of them is done."""
+TOGETHER_NS = 50_000
+"""The participants of a collective end no further apart than this."""
+_PAIRED = 1 << 40
+_LENGTH = pl.col("end") - pl.col("start")
+_HANDED_NS = 30_000
+"""A thread that makes no call for as long as this may wait for another one."""
+_AT_ONCE_NS = 100_000
+"""A thread that goes on no later than this after another one recorded an event waited for it."""
+_MOST_THREADS = 64
 TOLERATED_NS = 20_000
 """A moment that comes later than what it waited for explains is carried as such beyond this."""
 _OWN_NS = 10_000
@@ -46,6 +66,242 @@ _CROSSING = (
     "wait",
     "pace",
 )
+
+
+def _gpu_edges(trace: Trace, moments: Moments) -> pl.DataFrame:
+    """Return the edges into ops: launches, order of streams, their work, and who meets whom."""
+    ops = moments.ops
+    calls = moments.calls.select("call", launch="begin")
+    launched = ops.drop_nulls("call").join(calls, on="call")
+    ordered = ops.with_columns(before=pl.col("finish").shift().over(LANE))
+    lone = ordered.join(launched.select("op"), on="op", how="anti")
+    together = _together(trace, ops)
+    working = ops.join(together.select("begin"), on="begin", how="anti").with_columns(
+        weight=_LENGTH
+    )
+    return pl.concat(
+        [
+            edges(launched, "launch", "begin", "launch"),
+            edges(ordered.drop_nulls("before"), "before", "begin", "stream"),
+            edges(_after_any(lone.filter(pl.col("before").is_null()), ops), "before", "begin",
+                  "order"),
+            edges(working, "begin", "finish", "work", "weight"),
+            edges(together, "other", "finish", "transfer", "weight"),
+        ]
+    )  # fmt: skip
+
+
+def _after_any(lone: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
+    """Pair ops without a known predecessor with the last op of their process."""
+    ends = ops.select("process", time="end", before="finish").sort("time")
+    return (
+        lone.drop("before").sort("start")
+        .join_asof(ends, left_on="start", right_on="time", by="process", check_sortedness=False)
+        .drop_nulls("before")
+    )  # fmt: skip
+
+
+def _together(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
+    """Return ``other, begin, finish, weight``: collectives whose participants were recorded.
+
+    The bytes begin to move when the last participant has joined; all end together, each so long
+    after that as it did. Sends and receives that are not matched otherwise are by their ends.
+    """
+    if (ops["kind"] == "collective").sum() == 0:
+        return pl.DataFrame(
+            schema={"other": MOMENT, "begin": MOMENT, "finish": MOMENT, "weight": pl.Int64()}
+        )
+    calls = with_clocks(collective_calls(trace), trace.read("reports")).drop_nulls("op")
+    known = calls.select("op", "match", "clock", "collective").join(
+        ops.select("op", "device", "begin", "finish", "start", "end"), on="op"
+    )
+    sound = known.filter(_ends_together().over("match") & pl.col("match").is_not_null())
+    pairs = _pairs(known.join(sound, on="op", how="anti"))
+    shared = pl.concat([sound.select(pairs.columns), pairs.with_columns(pl.col("match") + _PAIRED)])
+    others = shared.select("match", other="begin")
+    met = shared.with_columns(met=pl.col("start").max().over("match"))
+    return met.join(others, on="match").select(
+        "other", "begin", "finish", weight=pl.col("end") - pl.col("met")
+    )
+
+
+def _ends_together() -> pl.Expr:
+    """Tell whether the participants of a collective are several, on one clock, and end together."""
+    apart = pl.col("end").max() - pl.col("end").min()
+    return (
+        (pl.col("op").n_unique() > 1) & (pl.col("clock").n_unique() == 1)
+        & (apart <= TOGETHER_NS) & (pl.col("end").min() >= pl.col("start").max())
+    )  # fmt: skip
+
+
+def _pairs(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return sends and receives that end together on two devices, and no third one with them."""
+    sends = rows.filter(pl.col("collective") == "send_recv").sort("clock", "end", "device")
+    near = pl.col("end") - pl.col("end").shift().over("clock") <= TOGETHER_NS
+    found = sends.with_columns(match=(~near.fill_null(value=False)).cum_sum().cast(pl.Int64))
+    two = (pl.len() == 2) & (pl.col("device").n_unique() == 2) & _ends_together()  # noqa: PLR2004
+    return found.filter(two.over("match")).select("match", "begin", "finish", "start", "end")
+
+
+def _full_queues(moments: Moments) -> pl.DataFrame:
+    """Return ``source, target``: launches that took long, and the op that made room for them."""
+    numbered = moments.ops.with_columns(turn=pl.int_range(pl.len(), dtype=pl.Int64).over(LANE))
+    slow = numbered.filter(pl.col("launch_end") - pl.col("launch_start") >= SLOW_CALL_NS)
+    calls = moments.calls.select("call", target="finish")
+    done = numbered.select(*LANE, room="turn", time="end", source="finish").sort("time")
+    found = (
+        slow.filter(pl.col("copy_kind").is_null() & (pl.col("start") >= pl.col("launch_end")))
+        .join(calls, on="call")
+        .sort("launch_end")
+        .join_asof(done, left_on="launch_end", right_on="time", by=LANE, check_sortedness=False)
+    )
+    full = (pl.col("turn") - pl.col("room") >= _FULL) & (pl.col("time") >= pl.col("launch_start"))
+    return found.filter(full).select("source", "target")
+
+
+def _host_edges(
+    trace: Trace, moments: Moments, events: pl.DataFrame
+) -> tuple[pl.DataFrame, Batches]:
+    """Return the edges of calls in order, from thread to thread, and of the loader; and batches.
+
+    A thread's call comes after the one before it and what the thread did in between. Two threads of
+    a process hand over where one falls silent while the other is, and that goes on before the first
+    one does: as main and backward thread do. What is received so is waited for; the receiver's own
+    time before is no work of its own.
+
+    Parameters
+    ----------
+    trace, moments
+        The run.
+    events
+        As `wait_edges` returns them: a call that waits for another thread's event follows at once.
+    """
+    gaps = _gaps(moments)
+    handed = pl.concat(
+        [_handed(moments, gaps), _released(moments, gaps), _at_once(gaps, events)]
+    ).unique(["giver", "target"], keep="first", maintain_order=True)
+    batches = batches_of(trace, moments, gaps)
+    is_handed = pl.col("waited").is_not_null()
+    waits = batches.taken.filter("waited")
+    own = (
+        gaps.join(handed.select("target", waited=True).unique(), on="target", how="left")
+        .join(waits.select("target", "loading"), on="target", how="left")
+        .with_columns(
+            weight=pl.when(is_handed).then(0).otherwise(_LENGTH - pl.col("loading").fill_null(0))
+        )
+    )
+    # A loader that never rests holds the next batch; else its waits are as long as they were.
+    rhythmic, free = batches.rhythmic, pl.lit(HOLDS_NOTHING, pl.Int64)
+    asleep = waits.join(rhythmic.select("target", chained=True), on="target", how="left").join(
+        handed.select("target"), on="target", how="anti"
+    ).with_columns(weight=pl.when("chained").then(free).otherwise("length"))  # fmt: skip
+    done = moments.ops.select("process", time="end", work="finish").sort("time")
+    # What the GPU had done by then comes first as well: a loader rests until batches are taken.
+    after = (
+        asleep.sort("end")
+        .join_asof(done, left_on="end", right_on="time", by="process", check_sortedness=False)
+        .drop_nulls("work")
+        .with_columns(
+            weight=pl.when("chained").then(free).otherwise(pl.col("end") - pl.col("time"))
+        )
+    )
+    found = pl.concat(
+        [
+            edges(own, "source", "target", "host", "weight"),
+            edges(handed, "giver", "target", "handover", "lag"),
+            edges(asleep.drop_nulls("source"), "source", "target", "wait", "weight"),
+            edges(after, "work", "target", "wait", "weight"),
+            edges(rhythmic, "first", "target", "loader", "since"),
+            edges(batches.paced.with_columns(weight=free), "before", "target", "pace", "weight"),
+        ]
+    )
+    return found, batches
+
+
+def _gaps(moments: Moments) -> pl.DataFrame:
+    """Return when threads make no call: ``process, thread, start, end, source, target``."""
+    calls = moments.calls
+    before = {name: pl.col(name).shift().over("thread") for name in ("end", "finish")}
+    return (
+        calls.select(
+            "process", "thread", start=before["end"].cum_max().over("thread"), end="start",
+            source=before["finish"], target="begin",
+        )
+        .drop_nulls("source")
+        .with_columns(start=pl.min_horizontal("start", "end"))
+    )  # fmt: skip
+
+
+def _handed(moments: Moments, gaps: pl.DataFrame) -> pl.DataFrame:
+    """Return ``target, giver, lag``: whom a thread waited for before it went on, and how long ago.
+
+    A thread that only loads input gives nothing: whoever waits for it is found by `batches_of`.
+    """
+    loaders = moments.loaders().implode()
+    silent = gaps.filter(_LENGTH >= _HANDED_NS)
+    silent = pl.concat([silent, _edges_of_threads(moments)])
+    givers = silent.filter(~pl.col("thread").is_in(loaders)).drop_nulls("source")
+    threads = givers.select("process", giver="thread").unique().sort("process", "giver")
+    few = threads.group_by("process").agg(pl.len()).filter(pl.col("len") <= _MOST_THREADS)
+    takers = silent.drop_nulls("target").join(
+        threads.join(few, on="process", how="semi"), on="process"
+    ).filter(pl.col("giver") != pl.col("thread"))  # fmt: skip
+    fell_silent = givers.select(
+        giver_thread="thread", silent="start", resumed="end", giver="source"
+    ).sort("silent")
+    found = (
+        takers.rename({"giver": "giver_thread"})
+        .sort("end")
+        .join_asof(
+            fell_silent, left_on="end", right_on="silent", by="giver_thread",
+            check_sortedness=False,
+        )
+        .filter(
+            (pl.col("silent") > pl.col("start"))
+            & (pl.col("resumed").is_null() | (pl.col("resumed") > pl.col("end")))
+        )
+    )  # fmt: skip
+    last = pl.col("end") - pl.col("silent").max().over("target")
+    return found.with_columns(lag=last).select("target", "giver", "lag")
+
+
+def _released(moments: Moments, gaps: pl.DataFrame) -> pl.DataFrame:
+    """Return whom a thread that loads input waited for: it works ahead until it is full.
+
+    Returns
+    -------
+    As `_handed`, for the last call of another thread in the silence of a loading one.
+    """
+    loads = pl.col("thread").is_in(moments.loaders().implode())
+    consumed = moments.calls.filter(~loads).select("process", time="end", giver="finish")
+    waits = gaps.filter(loads & (_LENGTH >= _HANDED_NS)).sort("end")
+    found = waits.join_asof(
+        consumed.sort("time"), left_on="end", right_on="time", by="process",
+        check_sortedness=False,
+    ).filter(pl.col("time") > pl.col("start"))  # fmt: skip
+    return found.select("target", "giver", lag=pl.col("end") - pl.col("time"))
+
+
+def _at_once(gaps: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
+    """Return, as `_handed`, whose event a thread waited for that went on soon after its record."""
+    silent = gaps.filter(_LENGTH >= _HANDED_NS).with_columns(length=_LENGTH)
+    soon = (pl.col("lag") <= _AT_ONCE_NS) & (pl.col("lag") < pl.col("length"))
+    found = events.join(silent.select("target", "length"), on="target").filter(soon)
+    return found.select("target", "giver", "lag")
+
+
+def _edges_of_threads(moments: Moments) -> pl.DataFrame:
+    """Return the silence of each thread before its first call, and after its last one."""
+    never = 1 << 61
+    nothing = pl.lit(None, MOMENT)
+    of_thread = moments.calls.group_by("process", "thread", maintain_order=True)
+    first = of_thread.first().select(
+        "process", "thread", start=pl.lit(-never), end="start", source=nothing, target="begin"
+    )
+    last = of_thread.last().select(
+        "process", "thread", start="end", end=pl.lit(never), source="finish", target=nothing
+    )
+    return pl.concat([first, last])
 
 
 @dataclass(frozen=True)
@@ -110,9 +366,9 @@ def graph_of(trace: Trace) -> Graph:
     """Return the dependency graph of a run."""
     moments = moments_of(trace)
     waits, events = wait_edges(trace, moments)
-    queues = edges(full_queues(moments), "source", "target", "queue")
-    host, batches = host_edges(trace, moments, events)
-    found = pl.concat([gpu_edges(trace, moments), waits, queues, host])
+    queues = edges(_full_queues(moments), "source", "target", "queue")
+    host, batches = _host_edges(trace, moments, events)
+    found = pl.concat([_gpu_edges(trace, moments), waits, queues, host])
     every = pl.concat([found, _own(moments, found)])
     time = given(moments.times())
     lags = pl.Series(time[given(every["target"])] - time[given(every["source"])])

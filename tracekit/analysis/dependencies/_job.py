@@ -1,4 +1,4 @@
-"""A job's dependency graph with its steps as moments, for `critical-path` and `whatif`."""
+"""A job's dependency graph with its steps as moments, and the longest path of each step."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
+from tracekit.analysis.dependencies._descriptions import described_edges
+from tracekit.analysis.dependencies._edges import MOMENT
 from tracekit.analysis.dependencies._graph import Graph, graph_of
-from tracekit.analysis.dependencies._moments import MOMENT
-from tracekit.analysis.dependencies._paths_back import path_segments
-from tracekit.analysis.dependencies._what_edges_are import described_edges
+from tracekit.analysis.dependencies._sweeps import LATEST, latest, walk_back
 from tracekit.analysis.facts import how_to_record
 from tracekit.engine import (
     first_iterations,
@@ -23,20 +24,102 @@ from tracekit.engine import (
 )
 from tracekit.errors import MissingDataError
 from tracekit.model import with_clocks
+from tracekit.support.compiled import compiled, given
 
 if TYPE_CHECKING:
-    from tracekit.analysis.dependencies._moments import Moments
+    from tracekit.analysis.dependencies._edges import Moments
     from tracekit.analysis.dependencies._sweeps import Array
     from tracekit.analysis.traffic import Traffic
     from tracekit.model import Trace
 
+CAUSES = ("gpu", "comm", "host", "input", "latency", "unexplained")
+"""What time on a path is: see ``docs/critical-path.md``."""
+_HOST = ("host", "call", "handover")
 _OWNER = ["process", "device"]
-MARKS = pl.Schema(
+_MARKS = pl.Schema(
     {"iteration": pl.Int64(), "begin": pl.List(MOMENT), "end": pl.List(MOMENT),
      "is_last": pl.Boolean()}
 )  # fmt: skip
 TRUSTED = 0.1
 """Answers of which nothing explains more than this share are not to be trusted."""
+
+
+def path_segments(graph: Graph, bounds: pl.DataFrame) -> pl.DataFrame:
+    """Return the segments of each step's path.
+
+    Parameters
+    ----------
+    graph
+        The graph.
+    bounds
+        Steps, as `_step_bounds` returns them, in the times of the graph.
+
+    Returns
+    -------
+    ``edge, step`` (rows of `Graph.edges` and of `bounds`)``, start, end, explained, late``, those
+    of a step following each other from its start to its end: `explained` is the part of a segment
+    that its edge's length explains, and `late` the rest. `edge` is null of the time before a moment
+    that waits for nothing.
+    """
+    ends = given(bounds["sink"], np.int64), given(bounds["start"], np.int64)
+    room = 2 * graph.time.size + bounds.height
+    path = np.zeros((2, room), np.int64)
+    count = compiled(walk_back, graph.time.size)(ends, graph.into, graph.time, path)
+    walked = pl.DataFrame({"edge": path[0, :count], "step": path[1, :count]})
+    time = pl.Series(graph.time)
+    edges = graph.edges.select("source", "target", "weight")
+    placed = walked.with_columns(edges[walked["edge"]])
+    begins = bounds["start"].gather(walked["step"])
+    length = pl.col("end") - pl.col("start")
+    segments = placed.select(
+        "edge", "step", "weight",
+        start=pl.max_horizontal(time.gather(placed["source"]), begins),
+        end=time.gather(placed["target"]),
+    ).with_columns(explained=pl.min_horizontal(length, "weight"))  # fmt: skip
+    both = pl.concat([segments.drop("weight"), _unfounded(segments, bounds)])
+    return both.with_columns(late=length - pl.col("explained"))
+
+
+def _unfounded(segments: pl.DataFrame, bounds: pl.DataFrame) -> pl.DataFrame:
+    """Return what of steps lies before their path's first moment, which waits for nothing."""
+    found = segments.group_by("step").agg(first=pl.col("start").min())
+    steps = bounds.with_row_index("step").with_columns(pl.col("step").cast(pl.Int64))
+    rest = steps.join(found, on="step", how="left").with_columns(first=pl.coalesce("first", "end"))
+    none = pl.lit(None, pl.Int64)
+    return rest.filter(pl.col("first") > pl.col("start")).select(
+        "step", "start", edge=none, end="first", explained=pl.lit(0, pl.Int64)
+    ).select("edge", "step", "start", "end", "explained")  # fmt: skip
+
+
+def cause_of() -> pl.Expr:
+    """Return the cause of an edge's explained part, by its ``kind`` and the op's ``work``."""
+    kind, work = pl.col("kind").cast(pl.String), pl.col("work")
+    moved = work.is_in(["comm", "host_copy"])
+    return (
+        pl.when(kind.is_in(["work", "transfer"]))
+        .then(pl.when(moved).then(pl.lit("comm")).otherwise(pl.lit("gpu")))
+        .when(kind.is_in(_HOST)).then(pl.lit("host"))
+        .when(kind.is_in(["loader", "wait", "pace"])).then(pl.lit("input"))
+        .otherwise(pl.lit("latency"))
+    )  # fmt: skip
+
+
+def slack_of(graph: Graph, bounds: pl.DataFrame) -> pl.DataFrame:
+    """Return ``op, slack_ns``: how much later each op could end and no step would end later.
+
+    Null of ops that no end of a step waits for.
+    """
+    time = graph.replayed()
+    allowed = np.full(time.size, LATEST, np.int64)
+    sinks = bounds["sink"].to_numpy()
+    allowed[sinks] = time[sinks]
+    compiled(latest, time.size)(graph.order, graph.into, graph.carried, allowed)
+    finish = graph.moments.ops["finish"].to_numpy()
+    slack = pl.Series(allowed[finish] - time[finish])
+    known = pl.Series(allowed[finish] != LATEST)
+    return graph.moments.ops.select("op").with_columns(
+        slack_ns=pl.select(pl.when(known).then(slack)).to_series()
+    )
 
 
 @dataclass(frozen=True)
@@ -50,7 +133,7 @@ class Job:
     graph
         Its graph.
     marks
-        The steps that count, as `step_marks` returns them.
+        The steps that count, as `_step_marks` returns them.
     """
 
     trace: Trace
@@ -93,7 +176,7 @@ class Job:
 
     def steps(self, time: Array) -> pl.DataFrame:
         """Return the lengths of steps, given times of moments."""
-        return step_bounds(self.marks, pl.Series(time))
+        return _step_bounds(self.marks, pl.Series(time))
 
 
 def job_of(
@@ -123,10 +206,10 @@ def job_of(
         )
     alike = numbered_alike(trace)
     graph = graph_of(alike)
-    every = step_marks(alike, graph.moments, skip)
+    every = _step_marks(alike, graph.moments, skip)
     if iterations is not None:
         every = every.filter(pl.col("iteration").is_between(*iterations))
-    bounds = step_bounds(every, pl.Series(graph.time))
+    bounds = _step_bounds(every, pl.Series(graph.time))
     marks = every.filter(bounds["end"] > bounds["start"])
     if (between := trace.stretch.between) is not None:
         begin, end = between
@@ -139,7 +222,7 @@ def job_of(
     return Job(alike, traffic, graph, marks)
 
 
-def step_marks(trace: Trace, moments: Moments, skip: int) -> pl.DataFrame:
+def _step_marks(trace: Trace, moments: Moments, skip: int) -> pl.DataFrame:
     """Return the steps that count: ``iteration, begin, end, is_last``.
 
     A step of a job begins where its window does on the first of its devices (`iteration_windows`:
@@ -164,7 +247,7 @@ def step_marks(trace: Trace, moments: Moments, skip: int) -> pl.DataFrame:
         is_last=~next_one.fill_null(value=False),
     )
     kept = steps.join(out.select("iteration").unique(), on="iteration", how="anti")
-    return kept.select(*MARKS)
+    return kept.select(*_MARKS)
 
 
 def _begun(trace: Trace, moments: Moments, own: pl.DataFrame) -> pl.DataFrame:
@@ -187,16 +270,16 @@ def _whole(moments: Moments) -> pl.DataFrame:
     begin = ops.filter(pl.col("start") == pl.col("start").min())["begin"].to_list()
     end = ops.filter(pl.col("end") == pl.col("end").max())["finish"].to_list()
     row = {"iteration": [None], "begin": [begin], "end": [end], "is_last": [True]}
-    return pl.DataFrame(row, schema=MARKS)
+    return pl.DataFrame(row, schema=_MARKS)
 
 
-def step_bounds(marks: pl.DataFrame, time: pl.Series) -> pl.DataFrame:
+def _step_bounds(marks: pl.DataFrame, time: pl.Series) -> pl.DataFrame:
     """Return ``iteration, start, end, sink`` of steps; `sink` is the moment at which each ends.
 
     Parameters
     ----------
     marks
-        As `step_marks` returns them.
+        As `_step_marks` returns them.
     time
         When each moment comes.
     """

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from tracekit.analysis.dependencies._buckets import Bucket, bucketed, exchanged_bytes
 from tracekit.analysis.dependencies._changes import (
     WORKERS,
+    Bucket,
     Change,
     Host,
     Loader,
@@ -19,12 +19,19 @@ from tracekit.analysis.dependencies._changes import (
     Overlap,
     Speed,
     Workers,
+    bucketed,
+    exchanged_bytes,
 )
-from tracekit.analysis.dependencies._edges import HOLDS_NOTHING
-from tracekit.analysis.dependencies._job import TRUSTED, Job, distrust, job_of, stand_in
-from tracekit.analysis.dependencies._links_of import UNTOLD
-from tracekit.analysis.dependencies._moments import LANE
-from tracekit.analysis.dependencies._paths_back import path_segments
+from tracekit.analysis.dependencies._descriptions import UNTOLD
+from tracekit.analysis.dependencies._edges import HOLDS_NOTHING, LANE
+from tracekit.analysis.dependencies._job import (
+    TRUSTED,
+    Job,
+    distrust,
+    job_of,
+    path_segments,
+    stand_in,
+)
 from tracekit.analysis.idle_account import merged
 from tracekit.errors import UndecidedError, UsageError
 from tracekit.model import Answer

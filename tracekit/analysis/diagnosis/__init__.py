@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.analysis.diagnosis._against import NOTICED, WORSE, against
     from tracekit.analysis.diagnosis._compute_rules import KERNELS_OF
-    from tracekit.analysis.diagnosis._diagnose import FINDINGS, diagnose
+    from tracekit.analysis.diagnosis._diagnose import FINDINGS, NOTICED, WORSE, against, diagnose
     from tracekit.analysis.diagnosis._rules import RULES
     from tracekit.analysis.diagnosis.questions import stragglers
 

@@ -1,9 +1,10 @@
-"""Apply the rules to a run: problems, their cost, and what helps."""
+"""Apply the rules to a run: problems, their cost, what helps, and what changed since a base run."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -19,9 +20,9 @@ from tracekit.model import Answer, Trace
 if TYPE_CHECKING:
     from tracekit.analysis.traffic import Traffic
 
-TOP = 5
+_TOP = 5
 """Number of findings that are listed by default."""
-PERHAPS = "perhaps"
+_PERHAPS = "perhaps"
 FINDINGS = pl.Schema(
     {
         "rule": pl.String(), "finding": pl.String(), "win_ns": pl.Float64(),
@@ -32,12 +33,19 @@ FINDINGS = pl.Schema(
 )  # fmt: skip
 _NO_STEPS = "no steps are known"
 _TOGETHER = "wins are of one change each, and are not to be added: they may be the same time"
+NOTICED = WORTH / 2
+"""The base is searched for what takes this share of a step; a win that moves by less stays."""
+_PART = 0.1
+"""A win that moves by less than this part of itself stays."""
+WORSE = ("new", "grown")
+"""States of findings that a change of the program may be held responsible for."""
+_ORDER = {"new": 0, "grown": 1, "unchanged": 2, "shrunk": 3, "gone": 4}
 
 
 def diagnose(
     trace: Trace,
     *,
-    top: int | None = TOP,
+    top: int | None = _TOP,
     rules: Sequence[str] | None = None,
     traffic: Traffic | None = None,
     worth: float = WORTH,
@@ -77,7 +85,7 @@ def diagnose(
                       more than once in twenty, which are listed last and not among the first 5
     ``evidence``      the numbers that say so
     ``advice``        what to do, and what would have to be true
-    ``fingerprint``   names the finding, in any run
+    ``_fingerprint``   names the finding, in any run
     ================  ==============================================================
 
     ``meta`` holds ``step_ns``, the mean usual step on a GPU, null without steps; ``steps`` and
@@ -107,20 +115,20 @@ def diagnose(
         if finding is not None and _is_left(facts, finding)
     ]
     rows = pl.DataFrame(found, schema=FINDINGS).sort(
-        pl.col("sure") == PERHAPS, "share", descending=[False, True], nulls_last=True,
+        pl.col("sure") == _PERHAPS, "share", descending=[False, True], nulls_last=True,
         maintain_order=True,
     )  # fmt: skip
-    doubtful = rows.filter(pl.col("sure") == PERHAPS).height
+    doubtful = rows.filter(pl.col("sure") == _PERHAPS).height
     # Who asks for a rule by its name hears it; nobody reads it among the first five else.
-    is_hidden = doubtful and rules is None and top is not None and top <= TOP
+    is_hidden = doubtful and rules is None and top is not None and top <= _TOP
     firm = rows.head(rows.height - doubtful) if is_hidden else rows
     listed = firm if top is None else firm.head(top)
     return Answer(
         rows=listed,
-        meta=_meta(facts, rows.height, len(asked)) | ({PERHAPS: doubtful} if is_hidden else {}),
+        meta=_meta(facts, rows.height, len(asked)) | ({_PERHAPS: doubtful} if is_hidden else {}),
         title="what takes time",
         tables={"findings": rows},
-        people=for_people(listed),
+        people=_for_people(listed),
         empty=f"nothing found that takes {100 * worth:g} % of a step or more"
         + (", but by rules that are often wrong: --all lists them" if is_hidden else ""),
         as_records=True,
@@ -163,7 +171,7 @@ def _row(facts: Facts, rule: str, found: Finding) -> dict[str, Any]:
         "win_high_ns": high, "share": share, "sure": at_most(rule, found.sure),
         "evidence": list(found.evidence), "advice": found.advice,
         "win_unknown": found.unknown or (None if facts.has_steps else _NO_STEPS),
-        "fingerprint": fingerprint(rule),
+        "fingerprint": _fingerprint(rule),
     }  # fmt: skip
 
 
@@ -178,7 +186,7 @@ def _meta(facts: Facts, findings: int, asked: int) -> dict[str, Any]:
     }
 
 
-def for_people(rows: pl.DataFrame) -> pl.DataFrame:
+def _for_people(rows: pl.DataFrame) -> pl.DataFrame:
     """Shorten findings for a table: the win in one line, and what became of each."""
     win = pl.format(
         "{} ms per step ({} to {})", *map(_milliseconds, ("win_ns", "win_low_ns", "win_high_ns"))
@@ -199,6 +207,88 @@ def _milliseconds(name: str) -> pl.Expr:
     return pl.format("{}.{}", whole // 1_000, decimals)
 
 
-def fingerprint(rule: str) -> str:
+def _fingerprint(rule: str) -> str:
     """Return an identifier of a finding that is the same in every run."""
     return hashlib.sha256(f"tracekit diagnose {rule}".encode()).hexdigest()[:16]
+
+
+def against(found: Sequence[Answer], base: Sequence[Answer], *, top: int | None = None) -> Answer:
+    """Return the findings of both sides, each with its change.
+
+    Of several recordings a side a finding is new only if it is in all of these and in no earlier
+    one: its win is the least of the new side, and the greatest of the base.
+
+    Parameters
+    ----------
+    found
+        Diagnoses, asked for all findings.
+    base
+        Diagnoses of the base, asked for whatever takes `NOTICED` of a step.
+    top
+        How many findings to list; None lists all.
+
+    Returns
+    -------
+    The first diagnosis with ``state`` (``new``, ``grown``, ``shrunk``, ``unchanged`` or ``gone``),
+    ``base_win_ns`` and ``base_share`` added to its findings, the new ones first. What is gone is as
+    the base has it. A win moves if it does by more than `NOTICED` of the base's step, and by a
+    tenth of itself.
+    """
+    now, before = _side(found, greatest=False), _side(base, greatest=True)
+    pairs = [(now.get(rule), before.get(rule)) for rule in {**now, **before}]
+    own = found[0].tables["findings"].schema
+    more = {"state": pl.String(), "base_win_ns": pl.Float64(), "base_share": pl.Float64()}
+    order = pl.col("state").replace_strict(_ORDER, return_dtype=pl.Int8)
+    rows = pl.DataFrame(
+        [_changed_row(*pair) for pair in pairs if _is_listed(*pair)], schema={**own, **more}
+    ).sort(order, "share", descending=[False, True], nulls_last=True, maintain_order=True)
+    listed = rows if top is None else rows.head(top)
+    return replace(
+        found[0], rows=listed, tables={"findings": rows}, people=_for_people(listed),
+        empty="nothing found in either run",
+    )  # fmt: skip
+
+
+def _side(diagnoses: Sequence[Answer], *, greatest: bool) -> dict[str, dict[str, Any]]:
+    """Return the finding of each rule: the largest of any recording, or the smallest of all."""
+    every: dict[str, list[dict[str, Any]]] = {}
+    for diagnosis in diagnoses:
+        for row in diagnosis.tables["findings"].iter_rows(named=True):
+            every.setdefault(row["rule"], []).append(row)
+    least = 1 if greatest else len(diagnoses)
+    choose = max if greatest else min
+    return {
+        rule: choose(rows, key=lambda row: row["share"] or 0.0)
+        for rule, rows in every.items()
+        if len(rows) >= least
+    }
+
+
+def _is_listed(now: dict[str, Any] | None, before: dict[str, Any] | None) -> bool:
+    """Tell whether a finding takes enough to be spoken of, in either side."""
+    shares = [row["share"] for row in (now, before) if row is not None]
+    return any(share is None or share >= WORTH for share in shares)
+
+
+def _changed_row(now: dict[str, Any] | None, before: dict[str, Any] | None) -> dict[str, Any]:
+    own = now or before or {}
+    return {
+        **own,
+        "state": _state(now, before),
+        "base_win_ns": before and before["win_ns"],
+        "base_share": before and before["share"],
+    }
+
+
+def _state(now: dict[str, Any] | None, before: dict[str, Any] | None) -> str:
+    if before is None or now is None:
+        return "new" if before is None else "gone"
+    if before["share"] is None or now["share"] is None:
+        return "unchanged"
+    # A step of the base is the measure: its share would move with whatever else changed.
+    is_timed = before["win_ns"] and now["win_ns"]
+    share = before["share"] * (now["win_ns"] / before["win_ns"]) if is_timed else now["share"]
+    moved = share - before["share"]
+    if abs(moved) <= max(NOTICED, _PART * before["share"]):
+        return "unchanged"
+    return "grown" if moved > 0 else "shrunk"

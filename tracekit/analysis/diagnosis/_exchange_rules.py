@@ -6,10 +6,17 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analysis.diagnosis._facts import CELL, LENGTH, Facts, counted, duration, rounded
+from tracekit.analysis.diagnosis._facts import (
+    CELL,
+    LENGTH,
+    MEMBER,
+    Facts,
+    counted,
+    duration,
+    rounded,
+)
 from tracekit.analysis.diagnosis._finding import Finding
-from tracekit.analysis.diagnosis._late_ranks import kernel_paces, own_times, waited_for
-from tracekit.analysis.diagnosis._waits import MEMBER
+from tracekit.analysis.diagnosis._stragglers import kernel_paces, own_times, waited_for
 from tracekit.analysis.facts import is_pipeline
 from tracekit.analysis.statistics import quantile
 

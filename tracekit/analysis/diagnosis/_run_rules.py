@@ -6,7 +6,7 @@ import polars as pl
 
 from tracekit.analysis.diagnosis._facts import CELL, LENGTH, Facts, duration, rounded
 from tracekit.analysis.diagnosis._finding import Finding
-from tracekit.analysis.diagnosis._late_ranks import kernel_paces, waited_for
+from tracekit.analysis.diagnosis._stragglers import kernel_paces, waited_for
 from tracekit.analysis.facts import how_to_record, how_to_see_waits
 from tracekit.analysis.idle_account import merged
 

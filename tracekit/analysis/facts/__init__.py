@@ -30,10 +30,12 @@ if TYPE_CHECKING:
         how_to_see_waits,
     )
     from tracekit.analysis.facts._phases import step_phases, with_phases
-    from tracekit.analysis.facts._pipeline import WAITING, counted_micro_batches, is_pipeline
     from tracekit.analysis.facts._summary import identify, summarise
     from tracekit.analysis.facts._verdicts import (
+        WAITING,
         confusion,
+        counted_micro_batches,
+        is_pipeline,
         unknown_passes,
         verdict_evidence,
         verdict_meta,

@@ -11,8 +11,8 @@ from typing import Literal
 import polars as pl
 
 from tracekit.analysis.calls import communicators, process_ranks, read_calls
-from tracekit.analysis.facts._pipeline import is_pipeline
 from tracekit.analysis.facts._summary import Number, summarise
+from tracekit.analysis.facts._verdicts import is_pipeline
 from tracekit.engine import on_host
 from tracekit.errors import TracekitError
 from tracekit.model import Trace, with_clocks

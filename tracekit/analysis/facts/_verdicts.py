@@ -1,4 +1,4 @@
-"""Verdicts on the processes of a run, and how far to trust their stages."""
+"""Verdicts on a run: what its processes do, and whether it is a pipeline."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 
 import polars as pl
 
+from tracekit.analysis.calls import collective_calls
+from tracekit.engine import has_ops
 from tracekit.model import Trace
 
-STRONG = ("nvtx", "process_range", "thread_name", "backward_thread", "autograd", "structure")
+_STRONG = ("nvtx", "process_range", "thread_name", "backward_thread", "autograd", "structure")
 """Sources that tell a pass by more than names of kernels and kinds of copies."""
 _METHODS = {
     "threads": "stages by threads",
@@ -20,6 +22,15 @@ _METHODS = {
 _NS_PER_MS = 1_000_000
 _MUCH = 0.1
 """The part of GPU time from which on a weak source of a stage is told."""
+WAITING = r"(?i)(^|[^a-z])(send|recv|receive|isend|irecv)([^a-z]|$)"
+"""Ranges on the host in which a stage of a pipeline sends or waits for what it is to work on."""
+
+_PASSES = ("FP", "BP")
+_COPIES = ("p2p", "staged")
+_SENDS = r"(?i)send|recv"
+_GROUPS = ("all_to_all", "gather", "scatter")
+"""Collectives that NCCL runs as sends and receives of all ranks."""
+_MICRO_BATCH = r"(?i)micro[ _-]?batch[ _-]?(\d+)"
 
 
 def verdict_meta(trace: Trace) -> dict[str, Any]:
@@ -142,7 +153,7 @@ def unknown_passes(trace: Trace) -> str | None:
         trains = decided["process"].unique()
     if trains.is_empty():
         return "no process is known to train"
-    told = decided.filter(pl.col("stage_source").cast(pl.String).is_in(STRONG))
+    told = decided.filter(pl.col("stage_source").cast(pl.String).is_in(_STRONG))
     for stage, name in (("FP", "forward"), ("BP", "backward")):
         known = told.filter(pl.col("stage") == stage)["process"]
         if not trains.is_in(known.implode()).all():
@@ -170,3 +181,38 @@ def confusion(trace: Trace) -> pl.DataFrame:
         total_ns="total_ns",
         share=pl.col("total_ns") / total if total else None,
     ).sort("total_ns", *keys, descending=[True, *(False for _ in keys)])
+
+
+def is_pipeline(trace: Trace, waiting: str = WAITING) -> bool:
+    """Tell whether anything shows that a run is a pipeline: passes in parts, or handed on."""
+    counted = counted_micro_batches(trace) is not None
+    return counted or _hands_on(trace, waiting, is_gpu=has_ops(trace))
+
+
+def _hands_on(trace: Trace, waiting: str, *, is_gpu: bool) -> bool:
+    """Tell whether a pass sends to or receives from another stage."""
+    if not is_gpu:
+        talks = trace["ranges"].filter(pl.col("name").cast(pl.String).str.contains(waiting))
+        return not talks.head(1).collect().is_empty()
+    passes = trace["ops"].filter(pl.col("stage").is_in(_PASSES))
+    copies = passes.filter(pl.col("kind").is_in(_COPIES)).head(1).collect()
+    return _sends(trace, passes) or not copies.is_empty()
+
+
+def _sends(trace: Trace, passes: pl.LazyFrame) -> bool:
+    """Tell whether a pass sends or receives, other than in a collective of all ranks."""
+    collectives = passes.filter(pl.col("kind") == "collective").select("op", "name").collect()
+    sending = collectives.filter(pl.col("name").cast(pl.String).str.contains(_SENDS))
+    if sending.is_empty():
+        return False
+    calls = collective_calls(trace).select("op", pl.col("collective").cast(pl.String))
+    others = calls.filter(pl.col("collective").is_in(_GROUPS))
+    return not sending.join(others, on="op", how="anti").is_empty()
+
+
+def counted_micro_batches(trace: Trace) -> int | None:
+    """Return how many numbers the micro-batches of forward ranges have."""
+    number = pl.col("name").cast(pl.String).str.extract(_MICRO_BATCH)
+    forward = trace["ranges"].filter(pl.col("stage") == "FP").select(number)
+    found = forward.select(pl.col("name").drop_nulls().n_unique()).collect().item()
+    return int(found) or None

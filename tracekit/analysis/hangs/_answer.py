@@ -8,16 +8,18 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analysis.hangs._blame import Problem, with_roles
-from tracekit.analysis.hangs._calls import (
+from tracekit.analysis.hangs._causes import (
     UNTRACKED,
+    Problem,
     group_calls,
     missing_calls,
     parties,
+    silent_peers,
     unequal_calls,
+    uneven_counts,
     unfinished_calls,
+    with_roles,
 )
-from tracekit.analysis.hangs._peers import silent_peers, uneven_counts
 from tracekit.errors import UndecidedError
 from tracekit.model import Answer
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.analysis.idle_account._causes import IdlePieces, idle_causes, pieces_in_windows
-    from tracekit.analysis.idle_account._held import BEHIND
+    from tracekit.analysis.idle_account._gaps import BEHIND
     from tracekit.analysis.idle_account._host_states import (
         BLOCKING_COPY,
         ITEM,
@@ -25,7 +24,10 @@ if TYPE_CHECKING:
         OS_CALLS,
         QUEUED_NS,
         SWITCHES,
+        IdlePieces,
+        idle_causes,
         idle_pieces,
+        pieces_in_windows,
     )
     from tracekit.analysis.idle_account._timeline import covered, merged, merged_in_batches
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis.idle_account._gaps import gaps_of
-from tracekit.analysis.idle_account._held import holders, named_behind
+from tracekit.analysis.calls import process_ranks
+from tracekit.analysis.idle_account._gaps import gaps_of, holders, named_behind
 from tracekit.analysis.idle_account._host_states import (
     allocations,
     compilations,
@@ -28,7 +29,9 @@ from tracekit.analysis.idle_account._host_states import (
     waited_before,
     waits,
 )
+from tracekit.analysis.idle_account._idle_ranges import plain_name
 from tracekit.analysis.idle_account._timeline import split_at
+from tracekit.engine import chosen_windows, cut, launch_groups, with_steps
 
 if TYPE_CHECKING:
     from tracekit.model import Trace
@@ -50,7 +53,7 @@ CAUSES = {
     "unexplained": "not explained",
 }
 """Why nothing runs, in words."""
-CAUSE = pl.Enum(list(CAUSES))
+_CAUSE = pl.Enum(list(CAUSES))
 _RESTS_ON = {
     "input": "ranges", "between_steps": "ranges", "late_launch": "CUDA calls",
     "allocation": "CUDA calls", "loading": "CUDA calls", "compiling": "CUDA calls",
@@ -58,20 +61,21 @@ _RESTS_ON = {
     "behind_weight_update": "work of other GPUs", "behind_collective": "work of other GPUs",
     "behind_stage": "work of other GPUs", "profiler": "profiler overhead",
 }  # fmt: skip
-SWITCHES, OS_CALLS, LOADERS = "context switches", "OS calls", "loader threads"
-SOURCE = pl.Enum([*dict.fromkeys(_RESTS_ON.values()), SWITCHES, LOADERS, "MPI calls"])
+SWITCHES, OS_CALLS, _LOADERS = "context switches", "OS calls", "loader threads"
+_SOURCE = pl.Enum([*dict.fromkeys(_RESTS_ON.values()), SWITCHES, _LOADERS, "MPI calls"])
 """Recorded evidence of each cause; that of input and sleep depends on the piece."""
 FEW_GAPS = 50_000
 """So few gaps are looked at together: one GPU after the other they take a multiple of the time."""
 QUEUED_NS = 100_000
 """An op that is launched and does not start for longer than this waits for something else."""
-SHORT = 5
-SHORT_NS = 1_000_000
+_SHORT = 5
+_SHORT_NS = 1_000_000
 """Time between steps is short if it is no longer, and the wait is so many times as long."""
 _PASSES = ("FP", "BP", "WU")
 _SLEEPS = ("sleep", "off_cpu")
 _LENGTH = pl.col("end") - pl.col("start")
 _HELD = ("launch", "late_launch", "waiting_call", "between_steps", "off_cpu")
+_NO_RANGE = "(outside push/pop ranges)"
 
 
 def idle_pieces(trace: Trace, windows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -197,8 +201,8 @@ def _by_host(
     )
     later = phases.filter(~of_host).with_columns(
         cause=pl.when(pl.col("phase") == "queued").then(pl.lit("launch"))
-        .otherwise(pl.lit("unexplained")).cast(CAUSE),
-        rests_on=pl.when(pl.col("phase") == "queued").then(pl.lit("CUDA calls")).cast(SOURCE),
+        .otherwise(pl.lit("unexplained")).cast(_CAUSE),
+        rests_on=pl.when(pl.col("phase") == "queued").then(pl.lit("CUDA calls")).cast(_SOURCE),
         detail=pl.lit(None, pl.String),
     )  # fmt: skip
     return pl.concat([named, later]).sort("gap", "start")
@@ -232,11 +236,11 @@ def _rests_on() -> pl.Expr:
     cause = pl.col("cause")
     return (
         pl.when((cause == "input") & ~_IS_IN_INPUT & ~_IS_IN_PASS & pl.col("by_loader"))
-        .then(pl.lit(LOADERS))
+        .then(pl.lit(_LOADERS))
         .when((cause == "off_cpu") | ((cause == "input") & ~_IS_IN_INPUT)).then(asleep)
         .when(cause.is_in(["behind_collective", "behind_stage"])).then(pl.lit("MPI calls"))
         .otherwise(cause.replace_strict(_RESTS_ON, default=None, return_dtype=pl.String))
-        .cast(SOURCE)
+        .cast(_SOURCE)
     )  # fmt: skip
 
 
@@ -262,7 +266,7 @@ def _cause() -> pl.Expr:
         .when(_IS_ASLEEP & pl.col("brings_input") & ~_IS_IN_PASS).then(pl.lit("input"))
         .when(_IS_ASLEEP).then(pl.lit("off_cpu"))
         .when(between).then(pl.lit("between_steps"))
-        .otherwise(pl.lit("late_launch")).cast(CAUSE)
+        .otherwise(pl.lit("late_launch")).cast(_CAUSE)
     )  # fmt: skip
 
 
@@ -274,7 +278,7 @@ def _credited(pieces: pl.DataFrame, credits_: pl.DataFrame) -> pl.DataFrame:
     """
     outside = pl.col("cause").is_in(["between_steps", "input"])
     away = pl.when(outside).then(_LENGTH).otherwise(0).sum().over("gap")
-    hidden = outside & (away * SHORT <= pl.col("credit")) & (away <= SHORT_NS)
+    hidden = outside & (away * _SHORT <= pl.col("credit")) & (away <= _SHORT_NS)
     late = (pl.col("cause") == "late_launch") | hidden.fill_null(value=False)
     known = pieces.join(credits_, on="gap", how="left", maintain_order="left")
     length = pl.when(late).then(_LENGTH).otherwise(0)
@@ -287,7 +291,7 @@ def _credited(pieces: pl.DataFrame, credits_: pl.DataFrame) -> pl.DataFrame:
     counted = known.with_columns(due=due)
     after_wait = counted.filter(pl.col("due") > 0).with_columns(
         end=pl.col("start") + pl.col("due"),
-        cause=pl.lit("waiting_call").cast(CAUSE), rests_on=pl.lit("CUDA calls").cast(SOURCE),
+        cause=pl.lit("waiting_call").cast(_CAUSE), rests_on=pl.lit("CUDA calls").cast(_SOURCE),
         detail=pl.lit("late, as it had waited for the GPU before"),
     )  # fmt: skip
     rest = counted.with_columns(start=pl.col("start") + pl.col("due")).filter(_LENGTH > 0)
@@ -308,9 +312,9 @@ def _behind(trace: Trace, held: pl.DataFrame) -> pl.DataFrame:
     return (
         named_behind(trace, held)
         .with_columns(
-            cause=pl.coalesce(pl.col("behind").cast(CAUSE), "cause"),
+            cause=pl.coalesce(pl.col("behind").cast(_CAUSE), "cause"),
             rests_on=pl.when(is_known)
-            .then(pl.lit("work of other GPUs").cast(SOURCE))
+            .then(pl.lit("work of other GPUs").cast(_SOURCE))
             .otherwise("rests_on"),
             detail=pl.when(is_known).then(pl.format("GPU {}", "held_by")).otherwise("detail"),
         )
@@ -322,9 +326,63 @@ def _explained(pieces: pl.DataFrame) -> pl.DataFrame:
     """Return the columns of `idle_pieces`; what is queued for too long becomes unexplained."""
     queued = (pl.col("phase") == "queued") & (pl.col("cause") == "launch")
     too_long = queued & (_LENGTH > QUEUED_NS)
-    cause = pl.when(too_long).then(pl.lit("unexplained")).otherwise("cause").cast(CAUSE)
+    cause = pl.when(too_long).then(pl.lit("unexplained")).otherwise("cause").cast(_CAUSE)
     return pieces.select(
         "gap", "pair", "process", "device", "start", "end", cause=cause,
         rests_on=pl.when(~too_long).then("rests_on"),
         detail=pl.when(too_long).then(pl.lit("launched, and not started")).otherwise("detail"),
     )  # fmt: skip
+
+
+def idle_causes(trace: Trace, *, per_iteration: bool) -> pl.DataFrame:
+    """Return why nothing runs: ``gap, process, device, iteration, start, end, cause``.
+
+    Parameters
+    ----------
+    trace
+        The run, which holds GPU work.
+    per_iteration
+        Whether pieces are those of steps; else of the whole run, each in no iteration.
+    """
+    pieces = pieces_in_windows(trace, skip=0, per_iteration=per_iteration).pieces
+    columns = ["gap", "process", "device", "iteration", "start", "end"]
+    return pieces.select(*columns, pl.col("cause").cast(pl.String))
+
+
+@dataclass(frozen=True)
+class IdlePieces:
+    """Pieces of gaps inside windows."""
+
+    gaps: pl.DataFrame
+    pieces: pl.DataFrame
+    windows: pl.DataFrame
+
+    def with_ranges(self, trace: Trace) -> IdlePieces:
+        """Cut pieces where the host enters or leaves a range, and name the range."""
+        named = in_ranges(trace, self.pieces, pairs_of(trace, self.gaps), "name")
+        cut_too = named.with_columns(range=plain_name(pl.col("name")).fill_null(_NO_RANGE))
+        return IdlePieces(self.gaps, cut_too.drop("name"), self.windows)
+
+
+def pieces_in_windows(trace: Trace, *, skip: int, per_iteration: bool) -> IdlePieces:
+    """Return the idle time inside the windows that a breakdown has, in pieces of one cause."""
+    windows = _windows(trace, skip=skip, per_iteration=per_iteration)
+    gaps, pieces = idle_pieces(trace, windows)
+    columns = [name for name in pieces.columns if name != "window"]
+    inside = cut(pieces, windows).filter(_LENGTH > 0).select(*columns, "window")
+    numbers = windows.with_row_index("window").select("window", "iteration")
+    placed = inside.join(numbers, on="window", how="left").join(
+        gaps.select("gap", "stage"), on="gap", how="left"
+    )
+    ranks = process_ranks(trace)["rank"]
+    rank = pl.col("process").replace_strict(
+        list(range(ranks.len())), ranks, default=None, return_dtype=ranks.dtype
+    )
+    placed = placed.with_columns(rank=rank).sort("gap", "start")
+    return IdlePieces(gaps, placed, windows)
+
+
+def _windows(trace: Trace, *, skip: int, per_iteration: bool) -> pl.DataFrame:
+    """Return the windows that a breakdown has."""
+    windows = chosen_windows(trace, launch_groups(trace), skip=skip, per_iteration=per_iteration)
+    return with_steps(windows) if per_iteration else windows

@@ -1,4 +1,8 @@
-"""Least times of operators by the peaks of their GPU: of arithmetic, memory and launches."""
+"""Least bytes that operators move, and least times by the peaks of their GPU.
+
+They follow from recorded sizes and types, and are modelled: what a cache saves or a second pass
+over the data costs is not in them. ``docs/roofline.md`` has the formulas.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,208 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from tracekit.analysis.operators._formulas import MULTIPLYING_FORMS
+from tracekit.analysis.operators._formulas import GRADIENTS, MULTIPLYING_FORMS, size, table
 from tracekit.errors import UsageError
 from tracekit.machine import peak_flops, peak_memory_bandwidth
 from tracekit.model import Trace
 
+_WIDTHS = {
+    **dict.fromkeys(("double", "float64", "long int", "long", "int64", "c10::complex<float>"), 8),
+    **dict.fromkeys(("float", "float32", "int", "int32"), 4),
+    **dict.fromkeys(("c10::Half", "Half", "half", "float16", "c10::BFloat16", "BFloat16",
+                     "bfloat16", "short", "int16"), 2),
+    **dict.fromkeys(("bool", "unsigned char", "signed char", "uint8", "int8", "c10::Float8_e4m3fn",
+                     "c10::Float8_e5m2", "c10::Float8_e4m3fnuz", "float8_e4m3fn"), 1),
+    "c10::complex<double>": 16,
+}  # fmt: skip
+_NO_TENSOR = ("", "Scalar", "ScalarList")
+_FLOATING = "(?i)half|float|double"
+_OF_PRECISION = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
+_JOINED = r"CatArrayBatched\w*<(?:[\w: ()]*OpaqueType<(\d{1,2})u?>|([\w:<>]+?),)"
+_ARGUMENTS = ["sizes", "types_text", "inputs", "operands"]
+_MOST = float(1 << 62)
+_PLACES = ("place_a", "place_b", "place_c")
+_A, _B, _C = (pl.col(name) for name in "abc")
+_FLOPS = pl.col("flops").cast(pl.Float64)
 _LENGTH = pl.col("end") - pl.col("start")
 _KNOWN = pl.col("flops").is_not_null()
 _NS = 10**9
+
+
+def with_bytes(rows: pl.DataFrame) -> pl.DataFrame:
+    """Add ``bytes``, null where sizes or types were not recorded, or the operator is not known.
+
+    Parameters
+    ----------
+    rows
+        Columns of `recorded_operators`; ``flops``; of `GRADIENTS` ``wants_input`` and
+        ``wants_weight``, which gradients they find; and ``precision``, which tells how wide the
+        operands of a multiplication are where types were not recorded, as by `emit_nvtx`; and
+        ``element_bytes``, how wide elements are that a kernel copies, by its name.
+    """
+    of_operands = pl.when(pl.col("form").is_in(list(MULTIPLYING_FORMS))).then("precision")
+    told = rows.with_columns(types_text=pl.col("types").list.join("\t"), operands=of_operands)
+    found = told.join(_of_arguments(told), on=_ARGUMENTS, how="left", nulls_equal=True,
+                      maintain_order="left")  # fmt: skip
+    found = found.join(table().select("operator", *_PLACES), on="operator", how="left",
+                       maintain_order="left")  # fmt: skip
+    whole = pl.col("read") + pl.coalesce(_results(), _written() * pl.col("width"))
+    of_gradients = _of_gradients() * pl.col("width")
+    # Of a long list no sizes are recorded: it looks as if it had one number.
+    elements = pl.col("shapes").list.eval(
+        pl.when((pl.element().list.len() > 0).all()).then(size(pl.element()).cast(pl.Float64).sum())
+    )
+    joined = 2 * elements.list.first() * pl.col("element_bytes")
+    moved = (
+        pl.when(pl.col("form").is_in(GRADIENTS)).then(of_gradients)
+        .when(pl.col("form") == "joined").then(joined)
+        .otherwise(whole)
+    )  # fmt: skip
+    return found.with_columns(
+        bytes=pl.when(moved < _MOST).then(moved.round()).cast(pl.Int64)
+    ).drop("types_text", "operands", "read", "width", "spread", "widths", *_PLACES)  # fmt: skip
+
+
+def element_bytes(name: pl.Expr) -> pl.Expr:
+    """Return how wide the elements are that `cat` copies, by its kernels' names; else null."""
+    width = name.str.extract(_JOINED, 1).cast(pl.Int64)
+    by_type = name.str.extract(_JOINED, 2)
+    return pl.coalesce(width, by_type.replace_strict(_WIDTHS, default=None, return_dtype=pl.Int64))
+
+
+def _of_arguments(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return ``read``, bytes of arguments; ``width, spread`` of an elementwise result; ``widths``.
+
+    The result is as wide as the widest floating-point argument, if there is any, and of their
+    sizes broadcast; numbers, which have no dimensions, count where nothing else does. ``widths``
+    are those of all arguments, in their order.
+    """
+    alike = rows.unique(_ARGUMENTS).drop_nulls("shapes").with_row_index("key")
+    same = pl.col("shapes").list.len() == pl.col("types").list.len()
+    given = pl.when(same).then("types")
+    filled = alike.with_columns(types=given).filter(pl.col("types").is_not_null()
+                                                    | pl.col("types_text").is_null())  # fmt: skip
+    none = pl.lit(None, pl.String).repeat_by(pl.col("shapes").list.len())
+    arguments = (
+        filled.select("key", "inputs", "operands", "shapes", type=pl.coalesce("types", none))
+        .with_columns(place=pl.int_ranges(0, pl.col("shapes").list.len()))
+        .explode("shapes", "type", "place")
+        .filter(pl.col("place") < pl.col("inputs").fill_null(_MOST))
+    )
+    is_one = pl.col("shapes").list.len() > 0
+    by_precision = pl.col("operands").replace_strict(_OF_PRECISION, default=None,
+                                                      return_dtype=pl.Int64)  # fmt: skip
+    by_type = pl.col("type").replace_strict(_WIDTHS, default=None, return_dtype=pl.Int64)
+    no_tensor = pl.col("type").is_in(_NO_TENSOR) | (pl.col("type").is_null() & ~is_one)
+    sized = arguments.with_columns(
+        is_one=is_one,
+        floating=pl.col("type").str.contains(_FLOATING) | pl.col("type").is_null(),
+        width=pl.when(no_tensor & ~is_one).then(0).when(pl.col("type").is_null())
+        .then(by_precision).otherwise(by_type),
+        elements=size(pl.col("shapes")).cast(pl.Float64),
+    )  # fmt: skip
+    tensors = sized.filter(pl.col("width").is_null() | (pl.col("width") > 0))
+    best = tensors.group_by("key").agg(
+        read=pl.when(pl.col("width").is_not_null().all()).then(
+            (pl.col("elements") * pl.col("width")).sum()
+        ),
+        width=pl.col("width").sort_by("is_one", "floating", "width").last(),
+    )
+    each = sized.sort("key", "place").group_by("key", maintain_order=True).agg(widths="width")
+    return (
+        alike.select("key", *_ARGUMENTS).join(best, on="key", how="left")
+        .join(each, on="key", how="left")
+        .join(_broadcast(tensors), on="key", how="left").drop("key")
+        .with_columns(pl.col("spread").fill_null(1.0))
+    )  # fmt: skip
+
+
+def _broadcast(arguments: pl.DataFrame) -> pl.DataFrame:
+    """Return ``key, spread``: how many elements tensors of these sizes have together, broadcast."""
+    shape = pl.col("shapes").list.reverse()
+    return (
+        arguments.select("key", along=shape, at=pl.int_ranges(0, shape.list.len()))
+        .explode("along", "at")
+        .group_by("key", "at").agg(pl.col("along").max().fill_null(1))
+        .group_by("key").agg(spread=pl.col("along").cast(pl.Float64).product())
+    )  # fmt: skip
+
+
+def _written() -> pl.Expr:
+    """Return how many elements of the operands' width an operator writes beside its arguments."""
+    inner, values = (each.list.last().cast(pl.Float64) for each in (_A, _C))
+    channels = _B.list.first().cast(pl.Float64)
+    rows = size(_A).cast(pl.Float64) / inner
+    taken = size(_B).cast(pl.Float64) * inner
+    packed_alike = _A.list.len() == _B.list.len()  # and no cache whose tokens are in pages
+    forms = {
+        ("matrix", "linear"): _FLOPS / (2 * inner),
+        ("convolution",): _FLOPS * channels / (2 * size(_B)),
+        ("attention",): rows * values,
+        ("attention_by_position",): pl.when(packed_alike).then(rows * values),
+        ("elementwise",): pl.col("spread"),
+        ("comparison",): pl.col("spread") / pl.col("width"),  # a byte each
+        ("arguments",): pl.lit(0.0),
+        ("attention_by_position_backward",): pl.when(packed_alike).then(0.0),
+        # The rows that are taken are read and written; the rest of the table is not.
+        ("rows",): 2 * taken - size(_A),
+    }
+    known = (pl.when(pl.col("form").is_in(names)).then(value) for names, value in forms.items())
+    found = pl.coalesce(*known)
+    return pl.when(found.is_finite()).then(found)
+
+
+def _results() -> pl.Expr:
+    """Return the bytes beside all arguments where these are of several types.
+
+    Each gradient, and each result of a normalisation, has the size and type of one argument,
+    however wide weights are. Of a table or a cache the rows that are taken count, and not all.
+    """
+    first, second, third = (
+        size(shape).cast(pl.Float64) * _width(pl.col(place))
+        for place, shape in zip(_PLACES, (_A, _B, _C), strict=True)
+    )
+    is_form = pl.col("form").is_in
+    alike = pl.sum_horizontal(first, second, third)
+    # Positions are the first argument; of each a row of sines and cosines is taken.
+    turned = pl.sum_horizontal(first, second) - third + _rows_of(_C, size(pl.col("shapes").list.get(
+        0, null_on_oob=True)), _width(pl.col("place_c")))  # fmt: skip
+    heads = (_B.list.get(-2, null_on_oob=True) * (_B.list.last() + _C.list.last())).cast(pl.Float64)
+    output = first / _A.list.last() * _C.list.last()
+    attended = output - second - third + pl.col("taken") * heads * _width(pl.col("place_b"))
+    # The two caches are the arguments behind key and value; places in them are the third operand.
+    places = size(_C)
+    kept = sum(
+        _rows_of(shape, places, _width(pl.col(place)) + _width(pl.col(place) + 2)) - whole
+        for shape, place, whole in ((_A, "place_a", first), (_B, "place_b", second))
+    ) - sum(_size_at(n) * _width(pl.lit(n)) for n in (2, 3))
+    return (
+        pl.when(is_form(("attention_backward", "attention_by_position_gradients", "results")))
+        .then(alike)
+        .when(is_form(("rotated",))).then(turned)
+        .when(is_form(("attention_paged",))).then(attended)
+        .when(is_form(("stored",))).then(kept)
+    )  # fmt: skip
+
+
+def _width(place: pl.Expr) -> pl.Expr:
+    return pl.col("widths").list.get(place, null_on_oob=True)
+
+
+def _size_at(place: int) -> pl.Expr:
+    return size(pl.col("shapes").list.get(place, null_on_oob=True)).cast(pl.Float64)
+
+
+def _rows_of(shape: pl.Expr, rows: pl.Expr, width: pl.Expr) -> pl.Expr:
+    """Return the bytes of so many rows of a tensor."""
+    return rows * (size(shape) / shape.list.first()) * width
+
+
+def _of_gradients() -> pl.Expr:
+    """Return the elements of gradient, input and weight, as far as they are read or written."""
+    gradient, data, weight = (size(each).cast(pl.Float64) for each in (_A, _B, _C))
+    for_each = (pl.col(name).cast(pl.Float64) for name in ("wants_input", "wants_weight"))
+    return gradient + sum(for_each) * (data + weight)
 
 
 def with_peaks(

@@ -8,10 +8,23 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.analysis.statistics._cold_steps import Skip, cold_steps, left_out_notes
+    from tracekit.analysis.statistics._differences import (
+        LEVEL,
+        METHOD,
+        OF_ROWS,
+        Shift,
+        differences,
+        p_values,
+        shift,
+        told,
+        welch_error,
+    )
     from tracekit.analysis.statistics._kinds_of_steps import (
         Regular,
+        Skip,
+        cold_steps,
         kinds_of,
+        left_out_notes,
         mode_edges,
         modes,
         outliers,
@@ -26,16 +39,6 @@ if TYPE_CHECKING:
         LongRun,
         Numbers,
         long_run,
-    )
-    from tracekit.analysis.statistics._shift import Shift, shift
-    from tracekit.analysis.statistics._statistics import (
-        LEVEL,
-        METHOD,
-        OF_ROWS,
-        differences,
-        p_values,
-        told,
-        welch_error,
     )
     from tracekit.analysis.statistics._student import quantile
 

@@ -1,5 +1,5 @@
 """Cost of stragglers in a job: its steps replayed with and without them."""
 
-from tracekit.analysis.straggler_cost._answer import KEYS, straggler_cost
+from tracekit.analysis.straggler_cost._straggler_cost import KEYS, straggler_cost
 
 __all__ = ["KEYS", "straggler_cost"]

@@ -25,16 +25,14 @@ if TYPE_CHECKING:
     from tracekit.analysis.studies._epochs import (
         BatchScope,
         images_per_step,
-        iterations_per_epoch,
         of_epochs,
         study_iterations,
     )
     from tracekit.analysis.studies._exchange import exchange
     from tracekit.analysis.studies._hardware import Hardware, hardware_names, load_hardware
-    from tracekit.analysis.studies._job_features import job_features
-    from tracekit.analysis.studies._jobs import JOBS, MEDIA, jobs_frame, read_jobs
-    from tracekit.analysis.studies._memories import memory_points
-    from tracekit.analysis.studies._memory_table import read_memory_table
+    from tracekit.analysis.studies._jobs import JOBS, MEDIA, job_features, jobs_frame, read_jobs
+    from tracekit.analysis.studies._measured_elsewhere import Published, load_published, read_times
+    from tracekit.analysis.studies._memory import memory_points, read_memory_table
     from tracekit.analysis.studies._overhead import overhead, overhead_matrix
     from tracekit.analysis.studies._projection import (
         COMPONENTS,
@@ -46,7 +44,6 @@ if TYPE_CHECKING:
         sweep_hardware,
         weighted_means,
     )
-    from tracekit.analysis.studies._published import Published, load_published
     from tracekit.analysis.studies._run_labels import batch_label
     from tracekit.analysis.studies._scaling import ScalingMode, ScalingTime, scaling
     from tracekit.analysis.studies._sensitivity import sensitivity
@@ -64,6 +61,5 @@ if TYPE_CHECKING:
         study_row,
         study_stages,
     )
-    from tracekit.analysis.studies._times import read_times
 
 __getattr__, __dir__ = lazily(__name__)

@@ -34,34 +34,6 @@ def images_per_step(batch: int, gpus: int, batch_scope: BatchScope = "gpu") -> i
     return batch * gpus if batch_scope == "gpu" else batch
 
 
-def iterations_per_epoch(
-    images: int, batch: int, gpus: int, batch_scope: BatchScope = "gpu"
-) -> int:
-    """Return the number of steps in which each image is used once.
-
-        iterations = ceil(images / (batch x gpus))    batch of each GPU
-        iterations = ceil(images / batch)             batch of all GPUs (global)
-
-    Parameters
-    ----------
-    images
-        Size of the data set.
-    batch
-        Batch size.
-    gpus
-        Number of GPUs.
-    batch_scope
-        Whether `batch` is that of each GPU or of all.
-
-    Raises
-    ------
-    UsageError
-        If a number is out of range, or the scope is unknown.
-    """
-    check_images(images)
-    return -(-images // images_per_step(batch, gpus, batch_scope))
-
-
 def check_images(images: int) -> None:
     """Raise `UsageError` where `images` cannot be the size of a data set."""
     _check("number of images", images, MOST_IMAGES)
@@ -80,7 +52,13 @@ def step_images(batch_scope: BatchScope) -> pl.Expr:
 
 
 def epoch_iterations(images: pl.Expr, batch_scope: BatchScope) -> pl.Expr:
-    """Return `iterations_per_epoch` of the columns ``batch`` and ``gpus``; null where one is."""
+    """Return the number of steps in which each image is used once; null where it is not known.
+
+        iterations = ceil(images / (batch x gpus))    batch of each GPU
+        iterations = ceil(images / batch)             batch of all GPUs (global)
+
+    ``batch`` and ``gpus`` are columns.
+    """
     return -(-images // step_images(batch_scope))
 
 

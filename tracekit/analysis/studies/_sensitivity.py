@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analysis.studies._dgx1 import ALIKE, COMMAND, number_of
-from tracekit.analysis.studies._published import Published
+from tracekit.analysis.studies._measured_elsewhere import Published
 from tracekit.model import Answer
 
 _FIGURE = ("network", "method", "gpus")

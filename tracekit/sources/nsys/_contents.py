@@ -8,15 +8,12 @@ from dataclasses import dataclass
 import polars as pl
 
 from tracekit.sources._tables import ExportFile
-from tracekit.sources.nsys._gpu import GRAPH, KERNEL, MEMCPY, MEMSET
+from tracekit.sources.nsys._gpu import EVENT_RECORD, GRAPH, KERNEL, MEMCPY, MEMSET, SYNC
 from tracekit.sources.nsys._host import NVTX, RUNTIME
 from tracekit.sources.nsys._memory import MEMORY_USAGE
 from tracekit.sources.nsys._metrics import GENERIC_EVENTS, GPU_METRICS, NIC_METRICS
 from tracekit.sources.nsys._mpi import MPI_TABLES, UCX_TABLES
-from tracekit.sources.nsys._overhead import OVERHEAD_TABLES
-from tracekit.sources.nsys._samples import FRAMES
-from tracekit.sources.nsys._switches import SWITCHES
-from tracekit.sources.nsys._syncs import EVENT_RECORD, SYNC
+from tracekit.sources.nsys._threads import FRAMES, OVERHEAD_TABLES, SWITCHES
 
 PAYLOADS = "NVTX payloads"
 """The feature whose rows are a part of those of a table, and so counted by who reads it."""

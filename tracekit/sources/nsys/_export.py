@@ -19,21 +19,15 @@ from tracekit.sources._seen import Seen, no_work
 from tracekit.sources._tables import ExportFile, coercions
 from tracekit.sources._times import Times
 from tracekit.sources.nsys._contents import PAYLOADS, read_contents
-from tracekit.sources.nsys._devices import map_devices
-from tracekit.sources.nsys._gpu import GPU_TABLES, GpuWork
+from tracekit.sources.nsys._gpu import GPU_TABLES, GpuWork, Syncs
 from tracekit.sources.nsys._host import NVTX, RUNTIME, CudaCalls, Nvtx, thread_names
-from tracekit.sources.nsys._ids import pid_of, process_of, tid_of
-from tracekit.sources.nsys._input import Export
+from tracekit.sources.nsys._ids import Export, pid_of, process_of, tid_of
 from tracekit.sources.nsys._memory import GpuMemory
 from tracekit.sources.nsys._metadata import Metadata, shifted
 from tracekit.sources.nsys._metrics import Metrics
 from tracekit.sources.nsys._mpi import MPI_TABLES, UCX_TABLES, MpiCalls
-from tracekit.sources.nsys._os_runtime import OsWaits
-from tracekit.sources.nsys._overhead import Overhead
-from tracekit.sources.nsys._places import Places
-from tracekit.sources.nsys._samples import samples
-from tracekit.sources.nsys._switches import off_cpu
-from tracekit.sources.nsys._syncs import Syncs
+from tracekit.sources.nsys._places import Places, map_devices
+from tracekit.sources.nsys._threads import OsWaits, Overhead, off_cpu, samples
 from tracekit.support.progress import Progress
 from tracekit.support.spool import Workspace
 

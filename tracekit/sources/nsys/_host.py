@@ -7,13 +7,11 @@ from collections.abc import Iterator
 import polars as pl
 
 from tracekit.model import RANGE_STYLE, PolarsType
-from tracekit.sources._run_labels import RunLabels
+from tracekit.sources._labels import RunLabels
 from tracekit.sources._seen import OPEN, WHO, Seen, backward
-from tracekit.sources.nsys._ids import Texts, process_of, with_all
-from tracekit.sources.nsys._input import Export
+from tracekit.sources.nsys._ids import Export, Texts, process_of, with_all
 from tracekit.sources.nsys._metadata import Metadata, shifted
-from tracekit.sources.nsys._payload_layouts import SCHEMAS
-from tracekit.sources.nsys._payloads import Payloads
+from tracekit.sources.nsys._payloads import SCHEMAS, Payloads
 from tracekit.sources.sqlite import SqlType
 from tracekit.support.labels import RANK_MARK
 

@@ -1,4 +1,4 @@
-"""Identifiers of nsys: processes, threads, devices and strings.
+"""Identifiers of nsys (processes, threads, devices, strings), and the export that has them.
 
 A global id packs, from low to high bits: thread id 24, process id 24, virtual machine 8, hardware
 8. GPU rows carry the global id of a process, host rows that of a thread.
@@ -6,13 +6,16 @@ A global id packs, from low to high bits: thread id 24, process id 24, virtual m
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from tracekit.sources._tables import ExportFile
+from tracekit.sources.nsys._metadata import Metadata, read_metadata
 from tracekit.support.compiled import given as as_array
 
 _THREAD_BITS = 24
@@ -151,3 +154,17 @@ class Texts:
             texts = texts.str.replace(self._drop, "")
         self._numbers[new] = np.arange(new.size) + len(self._texts)
         self._texts = pl.concat([self._texts, texts.cast(self._texts.dtype)])
+
+
+@dataclass(frozen=True)
+class Export:
+    """An export file with its metadata and strings."""
+
+    file: ExportFile
+    metadata: Metadata
+    strings: Strings
+
+    @classmethod
+    def of(cls, file: ExportFile) -> Self:
+        """Read what the other tables need of `file`."""
+        return cls(file, read_metadata(file), Strings(file))

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from tracekit.sources._seen import Seen
-from tracekit.sources.nsys._ids import small
-from tracekit.sources.nsys._input import Export
+from tracekit.sources.nsys._ids import Export, small
 from tracekit.sources.nsys._metadata import shifted
 from tracekit.sources.nsys._places import Places
 from tracekit.support.spool import Workspace

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from tracekit.sources._launchers import VARIABLES, launch_of
+from tracekit.sources._labels import VARIABLES, launch_of
 from tracekit.sources._tables import ExportFile, Where
 from tracekit.sources._times import FARTHEST, REACH
 

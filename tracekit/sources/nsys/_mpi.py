@@ -14,8 +14,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from tracekit.sources.nsys._ids import Texts, process_of, small
-from tracekit.sources.nsys._input import Export
+from tracekit.sources.nsys._ids import Export, Texts, process_of, small
 from tracekit.sources.nsys._metadata import Metadata, shifted
 from tracekit.sources.nsys._places import Places
 

@@ -21,8 +21,7 @@ from tracekit.model import KIND, Recording, Stream
 from tracekit.sources._copies import COPY_KINDS
 from tracekit.sources._seen import Seen, no_work
 from tracekit.sources._times import Filter, Times
-from tracekit.sources.nvprof._input import COPIES, PROCESS, small, thread_gid
-from tracekit.sources.nvprof._names import readable, short_name
+from tracekit.sources.nvprof._input import COPIES, PROCESS, readable, short_name, small, thread_gid
 from tracekit.sources.nvprof._numbers import printed_bytes, printed_times
 from tracekit.sources.nvprof._places import Places, processes, threads
 from tracekit.support.progress import Progress

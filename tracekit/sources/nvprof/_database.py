@@ -13,7 +13,6 @@ from tracekit.model import MACHINE, Recording, Stream
 from tracekit.sources._seen import Seen, no_work
 from tracekit.sources._tables import check_columns, coercions
 from tracekit.sources._times import Times
-from tracekit.sources.nvprof._calls import CALL_COLUMNS, DRIVER, RUNTIME, Calls
 from tracekit.sources.nvprof._gpu import (
     GPU_COLUMNS,
     GPU_TABLES,
@@ -24,8 +23,20 @@ from tracekit.sources.nvprof._gpu import (
     PEER_COPY,
     GpuWork,
 )
+from tracekit.sources.nvprof._host import (
+    CALL_COLUMNS,
+    DRIVER,
+    EVENT_RECORD,
+    MARKER,
+    MARKER_COLUMNS,
+    MARKER_DATA,
+    RUNTIME,
+    SYNC,
+    Calls,
+    Markers,
+    Syncs,
+)
 from tracekit.sources.nvprof._input import PROCESS, STRINGS, TABLE, Strings, pid_of
-from tracekit.sources.nvprof._markers import MARKER, MARKER_COLUMNS, MARKER_DATA, Markers
 from tracekit.sources.nvprof._places import (
     DEVICE,
     Places,
@@ -34,7 +45,6 @@ from tracekit.sources.nvprof._places import (
     processes,
     threads,
 )
-from tracekit.sources.nvprof._syncs import EVENT_RECORD, SYNC, Syncs
 from tracekit.sources.sqlite import SqliteFile
 from tracekit.support.progress import Progress
 from tracekit.support.spool import Workspace

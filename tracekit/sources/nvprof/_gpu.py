@@ -8,8 +8,7 @@ import polars as pl
 
 from tracekit.model import KIND
 from tracekit.sources._launch_size import LAUNCH_SIZE, launch_size
-from tracekit.sources.nvprof._input import COPIES, TABLE, Strings, owned, small, timed
-from tracekit.sources.nvprof._names import KernelNames
+from tracekit.sources.nvprof._input import COPIES, TABLE, KernelNames, Strings, owned, small, timed
 from tracekit.sources.sqlite import SqliteFile
 
 CONCURRENT, SERIAL = f"{TABLE}CONCURRENT_KERNEL", f"{TABLE}KERNEL"

@@ -32,7 +32,7 @@ from tracekit.sources._amd import (
     threads_launched,
 )
 from tracekit.sources._identities import HOST, OPS, Identities, contents, report, steps
-from tracekit.sources._launchers import VARIABLES, Launch, launch_of
+from tracekit.sources._labels import VARIABLES, Launch, launch_of
 from tracekit.sources._seen import Seen, backward, counted
 from tracekit.sources._tables import check_columns, coercions
 from tracekit.sources._times import Times

@@ -10,39 +10,240 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from tracekit.model import Recording
-from tracekit.sources._amd import KernelNames, absences, copies, kernels, memsets, nothing
+from tracekit.model import RANGE_STYLE, Recording
+from tracekit.sources._amd import (
+    BLOCK,
+    COUNT_THREADS,
+    GRID,
+    KernelNames,
+    absences,
+    copies,
+    kernels,
+    memsets,
+    nothing,
+    threads_launched,
+)
 from tracekit.sources._identities import HOST, INT32, OPS, Identities, contents, report, steps
-from tracekit.sources._seen import Seen, counted
+from tracekit.sources._seen import Seen, backward, counted
 from tracekit.sources._tables import check_columns, coercions
 from tracekit.sources._times import Times
-from tracekit.sources.rpd._host import API, OPERATORS, Host, Launches
-from tracekit.sources.rpd._input import OP, STRINGS, Strings
 from tracekit.sources.sqlite import SqliteFile, SqlType
 from tracekit.support.progress import Progress
 from tracekit.support.spool import Workspace
 
-FORMAT = "RPD SQLite"
+_STRINGS, _OP = "rocpd_string", "rocpd_op"
+_API, _LINKS = "rocpd_api", "rocpd_api_ops"
+_KERNELS, _COPIES, OPERATORS = "rocpd_kernelapi", "rocpd_copyapi", "ext_autogradapi"
+_CALL = r"^(hip|hsa_|cuda|cu[A-Z])"
+_TRACER = r"^(\w+::writeRows|rpdflush|hcc_activity_callback|rpd_\w+)$"
+_MARKER = "UserMarker"
+_HEAD: dict[str, SqlType] = dict.fromkeys(("id", "pid", "tid", "start", "end", "apiName_id"), "int")
+_FORMAT = "RPD SQLite"
 _RECORD = "runTracer.sh -o run.rpd PROGRAM"
 _MARK = "roctx or rpdTracerControl in the program; PyTorch: torch.autograd.profiler.emit_nvtx()"
 _REQUIRED = {
-    API: ("id", "start", "end", "pid", "tid", "apiName_id"),
-    OP: ("id", "start", "end", "gpuId", "opType_id"),
+    _API: ("id", "start", "end", "pid", "tid", "apiName_id"),
+    _OP: ("id", "start", "end", "gpuId", "opType_id"),
 }
 _FEATURES = (
-    ("kernels", OP, "GPU time by stage and kernel", _RECORD),
-    ("copies", OP, "input data and peer copies", _RECORD),
-    ("memsets", OP, "GPU time of memsets", _RECORD),
-    ("HIP calls", API, "which thread launched an op, and when", _RECORD),
-    ("markers", API, "stages, layers and iterations", _MARK),
+    ("kernels", _OP, "GPU time by stage and kernel", _RECORD),
+    ("copies", _OP, "input data and peer copies", _RECORD),
+    ("memsets", _OP, "GPU time of memsets", _RECORD),
+    ("HIP calls", _API, "which thread launched an op, and when", _RECORD),
+    ("markers", _API, "stages, layers and iterations", _MARK),
     ("operators", OPERATORS, "which forward op a backward op is of", _MARK),
     ("clock rates", "rocpd_monitor", "nothing that is read yet", _RECORD),
 )
 
 
+class _Strings:
+    """The texts that other tables refer to by number."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        texts = file.read(_STRINGS, {"id": "int", "string": "text"})
+        self._texts = texts.unique("id", keep="first", maintain_order=True)
+
+    def of(self, ids: pl.Series) -> pl.Series:
+        """Return the text of each id, null where there is none."""
+        wanted = ids.alias("id").to_frame()
+        return wanted.join(self._texts, on="id", how="left", maintain_order="left")["string"]
+
+    def like(self, pattern: str) -> pl.Series:
+        """Return the ids of the texts that a pattern matches."""
+        return self._texts.filter(pl.col("string").str.contains(pattern))["id"].drop_nulls()
+
+
+class _Host:
+    """Contents of the table of calls: HIP calls, markers, and the tracer's own work.
+
+    Parameters
+    ----------
+    file
+        The database.
+    strings
+        Its texts.
+    """
+
+    def __init__(self, file: SqliteFile, strings: _Strings) -> None:
+        self._file, self.strings = file, strings
+        self._calls, self._own = (strings.like(pattern) for pattern in (_CALL, _TRACER))
+        self._untimed = self._nowhere = self._backward = 0
+        self._sequence = self._sequence_numbers()
+        self.operators = 0
+        """How many markers are operators of PyTorch."""
+
+    def calls(self, rows: int) -> Iterator[pl.DataFrame]:
+        """Return ``start, end, pid, tid, name, correlation`` of HIP calls."""
+        for batch in self._file.batches(_API, _HEAD, rows):
+            calls = batch.filter(pl.col("apiName_id").is_in(self._calls.implode()))
+            name = self.strings.of(calls["apiName_id"]).cast(pl.Categorical()).alias("name")
+            yield self._valid(calls.with_columns(name)).select(
+                "start", "end", "pid", "tid", "name", correlation="id"
+            )
+
+    def markers(self, rows: int) -> Iterator[pl.DataFrame]:
+        """Return ``start, end, pid, tid, name, style, payload`` of markers and operators."""
+        for batch in self._file.batches(_API, {**_HEAD, "args_id": "int"}, rows):
+            other = pl.concat([self._calls, self._own]).implode()
+            is_other = pl.col("apiName_id").is_in(other).fill_null(value=False)
+            marked = batch.filter(~is_other)
+            function, text = (self.strings.of(marked[n]) for n in ("apiName_id", "args_id"))
+            marked = self._valid(marked.with_columns(function.alias("name"), text.alias("text")))
+            marked = marked.join(self._sequence, on="id", how="left", maintain_order="left")
+            self.operators += marked["sequence"].count()
+            is_marker = pl.col("name") == _MARKER
+            numbered = pl.format("{}, seq = {}", "text", "sequence")
+            yield marked.select(
+                "start", "end", "pid", "tid",
+                name=pl.when(is_marker).then(pl.coalesce(numbered, "text")).otherwise("name"),
+                payload=pl.when(~is_marker & (pl.col("text") != "")).then("text"),
+                style=pl.lit("push_pop", RANGE_STYLE),
+            )  # fmt: skip
+
+    def launching(self, rows: int) -> Iterator[pl.DataFrame]:
+        """Return ``id, pid, name`` of all rows, whether they have times or not."""
+        columns: dict[str, SqlType] = dict.fromkeys(("id", "pid", "apiName_id"), "int")
+        return self._file.batches(_API, columns, rows)
+
+    def _valid(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return the rows with a time and a thread; an end before its start is moved to it."""
+        timed = rows.drop_nulls(["start", "end"])
+        placed = timed.drop_nulls(["pid", "tid"])
+        self._untimed += rows.height - timed.height
+        self._nowhere += timed.height - placed.height
+        self._backward += placed.filter(pl.col("end") < pl.col("start")).height
+        return placed.with_columns(end=pl.max_horizontal("start", "end"))
+
+    def _sequence_numbers(self) -> pl.DataFrame:
+        """Return ``id, sequence`` of operators; others have an empty text there."""
+        found = self._file.read(OPERATORS, {"api_ptr_id": "int", "seq": "int"})
+        self._file.coerced.pop(f"{OPERATORS}.seq", None)
+        known = found.drop_nulls().filter(pl.col("seq") >= 0)
+        once = known.unique("api_ptr_id", keep="first", maintain_order=True)
+        return once.rename({"api_ptr_id": "id", "seq": "sequence"})
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """Rows that were left out, in words."""
+        losses = (
+            (self._untimed, "calls and markers have no valid times and were left out"),
+            (self._nowhere, "calls and markers have no process or thread and were left out"),
+        )
+        told = tuple(f"{count:,} {what}" for count, what in losses if count)
+        return (*told, *backward(self._backward, "calls and markers"))
+
+
+class _Launches:
+    """Launching call of each op, with its arguments.
+
+    Parameters
+    ----------
+    file
+        The database.
+    host
+        Its calls.
+    rows
+        How many to look at at once.
+    """
+
+    def __init__(self, file: SqliteFile, host: _Host, rows: int) -> None:
+        links = file.read(_LINKS, {"api_id": "int", "op_id": "int"}).drop_nulls()
+        self._links = links.unique("op_id", keep="first", maintain_order=True)
+        launching = self._links["api_id"].unique().implode()
+        counting = host.strings.like(f"^({'|'.join(COUNT_THREADS)})$").implode()
+        callers = [pl.DataFrame(schema={"id": pl.Int64, "pid": pl.Int64, "counting": pl.Boolean})]
+        callers += [
+            batch.filter(pl.col("id").is_in(launching)).select(
+                "id", "pid", counting=pl.col("apiName_id").is_in(counting)
+            )
+            for batch in host.launching(rows)
+        ]
+        self._callers = pl.concat(callers).unique("id", keep="first", maintain_order=True)
+        self._sizes = self._launch_sizes(file)
+        self._copies = self._copied(file)
+
+    @property
+    def pid(self) -> int:
+        """Process of ops whose call was not recorded: the one that launched most others."""
+        pids = self._callers["pid"].drop_nulls()
+        return int(pids.mode().min() or 0)  # type: ignore[arg-type]
+
+    def of(self, ops: pl.DataFrame) -> pl.DataFrame:
+        """Add ``correlation, pid`` and other attributes of calls to ops with ``id``."""
+        linked = ops.join(
+            self._links, left_on="id", right_on="op_id", how="left", maintain_order="left"
+        )
+        for told in (self._callers, self._sizes, self._copies):
+            linked = linked.join(
+                told, left_on="api_id", right_on="id", how="left", maintain_order="left"
+            )
+        return linked.rename({"api_id": "correlation"})
+
+    def _launch_sizes(self, file: SqliteFile) -> pl.DataFrame:
+        """Return ``id, kernel_stream, kernel_name_id, launch_size`` of calls that launch one."""
+        names = ("gridX", "gridY", "gridZ", "workgroupX", "workgroupY", "workgroupZ")
+        known: dict[str, SqlType] = dict.fromkeys(("api_ptr_id", *names, "kernelName_id"), "int")
+        found = file.read(_KERNELS, {**known, "stream": "text"})
+        found = found.rename(dict(zip(names, (*GRID, *BLOCK), strict=True)))
+        found = self._once(found).join(self._callers, on="id", how="left", maintain_order="left")
+        size = threads_launched(found, pl.col("counting").fill_null(value=False))
+        return found.select(
+            "id", size, _stream().alias("kernel_stream"), kernel_name_id="kernelName_id"
+        )
+
+    def _copied(self, file: SqliteFile) -> pl.DataFrame:
+        """Return ``id, copy_stream, bytes, between`` of calls that copy.
+
+        A call's bytes are not known of its ops if it has several: how they share them is not said.
+        """
+        columns: dict[str, SqlType] = dict.fromkeys(
+            ("api_ptr_id", "size", "srcDevice", "dstDevice"), "int"
+        )
+        found = self._once(file.read(_COPIES, {**columns, "stream": "text"}))
+        several = self._links.group_by("api_id").len().filter(pl.col("len") > 1)["api_id"]
+        return found.select(
+            "id",
+            _stream().alias("copy_stream"),
+            bytes=pl.when(~pl.col("id").is_in(several.implode()) & (pl.col("size") >= 0)).then(
+                "size"
+            ),
+            between=pl.col("srcDevice") != pl.col("dstDevice"),
+        )
+
+    def _once(self, rows: pl.DataFrame) -> pl.DataFrame:
+        known = rows.rename({"api_ptr_id": "id"}).drop_nulls("id")
+        return known.unique("id", keep="first", maintain_order=True)
+
+
+def _stream() -> pl.Expr:
+    """Return the handle of a stream, which is written in hexadecimal."""
+    digits = pl.col("stream").str.extract(r"^0x([0-9a-fA-F]{1,15})$")
+    return digits.str.to_integer(base=16, strict=False, dtype=pl.Int64)
+
+
 def is_rpd(file: SqliteFile) -> bool:
     """Tell whether an SQLite file is an RPD."""
-    return file.has(STRINGS, "id", "string") and (file.has(API, "id") or file.has(OP, "id"))
+    return file.has(_STRINGS, "id", "string") and (file.has(_API, "id") or file.has(_OP, "id"))
 
 
 def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_: None) -> Recording:
@@ -59,16 +260,16 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
         If a table cannot be read.
     """
     check_columns(file, _REQUIRED, f"record again with {_RECORD}")
-    file.times = Times(file.path, file.first_times({OP: "start", API: "start"}))
+    file.times = Times(file.path, file.first_times({_OP: "start", _API: "start"}))
     rows = workspace.rows
     told = steps(progress, "HIP calls", "markers", "GPU work")
     next(told)
-    host = Host(file, Strings(file))
+    host = _Host(file, _Strings(file))
     calls = Seen(host.calls(rows), workspace, *HOST)
     next(told)
     ranges = Seen(host.markers(rows), workspace, *HOST)
     next(told)
-    work = GpuWork(file, host.strings, Launches(file, host, rows))
+    work = _GpuWork(file, host.strings, _Launches(file, host, rows))
     ops = Seen(work.batches(rows), workspace, *OPS)
     next(told)
     if not len(ops) and not len(ranges):
@@ -89,7 +290,7 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
             "threads": who.threads(),
             "devices": who.devices(ops.distinct.select("device").drop_nulls(), "assumed"),
             "reports": report(
-                file.path, FORMAT,
+                file.path, _FORMAT,
                 product="rocmProfileData", schema_version=version[0] if len(version) else None,
             ),
             "contents": contents(_FEATURES, counts),
@@ -122,7 +323,7 @@ _LOST = {
 }
 
 
-class GpuWork:
+class _GpuWork:
     """All GPU work of a database.
 
     Parameters
@@ -135,7 +336,7 @@ class GpuWork:
         Which call launched which op.
     """
 
-    def __init__(self, file: SqliteFile, strings: Strings, launches: Launches) -> None:
+    def __init__(self, file: SqliteFile, strings: _Strings, launches: _Launches) -> None:
         self._file, self._strings, self._launches = file, strings, launches
         self._names = KernelNames()
         self.counts: Counter[str] = Counter()
@@ -145,7 +346,7 @@ class GpuWork:
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
         """Return the ops with a time and a device."""
-        for batch in self._file.batches(OP, _COLUMNS, rows):
+        for batch in self._file.batches(_OP, _COLUMNS, rows):
             ops = self._placed(batch)
             for feature, part in self._parts(ops):
                 self.counts[feature] += part.height

@@ -1,10 +1,9 @@
 """Columns out of SQLite files, as fast as the pages of the file allow."""
 
 from tracekit.sources._tables import SqlType
-from tracekit.sources.sqlite._file import BATCH_ROWS, SqliteFile, regrouped
+from tracekit.sources.sqlite._file import BATCH_ROWS, SqliteFile, is_packed, regrouped, unpack
 from tracekit.sources.sqlite._layout import MAGIC
 from tracekit.sources.sqlite._library import DTYPE, decoded
-from tracekit.sources.sqlite._packed import is_packed, unpack
 
 __all__ = [
     "BATCH_ROWS",

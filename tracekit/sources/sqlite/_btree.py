@@ -1,8 +1,13 @@
-"""The leaf pages of a table, in rowid order, from the interior pages of its tree."""
+"""The leaf pages of a table, in rowid order, from the interior pages of its tree.
+
+They are read, not mapped: a file that is cut meanwhile gives a short read and not a signal, and
+memory does not grow with the file.
+"""
 
 from __future__ import annotations
 
 import os
+import threading
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +15,7 @@ from numpy.typing import NDArray
 
 from tracekit.sources.sqlite._layout import Geometry
 
-Ints = NDArray[np.int64]
+_Ints = NDArray[np.int64]
 
 LEAST, GREATEST = -(2**63), 2**63 - 1
 """Bounds of a rowid."""
@@ -21,6 +26,12 @@ _LONGEST_VARINT = 9
 _DEEPEST = 20
 _PAGES_AT_ONCE = 64
 _PLACES = np.array([1 << 24, 1 << 16, 1 << 8, 1], np.int64)
+_Bytes = NDArray[np.uint8]
+
+_CELLS_AT = 3
+"""Where a page has the number of its cells."""
+_WIDEST_GAP_BYTES = 1 << 14
+"""Pages of others that are read along to save a call."""
 
 
 class MisplacedError(Exception):
@@ -31,8 +42,8 @@ class MisplacedError(Exception):
 class Leaves:
     """Leaf pages of a table: their numbers, and the greatest rowid that each may hold."""
 
-    pages: Ints
-    upto: Ints
+    pages: _Ints
+    upto: _Ints
 
 
 def leaves(file: int, geometry: Geometry, root: int) -> Leaves | None:
@@ -66,8 +77,8 @@ def _kind(file: int, geometry: Geometry, page: int) -> int:
 
 
 def _level_below(
-    file: int, geometry: Geometry, pages: Ints, upto: Ints
-) -> tuple[Ints, Ints] | None:
+    file: int, geometry: Geometry, pages: _Ints, upto: _Ints
+) -> tuple[_Ints, _Ints] | None:
     """Return the children of interior pages, in order, and the greatest rowid of each."""
     children, bounds = [], []
     for first in range(0, pages.size, _PAGES_AT_ONCE):
@@ -80,7 +91,7 @@ def _level_below(
     return np.concatenate(children), np.concatenate(bounds)
 
 
-def _contents(file: int, geometry: Geometry, pages: Ints) -> NDArray[np.uint8] | None:
+def _contents(file: int, geometry: Geometry, pages: _Ints) -> NDArray[np.uint8] | None:
     """Return what SQLite uses of each page, and zeros; None where the file ends before them.
 
     A number may end beyond its page; where it does is compared with the page's end later.
@@ -96,8 +107,8 @@ def _contents(file: int, geometry: Geometry, pages: Ints) -> NDArray[np.uint8] |
 
 
 def _below(
-    pages: NDArray[np.uint8] | None, geometry: Geometry, upto: Ints
-) -> tuple[Ints, Ints] | None:
+    pages: NDArray[np.uint8] | None, geometry: Geometry, upto: _Ints
+) -> tuple[_Ints, _Ints] | None:
     """Return the children of interior pages, and the greatest rowid of each.
 
     The rowids in a page divide its children; that of the last one is the page's own.
@@ -124,12 +135,12 @@ def _below(
     return np.insert(child, ends, last), np.insert(rowids, ends, upto)
 
 
-def _u16(rows: NDArray[np.uint8], at: int) -> Ints:
+def _u16(rows: NDArray[np.uint8], at: int) -> _Ints:
     """Return the number of two bytes that is at one place of each row."""
     return rows[:, at].astype(np.int64) << 8 | rows[:, at + 1]
 
 
-def _varints(rows: NDArray[np.uint8]) -> tuple[Ints, Ints]:
+def _varints(rows: NDArray[np.uint8]) -> tuple[_Ints, _Ints]:
     """Decode the number at the start of each row; return the numbers and how long they are."""
     value = np.zeros(len(rows), np.uint64)
     length = np.zeros(len(rows), np.int64)
@@ -144,3 +155,67 @@ def _varints(rows: NDArray[np.uint8]) -> tuple[Ints, Ints]:
         if not open_.any():
             break
     return value.view(np.int64), length
+
+
+@dataclass(frozen=True)
+class PagesRead:
+    """Bytes of pages, the start of each page, and its number of cells."""
+
+    data: _Bytes
+    starts: _Ints
+    cells: _Ints
+
+
+class PageReader:
+    """Reads pages of the open file `file` into memory that is used again by the same thread."""
+
+    def __init__(self, file: int, geometry: Geometry) -> None:
+        self.file = file
+        self.geometry = geometry
+        self._kept = threading.local()
+
+    def read(self, pages: _Ints) -> PagesRead | None:
+        """Read `pages`; None where the file ends before them.
+
+        What is returned holds until this thread reads again.
+        """
+        size = self.geometry.page_size
+        order = np.argsort(pages)
+        ordered = pages[order]
+        begins = np.append(True, np.diff(ordered) > _WIDEST_GAP_BYTES // size)
+        first = ordered[begins]
+        lengths = (ordered[np.append(begins[1:], True)] - first + 1) * size
+        ends = np.cumsum(lengths)
+        data = self._buffer(int(ends[-1]))
+        for end, length, page in zip(ends.tolist(), lengths.tolist(), first.tolist(), strict=True):
+            if not _fill(self.file, data[end - length : end], (page - 1) * size):
+                return None
+        run = np.cumsum(begins) - 1
+        starts = np.empty_like(pages)
+        starts[order] = (ends - lengths)[run] + (ordered - first[run]) * size
+        return PagesRead(
+            data,
+            starts,
+            (data[starts + _CELLS_AT].astype(np.int64) << 8) | data[starts + _CELLS_AT + 1],
+        )
+
+    def cells(self, page: int) -> int:
+        """Return a page's number of cells; 0 where the file ends before it."""
+        at = (page - 1) * self.geometry.page_size
+        return int.from_bytes(os.pread(self.file, 2, at + _CELLS_AT), "big")
+
+    def _buffer(self, size: int) -> _Bytes:
+        kept: _Bytes | None = getattr(self._kept, "buffer", None)
+        if kept is None or kept.size < size:
+            kept = self._kept.buffer = np.empty(size, np.uint8)
+        return kept[:size]
+
+
+def _fill(file: int, part: _Bytes, at: int) -> bool:
+    """Fill `part` with what the file has at `at`; tell whether it has as much."""
+    while part.size:
+        got = os.preadv(file, [part.data], at)
+        if not got:
+            return False
+        part, at = part[got:], at + got
+    return True

@@ -1,7 +1,8 @@
-"""Columns that grow as the rows of page after page are decoded."""
+"""Leaf pages decoded into columns, which grow page after page."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -11,11 +12,13 @@ from nanoarrow import c_array_from_buffers, float64, int8, int16, int32, int64, 
 from numpy.typing import NDArray
 
 from tracekit.sources.sqlite import _pages
-from tracekit.sources.sqlite._layout import Role
+from tracekit.sources.sqlite._btree import MisplacedError, PagesRead
+from tracekit.sources.sqlite._layout import Record, Role
+from tracekit.sources.sqlite._shapes import Shapes, no_shapes
 from tracekit.support.compiled import ALWAYS, compiled
 
-Bytes = NDArray[np.uint8]
-Numbers = NDArray[Any]
+_Bytes = NDArray[np.uint8]
+_Numbers = NDArray[Any]
 
 _reals, _texts, _gather = (
     compiled(loop, ALWAYS) for loop in (_pages.reals, _pages.texts, _pages.gather)
@@ -38,6 +41,10 @@ _SCHEMAS = {
     )
 }  # fmt: skip
 """What nanoarrow calls the types of numbers."""
+_Ints = NDArray[np.int64]
+
+_decode = compiled(_pages.decode, ALWAYS)
+_WHOLE = ("int", "narrow", "rowid")
 
 
 class Columns:
@@ -57,7 +64,7 @@ class Columns:
         self.height = 0
         """How many rows there are."""
 
-    def add(self, data: Bytes, found: _pages.Rows) -> bool:
+    def add(self, data: _Bytes, found: _pages.Rows) -> bool:
         """Add the rows that were found in `data`; tell whether their values are what they should.
 
         If they are not, no row is added, and what is there is still good.
@@ -81,7 +88,7 @@ class Columns:
 class _Column(Protocol):
     """A column."""
 
-    def add(self, first: int, data: Bytes, found: _pages.Rows, slot: int) -> bool:
+    def add(self, first: int, data: _Bytes, found: _pages.Rows, slot: int) -> bool:
         """Add what was found as rows from `first`; tell whether it is what it should be."""
 
     def rows(self, first: int, end: int) -> pl.Series:
@@ -98,11 +105,11 @@ class _NumberColumn:
     def __init__(self, role: Role, rows: int) -> None:
         self._role = role
         self._expected = rows
-        self._values: Numbers | None = None
+        self._values: _Numbers | None = None
         self._valid: NDArray[np.bool_] | None = None
         """Where there are numbers, if not in all rows; without `_values` in none."""
 
-    def add(self, first: int, data: Bytes, found: _pages.Rows, slot: int) -> bool:
+    def add(self, first: int, data: _Bytes, found: _pages.Rows, slot: int) -> bool:
         """Add numbers whose reals are still to be read."""
         nulls, end = int(found.nulls[slot]), first + found.rowids.size
         stored, valid = found.stored[slot], found.valid[slot]
@@ -129,14 +136,14 @@ class _NumberColumn:
             self._note(first, end, _bits(valid, end - first))
         return True
 
-    def _room(self, first: int, end: int, dtype: np.dtype[Any]) -> Numbers:
+    def _room(self, first: int, end: int, dtype: np.dtype[Any]) -> _Numbers:
         """Return where the numbers are, with room for those up to `end`, which are of a type."""
         values = self._values
         if values is None and first:
             self._note(0, first, np.zeros(first, np.bool_))
         both = dtype if values is None else np.promote_types(values.dtype, dtype)
         if values is None or values.dtype != both or values.size < end:
-            room: Numbers = np.empty(self._size(first, end), both)
+            room: _Numbers = np.empty(self._size(first, end), both)
             room[:first] = 0 if values is None else values[:first]
             values = self._values = room
         return values
@@ -178,7 +185,7 @@ class _TextColumn:
         self._parts: list[pl.Series] = []
         self._first: list[int] = []
 
-    def add(self, first: int, data: Bytes, found: _pages.Rows, slot: int) -> bool:
+    def add(self, first: int, data: _Bytes, found: _pages.Rows, slot: int) -> bool:
         """Add texts."""
         places, valid = found.stored[slot], found.valid[slot]
         rows, nulls = places.size, int(found.nulls[slot])
@@ -213,7 +220,7 @@ class _TextColumn:
         return whole[before : before + end - first].rechunk()
 
 
-def _bits(packed: Bytes, rows: int) -> NDArray[np.bool_]:
+def _bits(packed: _Bytes, rows: int) -> NDArray[np.bool_]:
     return np.unpackbits(packed, count=rows, bitorder="little").view(np.bool_)
 
 
@@ -225,3 +232,87 @@ def _narrowest(reach: int) -> np.dtype[Any]:
     """Return the type that holds numbers which need such bits; none has the sign's among them."""
     bits = reach.bit_length()
     return next((dtype for dtype, most in _NARROW.items() if bits <= most), np.dtype(np.int64))
+
+
+class Decoder:
+    """Decodes columns of a table.
+
+    Parameters
+    ----------
+    record
+        Where the columns lie in the table's records.
+    names
+        Their names.
+    usable
+        Bytes of a page that SQLite uses.
+    """
+
+    def __init__(self, record: Record, names: Sequence[str], usable: int) -> None:
+        self._names = names
+        self._roles = record.roles
+        self._usable = usable
+        self._kept = threading.local()
+        self._layout = _pages.Layout(
+            np.array(record.slots, np.int64),
+            np.array([role in _WHOLE for role in record.roles], np.uint8),
+            np.array(record.optional, np.uint8),
+        )
+
+    def columns(self, rows: int) -> Columns:
+        """Return empty columns with room for about this number of rows."""
+        return Columns(self._names, self._roles, rows)
+
+    def decode(self, columns: Columns, pages: PagesRead, upto: _Ints, after: int) -> int | None:
+        """Add the rows of leaf pages to columns; None, and none of them, where it takes SQLite.
+
+        Parameters
+        ----------
+        columns
+            Of `columns`.
+        pages
+            The pages, in rowid order.
+        upto, after
+            The greatest rowid that each may hold, and the one that all must exceed.
+
+        Returns
+        -------
+        int | None
+            How many rows the columns have now.
+
+        Raises
+        ------
+        MisplacedError
+            If the rowids are others, or not in order, or rows lie outside their page.
+        """
+        if (pages.cells > self._usable // _pages.FEWEST_CELL_BYTES).any():
+            return None
+        found = self._room(int(pages.cells.sum()))
+        read = _pages.Pages(pages.data, pages.starts, upto)
+        status = _decode(read, self._usable, after, self._layout, self._shapes(), found)
+        if status == _pages.DAMAGED:
+            raise MisplacedError
+        is_known = status == _pages.OK and columns.add(pages.data, found)
+        return columns.height if is_known else None
+
+    def _shapes(self) -> Shapes:
+        """Return the shapes of records that this thread has met, not counted yet."""
+        kept: Shapes | None = getattr(self._kept, "shapes", None)
+        if kept is None:
+            kept = self._kept.shapes = no_shapes(len(self._names))
+        kept.rows[:] = 0
+        return kept
+
+    def _room(self, rows: int) -> _pages.Rows:
+        """Return room for rows, which this thread uses again for the next ones."""
+        columns = len(self._names)
+        kept: _Ints | None = getattr(self._kept, "buffer", None)
+        if kept is None or kept.size < (columns + 2) * rows:
+            kept = self._kept.buffer = np.empty((columns + 2) * rows, np.int64)
+        return _pages.Rows(
+            kept[:rows],
+            kept[rows : 2 * rows],
+            kept[2 * rows : (columns + 2) * rows].reshape(columns, rows),
+            np.full((columns, -(-rows // 8)), 255, np.uint8),
+            np.zeros(columns, np.int64),
+            np.zeros(columns, np.int64),
+        )

@@ -6,7 +6,10 @@ beside it.
 
 from __future__ import annotations
 
+import errno
+import gzip
 import sqlite3
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -16,11 +19,12 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.errors import DamagedTraceError
+from tracekit.errors import DamagedTraceError, InputError
 from tracekit.sources._tables import SqlType, Where
 from tracekit.sources._times import FIRST_ROWS, Times
 from tracekit.sources.sqlite._layout import (
     HEADER_BYTES,
+    MAGIC,
     is_utf8,
     page_size,
     pages_counted,
@@ -28,9 +32,12 @@ from tracekit.sources.sqlite._layout import (
 )
 from tracekit.sources.sqlite._library import DTYPE, Library, Rows, quoted
 from tracekit.sources.sqlite._spans import Table, spans
+from tracekit.support.spool import Workspace
 
 BATCH_ROWS = 1 << 20
 """Rows of a batch, if nothing else is asked for."""
+_GZIP = b"\x1f\x8b"
+_BLOCK = 1 << 22
 
 
 class SqliteFile:
@@ -289,3 +296,45 @@ def _together(frames: list[pl.DataFrame]) -> pl.DataFrame:
     if len(frames) == 1:
         return frames[0]
     return pl.concat(frames, how="vertical_relaxed", rechunk=True)
+
+
+def is_packed(path: Path) -> bool:
+    """Tell whether a file is an SQLite file packed with gzip."""
+    with path.open("rb") as file:
+        if file.read(len(_GZIP)) != _GZIP:
+            return False
+        file.seek(0)
+        try:
+            return zlib.decompressobj(wbits=31).decompress(file.read(1 << 10), len(MAGIC)) == MAGIC
+        except zlib.error:
+            return False
+
+
+def unpack(path: Path, workspace: Workspace) -> Path:
+    """Unpack a file into the workspace, up to the size in its header.
+
+    Raises
+    ------
+    DamagedTraceError
+        If it cannot be unpacked.
+    InputError
+        If there is no room for it.
+    """
+    target = workspace.new_folder() / "unpacked.sqlite"
+    try:
+        with gzip.open(path) as packed, target.open("wb") as file:
+            header = packed.read(HEADER_BYTES)
+            file.write(header)
+            left = max(page_size(header) * (pages_counted(header) or 1 << 32) - len(header), 0)
+            while left and (block := packed.read(min(_BLOCK, left))):
+                file.write(block)
+                left -= len(block)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DamagedTraceError(f"{path} cannot be unpacked ({error})", "copy it again") from error
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+            raise
+        raise InputError(
+            f"there is no room to unpack {path} ({error.strerror})", "free space for it"
+        ) from error
+    return target

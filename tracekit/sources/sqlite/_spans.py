@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from tracekit.sources._tables import SqlType
-from tracekit.sources.sqlite._btree import GREATEST, LEAST, Leaves, MisplacedError, leaves
+from tracekit.sources.sqlite._btree import (
+    GREATEST,
+    LEAST,
+    Leaves,
+    MisplacedError,
+    PageReader,
+    PagesRead,
+    leaves,
+)
 from tracekit.sources.sqlite._layout import (
     HEADER_BYTES,
     Column,
@@ -28,14 +36,12 @@ from tracekit.sources.sqlite._layout import (
     same_case,
 )
 from tracekit.sources.sqlite._library import Library, Rows, decoded
-from tracekit.sources.sqlite._reading import PageReader, PagesRead
 from tracekit.support.ahead import ahead, cores
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from tracekit.sources.sqlite._columns import Columns
-    from tracekit.sources.sqlite._decode import Decoder
+    from tracekit.sources.sqlite._columns import Columns, Decoder
 
 FEW_ROWS = 20_000
 """Tables of fewer rows take SQLite less time than loading the loops does."""
@@ -149,7 +155,7 @@ def _rows_of_leaf(pages: PageReader, tree: Leaves) -> float:
 
 
 def _decoder(layout: Record, table: Table, usable: int) -> Decoder:
-    from tracekit.sources.sqlite._decode import Decoder  # noqa: PLC0415 - loads the compiler
+    from tracekit.sources.sqlite._columns import Decoder  # noqa: PLC0415 - loads the compiler
 
     return Decoder(layout, list(table.columns), usable)
 

@@ -1,0 +1,435 @@
+"""Match calls and messages of two reports that are the same, beyond doubt.
+
+Messages of MPI from one rank to another, of one tag on one communicator, are received in the order
+in which they were sent. So where both sides were recorded from MPI_Init on, the n-th that is sent
+is the n-th that is received. So it is with those of NCCL, which have no tags: the n-th send of a
+rank to another one is the n-th receive there from it. A message is not received whole before the
+call or kernel that sends it has begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from tracekit.analysis.calls import (
+    TOGETHER,
+    annotated_calls,
+    collective_kernels,
+    ends_by_arrivals,
+    from_the_start,
+    made_communicators,
+    participants,
+    read_calls,
+    with_kernels,
+)
+from tracekit.analysis.clocks._fit import SLACK, Fit, Ints, Messages, Pairs, fit, in_order
+from tracekit.model import Trace
+
+_JOINT = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+"""Collectives in which every participant waits for something of every other one."""
+_MOST = 4096
+"""Maximum number of calls compared per lane."""
+_MOST_LANES = 64
+"""Maximum number of streams compared per report, those with most calls."""
+_MOST_TRIES = 48
+"""Maximum number of pairs of streams compared for two reports."""
+_NUMBER = ("group", "operation", "call_sequence")
+_TIMES = ("start", "end")
+_JOINT_CALLS = {
+    "library": pl.String, "operation": pl.String, "communicator": pl.String, "ranks": pl.Int32,
+    "call_sequence": pl.Int64, "message_bytes": pl.Int64, "process": pl.Int32,
+    "device": pl.Int32, "context": pl.Int32, "stream": pl.Int64, "start": pl.Int64,
+    "end": pl.Int64,
+}  # fmt: skip
+_NO_CALLS = "they have no calls in common that all ranks make together"
+_OWN = ("process", "communicator")
+_NCCL_LANE = (*_OWN, "direction", "peer")
+_NCCL_MESSAGE = {
+    "communicator": pl.String, "source": pl.Int64, "target": pl.Int64, "number": pl.Int64,
+    "bytes": pl.Int64, "start": pl.Int64, "end": pl.Int64, "sent": pl.Boolean,
+}  # fmt: skip
+_SEND = r"^P?MPI_(I[brs]?send|[BRS]?[Ss]end)(_c)?$"
+_RECEIVE = r"^P?MPI_I?[Rr]ecv(_c)?$"
+_WAITS = r"^P?MPI_Recv(_c)?$"
+"""A function that returns once the message has arrived."""
+_PROBE = r"^P?MPI_I?[Pp]robe$"
+"""Functions that neither send nor receive."""
+_PERSISTENT = r"^P?MPI_Start(all)?$"
+_WITHIN = ["source", "target", "tag"]
+_LANE = ["communicator", *_WITHIN]
+_MESSAGE = [*_LANE, "number"]
+_NONE = pl.DataFrame(
+    schema={"communicator": pl.String,
+            **dict.fromkeys((*_WITHIN, "number", "bytes", "start", "end"), pl.Int64),
+            "sent": pl.Boolean, "waits": pl.Boolean}
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Joint calls of a report: by lane, and those with a number of their own.
+
+    Parameters
+    ----------
+    lanes
+        ``group, lane, place, stream, operation, size, start, end``, in order of time. The group is
+        called the same by other reports; a lane holds calls of one group.
+    numbered
+        ``group, operation, call_sequence, start, end, size``.
+    """
+
+    lanes: pl.DataFrame
+    numbered: pl.DataFrame
+
+    @property
+    def named(self) -> frozenset[str]:
+        """Communicators that the report takes part in."""
+        known = pl.concat([self.lanes["group"], self.numbered["group"]])
+        return frozenset(known.filter(known.str.starts_with("nccl 0x")))
+
+
+def clock_calls(trace: Trace) -> Calls:
+    """Return the calls of a report that can set its clock."""
+    calls = _grouped(joint_calls(trace))
+    columns = ["group", "lane", "place", "stream", "operation", "size", *_TIMES]
+    return Calls(calls.filter(~_is_numbered()).select(columns), _once(calls))
+
+
+def joint_calls(trace: Trace) -> pl.DataFrame:
+    """Return the calls that no participant leaves before all have entered, unmatched.
+
+    These are all_reduce, all_gather, reduce_scatter, all_to_all and barriers, and kernels of NCCL
+    that both send and receive.
+
+    Returns
+    -------
+    ``library, operation, communicator, ranks, call_sequence, message_bytes, process, device,
+    context, stream, start, end``, in order of time.
+    """
+    if not _may_have_calls(trace):
+        return pl.DataFrame(schema=_JOINT_CALLS)
+    rows = participants(trace)
+    both = (pl.col("sends") > 0) & (pl.col("sends") < pl.col("api_calls"))
+    is_joint = pl.col("collective").is_in(_JOINT) | (both & (pl.col("kind") == "send_recv"))
+    return (
+        rows.filter(is_joint.fill_null(value=False))
+        .rename({"collective": "operation"})
+        .select(_JOINT_CALLS.keys())
+        .sort("start", "end")
+    )
+
+
+def _may_have_calls(trace: Trace) -> bool:
+    """Tell whether a report holds anything to look for calls in: looking takes many queries."""
+    places = (
+        trace["ops"].filter(pl.col("kind") == "collective"),
+        trace["host"].filter(pl.col("library") == "mpi"),
+        annotated_calls(trace),
+    )
+    some = pl.collect_all([rows.select("process").head(1) for rows in places])
+    return any(rows.height for rows in some)
+
+
+def _is_numbered() -> pl.Expr:
+    return pl.col("call_sequence").is_not_null() & (
+        (pl.col("library") == "nccl") & (pl.col("operation") != "send_recv")
+    )
+
+
+def _grouped(calls: pl.DataFrame) -> pl.DataFrame:
+    """Return `joint_calls` of a report with their ``group``, ``lane`` and ``size``.
+
+    The group is the communicator of NCCL; of MPI, whose handles mean something in one process only,
+    the number of its ranks; and nothing where it is not known. Of several participants in one
+    communicator the one is kept that has most calls. Of streams that name none each is a lane.
+    """
+    named = pl.when(pl.col("library") == "mpi").then(
+        pl.format("{} ranks", pl.col("ranks"))
+    ).otherwise("communicator")  # fmt: skip
+    known = calls.with_columns(group=pl.format("{} {}", "library", named.fill_null("unknown")))
+    is_sure = (pl.col("library") == "nccl") & pl.col("communicator").is_not_null()
+    of_lane = pl.struct("group", "process", "device", *(
+        pl.when(~is_sure).then(name).alias(name) for name in ("context", "stream")
+    ))  # fmt: skip
+    # Participants may differ in the sizes of other operations.
+    size = pl.when(pl.col("operation") == "all_reduce").then("message_bytes")
+    lanes = known.with_columns(
+        lane=of_lane.rank("dense").cast(pl.Int64), size=size, is_sure=is_sure,
+        place=pl.struct("process", "device").rank("dense").cast(pl.Int64),
+    )  # fmt: skip
+    largest = (
+        lanes.group_by("group", "is_sure", "lane")
+        .len()
+        .sort(-pl.col("len").cast(pl.Int64), "lane")
+        .filter(~pl.col("is_sure") | pl.col("group").is_first_distinct())
+        .head(_MOST_LANES)
+    )
+    keep = pl.col("lane").is_in(largest["lane"].implode()) | _is_numbered()
+    return lanes.filter(keep.fill_null(value=False))
+
+
+def best_fit(calls: Calls, others: Calls, messages: Messages) -> tuple[Fit, Pairs] | str:
+    """Return the offset between two reports' clocks, by the best evidence.
+
+    Returns
+    -------
+    The fit, which may be refused, with the calls that it is of; or why there are none.
+    """
+    best: tuple[Fit, Pairs] | None = None
+    why = _NO_CALLS
+    for pairs in _all_pairs(calls, others):
+        if isinstance(pairs, str):
+            why = pairs
+            continue
+        found = fit(pairs, messages)
+        if found.refused is None:
+            return found, pairs
+        if best is None or found.calls > best[0].calls:
+            best = found, pairs
+    if best is None and len(messages):
+        found = fit(Pairs.none(), messages)
+        return (found, Pairs.none()) if found.refused is None else why
+    return best or why
+
+
+def _all_pairs(calls: Calls, others: Calls) -> Iterator[Pairs | str]:
+    """Yield calls that may be the same ones, surest first, or why those of two lanes are not."""
+    numbered = _numbered(calls.numbered, others.numbered)
+    if numbered is not None:
+        yield numbered
+    for own, theirs, is_one_of_several in _lanes(calls, others):
+        pairs = _by_order(own, theirs)
+        if isinstance(pairs, str) or not is_one_of_several or _end_together(pairs):
+            yield pairs
+        else:
+            yield "their calls do not end together"
+
+
+def _lanes(calls: Calls, others: Calls) -> Iterator[tuple[pl.DataFrame, pl.DataFrame, bool]]:
+    """Yield lanes of one group, and whether the calls of one may be those of another lane.
+
+    Those come first that are alike in stream and place, as the most likely ones.
+    """
+    key = ["group", "lane", "place", "stream"]
+    mine, theirs = (
+        side.lanes.group_by(key, maintain_order=True).agg(pl.len()) for side in (calls, others)
+    )
+    both = mine.join(theirs, on="group", suffix="_other")
+    shorter = pl.min_horizontal("len", "len_other").cast(pl.Int64)
+    order = both.with_columns(
+        several=(pl.len().over("group") > 1),
+        alike=(pl.col("stream") == pl.col("stream_other")).cast(pl.Int8)
+        + (pl.col("place") == pl.col("place_other")).cast(pl.Int8),
+    ).sort(pl.col("group").str.contains("unknown"), -pl.col("alike"), -shorter, "lane",
+           "lane_other", nulls_last=True)  # fmt: skip
+    parts = [
+        {lane: rows for (lane,), rows in side.lanes.partition_by("lane", as_dict=True).items()}
+        for side in (calls, others)
+    ]
+    chosen = order.head(_MOST_TRIES).select("lane", "lane_other", "several")
+    for lane, other, several in chosen.iter_rows():
+        yield parts[0][lane].head(_MOST), parts[1][other].head(_MOST), several
+
+
+def _end_together(pairs: Pairs) -> bool:
+    """Tell whether ends differ far less than arrivals do, as those of calls of one group."""
+    ends, starts = (
+        times - np.median(times)
+        for times in (pairs.end - pairs.other_end, pairs.start - pairs.other_start)
+    )
+    # Ends that differ by less than times are known to set a clock as well, whoever arrives when.
+    return bool(np.abs(ends).max() <= SLACK or ends_by_arrivals(ends, starts) <= TOGETHER)
+
+
+def _numbered(calls: pl.DataFrame, others: pl.DataFrame) -> Pairs | None:
+    """Match calls that carry their number in a communicator."""
+    if calls.is_empty() or others.is_empty():
+        return None
+    same_size = pl.col("size").eq_missing(pl.col("size_right"))
+    both = calls.join(others, on=_NUMBER).filter(same_size).sort("end")
+    (start, end), (other_start, other_end) = (
+        [_ints(both, f"{name}{side}") for name in _TIMES] for side in ("", "_right")
+    )
+    return Pairs(start, end, other_start, other_end, numbered=True) if both.height else None
+
+
+def _once(calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls that carry their number; participants of one report are one."""
+    return (
+        calls.filter(_is_numbered())
+        .group_by(_NUMBER)
+        .agg(pl.col("start").max(), pl.col("end").min(), size=pl.col("size").max())
+    )
+
+
+def _by_order(own: pl.DataFrame, others: pl.DataFrame) -> Pairs | str:
+    label = pl.struct("operation", "size").rank("dense").cast(pl.Int64)
+    both = pl.concat([own.with_columns(side=0), others.with_columns(side=1)])
+    both = both.with_columns(label=label)
+    one, other = (both.filter(side=side) for side in (0, 1))
+    return in_order(_ints(one, "label"), _times(one), _ints(other, "label"), _times(other))
+
+
+def _times(calls: pl.DataFrame) -> tuple[Ints, Ints]:
+    return _ints(calls, "start"), _ints(calls, "end")
+
+
+def _ints(frame: pl.DataFrame, column: str) -> Ints:
+    return frame[column].to_numpy().astype(np.int64, copy=False)
+
+
+def messages(traces: Sequence[Trace]) -> list[pl.DataFrame]:
+    """Return the messages of MPI and NCCL that each report sends and receives, numbered.
+
+    None are where it is not beyond doubt what they are; of NCCL see `nccl_messages`.
+
+    Returns
+    -------
+    Of each report ``communicator, source, target, tag, number, bytes, start, end, sent, waits``.
+    """
+    of_mpi = _mpi_messages(traces)
+    return [
+        pl.concat([_NONE, own, _with_tag(nccl_messages(trace))])
+        for trace, own in zip(traces, of_mpi, strict=True)
+    ]
+
+
+def _with_tag(found: pl.DataFrame) -> pl.DataFrame:
+    """Return messages of NCCL, which have no tag, and are there when their kernel has ended."""
+    return found.with_columns(tag=pl.lit(0, pl.Int64), waits=pl.lit(value=True)).select(
+        _NONE.columns
+    )
+
+
+def _mpi_messages(traces: Sequence[Trace]) -> list[pl.DataFrame]:
+    """Return those of MPI.
+
+    None are where a rank of the job is not there or was not recorded from MPI_Init on, or where a
+    process receives from any source or of any tag, both sends and receives in one call, starts
+    persistent requests, or has several communicators of all ranks. Messages within that
+    communicator alone count, since ranks mean the same there.
+    """
+    begun = [from_the_start(trace) for trace in traces]
+    ranks = pl.concat([each["rank"] for each in begun]).sort().to_list()
+    if len(ranks) < 2 or ranks != list(range(len(ranks))):  # noqa: PLR2004
+        return [_NONE for _ in traces]
+    return [
+        _numbered_messages(trace, own, len(ranks)) for trace, own in zip(traces, begun, strict=True)
+    ]
+
+
+def passed(own: pl.DataFrame, others: pl.DataFrame) -> Messages:
+    """Return messages between two reports that match beyond doubt and were waited for.
+
+    Parameters
+    ----------
+    own, others
+        Of `messages`.
+    """
+    if own.is_empty() or others.is_empty():
+        return Messages.none()
+    there, back = _pairs(own, others), _pairs(others, own)
+    columns = there["sent_at"], there["received"], back["received"], back["sent_at"]
+    return Messages(*(times.to_numpy() for times in columns))
+
+
+def _pairs(senders: pl.DataFrame, receivers: pl.DataFrame) -> pl.DataFrame:
+    """Return when messages begin to be sent and when they have been received."""
+    sent, received = senders.filter("sent"), receivers.filter(~pl.col("sent"))
+    both = sent.join(received, on=_MESSAGE, suffix="_received")
+    alike = pl.col("bytes").eq(pl.col("bytes_received")).fill_null(value=False)
+    # One that differs tells that others of its lane may be mistaken as well.
+    sure = both.filter(alike.all().over(_LANE), pl.col("waits_received"))
+    return sure.select(sent_at="start", received="end_received")
+
+
+def _numbered_messages(trace: Trace, begun: pl.DataFrame, ranks: int) -> pl.DataFrame:
+    calls = _calls(trace).join(begun.rename({"rank": "here"}), on="process")
+    if calls.is_empty():
+        return _NONE
+    ours = calls.filter(pl.col("ranks") == ranks)
+    alone = pl.col("communicator").n_unique().over("process") == 1
+    clear = ours.join(_doubtful(calls), on="process", how="anti").filter(alone)
+    peer = pl.col("remote_rank")
+    placed = clear.with_columns(
+        sent=pl.col("name").str.contains(_SEND), waits=pl.col("name").str.contains(_WAITS)
+    ).with_columns(
+        source=pl.when("sent").then("here").otherwise(peer).cast(pl.Int64),
+        target=pl.when("sent").then(peer).otherwise("here").cast(pl.Int64),
+    )
+    return (
+        placed.filter("sent" | pl.col("name").str.contains(_RECEIVE))
+        .sort("start", "end")
+        .with_columns(
+            number=pl.int_range(pl.len()).over("sent", *_WITHIN), communicator=pl.lit("mpi")
+        )
+        .select(_NONE.columns)
+    )
+
+
+def _doubtful(calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the processes with calls that may match any message."""
+    name = pl.col("name")
+    plain = name.str.contains(_SEND) | name.str.contains(_RECEIVE)
+    known = pl.all_horizontal(pl.col("tag", "remote_rank").is_not_null())
+    return calls.filter(
+        ~((plain & known) | name.str.contains(_PROBE))
+    ).select("process").unique()  # fmt: skip
+
+
+def _calls(trace: Trace) -> pl.DataFrame:
+    """Return the calls of MPI that have to do with messages."""
+    of_messages = (pl.col("group") == "p2p") | pl.col("name").str.contains(_PERSISTENT)
+    return (
+        trace["host"]
+        .filter(pl.col("library") == "mpi", of_messages)
+        .select("process", "start", "end", "name", "bytes", "tag", "remote_rank", "communicator",
+                "ranks")
+        .collect()
+    )  # fmt: skip
+
+
+def nccl_messages(trace: Trace) -> pl.DataFrame:
+    """Return the messages of NCCL that a report's processes send and receive, numbered.
+
+    Those of communicators alone that were made while their process was recorded, for else it is not
+    known which message is the first. None are of a communicator in a process where a send or
+    receive names no peer, has several kernels, or was made while another one to the same peer was;
+    or of a process that replays collectives in CUDA graphs, which repeat messages without a call.
+
+    Returns
+    -------
+    The columns of `_NCCL_MESSAGE`: when the kernel runs, and whether it sends.
+    """
+    made = made_communicators(trace).rename({"rank": "here"})
+    if made.is_empty():
+        return pl.DataFrame(schema=_NCCL_MESSAGE)
+    kernels = collective_kernels(trace)
+    calls = with_kernels(read_calls(trace), kernels)
+    sends = calls.filter(pl.col("direction").is_not_null()).join(made, on=_OWN)
+    replays = kernels.filter(pl.col("graph_node").is_not_null())
+    clear = sends.filter(_is_clear().all().over(_OWN)).join(replays, on="process", how="anti")
+    numbered = clear.sort("start").with_columns(number=pl.int_range(pl.len()).over(_NCCL_LANE))
+    is_sent = pl.col("direction") == "send"
+    return numbered.join(kernels.select("op", began="start", ended="end"), on="op").select(
+        pl.col("communicator"),
+        source=pl.when(is_sent).then("here").otherwise("peer").cast(pl.Int64),
+        target=pl.when(is_sent).then("peer").otherwise("here").cast(pl.Int64),
+        number=pl.col("number").cast(pl.Int64),
+        bytes="message_bytes",
+        start="began",
+        end="ended",
+        sent=is_sent,
+    )
+
+
+def _is_clear() -> pl.Expr:
+    """Tell of a call which message it is, beyond doubt."""
+    named = pl.col("peer", "message_bytes").is_not_null()
+    alone = pl.col("ops").list.len().fill_null(0) <= 1
+    apart = pl.col("start") >= pl.col("end").shift(1).over(_NCCL_LANE, order_by="start")
+    return pl.all_horizontal(named, alone, apart.fill_null(value=True))

@@ -1,0 +1,307 @@
+"""Single steps in detail: their place on each GPU, their ops, and exposed communication."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tracekit.analysis.calls import collective_calls
+from tracekit.analysis.idle_account import idle_pieces, merged
+from tracekit.engine import (
+    cut,
+    inside_steps,
+    launch_groups,
+    layered_lengths,
+    numbered_alike,
+    range_layers,
+    step_windows,
+)
+from tracekit.model import Trace, path_texts, with_clocks
+from tracekit.support.batches import at_least_one
+
+_LENGTH = pl.col("end") - pl.col("start")
+_OWNER = ["process", "device"]
+_KINDS = ("collective", "p2p", "staged")
+_OPS = ("process", "device", "start", "end")
+_STEP = ("process", "device", "iteration")
+
+
+def step_spans(trace: Trace) -> pl.DataFrame:
+    """Return the span of each step on each GPU; without steps, of the whole run.
+
+    Returns
+    -------
+    ``process, device, iteration, start, end, clock``; `iteration` is null where no step is known.
+    Times of rows with the same `clock` can be compared.
+    """
+    trace = numbered_alike(trace)
+    windows = step_windows(trace, launch_groups(trace))
+    known = windows.filter("counts")
+    if known.is_empty() and not windows.is_empty():
+        known = windows.group_by("process", "device", maintain_order=True).agg(
+            pl.col("start").min(), pl.col("end").max(), iteration=pl.lit(None, pl.Int64)
+        )
+    steps = known.group_by("process", "device", "iteration", maintain_order=True).agg(
+        pl.col("start").min(), pl.col("end").max()
+    )
+    processes = with_clocks(trace.read("processes"), trace.read("reports"))
+    return steps.join(
+        processes.select("process", "clock"), on="process", how="left", maintain_order="left"
+    )
+
+
+def step_lengths(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return the length of each step, as the mean over its GPUs.
+
+    Parameters
+    ----------
+    spans
+        As `step_spans` returns them.
+
+    Returns
+    -------
+    ``iteration, step_ns``, in order of steps; no rows without steps.
+    """
+    return (
+        spans.drop_nulls("iteration")
+        .group_by("iteration")
+        .agg(step_ns=_LENGTH.mean())
+        .sort("iteration")
+    )
+
+
+def median_step(lengths: pl.DataFrame) -> int | None:
+    """Return the number of the step of median length, the first of equals; None without steps."""
+    if lengths.is_empty():
+        return None
+    typical = pl.col("step_ns").quantile(0.5, "nearest")
+    return int(lengths.filter(pl.col("step_ns") == typical)["iteration"][0])
+
+
+def slowest_step(lengths: pl.DataFrame) -> int | None:
+    """Return the number of the longest step, the first of equals; None without steps."""
+    found = lengths.sort("step_ns", "iteration", descending=[True, False])["iteration"]
+    return None if found.is_empty() else int(found[0])
+
+
+def ops_inside(trace: Trace, spans: pl.DataFrame, *, reaching: bool = False) -> pl.DataFrame:
+    """Return the ops that start in a span of their process and GPU, in order of time.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    spans
+        ``process, device, start, end``; no two of one GPU and process overlap.
+    reaching
+        Whether those that start before and reach into a span are among them.
+
+    Returns
+    -------
+    The columns of ``ops``.
+    """
+    bounds = spans.select(*_OWNER, span_start="start", span_end="end").lazy()
+    begins = pl.col("start") >= pl.col("span_start")
+    if reaching:
+        begins |= pl.col("end") > pl.col("span_start")
+    inside = begins & (pl.col("start") < pl.col("span_end"))
+    found = trace["ops"].join(bounds, on=_OWNER).filter(inside).drop("span_start", "span_end")
+    return found.sort("start", "op").collect()
+
+
+def details(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
+    """Return the details of each op as text.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    ops
+        Some of its ops, with the columns of ``ops``.
+
+    Returns
+    -------
+    In the order of `ops`, null where it is not known: ``kind``; ``bytes`` of a copy or memset, or
+    of a collective as the call gives it, and of a copy its ``source`` and ``destination``, a GPU or
+    ``host``; ``launch``, the call that launched it, and ``delay_ns`` from the start of that to its
+    own; ``range``, the path of ranges around the launch; ``layer``, if it is of a pass; ``stage``,
+    ``stage_source``, ``iteration``; ``threads``, those of a kernel; and ``correlation``.
+    """
+    calls = _near(trace["calls"], ops["call"]).select("call", launch=pl.col("name").cast(pl.String))
+    paths = _near(trace["ranges"], ops["range"]).select("range", "path")
+    beside = (
+        ops.lazy()
+        .select("op", "call", "range")
+        .join(trace.once(_sizes).lazy(), on="op", how="left", maintain_order="left")
+        .join(calls, on="call", how="left", maintain_order="left")
+        .join(paths, on="range", how="left", maintain_order="left")
+        .collect()
+    )
+    found = trace.once(range_layers)
+    of_pass = pl.when(pl.col("stage").cast(pl.String).is_in(["FP", "BP"])).then("range")
+    layers = found.layers.gather(found.of_range.gather(ops.select(of_pass).to_series()))
+    copied = pl.col("copy_kind")
+    return ops.select(
+        pl.col("kind").cast(pl.String),
+        bytes=pl.coalesce("bytes", beside["size_bytes"]),
+        source=_place("src_device", copied.str.starts_with("H")),
+        destination=_place("dst_device", copied.str.ends_with("H")),
+        launch=beside["launch"],
+        delay_ns=pl.col("start") - pl.col("launch_start"),
+        range=path_texts(trace.read("paths"), beside["path"]),
+        layer=layers,
+        stage=pl.col("stage").cast(pl.String),
+        stage_source=pl.col("stage_source").cast(pl.String),
+        iteration="iteration",
+        threads="launch_size",
+        correlation="correlation",
+    )
+
+
+def _near(table: pl.LazyFrame, numbers: pl.Series) -> pl.LazyFrame:
+    """Return the rows from the first to the last of some numbers: files say where these are."""
+    return table.filter(pl.col(numbers.name).is_between(numbers.min(), numbers.max()))
+
+
+def _sizes(trace: Trace) -> pl.DataFrame:
+    """Return ``op, size_bytes`` of the collectives whose size is known."""
+    calls = collective_calls(trace).select("op", size_bytes="message_bytes")
+    return calls.drop_nulls().unique("op")
+
+
+def _place(device: str, is_host: pl.Expr) -> pl.Expr:
+    named = pl.format("GPU {}", device)
+    return pl.when(is_host.fill_null(value=False)).then(pl.lit("host")).otherwise(named)
+
+
+def ranges_inside(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
+    """Return the NVTX ranges that are open while their process is in one of some spans.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    spans
+        ``process, start, end``, one row per process.
+
+    Returns
+    -------
+    The columns of ``ranges``, in order of time; those around others first.
+    """
+    bounds = spans.select("process", span_start="start", span_end="end").lazy()
+    touches = (pl.col("start") < pl.col("span_end")) & (pl.col("end") > pl.col("span_start"))
+    found = trace["ranges"].join(bounds, on="process").filter(touches)
+    return found.drop("span_start", "span_end").sort("start", "depth").collect()
+
+
+def driving_threads(trace: Trace) -> pl.DataFrame:
+    """Return the threads that drive steps; without any, those that launch most.
+
+    Returns
+    -------
+    ``process, thread``.
+    """
+    known = trace.read("iterations").select("process", "thread").unique()
+    if not known.is_empty():
+        return known
+    launched = trace["ops"].drop_nulls("launch_thread").group_by("process", "launch_thread").len()
+    most = launched.sort("process", "len", descending=[False, True]).collect()
+    return most.unique("process", keep="first").select("process", thread="launch_thread")
+
+
+def whole_spans(trace: Trace) -> pl.DataFrame:
+    """Return the whole working time of each GPU by process: ``process, device, start, end``."""
+    edges = trace["ops"].group_by(_OWNER).agg(pl.col("start").min(), pl.col("end").max())
+    return edges.sort(_OWNER).collect()
+
+
+def stage_spans(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
+    """Return spans of each GPU covered by ops of each stage, inside some spans.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    spans
+        ``process, device, start, end``; no two of one process and GPU overlap.
+
+    Returns
+    -------
+    ``device, stage, start, end``; no two of one GPU and stage overlap or touch, so that their
+    lengths add up to its busy time.
+    """
+    ops = trace["ops"].select(*_OWNER, "stage", "start", "end").collect()
+    windows = spans.select(
+        *_OWNER, "start", "end", iteration=pl.lit(None, pl.Int64), counts=pl.lit(value=True)
+    )
+    pieces = inside_steps(ops, windows.sort(*_OWNER, "start"))
+    return merged(pieces.filter(pl.col("end") > pl.col("start")), ["device", "stage"])
+
+
+def idle_spans(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
+    """Return idle spans of each GPU inside some spans, with their causes.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    spans
+        ``device, start, end``.
+
+    Returns
+    -------
+    ``device, start, end, cause``, in order of time on each GPU.
+    """
+    windows = spans.group_by("device").agg(pl.col("start").min(), pl.col("end").max())
+    windows = windows.sort("device").select(
+        "device",
+        "start",
+        "end",
+        process=pl.lit(None, pl.Int32),
+        iteration=pl.lit(None, pl.Int64),
+    )
+    _, pieces = idle_pieces(trace, windows)
+    inside = cut(pieces, windows).filter(pl.col("end") > pl.col("start"))
+    return inside.select("device", "start", "end", pl.col("cause").cast(pl.String)).sort(
+        "device", "start"
+    )
+
+
+def exposed_communication(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
+    """Return the time in which only communication runs on a GPU, step by step.
+
+    Communication is kernels of collectives, and copies between GPUs, through the host or not. It is
+    exposed while nothing else runs on its GPU.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    spans
+        As `step_spans` returns them.
+
+    Returns
+    -------
+    ``process, device, iteration, step_ns, communication_ns, exposed_ns``: a row for each of
+    `spans`; lengths of unions.
+    """
+    layer = pl.when(pl.col("kind").is_in(_KINDS)).then(pl.lit("communication"))
+    ops = trace["ops"].select(*_OPS, layer=layer.otherwise(pl.lit("work")))
+    windows = spans.select(*_STEP, "start", "end", counts=pl.lit(value=True))
+    ordered = windows.sort("process", "device", "start")
+    pieces = pl.concat(
+        merged(inside_steps(batch, ordered), ["window", "layer"]) for batch in at_least_one(ops)
+    )
+    numbered = ordered.with_row_index("window")
+    lengths = layered_lengths(pieces, "layer", ("work", "communication"), ("window",))
+    found = lengths.filter(layer="communication").select(
+        "window", "exposed_ns", communication_ns="busy_ns"
+    )
+    return (
+        numbered.join(found, on="window", how="left", maintain_order="left")
+        .select(
+            *_STEP,
+            pl.col("communication_ns", "exposed_ns").fill_null(0),
+            step_ns=pl.col("end") - pl.col("start"),
+        )
+        .select(*_STEP, "step_ns", "communication_ns", "exposed_ns")
+    )

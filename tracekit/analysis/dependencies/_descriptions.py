@@ -1,0 +1,206 @@
+"""Describe edges: op or call, stage, cause, and the link that limits each transfer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import networkx as nx
+import polars as pl
+
+from tracekit.analysis.traffic import crossings
+
+if TYPE_CHECKING:
+    from tracekit.analysis.dependencies._edges import Moments
+    from tracekit.analysis.dependencies._graph import Graph
+    from tracekit.analysis.traffic import Traffic
+    from tracekit.model import Trace
+
+NARROWEST_FIRST = ("network", "socket", "pcie", "c2c", "xgmi", "nvlink")
+"""Types of links; of those that bytes cross the first one is what holds them up."""
+_MEMORY = "host memory"
+"""The link of a copy that goes through the driver's buffers in host memory."""
+_THROUGH_HOST = 0.6
+"""Such a copy takes less than this share of the peak of the fullest link on its way."""
+UNTOLD = "untold"
+"""The link of what moves between GPUs over a way that is not known."""
+_FOUND = pl.Schema({"op": pl.Int64(), "link": pl.String(), "others_use": pl.Float64()})
+
+
+def _link_of_ops(traffic: Traffic, moments: Moments) -> pl.DataFrame:
+    """Return ``op, link, others_use`` of ops that move bytes.
+
+    `link` is the type of link that holds an op up, or `UNTOLD`; `others_use` is how much of what
+    they can carry the other links on its way carried meanwhile, that of the fullest one: where its
+    own link gets faster, these bound it. Of collectives it is NVLink where NVLinks join all GPUs of
+    the run, else PCIe.
+    """
+    moving = moments.ops.filter(pl.col("work").is_in(["comm", "host_copy"]))
+    copies = _copies(traffic, moments)
+    of_groups = moving.filter(pl.col("kind") == "collective").select(
+        "op", link=pl.lit(_joined_by(traffic, moving)), others_use=pl.lit(None, pl.Float64)
+    )
+    rest = moving.select("op").join(copies, on="op", how="left")
+    untold = rest.join(of_groups, on="op", how="anti").with_columns(
+        pl.col("link").fill_null(UNTOLD)
+    )
+    return pl.concat([untold.select(*_FOUND).cast(_FOUND), of_groups.cast(_FOUND)])
+
+
+def _copies(traffic: Traffic, moments: Moments) -> pl.DataFrame:
+    """Return ``op, link, others_use`` of copies whose route is known."""
+    transfers = traffic.transfers.filter(~pl.col("method").is_in(["nccl", "collective"]))
+    if transfers.is_empty():
+        return pl.DataFrame(schema=_FOUND)
+    crossed = crossings(transfers, traffic.placed.machine, traffic.placed.place)
+    rank = {name: place for place, name in enumerate(NARROWEST_FIRST)}
+    ranked = (
+        _by_op(crossed)
+        .filter(pl.col("end") > pl.col("start"))
+        .with_columns(
+            rank=pl.col("type").replace_strict(rank, default=len(rank), return_dtype=pl.Int64)
+        )
+    )
+    is_own = pl.col("rank") == pl.col("rank").min().over("op")
+    used = _used(ranked.with_columns(is_own=is_own))
+    found = used.group_by("op").agg(
+        link=pl.col("type").sort_by("rank").first(),
+        others_use=pl.col("use").filter(~pl.col("is_own")).max(),
+        of_peak=pl.col("of_peak").max(),
+    )
+    # What holds its call, and is slow for its link, goes through memory that is not pinned.
+    held = moments.ops.filter(pl.col("launch_end") >= pl.col("end")).select("op", held=True)
+    through_host = pl.col("held").is_not_null() & (pl.col("of_peak") < _THROUGH_HOST)
+    link = pl.when(through_host.fill_null(value=False)).then(pl.lit(_MEMORY)).otherwise("link")
+    return found.join(held, on="op", how="left").with_columns(link=link).select(*_FOUND)
+
+
+def _by_op(crossed: pl.DataFrame) -> pl.DataFrame:
+    """Return crossings with the copy that crosses: the first or second one of a transfer, or both.
+
+    Near which CPU the memory between two copies is does not show, so that either may cross what
+    lies between CPUs.
+    """
+    first = crossed.filter(
+        pl.col("first_end").is_null() | (pl.col("start") < pl.col("first_end"))
+    ).with_columns(end=pl.min_horizontal("end", "first_end"))
+    second = crossed.drop_nulls("second_op").filter(pl.col("end") > pl.col("second_start"))
+    later = second.with_columns(op="second_op", start=pl.max_horizontal("start", "second_start"))
+    return pl.concat([first, later]).drop_nulls("op")
+
+
+def _used(crossed: pl.DataFrame) -> pl.DataFrame:
+    """Add ``use``: what a link carried while a transfer crossed it, of what it can carry.
+
+    That is its peak, or less where no transfer that links of this type held up came so far.
+    ``of_peak`` is what it carried of its peak.
+    """
+    way = ["link", "src", "dst"]
+    rate = pl.col("bytes") / (pl.col("end") - pl.col("start"))
+    rated = crossed.with_columns(rate=rate)
+    turns = pl.concat(
+        [
+            rated.select(*way, time="start", change="rate"),
+            rated.select(*way, time="end", change=-pl.col("rate")),
+        ]
+    ).group_by(*way, "time").agg(pl.col("change").sum()).sort(*way, "time")  # fmt: skip
+    flow = pl.col("change").cum_sum().over(way)
+    lasted = (pl.col("time") - pl.col("time").shift().over(way)).fill_null(0)
+    curve = turns.with_columns(flow=flow).with_columns(
+        carried=(pl.col("flow").shift().over(way).fill_null(0) * lasted).cum_sum().over(way)
+    )
+    at = {
+        edge: curve.select(*way, pl.col("time").alias(edge), pl.col("carried").alias(f"by_{edge}"))
+        for edge in ("start", "end")
+    }
+    known = rated.join(at["start"], on=[*way, "start"], how="left").join(
+        at["end"], on=[*way, "end"], how="left"
+    )
+    reached = known.with_columns(
+        mean=(pl.col("by_end") - pl.col("by_start")) / (pl.col("end") - pl.col("start"))
+    )
+    peak = pl.col("bandwidth") / 1e9
+    best = pl.col("mean").filter(pl.col("is_own")).max().over("type")
+    return reached.with_columns(
+        use=pl.col("mean") / pl.min_horizontal(peak, best), of_peak=pl.col("mean") / peak
+    )
+
+
+def _joined_by(traffic: Traffic, moving: pl.DataFrame) -> str:
+    """Return what collectives cross: NVLinks if these join all GPUs that take part."""
+    place = traffic.placed.place
+    devices = moving.filter(pl.col("kind") == "collective")["device"].unique()
+    gpus = [f"GPU{place[device]}" for device in devices if device in place]
+    graph = traffic.placed.machine.graph
+    peers = nx.Graph()
+    peers.add_edges_from(ends for *ends, link in graph.edges(data="link") if link.is_peer)
+    if not traffic.placed.machine.tells_peers or not gpus:
+        return UNTOLD
+    kinds = {link.type for *_, link in graph.edges(data="link") if link.is_peer}
+    whole = all(peers.has_node(gpu) and nx.has_path(peers, gpus[0], gpu) for gpu in gpus)
+    return min(kinds) if whole and kinds else "pcie"
+
+
+def described_edges(
+    trace: Trace, graph: Graph, traffic: Traffic, rows: pl.DataFrame
+) -> pl.DataFrame:
+    """Return edges of a graph with their descriptions.
+
+    Returns
+    -------
+    The columns of `rows`, and ``op, name, work, op_kind, stage, link, others_use`` of the op that
+    waits or works (null of calls, but ``stage``, which is that of the next op that the thread
+    launches, and ``name``), ``process, device``, and ``of_source``: what the op does that is waited
+    for.
+    """
+    moments = graph.moments
+    targets = rows.select("target").unique()
+    ops = _at(moments.ops, targets)
+    both = pl.concat(
+        [_ops(trace, ops, _link_of_ops(traffic, moments)), _at(_calls(moments), targets)],
+        how="diagonal",
+    )
+    known = rows.join(both, on="target", how="left", maintain_order="left")
+    return known.with_columns(of_source=moments.ops["work"].gather(_ended(rows, moments)))
+
+
+def _ended(rows: pl.DataFrame, moments: Moments) -> pl.Series:
+    """Return which op ends at the source of each edge; null where none does."""
+    source, first = pl.col("source"), moments.first_of_ops
+    does_end = (source >= first) & (source % 2 == 1)
+    return rows.select(pl.when(does_end).then((source - first) // 2)).to_series()
+
+
+def _at(rows: pl.DataFrame, targets: pl.DataFrame) -> pl.DataFrame:
+    """Return those of ops or calls that begin or end at some moments, with ``target``."""
+    edges = ("begin", "finish")
+    return pl.concat(
+        [
+            rows.drop(set(edges) - {edge}).rename({edge: "target"})
+            .join(targets, on="target", how="semi")
+            for edge in edges
+        ]
+    )  # fmt: skip
+
+
+def _ops(trace: Trace, ops: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
+    return (
+        ops.select("op", "work", "process", "device", "stage", "target", op_kind="kind")
+        .join(op_names(trace), on="op", how="left")
+        .join(links, on="op", how="left")
+    )
+
+
+def op_names(trace: Trace) -> pl.DataFrame:
+    """Return ``op, name``: the short name of each op."""
+    return trace["ops"].select("op", name=pl.coalesce("short_name", "name")).collect()
+
+
+def _calls(moments: Moments) -> pl.DataFrame:
+    """Return calls; their stage is that of the next op that their thread launches."""
+    launched = moments.ops.drop_nulls("call").unique("call", keep="first").select("call", "stage")
+    return (
+        moments.calls.join(launched, on="call", how="left", maintain_order="left")
+        .sort("thread", "start", "end")
+        .with_columns(pl.col("stage").backward_fill().over("thread"))
+        .select("process", "name", "stage", "begin", "finish")
+    )

@@ -1,0 +1,434 @@
+"""Causes of a hang: collectives not enqueued alike, silent ranks, and who only waits for others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+UNTRACKED = ("gloo", "mpi")
+"""Backends of which PyTorch records no start and no end: their entries stay `scheduled`."""
+_FIELDS: Mapping[str, str] = {
+    "collective": "type",
+    "input_sizes": "size",
+    "output_sizes": "size",
+    "input_types": "dtype",
+    "output_types": "dtype",
+}
+"""What the entries of one collective must agree in, and what to call it where they do not."""
+_UNEQUAL: Mapping[str, tuple[str, ...]] = {
+    "input_sizes": ("scatter",),
+    "output_sizes": ("gather",),
+    "input_types": ("scatter", "broadcast"),
+    "output_types": ("gather",),
+}
+"""In which collectives it may differ, as only the root gives it."""
+_UNEVEN = ("all_to_all", "all_to_all_single", "alltoall", "alltoall_base")
+"""Collectives whose sizes may differ between ranks."""
+_ORDER_WITHIN = 16
+"""Over how many collectives a rank may run the same ones in another order to be told so."""
+Problem = dict[str, Any]
+_OWN = ("type", "size", "dtype", "order")
+"""Problems that are causes by themselves: nobody waits into a wrong size."""
+_TWO = 2
+"""Answers that it takes to tell that nothing moves."""
+_ENDED = ("PEER_DEAD", "PEER_TIMEOUT_DEAD", "PEER_UNRESPONSIVE")
+
+
+def group_calls(entries: pl.DataFrame) -> pl.DataFrame:
+    """Return the collectives among entries, with the party that runs them.
+
+    Returns
+    -------
+    The entries that are no messages, with ``party`` (group by name and members; names alone are not
+    unique in a job) and ``turn`` (place among those of one sequence number, which are launched
+    together).
+    """
+    party = pl.concat_str(
+        pl.col("group"),
+        pl.col("members").cast(pl.List(pl.String)).list.join(",").fill_null("?"),
+        separator=" of ",
+    )
+    return (
+        entries.filter(
+            pl.col("collective").is_not_null() & (pl.col("collective") != "coalesced"),
+            pl.col("source").is_null(),
+            pl.col("sequence").is_not_null() & pl.col("group").is_not_null(),
+        )
+        .with_columns(party=party)
+        .sort("rank", "record", maintain_order=True)
+        .with_columns(turn=pl.int_range(pl.len()).over("party", "rank", "sequence"))
+    )
+
+
+def parties(calls: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
+    """Return who belongs to each party, and how far each has come.
+
+    Returns
+    -------
+    A row for each party and rank: ``party``, ``rank``, ``dumped`` (whether the rank left a dump),
+    ``last`` (sequence number of its last collective there; 0 where it enqueued none; null where
+    nothing tells: no dump, or entries were lost) and ``begin`` (first number that all recorders of
+    the party still held).
+    """
+    members = calls.group_by("party").agg(
+        pl.col("members").first(), seen=pl.col("rank").unique().sort()
+    )
+    own = calls.group_by("party", "rank").agg(
+        first=pl.col("sequence").min(), last=pl.col("sequence").max()
+    )
+    return (
+        members.select("party", rank=pl.coalesce("members", "seen"))
+        .explode("rank")
+        .join(ranks.select("rank", "lost"), on="rank", how="left")
+        .join(own, on=["party", "rank"], how="left")
+        .with_columns(dumped=pl.col("lost").is_not_null())
+        .with_columns(
+            last=pl.when(pl.col("dumped") & (pl.col("lost") == 0))
+            .then(pl.col("last").fill_null(0))
+            .otherwise(pl.col("last")),
+            begin=pl.when(pl.col("lost") > 0).then(pl.col("first")).max().over("party"),
+        )
+        .select("party", "rank", "dumped", "last", pl.col("begin").fill_null(0))
+        .sort("party", "rank")
+    )
+
+
+def missing_calls(calls: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
+    """Return the first collective of each party that some rank did not join.
+
+    Where those who joined all completed it, the others did so as well, after they were dumped.
+
+    Returns
+    -------
+    ``party``, ``sequence``, ``ranks`` (who did not join) and ``waiting`` (who did, and has not
+    completed it).
+    """
+    known = members.filter(pl.col("last").is_not_null())
+    ahead = known.group_by("party").agg(
+        sequence=pl.max_horizontal(pl.col("last").min() + 1, pl.col("begin").first())
+    )
+    absent = (
+        known.join(ahead, on="party")
+        .filter(pl.col("last") < pl.col("sequence"))
+        .group_by("party", "sequence")
+        .agg(ranks=pl.col("rank").sort())
+    )
+    joined = (
+        calls.filter(_is_unfinished())
+        .group_by("party", "sequence")
+        .agg(waiting=pl.col("rank").unique().sort())
+    )
+    return absent.join(joined, on=["party", "sequence"])
+
+
+def unequal_calls(calls: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
+    """Return the first collective of each party whose ranks did not enqueue the same.
+
+    Returns
+    -------
+    ``party``, ``sequence``, ``turn``, ``problem`` (type, size, dtype, or order where ranks run the
+    same collectives in another order), ``field``, ``ranks`` (those that differ from more than half;
+    all where no more than half agree), ``waiting`` (the others), ``usual`` and ``other`` (what they
+    gave).
+    """
+    begin = members.group_by("party").agg(pl.col("begin").first())
+    held = calls.join(begin, on="party").filter(pl.col("sequence") >= pl.col("begin"))
+    compared = held.with_columns(
+        pl.when(~pl.col("collective").is_in([*_UNEQUAL.get(name, ()), *_uneven(name)])).then(name)
+        for name in _FIELDS
+    )
+    found = [_first_unequal(compared, name, order) for order, name in enumerate(_FIELDS)]
+    first = (
+        pl.concat(found)
+        .sort("party", "sequence", "turn", "order")
+        .unique("party", keep="first", maintain_order=True)
+    )
+    rows = [_told(row, compared) for row in first.iter_rows(named=True)]
+    schema: Mapping[str, Any] = {
+        "party": pl.String, "sequence": pl.Int64, "turn": pl.Int64, "problem": pl.String,
+        "field": pl.String, "ranks": pl.List(pl.Int64), "waiting": pl.List(pl.Int64),
+        "usual": pl.String, "other": pl.String,
+    }  # fmt: skip
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def unfinished_calls(calls: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
+    """Return the first collective of each party that all joined and not all completed.
+
+    Returns
+    -------
+    ``party``, ``sequence``, ``ranks`` (whose GPU has not begun it, where others' has; else none)
+    and ``waiting`` (all others that have not completed it).
+    """
+    size = members.group_by("party").agg(
+        size=pl.len(), begin=pl.col("begin").first(), whole=pl.col("dumped").all()
+    )
+    state = pl.col("state")
+    return (
+        calls.filter(~pl.col("backend").is_in(UNTRACKED))
+        .group_by("party", "sequence")
+        .agg(
+            joined=pl.col("rank").n_unique(),
+            unstarted=pl.col("rank").filter(state == "scheduled").unique().sort(),
+            open=pl.col("rank").filter(_is_unfinished()).unique().sort(),
+        )
+        .join(size, on="party")
+        .filter(
+            pl.col("whole"),
+            pl.col("joined") == pl.col("size"),
+            pl.col("sequence") >= pl.col("begin"),
+            pl.col("open").list.len() > 0,
+        )
+        .sort("party", "sequence")
+        .unique("party", keep="first", maintain_order=True)
+        .with_columns(
+            ranks=pl.when(pl.col("unstarted").list.len() < pl.col("size"))
+            .then("unstarted")
+            .otherwise(pl.lit([], dtype=pl.List(pl.Int64)))
+        )
+        .select(
+            "party", "sequence", "ranks",
+            waiting=pl.col("open").list.set_difference("ranks").list.sort(),
+        )
+    )  # fmt: skip
+
+
+def _is_unfinished() -> pl.Expr:
+    return (pl.col("state") != "completed").fill_null(value=True)
+
+
+def _uneven(field: str) -> tuple[str, ...]:
+    return _UNEVEN if field.endswith("sizes") else ()
+
+
+def _first_unequal(calls: pl.DataFrame, name: str, order: int) -> pl.DataFrame:
+    return (
+        calls.filter(pl.col(name).is_not_null())
+        .group_by("party", "sequence", "turn")
+        .agg(values=pl.col(name).n_unique())
+        .filter(pl.col("values") > 1)
+        .sort("sequence", "turn")
+        .unique("party", keep="first", maintain_order=True)
+        .select(
+            "party", "sequence", "turn",
+            order=pl.lit(order, pl.Int64), field=pl.lit(name), problem=pl.lit(_FIELDS[name]),
+        )
+    )  # fmt: skip
+
+
+def _told(row: Mapping[str, Any], calls: pl.DataFrame) -> Mapping[str, Any]:
+    """Return who differs from the others in one collective, and whether it is the order alone."""
+    party = calls.filter(pl.col("party") == row["party"])
+    field = str(row["field"])
+    here = party.filter(
+        pl.col("sequence") == row["sequence"], pl.col("turn") == row["turn"],
+        pl.col(field).is_not_null(),
+    )  # fmt: skip
+    values = here.group_by(field).agg(pl.len()).sort("len", field, descending=[True, False])
+    usual, others = values[field][0], values[field][1:].to_list()
+    is_majority = values["len"][0] * 2 > here.height
+    differ = here.filter(pl.col(field) != usual) if is_majority else here
+    ranks = differ["rank"].sort().to_list()
+    is_order = (
+        is_majority and row["problem"] != "dtype" and _reorders(party, row, ranks, usual, field)
+    )
+    return {
+        **{name: row[name] for name in ("party", "sequence", "turn", "field")},
+        "problem": "order" if is_order else row["problem"],
+        "ranks": ranks,
+        "waiting": here.filter(~pl.col("rank").is_in(ranks))["rank"].sort().to_list(),
+        "usual": usual,
+        "other": ", ".join(others),
+    }
+
+
+def _reorders(
+    party: pl.DataFrame, row: Mapping[str, Any], ranks: list[int], usual: str, field: str
+) -> bool:
+    """Return whether the first rank that differs soon runs the same as others, in another order."""
+    texts = pl.concat_str(
+        "collective", "input_sizes", "output_sizes", separator="/", ignore_nulls=True
+    )
+    after = party.filter(pl.col("sequence") >= row["sequence"]).sort("sequence", "turn")
+    like = after.filter((pl.col("sequence") == row["sequence"]) & (pl.col(field) == usual))
+    mine, theirs = (
+        after.filter(pl.col("rank") == rank).select(text=texts)["text"].to_list()[:_ORDER_WITHIN]
+        for rank in (ranks[0], like["rank"][0])
+    )
+    lengths = range(2, min(len(mine), len(theirs)) + 1)
+    return any(sorted(mine[:n]) == sorted(theirs[:n]) for n in lengths)
+
+
+def with_roles(problems: Sequence[Problem]) -> Sequence[Problem]:
+    """Return problems with their ``role``: causes first, and those that hold up most ranks.
+
+    A rank that is missing in one collective, and waits in another one, is held up there: `cause` is
+    where those who are missing wait nowhere, or wait for each other in a circle (then ``problem``
+    is deadlock). All else is a `consequence`; `unknown` where everyone joined and nothing tells who
+    holds it up.
+    """
+    waits: dict[int, set[int]] = {}
+    for each in problems:
+        if each["problem"] == "missing":
+            for rank in _ranks(each, "waiting"):
+                waits.setdefault(rank, set()).update(_ranks(each, "ranks"))
+    wrong = {
+        rank for each in problems if each["problem"] in _OWN
+        for rank in _ranks(each, "ranks") + _ranks(each, "waiting")
+    }  # fmt: skip
+    rings = _in_circles(waits)
+    told = [_with_role(each, waits, wrong, rings) for each in problems]
+    has_cause = any(each["role"] == "cause" for each in told)
+    told = [
+        {**each, "role": "consequence"} if has_cause and each["role"] == "unknown" else each
+        for each in told
+    ]
+    order = ("cause", "unknown", "consequence")
+    return sorted(
+        told,
+        key=lambda each: (
+            order.index(str(each["role"])), -len(_ranks(each, "waiting")), str(each["group"])
+        ),
+    )  # fmt: skip
+
+
+def _with_role(
+    problem: Problem, waits: Mapping[int, set[int]], wrong: set[int], rings: set[int]
+) -> Problem:
+    if problem["problem"] in _OWN:
+        return {**problem, "role": "cause"}
+    ranks = _ranks(problem, "ranks")
+    if problem["problem"] != "missing":
+        return {**problem, "role": "cause" if ranks else "unknown"}
+    free = [rank for rank in ranks if rank not in waits and rank not in wrong]
+    if free:
+        return {**problem, "role": "cause", "ranks": free}
+    if any(rank in rings for rank in ranks) and any(
+        rank in rings for rank in _ranks(problem, "waiting")
+    ):
+        return {**problem, "role": "cause", "problem": "deadlock"}
+    return {**problem, "role": "consequence"}
+
+
+def _in_circles(waits: Mapping[int, set[int]]) -> set[int]:
+    """Return the ranks that wait for themselves, by way of others.
+
+    Ranks that nobody waits for, or that wait for nobody, are taken away until none is left to take;
+    those that remain lie in circles or between them.
+    """
+    left = {rank: set(others) for rank, others in waits.items()}
+    while True:
+        waited_for = set().union(*left.values()) if left else set()
+        going = [rank for rank, others in left.items() if not others or rank not in waited_for]
+        outside = waited_for - set(left)
+        if not going and not outside:
+            return set(left)
+        left = {
+            rank: others - set(going) - outside
+            for rank, others in left.items()
+            if rank not in going
+        }
+
+
+def _ranks(problem: Problem, key: str) -> list[int]:
+    return list(problem[key])
+
+
+def silent_peers(peers: pl.DataFrame, events: pl.DataFrame) -> list[Problem]:
+    """Return the ranks of the last answer that did not take part in it, are dead, or in an error.
+
+    Processes of which an event says that they are dead or silent, and no answer does, come after
+    them; RAS does not tell the rank of these.
+    """
+    latest = peers.filter(pl.col("query") == pl.col("query").max())
+    problem = (
+        pl.when("is_dead").then(pl.lit("dead"))
+        .when("is_missing").then(pl.lit("unresponsive"))
+        .when(pl.col("error").fill_null(0) != 0).then(pl.lit("error"))
+    )  # fmt: skip
+    found = latest.with_columns(problem=problem).filter(pl.col("problem").is_not_null())
+    told: list[Problem] = []
+    for row in found.iter_rows(named=True):
+        others = latest.filter(
+            pl.col("communicator") == row["communicator"], ~pl.col("is_missing"),
+        )["rank"].drop_nulls().sort().to_list()  # fmt: skip
+        where = f"process {row['pid']} on {row['host']}"
+        what = {
+            "dead": "is dead",
+            "unresponsive": "does not answer",
+            "error": f"has the asynchronous error {row['error']}",
+        }[row["problem"]]
+        told.append(
+            {
+                "role": "cause",
+                "problem": row["problem"],
+                "ranks": [] if row["rank"] is None else [row["rank"]],
+                "waiting": [rank for rank in others if rank != row["rank"]],
+                "group": row["communicator"],
+                "members": row["size"],
+                "says": f"rank {row['rank']} of communicator {row['communicator']} {what} "
+                f"({where})",
+            }
+        )
+    known = set(found.select("host", "pid").iter_rows())
+    ended = events.filter(pl.col("event").is_in(_ENDED))
+    told.extend(
+        {
+            "role": "cause",
+            "problem": "unresponsive" if row["event"] == "PEER_UNRESPONSIVE" else "dead",
+            "ranks": [],
+            "waiting": [],
+            "says": f"process {row['pid']} on {row['host']}: {row['event']} at {row['time']}",
+        }
+        for row in ended.iter_rows(named=True)
+        if (row["host"], row["pid"]) not in known
+    )
+    return told
+
+
+def uneven_counts(peers: pl.DataFrame) -> list[Problem]:
+    """Return the ranks that have called fewer collectives than others, in two equal answers.
+
+    Counts of running ranks differ at any moment: only where two answers are the same nothing moves.
+    """
+    queries = peers["query"].unique().sort().to_list()
+    if len(queries) < _TWO:
+        return []
+    before, last = queries[-2:]
+    keys = ["communicator", "rank"]
+    two = peers.filter(pl.col("query") == last).join(
+        peers.filter(pl.col("query") == before).select(*keys, before="counts"), on=keys
+    )
+    still = two.filter(
+        (pl.col("counts").eq_missing(pl.col("before"))).all().over("communicator"),
+        pl.col("calls").is_not_null(),
+    )
+    calls = pl.col("calls")
+    uneven = (
+        still.group_by("communicator", maintain_order=True)
+        .agg(
+            pl.col("size").first(),
+            least=calls.min(),
+            most=calls.max(),
+            behind=pl.col("rank").filter(calls < calls.max()).sort(),
+            ahead=pl.col("rank").filter(calls == calls.max()).sort(),
+        )
+        .filter(pl.col("least") < pl.col("most"))
+    )
+    return [
+        {
+            "role": "cause",
+            "problem": "behind",
+            "ranks": row["behind"],
+            "waiting": row["ahead"],
+            "group": row["communicator"],
+            "members": row["size"],
+            "usual": f"{row['most']:,} calls",
+            "other": f"{row['least']:,} calls",
+            "says": f"rank {row['behind'][0]} of communicator {row['communicator']} has called "
+            f"{row['least']:,} collectives, others {row['most']:,}, and nothing moves",
+        }
+        for row in uneven.iter_rows(named=True)
+    ]

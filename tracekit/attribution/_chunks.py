@@ -1,0 +1,58 @@
+"""Chunks of numbers that one step of attribution finds for a later one.
+
+They wait in memory while they fit, else in files, each column as it lies in memory: what is read
+again and again then costs no more than copying it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tracekit.attribution._columns import Array
+from tracekit.support.arrays import ArrayFile, size_of
+from tracekit.support.spool import Workspace
+
+
+class Waiting:
+    """Chunks of columns of numbers that can be read as often as needed until they are dropped.
+
+    Parameters
+    ----------
+    workspace
+        Where they wait.
+    """
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._chunks: list[Mapping[str, Array] | ArrayFile] = []
+
+    def append(self, columns: Mapping[str, Array]) -> None:
+        """Add a chunk, whose columns are of one length."""
+        self._chunks.append(self._kept(columns))
+
+    def replace(self, number: int, columns: Mapping[str, Array]) -> None:
+        """Put other columns in place of those of a chunk."""
+        self.drop(number)
+        self._chunks[number] = self._kept(columns)
+
+    def _kept(self, columns: Mapping[str, Array]) -> Mapping[str, Array] | ArrayFile:
+        path = self._workspace.take(size_of(columns))
+        return dict(columns) if path is None else ArrayFile.of(path, columns)
+
+    def __len__(self) -> int:
+        return len(self._chunks)
+
+    def read(self, number: int, *columns: str) -> list[Array]:
+        """Return some columns of a chunk, in this order."""
+        chunk = self._chunks[number]
+        read = chunk.read if isinstance(chunk, ArrayFile) else chunk.__getitem__
+        return [read(name) for name in columns]
+
+    def drop(self, number: int) -> None:
+        """Let go of a chunk that is not needed any more."""
+        chunk = self._chunks[number]
+        if isinstance(chunk, ArrayFile):
+            chunk.remove()
+        else:
+            self._workspace.give_back(size_of(chunk))
+        self._chunks[number] = {}

@@ -1,0 +1,477 @@
+"""Structure and verdict of each process, found before its ops get their stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from tracekit.attribution._chosen import CHOSEN
+from tracekit.attribution._columns import Array
+from tracekit.attribution._exchanges import (
+    Places,
+    find_handing,
+    find_places,
+    find_relayed,
+    roles_by_name,
+    roles_of,
+)
+from tracekit.attribution._nesting import Nesting
+from tracekit.attribution._op_loops import LAYER, OTHER
+from tracekit.attribution._rules import Rules
+from tracekit.attribution._stages import Evidence, stages_of_launches
+from tracekit.attribution._structuring import SECOND_OPINION, Structures, find_structures
+from tracekit.attribution._trainers import Teams
+from tracekit.attribution._verdict import judge, kernel_signs, with_places
+from tracekit.model import STAGES, TABLES, Stream
+from tracekit.support.spool import Workspace
+
+_PASSES = ("FP", "BP", "WU")
+_Placing = Callable[..., Mapping[str, Array]]
+
+
+@dataclass(frozen=True)
+class Known:
+    """Evidence on processes from ranges and threads.
+
+    Parameters
+    ----------
+    nesting
+        The ranges.
+    teams
+        The training threads, and who works for them.
+    windows
+        The backward windows, with ``process`` and ``ranged``.
+    autograd
+        Threads that run backward passes.
+    threads
+        The threads, with what their names mean.
+    by_thread
+        How many ops each thread launched.
+    processes
+        ``process, report`` of all that were seen.
+    named
+        Processes of which ranges name the iterations.
+    counted
+        Ops by process, name and kind, see `count_names`.
+    """
+
+    nesting: Nesting
+    teams: Teams
+    windows: pl.DataFrame
+    autograd: pl.Series
+    threads: pl.DataFrame
+    by_thread: Array
+    processes: pl.DataFrame
+    named: pl.Series
+    counted: pl.DataFrame
+
+    @property
+    def training(self) -> pl.DataFrame:
+        """The training threads: ``process, thread``."""
+        return self.teams.trainers
+
+    def passes(self) -> pl.DataFrame:
+        """Return ``process, stage, count`` of ranges of passes on training threads, or in none."""
+        skeleton = self.nesting.skeleton
+        trains = pl.struct("process", "thread").is_in(
+            self.training.select(pl.struct("process", "thread")).to_series().implode()
+        )
+        return (
+            skeleton.filter(
+                ~pl.col("apart") & pl.col("stage").is_in(_PASSES) & (trains | ~pl.col("pushes"))
+            )
+            .group_by("process", "stage")
+            .agg(count=pl.len())
+        )
+
+    def backward_threads(self) -> pl.DataFrame:
+        """Return ``process, count`` of autograd threads that launch work, or hold markers."""
+        works = pl.Series(self.by_thread > 0).gather(self.threads["thread"])
+        marked = self.threads["thread"].is_in(self.nesting.marked.implode())
+        own = self.threads["thread"].is_in(self.autograd.implode())
+        kept = self.threads.filter((own & works) | marked)
+        return kept.group_by("process").agg(count=pl.len())
+
+    def serving(self, rules: Rules) -> pl.DataFrame:
+        """Return ``process, count`` of ranges that servers of models are known by."""
+        serve = [n for n, entry in enumerate(rules["iteration"]) if entry.get("serves")]
+        of_servers = self.nesting.skeleton.filter(pl.col("rule").is_in(serve))
+        return of_servers.group_by("process").agg(count=pl.len())
+
+    def launched(self) -> dict[int, int]:
+        """Return of how many ops of each process the launch is known."""
+        counts = pl.Series("count", self.by_thread).gather(self.threads["thread"])
+        sums = self.threads.select("process", counts).group_by("process").agg(pl.col("count").sum())
+        return dict(sums.iter_rows())
+
+    def loaders(self) -> pl.DataFrame:
+        """Return ``process, thread`` of data loaders that launch work of their own."""
+        works = pl.Series(self.by_thread > 0).gather(self.threads["thread"])
+        loads = pl.col("stage").fill_null("") == "IO"
+        in_ranges = pl.col("thread").is_in(self.nesting.loading.implode())
+        drives = pl.col("thread").is_in(self.training["thread"].implode())
+        kept = self.threads.filter(works & (loads | in_ranges) & ~drives)
+        return kept.select("process", "thread")
+
+
+_STREAM = ("process", "context", "stream")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Findings about processes.
+
+    Parameters
+    ----------
+    evidence
+        What the ops' stages are decided by.
+    verdicts
+        ``process, verdict, given, evidence, trains, infers``.
+    structures
+        What structure says.
+    decides
+        Processes whose stages rest on it.
+    counts_steps
+        Processes whose iterations are known by it.
+    with_work
+        Processes with recorded GPU work.
+    input_streams
+        ``process, context, stream`` on which a data loader alone is known to work.
+    relayed
+        The ops by which backward threads copy between GPUs through the host, see `find_relayed`.
+    places
+        Collectives whose place tells what they are for.
+    asked
+        What the user says that a step is, see `Rules`.
+    """
+
+    evidence: Evidence
+    verdicts: pl.DataFrame
+    structures: Structures
+    decides: Sequence[int]
+    counts_steps: Sequence[int]
+    with_work: pl.Series
+    input_streams: pl.DataFrame
+    relayed: Array
+    places: Places
+    asked: str | None = None
+
+    def are_relayed(self, first: int, rows: int) -> Array:
+        """Tell which ops, from `first` on, backward threads copy between GPUs through the host."""
+        found = np.zeros(rows, np.bool_)
+        begin, end = np.searchsorted(self.relayed, (first, first + rows))
+        found[self.relayed[begin:end] - first] = True
+        return found
+
+    def on_input_stream(self, ops: pl.DataFrame, threads: Array) -> Array:
+        """Mark ops without a known launch on a stream of a data loader."""
+        unknown = threads < 0
+        if self.input_streams.is_empty() or not unknown.any():
+            return np.zeros(ops.height, np.bool_)
+        found = ops.select(_STREAM).join(
+            self.input_streams.with_columns(found=pl.lit(value=True)),
+            on=_STREAM, how="left", nulls_equal=True, maintain_order="left",
+        )["found"]  # fmt: skip
+        held: Array = found.fill_null(value=False).to_numpy() & unknown
+        return held
+
+    def iteration(self, ops: pl.DataFrame, step: Array) -> pl.Series:
+        """Return the iterations of ops that are known by structure, which says their steps."""
+        steps = pl.Series(step, dtype=pl.Int64)
+        told = ops["process"].is_in(list(self.counts_steps)) & (steps >= 0)
+        return steps.set(~told, None)
+
+    def table(self, cut: pl.DataFrame, reports: Mapping[int, int]) -> pl.DataFrame:
+        """Return the canonical table of verdicts, given the result of `cuts`."""
+        told = [self._told(process) for process in self.verdicts["process"]]
+        process = self.verdicts["process"]
+        return (
+            self.verdicts.drop("trains", "infers")
+            .with_columns(
+                pl.DataFrame(told, schema=_TOLD, orient="row"),
+                report=process.replace_strict(reports, default=0, return_dtype=pl.Int32),
+            )
+            .join(cut, on="process", how="left")
+        )
+
+    def assumptions(self, reports: Mapping[int, int]) -> pl.DataFrame:
+        """Return the canonical table of the assumptions of structure, where it claims training."""
+        found = ((p, f) for p, f in sorted(self.structures.of.items()) if f.training)
+        rows = [
+            (reports.get(process, 0), process, each.name, each.result, each.doubt_ns, each.said)
+            for process, structure in found
+            for each in structure.assumptions
+        ]
+        return pl.DataFrame(rows, schema=TABLES["assumptions"].schema, orient="row")
+
+    def _told(self, process: int) -> tuple[object, ...]:
+        found = self.structures.of.get(process)
+        decides = process in self.decides and found is not None and bool(found.training)
+        if found is None:
+            return (None, decides, *(None for _ in range(len(_TOLD) - 3)), self._steps_by(process))
+        return (
+            found.method,
+            decides,
+            "; ".join(found.evidence) or None,
+            "; ".join(found.contradictions) or None,
+            found.gaps,
+            found.usual_gaps,
+            found.doubt_ns if found.training else None,
+            found.period,
+            found.repeats,
+            self._steps_by(process),
+        )
+
+    def _steps_by(self, process: int) -> str | None:
+        """Say what is taken to be a step, where that is a choice or was asked for."""
+        if process in self.counts_steps:
+            return self.structures.of[process].reading
+        no_steps = "`--step` tells none: ranges name the steps, or the order of launches tells none"
+        return None if self.asked is None else no_steps
+
+
+_TOLD = {
+    "structure": pl.String, "decides": pl.Boolean, "structure_evidence": pl.String,
+    "contradictions": pl.String, "gaps": pl.Int64, "usual_gaps": pl.Int64, "doubt_ns": pl.Int64,
+    "period": pl.Int64, "repeats": pl.Float64, "steps_by": pl.String,
+}  # fmt: skip
+
+
+def judged(
+    ops: Stream,
+    launches: Callable[..., Mapping[str, Array]],
+    known: Known,
+    rules: Rules,
+    workspace: Workspace,
+    *,
+    has_unlaunched: bool,
+) -> Judged:
+    """Find the structure of processes whose ranges leave stages open, and judge all.
+
+    Parameters
+    ----------
+    ops
+        The ops.
+    launches
+        Returns of a chunk of ops, or of some rows of it, where their launches stand.
+    known
+        What ranges and threads say.
+    rules
+        The rules.
+    workspace
+        Where ops wait.
+    has_unlaunched
+        Whether there are ops of which no launch is known.
+    """
+    signs = kernel_signs(known.counted, rules)
+    seen = pl.concat([known.processes["process"], signs["process"]]).unique().sort()
+    untold = _untold(known, seen)
+    launched = known.launched()
+    left = _left_by_ranges(ops, launches, known, set(seen) - untold, rules)
+    asked = [
+        process
+        for process, count in signs.select("process", "ops").sort("process").iter_rows()
+        if (process in untold or process in left or count <= SECOND_OPINION)
+        # The order in which ops start says neither who launched them nor when.
+        and 2 * launched.get(process, 0) >= count
+    ]
+    structures = find_structures(
+        ops, launches, asked, _main_threads(known.threads), rules, workspace
+    )
+    claims = {process: bool(found.training) for process, found in structures.of.items()}
+    verdicts = judge(
+        seen, known.passes(), known.backward_threads(), known.serving(rules), signs, claims, rules
+    )
+    trains = set(verdicts.filter("trains")["process"])
+    decides = [
+        process for process in asked
+        if process in untold and process in trains and structures.of[process].training
+    ]  # fmt: skip
+    spoken_of = set(known.nesting.skeleton["process"])
+    counts_steps = [
+        process
+        for process in asked
+        if process not in set(known.named)
+        and structures.of[process].steps.height > 1
+        # Of a network that does not train, a period may be that of its layers, which ranges tell.
+        and (process in trains or process not in spoken_of)
+    ]
+    handing = find_handing(ops, launches, known.teams, known.nesting.skeleton)
+    claimed = trains & left & {process for process, training in claims.items() if training}
+    filled = _filled(ops, launches, known, structures, claimed, rules)
+    agreeing = filled.filter("all_agree")["process"].unique().to_list()
+    evidence = _evidence(known, verdicts, [*decides, *agreeing], handing, filled)
+    decides += filled.filter("fills")["process"].unique().sort().to_list()
+    places = find_places(ops, launches, known.counted, evidence, structures, rules)
+    return Judged(
+        evidence, with_places(verdicts, places.counts()), structures, decides, counts_steps,
+        signs["process"],
+        _input_streams(ops, launches, known) if has_unlaunched else pl.DataFrame(),
+        find_relayed(ops, launches, known.autograd), places, rules.step,
+    )  # fmt: skip
+
+
+def _left_by_ranges(
+    ops: Stream, launches: _Placing, known: Known, processes: Collection[int], rules: Rules
+) -> set[int]:
+    """Return processes of whose time of kernels ranges and threads leave more than a little."""
+    told = _time_of_launches(ops, launches, known, processes, rules)
+    sums = told.group_by("process").agg(
+        pl.col("ns").sum(), left=pl.col("ns").filter(pl.col("stage") == "OTHER").sum()
+    )
+    return set(sums.filter(pl.col("left") > CHOSEN.left * pl.col("ns"))["process"])
+
+
+def _filled(
+    ops: Stream,
+    launches: _Placing,
+    known: Known,
+    structures: Structures,
+    processes: Collection[int],
+    rules: Rules,
+) -> pl.DataFrame:
+    """Return where structure says what ranges say, so that it fills what these leave.
+
+    Returns
+    -------
+    ``process, thread, fills``: of each thread that launches kernels, by what it launches itself
+    where ranges tell more than a little of that, else by ``all_agree``: what all its process does.
+    """
+    told = _time_of_launches(ops, launches, known, processes, rules, structures)
+    own = told.filter(pl.col("stage") != "OTHER", pl.col("structure") >= 0).with_columns(
+        agrees=pl.col("stage")
+        == pl.col("structure").replace_strict(_STAGE_OF, return_dtype=pl.String)
+    )
+    sums = told.select("process", "thread").unique().join(
+        own.group_by("process", "thread").agg(
+            pl.col("ns").sum(), agreed=pl.col("ns").filter("agrees").sum()
+        ),
+        on=["process", "thread"], how="left",
+    ).with_columns(pl.col("ns", "agreed").fill_null(0))  # fmt: skip
+    agrees = pl.col("agreed") > (1 - CHOSEN.disagreement) * pl.col("ns")
+    of_all = pl.col("ns", "agreed").sum().over("process").name.suffix("_of_all")
+    all_agree = pl.col("agreed_of_all") > (1 - CHOSEN.disagreement) * pl.col("ns_of_all")
+    alone = pl.col("ns") > CHOSEN.left * pl.col("ns_of_all")
+    fills = pl.when(alone).then(agrees).otherwise(all_agree)
+    return sums.with_columns(of_all).select("process", "thread", fills=fills, all_agree=all_agree)
+
+
+def _time_of_launches(
+    ops: Stream,
+    launches: _Placing,
+    known: Known,
+    processes: Collection[int],
+    rules: Rules,
+    structures: Structures | None = None,
+) -> pl.DataFrame:
+    """Return by where they were launched the time of kernels of some processes.
+
+    Returns
+    -------
+    ``process, thread, code, structure, ns``, and the ``stage`` that ranges and threads tell.
+    """
+    parts, roles = [], roles_by_name(known.counted, rules)
+    for number, height in enumerate(ops.heights if processes else ()):
+        launch = launches(number)
+        says = -1 if structures is None else structures.read(number, height)[0]
+        read = ops.read(number, "process", "name", "kind", "start", "end")
+        rows = read.select(
+            "process", ns=pl.col("end") - pl.col("start"),
+            computes=roles_of(read, roles).is_in([LAYER, OTHER]) | (read["kind"] == "graph"),
+            thread=pl.Series(launch["thread"]), code=pl.Series(launch["evidence"]),
+            structure=pl.Series(np.broadcast_to(np.asarray(says, np.int8), height)),
+        )  # fmt: skip
+        own = rows.filter("computes", pl.col("process").is_in(list(processes)))
+        parts.append(own.group_by(*_LAUNCHED, "structure").agg(pl.col("ns").sum()))
+    if not parts:
+        return _NO_LAUNCHES
+    sums = pl.concat(parts).group_by(*_LAUNCHED, "structure").agg(pl.col("ns").sum())
+    alone = sums.select(*_LAUNCHED, structure=pl.lit(-1, pl.Int8))
+    trains = pl.DataFrame({"process": list(processes)}, schema={"process": pl.Int32})
+    nothing = trains.select("process", trains=False, infers=False)
+    evidence = _evidence(known, nothing, [], pl.Series([], dtype=pl.Int32), _NO_FILLS)
+    return sums.with_columns(stage=stages_of_launches(alone, evidence, rules))
+
+
+_NO_FILLS = pl.DataFrame(schema={"process": pl.Int32, "thread": pl.Int32, "fills": pl.Boolean})
+_STAGE_OF = dict(enumerate(STAGES))
+_LAUNCHED = ("process", "thread", "code")
+_NO_LAUNCHES = pl.DataFrame(
+    schema={
+        "process": pl.Int32,
+        "thread": pl.Int32,
+        "structure": pl.Int8,
+        "ns": pl.Int64,
+        "stage": pl.String,
+    }
+)
+
+
+def _input_streams(
+    ops: Stream, launches: Callable[[int], Mapping[str, Array]], known: Known
+) -> pl.DataFrame:
+    """Return the streams on which all that is known to be launched, a data loader launched."""
+    loaders = known.loaders()["thread"]
+    if loaders.is_empty():
+        return pl.DataFrame()
+    parts = [
+        ops.read(number, *_STREAM)
+        .with_columns(thread=pl.Series(launches(number)["thread"]).cast(pl.Int32))
+        .filter(pl.col("thread") >= 0)
+        .group_by(_STREAM)
+        .agg(loads=pl.col("thread").is_in(loaders.implode()).all())
+        for number in range(len(ops))
+    ]
+    return (
+        pl.concat(parts).group_by(_STREAM).agg(pl.col("loads").all()).filter("loads").drop("loads")
+    )
+
+
+def _untold(known: Known, seen: pl.Series) -> set[int]:
+    """Return the processes that lack one of the three passes by ranges and threads."""
+    passes = known.passes()
+    has = {stage: set(passes.filter(stage=stage)["process"]) for stage in _PASSES}
+    backward = has["BP"] | (
+        set(known.backward_threads()["process"]) & set(known.windows["process"])
+    )
+    return set(seen) - (has["FP"] & has["WU"] & backward)
+
+
+def _main_threads(threads: pl.DataFrame) -> dict[int, int]:
+    """Return the threads whose id is that of their process."""
+    if "pid" not in threads.columns:
+        return {}
+    main = threads.filter(pl.col("tid") == pl.col("pid"))
+    return dict(main.select("process", "thread").iter_rows())
+
+
+def _evidence(
+    known: Known,
+    verdicts: pl.DataFrame,
+    decides: Sequence[int],
+    handing: pl.Series,
+    filled: pl.DataFrame,
+) -> Evidence:
+    process = pl.col("process")
+    fills = filled.select(pl.col("thread").cast(pl.Int32), "fills")
+    return Evidence(
+        known.threads.join(fills, on="thread", how="left", maintain_order="left").select(
+            "thread",
+            "fills",
+            thread_stage="stage",
+            autograd=pl.col("thread").is_in(known.autograd.implode()),
+            drives=pl.col("thread").is_in(known.training["thread"].implode()),
+        ),
+        verdicts.select(
+            "process",
+            "trains",
+            "infers",
+            ranged=process.is_in(known.windows.filter("ranged")["process"].implode()),
+            loads=process.is_in(known.loaders()["process"].unique().implode()),
+            structured=process.is_in(list(decides)),
+            hands_on=process.is_in(handing.implode()),
+        ),
+    )

@@ -1,0 +1,206 @@
+"""Trainer threads of one process, each with its own GPU, their helpers and stretches of time.
+
+A process has one training thread, as a rule. Where it has several (MXNet's workers, the stages of a
+pipeline), each has its own passes and steps, and a backward thread serves the one of its GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from tracekit.attribution._chosen import CHOSEN
+from tracekit.attribution._columns import Array, Stretches
+from tracekit.support.compiled import given
+
+
+@dataclass(frozen=True)
+class Teams:
+    """Who trains with whom.
+
+    A team has the number of its process; those of further training threads of a process have
+    numbers that no process has.
+
+    Parameters
+    ----------
+    trainers
+        ``process, thread, team``: the training threads, one of each team.
+    further
+        By thread its team, where it is not the one with the number of its process; else -1.
+    count
+        Room for the numbers of all teams.
+    """
+
+    trainers: pl.DataFrame
+    further: Array
+    count: int
+
+    def of(self, frame: pl.DataFrame) -> pl.Series:
+        """Return the teams of rows with ``thread`` and ``process``."""
+        if not (self.further >= 0).any():
+            return frame["process"].alias("team")
+        team = pl.Series("team", self.further, pl.Int32).gather(frame["thread"])
+        return team.set(team < 0, None).fill_null(frame["process"])
+
+    def trainer_of_each(self) -> Array:
+        """Return the training thread of each team, -1 where there is none."""
+        trainer = np.full(self.count, -1)
+        trainer[self.trainers["team"].to_numpy()] = self.trainers["thread"].to_numpy()
+        return trainer
+
+    def apart(self, ranges: pl.DataFrame) -> pl.DataFrame:
+        """Return ranges with the numbers of teams in place of those of processes."""
+        return ranges.with_columns(process=self.of(ranges))
+
+
+def find_teams(
+    training: pl.DataFrame, marks: pl.DataFrame, threads: pl.DataFrame, devices: Array, first: int
+) -> Teams:
+    """Find the threads that train side by side, and which threads serve the GPU of each.
+
+    Those are the threads of a process whose ranges tell the same of forward, backward and weight
+    update apart as those of its training thread, if each of them launches kernels on one GPU, and
+    no two of them on the same. Any other thread that launches kernels on one of these GPUs, and on
+    no other, works for the one that trains on it. Whatever is less clear is left to the process'
+    training thread.
+
+    Parameters
+    ----------
+    training
+        ``process, thread``: the training thread of each process.
+    marks
+        ``process, thread, passes, marks``: how many ranges of which stage.
+    threads
+        ``process, thread`` of all threads.
+    devices
+        By thread the device that it launches kernels on: -1 for none, less for several.
+    first
+        The number of the first further team.
+    """
+    on = pl.DataFrame({"thread": range(devices.size), "device": devices}).cast(pl.Int32)
+    placed = threads.select("process", "thread").join(on, on="thread", maintain_order="left")
+    side_by_side = _side_by_side(training, marks, placed)
+    others = side_by_side.join(training, on=["process", "thread"], how="anti").sort("thread")
+    numbered = others.with_columns(team=pl.int_range(first, first + pl.len(), dtype=pl.Int32))
+    served = placed.join(numbered.drop("thread"), on=["process", "device"])
+    further = np.full(devices.size, -1, np.int32)
+    further[served["thread"].to_numpy()] = served["team"].to_numpy()
+    own = training.with_columns(team=pl.col("process"))
+    trainers = pl.concat([own, numbered.select(own.columns)])
+    return Teams(trainers, further, first + numbered.height)
+
+
+def steps_of_teams(steps: pl.DataFrame, teams: Teams) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the iterations of processes, and for each step of a team the row of its iteration.
+
+    A further team's steps are those of its process with the same numbers, where names tell the
+    numbers of both; else those in the same order, if they are as many and each overlaps the other.
+    An iteration then lasts from the first of these steps to the end of the last one, or until the
+    next begins. Otherwise the team's work is counted to the steps of the process' training thread.
+
+    Parameters
+    ----------
+    steps
+        What `find_iterations` finds of each team.
+    teams
+        The teams.
+
+    Returns
+    -------
+    The iterations; and ``process, name, start, end, number, row``, the process standing for the
+    team, and `row` null where there is no such iteration.
+    """
+    further = teams.trainers.filter(pl.col("team") != pl.col("process")).select("process", "team")
+    iterations = steps.join(further, left_on="process", right_on="team", how="anti").sort(
+        "process", "start", maintain_order=True
+    )
+    numbered = iterations.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
+    of_process = numbered.join(further, on="process").select(
+        pl.col("team").alias("process"), "iteration", "name", "number", "start", "end", "row"
+    )
+    of_team = steps.join(further.select(process="team"), on="process", how="semi")
+    paired = _paired(of_team, of_process)
+    left = of_process.join(paired, on="process", how="anti")
+    columns = ("process", "name", "start", "end", "number", "row")
+    every = pl.concat([frame.select(columns) for frame in (numbered, paired, left)])
+    return _spanning(numbered, paired), every.sort("process", "start", maintain_order=True)
+
+
+def _spanning(iterations: pl.DataFrame, paired: pl.DataFrame) -> pl.DataFrame:
+    """Return the iterations, each as long as any training thread is in it."""
+    steps = pl.concat([frame.select("row", "start", "end") for frame in (iterations, paired)])
+    spans = steps.drop_nulls().group_by("row").agg(pl.col("start").min(), pl.col("end").max())
+    following = pl.col("start").shift(-1).over("process")
+    return (
+        iterations.drop("start", "end")
+        .join(spans, on="row", maintain_order="left")
+        .with_columns(end=pl.min_horizontal("end", following))
+        .select(iterations.columns)
+        .drop("row")
+    )
+
+
+def _paired(of_team: pl.DataFrame, of_process: pl.DataFrame) -> pl.DataFrame:
+    """Return the steps of further teams whose iterations are known."""
+    both = of_team.join(
+        of_process, on=["process", "iteration"], how="full", coalesce=True, suffix="_known"
+    ).sort("process", "iteration")
+    overlap = (pl.col("start") < pl.col("end_known")) & (pl.col("start_known") < pl.col("end"))
+    in_order = overlap.fill_null(value=False).all()
+    in_names = _are_named("number", "start") & _are_named("number_known", "start_known")
+    return both.filter((in_names | in_order).over("process")).drop_nulls("start")
+
+
+def _are_named(number: str, start: str) -> pl.Expr:
+    """Tell whether the numbers of all steps are those in their names, and rise with time."""
+    is_told = (pl.col(number) == pl.col("iteration")).fill_null(value=False)
+    rises = pl.col(start).drop_nulls().diff().fill_null(1).min() > 0
+    return (is_told | pl.col(start).is_null()).all() & rises
+
+
+def _side_by_side(
+    training: pl.DataFrame, marks: pl.DataFrame, placed: pl.DataFrame
+) -> pl.DataFrame:
+    """Return ``process, thread, device`` of the threads of processes in which several train."""
+    passes = marks.group_by("process", "thread").agg(pl.col("passes").unique().sort())
+    wanted = training.join(passes, on=["process", "thread"]).select("process", "passes")
+    alike = (
+        passes.filter(pl.col("passes").list.len() >= CHOSEN.told_apart)
+        .join(wanted, on=["process", "passes"], how="semi")
+        .join(placed, on=["process", "thread"])
+    )
+    clear = (pl.col("device") >= 0).all() & (pl.col("device").n_unique() == pl.len())
+    return alike.filter((clear & (pl.len() > 1)).over("process")).drop("passes")
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Stretches of time of each team, one after the other; see `Teams`.
+
+    Parameters
+    ----------
+    rows
+        ``process, start, end, number`` in the order of process and start, the process standing for
+        the team.
+    teams
+        How many teams there are.
+    """
+
+    rows: pl.DataFrame
+    teams: int
+
+    def arrays(self) -> Stretches:
+        """Return the arrays for the loops, with nothing passed yet."""
+        process = self.rows["process"].to_numpy()
+        first = np.searchsorted(process, np.arange(self.teams + 1))
+        rows = self.rows.with_columns(pl.col("number").fill_null(-1))
+        start, end, number = (given(rows[name]) for name in ("start", "end", "number"))
+        return Stretches(given(pl.Series(first)), start, end, number, first[:-1] - 1)
+
+    def last(self) -> Array:
+        """Return when the last one of each team ends."""
+        last = np.full(self.teams, np.iinfo(np.int64).min)
+        np.maximum.at(last, self.rows["process"].to_numpy(), self.rows["end"].to_numpy())
+        return last

@@ -1,0 +1,249 @@
+"""Stages as bars: a breakdown, and the parts of a step for each configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+import polars as pl
+
+from tracekit.present._charts import MOST_BARS, MOST_UPRIGHT, Part, bars_figure, parts_by
+from tracekit.present._columns import duration
+from tracekit.present._configurations import NO_RUNS, common_note, not_shown, rows_of
+from tracekit.present._figures import decimals_of, empty_figure
+from tracekit.present._kernel_names import readable_names
+from tracekit.present._palette import ACCENT, IDLE_COLOUR, KIND_COLOURS
+from tracekit.present._text import printable, shorten_apart
+from tracekit.present._waterfall import stage_colour, stage_order, step_unit
+
+_WIDEST = 52
+_IDLE = "idle"
+_MEASURES = ("exposed_ns", "busy_ns", "window_ns")
+_NUMBERS = ("ops", "ranges")
+_PLACES = {"iteration", "device", "rank"}
+"""Keys whose rows stay in the order of the table."""
+_WORDS = {"device": "GPU ", "iteration": "step ", "rank": "rank ", "stream": "stream "}
+_STUDY = ("network", "batch", "gpus", "method", "run")
+
+
+def breakdown_figure(
+    table: pl.DataFrame, meta: Mapping[str, Any], *, title: str, subtitle: str
+) -> go.Figure:
+    """Return the rows of a breakdown as bars.
+
+    By stage there is one bar for each group of the other keys: exposed time solid, the time that is
+    hidden behind other stages hatched beside it, idle time grey where it is known. Otherwise each
+    row is a bar of its busy time, and of a step or GPU of its idle time. Steps stand side by side.
+    Of many bars the longest are drawn.
+
+    Parameters
+    ----------
+    table
+        The rows, with the keys' columns first.
+    meta
+        What is said of them: ``idle_ns`` of a breakdown by stage alone, ``per`` or ``sum_over``.
+    title, subtitle
+        Plain texts; see `figure_layout`.
+    """
+    keys = _keys(table)
+    if table.is_empty() or not keys:
+        return empty_figure(title, subtitle, "nothing ran")
+    is_stacked = "stage" in keys and "exposed_ns" in table.columns
+    value = "exposed_ns" if is_stacked else next(m for m in _MEASURES[::-1] if m in table.columns)
+    own = [key for key in keys if key != "stage"] if is_stacked else keys
+    upright = "step" if own == ["iteration"] else None
+    rows = table.with_columns(label=_label(own), length=pl.col(value))
+    notes: list[str] = []
+    if upright and rows["iteration"].count():  # what is of no step dwarfs each of many
+        outside = rows.filter(pl.col("iteration").is_null())
+        rows = rows.drop_nulls("iteration")
+        if length := float(outside["length"].sum()):
+            notes.append(f"not shown: {duration(length)} outside of steps")
+    bars = rows.group_by("label", maintain_order=True).agg(pl.col("length").sum())
+    if not (is_stacked or _PLACES & {*own}):
+        bars = bars.sort("length", descending=True, maintain_order=True)
+    shown = _longest(bars, MOST_UPRIGHT if upright else MOST_BARS)
+    rows = shown.with_row_index("place").drop("length").join(
+        rows, on="label", maintain_order="left_right"
+    )  # fmt: skip
+    parts = _stages(rows, shown.height, own, meta) if is_stacked else _busy(rows, keys)
+    return bars_figure(
+        _names(rows.unique("place", maintain_order=True), own), parts,
+        axis=f"time{_of(meta)}", title=title, subtitle=subtitle, upright=upright,
+        notes=[*notes, *not_shown(bars.height - shown.height, "that are shorter")],
+    )  # fmt: skip
+
+
+def _keys(table: pl.DataFrame) -> list[str]:
+    """Return the columns of a breakdown's keys, which stand before the number of ops."""
+    names = table.columns
+    ends = [names.index(name) for name in (*_NUMBERS, *_MEASURES) if name in names]
+    return [name for name in names[: min(ends, default=0)] if name != "iteration_name"]
+
+
+def _longest(bars: pl.DataFrame, most: int) -> pl.DataFrame:
+    """Return the longest bars, in the order that they have."""
+    kept = bars.with_row_index("at").sort("length", "at", descending=[True, False]).head(most)
+    return kept.sort("at").drop("at")
+
+
+def _stages(
+    rows: pl.DataFrame, number: int, own: Sequence[str], meta: Mapping[str, Any]
+) -> list[Part]:
+    """Return exposed times by stage, idle time where it is known, and then what is hidden."""
+    stages = rows["stage"].cast(str)
+    found = []
+    for column, ending in (("exposed_ns", ""), ("overlap_ns", " hidden")):
+        for stage in stage_order(stages.to_list()):
+            of_stage = rows.filter(stages == stage)
+            times = dict(of_stage.select("place", column).iter_rows())
+            if any(times.values()):
+                lengths = [times.get(place) for place in range(number)]
+                found.append(Part(stage + ending, stage_colour(stage), lengths, bool(ending)))
+        if not (own or ending) and meta.get("idle_ns"):
+            found.append(Part(_IDLE, IDLE_COLOUR, [meta["idle_ns"]]))
+    return found
+
+
+def _busy(rows: pl.DataFrame, keys: Sequence[str]) -> list[Part]:
+    """Return busy times in the colours of stages or kinds, and idle ones of whole windows."""
+    colours: str | list[str] = ACCENT
+    if "stage" in keys:
+        colours = [stage_colour(stage) for stage in rows["stage"].cast(str).to_list()]
+    elif "kind" in keys:
+        colours = [KIND_COLOURS.get(kind, ACCENT) for kind in rows["kind"].cast(str).to_list()]
+    named = {"idle": "idle", "between": "between steps"}
+    idle = [name for name in named if f"{name}_ns" in rows.columns]
+    return [
+        Part(
+            "busy" * bool(idle), colours, rows["busy_ns"].to_list(), hover=rows["label"].to_list()
+        ),
+        *(Part(named[name], stage_colour(name), rows[f"{name}_ns"].to_list()) for name in idle),
+    ]
+
+
+def _names(rows: pl.DataFrame, keys: Sequence[str]) -> list[str]:
+    """Return the labels of bars; kernels get short names."""
+    if keys == ["iteration"]:
+        return ["outside" if step is None else str(step) for step in rows["iteration"]]
+    if "name" not in keys:
+        return rows["label"].to_list()
+    names = [printable(str(name)) for name in rows["name"].cast(str)]
+    short = readable_names(names)
+    kernels = shorten_apart([short[name] for name in names], _WIDEST)
+    others = [key for key in keys if key not in {"name", "kind"}]
+    if not others:
+        return kernels
+    rest = rows.select(_label(others))["label"]
+    return [f"{kernel}, {more}" for kernel, more in zip(kernels, rest, strict=True)]
+
+
+def _label(keys: Sequence[str]) -> pl.Expr:
+    if not keys:
+        return pl.lit("").alias("label")
+    named = [
+        pl.format(f"{_WORDS.get(key, '')}{{}}", pl.col(key).cast(pl.String).fill_null("unknown"))
+        for key in keys
+    ]
+    return pl.concat_str(named, separator=", ").alias("label")
+
+
+def _of(meta: Mapping[str, Any]) -> str:
+    """Return what times are means or sums over."""
+    if meta.get("per"):
+        return f" per {meta['per']}"
+    return f", sum over {meta['sum_over']}" if meta.get("sum_over") else ""
+
+
+def stage_bars_figure(
+    study: pl.DataFrame, *, title: str, subtitle: str, per: str = "iteration"
+) -> go.Figure:
+    """Return the exposed time of each stage, and idle time, of each configuration as one bar.
+
+    One bar per configuration in the order of the table, at most 40, under the names of the
+    networks; at its end stands the sum.
+
+    Parameters
+    ----------
+    study
+        One row per configuration and stage: ``network``, ``batch``, ``gpus``, ``method``,
+        ``stage`` (one of the stages, ``FP+BP`` or ``idle``) and ``exposed_ns``, null where
+        unknown, in which case the sum is said to be more than what is known. Of the columns that
+        name the configuration some may be missing. Optionally ``run``, the name of what is no
+        median; and ``runs``, ``low_ns`` and ``high_ns``: over how many runs it is one, and the
+        ends of their steps, which then stand around the sum.
+    title, subtitle
+        Plain texts; see `figure_layout`.
+    per
+        What the time is spent in, such as ``epoch``.
+    """
+    runs, times = _stage_times(study)
+    if not runs.height:
+        return empty_figure(title, subtitle, NO_RUNS)
+    shown = runs.head(MOST_BARS)
+    time = pl.col("exposed_ns")
+    sums = (
+        times.group_by("row")
+        .agg(time.sum(), pl.col("runs", "low_ns", "high_ns").first(), unknown=time.is_null().any())
+        .sort("row")
+    )
+    lengths = sums["exposed_ns"].to_list()
+    divisor, unit = step_unit(max(lengths))
+    decimals = min(decimals_of(min(lengths) / divisor), 2)
+    colours = {stage: stage_colour(stage) for stage in stage_order(times["stage"].to_list())}
+    return bars_figure(
+        rows_of(shown, ("network",), ("batch", "gpus", "method", "run")),
+        parts_by(times, "row", range(shown.height), "stage", "exposed_ns", colours),
+        axis=f"exposed time per {per}", title=title, subtitle=subtitle, unit=(divisor, unit),
+        ends=[
+            f"{'≥ ' if row['unknown'] else ''}{row['exposed_ns'] / divisor:,.{decimals}f}"
+            + (f" (n = {row['runs']:,})" if (row["runs"] or 1) > 1 else "")
+            for row in sums.iter_rows(named=True)
+        ],
+        whiskers=[_interval(row) for row in sums.iter_rows(named=True)],
+        notes=[
+            *_whisker_notes(sums),
+            *common_note(runs, _STUDY),
+            *(["≥ the time of some stages is unknown"] if times["exposed_ns"].has_nulls() else []),
+            *not_shown(runs.height - shown.height, "configurations"),
+        ],
+    )  # fmt: skip
+
+
+def _stage_times(study: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the configurations, those of a network together, and their times by ``row``."""
+    keys = [key for key in _STUDY if key in study.columns]
+    runs = study.select(keys or pl.lit(0).alias("bar")).unique(maintain_order=True)
+    parts = runs.partition_by(keys[:1], maintain_order=True) if keys else [runs]
+    runs = pl.concat(parts) if parts else runs
+    pooled = [
+        (pl.col(name) if name in study.columns else pl.lit(None, pl.Float64)).alias(name)
+        for name in ("runs", "low_ns", "high_ns")
+    ]
+    times = study.with_columns(pl.lit(0).alias("bar"), *pooled).join(
+        runs.with_row_index("row").head(MOST_BARS), on=runs.columns, nulls_equal=True
+    )
+    return runs, times.select(
+        "row",
+        "runs",
+        "low_ns",
+        "high_ns",
+        pl.col("stage").cast(pl.String).fill_null("?"),
+        pl.col("exposed_ns").cast(pl.Float64).fill_nan(None),
+    )
+
+
+def _interval(row: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Return the ends of a configuration's steps; none where they are not known, or one."""
+    ends = row["low_ns"], row["high_ns"]
+    return None if None in ends or row["runs"] is None or ends[0] == ends[1] else ends
+
+
+def _whisker_notes(sums: pl.DataFrame) -> list[str]:
+    of = {(row["runs"] or 1) > 1 for row in sums.iter_rows(named=True) if _interval(row)}
+    notes = {
+        "whiskers of a run: 95 % interval of its mean step": False in of,
+        "whiskers of several (n): the least and the greatest of them": True in of,
+    }
+    return [note for note, applies in notes.items() if applies]

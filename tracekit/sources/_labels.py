@@ -1,0 +1,115 @@
+"""Labels of a run: from variables of its launcher, and names of NVTX marks or ranges."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from tracekit.support.labels import MOST, label_fault
+
+_RANKS = (
+    "RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK",
+)  # fmt: skip
+"""Variables in which launchers tell a process its rank, the surest first."""
+_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
+"""Variables in which they tell it how many ranks there are."""
+
+_JOBS = (
+    "SLURM_JOB_ID", "SLURM_STEP_ID", "LSB_JOBID", "PBS_JOBID", "PMIX_NAMESPACE",
+    "TORCHELASTIC_RUN_ID", "MASTER_PORT",
+)  # fmt: skip
+"""Variables that have one value in all processes of a job, and another in other jobs."""
+
+VARIABLES = (*_RANKS, *_SIZES, *_JOBS)
+"""Variables that are looked at. Others may hold secrets, so they do not even leave the file."""
+_PREFIX = "tracekit"
+_SEVERAL = 2
+_LABEL = r"(?s)^tracekit[.:]label[ :](?<key>[^\s=]+)=(?<value>.*)$"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Rank, number of ranks and job of a process, from its launcher."""
+
+    rank: int | None
+    ranks: int | None
+    job: str | None
+    """``VARIABLE=digest`` for each variable that tells jobs apart."""
+
+
+def launch_of(variables: Mapping[str, str]) -> Launch:
+    """Return the launch of a process from its environment variables."""
+    return Launch(_number(variables, _RANKS), _number(variables, _SIZES), _job(variables))
+
+
+def _number(variables: Mapping[str, str], names: tuple[str, ...]) -> int | None:
+    """Return the number that the first of some variables holds."""
+    found = (variables.get(name, "") for name in names)
+    return next((int(text) for text in found if re.fullmatch("[0-9]{1,9}", text)), None)
+
+
+def _job(variables: Mapping[str, str]) -> str | None:
+    """Return what tells jobs apart, as digests: two of them can be compared, and nothing read."""
+    told = [
+        f"{name}={hashlib.sha256(variables[name].encode()).hexdigest()[:12]}"
+        for name in _JOBS
+        if variables.get(name)
+    ]
+    return " ".join(told) or None
+
+
+class RunLabels:
+    """Labels among the names of NVTX events, collected as these come in.
+
+    No more than is needed to know the first `MOST` keys, and whether each has one value, is kept:
+    a program may well write another value in each iteration.
+    """
+
+    def __init__(self) -> None:
+        self._found = pl.DataFrame(schema={"key": pl.String, "value": pl.String})
+
+    def add(self, names: pl.Series) -> None:
+        """Look at the names of some events."""
+        if names.dtype != pl.String:
+            names = names.unique(maintain_order=True).cast(pl.String)
+        ours = names.filter(names.str.starts_with(_PREFIX))
+        if ours.is_empty():
+            return
+        found = ours.str.extract_groups(_LABEL).struct.unnest().drop_nulls("key")
+        values = pl.concat([self._found, found]).unique(maintain_order=True)
+        keys = values["key"].unique(maintain_order=True).head(MOST + 1)
+        self._found = values.filter(
+            pl.col("key").is_in(keys.implode()), pl.int_range(pl.len()).over("key") < _SEVERAL
+        )
+
+    @property
+    def _values(self) -> Mapping[str, list[str]]:
+        grouped = self._found.group_by("key", maintain_order=True).agg("value")
+        return dict(grouped.rows())
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Valid labels with one value."""
+        clear = ((key, values[0]) for key, values in self._values.items() if len(values) == 1)
+        return dict([each for each in clear if label_fault(*each) is None][:MOST])
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """Labels that were left out, in words."""
+        losses = []
+        for key, values in self._values.items():
+            fault = next(filter(None, (label_fault(key, value) for value in values)), None)
+            if fault is not None:
+                losses.append(f"a label that the program gave its run {fault} and was left out")
+            elif len(values) > 1:
+                losses.append(
+                    f"the program gave its run the label {key!r} with several values, so none is "
+                    "taken"
+                )
+        if len(self._values) > MOST:
+            losses.append(f"the program gave its run more than {MOST} labels; others are left out")
+        return tuple(dict.fromkeys(losses))

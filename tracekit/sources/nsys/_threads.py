@@ -1,0 +1,287 @@
+"""What threads do beside CUDA: system calls, sampled functions, time off the CPU, profiling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from tracekit.sources._ordering import Ordered
+from tracekit.sources.nsys._ids import Export, Texts, process_of
+from tracekit.sources.nsys._metadata import shifted
+from tracekit.sources.nsys._places import Places
+from tracekit.support.spool import Workspace
+
+_OSRT = "OSRT_API"
+_CALL_COLUMNS = ("start", "end", "globalTid", "nameId")
+_LONG_NS = 100_000
+"""What takes less explains no gap worth a word, and there may be millions of it."""
+_WAITING = (
+    r"^(p?poll|p?select|epoll_p?wait2?|(__)?(read|recv|recvfrom|recvmsg)|accept4?|"
+    r"sem_(timed|clock)?wait|pthread_cond_(timed|clock)?wait|futex|pthread_join|"
+    r"pthread_(mutex_(timed|clock)?lock|rwlock_(timed|clock)?(rd|wr)lock)|"
+    r"wait(pid|id|3|4)?|(clock_)?nanosleep|u?sleep)$"
+)
+_STARTING = r"^(v?fork|posix_spawnp?|popen|system)$"
+_SAMPLES, FRAMES = "COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS"
+_TAKEN = ("id", "start", "globalTid")
+_FRAME = ("id", "symbol", "module", "unresolved", "stackDepth")
+_LONGEST = 60
+"""Characters of a name that are kept; those of C++ may have thousands."""
+SWITCHES = "SCHED_EVENTS"
+_SWITCH_COLUMNS = ("start", "isSchedIn", "globalTid")
+_SWITCH = {"process": pl.Int64, "thread": pl.Int64, "start": pl.Int64, "is_on": pl.Boolean}
+_RUNNING = {"process": pl.Int64, "start": pl.Int64, "step": pl.Int64}
+_MOSTLY = 0.95
+"""A process ran meanwhile if some thread of it was on a CPU for this part of a stretch."""
+OVERHEAD_TABLES = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")
+
+_OVERHEAD_COLUMNS = ("start", "end", "globalTid", "nameId", "overheadType")
+# What ENUM_CUPTI_OVERHEAD_TYPE means; the table itself may be absent or empty.
+_TYPES = {
+    2: "driver compilation (CUDA)",
+    3: "CUPTI buffer flush",
+    4: "CUPTI instrumentation",
+    5: "CUPTI resource management",
+    6: "runtime module loading (CUDA)",
+    7: "lazy function loading (CUDA)",
+    8: "command buffer full (CUDA)",
+}
+_NAMELESS = "overhead of unknown kind"
+
+
+class OsWaits:
+    """Waits and child processes of threads that take part, which make none a participant.
+
+    Parameters
+    ----------
+    export
+        The export.
+    """
+
+    def __init__(self, export: Export) -> None:
+        self._export = export
+        self._is_there = export.file.has(_OSRT, *_CALL_COLUMNS)
+
+    def batches(self, places: Places, rows: int) -> Iterator[pl.DataFrame]:
+        """Return rows of the canonical table ``host``."""
+        if not self._is_there:
+            return
+        names = Texts(self._export.strings)
+        for batch in self._export.file.batches(_OSRT, dict.fromkeys(_CALL_COLUMNS, "int"), rows):
+            long = batch.drop_nulls().filter(pl.col("end") - pl.col("start") >= _LONG_NS)
+            named = shifted(long, self._export.metadata, "start", "end").with_columns(
+                places.thread(long["globalTid"]).alias("thread"),
+                places.process_by_thread(long["globalTid"]).alias("process"),
+                names.of(long["nameId"]).alias("name"),
+            )
+            group = (
+                pl.when(pl.col("name").str.contains(_WAITING)).then(pl.lit("wait"))
+                .when(pl.col("name").str.contains(_STARTING)).then(pl.lit("child"))
+            )  # fmt: skip
+            told = named.drop_nulls("thread").with_columns(group=group).drop_nulls("group")
+            yield told.select(
+                pl.lit(0, pl.Int32).alias("report"),
+                "process", "thread", "start", "end",
+                pl.lit("os").alias("library"),
+                "name",
+                "group",
+            )  # fmt: skip
+
+
+def samples(export: Export, places: Places, rows: int) -> Iterator[pl.DataFrame]:
+    """Return rows of ``host``: one per sample of a thread that takes part, without a length.
+
+    A sample is named after the innermost frame of a Python file in its stack, else after the
+    function that ran, else after the file of the code that ran.
+    """
+    file = export.file
+    if not file.has(_SAMPLES, *_TAKEN) or not file.has(FRAMES, *_FRAME):
+        return
+    batches = file.batches(_SAMPLES, dict.fromkeys(_TAKEN, "int"), rows)
+    taken = [batch.drop_nulls() for batch in batches]
+    if not taken:
+        return
+    whole = pl.concat(taken)
+    known = whole.with_columns(places.thread(whole["globalTid"]).alias("thread")).drop_nulls()
+    named = known.join(_names(export, known["id"], rows), on="id").sort("start")
+    yield (
+        shifted(named, export.metadata, "start")
+        .with_columns(places.process_by_thread(named["globalTid"]).alias("process"))
+        .select(
+            pl.lit(0, pl.Int32).alias("report"),
+            "process",
+            "thread",
+            "start",
+            pl.col("start").alias("end"),
+            pl.lit("sample").alias("library"),
+            "name",
+            pl.lit("on_cpu").alias("group"),
+        )
+    )
+
+
+def _names(export: Export, wanted: pl.Series, rows: int) -> pl.DataFrame:
+    """Return ``id, name`` of some samples."""
+    symbols, modules = Texts(export.strings), Texts(export.strings)
+    kept = []
+    for batch in export.file.batches(FRAMES, dict.fromkeys(_FRAME, "int"), rows):
+        own = batch.filter(pl.col("id").is_in(wanted.implode()))
+        told = own.with_columns(file=modules.of(own["module"]).str.extract(r"([^/\\]*)$"))
+        is_python = pl.col("file").str.ends_with(".py").fill_null(value=False)
+        innermost = told.with_columns(python=is_python).filter(
+            pl.col("python") | (pl.col("stackDepth") == 0)
+        )
+        symbol = symbols.of(innermost["symbol"]).str.slice(0, _LONGEST)
+        kept.append(innermost.select("id", "stackDepth", "python", "file", "unresolved", symbol))
+    if not kept:
+        return pl.DataFrame(schema={"id": pl.Int64, "name": pl.String})
+    first = pl.concat(kept).sort("id", "python", "stackDepth", descending=[False, True, False])
+    is_named = pl.col("unresolved").ne_missing(1)  # older exports say nothing of those with a name
+    name = pl.when(is_named).then(pl.format("{} ({})", "symbol", "file"))
+    return first.unique("id", keep="first", maintain_order=True).select(
+        "id", name=pl.coalesce(name, "file", pl.lit("unknown code"))
+    )
+
+
+def off_cpu(export: Export, places: Places, workspace: Workspace) -> Iterator[pl.DataFrame]:
+    """Return rows of ``host``: stretches of `_LONG_NS` or more that a thread is off the CPU.
+
+    A stretch lasts from a switch off to the next one on; what comes before a thread's first switch
+    is unknown. Threads that take no part in the run get no rows; they count for whether their
+    process ran meanwhile.
+    """
+    if not export.file.has(SWITCHES, *_SWITCH_COLUMNS):
+        return
+    switches = Ordered(workspace)
+    for batch in export.file.batches(
+        SWITCHES, dict.fromkeys(_SWITCH_COLUMNS, "int"), workspace.rows
+    ):
+        known = batch.drop_nulls().select(
+            "start", end="start", thread="globalTid", process=process_of(pl.col("globalTid")),
+            is_on=pl.col("isSchedIn") == 1,
+        )  # fmt: skip
+        switches.add(known.filter(places.process(known["process"]).is_not_null()))
+    stretches = Stretches()
+    for chunk in switches.chunks(_SWITCH):
+        yield _named(stretches.until(chunk), export, places)
+
+
+def _named(stretches: pl.DataFrame, export: Export, places: Places) -> pl.DataFrame:
+    off = stretches.filter(pl.col("end") - pl.col("start") >= _LONG_NS)
+    is_beside = pl.col("ran") >= _MOSTLY * (pl.col("end") - pl.col("start"))
+    named = shifted(off, export.metadata, "start", "end").with_columns(
+        places.thread(off["thread"]).alias("thread"),
+        places.process(off["process"]).alias("process"),
+        name=pl.when(is_beside)
+        .then(pl.lit("off the CPU while its process ran"))
+        .otherwise(pl.lit("off the CPU")),
+    )
+    return named.drop_nulls("thread").sort("thread", "start").select(
+        pl.lit(0, pl.Int32).alias("report"),
+        "process", "thread", "start", "end",
+        pl.lit("os").alias("library"),
+        "name",
+        pl.lit("off_cpu").alias("group"),
+    )  # fmt: skip
+
+
+class Stretches:
+    """Pairs switches that come chunk by chunk in the order of time; no two chunks share a time."""
+
+    def __init__(self) -> None:
+        self._threads = pl.DataFrame(schema={**_SWITCH, "ran": pl.Int64})
+        """The last switch of each thread."""
+        self._processes = pl.DataFrame(schema={**_RUNNING, "ran": pl.Int64})
+        """The time of the last switch of each process, how many of its threads run from then on
+        (`step`), and how long it ran until then."""
+
+    def until(self, switches: pl.DataFrame) -> pl.DataFrame:
+        """Return ``process, thread, start, end`` off the CPU; ``ran``, how long its process ran.
+
+        Those that end in this chunk.
+        """
+        was_on = pl.col("is_on").shift().over("thread")
+        step = pl.when("is_on").then(1).when(was_on).then(-1).otherwise(0).cast(pl.Int64)
+        known = pl.concat([self._threads.drop("ran"), switches]).with_columns(step=step)
+        # At one time threads come before others go.
+        ordered = pl.concat(
+            [self._processes, known.slice(self._threads.height)], how="diagonal"
+        ).sort("process", "start", "step", descending=[False, False, True])
+        running = pl.col("step").cum_sum().over("process") > 0
+        until_next = pl.col("start").shift(-1).over("process") - pl.col("start")
+        passed = pl.when(running).then(until_next).otherwise(0).fill_null(0)
+        before = pl.col("ran").sum().over("process")
+        timed = ordered.with_columns(ran=before + passed.cum_sum().over("process") - passed)
+        self._processes = timed.group_by("process").agg(
+            pl.col("start").last(), pl.col("step").sum(), pl.col("ran").last()
+        )
+        new = timed.drop_nulls("thread").select(self._threads.columns)
+        both = pl.concat([self._threads, new])
+        self._threads = both.unique("thread", keep="last", maintain_order=True)
+        paired = both.with_columns(
+            end=pl.col("start").shift(-1).over("thread"),
+            comes=pl.col("is_on").shift(-1).over("thread"),
+            ran=pl.col("ran").shift(-1).over("thread") - pl.col("ran"),
+        )
+        return paired.filter(~pl.col("is_on") & pl.col("comes"))
+
+
+class Overhead:
+    """Profiler overhead that an export records.
+
+    Threads of the profiler, and programs on which it did nothing but start, take no part in the
+    run: their rows are left out, and make no thread or process a participant.
+
+    Parameters
+    ----------
+    export
+        The export.
+    """
+
+    def __init__(self, export: Export) -> None:
+        self._export = export
+        self._lost = sum(
+            batch.height - _valid(batch).height
+            for table in OVERHEAD_TABLES
+            for batch in export.file.batches(table, dict.fromkeys(_OVERHEAD_COLUMNS[:3], "int"))
+        )
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """Rows that were left out, in words."""
+        what = "stretches of profiler overhead have no thread or no times and were left out"
+        return (f"{self._lost:,} {what}",) if self._lost else ()
+
+    def batches(self, places: Places, rows: int) -> Iterator[pl.DataFrame]:
+        """Return rows of the canonical table ``host``, one table of the export after the other."""
+        names = Texts(self._export.strings)
+        for table in OVERHEAD_TABLES:
+            for batch in self._export.file.batches(
+                table, dict.fromkeys(_OVERHEAD_COLUMNS, "int"), rows
+            ):
+                yield self._rows(_valid(batch), names, places)
+
+    def _rows(self, overhead: pl.DataFrame, names: Texts, places: Places) -> pl.DataFrame:
+        of_type = pl.col("overheadType").replace_strict(
+            list(_TYPES), list(_TYPES.values()), default=_NAMELESS, return_dtype=pl.String
+        )
+        named = shifted(overhead, self._export.metadata, "start", "end").with_columns(
+            places.thread(overhead["globalTid"]).alias("thread"),
+            places.process_by_thread(overhead["globalTid"]).alias("process"),
+            names.of(overhead["nameId"]).alias("name"),
+        )
+        return named.drop_nulls("thread").select(
+            pl.lit(0, pl.Int32).alias("report"),
+            "process",
+            "thread",
+            "start",
+            "end",
+            pl.lit("profiler").alias("library"),
+            pl.coalesce("name", of_type).alias("name"),
+            pl.lit("overhead").alias("group"),
+        )
+
+
+def _valid(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.drop_nulls(["start", "end", "globalTid"]).filter(pl.col("end") >= pl.col("start"))

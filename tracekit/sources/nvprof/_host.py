@@ -1,0 +1,335 @@
+"""The host's side: calls of the CUDA runtime and driver, waits for GPU work, and NVTX ranges."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tracekit.model import RANGE_STYLE
+from tracekit.sources._labels import RunLabels
+from tracekit.sources._seen import OPEN, backward
+from tracekit.sources._syncs import LOST, by_call, chunks, ordered, sync_type
+from tracekit.sources.nvprof._input import (
+    TABLE,
+    THREAD,
+    Strings,
+    object_gid,
+    owned,
+    pid_of,
+    small,
+    thread_gid,
+    timed,
+)
+from tracekit.sources.nvprof._places import Places
+from tracekit.sources.sqlite import SqliteFile, SqlType
+from tracekit.support.resources import schemas
+from tracekit.support.spool import Workspace
+
+RUNTIME, DRIVER = f"{TABLE}RUNTIME", f"{TABLE}DRIVER"
+CALL_COLUMNS = ("start", "end", "processId", "threadId", "correlationId", "cbid")
+SYNC, EVENT_RECORD = f"{TABLE}SYNCHRONIZATION", f"{TABLE}CUDA_EVENT"
+_CONTEXT = f"{TABLE}CONTEXT"
+_HEAD = ("contextId", "streamId", "correlationId")
+MARKER, MARKER_DATA = f"{TABLE}MARKER", f"{TABLE}MARKER_DATA"
+MARKER_COLUMNS = ("flags", "timestamp", "id", "objectKind", "objectId", "name")
+
+_MARK, _START, _END = 1, 2, 4  # bits of MARKER.flags
+_KEY = ["pid", "id"]
+_HELD: dict[str, pl.DataType] = {
+    **dict.fromkeys(("flags", "timestamp", "id", "objectKind", "name", "domain"), pl.Int64()),
+    "thread_gid": pl.Int64(),
+    "pid": pl.Int64(),
+}
+# Kinds of payloads whose 8 bytes are one value, and the type of that.
+_PAYLOADS: dict[int, pl.DataType] = {0: pl.Float64(), 1: pl.UInt64(), 4: pl.Int64()}
+_PAYLOAD_BYTES = 8
+
+
+class Calls:
+    """The calls of a database.
+
+    A call of the runtime and the call of the driver that it makes may share a correlation id, and
+    each has a row. What launches an op is the runtime's, so the driver's has none here.
+
+    Parameters
+    ----------
+    file
+        The database.
+    """
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
+        self._lost = 0
+        self.rows: dict[str, int] = {RUNTIME: 0, DRIVER: 0}
+        """How many rows were read of each table."""
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """Rows that were left out, in words."""
+        what = "CUDA calls have no valid times or process and were left out"
+        return (f"{self._lost:,} {what}",) if self._lost else ()
+
+    def batches(self, rows: int) -> Iterator[pl.DataFrame]:
+        """Return ``start, end, thread_gid, name, correlation, result`` of all calls."""
+        both = self._file.holds_rows(DRIVER)
+        keys = [np.array([], np.int64)]
+        for calls in self._read(RUNTIME, "runtime", rows):
+            if both:
+                keys.append(_keys(calls))
+            yield calls
+        of_runtime = np.unique(np.concatenate(keys))
+        for calls in self._read(DRIVER, "driver", rows):
+            inner = pl.lit(pl.Series(_among(_keys(calls), of_runtime)))
+            yield calls.with_columns(correlation=pl.when(~inner).then("correlation"))
+
+    def _read(self, table: str, api: str, rows: int) -> Iterator[pl.DataFrame]:
+        columns: dict[str, SqlType] = dict.fromkeys((*CALL_COLUMNS, "returnValue"), "int")
+        for batch in self._file.batches(table, columns, rows):
+            self.rows[table] += batch.height
+            calls = timed(batch).select(
+                "start",
+                "end",
+                thread_gid=thread_gid(pl.col("processId"), pl.col("threadId")),
+                name=_function(api),
+                correlation="correlationId",
+                result="returnValue",
+            )
+            calls = calls.drop_nulls("thread_gid")
+            self._lost += batch.height - calls.height
+            yield calls
+
+
+def _keys(calls: pl.DataFrame) -> NDArray[np.int64]:
+    """Return process and correlation id, which has 32 bits, as one number."""
+    key = thread_gid(pid_of(pl.col("thread_gid")), pl.col("correlation").fill_null(0))
+    return calls.select(key.alias("key"))["key"].to_numpy()
+
+
+def _among(keys: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Tell which keys are in `known`, which is sorted."""
+    if not known.size:
+        return np.zeros(keys.size, np.bool_)
+    found = known[np.searchsorted(known, keys).clip(max=known.size - 1)]
+    return np.asarray(found == keys, np.bool_)
+
+
+def _function(api: str) -> pl.Expr:
+    """Return the name of the function that a callback id stands for; null where unknown."""
+    names = _functions(api)
+    return pl.col("cbid").replace_strict(
+        list(names), list(names.values()), default=None, return_dtype=pl.Categorical()
+    )
+
+
+@cache
+def _functions(api: str) -> dict[int, str]:
+    with (schemas() / "nvprof" / "callbacks.toml").open("rb") as file:
+        names: list[str] = tomllib.load(file)[api]
+    return {number: name for number, name in enumerate(names) if name}
+
+
+class Syncs:
+    """Waits and records of events of a database.
+
+    Parameters
+    ----------
+    file
+        The database.
+    workspace
+        Where they wait until they are in order.
+    owners
+        Whose rows are whose: either a process id, or ``correlation, pid``.
+    """
+
+    def __init__(self, file: SqliteFile, workspace: Workspace, owners: int | pl.DataFrame) -> None:
+        self._file, self._owners = file, owners
+        self._lost = 0
+        self.rows = {SYNC: 0, EVENT_RECORD: 0}
+        """How many rows were read of each table."""
+        self._devices = self._of_contexts()
+        self._waits = ordered(self._read_waits(workspace.rows), workspace)
+        self._records = ordered(self._read_records(workspace.rows), workspace)
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """How many waits were left out, in words."""
+        return (f"{self._lost:,} {LOST}",) if self._lost else ()
+
+    def _read_waits(self, rows: int) -> Iterator[pl.DataFrame]:
+        columns: dict[str, SqlType] = dict.fromkeys((*_HEAD, "cudaEventId", "start", "end"), "int")
+        for batch in self._file.batches(SYNC, columns, rows):
+            self.rows[SYNC] += batch.height
+            waits = self._named(timed(batch), "cudaEventId").with_columns(sync_type())
+            self._lost += batch.height - waits.height
+            yield waits
+
+    def _read_records(self, rows: int) -> Iterator[pl.DataFrame]:
+        columns: dict[str, SqlType] = dict.fromkeys((*_HEAD, "eventId"), "int")
+        for batch in self._file.batches(EVENT_RECORD, columns, rows):
+            self.rows[EVENT_RECORD] += batch.height
+            yield by_call(self._named(batch, "eventId"))
+
+    def _named(self, rows: pl.DataFrame, event: str) -> pl.DataFrame:
+        named = rows.with_columns(
+            context=small(pl.col("contextId")).cast(pl.Int32),
+            stream=small(pl.col("streamId")),
+            event=small(pl.col(event)),
+        ).rename({"correlationId": "correlation"})
+        placed = named.join(self._devices, on="context", how="left", maintain_order="left")
+        return owned(placed, self._owners).drop("contextId", "streamId", event)
+
+    def _of_contexts(self) -> pl.DataFrame:
+        """Return ``context, device`` of contexts that are of one GPU, in whatever process."""
+        rows = self._file.read(_CONTEXT, {"contextId": "int", "deviceId": "int"})
+        pairs = rows.select(
+            context=small(pl.col("contextId")).cast(pl.Int32),
+            device=small(pl.col("deviceId")).cast(pl.Int32),
+        )
+        return pairs.drop_nulls().unique().unique("context", keep="none")
+
+    def waits(self, places: Places) -> Iterator[pl.DataFrame]:
+        """Return the canonical table ``syncs``, in the order of time."""
+        for chunk in chunks(self._waits, "syncs", "pid"):
+            yield places.since_origin(_placed(chunk, places))
+
+    def records(self, places: Places) -> Iterator[pl.DataFrame]:
+        """Return the canonical table ``event_records``."""
+        for chunk in chunks(self._records, "event_records", "pid"):
+            yield _placed(chunk, places)
+
+
+def _placed(rows: pl.DataFrame, places: Places) -> pl.DataFrame:
+    return rows.with_columns(
+        pl.lit(0, pl.Int32).alias("report"), places.process(rows["pid"]).alias("process")
+    )
+
+
+class Markers:
+    """The markers of a database.
+
+    Both kinds of NVTX ranges are recorded alike. Those of a thread are taken for push/pop ranges
+    and those of a process for start/end ones, which have the thread id 0.
+
+    Parameters
+    ----------
+    file
+        The database.
+    strings
+        Its strings.
+    """
+
+    def __init__(self, file: SqliteFile, strings: Strings) -> None:
+        self._file = file
+        self._strings = strings
+        self.labels = RunLabels()
+        """The labels that the program gave its run."""
+        self.rows = 0
+        """How many rows were read."""
+        self._invalid = 0
+        self._startless = 0
+        self._repeated = 0
+        self._backward = 0
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """Markers that were left out, in words."""
+        losses = (
+            (self._invalid, "markers have no valid time, thread or process and were left out"),
+            (self._startless, "ranges whose start was not recorded were left out"),
+            (self._repeated, "markers repeat the id of another one and were left out"),
+        )
+        lost = tuple(f"{count:,} {what}" for count, what in losses if count)
+        return (*lost, *backward(self._backward, "NVTX ranges"), *self.labels.losses)
+
+    def batches(self, rows: int) -> Iterator[pl.DataFrame]:
+        """Return the ranges; the end of one that was still open is `OPEN`.
+
+        Returns
+        -------
+        ``start, end, thread_gid, id, domain, name, style``
+        """
+        columns: dict[str, SqlType] = dict.fromkeys((*MARKER_COLUMNS, "domain"), "int")
+        columns["objectId"] = "blob"
+        times, held = self._file.times, pl.DataFrame(schema=_HELD)
+        checked = times.within("NVTX ranges")
+        for batch in self._file.batches(MARKER, columns, rows):
+            self.rows += batch.height
+            pool = pl.concat([held, self._valid(batch)])
+            starts, ends = _first(pool, _START), _first(pool, _END)
+            closed = starts.join(
+                ends.select(*_KEY, end="timestamp"), on=_KEY, how="inner", maintain_order="left"
+            )
+            held = pool.join(closed, on=_KEY, how="anti")
+            self._repeated += pool.height - held.height - 2 * closed.height
+            yield checked(self._ranges(closed))
+        still_open = _first(held, _START)
+        self._repeated += held.filter(_has(_START)).height - still_open.height
+        self._startless += held.filter(~_has(_START)).height
+        times.check_endless("NVTX ranges", still_open.height)
+        yield self._ranges(still_open.with_columns(end=pl.lit(OPEN)))
+
+    def _valid(self, batch: pl.DataFrame) -> pl.DataFrame:
+        """Return the starts and ends of ranges, having looked at the labels among other markers."""
+        self.labels.add(self._strings.of(batch.filter(_has(_MARK))["name"]))
+        edges = batch.filter(_has(_START | _END))
+        gid = object_gid(pl.col("objectKind"), pl.col("objectId"))
+        placed = edges.with_columns(thread_gid=gid).drop("objectId")
+        is_time = (pl.col("timestamp") > 0) & self._file.times.hold(pl.col("timestamp"))
+        valid = placed.filter(is_time).drop_nulls(["thread_gid", "id"])
+        self._invalid += edges.height - valid.height
+        return valid.with_columns(pid=pid_of(pl.col("thread_gid"))).select(list(_HELD))
+
+    def _ranges(self, closed: pl.DataFrame) -> pl.DataFrame:
+        names = self._strings.of(closed["name"])
+        self.labels.add(names)
+        self._backward += int((closed["end"] < closed["timestamp"]).sum())
+        of_thread = pl.when(pl.col("objectKind") == THREAD).then(pl.lit("push_pop", RANGE_STYLE))
+        return closed.select(
+            pl.col("timestamp").alias("start"),
+            # An end before its start (a clock that was set back) makes the range empty.
+            pl.max_horizontal("end", "timestamp").alias("end"),
+            "thread_gid",
+            "id",
+            self._strings.of(closed["domain"]).alias("domain"),
+            names.alias("name"),
+            of_thread.otherwise(pl.lit("start_end", RANGE_STYLE)).alias("style"),
+        )
+
+    def payloads(self) -> pl.DataFrame:
+        """Return the values attached to ranges, ``id, payload`` (as text).
+
+        Ids are counted per process and MARKER_DATA names no process, so this is for databases of
+        one process. A payload of zeros that claims to be a float is how an absent one looks.
+        """
+        columns: dict[str, SqlType] = {"id": "int", "payloadKind": "int", "payload": "blob"}
+        found = [pl.DataFrame(schema={"id": pl.Int64, "payload": pl.String})]
+        for batch in self._file.batches(MARKER_DATA, columns):
+            given = batch.filter(
+                pl.col("payloadKind").is_in(list(_PAYLOADS))
+                & (pl.col("payload").bin.size() == _PAYLOAD_BYTES)
+                & ((pl.col("payloadKind") != 0) | (pl.col("payload") != bytes(_PAYLOAD_BYTES)))
+            )
+            found.append(given.select("id", payload=pl.coalesce(_values())))
+        return pl.concat(found).unique("id", keep="none")
+
+
+def _values() -> list[pl.Expr]:
+    return [
+        pl.when(pl.col("payloadKind") == kind).then(
+            pl.col("payload").bin.reinterpret(dtype=dtype, endianness="little").cast(pl.String)
+        )
+        for kind, dtype in _PAYLOADS.items()
+    ]
+
+
+def _has(flag: int) -> pl.Expr:
+    return pl.col("flags").and_(pl.lit(flag, pl.Int64)) != 0
+
+
+def _first(markers: pl.DataFrame, flag: int) -> pl.DataFrame:
+    return markers.filter(_has(flag)).unique(_KEY, keep="first", maintain_order=True)
