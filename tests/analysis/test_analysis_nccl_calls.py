@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from trace_builder import TraceBuilder
 
-from tracekit.analysis.calls import communicators, nccl_calls
+from tracekit.analysis.calls import communicators, nccl_messages
 from tracekit.analysis.calls._nccl_calls import _TYPE_BYTES, hex_ids
 from tracekit.model import Trace
 
@@ -33,7 +33,7 @@ class Builder(TraceBuilder):
 
 
 def rows(trace: Trace, *columns: str) -> list[tuple[Any, ...]]:
-    return nccl_calls(trace).drop_nulls("collective").select(columns).rows()
+    return nccl_messages(trace).drop_nulls("collective").select(columns).rows()
 
 
 class TestCalls:
@@ -85,7 +85,7 @@ class TestCalls:
         b.range(4, 5, None)
         b.range(6, 7, "ncclAllGather")  # the domain's name was lost
         b.nccl(8, 9, "ncclCommCount")
-        found = nccl_calls(b.trace()).select("name", "collective").rows()
+        found = nccl_messages(b.trace()).select("name", "collective").rows()
         assert found == [("ncclAllGather", "all_gather"), ("ncclCommCount", None)]
 
     def test_what_a_call_calls_itself_is_part_of_it(self) -> None:
@@ -96,13 +96,13 @@ class TestCalls:
         b.nccl(30, 31, "ncclRecv", payload(64))
         b.nccl(40, 60, "ncclGroupEnd")
         b.kernel("send_recv", 50)
-        found = nccl_calls(b.trace()).select("name", "group", "op").rows()
+        found = nccl_messages(b.trace()).select("name", "group", "op").rows()
         assert found == [("ncclAllToAll", None, 0)]
 
     def test_an_empty_trace_has_the_same_columns(self) -> None:
         b = Builder()
         b.nccl(0, 1, "ncclAllReduce")
-        assert nccl_calls(TraceBuilder().trace()).schema == nccl_calls(b.trace()).schema
+        assert nccl_messages(TraceBuilder().trace()).schema == nccl_messages(b.trace()).schema
 
 
 class TestGroups:
@@ -119,7 +119,7 @@ class TestGroups:
         b.nccl(155, 156, "ncclSend", thread=1)
         b.nccl(300, 390, "ncclGroupEnd")
         self.group(b, 400, "ncclSend")
-        found = nccl_calls(b.trace()).select("start", "group").sort("start")
+        found = nccl_messages(b.trace()).select("start", "group").sort("start")
         assert found.rows() == [
             (0, 0), (100, 0), (102, 0), (150, 0), (155, None), (300, 0), (400, 6), (402, 6),
             (450, 6),
@@ -130,7 +130,7 @@ class TestGroups:
         b.nccl(0, 1, "ncclGroupStart")
         self.group(b, 100, "ncclSend")
         b.nccl(300, 301, "ncclSend")
-        found = nccl_calls(b.trace()).sort("start")
+        found = nccl_messages(b.trace()).sort("start")
         assert found["group"].to_list() == [0] * 5
 
     def test_a_group_of_which_the_start_is_lost_does_not_hurt_the_next(self) -> None:
