@@ -464,16 +464,19 @@ def test_copies_that_are_hidden_in_most_steps_are_not_usual(shown: int) -> None:
     assert ("unhidden_copies" in _found(b.trace())) == bool(shown)
 
 
-def _exchanging(*times: tuple[int, int], backward: int = 600 * US) -> TraceBuilder:
-    """Return steps of a backward pass, and all-reduces from when to when, in us."""
+def _exchanging(
+    *times: tuple[int, int], backward: int = 600 * US, operations: tuple[str, ...] = ("all_reduce",)
+) -> TraceBuilder:
+    """Return steps of a backward pass, and these operations by turns from when to when, in us."""
     b = TraceBuilder()
     for step in range(4):
         begin = step * STEP
         b.iteration(step, begin, begin + STEP, ops=1 + len(times), whole=True)
         _op(b, begin, begin + 10, begin + backward, stage="BP")
-        for first, last in times:
+        for place, (first, last) in enumerate(times):
+            operation = operations[place % len(operations)]
             _op(b, begin + 20, begin + first * US, begin + last * US, stage="WU", stream=20,
-                kind="collective", collective="all_reduce", name="ncclAllReduce")  # fmt: skip
+                kind="collective", collective=operation, name=f"nccl {operation}")  # fmt: skip
     return b
 
 
@@ -507,6 +510,31 @@ def test_many_collectives_that_take_nothing_but_latency() -> None:
     row = _found(_exchanging(*times).trace())["small_buckets"]
     # Ten of 40 us; without sizes an eighth is needed.
     assert _wins(row) == pytest.approx((175 * US, 350 * US, 350 * US), rel=1e-3)
+
+
+def test_few_collectives_that_take_nothing_but_start_up() -> None:
+    """Of three of 40 us two can go; all but 10 us of one are exposed, and the last one stays."""
+    row = _found(_exchanging((570, 610), (610, 650), (650, 690)).trace())["small_buckets"]
+    assert _wins(row) == pytest.approx((25 * US, 50 * US, 60 * US), rel=1e-3)
+    assert "as 1 collective they would take 80 us less: modelled" in row["evidence"]
+
+
+@pytest.mark.parametrize(
+    ("times", "operations"),
+    [
+        # each moves as much as a bucket may
+        ([(600, 700), (700, 800), (800, 900)], ("all_reduce",)),
+        # hidden beside the backward pass, but for one that takes long for its bytes
+        ([(40 * n, 40 * n + 15) for n in range(9)] + [(590, 900), (900, 915)], ("all_reduce",)),
+        # one cannot take the place of the other
+        ([(600, 640), (640, 680)], ("reduce", "broadcast")),
+    ],
+)
+def test_collectives_that_cannot_be_merged_to_a_gain(
+    times: list[tuple[int, int]], operations: tuple[str, ...]
+) -> None:
+    found = _found(_exchanging(*times, operations=operations).trace())
+    assert "small_buckets" not in found
 
 
 def _of_ranks(

@@ -22,6 +22,11 @@ from tracekit.analysis.statistics import quantile
 
 _MANY = 8
 """Minimum number of collectives in a step that may be too many."""
+_SEVERAL = 2
+"""Minimum number of collectives in a step, some of which may be spared."""
+_STARTS_NS = 50_000
+"""Few collectives of that time move less than a bucket's bytes: 25 MiB reduced by 8 GPUs take as
+long at 900 GB/s."""
 _SMALL = 4
 """A collective is small if it takes less than so many times as long as the shortest ones."""
 _BUCKET_BYTES = 25 * 2**20
@@ -93,33 +98,40 @@ def late_buckets(facts: Facts) -> Finding | None:
 
 
 def small_buckets(facts: Facts) -> Finding | None:
-    """Find gradients that are exchanged in many small collectives."""
+    """Find gradients that are exchanged in more collectives than their bytes need."""
     each = facts.exchanges.filter(pl.col("kind") == "collective")
     number = each.height / facts.cells.height
-    if number < _MANY:
+    if number < _SEVERAL:
         return None
     times = LENGTH - pl.col("wait_ns")
     latency, usual = each.select(times.quantile(_SHORTEST), typical=times.median()).row(0)
+    # Of few that take long it is not known whether start-up or bytes take the time.
+    if usual > _SMALL * latency or (number < _MANY and usual > _STARTS_NS):
+        return None
     needed = _needed(each, facts)
     saved = (number - needed) * latency
-    exposed = facts.lost(each, "exposed")
-    win = min(saved, exposed.mean)
-    if usual > _SMALL * latency or not facts.is_worth(win):
+    # Of one that is hidden, or takes long for its bytes, no more is won than its exposed start-up.
+    starts = each.with_columns(
+        starts=pl.min_horizontal("avoidable", pl.lit(latency)),
+        most=pl.min_horizontal("exposed", pl.lit(_SMALL * latency)),
+    )
+    win = min(saved, facts.lost(starts, "starts").mean)
+    if not facts.is_worth(win):
         return None
     return Finding(
-        of_gpu=True,
         finding=f"{counted(number, 'collective')} {facts.per_gpu} take {duration(usual)} in "
         f"the median, hardly more than the shortest ones, {duration(latency)}.",
         win=win,
         low=win / 2,
-        high=max(win, exposed.most * (1 - needed / number)),
+        high=max(win, facts.lost(starts, "most").most * (1 - needed / number)),
         sure="likely",
         evidence=(
-            f"as {counted(needed, 'collective')} they would take {duration(saved)} less",
+            f"as {counted(needed, 'collective')} they would take {duration(saved)} less: modelled",
             *_exchanged(facts, each),
         ),
-        advice="Use larger buckets (`bucket_cap_mb`), or fuse the exchange of several tensors. "
-        "As much is won as the latencies are exposed.",
+        advice="Merge them: use larger buckets (`bucket_cap_mb`), or fuse the exchange of several "
+        "tensors. As much is won as their start-up is exposed, unless the last one then holds what "
+        "was hidden before.",
     )
 
 
@@ -309,8 +321,16 @@ def _waited(facts: Facts, each: pl.DataFrame) -> str:
 
 
 def _needed(each: pl.DataFrame, facts: Facts) -> float:
-    """Return how many collectives of a usual bucket's size are enough for a step."""
-    sizes = facts.collectives.join(each.select("op"), on="op", how="semi")["bytes"]
-    if sizes.null_count() or not sizes.len():
-        return each.height / facts.cells.height / _MANY
-    return max(1.0, int(sizes.sum()) / facts.cells.height / _BUCKET_BYTES)
+    """Return how many collectives of a usual bucket's size are enough for a step.
+
+    Those of one operation and communicator can be one.
+    """
+    calls = facts.collectives.select("op", "collective", "communicator", "bytes").unique("op")
+    number = pl.len() / facts.cells.height
+    sizes = pl.col("bytes").sum() / facts.cells.height / _BUCKET_BYTES
+    alike = each.select("op").join(calls, on="op").group_by("collective", "communicator").agg(
+        number=number,
+        needed=pl.when(pl.col("bytes").null_count() == 0).then(sizes).otherwise(number / _MANY),
+    )  # fmt: skip
+    kept = alike.select(pl.min_horizontal(pl.col("needed").clip(1), "number").sum()).item()
+    return float(kept)
