@@ -56,6 +56,16 @@ def test_without_gpu_work_and_ranges_it_is_what_the_run_holds(
     assert run._repr_html_() == html(told.rows, told.meta, "ddp · what it holds")
 
 
+def test_traffic_is_worked_out_once_while_it_is_held(run: tracekit.Run) -> None:
+    held = run.traffic()
+    assert run.traffic() is held
+    assert run.links().height
+    assert run.traffic() is held
+    for options in ({"topology": "dgx1v"}, {"sizes": {"all_reduce": 4}}, {"ranks": 4}):
+        assert run.traffic(**options) is not held
+    assert run.of_steps((1, 1)).traffic() is not held
+
+
 def test_tables_that_are_worked_out(run: tracekit.Run) -> None:
     transfers = run.table("transfers").collect()
     assert transfers.equals(run.traffic().transfers)

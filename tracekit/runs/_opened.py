@@ -10,6 +10,7 @@ from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
+from weakref import WeakValueDictionary
 
 from tracekit import analysis, attribution, engine, model
 from tracekit import machine as machines
@@ -196,6 +197,8 @@ class OpenedRun:
     ) -> communication.Traffic:
         """Return the traffic between the run's GPUs, and its links.
 
+        As long as one is held that was asked for without options, the next one is the same.
+
         Parameters
         ----------
         topology
@@ -215,9 +218,14 @@ class OpenedRun:
         InputError
             If the topology or a log cannot be read as one.
         """
-        return communication.Traffic(
-            self.trace, self._placed(topology), read_log(nccl_log), sizes, ranks
-        )
+        if topology is not None or nccl_log or sizes or ranks is not None:
+            placed, log = self._placed(topology), read_log(nccl_log)
+            return communication.Traffic(self.trace, placed, log, sizes, ranks)
+        held = self.trace.once(_held)
+        found = held.get("traffic")
+        if found is None:
+            found = held["traffic"] = communication.Traffic(self.trace, self._placed(None))
+        return found
 
     def summary(self) -> Mapping[str, SummaryValue]:
         """Return the run's size and how much of it is explained."""
@@ -242,6 +250,11 @@ class OpenedRun:
             "collectives": lambda: communication.collective_calls(self.trace),
             "path_texts": lambda: engine.range_paths(self.trace),
         }
+
+
+def _held(_trace: Trace) -> WeakValueDictionary[str, communication.Traffic]:
+    """Return what is kept of a trace while anyone else holds it: transfers may be many."""
+    return WeakValueDictionary()
 
 
 def read_log(paths: Sequence[StrPath]) -> NcclLog | None:
