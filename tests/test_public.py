@@ -67,7 +67,8 @@ PUBLIC = {
         study_stages sweep_hardware weighted_means
     """,
     "tracekit.annotation": """
-        Annotation WINDOW annotate copy_hooks note_steps prepare step_time_variables variables
+        ASK Annotation DONE IS_AT LATE RECORD REQUEST WINDOW annotate copy_hooks note_steps prepare
+        step_time_variables variables
     """,
     "tracekit.support": "",
     "tracekit.support.parquet": "can_write write",
@@ -115,9 +116,9 @@ PUBLIC = {
     "tracekit.report": "AskedRun Library Section report_of",
     "tracekit.view": "View",
     "tracekit.recording": """
-        LAUNCHERS Configuration Cost Launch Nsys Plan Study Wanted by_window calibrate file_name
-        find_nsys gpu_count in_turn is_python load_study perform plan profile_command reports_in
-        split study_names trace_names unfinished
+        Configuration Cost LAUNCHERS Launch Nsys Plan Study Wanted attach by_window calibrate clear
+        file_name find_nsys gpu_count in_turn is_python load_study perform plan profile_command
+        reports_in split study_names trace_names unfinished
     """,
     "tracekit.runs": """
         DECLARED Run bubbles compare gate hang history ingest memory nccl_inspector

@@ -15,7 +15,7 @@ from trace_builder import TraceBuilder
 from tracekit.analysis.arithmetic import flops, roofline
 from tracekit.annotation import _sizes
 from tracekit.annotation._hooks import Hooks
-from tracekit.annotation._windows import Windows
+from tracekit.annotation._windows import Every, Windows
 
 if TYPE_CHECKING:
     import torch
@@ -171,7 +171,7 @@ def test_what_is_recomputed_has_no_sizes(kept: KeptRanges) -> None:
 
 def test_windows_have_sizes_and_what_is_between_them_has_none() -> None:
     ranges = KeptRanges()
-    hooks = Hooks(torch, ranges, 1, windows=Windows.of(ranges, "3:1"))
+    hooks = Hooks(torch, ranges, 1, windows=Windows(ranges, Every("3:1")))
     hooks.install()
     net = nn.Linear(3, 5)
     optimizer = torch.optim.SGD(net.parameters(), 0.1)

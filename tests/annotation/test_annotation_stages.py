@@ -12,7 +12,7 @@ import pytest
 from recorded_ranges import KeptRanges
 
 from tracekit.annotation._hooks import Hooks
-from tracekit.annotation._windows import Windows
+from tracekit.annotation._windows import Every, Windows
 
 if TYPE_CHECKING:
     import torch
@@ -44,7 +44,7 @@ def kept() -> Iterator[KeptRanges]:
 def test_windows_hold_whole_steps_of_every_so_many() -> None:
     """The first begins after as many, and each says anew how its steps are known."""
     ranges = KeptRanges()
-    hooks = Hooks(torch, ranges, 0, windows=Windows.of(ranges, "3:2"))
+    hooks = Hooks(torch, ranges, 0, windows=Windows(ranges, Every("3:2")))
     hooks.install()
     model, optimizer = _model()
     for (batch,) in DataLoader(TensorDataset(torch.ones(20, 4)), 2):
@@ -62,7 +62,6 @@ def test_windows_hold_whole_steps_of_every_so_many() -> None:
     assert windows[2].end is None  # the program ended in it
     assert len(windows) == 3
     assert ranges.marks == ["tracekit.steps from optimizers"] * 4
-    assert Windows.of(ranges, "") is None
 
 
 @pytest.fixture

@@ -8,11 +8,18 @@ their relative names, and what the program has imported itself.
 from __future__ import annotations
 
 from ._annotate import Annotation, annotate
+from ._attach import ASK, DONE, IS_AT, LATE, RECORD, REQUEST
 from ._prepare import copy_hooks, prepare, step_time_variables, variables
 from ._step_times import note_steps
 from ._windows import WINDOW
 
 __all__ = [
+    "ASK",
+    "DONE",
+    "IS_AT",
+    "LATE",
+    "RECORD",
+    "REQUEST",
     "WINDOW",
     "Annotation",
     "annotate",

@@ -7,7 +7,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from ._attach import ATTACH, Requests
 from ._prepare import RING
+from ._windows import WINDOWS, Every, Windows, WithinWindows
 
 if TYPE_CHECKING:
     from ._hooks import Hooks
@@ -128,10 +130,11 @@ def _switch_on(layers: int, networks: list[Any], optimizers: list[Any], ring: st
     import torch  # which the program has imported
 
     from ._hooks import Hooks
-    from ._windows import WINDOWS, Windows
 
     ranges = _ranges(ring)
-    windows = Windows.of(ranges, os.environ.get(WINDOWS, ""))
+    windows = _windows(ranges)
+    if os.environ.get(ATTACH) and windows is not None:
+        ranges = WithinWindows(ranges, windows)
     has_sizes = bool(layers) and _LISTENER in os.environ
     hooks = Hooks(torch, ranges, layers, networks, optimizers, windows, has_sizes=has_sizes)
     _on.append(hooks)
@@ -139,6 +142,14 @@ def _switch_on(layers: int, networks: list[Any], optimizers: list[Any], ring: st
     for each in optimizers:
         hooks.hook_step(type(each))
     return hooks
+
+
+def _windows(ranges: Ranges) -> Windows | None:
+    """Return the windows that the environment asks for."""
+    if folder := os.environ.get(ATTACH):
+        return Windows(ranges, Requests(folder))
+    text = os.environ.get(WINDOWS)
+    return Windows(ranges, Every(text)) if text else None
 
 
 def _ranges(ring: str | None) -> Ranges:

@@ -202,10 +202,14 @@ class Hooks:
             for name in FUNCTIONS:
                 self._replace(module, name, self._sizes.around(name))
 
+    @property
+    def _is_recorded(self) -> bool:
+        """True but between windows, where what costs most is left out."""
+        return self._windows is None or self._windows.is_open
+
     def _tells_sizes(self) -> bool:
         """Tell whether sizes are written: what is recomputed for a backward pass has none."""
-        is_recorded = self._windows is None or self._windows.is_open
-        return is_recorded and not self._in_backward() and not _is_worker()
+        return self._is_recorded and not self._in_backward() and not _is_worker()
 
     def _hook_scripting(self, module: ModuleType) -> None:
         """Let TorchScript, which has no source of builtins, know them under their hooks."""
@@ -251,7 +255,7 @@ class Hooks:
         return self.thread.forward(
             call,
             module,
-            self._layers.of(module),
+            self._layers.of(module) if self._is_recorded else {},
             has_grad=self._torch.is_grad_enabled(),
             is_trained=lambda: self._is_trained(module),
         )

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from types import ModuleType
 
+from ._attach import ATTACH
 from ._imports import when_imported
 from ._step_times import FOLDER
 from ._windows import WINDOWS
@@ -26,6 +27,7 @@ def variables(
     windows: tuple[int, int] | None = None,
     ring: str | None = None,
     folder: str = _HERE,
+    attach: str | None = None,
 ) -> dict[str, str]:
     """Return the variables with which programs in Python annotate themselves under a profiler.
 
@@ -41,10 +43,12 @@ def variables(
         File that keeps the latest ranges, with or without a profiler.
     folder
         The hooks, or a copy of them that `copy_hooks` made.
+    attach
+        Folder in which steps to record are asked for; by default all are.
     """
     of_windows = {} if windows is None else {WINDOWS: f"{windows[0]}:{windows[1]}"}
-    of_ring = {} if ring is None else {RING: ring}
-    return {**_on_path(environment, folder), LAYERS: str(layers), **of_windows, **of_ring}
+    more = {name: text for name, text in ((RING, ring), (ATTACH, attach)) if text is not None}
+    return {**_on_path(environment, folder), LAYERS: str(layers), **of_windows, **more}
 
 
 def copy_hooks(folder: str) -> str:

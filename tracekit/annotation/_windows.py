@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import threading
+from typing import Any, Protocol
 
 from ._spans import Ranges
 
@@ -11,10 +12,43 @@ WINDOWS = "TRACEKIT_WINDOWS"
 _NAME = "window"
 WINDOW = f"{_NAME}@tracekit"
 """Range around a window, with its domain, as nsys takes it."""
+_NO_HANDLE = -1
+
+
+class Schedule(Protocol):
+    """Which steps begin a window, as `Every` and `Requests` say it."""
+
+    def length_at(self, number: int) -> int:
+        """Return how many steps the window has that begins with this one; 0 if none does."""
+
+    def done(self, number: int) -> None:
+        """Take note that a window has ended before a step."""
+
+
+class Every:
+    """Windows at regular distances, the first one after so many steps.
+
+    Parameters
+    ----------
+    text
+        Number of steps from the beginning of a window to that of the next one, and number of steps
+        of a window: ``1000:3``.
+    """
+
+    def __init__(self, text: str) -> None:
+        every, _, length = text.partition(":")
+        self._every, self._length = int(every), int(length)
+
+    def length_at(self, number: int) -> int:
+        """Return how many steps the window has that begins with this one; 0 if none does."""
+        return 0 if not number or number % self._every else self._length
+
+    def done(self, number: int) -> None:
+        """Go on: nobody waits."""
 
 
 class Windows:
-    """Windows of a program: the first one begins after `every` steps.
+    """Windows of a program.
 
     Where several threads train, a window is of the one that reaches its first step first.
 
@@ -22,23 +56,14 @@ class Windows:
     ----------
     ranges
         Where their ranges are written to.
-    every
-        Number of steps from the beginning of a window to that of the next one.
-    length
-        Number of steps of a window.
+    schedule
+        Which steps begin a window.
     """
 
-    def __init__(self, ranges: Ranges, every: int, length: int) -> None:
+    def __init__(self, ranges: Ranges, schedule: Schedule) -> None:
         self._ranges = ranges
-        self._every = every
-        self._length = length
+        self._schedule = schedule
         self._open: tuple[Any, int, int] | None = None
-
-    @classmethod
-    def of(cls, ranges: Ranges, text: str) -> Windows | None:
-        """Return the windows that the variable asks for, None where it is not set."""
-        every, _, length = text.partition(":")
-        return cls(ranges, int(every), int(length)) if text else None
 
     @property
     def is_open(self) -> bool:
@@ -47,9 +72,12 @@ class Windows:
 
     def begin(self, owner: Any, number: int) -> bool:
         """Open a window where a step begins it, and tell whether it did."""
-        if self._open is not None or not number or number % self._every:
+        if self._open is not None:
             return False
-        self._open = owner, number + self._length, self._ranges.start(_NAME)
+        length = self._schedule.length_at(number)
+        if not length:
+            return False
+        self._open = owner, number + length, self._ranges.start(_NAME)
         return True
 
     def end(self, owner: Any, number: int) -> None:
@@ -57,3 +85,58 @@ class Windows:
         if self._open is not None and self._open[0] is owner and number >= self._open[1]:
             self._ranges.end(self._open[2])
             self._open = None
+            self._schedule.done(number)
+
+
+class WithinWindows:
+    """Ranges that are written within windows, and dropped between them.
+
+    Parameters
+    ----------
+    ranges
+        Where they are written to.
+    windows
+        The windows.
+    """
+
+    def __init__(self, ranges: Ranges, windows: Windows) -> None:
+        self._ranges = ranges
+        self._windows = windows
+        self._local = _Written()
+
+    def push(self, name: str) -> None:
+        """Open a range on this thread."""
+        is_open = self._windows.is_open
+        self._local.open.append(is_open)
+        if is_open:
+            self._ranges.push(name)
+
+    def pop(self) -> None:
+        """Close the range that this thread opened last."""
+        if self._local.open.pop():
+            self._ranges.pop()
+
+    def start(self, name: str) -> int:
+        """Open a range of the process, and return what closes it."""
+        return self._ranges.start(name) if self._windows.is_open else _NO_HANDLE
+
+    def start_once(self, name: str) -> int:
+        """Open a range of the process with a unique name."""
+        return self._ranges.start_once(name) if self._windows.is_open else _NO_HANDLE
+
+    def end(self, opened: int) -> None:
+        """Close a range of the process."""
+        if opened != _NO_HANDLE:
+            self._ranges.end(opened)
+
+    def mark(self, name: str) -> None:
+        """Write a mark."""
+        if self._windows.is_open:
+            self._ranges.mark(name)
+
+
+class _Written(threading.local):
+    """Whether each of the ranges that the calling thread has open was written."""
+
+    def __init__(self) -> None:
+        self.open: list[bool] = []

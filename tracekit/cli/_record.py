@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePath
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -187,6 +187,26 @@ class _What:
             rich_help_panel=_WHAT,
         ),
     ] = None
+    attachable: Annotated[
+        Path | None,
+        typer.Option(
+            "--attachable",
+            metavar="DIR",
+            help="Annotate a long PyTorch program, and record the steps that --attach DIR asks for"
+            " while it runs.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None
+    attach: Annotated[
+        Path | None,
+        typer.Option(
+            "--attach",
+            metavar="DIR",
+            help="Have all ranks of the job that runs with --attachable DIR record the same steps"
+            " (--for), and return when they have.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None
     print_hook: Annotated[
         bool,
         typer.Option(
@@ -234,6 +254,11 @@ class _What:
         ),
     ] = None
 
+    @property
+    def has_windows(self) -> bool:
+        """True if some steps are recorded and not all."""
+        return self.every is not None or self.attachable is not None
+
     def wanted(self) -> "Wanted":
         """Return it in the words of what records.
 
@@ -242,9 +267,11 @@ class _What:
         UsageError
             If a length of windows is given without how often they come.
         """
-        if self.every is None and self.length is not None:
+        if self.every is None and self.attach is None and self.length is not None:
             raise UsageError("--for is the length of windows", "say how often with --every")
-        is_annotated = self.annotate or self.every is not None or self.print_hook
+        if self.every is not None and self.attachable is not None:
+            raise UsageError("--every says which steps are recorded", "leave out --attachable")
+        is_annotated = self.annotate or self.has_windows or self.print_hook
         if not is_annotated and (self.ring or self.hook_folder):
             raise UsageError("--ring and --hook-folder are of annotated programs", "add --annotate")
         return recording.Wanted(
@@ -263,6 +290,7 @@ class _What:
             why_idle=self.why_idle,
             windows=None if self.every is None else (self.every, self.length or _STEPS),
             ring=None if self.ring is None else str(self.ring.absolute()),
+            attachable=None if self.attachable is None else str(self.attachable.absolute()),
             hooks=None if self.hook_folder is None else str(self.hook_folder.absolute()),
         )
 
@@ -424,10 +452,8 @@ def record(
     Under torchrun, mpirun or srun each rank gets a report, and all become one run. Options of
     tracekit stand before the program.
     """
-    if what.print_hook:
-        told = what.wanted().hook(os.environ).items()
-        typer.echo("export " + " ".join(f"{name}={shlex.quote(text)}" for name, text in told))
-        raise typer.Exit
+    if what.print_hook or what.attach is not None:
+        _attach_or_print(what, program)
     recorder = _Recorder(
         what.wanted(),
         folder,
@@ -441,7 +467,7 @@ def record(
         wait or "work",
     )
     recorder.check()
-    is_series, has_windows = of_series != _OfSeries(), what.every is not None
+    is_series, has_windows = of_series != _OfSeries(), what.has_windows
     if of_study.study is not None:
         if program or name or calibrate or is_series or has_windows:
             raise UsageError(
@@ -454,10 +480,7 @@ def record(
         return _record_study(recorder, of_study.study, where, given, cpu=cpu, dry_run=dry_run)
     if of_study.where or of_study.cpu or of_study.settings:
         raise UsageError("--where, --set and --cpu are for a study", "name it with --study")
-    if calibrate and (is_series or has_windows):
-        raise UsageError("--calibrate keeps no recording", "leave out --every, --times, --against")
-    if is_series and has_windows:
-        raise UsageError("windows are of one recording", "leave out --times and --against")
+    _check_alone(calibrate=calibrate, is_series=is_series, has_windows=has_windows)
     if is_series:
         return _record_series(recorder, program or [], name, of_series, dry_run=dry_run)
     free = recorder.free_name([program or []], name, ("", "-1") if has_windows else ("",))
@@ -466,8 +489,36 @@ def record(
         typer.echo(plan.script if dry_run else recorder.cost(plan))
         raise typer.Exit
     if has_windows:
+        if what.attachable is not None:
+            recording.clear(what.attachable)
         return _record_windows(recorder, plan, free)
     return _record_once(recorder, plan, free, is_annotated=what.annotate)
+
+
+def _check_alone(*, calibrate: bool, is_series: bool, has_windows: bool) -> None:
+    """Raise `UsageError` where two ways of recording a program were asked for."""
+    if calibrate and (is_series or has_windows):
+        raise UsageError("--calibrate keeps no recording", "leave out --every, --times, --against")
+    if is_series and has_windows:
+        raise UsageError("windows are of one recording", "leave out --times and --against")
+
+
+def _attach_or_print(what: _What, program: list[str] | None) -> NoReturn:
+    """Have a job that runs record some steps, or say what one is to be started with."""
+    if program or (what.attach is not None and (what.has_windows or what.print_hook)):
+        raise UsageError("--attach and --print-hook run no program", "leave it out, and --every")
+    if what.attach is None:
+        told = what.wanted().hook(os.environ).items()
+        typer.echo("export " + " ".join(f"{name}={shlex.quote(text)}" for name, text in told))
+        raise typer.Exit
+
+    def tell(text: str) -> None:
+        typer.echo(text, err=True)
+
+    steps = recording.attach(what.attach, what.length or _STEPS, told=tell)
+    for rank, (first, behind) in sorted(steps.items()):
+        typer.echo(f"{rank}: {behind - first:,} steps, {first:,} to {behind - 1:,}")
+    raise typer.Exit
 
 
 def _record_once(recorder: "_Recorder", plan: "Plan", name: str, *, is_annotated: bool) -> "Answer":

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
+    from tracekit.recording._attach import attach, clear
     from tracekit.recording._calibration import Cost, calibrate, in_turn
     from tracekit.recording._launchers import LAUNCHERS, Launch, is_python, split
     from tracekit.recording._machine import gpu_count

@@ -140,7 +140,7 @@ def plan(
         If there is no program, or this nsys cannot record what is wanted.
     """
     launch = split(program)
-    if one_report and wanted.windows is not None and launch.launcher:
+    if one_report and wanted.has_windows and launch.launcher:
         raise UsageError(
             "each rank counts the steps of its windows itself", "leave out --one-report"
         )
@@ -208,7 +208,7 @@ def _loaded(library: str | None) -> tuple[str, ...]:
 
 def _by_nvtx(wanted: Wanted) -> bool:
     """Tell whether nsys waits for an NVTX range; else it hears of registered names alone."""
-    return wanted.windows is not None or wanted.capture_range not in {None, CUDA_RANGE}
+    return wanted.has_windows or wanted.capture_range not in {None, CUDA_RANGE}
 
 
 def by_window(reports: Sequence[Path]) -> dict[int, list[Path]]:

@@ -59,6 +59,8 @@ class Wanted:
         File that keeps the latest ranges of an annotated program beside the report.
     hooks
         Folder that the hooks are copied into, for programs that do not see those of tracekit.
+    attachable
+        Folder in which the steps to record are asked for while the program runs.
     """
 
     traces: tuple[str, ...] = ()
@@ -77,6 +79,12 @@ class Wanted:
     windows: tuple[int, int] | None = None
     ring: str | None = None
     hooks: str | None = None
+    attachable: str | None = None
+
+    @property
+    def has_windows(self) -> bool:
+        """True if some steps are recorded and not all."""
+        return self.windows is not None or self.attachable is not None
 
     def hook(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the variables that annotate programs in Python; none where they are not to be.
@@ -86,7 +94,9 @@ class Wanted:
         if self.annotate is None:
             return {}
         own = {} if self.hooks is None else {"folder": copy_hooks(self.hooks)}
-        return variables(self.annotate, environment, self.windows, self.ring, **own)
+        return variables(
+            self.annotate, environment, self.windows, self.ring, attach=self.attachable, **own
+        )
 
 
 def profile_command(nsys: Nsys, wanted: Wanted) -> list[str]:
@@ -126,7 +136,7 @@ def _traces(nsys: Nsys, wanted: Wanted) -> Iterator[str]:
 
 
 def _extras(nsys: Nsys, wanted: Wanted) -> Iterator[str]:
-    if wanted.windows is not None:
+    if wanted.has_windows:
         yield from _windows(nsys, wanted)
     elif wanted.capture_range is not None:
         yield from _capture_range(nsys, wanted.capture_range)
@@ -155,13 +165,13 @@ def _capture_range(nsys: Nsys, capture_range: str) -> Iterator[str]:
 
 def _windows(nsys: Nsys, wanted: Wanted) -> Iterator[str]:
     """Record each window that annotations mark into a report of its own."""
-    every, length = wanted.windows or (0, 0)
     if wanted.annotate is None or wanted.capture_range is not None:
         raise UsageError(
             "windows of steps are the capture range, and annotations tell the steps",
             "leave out --capture-range",
         )
-    if not 0 < length < every:
+    every, length = wanted.windows or (1, 0)
+    if wanted.windows is not None and not 0 < length < every:
         raise UsageError(
             f"windows of {length:,} steps do not begin every {every:,} steps",
             "such as --every 1000 --for 3",

@@ -1,0 +1,80 @@
+"""Agree with all ranks of a running job on a step from which some are recorded.
+
+Who attaches and the ranks share a folder. ``request`` there is replaced whole; each rank looks at
+it before a step, and answers in a file of its own. `tracekit/recording/_attach.py` writes it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+ATTACH = "TRACEKIT_ATTACH"
+"""Variable that names the folder."""
+REQUEST = "request"
+ASK, RECORD = "ask", "record"
+IS_AT, LATE, DONE = "at", "late", "done"
+
+
+class Requests:
+    """What this rank is asked for.
+
+    A request is ``ID ask`` or ``ID record STEP LENGTH``, an answer ``ID at STEP``, ``ID late STEP``
+    or ``ID done STEP``.
+
+    Parameters
+    ----------
+    folder
+        The folder.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._path = os.path.join(folder, REQUEST)
+        self._answer = os.path.join(folder, f"{os.uname().nodename}.{os.getpid()}")
+        self._seen: tuple[int, int] | None = None
+        self._is_known = False
+        self._planned: tuple[str, int, int] | None = None
+
+    def length_at(self, number: int) -> int:
+        """Return how many steps are to be recorded from this one on; 0 for none."""
+        if not self._is_known:
+            self._is_known = True
+            self._say("0", IS_AT, number)
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return 0
+        if self._seen != (found.st_ino, found.st_mtime_ns):
+            self._seen = found.st_ino, found.st_mtime_ns
+            self._take(number)
+        if self._planned is None or self._planned[1] != number:
+            return 0
+        return self._planned[2]
+
+    def done(self, number: int) -> None:
+        """Say that what was asked for is recorded, up to before a step."""
+        if self._planned is not None:
+            self._say(self._planned[0], DONE, number)
+            self._planned = None
+
+    def _take(self, number: int) -> None:
+        try:
+            with open(self._path, encoding="ascii") as file:
+                identity, kind, *numbers = file.read(200).split()
+            if kind == RECORD:
+                at, length = map(int, numbers)
+                self._planned = (identity, at, length) if number <= at else None
+        except (OSError, ValueError):
+            return
+        if kind == ASK:
+            self._say(identity, IS_AT, number)
+        elif self._planned is None:
+            self._say(identity, LATE, number)
+
+    def _say(self, identity: str, kind: str, number: int) -> None:
+        try:
+            with open(self._answer + ".new", "w", encoding="ascii") as file:
+                file.write(f"{identity} {kind} {number}")
+            os.replace(self._answer + ".new", self._answer)
+        except OSError as error:  # the program runs, whatever becomes of this
+            sys.stderr.write(f"tracekit: no answer ({error})\n")

@@ -1,0 +1,148 @@
+"""Have all ranks of a running job record the same steps."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracekit.annotation import ASK, DONE, IS_AT, LATE, RECORD, REQUEST
+from tracekit.errors import RecordingError, UsageError
+
+_PAUSE = 0.02
+_BETWEEN = 0.5
+_AHEAD, _LEAST = 2.0, 20
+"""Steps begin so many seconds and steps after they were asked for: by then each rank has seen it.
+
+A profiler that writes what it has holds a job up for a moment, which then goes on faster.
+"""
+_ATTEMPTS = 3
+_ANSWER = re.compile(rf"(\S+) ({IS_AT}|{LATE}|{DONE}) (\d{{1,18}})")
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The folder that a job was started with."""
+
+    folder: Path
+    patience: float
+
+    def ask(self, *words: object) -> str:
+        """Write a request, and return its identity."""
+        identity = f"{os.getpid()}-{time.monotonic_ns()}"
+        path = self.folder / f"{REQUEST}.new"
+        path.write_text(" ".join(map(str, (identity, *words))))
+        path.replace(self.folder / REQUEST)
+        return identity
+
+    def answers(self, identity: str | None = None) -> dict[str, tuple[str, int] | None]:
+        """Return by rank what kind of answer it gave to a request, and its step."""
+        found: dict[str, tuple[str, int] | None] = {}
+        for path in self.folder.iterdir():
+            told = (
+                None
+                if path.name.startswith(REQUEST) or path.suffix == ".new"
+                else _ANSWER.fullmatch(path.read_text(errors="replace"))
+            )
+            if told:
+                is_own = identity in {None, told[1]}
+                found[path.name] = (told[2], int(told[3])) if is_own else None
+        return found
+
+    def wait(self, identity: str, seconds: float, *kinds: str) -> dict[str, tuple[str, int]]:
+        """Return the answers once all ranks have given one of some kinds."""
+        until = time.monotonic() + seconds
+        while True:
+            found = self.answers(identity)
+            given = {rank: each for rank, each in found.items() if each and each[0] in kinds}
+            if len(given) == len(found):
+                return given
+            if time.monotonic() > until:
+                silent = sorted(found.keys() - given.keys())
+                raise RecordingError(
+                    f"{len(silent):,} of {len(found):,} ranks did not answer, such as {silent[0]}",
+                    f"of ranks that have ended remove the files in {self.folder}",
+                )
+            time.sleep(_PAUSE)
+
+
+def clear(folder: Path) -> None:
+    """Make the folder for a job that is about to start, and remove what an earlier one left."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.iterdir():
+        if path.name == REQUEST or _ANSWER.fullmatch(path.read_text(errors="replace")[:200]):
+            path.unlink()
+
+
+def attach(
+    folder: Path,
+    length: int,
+    *,
+    patience: float = 300,
+    told: Callable[[str], None] = lambda _: None,
+) -> dict[str, tuple[int, int]]:
+    """Have all ranks of a job record the same steps, and wait until they have.
+
+    Parameters
+    ----------
+    folder
+        The folder that the job was started with.
+    length
+        Number of steps.
+    patience
+        For how many seconds ranks are waited for that do not answer.
+    told
+        Called with the steps that are asked for.
+
+    Returns
+    -------
+    By rank the first of the steps, and the first one behind them.
+
+    Raises
+    ------
+    UsageError
+        If no job has begun there.
+    RecordingError
+        If a rank does not answer, or had made the step before it was told.
+    """
+    job = _Job(folder, patience)
+    if not folder.is_dir() or not job.answers():
+        raise UsageError(
+            f"no job has begun with {folder}", "tracekit record --attachable DIR -- PROGRAM"
+        )
+    for _ in range(_ATTEMPTS):
+        at, given = _recorded(job, length, told)
+        late = [rank for rank, (kind, _) in given.items() if kind == LATE]
+        if len(late) < len(given):
+            break
+    if late:
+        raise RecordingError(
+            f"{len(late):,} of {len(given):,} ranks had made step {at:,} before they were told",
+            "attach again, and leave the window of the others out",
+        )
+    return {rank: (at, number) for rank, (_, number) in given.items()}
+
+
+def _recorded(
+    job: _Job, length: int, told: Callable[[str], None]
+) -> tuple[int, dict[str, tuple[str, int]]]:
+    """Ask for steps that are to come; return the first of them, and what ranks say of it."""
+    first = _steps(job)
+    since = time.monotonic()
+    time.sleep(_BETWEEN)
+    second = _steps(job)
+    rate = max(second[rank] - first[rank] for rank in first) / (time.monotonic() - since)
+    at = max(second.values()) + max(int(rate * _AHEAD), _LEAST)
+    told(f"{len(second):,} ranks record steps {at:,} to {at + length - 1:,}")
+    steps = _LEAST + length
+    seconds = job.patience + 2 * (_AHEAD + steps / max(rate, 1 / job.patience))
+    return at, job.wait(job.ask(RECORD, at, length), seconds, DONE, LATE)
+
+
+def _steps(job: _Job) -> dict[str, int]:
+    """Ask each rank which step it is at."""
+    given = job.wait(job.ask(ASK), job.patience, IS_AT)
+    return {rank: number for rank, (_, number) in given.items()}
