@@ -14,9 +14,9 @@ from tracekit.cli import app
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 CHANGING = {
     "ingest", "record", "runs rename", "runs remove", "runs gc", "runs share",
-    "topology import", "export",
+    "topology import", "export", "view",
 }  # fmt: skip
-"""What changes a store or writes a file: of these the help alone."""
+"""What changes a store, writes a file or serves: of these the help alone."""
 
 
 @pytest.fixture

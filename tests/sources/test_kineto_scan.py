@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -70,12 +71,15 @@ def lines(draw: st.DrawFn) -> str:
 
 
 def told(read: Callable[[], Any], fewest: int) -> Any:
-    """What is read where so many bytes are worth a compiled loop, or why nothing is."""
+    """What is read where so many bytes are worth a compiled loop, or that the file is damaged.
+
+    At which of its characters it is, parsers of parts and of the whole need not say alike.
+    """
     with patch.object(_document, "FEWEST_BYTES", fewest), patch.multiple(_scan, **LOOPS):
         try:
             return read()
         except DamagedTraceError as error:
-            return str(error)
+            return re.sub(r"\(.*\)", "", str(error))
 
 
 def same(one: Any, other: Any) -> None:

@@ -66,6 +66,7 @@ COMMANDS: dict[str, Sequence[str]] = {
     "runs share": ["--private"],
     "topology show": ["p2p"],
     "topology check": ["p2p"],
+    "view": ["p2p", "no-run", "--no-open"],  # so that nothing is served
 }
 """What every command that takes a store is asked."""
 

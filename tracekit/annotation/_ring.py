@@ -8,7 +8,6 @@ head and the names of ranges come records of 56 bytes, each with a check; new on
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import itertools
 import mmap
@@ -136,13 +135,15 @@ class _File:
         rank = _rank()
         own = path if rank < 0 else f"{stem}.rank{rank}{ending}"
         try:
+            import fcntl
+
             for each in (own, f"{stem}.{os.getpid()}{ending}"):
                 descriptor = _opened(each)
                 with contextlib.suppress(BlockingIOError):
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     return cls(descriptor)
                 os.close(descriptor)
-        except OSError as error:  # the program runs, whatever becomes of this
+        except (ImportError, OSError) as error:  # the program runs, whatever becomes of this
             sys.stderr.write(f"tracekit: no ring ({error})\n")
         return None
 
