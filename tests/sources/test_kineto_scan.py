@@ -89,7 +89,7 @@ def same(one: Any, other: Any) -> None:
         assert one == other
 
 
-@settings(deadline=None, max_examples=examples(300))
+@settings(deadline=None, max_examples=examples(100, thorough=1000))
 @given(st.lists(lines(), max_size=4))
 def test_events_are_those_of_the_parser_of_json(texts: list[str]) -> None:
     piece = Piece(17, "\n".join(texts).encode())
@@ -97,7 +97,7 @@ def test_events_are_those_of_the_parser_of_json(texts: list[str]) -> None:
     same(scanned, plain)
 
 
-@settings(deadline=None, max_examples=examples(200))
+@settings(deadline=None, max_examples=examples(60, thorough=1000))
 @given(
     st.lists(lines(), max_size=5), st.sampled_from([", ", ",\n ", "\t,", "\n"]), st.integers(1, 99)
 )

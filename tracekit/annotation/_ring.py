@@ -135,7 +135,7 @@ class _File:
         rank = _rank()
         own = path if rank < 0 else f"{stem}.rank{rank}{ending}"
         try:
-            import fcntl
+            import fcntl  # Windows has none
 
             for each in (own, f"{stem}.{os.getpid()}{ending}"):
                 descriptor = _opened(each)
