@@ -161,7 +161,9 @@ def innermost(path: Path) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(4, 12))]
+)
 def test_of_any_shape_launches_and_ranges_are_those_of_sql(tmp_path: Path, seed: int) -> None:
     export = tmp_path / "drawn.sqlite"
     size = ("--kernels", "500", "--layers", "2", "--operators", "3")

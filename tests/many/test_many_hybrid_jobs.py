@@ -42,7 +42,9 @@ def ingested(ran: Ran, folder: Path) -> tuple[tracekit.Run, Recorded]:
     [
         (Job(**TWO, starts_off=300_000, clocks=APART), False),
         (Job(node_reports=True, clocks=APART, order=("tensor", "data", "pipeline")), False),
-        (Job(node_reports=True, clocks=STEPS, seed=2), False),
+        pytest.param(
+            Job(node_reports=True, clocks=STEPS, seed=2), False, marks=pytest.mark.nightly
+        ),
         (Job(tensor=4, pipeline=1, data=2, per_node=4, payloads=False), True),
         pytest.param(Job(starts_off=300_000, clocks=APART), False, marks=pytest.mark.nightly),
         pytest.param(
