@@ -303,6 +303,14 @@ RunArgument = Annotated[
         autocompletion=complete_run,
     ),
 ]
+ManyRunsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="RUN...",
+        help="Names of runs, starts of their ids, @latest, or trace files.",
+        autocompletion=complete_run,
+    ),
+]
 TopologyOption = typer_option("topology", Topology)
 AutoSkipOption = typer_option("skip", AutoSkip)
 

@@ -10,6 +10,7 @@ from tracekit.cli._command import app, examples
 from tracekit.cli._guard import complain
 from tracekit.cli._options import (
     LATEST,
+    ManyRunsArgument,
     MemoryOption,
     StoreOption,
     complete_run,
@@ -29,14 +30,7 @@ from tracekit.support.memory import allowing
     ),
 )
 def report(
-    runs: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="RUN...",
-            help="Names of runs, starts of their ids, @latest, or trace files.",
-            autocompletion=complete_run,
-        ),
-    ] = None,
+    runs: ManyRunsArgument = None,
     *,
     against: Annotated[
         str | None,

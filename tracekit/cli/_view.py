@@ -6,7 +6,7 @@ import typer
 
 from tracekit.cli._command import app, examples
 from tracekit.cli._guard import complain
-from tracekit.cli._options import LATEST, StoreOption, complete_run, open_run
+from tracekit.cli._options import LATEST, ManyRunsArgument, StoreOption, open_run
 from tracekit.cli._words import Command
 
 
@@ -15,14 +15,7 @@ from tracekit.cli._words import Command
     epilog=examples("tracekit view", "tracekit view mnist --port 8080 --no-open"),
 )
 def view(
-    runs: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="RUN...",
-            help="Names of runs, starts of their ids, @latest, or trace files.",
-            autocompletion=complete_run,
-        ),
-    ] = None,
+    runs: ManyRunsArgument = None,
     *,
     port: Annotated[
         int,

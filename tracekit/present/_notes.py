@@ -14,6 +14,8 @@ _TRAFFIC_KEYS = {
     "machine", "origin", "placed_by", "transfers", "listed", "routed", "sized", "collectives",
     "collectives_of_unknown_size", "root",
 }  # fmt: skip
+_OPTIONAL = {"listed"}
+"""What tables of counters do not have."""
 _COLLECTIVE_KEYS = {"calls", "sized", "matched", "collectives", "missing"}
 _COMPARISON_KEYS = {
     "names", "by", "skip", "a_iterations", "b_iterations", "step", "not_comparable", "notes",
@@ -70,7 +72,7 @@ def notes(meta: Mapping[str, Any]) -> list[str]:
         (_COMPARISON_KEYS, _comparison), (_DIAGNOSIS_KEYS, _diagnosis), (_FLOPS_KEYS, _flops),
         (_ROOFLINE_KEYS, _roofline),
     ):  # fmt: skip
-        if meta.keys() >= keys:
+        if meta.keys() >= keys - _OPTIONAL:
             lines += word(meta)
             worded |= keys
     if "not_comparable" in meta:  # its notes and its first line say that

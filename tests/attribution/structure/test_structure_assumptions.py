@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from structure_programs import Program
 from trace_builder import default_rules
 from training_kinds import simulate
 from training_outcomes import trace_of
 
 from tracekit.analysis import verdict_evidence
 from tracekit.attribution import attribute
+from tracekit.attribution.structure import find_structure
 from tracekit.attribution.structure._assumptions import _others_launch
 from tracekit.attribution.structure._sequences import distinct
 from tracekit.model import Trace
@@ -60,6 +62,17 @@ def test_what_nothing_could_contradict_has_no_doubt_that_is_known(name: str) -> 
     untested = {assumption for assumption, row in told.items() if row["result"] == "untested"}
     assert untested == {LAYERS, UPDATE}
     assert all(told[assumption]["doubt_ns"] is None for assumption in untested)
+
+
+def test_input_before_some_steps_alone_speaks_for_none() -> None:
+    """Others begin with a copy on the device: nothing says which of the two begins a step."""
+    layers = "m:gemm/F m:relu/F m:gemm/F b:gemm_backward/B b:relu_backward/B b:gemm_backward/B "
+    update = "m:adam/W m:adam/W m:adam/W "
+    steps = [f"m:{copy}/I {layers}{update}" for copy in ("h2d", "d2d", "d2d", "h2d", *4 * ["d2d"])]
+    found = find_structure(Program().run("".join(steps)).work())
+    told = {each.name: each for each in found.assumptions}
+    assert told[UPDATE].said == "input is copied before 1 of 7 steps"
+    assert told[UPDATE].result == "untested"
 
 
 def test_a_forward_pass_alone_in_each_step_is_in_doubt_with_all_its_time() -> None:

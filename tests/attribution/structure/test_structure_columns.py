@@ -30,13 +30,14 @@ def turns(draw: st.DrawFn) -> Any:
     lane["symbol"] = np.array(draw(symbols), np.int64)
     first, stop = edges.T.copy()
     return SimpleNamespace(
-        lane=SimpleNamespace(**lane), first=first, stop=stop, bursts=first, ends=stop
-    )
+        lane=SimpleNamespace(**lane), first=first, stop=stop, bursts=first, ends=stop,
+        passes=kinds_of(lane["symbol"], first, stop),
+    )  # fmt: skip
 
 
 def naive_networks(turns: Any) -> list[int]:
     """Compare each backward pass that differs from those before with the first of each network."""
-    kinds = kinds_of(turns.lane.symbol, turns.bursts, turns.ends).tolist()
+    kinds = turns.passes.tolist()
     known: list[NDArray[np.int64]] = []
     network: dict[int, int] = {}
     for kind, begin, end in zip(kinds, turns.bursts, turns.ends, strict=True):

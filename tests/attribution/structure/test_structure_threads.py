@@ -8,8 +8,10 @@ from structure_programs import Program, check, letters
 
 from tracekit.attribution.structure import Structure, find_structure
 from tracekit.attribution.structure._find import _without_call
-from tracekit.attribution.structure._pair import _votes
+from tracekit.attribution.structure._gaps import _same_pass
+from tracekit.attribution.structure._pair import _votes, find_pair
 from tracekit.attribution.structure._signs import look_at
+from tracekit.attribution.structure._turns import take_turns
 from tracekit.attribution.structure._work import NOTHING
 
 FORWARD = "m:h2d/I m:gemm/F m:relu/F m:softmax/F "
@@ -128,6 +130,19 @@ class TestGaps:
     def test_input_that_is_copied_and_not_used_is_input(self) -> None:
         program = Program().run(STEP, 3).run("m:h2d/I m:h2d/I ").run(STEP, 3)
         check(found(program), program)
+
+    def test_a_gap_may_end_with_nothing_of_the_usual_forward_pass(self) -> None:
+        """Where the usual gap holds no forward pass, none of another gap's ops are like it."""
+        program = Program().run(STEP, 3).run(EVALUATION).run(STEP, 3)
+        lane = look_at(program.work())
+        pair = find_pair(lane)
+        assert pair is not None
+        turns, _ = take_turns(lane, pair)
+        longer = int((turns.stop - turns.first)[1:-1].argmax()) + 1
+        assert turns.passes[longer] == turns.passes[1]
+        assert longer != 1
+        assert _same_pass(turns, longer, 1, len(FORWARD.split()))
+        assert not _same_pass(turns, longer, 1, 0)
 
     def test_evaluation_before_training(self) -> None:
         program = Program().run(EVALUATION, 2).run(STEP, 5)

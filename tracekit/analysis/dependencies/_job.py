@@ -171,7 +171,7 @@ class Job:
 
     @property
     def has_steps(self) -> bool:
-        """Whether steps are known; else the whole recording stands for one."""
+        """Whether steps are known; if not, the whole recording is taken for one."""
         return self.bounds["iteration"].null_count() < self.bounds.height
 
     def steps(self, time: Array) -> pl.DataFrame:

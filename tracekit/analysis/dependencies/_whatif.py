@@ -420,7 +420,7 @@ def _untold(job: Job, replay: _Replay, error: float) -> str:
 
 
 def _assumed(job: Job) -> list[str]:
-    """Say what is taken for the workers of the loader, as nothing recorded names them."""
+    """Say which processes are assumed to be workers of the loader: none is recorded as one."""
     forks = job.graph.batches.forks
     if forks is None:
         return []

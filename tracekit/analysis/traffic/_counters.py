@@ -1,4 +1,4 @@
-"""What is attributed to links, held against the counters of GPUs and NICs."""
+"""Compare the measured and modelled traffic of links with hardware counters of GPUs and NICs."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _samples(trace: Trace, reports: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_hosts(samples: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
-    """Add all NICs together of a host that sends by NICs of which none is sampled by its name."""
+    """Add the sum over a host's NICs, where the machine has no NIC of a name that was sampled."""
     of_nics = samples.filter(pl.col("nic").is_not_null())
     named = of_nics.join(nodes, on=["host", "nic"], how="semi")
     whole = nodes.filter(pl.col("device").is_null(), pl.col("nic").is_null())

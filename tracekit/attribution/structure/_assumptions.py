@@ -135,7 +135,8 @@ def _steps(turns: Turns, numbered: Numbered) -> Assumption:
     if not begins.size or not fed[begins].any():
         return Assumption(UPDATE, "untested", None, "no input is copied from the host")
     said = f"input is copied before {int(fed[begins].sum()):,} of {begins.size:,} steps"
-    return Assumption(UPDATE, "holds", None, said)
+    holds = fed[begins].mean() >= CHOSEN.rhythm
+    return Assumption(UPDATE, "holds" if holds else "untested", None, said)
 
 
 def _others_launch(lane: Lane, thread: int) -> Assumption:

@@ -214,7 +214,10 @@ def _iterates(sequence: _Sequence, found: Repeats) -> Told:
         return told
     step = told.step.copy()
     step[sequence.rows] = found.number
-    scalars = np.flatnonzero(_scalars(sequence.lane) & (step == NOTHING))
+    # Scalars that the sequence leaves out are of the step in which they are fetched.
+    stream = sequence.lane.work.context_stream
+    left = _scalars(sequence.lane) & (stream == stream[sequence.rows[0]])
+    scalars = np.flatnonzero(left & (step == NOTHING))
     before = np.searchsorted(sequence.rows, scalars) - 1
     step[scalars] = np.where(before < 0, NOTHING, found.number[before])
     return replace(told, step=step, whole=found.whole(size, launches))

@@ -167,10 +167,11 @@ def _cut_kind(
 
 
 def _first_input(turns: Turns, number: int, front: int, template: int, cut: Cut) -> int:
-    """Return where a gap copies input before it ends as the usual one does: no update holds it.
+    """Return where input is copied before what a gap ends with like the usual one.
 
-    That is `front` where nothing is copied, the usual update holds such copies, or the backward
-    pass or the update copies as large ones to the host, which updates weights then.
+    Input is of no update. Return `front` where none is copied, where the usual update copies from
+    the host too, or where the backward pass or the update copies as much to the host, which updates
+    weights then.
     """
     work, first = turns.lane.work, turns.first
     large = work.bytes >= CHOSEN.batch_bytes
@@ -184,17 +185,17 @@ def _first_input(turns: Turns, number: int, front: int, template: int, cut: Cut)
 
 
 def _same_pass(turns: Turns, number: int, template: int, body: int) -> bool:
-    """Tell whether what a gap ends with is all of its forward pass.
+    """Tell whether the last ops of a gap are all of its forward pass, so many as `body`.
 
-    It is if the backward pass after it is that after the usual gap, and both gaps end alike; or if
-    the layers before come again there, and backward is of the size of one pass.
+    They are if the same backward pass follows as after the usual gap, and both gaps end alike; or
+    if the layers before come again in them, and backward is of the size of one pass.
     """
-    symbol, place = turns.lane.symbol, turns.gap(number)
+    symbol, stop = turns.lane.symbol, turns.stop
     if turns.passes[number] == turns.passes[template]:
-        usual = symbol[turns.gap(template)][-body:]
-        if alike(symbol[place][-body:], usual) >= CHOSEN.evaluated_again:
+        own, usual = (symbol[stop[gap] - body : stop[gap]] for gap in (number, template))
+        if alike(own, usual) >= CHOSEN.evaluated_again:
             return True
-    return not belongs(turns, number, 0, place.stop - place.start - body)
+    return not belongs(turns, number, 0, int(stop[number] - turns.first[number]) - body)
 
 
 def _fed(turns: Turns, number: int) -> bool:

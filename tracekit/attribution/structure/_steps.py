@@ -10,7 +10,7 @@ import polars as pl
 
 from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution.structure._gaps import Parts, has_update
-from tracekit.attribution.structure._sequences import kinds_of, ranges_of, total_in
+from tracekit.attribution.structure._sequences import ranges_of, total_in
 from tracekit.attribution.structure._turns import Turns
 from tracekit.attribution.structure._work import D2D, D2H, H2D, STEPS, Array
 
@@ -178,7 +178,7 @@ def networks_of(turns: Turns) -> Array:
     Passes are looked at in their order. One that shares too few kernels with those that began a
     network begins another; others are of the network that they share most with.
     """
-    lane, kinds = turns.lane, kinds_of(turns.lane.symbol, turns.bursts, turns.ends)
+    lane, kinds = turns.lane, turns.passes
     numbers, example = np.unique(kinds, return_index=True)
     order = np.argsort(example)
     places, owner = ranges_of(turns.bursts[example[order]], turns.ends[example[order]])
