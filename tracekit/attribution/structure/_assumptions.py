@@ -69,7 +69,7 @@ def of_turns(
     return (
         _who_launches(turns.lane, pair, stage),
         _layers_in_updates(turns, parts, stage),
-        passes_alone(turns.lane, stage, turns.bursts.size),
+        passes_alone(turns.lane, stage, int(numbered.bursts[-1]) + 1),
         _steps(turns, numbered),
         *_accumulated(turns, parts, numbered, stage),
     )
@@ -120,7 +120,7 @@ def passes_alone(lane: Lane, stage: Array, steps: int) -> Assumption:
     spent = int((lane.work.end - lane.work.start)[alone].sum())
     times = 1 + int((np.diff(alone) > 1).sum())
     often = "once" if times == 1 else f"{times:,} times"
-    said = f"told {often}, {spent / 1e6:,.3f} ms, beside {steps:,} backward passes"
+    said = f"told {often}, {spent / 1e6:,.3f} ms, beside {steps:,} steps"
     if times < CHOSEN.few_usual * steps:
         return Assumption(ALONE, "holds", None, said)  # they may be of no evaluation
     return Assumption(ALONE, "untested", spent, f"{said}: they may be part of each step")
