@@ -99,7 +99,7 @@ def collectives(
                                   model, as `Traffic.sent` says; null where any is not known
     ``bound_share``               median of that over the shortest participant's own time; null
                                   unless all ranks were seen
-    ``straggler_device``          the device that starts last most often; ``straggler_rank`` is the
+    ``straggler_device``          who starts last alone most often; ``straggler_rank`` is the
                                   rank, ``straggler_share`` how often of all matched collectives
     ``bytes_source``              where sizes are from; ``mixed`` if from several sources
     ``evidence``                  ``modelled`` where sizes are the user's, or hold unless MPI's
@@ -164,7 +164,9 @@ def _instances(calls: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
     own = pl.col("end") - pl.col("start")
     timed = with_clocks(calls, reports).with_row_index("row")
     alone = -1 - pl.col("row").cast(pl.Int64)
-    last = pl.col("start").arg_max()
+    start = pl.col("start")
+    # Of calls that follow each other at once all but the first begin together: nobody is last.
+    last = pl.when((start == start.max()).sum() == 1).then(start.arg_max())
     return (
         timed.with_columns(
             instance=pl.coalesce("match", alone),

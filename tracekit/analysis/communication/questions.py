@@ -272,9 +272,9 @@ _COLLECTIVES = Json(
         "algorithm: a model, ns. Null where ranks, sizes or peaks are not known.",
         "bound_share": "number or null: Bound over transfer (median); null unless all ranks were "
         "seen. The rest is latency, protocol or other traffic.",
-        "straggler_device": "integer or null: Device that starts last most often.",
+        "straggler_device": "integer or null: Device that starts last alone most often.",
         "straggler_rank": "integer or null: Its rank.",
-        "straggler_share": "number or null: How often.",
+        "straggler_share": "number or null: How often, of matched collectives.",
         "bytes_source": "text or null: Where sizes are from.",
         "evidence": "one of measured, modelled: Whether sizes are recorded, or the user's or "
         "assumed.",
