@@ -18,7 +18,13 @@ from tracekit.analysis.communication import Traffic
 from tracekit.analysis.dependencies import CHANGES, critical_path, parse_changes, price_of, whatif
 from tracekit.analysis.dependencies._changes import Bandwidth
 from tracekit.analysis.dependencies._edges import EDGES, FITTED, moments_of
-from tracekit.analysis.dependencies._graph import TOGETHER_NS, TOLERATED_NS, _fitted, _pairs
+from tracekit.analysis.dependencies._graph import (
+    TOGETHER_NS,
+    TOLERATED_NS,
+    _fitted,
+    _pairs,
+    graph_of,
+)
 from tracekit.analysis.dependencies._job import TRUSTED, distrust, job_of
 from tracekit.analysis.dependencies._prices import Price
 from tracekit.analysis.dependencies._sweeps import LATEST, latest, put_in_order, replay, walk_back
@@ -500,6 +506,59 @@ def test_a_loader_that_is_waited_for_is_a_chain_of_its_own() -> None:
     low, high = _ends(trace, speed=["gemm=inf"])["speed gemm=inf"]
     assert high > found["measured"] - 60 * US
     assert low < found["measured"] - 80 * US
+
+
+def _unmarked(asleep: bool, *pauses: int) -> Trace:
+    """Return steps of 100 us without ranges, each after a pause of the host before its input."""
+    b = TraceBuilder()
+    b.rows["host"] = []
+    at = 0
+    for step, pause in enumerate(pauses):
+        if asleep:
+            b.rows["host"].append(
+                {"report": 0, "process": 0, "thread": 0, "start": (at + 5) * US, "library": "os",
+                 "end": (at + pause - 5) * US, "name": "poll", "group": "wait"}
+            )  # fmt: skip
+        at += pause
+        b.iteration(step, at * US, (at + 120) * US, source="structure")
+        _op(b, "HtoD", at, at + 7, at + 9, kind="h2d", stage="IO", iteration=step)
+        _op(b, "gemm", at + 6, at + 10, at + 100, stage="FP", iteration=step)
+        _call(b, "cudaDeviceSynchronize", (at + 12) * US, (at + 105) * US)
+        at += 110
+    return _linked(b)
+
+
+def test_who_does_not_sleep_before_input_waits_for_no_loader() -> None:
+    """An optimizer on the host takes as long, and so does a program between two trainings."""
+    pauses = (300,) * 6
+    asleep, awake = (_replayed(_unmarked(each, *pauses), loader="inf") for each in (True, False))
+    assert asleep["loader inf"] < asleep["measured"] - 200 * US
+    assert awake["loader inf"] == pytest.approx(awake["measured"], rel=0.01)
+    said = _ask(whatif, _unmarked(False, *pauses), parse_changes(loader="inf")).warnings
+    assert any("no wait for a loader is known" in text for text in said)
+
+
+def test_one_wait_that_is_most_of_all_is_told() -> None:
+    def said(*pauses: int) -> list[str]:
+        found = _ask(whatif, _unmarked(True, *pauses), parse_changes(loader="inf"))
+        return [text for text in found.warnings if "for waiting for a loader" in text]
+
+    assert said(300, 300, 300, 300, 300) == []
+    assert said(300, 300, 300, 9_000, 300, 300)[0].startswith("one wait of 9.0 ms is 8")
+
+
+def test_ops_that_overlap_by_rounding_still_follow_each_other() -> None:
+    """PyTorch's profiler rounds times: an op may begin before the one ahead of it has ended."""
+    b = TraceBuilder()
+    b.iteration(0, 0, 1_000 * US, source="ranges")
+    for turn in range(8):
+        at = 100 * turn
+        _op(b, "gemm", at, at + 10, at + 110, stage="FP", iteration=0)
+        b.rows["ops"][-1]["end"] += 200 * (turn < 7)
+    trace = _linked(b)
+    assert graph_of(trace).contradicted == 0
+    low, _ = _ends(trace, host="inf")["host inf"]
+    assert low >= 790 * US
 
 
 def test_workers_are_asked_for_where_waits_have_a_rhythm() -> None:

@@ -39,6 +39,7 @@ from tracekit.model import Answer
 if TYPE_CHECKING:
     from tracekit.analysis.dependencies._graph import Graph
     from tracekit.analysis.dependencies._sweeps import Array
+    from tracekit.analysis.dependencies._waits import Batches
     from tracekit.analysis.traffic import Traffic
     from tracekit.model import Trace
 
@@ -51,6 +52,8 @@ _PREPARED_NS = 10_000
 """Most time that a thread takes to prepare such a call."""
 _OFF = 0.01
 """By how much of a step replays of changes are off beside (docs/evidence/whatif.md)."""
+_SEVERAL_WAITS = 4
+"""Of so many waits for a loader one alone is not most of all."""
 _MANY = 1_000
 """Ends of so many ms or more are told without decimals."""
 _NARROW = "ask with --loader inf if batches are ready, or for a smaller change"
@@ -447,6 +450,8 @@ def _unmatched(job: Job, changes: Sequence[Change], replays: Sequence[_Replay]) 
     asked = [(each.size, found.edges) for each, found in zip(changes, alone, strict=True)
              if isinstance(each, Bucket)]  # fmt: skip
     texts += [_unsplit(job, size, edges) for size, edges in asked]
+    if any(isinstance(each, Loader) for each in changes):
+        texts.append(_waited_for_input(job.graph.batches))
     untold = job.edges.filter(pl.col("link") == UNTOLD)["op"].n_unique()
     if untold and any("bandwidth" in each.label for each in changes):
         texts.append(
@@ -454,6 +459,23 @@ def _unmatched(job: Job, changes: Sequence[Change], replays: Sequence[_Replay]) 
             " --bandwidth collective=2x"
         )
     return [text for text in texts if text]
+
+
+def _waited_for_input(batches: Batches) -> str:
+    """Say what is not known of the waits for a loader, or that one of them is most of all."""
+    waits = batches.taken.filter("waited")["loading"]
+    if waits.is_empty():
+        return (
+            "no wait for a loader is known: ranges around it tell, or calls of the operating "
+            "system in which a thread sleeps (nsys profile -t cuda,nvtx,osrt)"
+        )
+    longest, whole = waits.top_k(1).item(), waits.sum()
+    if waits.len() < _SEVERAL_WAITS or longest <= whole / 2:
+        return ""
+    return (
+        f"one wait of {longest / 1e6:,.1f} ms is {100 * longest / whole:.0f} % of what is taken "
+        "for waiting for a loader: it may be something else, such as an evaluation or a new run"
+    )
 
 
 def _unsplit(job: Job, size: int, edges: int) -> str:
