@@ -189,14 +189,17 @@ def _collectives(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
 
 
 def _stragglers(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
-    if not {"rank", "last", "collectives", "caused_ns"} <= {*rows.columns}:
+    if not {"last", "collectives", "caused_ns"} <= {*rows.columns}:
         return None
     most = rows.sort("caused_ns", descending=True, nulls_last=True).row(0, named=True)
     if not most["collectives"] or most["caused_ns"] is None:
         return None
-    who = f"GPU {most['device']}" if most["rank"] is None else f"Rank {most['rank']}"
+    rank, device = (most.get(f"straggler_{name}", most.get(name)) for name in ("rank", "device"))
+    who = f"GPU {device}" if rank is None else f"Rank {rank}"
+    kind = next((most[key] for key in ("group", "parallelism") if most.get(key)), None)
+    named = f" of {kind}" if kind else ""
     return (
-        f"{who} is last at {most['last']:,} of {most['collectives']:,} collectives, "
+        f"{who} is last at {most['last']:,} of {most['collectives']:,} collectives{named}, "
         f"for which the others wait {duration(most['caused_ns'])}"
         + (" a step" if str(meta.get("per", "")).startswith("step") else "")
     )

@@ -28,7 +28,13 @@ if TYPE_CHECKING:
         read_calls,
         with_kernels,
     )
-    from tracekit.analysis.calls._parallelism import communicator_groups
+    from tracekit.analysis.calls._parallelism import (
+        MEMBERS,
+        OF_GROUPS,
+        communicator_groups,
+        groups_of_ops,
+        members_of_rows,
+    )
     from tracekit.analysis.calls._ranks import outlier_ranks, process_ranks, with_devices
     from tracekit.analysis.calls._sizes import unsized_of_others, why_unsized
 

@@ -10,11 +10,14 @@ import polars as pl
 
 from tracekit.analysis.calls import (
     ASSUMED,
+    MEMBERS,
+    OF_GROUPS,
     Found,
     collective_calls,
     communicator_groups,
     find_collectives,
     in_stretch,
+    members_of_rows,
     process_ranks,
     unsized_of_others,
     why_unsized,
@@ -34,9 +37,7 @@ _KEYS = (
     "node", "iteration",
 )  # fmt: skip
 _DEFAULT = _KEYS[:4]
-_OF_GROUPS = {"group", "parallelism"}
 _OF_COMMUNICATOR = ("group", "parallelism", "members")
-_GROUPED = ("communicators", "members")
 _SIZES = 16
 """Maximum number of distinct sizes listed one by one; more are grouped by powers of two."""
 _SENT = ("algorithm", "least_gpu_bytes", "most_gpu_bytes")
@@ -221,8 +222,7 @@ def _summary(trace: Trace, calls: pl.DataFrame, keys: Sequence[str]) -> pl.DataF
         .agg(
             pl.len().cast(pl.Int64).alias("count"),
             *map(_only, _sent_columns(calls)),
-            communicators=pl.col("communicator").drop_nulls().n_unique().cast(pl.Int64),
-            members=_only("members"),
+            *members_of_rows(),
         )
         .join(counted, on=groups, nulls_equal=True)
         .join(_stragglers(each, groups), on=groups, how="left", nulls_equal=True)
@@ -233,7 +233,7 @@ def _summary(trace: Trace, calls: pl.DataFrame, keys: Sequence[str]) -> pl.DataF
     )
     order = [name for name in groups if name != "iteration"]
     first = [name for name in groups if name == "iteration"]
-    grouped = _GROUPED if _OF_GROUPS & {*keys} else ()
+    grouped = MEMBERS if {*OF_GROUPS[1:]} & {*keys} else ()
     columns = dict.fromkeys([*keys, *grouped, "bytes", *_MEASURES, *_sent_columns(calls)])
     return (
         table.sort([*first, *order], nulls_last=True)

@@ -130,9 +130,7 @@ _LINKS = Json(
         "route_type?": "text or null: The slowest type of link on the route.",
         "method?": "one of p2p, staged, two_hop, nccl, collective, mpi, h2d, d2h: How bytes are "
         "moved.",
-        "group?": "text or null: What the program calls the group of ranks; null where unknown.",
-        "parallelism?": "text or null: What that name says: tensor, pipeline, data, expert, "
-        "context or sequence, with `and` between several; null where it says none.",
+        **columns("group?", "parallelism?"),
         "stage?": f"one of {STAGES}: Why the op runs that moves them.",
         "rank?": "integer or null: Rank of the process that moves them; null where unknown.",
         **columns("node?"),
@@ -241,13 +239,7 @@ _COLLECTIVES = Json(
         "library?": "text: Library.",
         "collective?": "text: Collective operation.",
         "bytes": "integer or null: Size as nccl-tests counts it; null where unknown.",
-        "communicator?": "text or null: Id of the communicator; null where unknown.",
-        "group?": "text or null: What the program calls the group of ranks; null where unknown.",
-        "parallelism?": "text or null: What that name says: tensor, pipeline, data, expert, "
-        "context or sequence, with `and` between several; null where it says none.",
-        "communicators?": "integer: By group and parallelism: communicators of the row.",
-        "members?": "text or null: By group and parallelism: ranks of the only communicator, such "
-        "as 0-3, 8.",
+        **columns("communicator?", "group?", "parallelism?", "communicators?", "members?"),
         "stage?": "text or null: Why it runs.",
         "rank?": "integer or null: Rank of the participant's process in its job; null where "
         "unknown.",

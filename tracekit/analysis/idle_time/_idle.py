@@ -8,7 +8,14 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analysis.calls import collective_calls, in_stretch
+from tracekit.analysis.calls import (
+    MEMBERS,
+    OF_GROUPS,
+    collective_calls,
+    groups_of_ops,
+    in_stretch,
+    members_of_rows,
+)
 from tracekit.analysis.facts import (
     OUTSIDE_STEPS,
     how_to_record,
@@ -54,7 +61,8 @@ def idle(trace: Trace, keys: Sequence[str], *, skip: int, longest: int | None) -
         per_step, outside = _per_step(trace, rows, keys, skip, windows)
         meta |= outside
         rows = rows.join(per_step, on=list(keys), how="left", nulls_equal=True)
-        rows = rows.select(*keys, "rests_on", "gaps", "idle_ns", "step_ns", "share", "window_share")
+        tail = ("rests_on", "gaps", "idle_ns", "step_ns", "share", "window_share")
+        rows = rows.select(*keys, *_of_members(keys), *tail)
     order = ["iteration", "idle_ns"] if "iteration" in keys else ["idle_ns"]
     rows = rows.sort(*order, *keys, descending=[x == "idle_ns" for x in (*order, *keys)],
                      nulls_last=True)  # fmt: skip
@@ -75,6 +83,11 @@ def _pieces(trace: Trace, skip: int, keys: Sequence[str], *, per_iteration: bool
     found = pieces_in_windows(trace, skip=skip, per_iteration=per_iteration)
     if "range" in keys:
         found = found.with_ranges(trace)
+    if {*OF_GROUPS} & {*keys}:
+        groups = groups_of_ops(trace, collective_calls(trace)).rename({"op": "after"})
+        late = found.gaps.select("gap", "after").join(groups, on="after").drop("after")
+        pieces = found.pieces.join(late, on="gap", how="left", maintain_order="left")
+        found = replace(found, pieces=pieces)
     if "phase" not in keys:
         return found
     phases = step_phases(trace).select("process", "iteration", "phase")
@@ -82,6 +95,10 @@ def _pieces(trace: Trace, skip: int, keys: Sequence[str], *, per_iteration: bool
         phases, on=["process", "iteration"], how="left", maintain_order="left"
     )
     return replace(found, pieces=pieces)
+
+
+def _of_members(keys: Sequence[str]) -> tuple[str, ...]:
+    return MEMBERS if {*OF_GROUPS} & {*keys} else ()
 
 
 def _rows(found: IdlePieces, keys: Sequence[str], meta: dict[str, Any]) -> pl.DataFrame:
@@ -94,14 +111,18 @@ def _rows(found: IdlePieces, keys: Sequence[str], meta: dict[str, Any]) -> pl.Da
     )  # fmt: skip
     return (
         found.pieces.group_by(keys)
-        .agg(gaps=pl.col("gap").n_unique().cast(pl.Int64), idle_ns=_LENGTH.sum())
+        .agg(
+            *(members_of_rows() if _of_members(keys) else ()),
+            gaps=pl.col("gap").n_unique().cast(pl.Int64),
+            idle_ns=_LENGTH.sum(),
+        )
         .join(sources, on=list(keys), how="left", nulls_equal=True)
         .with_columns(
             pl.col("cause").cast(pl.String) if "cause" in keys else pl.lit(0).alias("_"),
             share=pl.col("idle_ns") / total if total else pl.lit(None, pl.Float64),
             window_share=pl.col("idle_ns") / window if window else pl.lit(None, pl.Float64),
         )
-        .select(*keys, "gaps", "idle_ns", "share", "window_share", "rests_on")
+        .select(*keys, *_of_members(keys), "gaps", "idle_ns", "share", "window_share", "rests_on")
     )
 
 

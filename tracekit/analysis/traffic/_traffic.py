@@ -11,7 +11,7 @@ import polars as pl
 
 from tracekit.analysis.calls import (
     collective_calls,
-    communicator_groups,
+    groups_of_ops,
     in_stretch,
     nccl_messages,
     process_ranks,
@@ -236,9 +236,7 @@ class Traffic:
     @cached_property
     def _groups(self) -> pl.DataFrame:
         """The group of ranks of each collective kernel: ``op, group, parallelism``."""
-        known = communicator_groups(self.trace, self.calls)
-        of_ops = self.calls.select("op", "communicator").drop_nulls().unique("op", keep="none")
-        return of_ops.join(known, on="communicator").select("op", "group", "parallelism")
+        return groups_of_ops(self.trace, self.calls).select("op", "group", "parallelism")
 
     def _phases(self, keys: Sequence[str]) -> pl.DataFrame | None:
         """Return the phase of each process's steps, where traffic is by phase."""
