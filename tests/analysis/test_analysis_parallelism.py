@@ -168,7 +168,7 @@ def test_who_is_late_in_which_groups() -> None:
 
 
 def test_idle_time_before_collectives_of_groups() -> None:
-    """GPU 0 is idle for 1 us before mesh_tp and 100 before mesh_dp, GPU 1 151 and 400, GPU 2 501."""
+    """In us, GPU 0 waits 1 before mesh_tp and 100 before mesh_dp, GPU 1 151 and 400, GPU 2 501."""
     rows = idle(late_job(), "parallelism").rows
     found = rows.select("parallelism", "members", "gaps", "idle_ns")
     told = {row[0]: row[1:] for row in found.rows()}

@@ -32,6 +32,7 @@ from tracekit.analysis.dependencies._job import (
     path_segments,
     stand_in,
 )
+from tracekit.analysis.dependencies._peers import Stragglers, unlike, with_peers
 from tracekit.analysis.idle_account import merged
 from tracekit.errors import UndecidedError, UsageError
 from tracekit.model import Answer
@@ -67,7 +68,7 @@ _ROWS = pl.Schema(
 def whatif(
     trace: Trace,
     traffic: Traffic,
-    changes: Sequence[Change | Workers],
+    changes: Sequence[Change | Workers | Stragglers],
     *,
     skip: int = 0,
     iterations: tuple[int, int] | None = None,
@@ -123,8 +124,9 @@ def whatif(
         If no change has a range of less than a fifth of a step.
     """
     job = job_of(trace, traffic, skip, iterations)
-    known = [each.known(job.graph.batches.workers) if isinstance(each, Workers) else each
-             for each in changes]  # fmt: skip
+    if any(isinstance(each, Stragglers) for each in changes):
+        job = with_peers(job)
+    known = [own for each in changes for own in _known(job, each)]
     base = _unchanged(job)
     error = _error(job, base)
     measured = _Replay(MEASURED, 0, job.bounds, job.bounds, job.unexplained)
@@ -152,6 +154,7 @@ def whatif(
                 *distrust(share),
                 *untold,
                 *_unmatched(job, known, replays),
+                *unlike(job, known),
                 *_assumed(job),
             ],
         },
@@ -159,6 +162,13 @@ def whatif(
         command="whatif",
         figures={"figure": "whatif"},
     )
+
+
+def _known(job: Job, change: Change | Workers | Stragglers) -> Sequence[Change]:
+    """Return what a change is of this job."""
+    if isinstance(change, Stragglers):
+        return change.known(job)
+    return [change.known(job.graph.batches.workers) if isinstance(change, Workers) else change]
 
 
 @dataclass(frozen=True)
@@ -258,6 +268,7 @@ def _submitted(job: Job, changes: Sequence[Change]) -> tuple[Job, Job]:
     longer = pl.when(pl.col("kind") == "launch").then(own).otherwise(None).fill_null(0)
     edges = job.graph.edges.with_columns(weight=pl.col("weight") + longer)
     moved = replace(job, graph=replace(job.graph, edges=edges, carried=carried))
+    moved.__dict__["edges"] = job.edges.with_columns(edges["weight"])  # described as they are
     is_sure = late.select((pl.col("start") >= pl.col("until")).all()).item()
     return (moved if is_sure else job), moved
 
