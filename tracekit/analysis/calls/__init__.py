@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tracekit.analysis.calls._nccl_calls import (
         collective_kernels,
         communicators,
+        hex_ids,
         made_communicators,
         read_calls,
         with_kernels,

@@ -33,10 +33,10 @@ _WRITES = Json(
         "of its ranks.",
         "own_ns?": "number or null: Length of a step less waited_ns.",
         "ranks?": "positive: Ranks of the row.",
-        "collectives?": "count: In how many collectives it took part with others; a group: all.",
+        "collectives?": "count: Collectives with others that it took part in; of a group, all.",
         "last_share?": "amount or null: last / collectives; null without any.",
-        "caused_ns?": "amount or null: How long the others waited for it, or the straggler, per step "
-        "and other rank.",
+        "caused_ns?": "amount or null: How long the others waited for it, or the straggler, per "
+        "step and other rank.",
         "straggler_rank?": "integer or null: The rank that the others wait longest for; null where "
         "unknown, or nobody waits.",
         "straggler_device?": "integer or null: Its GPU.",
