@@ -77,6 +77,8 @@ _LINKS = Json(
         "sized": "integer: How many are of known size.",
         "collectives": "integer: Number of NCCL kernels.",
         "collectives_of_unknown_size": "integer: How many of these are of unknown size.",
+        "collectives_on_no_link": "integer: How many of these are on no link: of unknown size, or "
+        "with ranks or an algorithm that are not known.",
         "root": record(
             {
                 "root": "integer or null: GPU that is an end of most bytes.",
