@@ -43,7 +43,11 @@ def ingested(ran: Ran, folder: Path) -> tuple[tracekit.Run, Recorded]:
     ("job", "is_logged"),
     [
         (Job(**TWO, starts_off=300_000, clocks=APART), False),
-        (Job(node_reports=True, clocks=APART, order=("tensor", "data", "pipeline")), False),
+        pytest.param(
+            Job(node_reports=True, clocks=APART, order=("tensor", "data", "pipeline")),
+            False,
+            marks=pytest.mark.nightly,
+        ),
         pytest.param(
             Job(node_reports=True, clocks=STEPS, seed=2), False, marks=pytest.mark.nightly
         ),
@@ -146,7 +150,7 @@ def _by_nic(rows: pl.DataFrame, column: str) -> dict[object, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("lost", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_counters_of_nics_agree_with_what_is_modelled(tmp_path: Path, lost: bool) -> None:
     """By NIC and direction to the byte; within 10 % where half of the samples are lost."""
     ran = hybrid_job.run(SIXTEEN)
@@ -299,7 +303,8 @@ FOUR = {"tensor": 2, "pipeline": 2, "data": 2, "per_node": 2, "steps": 8, "micro
     ("job", "most"),
     [
         pytest.param(Job(**FOUR, starts_off=300_000), 1_000, marks=pytest.mark.nightly),
-        (Job(**FOUR, starts_off=300_000, payloads=False), 2_000),
+        pytest.param(Job(**FOUR, starts_off=300_000, payloads=False), 2_000,
+                     marks=pytest.mark.nightly),
         (Job(**FOUR, clocks=tuple(NodeClock(off=n * 10**7, drift=-n * 1e-5) for n in range(4)),
              pause=2 * 10**9), 2_000),
         (Job(**FOUR, clocks=tuple(NodeClock(off=10**6, drift=n * 1e-5) for n in range(4)),
