@@ -46,7 +46,7 @@ from tracekit.store._record import (
 from tracekit.store._rows import REBUILT, forget_run, read_run, write_run
 from tracekit.store._staging import DATABASE, FREE_SPACE, Folders, file_errors
 from tracekit.support.labels import MOST
-from tracekit.support.loading import load_beside
+from tracekit.support.lazily import load_beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

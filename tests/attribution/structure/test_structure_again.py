@@ -16,7 +16,7 @@ from training_sim import MODES
 
 from tracekit.attribution import attribute
 from tracekit.attribution.structure import find_structure
-from tracekit.attribution.structure._again import recomputed
+from tracekit.attribution.structure._find import recomputed
 from tracekit.attribution.structure._signs import look_at
 from tracekit.attribution.structure._work import BP, FP
 

@@ -14,16 +14,17 @@ import numpy as np
 import polars as pl
 
 from tracekit.attribution._chosen import CHOSEN
-from tracekit.attribution.structure._again import recomputed
 from tracekit.attribution.structure._assumptions import failures, merged
 from tracekit.attribution.structure._bursts import find_bursts, has_unfed
 from tracekit.attribution.structure._by_order import by_order
 from tracekit.attribution.structure._by_threads import by_threads
 from tracekit.attribution.structure._pair import find_pair
-from tracekit.attribution.structure._sequences import distinct
+from tracekit.attribution.structure._sequences import distinct, grams_of
 from tracekit.attribution.structure._signs import Lane, look_at
 from tracekit.attribution.structure._steps import table_of
 from tracekit.attribution.structure._work import (
+    BP,
+    FP,
     H2D,
     IO,
     ME,
@@ -42,6 +43,8 @@ from tracekit.attribution.structure._work import (
 READINGS = "names of gradients and the period of launches tell the same stages"
 METHODS = ("threads", "order", "refused", "none")
 """From what says most to what says nothing."""
+_SIZES = 1 << 42
+"""More threads than a kernel is launched with."""
 
 
 def find_structure(work: Work, asked: str | None = None) -> Structure:
@@ -347,3 +350,33 @@ def _surrounded(lane: Lane, step: Array) -> None:
     place = np.searchsorted(begin, launch[free], "right") - 1
     inside = (place >= 0) & (launch[free] <= end[place])
     step[free[inside]] = numbers[place[inside]]
+
+
+def recomputed(lane: Lane, stage: Array) -> Array:
+    """Tell which ops of backward passes are part of a forward pass that is launched again.
+
+    Backward undoes layers in reverse order: kernels that come in the order and in the sizes of a
+    forward pass, and of which none computes gradients, are that pass again, with what is set or
+    copied between them. Fewer kernels in a row than `Chosen.again` are not told apart.
+    """
+    computes = lane.kernel & ~lane.fill
+    forward, backward = (np.flatnonzero(computes & (stage == each)) for each in (FP, BP))
+    what = lane.symbol * _SIZES + lane.work.size
+    ran = grams_of(what[forward], CHOSEN.again)[_shared(lane.symbol, forward, backward)]
+    starts = _shared(lane.symbol, backward, forward)
+    starts = starts[np.isin(grams_of(what[backward], CHOSEN.again)[starts], np.unique(ran))]
+    runs = backward[starts[:, None] + np.arange(CHOSEN.again)]
+    several = 1 + (np.diff(np.sort(what[runs])) != 0).sum(axis=1) >= CHOSEN.again_kinds
+    differentiates = (lane.backward | lane.input_gradient)[runs].any(axis=1)
+    runs = runs[several & lane.layer[runs].any(axis=1) & ~differentiates]
+    edges = np.bincount(runs[:, 0], minlength=len(lane) + 1)
+    edges = edges - np.bincount(runs[:, -1] + 1, minlength=len(lane) + 1)
+    return np.asarray((np.cumsum(edges)[:-1] > 0) & (stage == BP))
+
+
+def _shared(symbol: Array, own: Array, other: Array) -> Array:
+    """Return where as many ops of one pass as make a run begin that the other has as well."""
+    shared = np.zeros(int(symbol.max(initial=0)) + 1, np.bool_)
+    shared[symbol[other]] = True
+    until = np.concatenate(([0], np.cumsum(shared[symbol[own]])))
+    return np.flatnonzero(until[CHOSEN.again :] - until[: -CHOSEN.again] == CHOSEN.again)

@@ -20,7 +20,7 @@ from tracekit.attribution.structure._work import (
     Work,
 )
 from tracekit.model import KINDS
-from tracekit.support.resources import schemas
+from tracekit.support.files import schemas
 
 _LISTS = ("layer", "lookup", "optimizer", "backward", "input_gradient", "batch_norm", "fill")
 
