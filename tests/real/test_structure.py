@@ -75,7 +75,11 @@ class TestAgainstRanges:
             assert abs(row.error("FP")) <= 0.05
             assert abs(row.error("BP")) <= 0.05
 
-    @pytest.mark.parametrize("end", [True, False], ids=["end", "beginning"])
+    @pytest.mark.parametrize(
+        "end",
+        [True, pytest.param(False, marks=pytest.mark.nightly)],
+        ids=["end", "beginning"],
+    )
     @pytest.mark.parametrize("one_thread", [False, True], ids=["threads", "order"])
     def test_a_cut_changes_no_whole_step(
         self, known: KnownOf, name: str, end: bool, one_thread: bool
