@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution._columns import Array, NamedOps
 from tracekit.attribution._names import classify_kernels, codes_of
 from tracekit.attribution._op_loops import count_kinds
 from tracekit.attribution._rules import Rules
+from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.model import KINDS, OPS, VERDICT, Stream
 from tracekit.support.compiled import compiled, given
 
@@ -206,7 +206,7 @@ def judge(
     by_ranges = has["BP"] | (has["FP"] & has["WU"])
     trains = by_ranges | has["autograd"] | pl.col("claimed") | by_names
     may_train = has["backward"] | has["optimizer"]
-    named = pl.col("unnamed") <= CHOSEN.unnamed * pl.col("kernels")
+    named = pl.col("unnamed") <= THRESHOLDS.unnamed * pl.col("kernels")
     network = has["FP"] | has["layers"]
     infers = has["serves"] | (network & named)
     found = (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.attribution._chosen import CHOSEN
+from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.attribution.structure._sequences import distinct
 from tracekit.attribution.structure._signs import Lane
 from tracekit.attribution.structure._work import D2H, GRAPH, H2D, REDUCTIONS, Array
@@ -66,7 +66,9 @@ def find_pair(lane: Lane) -> Pair | None:
     """Return the two threads that take turns most clearly; None without any."""
     pairs = [pair for sides in _sides(lane) if (pair := _judge(lane, *sides)) is not None]
     told = [
-        pair for pair in pairs if pair.steady >= CHOSEN.begin_share and pair.agreed >= CHOSEN.votes
+        pair
+        for pair in pairs
+        if pair.steady >= THRESHOLDS.begin_share and pair.agreed >= THRESHOLDS.votes
     ]
     return max(
         told, key=lambda pair: (pair.agreed, int((pair.main | pair.backward).sum())), default=None
@@ -88,7 +90,7 @@ def _sides(lane: Lane) -> Iterator[tuple[Array, Array]]:
     # Sorted by kernels, so that of a thread's streams the one with most is written last.
     order = np.argsort(kernels, kind="stable")
     of, on = np.divmod(pairs[order], streams.size)
-    many = kernels[order] >= CHOSEN.side_kernels
+    many = kernels[order] >= THRESHOLDS.side_kernels
     main_stream = np.full(threads.size, -1)
     main_stream[of] = on
     launched = np.bincount(thread[own], minlength=threads.size)
@@ -106,8 +108,8 @@ def _sides(lane: Lane) -> Iterator[tuple[Array, Array]]:
 
 def _judge(lane: Lane, main: Array, backward: Array) -> Pair | None:
     # A graph that was recorded as a whole holds many kernels.
-    worth = np.where(lane.work.kind == GRAPH, CHOSEN.side_kernels, lane.kernel)
-    if min(int(worth[side].sum()) for side in (main, backward)) < CHOSEN.side_kernels:
+    worth = np.where(lane.work.kind == GRAPH, THRESHOLDS.side_kernels, lane.kernel)
+    if min(int(worth[side].sum()) for side in (main, backward)) < THRESHOLDS.side_kernels:
         return None
     both = np.flatnonzero(main | backward)
     turn = backward[both]
@@ -117,7 +119,7 @@ def _judge(lane: Lane, main: Array, backward: Array) -> Pair | None:
     symbol = lane.symbol[both]
     places = symbol[begins - 1] * (int(symbol.max()) + 1) + symbol[begins]
     usual = np.sort(np.unique(places, return_counts=True)[1])[::-1]
-    steady = float(usual[: CHOSEN.begin_places].sum() / begins.size)
+    steady = float(usual[: THRESHOLDS.begin_places].sum() / begins.size)
     return Pair(main, backward, int(begins.size), steady, _votes(lane, main, backward))
 
 
@@ -133,7 +135,7 @@ def _votes(lane: Lane, main: Array, backward: Array) -> dict[str, int]:
     votes = {}
     for name, mask, sign in signs:
         one, other = int((mask & main).sum()), int((mask & backward).sum())
-        if one + other and max(one, other) >= CHOSEN.one_sided * (one + other):
+        if one + other and max(one, other) >= THRESHOLDS.one_sided * (one + other):
             votes[name] = sign if one > other else -sign
     if votes.get("optimizer kernels") == -1 and votes.get("kernels of gradients") == 1:
         votes["optimizer kernels"] = 0  # it is called by hooks as soon as gradients are there

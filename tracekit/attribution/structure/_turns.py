@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from tracekit.attribution._chosen import CHOSEN
+from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.attribution.structure._pair import Pair
 from tracekit.attribution.structure._sequences import kinds_of, total_in
 from tracekit.attribution.structure._signs import Lane
@@ -70,6 +70,6 @@ def take_turns(lane: Lane, pair: Pair) -> tuple[Turns, Array]:
     edges = np.flatnonzero(backward[1:] != backward[:-1])
     begins, ends = edges[::2], edges[1::2]
     between, until = ends[:-1], begins[1:]
-    stray = (until - between <= CHOSEN.stray) & (total_in(own.layer, between, until) == 0)
+    stray = (until - between <= THRESHOLDS.stray) & (total_in(own.layer, between, until) == 0)
     kept = np.concatenate(([True], ~stray))
     return Turns(own, begins[kept], ends[np.append(kept[1:], True)]), rows
