@@ -42,7 +42,7 @@ def findings(
     for verdict in verdicts.to_dicts():
         told = opinions.filter(pl.col("process") == verdict["process"])
         texts = (
-            *_cut(verdict), *_unlike(iterations, verdict["process"]), *_structure(verdict),
+            *_cut(verdict, iterations), *_unlike(iterations, verdict["process"]), *_structure(verdict),
             *_lopsided(told, verdict), *_exchanges_forward(told, verdict),
             *_disagreements(told, verdict),
         )  # fmt: skip
@@ -56,7 +56,7 @@ def stored_findings(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
     return findings(*map(tables.__getitem__, names)) if tables.keys() >= set(names) else ()
 
 
-def _cut(verdict: Mapping[str, Any]) -> Iterator[str]:
+def _cut(verdict: Mapping[str, Any], iterations: pl.DataFrame) -> Iterator[str]:
     if verdict["iterations"] and not verdict["with_work"]:
         yield (
             f"none of {verdict['iterations']:,} iterations holds GPU work: what was recorded of it "
@@ -71,9 +71,13 @@ def _cut(verdict: Mapping[str, Any]) -> Iterator[str]:
         )
         return
     ends = {"begin": "beginning", "end": "end", "both": "beginning and end"}[verdict["cut"]]
+    # Structure does not see what is missing, but that it cannot tell where a step begins or ends.
+    told = iterations.filter(process=verdict["process"])["source"].cast(pl.String)
+    is_cut = "may be" if told.len() and (told == "structure").all() else "is"
     yield (
-        f"the recording of GPU work is cut at its {ends}: of {verdict['iterations']:,} iterations "
-        f"{verdict['with_work']:,} hold GPU work, {verdict['whole']:,} of them whole"
+        f"the recording of GPU work {is_cut} cut at its {ends}: of {verdict['iterations']:,} "
+        f"iterations {verdict['with_work']:,} hold GPU work, {verdict['whole']:,} of them "
+        f"{'known to be ' * (is_cut != 'is')}whole"
     )
 
 

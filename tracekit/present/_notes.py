@@ -443,7 +443,7 @@ _WORDED: Mapping[str, Callable[[Any], list[str]]] = {
     "verdicts": _verdicts,
     "evidence": lambda value: [text_of(line) for line in value],
     "given": lambda value: ["that verdict was given, not found"] if value else [],
-    "cut": lambda value: [f"the recording of GPU work is cut: {_ENDS[value]} is missing"],
+    "cut": lambda value: [f"the recording of GPU work may lack {_ENDS[value]}"],
     "weak": lambda value: [_weakness(each) for each in value],
     "coverage": lambda value: [f"stages known by: {_shares(value)} of busy time"],
     "launched": _launched,
