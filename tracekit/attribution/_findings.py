@@ -42,8 +42,8 @@ def findings(
     for verdict in verdicts.to_dicts():
         told = opinions.filter(pl.col("process") == verdict["process"])
         texts = (
-            *_cut(verdict, iterations), *_unlike(iterations, verdict["process"]), *_structure(verdict),
-            *_lopsided(told, verdict), *_exchanges_forward(told, verdict),
+            *_cut(verdict, iterations), *_unlike(iterations, verdict["process"]),
+            *_structure(verdict), *_lopsided(told, verdict), *_exchanges_forward(told, verdict),
             *_disagreements(told, verdict),
         )  # fmt: skip
         found += [named(text, verdict["process"]) for text in texts]
