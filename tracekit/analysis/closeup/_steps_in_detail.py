@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import polars as pl
 
 from tracekit.analysis.calls import collective_calls
@@ -100,11 +102,15 @@ def ops_inside(trace: Trace, spans: pl.DataFrame, *, reaching: bool = False) -> 
     The columns of ``ops``.
     """
     bounds = spans.select(*_OWNER, span_start="start", span_end="end").lazy()
-    begins = pl.col("start") >= pl.col("span_start")
-    if reaching:
-        begins |= pl.col("end") > pl.col("span_start")
-    inside = begins & (pl.col("start") < pl.col("span_end"))
-    found = trace["ops"].join(bounds, on=_OWNER).filter(inside).drop("span_start", "span_end")
+
+    def inside(first: Any, last: Any) -> pl.Expr:
+        begins, reaches = pl.col("start").ge(first), pl.col("end").gt(first)
+        return (begins | reaches if reaching else begins) & pl.col("start").lt(last)
+
+    # Files say when the ops of their pieces are, and so which of these to read.
+    near = trace["ops"].filter(inside(spans["start"].min(), spans["end"].max()))
+    found = near.join(bounds, on=_OWNER).filter(inside(pl.col("span_start"), pl.col("span_end")))
+    found = found.drop("span_start", "span_end")
     return found.sort("start", "op").collect()
 
 
@@ -189,7 +195,8 @@ def ranges_inside(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
     """
     bounds = spans.select("process", span_start="start", span_end="end").lazy()
     touches = (pl.col("start") < pl.col("span_end")) & (pl.col("end") > pl.col("span_start"))
-    found = trace["ranges"].join(bounds, on="process").filter(touches)
+    near = (pl.col("start") < spans["end"].max()) & (pl.col("end") > spans["start"].min())
+    found = trace["ranges"].filter(near).join(bounds, on="process").filter(touches)
     return found.drop("span_start", "span_end").sort("start", "depth").collect()
 
 
