@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import polars as pl
+import pytest
 from link_helpers import HERE, machine
 from trace_builder import TraceBuilder
 
