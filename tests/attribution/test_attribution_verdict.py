@@ -12,7 +12,7 @@ from chunk_helpers import recording_of
 from trace_builder import TraceBuilder, default_rules
 
 from tracekit.attribution import Rules, attribute
-from tracekit.attribution._verdict import count_names, counted, judge, kernel_signs
+from tracekit.attribution._verdict import count_names, counted, judge, kernel_hints
 from tracekit.errors import RuleError
 
 SIGNS = ("optimizer", "backward", "layers", "exchanges")
@@ -24,7 +24,7 @@ SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096>)"
 
 def _signs(builder: TraceBuilder, chunk: int = 1_000_000) -> list[tuple[int, ...]]:
     ops = recording_of(builder.trace(), [chunk]).streams["ops"]
-    found = kernel_signs(count_names(ops), default_rules()).sort("process")
+    found = kernel_hints(count_names(ops), default_rules()).sort("process")
     return found.select("process", "ops", *SIGNS).rows()
 
 
@@ -93,7 +93,7 @@ def test_names_of_amd_and_of_compilers(name: str, signs: tuple[str, ...]) -> Non
     builder.op(name, 10)
     ops = recording_of(builder.trace(), [1]).streams["ops"]
     found = (
-        kernel_signs(count_names(ops), default_rules())
+        kernel_hints(count_names(ops), default_rules())
         .drop("process", "ops", "kinds")
         .row(0, named=True)
     )

@@ -24,7 +24,7 @@ from tracekit.attribution._stages import Evidence, stages_of_launches
 from tracekit.attribution._structuring import SECOND_OPINION, Structures, find_structures
 from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.attribution._trainers import Teams
-from tracekit.attribution._verdict import judge, kernel_signs, with_places
+from tracekit.attribution._verdict import judge, kernel_hints, with_places
 from tracekit.model import STAGES, TABLES, Stream
 from tracekit.support.spool import Workspace
 
@@ -266,7 +266,7 @@ def judged(
     has_unlaunched
         Whether there are ops of which no launch is known.
     """
-    signs = kernel_signs(known.counted, rules)
+    signs = kernel_hints(known.counted, rules)
     seen = pl.concat([known.processes["process"], signs["process"]]).unique().sort()
     untold = _untold(known, seen)
     launched = known.launched()

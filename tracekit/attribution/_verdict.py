@@ -69,7 +69,7 @@ _OF_TRAINING = {"exchanges": "collective"}
 """What is called so only of training: any program may add up over GPUs, and inference does."""
 
 
-def kernel_signs(counted: pl.DataFrame, rules: Rules) -> pl.DataFrame:
+def kernel_hints(counted: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """Count hints in kernel names, by process.
 
     Parameters
@@ -188,7 +188,7 @@ def judge(
     serving
         ``process, count``: ranges of servers of models.
     signs
-        What `kernel_signs` returned.
+        What `kernel_hints` returned.
     claims
         By process, whether the structure of its work says that it trains.
     rules

@@ -36,12 +36,12 @@ _OPENING = {
 
 def register_question(name: str) -> None:
     """Register the command of a declared question, to a run or to several."""
-    told = DECLARED[name]
-    runs_of = [each.name for each in told.options if option_of(each).unit == "run"]
+    declaration = DECLARED[name]
+    runs_of = [each.name for each in declaration.options if option_of(each).unit == "run"]
 
     def check(given: dict[str, Any]) -> None:
-        if told.check is not None:
-            told.check(**given)
+        if declaration.check is not None:
+            declaration.check(**given)
 
     def answer_of_runs(
         runs: list[str] | None,
@@ -51,38 +51,38 @@ def register_question(name: str) -> None:
         **given: Any,
     ) -> "Answer":
         check(given)
-        ask = getattr(tracekit, told.name).answer
+        ask = getattr(tracekit, declaration.name).answer
         found: Answer = ask(runs or (), where=where or {}, store=store, **given)
         return found
 
     def answer_of_run(run: str, *, store: Path | None = None, **given: Any) -> "Answer":
-        opening = {name: given.pop(name, None) for name in told.opened}
+        opening = {name: given.pop(name, None) for name in declaration.opened}
         check(given)  # what makes no sense is said before a file is read
         for each in runs_of:
             if given[each] is not None:
                 given[each] = open_run(given[each], store, **opening)
         with opened_run(run, store, **opening) as opened:
-            found: Answer = getattr(opened, told.name).answer(**given)
+            found: Answer = getattr(opened, declaration.name).answer(**given)
         return found
 
-    answer: Any = answer_of_runs if told.is_of_runs else answer_of_run
-    answer.__name__, answer.__doc__ = told.name, told.meaning
-    answer.__signature__ = _signature(told)
+    answer: Any = answer_of_runs if declaration.is_of_runs else answer_of_run
+    answer.__name__, answer.__doc__ = declaration.name, declaration.meaning
+    answer.__signature__ = _signature(declaration)
     command(
-        *told.examples,
-        name=told.name.replace("_", "-"),
-        writes=[told.writes, *told.also],
-        figures=told.figures,
+        *declaration.examples,
+        name=declaration.name.replace("_", "-"),
+        writes=[declaration.writes, *declaration.also],
+        figures=declaration.figures,
     )(answer)
 
 
-def _signature(told: "Declaration") -> inspect.Signature:
+def _signature(declaration: "Declaration") -> inspect.Signature:
     """Return the parameters of a command: the runs, the question's own, and how a run is read."""
-    own = [(each.name, each.annotation, each.default) for each in told.options]
+    own = [(each.name, each.annotation, each.default) for each in declaration.options]
     asked: list[tuple[str, Any, Any]] = [("run", RunArgument, LATEST)]
-    opening = [(name, _OPENING[name], None) for name in told.opened]
-    if told.is_of_runs:
-        runs = runs_argument(told.signature.parameters["references"].annotation)
+    opening = [(name, _OPENING[name], None) for name in declaration.opened]
+    if declaration.is_of_runs:
+        runs = runs_argument(declaration.signature.parameters["references"].annotation)
         asked, opening = [("runs", runs, None), ("where", Labels, None)], []
     return inspect.Signature(
         [

@@ -7,7 +7,8 @@ thread only, the period of the sequence and the mirror image that a backward pas
 pass give an estimate (`_by_order`, `_period`, `_mirror`). What else runs is told last (`_find`).
 A process of more ops than are held at once is looked at piece by piece (`_pieces`).
 What all this assumes is held against the same work (`_assumptions`).
-What names say is data: ``schemas/stages/structure.toml`` (`_signs`). Nothing here reads a range.
+What names say is data (`_kernel_hints`): ``schemas/stages/structure.toml``. Nothing here reads a
+range.
 """
 
 from tracekit.attribution.structure._find import find_structure

@@ -8,6 +8,7 @@ import numpy as np
 
 from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.attribution.structure._assumptions import of_period
+from tracekit.attribution.structure._kernel_hints import Lane
 from tracekit.attribution.structure._period import (
     Period,
     Repeats,
@@ -16,7 +17,6 @@ from tracekit.attribution.structure._period import (
     period_between,
 )
 from tracekit.attribution.structure._sequences import distinct
-from tracekit.attribution.structure._signs import Lane
 from tracekit.attribution.structure._step import Step, refusal, take_apart, usual_step
 from tracekit.attribution.structure._work import (
     D2H,

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.attribution._thresholds import THRESHOLDS
+from tracekit.attribution.structure._kernel_hints import Lane
 from tracekit.attribution.structure._sequences import (
     alike,
     common_prefix,
@@ -26,7 +27,6 @@ from tracekit.attribution.structure._sequences import (
     grams_of,
     runs_of,
 )
-from tracekit.attribution.structure._signs import Lane
 from tracekit.attribution.structure._turns import Turns
 from tracekit.attribution.structure._work import D2D, D2H, H2D, Array
 

@@ -18,9 +18,9 @@ from tracekit.attribution.structure._assumptions import failures, merged
 from tracekit.attribution.structure._bursts import find_bursts, has_unfed
 from tracekit.attribution.structure._by_order import by_order
 from tracekit.attribution.structure._by_threads import by_threads
+from tracekit.attribution.structure._kernel_hints import Lane, look_at
 from tracekit.attribution.structure._pair import find_pair
 from tracekit.attribution.structure._sequences import distinct, grams_of
-from tracekit.attribution.structure._signs import Lane, look_at
 from tracekit.attribution.structure._steps import table_of
 from tracekit.attribution.structure._work import (
     BP,

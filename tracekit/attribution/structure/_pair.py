@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.attribution._thresholds import THRESHOLDS
+from tracekit.attribution.structure._kernel_hints import Lane
 from tracekit.attribution.structure._sequences import distinct
-from tracekit.attribution.structure._signs import Lane
 from tracekit.attribution.structure._work import D2H, GRAPH, H2D, REDUCTIONS, Array
 
 _TWO = 2

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.attribution._thresholds import THRESHOLDS
+from tracekit.attribution.structure._kernel_hints import Lane
 from tracekit.attribution.structure._mirror import find_turn
 from tracekit.attribution.structure._sequences import alike, kinds_of
-from tracekit.attribution.structure._signs import Lane
 from tracekit.attribution.structure._work import (
     BP,
     D2D,

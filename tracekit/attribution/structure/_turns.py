@@ -8,9 +8,9 @@ from functools import cached_property
 import numpy as np
 
 from tracekit.attribution._thresholds import THRESHOLDS
+from tracekit.attribution.structure._kernel_hints import Lane
 from tracekit.attribution.structure._pair import Pair
 from tracekit.attribution.structure._sequences import kinds_of, total_in
-from tracekit.attribution.structure._signs import Lane
 from tracekit.attribution.structure._work import Array
 
 
