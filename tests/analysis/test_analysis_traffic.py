@@ -98,8 +98,8 @@ def test_a_size_without_ranks_gives_a_hint() -> None:
          collective="all_reduce")  # fmt: skip
     here = Placed(machine(), HERE, "number")
     hint = (
-        "1 NCCL kernels of the size that was given are on no link, since it is not known how many"
-        " ranks take part: give --ranks too"
+        "1 collective kernels of the size that was given are on no link, since it is not known how "
+        "many ranks take part: give --ranks too"
     )
     alone = Traffic(b.attributed(), here, sizes={"all_reduce": 800})
     assert alone.meta()["warnings"] == [hint]
@@ -246,7 +246,7 @@ def test_a_symmetric_kernel_that_is_not_known_is_on_no_link() -> None:
     assert traffic.transfers.is_empty()
     assert traffic.meta()["collectives_on_no_link"] == 16
     [said] = traffic.meta()["warnings"]
-    assert said.startswith("16 NCCL kernels ran symmetric, whose traffic is not modelled")
+    assert said.startswith("16 collective kernels ran symmetric, whose traffic is not modelled")
 
 
 def test_a_log_tells_which_algorithm_ran(tmp_path: Path) -> None:
@@ -361,7 +361,7 @@ def test_collectives_that_do_not_say_which() -> None:
     [row] = collectives(traffic.trace, sent=traffic.sent()).rows.to_dicts()
     assert (row["collective"], row["bytes"], row["bus_bandwidth_gb_s"]) == ("unknown", None, None)
     [said] = traffic.meta()["warnings"]
-    assert said.startswith("8 of 8 NCCL kernels are of unknown size")
+    assert said.startswith("8 of 8 collective kernels are of unknown size")
 
 
 def test_kernels_of_other_libraries_are_not_counted_as_those_of_nccl() -> None:

@@ -108,9 +108,10 @@ def _whatif(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
     changed = rows.filter(~pl.col("change").is_in(_AS_RECORDED)).drop_nulls("saved_ns")
     if changed.is_empty():
         return None
-    best = changed.sort("saved_ns", descending=True).row(0, named=True)
-    if best["saved_ns"] <= 0:
+    changed = changed.filter(pl.col("edges") > 0)  # what changes nothing differs by rounding alone
+    if changed.is_empty() or changed["saved_ns"].max() <= 0:  # type: ignore[operator]
         return "No change saves anything"
+    best = changed.sort("saved_ns", descending=True).row(0, named=True)
     saved = f"{duration(best['saved_ns'])} ({percent(best['saved_share'])})"
     return f"{printable(best['change'])} would save {saved}" + (
         ", the most" if changed.height > 1 else ""
@@ -134,7 +135,7 @@ def _links(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     unknown = meta.get("collectives_of_unknown_size")
     if not unknown:
         return f"Most bytes: {told}"
-    of_all = f"{unknown:,} of {count(meta['collectives'], 'NCCL kernel')}"
+    of_all = f"{unknown:,} of {count(meta['collectives'], 'collective kernel')}"
     return f"Most of the known bytes: {told}; {of_all} are of unknown size"
 
 
@@ -220,6 +221,8 @@ def _stalls(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
 
 
 def _flops(_: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
+    if meta.get("known_share") == 0:
+        return "FLOPs are not known of any operator"
     if not meta.get("step_flops"):
         return None
     share = "" if meta.get("mfu") is None else f", {percent(meta['mfu'])} of the peak (MFU)"

@@ -198,11 +198,12 @@ def _traffic(meta: Mapping[str, Any]) -> list[str]:
     listed = meta.get("listed", transfers)
     rows = "" if listed == transfers else f"{listed:,} of them in these rows, "
     sized = f"{_part(meta['sized'], transfers)} sized"
-    lines.append(f"{count(transfers, 'transfer')}, {rows}{told}, {sized}")
+    whole = f"{count(transfers, 'transfer')}, {rows}{told}, {sized}"
+    lines.append(whole if transfers else "no transfers between devices, or with the host")
     if meta["collectives"]:
         known = meta["collectives"] - meta["collectives_of_unknown_size"]
         sized = _part(known, meta["collectives"])
-        lines.append(f"{count(meta['collectives'], 'NCCL kernel')}, {sized} of known size")
+        lines.append(f"{count(meta['collectives'], 'collective kernel')}, {sized} of known size")
     root = meta["root"]
     if root["pattern"] == "single":
         share = percent(root["share"])

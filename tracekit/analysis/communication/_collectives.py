@@ -414,7 +414,7 @@ def _missing_sizes(trace: Trace, rows: pl.DataFrame) -> list[str]:
     found = unsized_of_others(rows)
     if nccl.height:
         of_all = rows.filter(pl.col("library") == "nccl").height
-        what = f"{nccl.height:,} of {of_all:,} NCCL kernels are of unknown size"
+        what = f"{nccl.height:,} of {of_all:,} collective kernels are of unknown size"
         found.insert(0, f"{what}: {why_unsized(trace)}, or give --nccl-log or --bytes")
     return found
 

@@ -75,7 +75,7 @@ _LINKS = Json(
         "link those with a known route. Absent with --counters.",
         "routed": "integer: How many of these have a known route.",
         "sized": "integer: How many are of known size.",
-        "collectives": "integer: Number of NCCL kernels.",
+        "collectives": "integer: Number of kernels of NCCL or RCCL.",
         "collectives_of_unknown_size": "integer: How many of these are of unknown size.",
         "collectives_on_no_link": "integer: How many of these are on no link: of unknown size, or "
         "with ranks or an algorithm that are not known.",
