@@ -104,8 +104,8 @@ PUBLIC = {
         figure_layout figure_text hardware_figure heat_figure histogram_figure html
         latency_figure machine_figure machine_layout matrix_figure memory_figure
         memory_fit_figure notes overhead_figure percent printable readable_names
-        records save_figure size_text scaling_figure shown_with_totals stage_bars_figure terminal
-        to_csv to_json to_junit to_markdown to_parquet to_sarif unit_of
+        records save_figure size_text scaling_figure shown_with_totals stage_bars_figure
+        stage_name terminal to_csv to_json to_junit to_markdown to_parquet to_sarif unit_of
         utilisation_figure with_headline with_readable_names
     """,
     "tracekit.present.pages": """
