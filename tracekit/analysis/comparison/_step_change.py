@@ -99,12 +99,8 @@ def show(
     else:
         # Whole numbers of a common scale: means are over devices too.
         found = differences(
-            a * devices[1][:, np.newaxis],
-            b * devices[0][:, np.newaxis],
-            related=related,
-            regular=regular,
-            tables=tables,
-        )
+            a, b, related=related, regular=regular, tables=tables, scales=devices[::-1]
+        )  # fmt: skip
         scale = devices[0] * devices[1]
         table = pl.DataFrame(
             {
