@@ -24,10 +24,9 @@ from tracekit.attribution._columns import (
     number_type,
 )
 from tracekit.attribution._loops import FULL_PATHS, FULL_STACK, MORE_ROWS, follow
-from tracekit.attribution._nesting import PUSHED, Nesting
+from tracekit.attribution._nesting import PUSHED, Nesting, Stacks
 from tracekit.attribution._passes import outermost, passes_of
 from tracekit.attribution._paths import Labels
-from tracekit.attribution._stacks import Stacks
 from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.attribution._trainers import Spans, Teams
 from tracekit.model import STAGES, PathTree, Stream

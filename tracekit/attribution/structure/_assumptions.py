@@ -13,10 +13,9 @@ import numpy as np
 from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.attribution.structure._gaps import Parts
 from tracekit.attribution.structure._kernel_hints import Lane
-from tracekit.attribution.structure._pair import Pair
+from tracekit.attribution.structure._pair import Pair, Turns
 from tracekit.attribution.structure._sequences import total_in
 from tracekit.attribution.structure._steps import Numbered
-from tracekit.attribution.structure._turns import Turns
 from tracekit.attribution.structure._work import (
     BP,
     FP,

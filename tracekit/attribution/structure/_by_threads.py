@@ -10,7 +10,7 @@ from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.attribution.structure._assumptions import of_turns
 from tracekit.attribution.structure._gaps import Parts, has_update, part_gaps
 from tracekit.attribution.structure._kernel_hints import Lane
-from tracekit.attribution.structure._pair import Pair
+from tracekit.attribution.structure._pair import Pair, Turns, take_turns
 from tracekit.attribution.structure._sequences import (
     alike,
     common_suffix,
@@ -18,7 +18,6 @@ from tracekit.attribution.structure._sequences import (
     total_in,
 )
 from tracekit.attribution.structure._steps import STEP_READINGS, Numbered, number_bursts
-from tracekit.attribution.structure._turns import Turns, take_turns
 from tracekit.attribution.structure._work import (
     BP,
     D2D,

@@ -20,6 +20,7 @@ import numpy as np
 
 from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.attribution.structure._kernel_hints import Lane
+from tracekit.attribution.structure._pair import Turns
 from tracekit.attribution.structure._sequences import (
     alike,
     common_prefix,
@@ -27,7 +28,6 @@ from tracekit.attribution.structure._sequences import (
     grams_of,
     runs_of,
 )
-from tracekit.attribution.structure._turns import Turns
 from tracekit.attribution.structure._work import D2D, D2H, H2D, Array
 
 _SAMPLE = 50

@@ -13,13 +13,13 @@ import numpy as np
 
 from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.attribution.structure._cut import Cut, belongs, cut_gap, least_update
+from tracekit.attribution.structure._pair import Turns
 from tracekit.attribution.structure._sequences import (
     alike,
     common_prefix,
     common_suffix,
     total_in,
 )
-from tracekit.attribution.structure._turns import Turns
 from tracekit.attribution.structure._work import D2D, D2H, H2D, MEMSET, Array
 
 

@@ -10,8 +10,8 @@ import polars as pl
 
 from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.attribution.structure._gaps import Parts, has_update
+from tracekit.attribution.structure._pair import Turns
 from tracekit.attribution.structure._sequences import ranges_of, total_in
-from tracekit.attribution.structure._turns import Turns
 from tracekit.attribution.structure._work import D2D, D2H, H2D, STEPS, Array
 
 STEP_READINGS = {
