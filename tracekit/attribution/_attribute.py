@@ -527,5 +527,9 @@ def _checks(launches: Launches, leads: Array, ops: int) -> tuple[str, ...]:
         (earlier, f"{before} began: they are of no step, and no range is known of them"),
         (alone, f"{alone:,} of {ops:,} ops have no launching call: no range is known of these"),
         (lost.matters, missing),
+        (
+            launches.twice > ops // 100,
+            f"{launches.twice:,} of {ops:,} ops are in the recording twice: they count twice",
+        ),
     )
     return tuple(text for count, text in checks if count)
