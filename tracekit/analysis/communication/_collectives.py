@@ -237,9 +237,8 @@ def _summary(trace: Trace, calls: pl.DataFrame, keys: Sequence[str]) -> pl.DataF
     )
     order = [name for name in groups if name != "iteration"]
     first = [name for name in groups if name == "iteration"]
-    grouped = MEMBERS if {*OF_GROUPS[1:]} & {*keys} else ()
-    grouped += ("time_ns",) if "part" in keys else ()
-    columns = dict.fromkeys([*keys, *grouped, "bytes", *_MEASURES, *_sent_columns(calls)])
+    more = [*(MEMBERS if {*OF_GROUPS[1:]} & {*keys} else ()), *["time_ns"] * ("part" in keys)]
+    columns = dict.fromkeys([*keys, *more, "bytes", *_MEASURES, *_sent_columns(calls)])
     return (
         table.sort([*first, *order], nulls_last=True)
         .with_columns(pl.col("evidence").cast(EVIDENCE))
