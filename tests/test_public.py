@@ -166,7 +166,7 @@ PUBLIC = {
         collective_kernels communicator_groups communicators ends_by_arrivals find_collectives
         from_the_start groups_of_ops hex_ids in_stretch log_processes made_communicators
         members_of_rows mpi_calls nccl_messages outermost outlier_ranks participants
-        process_ranks read_calls unsized_of_others why_unsized with_devices
+        process_ranks read_calls unnamed_groups unsized_of_others why_unsized with_devices
         with_kernels within
     """,
     "tracekit.analysis.facts": """

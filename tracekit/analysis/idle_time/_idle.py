@@ -13,6 +13,7 @@ from tracekit.analysis.calls import (
     collective_calls,
     in_stretch,
     members_of_rows,
+    unnamed_groups,
 )
 from tracekit.analysis.facts import (
     OUTSIDE_STEPS,
@@ -66,7 +67,12 @@ def idle(trace: Trace, keys: Sequence[str], *, skip: int, longest: int | None) -
                      nulls_last=True)  # fmt: skip
     return Answer(
         rows=rows,
-        meta={**meta, "sum_over": _gpus(meta["devices"]), "shares": _SHARES},
+        meta={
+            **meta,
+            **_with_unnamed(meta, rows),
+            "sum_over": _gpus(meta["devices"]),
+            "shares": _SHARES,
+        },
         title=f"idle time by {', '.join(keys)}",
         people=with_words(rows, {"iteration": OUTSIDE_STEPS}),
         empty="no idle time",
@@ -78,6 +84,11 @@ def idle(trace: Trace, keys: Sequence[str], *, skip: int, longest: int | None) -
 
 def _of_members(keys: Sequence[str]) -> tuple[str, ...]:
     return MEMBERS if {*OF_GROUPS} & {*keys} else ()
+
+
+def _with_unnamed(meta: dict[str, Any], rows: pl.DataFrame) -> dict[str, list[str]]:
+    missing = [*meta.get("missing", ()), *unnamed_groups(rows)]
+    return {"missing": missing} if missing else {}
 
 
 def _rows(found: IdleSums, keys: Sequence[str], meta: dict[str, Any]) -> pl.DataFrame:
