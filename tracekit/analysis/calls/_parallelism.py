@@ -77,7 +77,7 @@ def unnamed_groups(rows: pl.DataFrame) -> list[str]:
     if not named or rows.select(pl.any_horizontal(pl.col(named).is_not_null()).any()).item():
         return []
     return [
-        "names of groups of ranks: PyTorch's profiler records them; nsys tells --by communicator"
+        "names of groups of ranks, which torch.profiler records: nsys tells communicators alone"
     ]
 
 
