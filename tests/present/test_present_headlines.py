@@ -143,8 +143,10 @@ STRAGGLERS = {"rank": [0, 1], "device": [0, 1], "collectives": [8, 8], "last": [
          "42.0 % of the stages' time is a bubble; of equal stages 27.3 % would be"),
         ("bubbles", {"run": ["a"]}, {}, None),
         ("study", {"run": ["a", "b", None], "step_ns": [6 * MS, 2 * MS, MS]}, {},
-         "Mean step: b 2.000 ms to a 6.000 ms (3 times)"),
-        ("study", {"run": ["a"], "step_ns": [MS]}, {}, "Mean step: a 1.000 ms"),
+         ("The shortest mean step is that of b, 2.000 ms; the longest is that of a, 6.000 ms "
+         "(3 times)")),
+        ("study", {"run": ["a"], "step_ns": [MS]}, {},
+         "The shortest mean step is that of a, 1.000 ms"),
         ("study", {"run": ["a"], "step_ns": [None]}, {}, None),
         ("overhead", {"method": ["nccl"]},
          {"baseline": "p2p", "compared": 2, "min_percent": -3.0, "max_percent": 23.1},

@@ -279,10 +279,12 @@ def _study(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
     if most is None:
         return None
     least = rows.drop_nulls(["run", "step_ns"]).sort("step_ns").row(0, named=True)
-    ends = [f"{printable(each['run'])} {duration(each['step_ns'])}" for each in (least, most)]
-    if least == most or not least["step_ns"]:
-        return f"Mean step: {ends[0]}"
-    return f"Mean step: {ends[0]} to {ends[1]} ({most['step_ns'] / least['step_ns']:.3g} times)"
+    ends = [
+        f"that of {printable(each['run'])}, {duration(each['step_ns'])}" for each in (least, most)
+    ]
+    ratio = "" if not least["step_ns"] else f" ({most['step_ns'] / least['step_ns']:.3g} times)"
+    longest = "" if least == most else f"; the longest is {ends[1]}{ratio}"
+    return f"The shortest mean step is {ends[0]}{longest}"
 
 
 def _overhead(_: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
