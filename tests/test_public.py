@@ -114,7 +114,7 @@ PUBLIC = {
     """,
     "tracekit.export": "FORMATS export",
     "tracekit.report": "AskedRun Library Section report_of",
-    "tracekit.view": "View",
+    "tracekit.view": "View keep_tiles",
     "tracekit.recording": """
         Configuration Cost LAUNCHERS Launch Nsys Plan Study Wanted attach by_window calibrate clear
         file_name find_nsys gpu_count in_turn is_python load_study perform plan profile_command
@@ -144,8 +144,8 @@ PUBLIC = {
         BATCH_ROWS DTYPE MAGIC SqlType SqliteFile decoded is_packed regrouped unpack
     """,
     "tracekit.store": """
-        DEFAULT_MEMORY NOT_YET Executor Finding Made ReportOptions RunRecord Store SummaryValue
-        Workers
+        DEFAULT_MEMORY NOT_YET Executor Finding KeptFile Made ReportOptions RunRecord Store
+        SummaryValue Workers
         check_labels check_name file_digest file_size file_state is_named_as_file make_reports
         open_executor
         run_digest

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import polars as pl
@@ -10,9 +12,13 @@ import pytest
 from hostile import KERNEL
 
 import tracekit
-from tracekit.model import STAGES
+from tracekit.analysis import closeup
+from tracekit.support import batches
+from tracekit.view import _lanes
 from tracekit.view._asked import AskedRuns
 from tracekit.view._lanes import RunLanes
+from tracekit.view._sums import RunSums
+from tracekit.view._tiles import LOOKS
 
 BY = ("stage", "kind", "kernel", "device")
 
@@ -64,7 +70,7 @@ def spans_of(lane: dict[str, Any]) -> list[tuple[int, int, str, int]]:
         lane["start"], lane["length"], lane["stage"], lane["number"], strict=True
     ):
         at += step
-        found.append((at, at + wide, (*STAGES, "none")[stage], number))
+        found.append((at, at + wide, LOOKS[stage], number))
     return found
 
 
@@ -77,10 +83,47 @@ def keys_of(run: tracekit.Run) -> dict[tuple[Any, ...], list[tuple[int, int, str
     return found
 
 
+@pytest.fixture(params=["made at once", "made in many batches", "kept"], scope="module")
+def lanes_of(request: pytest.FixtureRequest) -> Iterator[Callable[[tracekit.Run], RunLanes]]:
+    """Lanes of a run, whose sums are made in different ways, or read."""
+    known: dict[str, RunLanes] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "made in many batches":
+            patch.setattr(batches, "ROWS", 40)
+
+        def find(run: tracekit.Run) -> RunLanes:
+            if run.name not in known:
+                known[run.name] = lanes = RunLanes(run.trace)
+                if request.param == "kept":
+                    read = RunSums.unpacked(lanes.sums.packed(), run.trace)
+                    assert read.names.equals(lanes.sums.names)
+                    assert read.few.keys() == lanes.sums.few.keys()
+                    assert all(own.equals(lanes.sums.few[key]) for key, own in read.few.items())
+                    known[run.name] = RunLanes(run.trace, Kept(lanes.sums.packed()))
+            return known[run.name]
+
+        yield find
+
+
+class Kept:
+    """A file beside the tables, in memory."""
+
+    def __init__(self, content: bytes | None) -> None:
+        self.content, self.writes = content, 0
+
+    def read(self) -> bytes | None:
+        return self.content
+
+    def write(self, content: bytes) -> None:
+        self.content, self.writes = content, self.writes + 1
+
+
 @pytest.mark.parametrize("pixels", [1, 10, 60, 2_000])
-def test_what_is_drawn_is_what_a_plain_loop_finds(runs: list[tracekit.Run], pixels: int) -> None:
+def test_what_is_drawn_is_what_a_plain_loop_finds(
+    runs: list[tracekit.Run], lanes_of: Callable[[tracekit.Run], RunLanes], pixels: int
+) -> None:
     for run in runs:
-        lanes, ops = RunLanes(run.trace), keys_of(run)
+        lanes, ops = lanes_of(run), keys_of(run)
         forms = set()
         for start, end in [lanes.edges, *stretches(run, 4)]:
             drawn = lanes.drawn(start, end, pixels)["lanes"]
@@ -126,24 +169,87 @@ def union(pieces: list[tuple[int, int]]) -> int:
     return found
 
 
-def test_exposed_time_of_gpus_is_that_of_breakdown(runs: list[tracekit.Run]) -> None:
+def test_exposed_time_of_gpus_is_that_of_breakdown(
+    runs: list[tracekit.Run], lanes_of: Callable[[tracekit.Run], RunLanes]
+) -> None:
     for run in runs:
-        lanes = RunLanes(run.trace)
+        lanes = lanes_of(run)
         table = run.breakdown(by="device,stage")
+        spans = closeup.whole_spans(run.trace).with_columns(iteration=pl.lit(None, pl.Int64))
+        alone = closeup.exposed_communication(run.trace, spans)
         for pixels in (1, 100_000):
             drawn = lanes.drawn(*lanes.edges, pixels)["lanes"]
             for lane, shown in zip(lanes.lanes, drawn, strict=True):
+                if lane.kind == "exposed":
+                    expected = alone.filter(device=lane.key[0])["exposed_ns"].sum()
+                    assert exposed_ns(shown) == {"communication": expected}
                 if lane.kind != "stages":
                     continue
                 own = table.filter(pl.col("device") == lane.key[0], pl.col("exposed_ns") > 0)
+                assert exposed_ns(shown) == dict(own.select("stage", "exposed_ns").iter_rows())
                 if "width" in shown:
-                    sums = {stage: sum(each) for stage, each in shown["busy"].items()}
                     assert sum(shown["count"]) == own["ops"].sum()
-                else:
-                    sums = {}
-                    for start, end, stage, _ in spans_of(shown):
-                        sums[stage] = sums.get(stage, 0) + end - start
-                assert sums == dict(own.select("stage", "exposed_ns").iter_rows())
+
+
+def exposed_ns(shown: dict[str, Any]) -> dict[str, int]:
+    if "width" in shown:
+        return {look: sum(each) for look, each in shown["busy"].items()}
+    sums: dict[str, int] = {}
+    for start, end, look, _ in spans_of(shown):
+        sums[look] = sums.get(look, 0) + end - start
+    return sums
+
+
+def test_damaged_sums_are_made_again(
+    runs: list[tracekit.Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (RunLanes(runs[0].trace, few := Kept(None)).sums.spans, few.writes) == (1_768, 0)
+    monkeypatch.setattr(_lanes, "_WORTH_KEEPING", 1_000)
+    run, kept = runs[0], Kept(None)
+    whole = RunLanes(run.trace, kept).sums
+    good, chance = kept.content or b"", random.Random(43)
+    assert kept.writes == 1
+    wrong = [b"", good[:-1], good + b"x"]
+    for _ in range(20):
+        at = chance.randrange(len(good))
+        wrong.append(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+    for content in wrong:
+        kept.content = content
+        assert RunLanes(run.trace, kept).sums.names.equals(whole.names)
+        assert kept.content == good
+    kept.writes = 0
+    assert RunLanes(run.trace, kept).sums.edges == whole.edges
+    assert kept.writes == 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"edges": [', '"edges": [-9223372036854775807, '),
+        ('["ops", [', '["gone", ['),
+        ('["stages", [0], ', '["stages", [0], 9'),
+        ('["stages", [0], ', '["stages", [0], -'),
+        ('["stages", [0], ', '["stages", [0], 1e300, '),
+        ('"FP"', '"<img>"'),
+        ('"few": ', '"few": 9'),
+        ('"names": [', '"names": ["more", '),
+        ('"names": [', '"names": [7, '),
+        ('"<u4", ', '"<u4", 9'),
+        ('"<u4"', '"|O"'),
+        ('"arrays": [[', '"arrays": [[['),
+        ('{"told"', '[' * 100_000 + '{"told"'),
+    ],
+)  # fmt: skip
+def test_sums_that_someone_has_made_up_are_not_believed(
+    runs: list[tracekit.Run], old: str, new: str
+) -> None:
+    """With a digest that is right."""
+    trace = runs[0].trace
+    good = RunLanes(trace).sums.packed()
+    changed = good[64:].replace(old.encode(), new.encode(), 1)
+    assert changed != good[64:]
+    with pytest.raises(ValueError, match=r"\w"):
+        RunSums.unpacked(hashlib.sha256(changed).hexdigest().encode() + changed, trace)
 
 
 def test_ranges_are_those_of_the_threads_that_drive_steps(runs: list[tracekit.Run]) -> None:

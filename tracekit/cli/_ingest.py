@@ -107,6 +107,9 @@ def ingest(
             "FILE",
         ),
     ] = None,
+    tiles: Annotated[
+        bool, Option("Make what `tracekit view` opens with now, not at first view.")
+    ] = False,
     store: Folder = None,
     run: Annotated[
         str | None,
@@ -184,6 +187,11 @@ def ingest(
         rows, code = _ingest_run(files, run, on_error or "stop", options | many), 0
     else:
         rows, code = _ingest_all(files, options | {"name": name})
+    if tiles:
+        from tracekit.view import keep_tiles
+
+        for each in {row["name"] for row in rows}:
+            keep_tiles(tracekit.open(each, store=store))
     only = rows[0]["name"] if rows and (run or len(files) == 1) else None
     answer = model.Answer(
         rows=rows_frame(rows), run=only, empty="", as_records=True, command="ingest"

@@ -209,7 +209,7 @@ def collect_runs(
     dry_run: Annotated[bool, Option("Only list the folders that would be removed.")] = False,
     store: Folder = None,
 ) -> None:
-    """Remove what interrupted ingests have left: folders that hold no complete run."""
+    """Remove what interrupted ingests have left, and tiles that no view reads any more."""
     gone = _store(store).collect(dry_run=dry_run)
     for folder in gone:
         _say(f"{'would remove' if dry_run else 'removed'} {folder}")

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import threading
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,10 +14,10 @@ import polars as pl
 
 from tracekit.analysis import closeup
 from tracekit.model import STAGES
-from tracekit.present import printable, readable_names, to_json
-from tracekit.view._lanes import MOST_TEXT, RunLanes
+from tracekit.present import PATH_COLOURS, printable, readable_names, to_json
+from tracekit.view._lanes import MOST_TEXT, Kept, RunLanes
 from tracekit.view._server import Endpoint, Given, Refused, Turns
-from tracekit.view._tiles import LOOKS
+from tracekit.view._tiles import COMMUNICATION, LOOKS
 
 if TYPE_CHECKING:
     from tracekit.model import Trace
@@ -55,6 +53,10 @@ class AskedRun(Protocol):
     def trace(self) -> Trace:
         """Its tables."""
 
+    @property
+    def kept(self) -> Kept | None:
+        """Where what is made of its tables is kept; None where these are not as stored."""
+
 
 class AskedRuns:
     """Answers to the page.
@@ -86,15 +88,15 @@ class AskedRuns:
 
     def prepare(self) -> None:
         """Make what pictures, searches and details of the first run rest on, ahead of them."""
-        _ = self._runs[0].lanes.lanes
-        _ = self._runs[0].names
+        _ = self._runs[0].lanes.sums
         self.op({"run": "0", "op": "0"})
 
     def runs(self, given: Given) -> dict[str, Any]:
         """Return the names of the runs, and what stages there are."""
         _only(given)
         names = [printable(each.run.name) for each in self._runs]
-        return {"runs": names, "stages": LOOKS, "order": STAGES, "keys": KEYS}
+        return {"runs": names, "stages": LOOKS, "order": STAGES, "keys": KEYS,
+                "colours": {COMMUNICATION: PATH_COLOURS["comm"]}}  # fmt: skip
 
     def run(self, given: Given) -> dict[str, Any]:
         """Return the lanes of a run, and the time that it takes."""
@@ -192,7 +194,7 @@ class AskedRuns:
             raise Refused(404, "there is no such op")
         details = closeup.details(seen.run.trace, found).row(0, named=True)
         told = {k: printable(v) if isinstance(v, str) else v for k, v in details.items()}
-        same = seen.names.filter(pl.col("name") == str(found["name"][0]))
+        same = seen.lanes.sums.names.filter(pl.col("name") == str(found["name"][0]))
         alike = same.select("ops", "total").row(0, named=True) if same.height else {}
         name = printable(str(found["name"][0] or "(no name)"))
         return {**told, **alike, "name": name, **_place(seen, found.row(0, named=True))}
@@ -202,38 +204,18 @@ class AskedRuns:
 
 
 class _Seen:
-    """A run, its lanes, and the names of its ops."""
+    """A run and its lanes."""
 
     def __init__(self, run: AskedRun) -> None:
-        self.run, self.lanes = run, RunLanes(run.trace)
-        self._reading = threading.Lock()
-
-    @property
-    def names(self) -> pl.DataFrame:
-        """Return ``name, ops, total, most, longest``, most time first.
-
-        Times are in ns; `longest` is the number of the op that takes `most`.
-        """
-        with self._reading:
-            return self._names
-
-    @cached_property
-    def _names(self) -> pl.DataFrame:
-        length = pl.col("end") - pl.col("start")
-        sums = self.run.trace["ops"].group_by("name").agg(
-            ops=pl.len(), total=length.sum(), most=length.max(),
-            longest=pl.col("op").get(length.arg_max()),
-        )  # fmt: skip
-        named = sums.drop_nulls("name").with_columns(pl.col("name").cast(pl.String))
-        return named.sort("total", "name", descending=[True, False]).collect()
+        self.run, self.lanes = run, RunLanes(run.trace, run.kept)
 
     def matching(self, words: str) -> pl.DataFrame:
         """Return those of `names` that hold some words, whatever their case, or match them."""
         holds = pl.col("name").str.contains(f"(?i){re.escape(words)}")
         try:
-            return self.names.filter(holds | pl.col("name").str.contains(f"(?i){words}"))
+            return self.lanes.sums.names.filter(holds | pl.col("name").str.contains(f"(?i){words}"))
         except pl.exceptions.ComputeError:  # no regular expression
-            return self.names.filter(holds)
+            return self.lanes.sums.names.filter(holds)
 
 
 def _place(seen: _Seen, row: Mapping[str, Any]) -> dict[str, Any]:

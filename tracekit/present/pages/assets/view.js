@@ -385,7 +385,7 @@ async function begin() {
   }));
   tellLanes(views[first]);
   figure.hidden = false;
-  const chart = new RunChart(figure, { views, stages: told.stages, order: told.order, keys: told.keys, colours: {}, names: [], full: [] });
+  const chart = new RunChart(figure, { views, stages: told.stages, order: told.order, keys: told.keys, colours: told.colours, names: [], full: [] });
   redraws.push(() => chart.draw());
   chart.canvas.focus({ preventScroll: true });
 }
