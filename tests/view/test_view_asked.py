@@ -14,7 +14,7 @@ from hostile import KERNEL
 import tracekit
 from tracekit.analysis import closeup
 from tracekit.support import batches
-from tracekit.view import _lanes
+from tracekit.view import _asked, _lanes
 from tracekit.view._asked import AskedRuns
 from tracekit.view._lanes import RunLanes
 from tracekit.view._sums import RunSums
@@ -302,3 +302,15 @@ def test_an_op_is_told_with_what_launched_it(client: Any, runs: list[tracekit.Ru
     assert client.data("run", run=0)["lanes"][told["lane"]]["label"].endswith(
         f"stream {row['stream']}"
     )
+
+
+def test_details_in_long_runs_are_told_by_the_step_of_the_op(
+    asked: AskedRuns, runs: list[tracekit.Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, run in enumerate(runs):
+        ops = random.Random(43).sample(range(run.trace.height("ops")), 12)
+        given = [{"run": str(number), "op": str(op)} for op in ops]
+        whole = [asked.op(each) for each in given]
+        with monkeypatch.context() as patch:
+            patch.setattr(_asked, "_LONG_RUN", 0)
+            assert [asked.op(each) for each in given] == whole

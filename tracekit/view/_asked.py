@@ -33,6 +33,8 @@ _MOST_ROWS = 100
 _MOST_NAMES = 200
 _FEW = 8
 _LONGEST_WORDS = 200
+_LONG_RUN = 1_000_000
+"""Ranges of a run of which details of an op are told by the step around it."""
 _PIECES = 64
 """The next hit is sought in so small a part of a run first."""
 _QUICK, _SLOW = 4, 2
@@ -87,9 +89,8 @@ class AskedRuns:
         }
 
     def prepare(self) -> None:
-        """Make what pictures, searches and details of the first run rest on, ahead of them."""
+        """Make what pictures and searches of the first run rest on, ahead of them."""
         _ = self._runs[0].lanes.sums
-        self.op({"run": "0", "op": "0"})
 
     def runs(self, given: Given) -> dict[str, Any]:
         """Return the names of the runs, and what stages there are."""
@@ -192,7 +193,7 @@ class AskedRuns:
         found = seen.run.trace["ops"].filter(pl.col("op") == number).collect()
         if found.is_empty():
             raise Refused(404, "there is no such op")
-        details = closeup.details(seen.run.trace, found).row(0, named=True)
+        details = seen.details(found)
         told = {k: printable(v) if isinstance(v, str) else v for k, v in details.items()}
         same = seen.lanes.sums.names.filter(pl.col("name") == str(found["name"][0]))
         alike = same.select("ops", "total").row(0, named=True) if same.height else {}
@@ -209,6 +210,16 @@ class _Seen:
     def __init__(self, run: AskedRun) -> None:
         self.run, self.lanes = run, RunLanes(run.trace, run.kept)
 
+    def details(self, op: pl.DataFrame) -> dict[str, Any]:
+        """Return all that is known of an op; of a long run by the step around it alone.
+
+        Else it would rest on the layer of every range, and on the size of every collective.
+        """
+        trace = self.run.trace
+        if trace.height("ranges") > _LONG_RUN:
+            trace, op = _around(trace, op)
+        return closeup.details(trace, op).row(0, named=True)
+
     def matching(self, words: str) -> pl.DataFrame:
         """Return those of `names` that hold some words, whatever their case, or match them."""
         holds = pl.col("name").str.contains(f"(?i){re.escape(words)}")
@@ -216,6 +227,31 @@ class _Seen:
             return self.lanes.sums.names.filter(holds | pl.col("name").str.contains(f"(?i){words}"))
         except pl.exceptions.ComputeError:  # no regular expression
             return self.lanes.sums.names.filter(holds)
+
+
+def _around(trace: Trace, op: pl.DataFrame) -> tuple[Trace, pl.DataFrame]:
+    """Return the step of an op's process in which it is, its ranges numbered anew, and the op."""
+    launch, of_process = pl.coalesce("launch_start", "start"), pl.col("process") == op["process"][0]
+    steps = trace["iterations"].join(op.lazy(), on=["process", "iteration"], how="semi")
+    at = op.select(start=launch, end=launch)
+    times = pl.concat([steps.select("start", "end").collect(), at])
+    begin, end = times.select(pl.col("start").min(), pl.col("end").max()).row(0)
+    of_step = pl.col("start").is_between(begin, end) & of_process
+    own = pl.col("range").is_in(op["range"].drop_nulls().implode())
+    ranges = pl.concat([trace["ranges"].filter(each).collect() for each in (of_step, own)])
+    ranges = ranges.unique("range").sort("range")
+
+    def numbered(column: str) -> pl.Expr:
+        old = ranges["range"]
+        return pl.col(column).replace_strict(old, range(len(old)), default=None).cast(old.dtype)
+
+    ops = trace["ops"].filter(launch.is_between(begin, end) & of_process)
+    tables = {
+        "ops": ops.with_columns(numbered("range")),
+        "calls": trace["calls"].filter(of_step),
+        "ranges": ranges.with_columns(numbered("range"), numbered("parent")).lazy(),
+    }
+    return trace.with_lazy(tables), op.with_columns(numbered("range"))
 
 
 def _place(seen: _Seen, row: Mapping[str, Any]) -> dict[str, Any]:

@@ -182,8 +182,8 @@ def _tiles(read: Unpacked, edges: tuple[int, int], spans: int, looks: Sequence[s
     bins = -(-length // width)
     busy = {look: read.take(bins, width) for look in looks}
     count, longest = read.take(bins, spans), read.take(bins, length)
-    if count.sum(dtype=np.int64) != spans:
-        raise ValueError("the bins of a lane hold other spans")
+    if count.sum(dtype=np.int64) > spans:
+        raise ValueError("the bins of a lane hold more spans")
     return Tiles(edges[0], Level(width, busy, count, longest))
 
 
@@ -356,13 +356,14 @@ class _Adding:
         self._kind, self._names = kind, names
         names.clear()
         self._spans: dict[Key, int] = {}
-        for *key, spans, hatched, _, _ in counts.iter_rows():
-            of: dict[Key, int] = {(kind, tuple(key)): spans}
-            if kind == "ops":
-                of |= {("stages", (key[0],)): spans, ("exposed", (key[0],)): hatched}
-            for each, number in of.items():
-                self._spans[each] = self._spans.get(each, 0) + number
-        self._spans = {key: number for key, number in self._spans.items() if number}
+        if kind == "ops":
+            gpus = counts.group_by("device").agg(pl.col("spans", "hatched").sum())
+            for gpu, spans, hatched in gpus.iter_rows():
+                # Its bins are as short as those of the stages: its spans are made of all ops.
+                self._spans["stages", (gpu,)] = spans
+                if hatched:
+                    self._spans["exposed", (gpu,)] = spans
+        self._spans |= {(kind, tuple(key)): spans for *key, spans, _, _, _ in counts.iter_rows()}
         self._sums = {key: Summing(number, *edges) for key, number in self._spans.items()}
         room = sum(counts["spans"]) // _FEW_PARTS
         self._few: dict[Key, list[pl.DataFrame]] = {}
