@@ -265,6 +265,30 @@ def test_ranges_are_those_of_the_threads_that_drive_steps(runs: list[tracekit.Ru
     assert found == ranges.filter(pl.col("depth").fill_null(0) < 5).height > 0
 
 
+def test_steps_are_those_of_the_gpus(client: Any, runs: list[tracekit.Run]) -> None:
+    for number, run in enumerate(runs):
+        told, of_step = client.data("steps", run=number), {}
+        for row in closeup.step_spans(run.trace).iter_rows(named=True):
+            first, last = of_step.get(row["iteration"], (row["start"], row["end"]))
+            of_step[row["iteration"]] = min(first, row["start"]), max(last, row["end"])
+        assert dict(zip(told["iteration"], zip(told["start"], told["end"], strict=True),
+                        strict=True)) == of_step  # fmt: skip
+        assert (told["lost"], told["start"]) == (0, sorted(told["start"]))
+
+
+def test_a_step_that_is_unlike_the_others_is_a_place_to_go_to(
+    asked: AskedRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [(0, 0, n, 100 * n, 100 * n + (90 if n != 7 else 30), 0) for n in range(20)]
+    names = ("process", "device", "iteration", "start", "end", "clock")
+    spans = pl.DataFrame(rows, names, orient="row")
+    monkeypatch.setattr(closeup, "step_spans", lambda _: spans)
+    told = asked.steps({"run": "0"})
+    assert told["unlike"] == [
+        {"iteration": 7, "start": 700, "end": 730, "step_ns": 30.0, "share": 1 / 3}
+    ]
+
+
 def test_names_are_found_and_gone_through(
     asked: AskedRuns, runs: list[tracekit.Run], client: Any
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 from browsing import WIDE, complaints
 from hostile import KERNEL
 
+from tracekit.analysis import closeup
 from tracekit.view._lanes import RunLanes
 
 if TYPE_CHECKING:
@@ -97,8 +98,8 @@ def test_by_keys_alone(
     page.wait_for_selector(".selection td")
     assert told(page) == parts(runs[0], between)
     assert page.locator(".search").input_value() == "onerror"
+    check_steps(page, runs[0])
     # Lanes, ops and zoom; another run by its button.
-    page.locator("canvas").focus()
     for key in ("Escape", "0", "w", "w", "d", "ArrowDown", "ArrowDown", "n", "p", "s", "a", "f"):
         keys.press(key)
     page.get_by_role("button", name="p2p").focus()
@@ -108,6 +109,22 @@ def test_by_keys_alone(
     assert "GPU 2" not in page.locator(".sight").text_content()
     assert page.locator("img").count() == 0
     assert heard == []
+
+
+def check_steps(page: Any, run: tracekit.Run) -> None:
+    """Go to the last step by keys."""
+    page.locator("canvas").focus()
+    page.wait_for_function("() => document.querySelector('.steps').textContent.includes('6 steps')")
+    for key in ("Escape", "0", *9 * "]"):
+        page.keyboard.press(key)
+    last = closeup.step_spans(run.trace).filter(iteration=5)
+    left, length = last["start"].min(), last["end"].max() - last["start"].min()
+    shown = page.evaluate("() => new URLSearchParams(location.hash.slice(1)).get('t')")
+    begin, end = (float(each.removesuffix("ms")) * 1e6 for each in shown.split("-"))
+    assert end - begin == pytest.approx(1.1 * length, abs=2)
+    assert begin == pytest.approx(
+        min(left - 0.05 * length, RunLanes(run.trace).edges[1] - 1.1 * length), abs=2
+    )
 
 
 def test_what_is_in_sight_is_a_table(

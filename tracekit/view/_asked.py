@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import polars as pl
 
 from tracekit.analysis import closeup
+from tracekit.analysis.statistics import outliers
 from tracekit.model import STAGES
 from tracekit.present import PATH_COLOURS, printable, readable_names, to_json
 from tracekit.view._lanes import MOST_TEXT, Kept, RunLanes
@@ -31,6 +32,7 @@ _WHICH = ("longest", "next", "previous")
 _MOST_PIXELS = 8_192
 _MOST_ROWS = 100
 _MOST_NAMES = 200
+_MOST_STEPS = 20_000
 _FEW = 8
 _LONGEST_WORDS = 200
 _LONG_RUN = 1_000_000
@@ -85,6 +87,7 @@ class AskedRuns:
             "/find": (self.find, quick),
             "/hit": (self.hit, quick),
             "/op": (self.op, quick),
+            "/steps": (self.steps, slow),
             "/table": (self.table, slow),
         }
 
@@ -114,6 +117,25 @@ class AskedRuns:
             ],
             "lost": seen.lanes.lost,
         }  # fmt: skip
+
+    def steps(self, given: Given) -> dict[str, Any]:
+        """Return when steps begin and end on the GPUs, and which are unlike the others."""
+        _only(given, "run")
+        spans = closeup.step_spans(self._seen(given).run.trace).drop_nulls("iteration")
+        lengths = closeup.step_lengths(spans)
+        edges = spans.group_by("iteration").agg(pl.col("start").min(), pl.col("end").max())
+        rows = edges.sort("iteration").with_columns(step_ns=lengths["step_ns"])
+        unlike = rows[outliers(rows["step_ns"].to_numpy())]
+        median = rows["step_ns"].median()
+        most = unlike.with_columns(share=pl.col("step_ns") / median).filter(
+            pl.col("share").is_finite()
+        )
+        shown = rows.head(_MOST_STEPS).sort("start")
+        return {
+            **{name: shown[name].to_list() for name in ("iteration", "start", "end")},
+            "unlike": most.top_k(_FEW, by=(pl.col("share") - 1).abs()).to_dicts(),
+            "lost": rows.height - shown.height,
+        }
 
     def drawn(self, given: Given) -> dict[str, Any]:
         """Return what is drawn of a stretch of time; see `RunLanes.drawn`."""
@@ -245,7 +267,10 @@ def _around(trace: Trace, op: pl.DataFrame) -> tuple[Trace, pl.DataFrame]:
         old = ranges["range"]
         return pl.col(column).replace_strict(old, range(len(old)), default=None).cast(old.dtype)
 
-    ops = trace["ops"].filter(launch.is_between(begin, end) & of_process)
+    # Only sizes of collectives rest on other ops.
+    others = launch.is_between(begin, end) & (pl.col("start") >= begin) & of_process
+    is_one = op["kind"][0] == "collective"
+    ops = trace["ops"].filter(others if is_one else pl.col("op") == op["op"][0])
     tables = {
         "ops": ops.with_columns(numbered("range")),
         "calls": trace["calls"].filter(of_step),

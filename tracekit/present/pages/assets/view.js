@@ -61,7 +61,7 @@ class RunChart extends Chart {
     const view = this.data.views[number];
     this.have = null;
     this.find(".sight tbody").replaceChildren();
-    if (view.lanes) { super.choose(number); return; }
+    if (view.lanes) { super.choose(number); this.wantSteps().catch(report); return; }
     this.load(number).then(() => { this.choose(number); this.note(); }, report);
   }
 
@@ -78,6 +78,59 @@ class RunChart extends Chart {
     fill(this.data.views[number], await ask("run", { run: number }));
     Object.assign(this.views[number], this.data.views[number], { lanes: null });
     tellLanes(this.data.views[number]);
+  }
+
+  // -- steps: marks on the axis, and places to go to
+  async wantSteps() {
+    const view = this.view, list = this.find(".steps");
+    list.replaceChildren();
+    view.steps ??= await ask("steps", { run: this.number });
+    if (view !== this.view) return;
+    const { unlike, iteration, lost } = view.steps;
+    const entry = ({ iteration: number, share, start, end }) => {
+      const button = element("button", `step ${number}: ${share.toFixed(2)} times the median`, { type: "button" });
+      button.addEventListener("click", () => { this.around(start, end); this.note(); });
+      return button;
+    };
+    const told = iteration.length ? `${size(iteration.length + lost)} steps, ${unlike.length ? "unlike the others: " : "none unlike the others."}` : "No steps are known.";
+    list.append(element("span", told), ...unlike.map(entry));
+    this.draw();
+  }
+
+  around(start, end) {
+    const room = (end - start) * 0.05;
+    this.show(start - room, Math.min(end - start + 2 * room, this.view.span));
+  }
+
+  toStep(by) {
+    const { start, end } = this.view.steps ?? { start: [] };
+    if (!start.length) return;
+    const middle = (this.from + this.to) / 2;
+    const now = firstFrom(start, middle + 1) - 1, isIn = now >= 0 && middle < end[now];
+    const to = Math.min(Math.max(now + (by > 0 || isIn ? by : 0), 0), start.length - 1);
+    this.around(start[to], end[to]);
+  }
+
+  axis(c, colour, height) {
+    super.axis(c, colour, height);
+    const { start, iteration } = this.view.steps ?? { start: [] };
+    const first = firstFrom(start, this.from), last = firstFrom(start, this.to);
+    if (last - first > this.plot / 6) return;
+    c.fillStyle = colour("ink");
+    c.textAlign = "left";
+    for (let i = first; i < last; i += 1) {
+      const x = Math.round(this.x(start[i]));
+      c.fillRect(x, 14, 1, 8);
+      if (last - first < this.plot / 60) c.fillText(iteration[i], x + 3, 18);
+    }
+  }
+
+  key(event) {
+    const by = { "[": -1, "]": 1 }[event.key];
+    if (!by || event.ctrlKey || event.metaKey || event.altKey) { super.key(event); return; }
+    this.toStep(by);
+    this.note();
+    event.preventDefault();
   }
 
   paint() {
