@@ -64,6 +64,25 @@ def test_causes_of_idle_time_are_those_of_the_command_line(
             assert told["shell"].startswith(f"tracekit idle {run.name} --between ")
 
 
+@pytest.mark.parametrize("pixels", [1, 4_000])
+def test_lanes_of_idle_time_are_what_idle_says(
+    runs: list[tracekit.Run], client: Any, pixels: int
+) -> None:
+    for number, run in enumerate(runs):
+        lanes = RunLanes(run.trace)
+        for start, end in [lanes.edges, *stretches(run, 2)]:
+            told = client.data("idle", run=number, from_=start, to=end, pixels=pixels)
+            sums: dict[str, int] = {}
+            for shown in told["lanes"].values():
+                for cause, length in exposed_ns(shown).items():
+                    sums[cause] = sums.get(cause, 0) + length
+            rows = run.idle.answer(between=(start, end)).rows.filter(pl.col("idle_ns") > 0)
+            assert sums == dict(rows.select("cause", "idle_ns").iter_rows())
+            labels = [lanes.lanes[int(each)].label for each in told["lanes"]]
+            gpus = sorted(run.trace.read("ops")["device"].unique())
+            assert labels == [f"GPU {gpu} · idle, why" for gpu in gpus]
+
+
 def spans_of(lane: dict[str, Any]) -> list[tuple[int, int, str, int]]:
     found, at = [], 0
     for step, wide, stage, number in zip(

@@ -15,7 +15,7 @@ import polars as pl
 from tracekit.analysis import closeup
 from tracekit.analysis.statistics import outliers
 from tracekit.model import STAGES
-from tracekit.present import PATH_COLOURS, printable, readable_names, to_json
+from tracekit.present import CAUSE_COLOURS, PATH_COLOURS, printable, readable_names, to_json
 from tracekit.view._lanes import MOST_TEXT, Kept, RunLanes
 from tracekit.view._server import Endpoint, Given, Refused, Turns
 from tracekit.view._tiles import COMMUNICATION, LOOKS
@@ -84,6 +84,7 @@ class AskedRuns:
             "/runs": (self.runs, quick),
             "/run": (self.run, slow),
             "/drawn": (self.drawn, quick),
+            "/idle": (self.idle, slow),
             "/find": (self.find, quick),
             "/hit": (self.hit, quick),
             "/op": (self.op, quick),
@@ -100,7 +101,7 @@ class AskedRuns:
         _only(given)
         names = [printable(each.run.name) for each in self._runs]
         return {"runs": names, "stages": LOOKS, "order": STAGES, "keys": KEYS,
-                "colours": {COMMUNICATION: PATH_COLOURS["comm"]}}  # fmt: skip
+                "colours": {COMMUNICATION: PATH_COLOURS["comm"], **CAUSE_COLOURS}}  # fmt: skip
 
     def run(self, given: Given) -> dict[str, Any]:
         """Return the lanes of a run, and the time that it takes."""
@@ -142,6 +143,12 @@ class AskedRuns:
         _only(given, "run", "from", "to", "pixels")
         pixels = _number(given, "pixels", 1, _MOST_PIXELS)
         return self._seen(given).lanes.drawn(*_stretch(given), pixels)
+
+    def idle(self, given: Given) -> dict[str, Any]:
+        """Return why GPUs do nothing in a stretch of time; see `RunLanes.idle`."""
+        _only(given, "run", "from", "to", "pixels")
+        pixels = _number(given, "pixels", 1, _MOST_PIXELS)
+        return self._seen(given).lanes.idle(*_stretch(given), pixels)
 
     def table(self, given: Given) -> dict[str, Any]:
         """Return `breakdown` or `idle` of a stretch of time, and the command that prints it."""

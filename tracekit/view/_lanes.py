@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import polars as pl
 
+from tracekit.analysis import closeup
 from tracekit.model import Trace
 from tracekit.present import printable, readable_names
 from tracekit.view._sums import (
@@ -26,13 +27,15 @@ from tracekit.view._sums import (
     looks_of,
     spans_of,
 )
-from tracekit.view._tiles import LOOKS, Level, Spans, Tiles
+from tracekit.view._tiles import LOOKS, Level, Spans, Summing, Tiles, width_below
 
-_KINDS = ("stages", "exposed", "ops")
+_KINDS = ("stages", "exposed", "idle", "ops")
 """Lanes of a GPU, in order."""
 _MOST_LANES = 200
 _WORTH_KEEPING = 100_000
 """Spans of whose sums a file is kept: those of fewer are found in as short a time."""
+_MOST_EXPLAINED = 3_000_000
+"""Ops of a run whose lanes say why GPUs are idle: it is found anew for each picture."""
 _MOST_SPANS = 4_000
 """Spans of a lane that are drawn one by one; of more, bins are."""
 _MOST_IN_ALL = 20_000
@@ -49,7 +52,8 @@ class Lane:
     ----------
     kind
         ``stages`` of a GPU, where each is exposed; ``exposed``, where only communication runs on
-        it; ``ops`` of a stream; ``range`` of a thread.
+        it; ``idle``, why it does nothing, which `RunLanes.idle` tells; ``ops`` of a stream;
+        ``range`` of a thread.
     key
         What its spans are found by, in the order of the columns of its kind.
     label, brief
@@ -119,8 +123,11 @@ class RunLanes:
     def _all(self) -> Sequence[Lane]:
         """All lanes: ranges, then GPU by GPU its stages, exposed communication and streams."""
         several = len({key[0] for kind, key in self.sums.lanes if kind == "range"}) > 1
-        order = sorted(self.sums.lanes, key=_order)
-        return [_lane(*key, self.sums.lanes[key][1], several=several) for key in order]
+        tiles = {key: own for key, (_, own) in self.sums.lanes.items()}
+        if self._trace.height("ops") <= _MOST_EXPLAINED:
+            tiles |= {("idle", key): own for (kind, key), own in tiles.items() if kind == "stages"}
+        order = sorted(tiles, key=_order)
+        return [_lane(*key, tiles[key], several=several) for key in order]
 
     @property
     def lanes(self) -> Sequence[Lane]:
@@ -167,10 +174,45 @@ class RunLanes:
             "names": [short[name] for name in full],
         }
 
+    def idle(self, start: int, end: int, pixels: int) -> dict[str, Any]:
+        """Return why GPUs do nothing in a stretch of time, by the numbers of lanes; see `drawn`."""
+        lanes = {n: lane.key[0] for n, lane in enumerate(self.lanes) if lane.kind == "idle"}
+        edges = closeup.whole_spans(self._trace).group_by("device").agg(
+            pl.col("start").min().clip(start, end), pl.col("end").max().clip(start, end)
+        )  # fmt: skip
+        edges = edges.filter(pl.col("start") < pl.col("end"), pl.lit(bool(lanes)))
+        found = closeup.idle_spans(self._trace, edges).with_columns(
+            stage="cause", name="cause", number=pl.lit(-1, pl.Int64), hatched=pl.lit(value=False)
+        )
+        names: dict[str, int] = {}
+        told = {number: found.filter(device=device) for number, device in lanes.items()}
+        width = width_below(_PIXELS * (end - start) / pixels)
+        return {
+            "lanes": {
+                number: _of_spans(own, names)
+                if own.height <= min(_MOST_SPANS, pixels)
+                else self._binned(spans_of(own), width, start, end)
+                for number, own in told.items()
+            },
+            "names": [*names],
+        }
+
+    def _binned(self, spans: Spans, width: int, start: int, end: int) -> dict[str, Any]:
+        """Return bins of one length in a stretch of time."""
+        begin = start - (start - self.edges[0]) % width
+        sums = Summing(len(spans.start), begin, end, width)
+        sums.add(spans, spans.by_look(), begin, end)
+        tiles = sums.tiles()
+        return _of_bins(tiles, tiles.first, start, end)
+
     def _levels(self, start: int, end: int, width: float, pixels: int) -> list[Level | None]:
         """Return which level is drawn of each lane, None where its spans are."""
-        found, left = [], _MOST_IN_ALL
+        found: list[Level | None] = []
+        left = _MOST_IN_ALL
         for lane in self.lanes:
+            if lane.kind == "idle":
+                found.append(None)
+                continue
             level, spans = lane.tiles.level(width), lane.tiles.count(start, end)
             if level is None and spans > min(_MOST_SPANS, left, pixels):
                 level = lane.tiles.first
@@ -184,7 +226,8 @@ class RunLanes:
         """Return the spans of lanes that last during a stretch of time, by kind and key."""
         inside = (pl.col("start") < end) & (pl.col("end") > start)
         found = {key: own.filter(inside) for key, own in self.sums.few.items()}
-        left = [(lane.kind, lane.key) for lane in lanes if (lane.kind, lane.key) not in found]
+        keys = [(lane.kind, lane.key) for lane in lanes if lane.kind != "idle"]
+        left = [key for key in keys if key not in found]
         of_ops = [(kind, key) for kind, key in left if kind != "range"]
         if of_ops:
             here = [inside, pl.col("device").is_in({key[0] for _, key in of_ops})]
@@ -221,6 +264,7 @@ def _lane(kind: str, key: tuple[int | None, ...], tiles: Tiles, *, several: bool
         names = {
             "stages": (f"GPU {gpu}", f"GPU{gpu}"),
             "exposed": (f"GPU {gpu} · only communication", f"GPU{gpu} comm"),
+            "idle": (f"GPU {gpu} · idle, why", f"GPU{gpu} idle"),
         }.get(kind, (f"GPU {gpu} · stream {last}", f"GPU{gpu} s{last}"))
     return Lane(kind, key, *names, is_first, tiles)
 

@@ -15,6 +15,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.analysis.idle_account import CAUSES
 from tracekit.model import STAGES
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -28,8 +29,9 @@ _FEW_BINS = 4_096
 _FEW = 64
 """There is no coarser level than one of so many bins."""
 NO_STAGE, COMMUNICATION = "none", "communication"
-LOOKS = (*STAGES, NO_STAGE, COMMUNICATION)
-"""What spans are told apart by: their stages, and none; and communication of whatever stage."""
+LOOKS = (*STAGES, NO_STAGE, COMMUNICATION, *CAUSES)
+"""What spans are told apart by: their stages, and none; communication of whatever stage; and causes
+of idle time."""
 
 
 class Covered:
@@ -139,6 +141,14 @@ def _in_fours(values: Ints) -> Ints:
     return padded.reshape(-1, FACTOR)
 
 
+def width_below(most: float) -> int:
+    """Return the greatest length of bins that is no longer, ns; that of the finest if all are."""
+    width = _FINEST
+    while width * FACTOR <= most:
+        width *= FACTOR
+    return width
+
+
 def first_width(spans: int, length: int) -> int:
     """Return how long the bins of the first level of a lane are, ns.
 
@@ -167,11 +177,13 @@ class Summing:
         How many it has.
     origin, end
         From when to when the run takes, ns; all spans lie between.
+    width
+        Length of a bin, ns; by default as many spans have it.
     """
 
-    def __init__(self, spans: int, origin: int, end: int) -> None:
+    def __init__(self, spans: int, origin: int, end: int, width: int | None = None) -> None:
         length = max(end - origin, 1)
-        self._origin, self._width = origin, first_width(spans, length)
+        self._origin, self._width = origin, width or first_width(spans, length)
         self._bins = -(-length // self._width)
         self._busy: dict[str, Ints] = {}
         self._count, self._longest = self._zeros(), self._zeros()

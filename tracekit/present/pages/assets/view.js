@@ -167,12 +167,32 @@ class RunChart extends Chart {
       return own.width ? binsOf(lane, own, this.data.stages) : laneOf({ ...lane, ...own });
     });
     this.have = { ...have, isFinest: this.view.lanes.every((lane) => !lane.bins) };
+    clearTimeout(this.why);
+    if (this.view.lanes.some((lane) => lane.kind === "idle")) this.why = setTimeout(() => this.explain(have).catch(report), 250);
     this.hovered = this.picked = null;
     if (chosen && chosen[1] >= 0) this.found(...chosen);
     this.mark();
     this.settle();
     this.draw();
     this.figure.dataset.ready = "yes";
+  }
+
+  // Causes of idle time take longer than the picture, and come after it.
+  async explain({ from, to, perPixel }) {
+    this.askIdle ??= asker("idle");
+    const have = this.have, full = this.data.full;
+    const pixels = Math.min(Math.max(Math.round((to - from) / perPixel), 1), 8192);
+    const got = await this.askIdle({ run: this.number, from, to: Math.max(to, from + 1), pixels });
+    if (!got || have !== this.have) return;
+    const before = full.length;
+    full.push(...got.names);
+    this.data.names.push(...got.names);
+    for (const [number, own] of Object.entries(got.lanes)) {
+      const { label, brief, is_first, kind } = this.view.lanes[number], lane = { label, brief, is_first, kind };
+      this.view.lanes[number] = own.width ? binsOf(lane, own, this.data.stages) : laneOf({ ...lane, ...own, name: own.name.map((name) => name + before) });
+    }
+    this.figure.dataset.explained = "yes";
+    this.draw();
   }
 
   // Put the frame around an op again, where it is drawn.
@@ -317,13 +337,13 @@ class RunChart extends Chart {
     const from = this.begin + Math.floor((this.from - this.begin) / grain) * grain;
     const to = this.begin + Math.ceil((this.to - this.begin) / grain) * grain;
     const some = grain > 1 ? `, whole bins of ${timeText(grain)}` : "";
-    this.find(".stretch").textContent = `From ${timeText(from)} to ${timeText(to)}${some}. Busy: by stage, added up; of GPUs, exposed.`;
+    this.find(".stretch").textContent = `From ${timeText(from)} to ${timeText(to)}${some}. Busy: by stage, added up; of GPUs, exposed; idle by cause.`;
     this.find(".sight tbody").replaceChildren(...this.view.lanes.map((lane) => {
       const { busy, count, longest } = inSight(lane, from, to, this.data.stages);
       const all = Object.values(busy).reduce((sum, ns) => sum + ns, 0);
       const row = document.createElement("tr");
       row.append(element("th", lane.label, { scope: "row" }));
-      const own = lane.kind === "stages" ? ["", ""] : [size(count), count ? timeText(longest) : ""];
+      const own = ["stages", "exposed", "idle"].includes(lane.kind) ? ["", ""] : [size(count), count ? timeText(longest) : ""];
       for (const text of [own[0], timeText(all), (100 * all / (to - from)).toFixed(1), own[1]]) row.append(element("td", text, { className: "number" }));
       row.cells[2].dataset.ns = all;
       row.append(element("td", Object.entries(busy).map(([name, ns]) => `${name} ${timeText(ns)}`).join(", ")));
