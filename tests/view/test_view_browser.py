@@ -131,13 +131,16 @@ def test_what_is_in_sight_is_a_table(
     browser: Any, served: View, runs: list[tracekit.Run], heard: list[str]
 ) -> None:
     page = opened(browser, served.address, heard)
-    page.wait_for_selector(".sight td")
+    page.wait_for_selector("[data-explained]")
+    page.wait_for_function("() => !document.querySelector('.sight').textContent.includes('found')")
     shown = dict(
         page.eval_on_selector_all(
             ".sight tbody tr",
             "rows => rows.map(({cells}) => [cells[0].textContent, Number(cells[2].dataset.ns)])",
         )
     )
+    idle = runs[0].idle.answer(between=RunLanes(runs[0].trace).edges).meta["idle_ns"]
+    assert sum(ns for label, ns in shown.items() if "idle" in label) == idle
     exposed = (
         runs[0].breakdown(by="device,stage").group_by("device").agg(pl.col("exposed_ns").sum())
     )

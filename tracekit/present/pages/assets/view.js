@@ -188,7 +188,7 @@ class RunChart extends Chart {
     full.push(...got.names);
     this.data.names.push(...got.names);
     for (const [number, own] of Object.entries(got.lanes)) {
-      const { label, brief, is_first, kind } = this.view.lanes[number], lane = { label, brief, is_first, kind };
+      const { label, brief, is_first, kind } = this.view.lanes[number], lane = { label, brief, is_first, kind, isKnown: true };
       this.view.lanes[number] = own.width ? binsOf(lane, own, this.data.stages) : laneOf({ ...lane, ...own, name: own.name.map((name) => name + before) });
     }
     this.figure.dataset.explained = "yes";
@@ -343,6 +343,7 @@ class RunChart extends Chart {
       const all = Object.values(busy).reduce((sum, ns) => sum + ns, 0);
       const row = document.createElement("tr");
       row.append(element("th", lane.label, { scope: "row" }));
+      if (lane.kind === "idle" && !lane.isKnown) { row.append(element("td", "being found", { colSpan: 5, className: "hint" })); return row; }
       const own = ["stages", "exposed", "idle"].includes(lane.kind) ? ["", ""] : [size(count), count ? timeText(longest) : ""];
       for (const text of [own[0], timeText(all), (100 * all / (to - from)).toFixed(1), own[1]]) row.append(element("td", text, { className: "number" }));
       row.cells[2].dataset.ns = all;
