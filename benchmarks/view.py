@@ -85,6 +85,14 @@ def main() -> None:
             for place in places(begin, span, parts, given.number)
         ]
         measure(f"picture of 1/{parts}", asks)
+    place = next(places(begin, span, 1_000, 1))
+    start, length = int(place["from"]), span // 1_000
+    near = [str(start + round(length * part / 40)) for part in range(given.number)]
+    near_by = [{**place, "from": each, "to": str(int(each) + length // 2)} for each in near]
+    measure("picture near the last one", [
+        lambda own=own: asked.drawn({**own, "pixels": PIXELS})  # type: ignore[misc]
+        for own in near_by
+    ])  # fmt: skip
     for by in ("stage", "kind", "kernel"):
         for parts in (1, 3, 100):
             asks = [

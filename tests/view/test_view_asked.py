@@ -144,7 +144,9 @@ def test_what_is_drawn_is_what_a_plain_loop_finds(
     for run in runs:
         lanes, ops = lanes_of(run), keys_of(run)
         forms = set()
-        for start, end in [lanes.edges, *stretches(run, 4)]:
+        first, last = lanes.edges
+        outside = (last + 5, last + 9), (first - 10**15, first - 3), (first - 9, last + 9)
+        for start, end in [lanes.edges, *stretches(run, 4), *outside]:
             drawn = lanes.drawn(start, end, pixels)["lanes"]
             for lane, shown in zip(lanes.lanes, drawn, strict=True):
                 own = ops[lane.key] if lane.kind == "ops" else []

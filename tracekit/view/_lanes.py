@@ -39,6 +39,8 @@ _MOST_EXPLAINED = 3_000_000
 _MOST_SPANS = 4_000
 """Spans of a lane that are drawn one by one; of more, bins are."""
 _MOST_IN_ALL = 20_000
+_MOST_NEAR = 60_000
+"""Spans around those of a picture that are read with them."""
 _PIXELS = 4
 """A bin is no more pixels wide."""
 MOST_TEXT = 300
@@ -96,6 +98,8 @@ class RunLanes:
     def __init__(self, trace: Trace, kept: Kept | None = None) -> None:
         self._trace, self._kept = trace, kept
         self._making = threading.Lock()
+        self._near: dict[str, tuple[int, int, pl.DataFrame]] = {}
+        """The ops and the ranges that were read last, of all lanes, and from when to when."""
 
     @property
     def sums(self) -> RunSums:
@@ -230,20 +234,50 @@ class RunLanes:
         left = [key for key in keys if key not in found]
         of_ops = [(kind, key) for kind, key in left if kind != "range"]
         if of_ops:
-            here = [inside, pl.col("device").is_in({key[0] for _, key in of_ops})]
+            here = [pl.col("device").is_in({key[0] for _, key in of_ops})]
             if all(kind == "ops" for kind, _ in of_ops):  # else the GPU as a whole is wanted
                 streams = {key[-1] for _, key in of_ops}
                 here.append(pl.col("stream").is_in(streams, nulls_equal=True))
-            read = drawn_ops(self._trace).filter(*here).sort("start", "number").collect()
+            read = self._rows("ops", start, end, here)
             found |= _by_key("ops", read, OF_OP)
             for (_, key), own in _by_key("stages", read, OF_OP[:1]).items():
                 found["stages", key] = _spans_frame(spans_of(own).exposed()[0])
                 found["exposed", key] = _spans_frame(alone(own)[0])
         if len(of_ops) < len(left):
-            ranges = drawn_ranges(self._trace).filter(inside).sort("start", "number")
-            found |= _by_key("range", ranges.collect(), OF_RANGE)
+            found |= _by_key("range", self._rows("range", start, end, []), OF_RANGE)
         none = pl.DataFrame(schema=DRAWN)
         return {(lane.kind, lane.key): found.get((lane.kind, lane.key), none) for lane in lanes}
+
+    def _rows(self, kind: str, start: int, end: int, wanted: Sequence[pl.Expr]) -> pl.DataFrame:
+        """Return ops or ranges that last during a stretch of time, by start: at least those wanted.
+
+        To read a few takes as long as to read those around them, which the next picture shows.
+        """
+        begin, until, rows = self._near.get(kind, (end, start, pl.DataFrame()))
+        if not begin <= start <= end <= until:
+            begin, until = self._around(kind, start, end)
+            is_long = (begin, until) == (start, end)
+            inside = (pl.col("start") < until) & (pl.col("end") > begin)
+            frame = drawn_ops(self._trace) if kind == "ops" else drawn_ranges(self._trace)
+            frame = frame.filter(inside, *(wanted if is_long else ()))
+            rows = frame.sort("start", "number").collect()
+            if is_long:
+                return rows
+            self._near[kind] = begin, until, rows
+        return rows.filter((pl.col("start") < end) & (pl.col("end") > start))
+
+    def _around(self, kind: str, start: int, end: int) -> tuple[int, int]:
+        """Return a longer stretch of time around one, if that has not too many spans."""
+        tiles = [each for (own, _), (_, each) in self.sums.lanes.items() if own == kind]
+        found = start, end
+        start, end = min(start, self.edges[1]), max(end, self.edges[0])
+        while found != self.edges:
+            length = end - start
+            start, end = max(start - length, self.edges[0]), min(end + length, self.edges[1])
+            if sum(each.count(start, end) for each in tiles) > _MOST_NEAR:
+                break
+            found = start, end
+        return found
 
 
 def _order(lane: Key) -> tuple[Any, ...]:

@@ -118,10 +118,11 @@ class RunChart extends Chart {
     if (last - first > this.plot / 6) return;
     c.fillStyle = colour("ink");
     c.textAlign = "left";
+    c.font = "10px system-ui, sans-serif";
     for (let i = first; i < last; i += 1) {
       const x = Math.round(this.x(start[i]));
       c.fillRect(x, 14, 1, 8);
-      if (last - first < this.plot / 60) c.fillText(iteration[i], x + 3, 18);
+      if (last - first < this.plot / 60) c.fillText(iteration[i], x + 3, 17);
     }
   }
 
