@@ -223,7 +223,11 @@ class Store:
 
     def kept(self, record: RunRecord) -> KeptFile:
         """Return where what is made of a run's tables is kept."""
-        return KeptFile(self.root, self.folder(record), len(record.files))
+        return self._kept(resolve(self._entries(), record.id, str(self.root)))
+
+    def _kept(self, entry: Entry) -> KeptFile:
+        folder = self._folders.runs / entry.folder
+        return KeptFile(self.root, folder, len(entry.record.files))
 
     def remove(self, reference: str) -> RunRecord:
         """Remove a run with its columns, and return its entry.
@@ -348,7 +352,7 @@ class Store:
             with file_errors(self.root):
                 path.unlink(missing_ok=True)
         for entry in self._entries():
-            stale += self.kept(entry.record).drop_others(dry_run=dry_run)
+            stale += self._kept(entry).drop_others(dry_run=dry_run)
         return gone + stale
 
     def _checked_id(self, *, repair: bool) -> list[Finding]:

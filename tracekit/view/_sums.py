@@ -389,7 +389,7 @@ class _Adding:
                 spans = spans_of(own)
                 self._sums[self._kind, lane].add(spans, spans.by_look(), begin, until)
                 if (few := self._few.get((self._kind, lane))) is not None:
-                    few.append(own.filter(_starts(begin, until)).select(drawn_columns()))
+                    few.append(own.filter(_starts(begin, until)).select(_drawn_columns()))
         return self
 
     def lanes(self) -> dict[Key, tuple[int, Tiles]]:
@@ -405,5 +405,5 @@ def _starts(begin: int, until: int) -> pl.Expr:
     return pl.col("start").is_between(begin, until, closed="left")
 
 
-def drawn_columns() -> list[pl.Expr]:
+def _drawn_columns() -> list[pl.Expr]:
     return [pl.col(name).cast(kind) for name, kind in DRAWN.items()]
