@@ -144,7 +144,7 @@ PUBLIC = {
         BATCH_ROWS DTYPE MAGIC SqlType SqliteFile decoded is_packed regrouped unpack
     """,
     "tracekit.store": """
-        DEFAULT_MEMORY NOT_YET Executor Finding KeptFile Made ReportOptions RunRecord Store
+        DEFAULT_MEMORY NOT_YET Executor Finding Kept Made ReportOptions RunRecord Store
         SummaryValue Workers
         check_labels check_name file_digest file_size file_state is_named_as_file make_reports
         open_executor

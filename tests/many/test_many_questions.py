@@ -163,7 +163,7 @@ def test_memory_is_that_of_the_parts_that_are_asked_at_the_same_time(asked) -> N
 
 def test_what_parts_answer_is_kept(asked, tmp_path, monkeypatch) -> None:
     store = tracekit.Store(shutil.copytree(asked, tmp_path / "copied"))
-    folder = store.folder(store.runs()[0]) / "partials"
+    folder = store.folder(store.runs()[0]) / "kept"
     shutil.rmtree(folder, ignore_errors=True)
     parts: list[tracekit.model.Trace] = []
     ask = _idle_sums._IdleOfPart.__call__

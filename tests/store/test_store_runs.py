@@ -213,9 +213,9 @@ class TestKept:
     def test_it_goes_with_the_run(self, store):
         run, _ = add(store)
         kept = store.kept(run)
-        assert kept.read() is None
-        kept.write(b"sums")
-        assert store.kept(run).read() == b"sums"
+        assert kept.read("sums") is None
+        kept.write("sums", b"sums")
+        assert store.kept(run).read("sums") == b"sums"
         assert store.check() == []
         assert store.collect() == []
         folder = store.folder(run)
@@ -224,13 +224,13 @@ class TestKept:
 
     def test_it_is_of_the_tables_that_the_run_has(self, store):
         run, _ = add(store, trace=tiny)
-        store.kept(run).write(b"sums")
+        store.kept(run).write("sums", b"sums")
         again, _ = add(store, trace=lambda: tiny(2), options="[]")
-        assert store.kept(again).read() is None
+        assert store.kept(again).read("sums") is None
 
     def test_what_is_of_other_tables_or_half_written_is_collected(self, store):
         run, _ = add(store)
-        store.kept(run).write(b"sums")
+        store.kept(run).write("sums", b"sums")
         place = store.folder(run) / "kept"
         old = [place / ".x.part", place / "older"]
         for path in old:
@@ -238,7 +238,7 @@ class TestKept:
         assert store.collect(dry_run=True) == old
         assert store.collect() == old
         assert store.collect() == []
-        assert store.kept(run).read() == b"sums"
+        assert store.kept(run).read("sums") == b"sums"
 
     @pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
     def test_links_are_not_followed(self, store, tmp_path):
@@ -246,25 +246,18 @@ class TestKept:
         other = tmp_path / "other"
         other.mkdir()
         kept = store.kept(run)
-        kept.write(b"sums")
+        kept.write("sums", b"sums")
         (file,) = (store.folder(run) / "kept").iterdir()
         mine = other / file.name
         mine.write_bytes(b"mine")
         file.unlink()
         file.symlink_to(mine)
-        assert kept.read() is None
-        kept.write(b"new")
-        assert (kept.read(), mine.read_bytes()) == (b"new", b"mine")
+        assert kept.read("sums") is None
+        kept.write("sums", b"new")
+        assert (kept.read("sums"), mine.read_bytes()) == (b"new", b"mine")
         file.unlink()
         file.parent.rmdir()
         file.parent.symlink_to(other)
-        assert kept.read() is None
-        kept.write(b"new")
-        assert kept.drop_others() == []
+        assert kept.read("sums") is None
+        kept.write("sums", b"new")
         assert [path.read_bytes() for path in other.iterdir()] == [b"mine"]
-
-    def test_without_checksums_nothing_is_kept(self, store):
-        run, _ = add(store)
-        (store.folder(run) / "0" / "checks.json").unlink()
-        store.kept(run).write(b"sums")
-        assert store.kept(run).read() is None

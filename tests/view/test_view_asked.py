@@ -130,10 +130,10 @@ class Kept:
     def __init__(self, content: bytes | None) -> None:
         self.content, self.writes = content, 0
 
-    def read(self) -> bytes | None:
+    def read(self, _key: str) -> bytes | None:
         return self.content
 
-    def write(self, content: bytes) -> None:
+    def write(self, _key: str, content: bytes) -> None:
         self.content, self.writes = content, self.writes + 1
 
 

@@ -16,7 +16,7 @@ from tracekit import analysis, attribution, engine, model
 from tracekit import machine as machines
 from tracekit.analysis import communication
 from tracekit.errors import UnknownRunError
-from tracekit.store import KeptFile, RunRecord, Store, SummaryValue, Workers
+from tracekit.store import Kept, RunRecord, Store, SummaryValue, Workers
 from tracekit.support.files import StrPath
 from tracekit.support.memory import is_in_parts, require
 
@@ -59,7 +59,6 @@ class OpenedRun:
         workers: Workers | None = None,
     ) -> None:
         self.record, self._reports = store.open_reports(record)
-        self._partials = store.partials(self.record) if len(self._reports) > 1 else None
         self._workers = workers
         self._rules = rules
         self._allowed = memory
@@ -105,7 +104,7 @@ class OpenedRun:
         """The run's tables; attributed anew if rules were given when it was opened."""
         if self._rules is None:
             trace = replace(
-                model.combine(self._reports), warnings=self.record.warnings, keeper=self._partials
+                model.combine(self._reports), warnings=self.record.warnings, keeper=self.kept
             )
             return replace(trace, spread=self._workers) if self._workers else trace
         self.require_memory("attribution")
@@ -120,7 +119,7 @@ class OpenedRun:
         return replace(trace, warnings=tuple(dict.fromkeys(lasting + trace.warnings)))
 
     @cached_property
-    def kept(self) -> KeptFile | None:
+    def kept(self) -> Kept | None:
         """Where what is made of its tables is kept; None where these are not as stored."""
         return self._store.kept(self.record) if self._rules is None else None
 

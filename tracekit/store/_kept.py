@@ -1,78 +1,95 @@
-"""A file beside a run's tables that is made of them, and made again where it is missing."""
+"""What is made of a run's tables, kept in its folder, so that asking again reads none of them.
+
+They are a cache: whatever is missing, damaged or of other code is made again. A run's folder is
+never written to otherwise once it is published, so its name stands for what its tables hold.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import io
+import zipfile
 from contextlib import suppress
-from functools import cached_property
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import polars as pl
 
 from tracekit.store._access import PRIVATE, access_of, put_file
 from tracekit.support.files import is_real_folder, read_plain
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Mapping
 
 _FOLDER = "kept"
-_CHECKS = "checks.json"
-_VERSION = "tiles 1"
-"""Raise it with any change of what `tracekit.view` keeps."""
+_DIGEST_BYTES = hashlib.sha256().digest_size
+_ROOMS = ("analysis", "engine", "model", "view")
+"""Of tracekit, those whose code makes it."""
 
 
-class KeptFile:
-    """A file in a run's folder, named by the digest of its format and of the run's tables.
+class Kept:
+    """What is made of the tables of a run: sums of its parts, and tiles of the view.
 
     Parameters
     ----------
-    root
-        The store.
-    folder
-        The run's folder, with which it goes.
-    reports
-        How many reports the run has.
+    root, folder
+        The folder of the store, and that of the run.
     """
 
-    def __init__(self, root: Path, folder: Path, reports: int) -> None:
-        self._root, self._place, self._reports = root, folder / _FOLDER, reports
+    def __init__(self, root: Path, folder: Path) -> None:
+        self._root, self._folder = root, folder / _FOLDER
 
-    @cached_property
-    def _name(self) -> str | None:
-        """Its name; None where an earlier version wrote the tables without checksums."""
-        digest = hashlib.sha256(_VERSION.encode())
+    def read(self, key: str) -> bytes | None:
+        """Return what was kept by a key; None where nothing is, or it is damaged."""
         with suppress(OSError):
-            for number in range(self._reports):
-                digest.update(read_plain(self._place.with_name(str(number)) / _CHECKS))
-            return digest.hexdigest()[:32]
+            if is_real_folder(self._folder):
+                content = read_plain(self._path(key))
+                digest, rest = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+                return rest if hashlib.sha256(rest).digest() == digest else None
         return None
 
-    def read(self) -> bytes | None:
-        """Return its content, which may be damaged; None where there is none."""
-        with suppress(OSError):
-            if self._name and is_real_folder(self._place):
-                return read_plain(self._place / self._name)
-        return None
-
-    def write(self, content: bytes) -> None:
-        """Write it as a whole; nothing where the store cannot be written, or has no room."""
-        if self._name is None:
-            return
+    def write(self, key: str, content: bytes) -> None:
+        """Keep something by a key, where that can be written."""
         with suppress(OSError):
             access = access_of(self._root)
-            if not is_real_folder(self._place):
-                self._place.mkdir(PRIVATE.folder)
-                access.give(self._place)
-            put_file(self._place, self._name, content, access)
-            self.drop_others()
+            if not is_real_folder(self._folder):
+                self._folder.mkdir(PRIVATE.folder)
+                access.give(self._folder)
+            whole = hashlib.sha256(content).digest() + content
+            put_file(self._folder, self._path(key).name, whole, access)
 
-    def drop_others(self, *, dry_run: bool = False) -> list[Path]:
-        """Remove what is of other tables or formats, or half written; return what that is."""
-        gone: list[Path] = []
-        if not is_real_folder(self._place):
-            return gone
-        with suppress(OSError):
-            for path in sorted(self._place.iterdir()):
-                if path.name != self._name:
-                    if not dry_run:
-                        path.unlink()
-                    gone.append(path)
-        return gone
+    def find(self, key: str) -> dict[str, pl.DataFrame] | None:
+        """Return frames that were kept by a key; None where none are, or they are damaged."""
+        content = self.read(key)
+        if content is None:
+            return None
+        with zipfile.ZipFile(io.BytesIO(content)) as file:
+            return {name: pl.read_ipc(file.read(name)) for name in file.namelist()}
+
+    def keep(self, key: str, frames: Mapping[str, pl.DataFrame]) -> None:
+        """Keep some frames by a key, where that can be written."""
+        content = io.BytesIO()
+        with zipfile.ZipFile(content, "w") as file:
+            for name, frame in frames.items():
+                own = io.BytesIO()
+                frame.write_ipc(own, compression="zstd")
+                file.writestr(name, own.getvalue())
+        self.write(key, content.getvalue())
+
+    def stale(self) -> list[Path]:
+        """Return the files that other code made, which nothing reads any more."""
+        files = self._folder.iterdir() if is_real_folder(self._folder) else ()
+        return sorted(file for file in files if not file.name.startswith(_code()))
+
+    def _path(self, key: str) -> Path:
+        return self._folder / f"{_code()}-{hashlib.sha256(key.encode()).hexdigest()[:40]}"
+
+
+@cache
+def _code() -> str:
+    """Return a digest of the code that adds up: an installation may change without its version."""
+    package, found = Path(__file__).parents[1], hashlib.sha256(pl.__version__.encode())
+    for file in sorted(each for room in _ROOMS for each in (package / room).rglob("*.py")):
+        found.update(file.read_bytes())
+    return found.hexdigest()[:16]

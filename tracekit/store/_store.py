@@ -32,8 +32,7 @@ from tracekit.store._check import (
     whole_run,
 )
 from tracekit.store._identity import make_id, put_id, read_id
-from tracekit.store._kept import KeptFile
-from tracekit.store._partials import Partials
+from tracekit.store._kept import Kept
 from tracekit.store._reader import read_entries
 from tracekit.store._record import (
     Entry,
@@ -217,17 +216,9 @@ class Store:
         """Return the folder that holds the columns of a run."""
         return self._folders.runs / resolve(self._entries(), record.id, str(self.root)).folder
 
-    def partials(self, record: RunRecord) -> Partials:
-        """Return what keeps sums of parts of a run."""
-        return Partials(self.root, self.folder(record))
-
-    def kept(self, record: RunRecord) -> KeptFile:
+    def kept(self, record: RunRecord) -> Kept:
         """Return where what is made of a run's tables is kept."""
-        return self._kept(resolve(self._entries(), record.id, str(self.root)))
-
-    def _kept(self, entry: Entry) -> KeptFile:
-        folder = self._folders.runs / entry.folder
-        return KeptFile(self.root, folder, len(entry.record.files))
+        return Kept(self.root, self.folder(record))
 
     def remove(self, reference: str) -> RunRecord:
         """Remove a run with its columns, and return its entry.
@@ -316,9 +307,9 @@ class Store:
         return [*found, *(each for each in own if each), *left]
 
     def collect(self, *, dry_run: bool = False) -> list[Path]:
-        """Remove folders that hold no complete run and that no ingest works on, and old tiles.
+        """Remove the folders that hold no complete run and that no ingest is working on.
 
-        So are sums that other versions kept of parts of runs.
+        So are sums and tiles that other versions kept.
 
         Parameters
         ----------
@@ -347,12 +338,10 @@ class Store:
                 if self._folders.discard_dead(path.name, named, dry_run=dry_run):
                     gone.append(path)
         stale = [each for name in sorted(named())
-                 for each in Partials(self.root, self._folders.runs / name).stale()]  # fmt: skip
+                 for each in Kept(self.root, self._folders.runs / name).stale()]  # fmt: skip
         for path in () if dry_run else stale:
             with file_errors(self.root):
                 path.unlink(missing_ok=True)
-        for entry in self._entries():
-            stale += self._kept(entry).drop_others(dry_run=dry_run)
         return gone + stale
 
     def _checked_id(self, *, repair: bool) -> list[Finding]:

@@ -75,13 +75,13 @@ class Lane:
 
 
 class Kept(Protocol):
-    """A file that is kept beside the tables of a run."""
+    """What is kept beside the tables of a run."""
 
-    def read(self) -> bytes | None:
-        """Return its content, which may be damaged; None where there is none."""
+    def read(self, key: str) -> bytes | None:
+        """Return what was kept by a key, which anyone may have made; None where there is none."""
 
-    def write(self, content: bytes) -> None:
-        """Write it, where that is possible."""
+    def write(self, key: str, content: bytes) -> None:
+        """Keep something by a key, where that is possible."""
 
 
 class RunLanes:
@@ -109,13 +109,13 @@ class RunLanes:
 
     @cached_property
     def _sums(self) -> RunSums:
-        content = None if self._kept is None else self._kept.read()
+        content = None if self._kept is None else self._kept.read("tiles")
         if content is not None:
             with suppress(ValueError):
                 return RunSums.unpacked(content, self._trace)
         found = RunSums.of(self._trace)
         if self._kept is not None and found.spans >= _WORTH_KEEPING:
-            self._kept.write(found.packed())
+            self._kept.write("tiles", found.packed())
         return found
 
     @property
