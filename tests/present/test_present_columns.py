@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tracekit.present._columns import duration, percent, scaled, shown
+from tracekit.present._columns import duration, percent, scaled, shown, unknown_note
 from tracekit.present._notes import notes
 from tracekit.present._text import cells, printable, shorten, wrap
 
@@ -268,3 +268,8 @@ def test_notes_of_ranges_and_layers() -> None:
     assert notes({"unjoined": {"FP": "nothing says it"}}) == [
         "layer of FP unknown: nothing says it"
     ]
+
+
+def test_columns_of_one_label_are_named_once() -> None:
+    """Of ``bound_ns`` and ``bound`` a footer said "bound, bound"."""
+    assert unknown_note(["flops", "bound", "bound"]) == ["unknown or none: flops, bound"]

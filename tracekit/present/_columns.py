@@ -117,7 +117,7 @@ def with_values(columns: Sequence[ShownColumn]) -> tuple[list[ShownColumn], list
 
 def unknown_note(labels: Sequence[str]) -> list[str]:
     """Return the note on columns that `with_values` leaves out, if there are any."""
-    return [f"unknown or none: {', '.join(labels)}"] if labels else []
+    return [f"unknown or none: {', '.join(dict.fromkeys(labels))}"] if labels else []
 
 
 def _indented(columns: Sequence[ShownColumn], frame: pl.DataFrame) -> list[ShownColumn]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import polars as pl
 from markupsafe import Markup
@@ -23,16 +23,14 @@ _LEVELS = 9
 _BRIGHT = 0.18
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A line of a legend: a style and its meaning."""
 
     look: str
     text: str
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """A part of a bar, placed in percent of the width."""
 
     left: float
@@ -42,16 +40,14 @@ class Piece:
     text: str = ""
 
 
-@dataclass(frozen=True)
-class Track:
+class Track(NamedTuple):
     """Parts of a bar side by side."""
 
     pieces: Sequence[Piece]
     kind: str = ""
 
 
-@dataclass(frozen=True)
-class Bar:
+class Bar(NamedTuple):
     """One bar, with its name and value."""
 
     name: str
@@ -59,8 +55,7 @@ class Bar:
     amount: str
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """A length of time that is a part of a bar."""
 
     look: str
@@ -103,8 +98,7 @@ def track(parts: Sequence[Part], whole: float, kind: str = "") -> Track:
     return Track(pieces, kind)
 
 
-@dataclass(frozen=True)
-class Bars:
+class Bars(NamedTuple):
     """A chart of bars."""
 
     title: str
@@ -117,16 +111,14 @@ class Bars:
         return fragment("bars", self)
 
 
-@dataclass(frozen=True)
-class Tick:
+class Tick(NamedTuple):
     """A mark of an axis, in percent of its length."""
 
     at: float
     text: str
 
 
-@dataclass(frozen=True)
-class Tag:
+class Tag(NamedTuple):
     """A text beside a point."""
 
     x: float
@@ -134,8 +126,7 @@ class Tag:
     text: str
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(NamedTuple):
     """A ring around a point, which leads to another place of the page."""
 
     x: float
@@ -144,16 +135,14 @@ class Link:
     title: str
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """A line, or points, as a path in a square of 1000 by 1000."""
 
     look: str
     path: str
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(NamedTuple):
     """An axis of numbers, from end to end, in a unit."""
 
     name: str
@@ -213,8 +202,7 @@ def time_axis(name: str, low: float, high: float, *, is_tagged: bool = False) ->
     return Axis(f"{name} ({unit})", max(low - room, 0.0), high + room, divisor)
 
 
-@dataclass(frozen=True)
-class Plot:
+class Plot(NamedTuple):
     """A chart of lines and points in two axes."""
 
     title: str
@@ -268,8 +256,7 @@ def steps_curve(values: Sequence[float]) -> list[tuple[float, float]]:
     return corners if stride == 1 else [*corners[::stride], corners[-1]]
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(NamedTuple):
     """A rectangle of an icicle, placed in percent of the width and pixels from the top."""
 
     left: float
@@ -280,8 +267,7 @@ class Node:
     title: str
 
 
-@dataclass(frozen=True)
-class Icicle:
+class Icicle(NamedTuple):
     """Icicle chart: times of nested items, each below its parent."""
 
     title: str
@@ -335,8 +321,7 @@ def icicle_nodes(paths: Sequence[str], times: Mapping[str, int], separator: str)
     return nodes
 
 
-@dataclass(frozen=True)
-class HeatCell:
+class HeatCell(NamedTuple):
     """A cell of a map: its level from 0 to 8, or `x` where nothing is known."""
 
     level: str
@@ -344,16 +329,14 @@ class HeatCell:
     title: str
 
 
-@dataclass(frozen=True)
-class HeatRow:
+class HeatRow(NamedTuple):
     """A row of a map."""
 
     name: str
     cells: Sequence[HeatCell]
 
 
-@dataclass(frozen=True)
-class Heat:
+class Heat(NamedTuple):
     """A map of numbers by two things, more of them darker."""
 
     title: str

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
@@ -34,15 +33,13 @@ _EDGE = 12
 _FAST = {"nvlink", "nvswitch", "c2c", "nvlink-c2c"}
 
 
-@dataclass(frozen=True)
-class _Wire:
+class _Wire(NamedTuple):
     path: str
     look: str
     title: str
 
 
-@dataclass(frozen=True)
-class _Box:
+class _Box(NamedTuple):
     x: float
     y: float
     width: float
@@ -51,8 +48,7 @@ class _Box:
     text: str
 
 
-@dataclass(frozen=True)
-class _Drawing:
+class _Drawing(NamedTuple):
     title: str
     label: str
     box: str

@@ -6,8 +6,7 @@ import base64
 import gzip
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 from markupsafe import Markup
@@ -37,16 +36,21 @@ _NAMED = ("label", "brief", "device")
 """What of a lane is told apart by the side of a comparison."""
 
 
-@dataclass(frozen=True)
-class View:
+_LEGEND = (
+    *(Entry(stage, stage) for stage in STAGES),
+    Entry("WU hid", "hatched: collectives and copies between GPUs"),
+    Entry("idle", "ranges of no stage"),
+)
+
+
+class View(NamedTuple):
     """A step that the chart can show, and its number; or the stage by which two are aligned."""
 
     text: str
     step: int | str | None
 
 
-@dataclass(frozen=True)
-class Chart:
+class Chart(NamedTuple):
     """A Gantt chart as ``page/blocks.jinja`` lays it out."""
 
     title: str
@@ -54,13 +58,7 @@ class Chart:
     views: Sequence[View]
     data: Markup
     notes: Sequence[str]
-    legend: Sequence[Entry] = field(
-        default=(
-            *(Entry(stage, stage) for stage in STAGES),
-            Entry("WU hid", "hatched: collectives and copies between GPUs"),
-            Entry("idle", "ranges of no stage"),
-        )
-    )
+    legend: Sequence[Entry] = _LEGEND
 
 
 def steps_chart(close: Close, title: str) -> Markup:
@@ -108,8 +106,7 @@ _KINDS_OF = {
 """Kinds of ops that a rule is about."""
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """A place in the chart."""
 
     target: str

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from markupsafe import Markup
 
 from tracekit.report._subject import Subject
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """A part of the report.
 
     Parameters

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 from markupsafe import Markup
@@ -49,8 +48,7 @@ _DOES = {
 """Kinds of ops in words."""
 
 
-@dataclass(frozen=True)
-class Tile:
+class Tile(NamedTuple):
     """A number that people look for first; `raw` is the same number as data formats give it."""
 
     name: str

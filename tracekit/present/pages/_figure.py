@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracekit.present._figures import CONFIG, HEAD, HEAD_HEIGHT, LEAST, LINE, NOTE, SUBTITLE
 from tracekit.present.pages._fragments import fragment
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
 _LEAST_MARGIN = 14
 
 
-@dataclass(frozen=True)
-class _Drawn:
+class _Drawn(NamedTuple):
     """A figure as ``blocks.jinja`` lays it out."""
 
     key: str

@@ -7,16 +7,15 @@ import gzip
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from markupsafe import Markup
 
 from tracekit.present._figures import DARK, faint
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """Data that the script of a page reads: no script itself."""
 
     key: str
@@ -24,8 +23,7 @@ class Block:
     content: Markup
 
 
-@dataclass(frozen=True)
-class Library:
+class Library(NamedTuple):
     """Drawing code of a page, and the digest by which the page's policy allows it."""
 
     blocks: Sequence[Block]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.resources import files
+from typing import NamedTuple
 
 from markupsafe import Markup
 
@@ -14,8 +14,7 @@ from tracekit.present.pages._fragments import environment
 from tracekit.present.pages._library import library
 
 
-@dataclass(frozen=True)
-class PageSection:
+class PageSection(NamedTuple):
     """A part of a page, filled.
 
     Parameters

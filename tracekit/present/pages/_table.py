@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 from markupsafe import Markup
@@ -31,8 +30,7 @@ _SHOWN = {"step"}
 """What closing rows say."""
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """Text of a cell, its value for sorting and copying, and its full text if shortened."""
 
     text: str
@@ -47,8 +45,7 @@ class Cell:
         return len(self.text) > _LONG
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """A table as ``assets/blocks.jinja`` lays it out."""
 
     key: str
