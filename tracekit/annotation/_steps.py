@@ -125,7 +125,7 @@ class Steps:
         """Count an iteration that is not recorded."""
         self._number += 1
         if self._windows is not None:
-            self._windows.end(self, self._number, is_told=True)
+            self._windows.count(self, self._number)
 
     def set_apart(self) -> None:
         """Close the open iteration when evaluation starts or the data ends.

@@ -101,6 +101,12 @@ class Windows:
             self._next = owner if is_next else None
             self.rest(wanted=is_told and not is_next)
 
+    def count(self, owner: Any, number: int) -> None:
+        """Have hooks rest no more where a window begins with the next step."""
+        if self._schedule.length_at(number):
+            self._next = owner
+            self.rest(wanted=False)
+
     def rest(self, *, wanted: bool) -> None:
         """Let hooks rest, or no more."""
         if self.on_rest is not None and wanted != self.rests:
