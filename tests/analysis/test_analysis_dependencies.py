@@ -630,6 +630,7 @@ def test_one_wait_that_is_most_of_all_is_told() -> None:
 
     assert said(300, 300, 300, 300, 300) == []
     assert said(300, 300, 300, 9_000, 300, 300)[0].startswith("one wait of 9.0 ms is 8")
+    assert said(30, 30, 30, 9_000, 30, 30)[0].startswith("one wait of 9.0 ms is 100 %")
 
 
 def test_ops_that_overlap_by_rounding_still_follow_each_other() -> None:

@@ -53,8 +53,8 @@ _PREPARED_NS = 10_000
 """Most time that a thread takes to prepare such a call."""
 _OFF = 0.01
 """By how much of a step replays of changes are off beside (docs/evidence/whatif.md)."""
-_SEVERAL_WAITS = 4
-"""Of so many waits for a loader one alone is not most of all."""
+_SEVERAL = 4
+"""Of so many batches one alone is not waited for longer than all others."""
 _MANY = 1_000
 """Ends of so many ms or more are told without decimals."""
 _NARROW = "ask with --loader inf if batches are ready, or for a smaller change"
@@ -481,7 +481,7 @@ def _waited_for_input(batches: Batches) -> str:
             "system in which a thread sleeps (nsys profile -t cuda,nvtx,osrt)"
         )
     longest, whole = waits.top_k(1).item(), waits.sum()
-    if waits.len() < _SEVERAL_WAITS or longest <= whole / 2:
+    if batches.taken.height < _SEVERAL or longest <= whole / 2:
         return ""
     return (
         f"one wait of {longest / 1e6:,.1f} ms is {100 * longest / whole:.0f} % of what is taken "
