@@ -56,7 +56,7 @@ def _linked(
         [(process, thread, correlation) for thread, (process, correlation) in calls],
         integers,
         orient="row",
-    )
+    ).with_columns(name=pl.lit("cudaMemcpy"))
     # What starts when does not matter, nor does the order in which ops start.
     streams = (
         stream(table, rows.with_row_index(key).with_columns(start=0, end=0), heights)

@@ -28,8 +28,7 @@ _FEW = 0.01
 """Share of the calls that launch kernels of which a kernel may be missing without a word: 0.1 to
 0.6 % in real traces of nsys, queued when it stopped."""
 _LAUNCHES, _CAPTURES = r"Launch(Cooperative)?Kernel", r"BeginCapture|GraphLaunch|GraphInstantiate"
-_PLACE = ("start", "end", "stream", "name")
-_OF_OP = ("process", "correlation", "kind", "device")
+_OF_OP = ("process", "correlation", "kind", "device", "start", "end")
 _KEPT = 4
 """How many chunks of calls stay indexed: ops follow their calls closely."""
 _NO_ID = -1
@@ -79,7 +78,7 @@ class Launches:
     lost
         What calls launched that is not in the recording.
     twice
-        How many ops are like the one before in call, place and times.
+        How many ops are like the one before in call, GPU and times.
     """
 
     calls: Waiting
@@ -103,7 +102,7 @@ def link_launches(
     by_thread = Launchers(np.zeros(threads, np.int64), np.full(threads, -1))
     alone = twice = 0
     for number in range(len(ops)):
-        rows = ops.read(number, *_OF_OP, *_PLACE)
+        rows = ops.read(number, *_OF_OP)
         twice += _repeated(rows)
         numbers, missing = index.find(_keys(rows))
         kinds, devices = given(rows["kind"].to_physical()), given(rows["device"], null=-1)
@@ -121,7 +120,7 @@ def link_launches(
 
 def _repeated(ops: pl.DataFrame) -> int:
     """Return how many ops are like the one before: a recording holds them twice."""
-    same = [pl.col(name) == pl.col(name).shift() for name in (*_OF_OP, *_PLACE)]
+    same = [pl.col(name) == pl.col(name).shift() for name in _OF_OP]
     return int(ops.select(pl.all_horizontal(same).sum()).item())
 
 
