@@ -280,6 +280,7 @@ def test_a_process_that_trains_beside_one_that_infers() -> None:
     program = Program().step(TP_FORWARD, TP_BACKWARD, "adam", 5)
     for n in range(200):
         program.builder.op(NAMES["gemm"], 10 * n, thread=10)
+        program.builder.op("softmax_warp_forward", 10 * n + 3, thread=10)
         program.builder.op(NAMES["AR"], 10 * n + 5, thread=10)
     assert told(program.trace()) == {
         "AR": {("FP", PASS): 10, ("BP", PASS): 10, ("FP", "verdict"): 200}
