@@ -16,7 +16,7 @@ from trace_builder import TraceBuilder
 from tracekit.analysis import breakdown
 from tracekit.analysis.facts import how_to_see_waits
 from tracekit.analysis.idle_account import _pieces, idle_pieces, pairs_of
-from tracekit.analysis.idle_account._gaps import _named, gaps_of
+from tracekit.analysis.idle_account._gaps import behind_blocks, gaps_of
 from tracekit.analysis.idle_time import idle
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import TABLES, Trace
@@ -495,7 +495,7 @@ def test_what_holds_a_gpu_takes_half_of_a_piece(
             "end": [update, end],
         }
     ).filter(pl.col("end") > pl.col("start"))
-    assert _named(pieces, busy)["behind"].to_list() == [behind]
+    assert behind_blocks(pieces, busy)["behind"].to_list() == [behind]
 
 
 def test_a_gpu_that_is_held_itself_passes_on_what_holds_it() -> None:

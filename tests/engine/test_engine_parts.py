@@ -15,13 +15,15 @@ from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
 from tracekit.analysis import breakdown
+from tracekit.analysis.idle_time.questions import idle
 from tracekit.engine import within
 from tracekit.model import TABLES, Clock, Trace, _combine, combine
 
 OPS = st.lists(
     st.tuples(
         st.integers(0, 1), st.integers(0, 90), st.sampled_from((0, 1, 3, 15)),
-        st.sampled_from(("compute", "h2d", "collective")), st.sampled_from(("FP", "BP", "IO")),
+        st.sampled_from(("compute", "h2d", "collective", "p2p")),
+        st.sampled_from(("FP", "BP", "IO")),
         st.integers(0, 3),
     ),
     min_size=1, max_size=12,
@@ -31,6 +33,10 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
     ("range,kind", {}), ("stream", {}), ("node,stage", {"per_iteration": True}),
     ("iteration", {}), ("stage,iteration", {}), ("kernel,iteration", {}),
     ("range", {"per_iteration": True}),
+]  # fmt: skip
+IDLE: list[tuple[str, dict[str, Any]]] = [
+    ("cause", {}), ("device,cause", {"skip": 1}), ("rank,stage", {}), ("range,cause", {}),
+    ("iteration,cause", {}), ("cause", {"longest": 7}),
 ]  # fmt: skip
 
 
@@ -43,12 +49,19 @@ def _report(ops: Sequence[tuple[int, int, int, str, str, int]], uuids: Sequence[
             20 * number, 20 * number + 15, f"layer {number % 3}", path=f"layer {number % 3}"
         )
     for device, start, length, kind, stage, place in ops:
+        copied = {"src_device": device, "dst_device": len(uuids) - 1} if kind == "p2p" else {}
         builder.op(
             f"k{place}", start, start=start + 1, end=start + 1 + length, device=device, kind=kind,
-            stage=stage, stage_source="nvtx", range=place,
+            stage=stage, stage_source="nvtx", range=place, **copied,
         )  # fmt: skip
     rows = [
-        {"report": 0, "device": number, "uuid": uuid, "identity": "device_table", "active": True}
+        {
+            "report": 0,
+            "device": number,
+            "uuid": uuid,
+            "identity": "device_table",
+            "active": number < 2,
+        }
         for number, uuid in enumerate(uuids)
     ]
     return builder.trace().with_tables({"devices": pl.DataFrame(rows)})
@@ -65,13 +78,20 @@ def sent(work: Sequence[Callable[[], Any]]) -> list[Any]:
     return [pickle.loads(each) for each in reversed(found)]
 
 
+def _uuids(gpus: Sequence[int], report: int) -> Sequence[str]:
+    """Name the two GPUs that a report uses, and one that it may copy to, which others may use."""
+    names = (f"u{gpus[2 * report]}", f"v{gpus[2 * report + 1]}", f"v{gpus[2 * report - 1]}")
+    return [*dict.fromkeys(names)]
+
+
 def _answers(trace: Trace) -> list[str]:
     found = [breakdown(trace, by, **options) for by, options in ASKED]
+    found += [idle(trace, by, **options) for by, options in IDLE]
     return [f"{each.rows.write_json()} {each.meta}" for each in found]
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(4), deadline=None, phases=(Phase.generate,))
+@settings(max_examples=examples(3), deadline=None, phases=(Phase.generate,))
 @given(
     st.lists(OPS, min_size=2, max_size=4),
     st.lists(st.integers(0, 5), min_size=8, max_size=8),
@@ -82,8 +102,7 @@ def test_a_run_in_parts_answers_as_one_that_is_not_divided(
 ) -> None:
     # Each report sees two GPUs, some of which another one sees too.
     reports = [
-        _named(_report(own, (f"u{gpus[2 * n]}", f"v{gpus[2 * n + 1]}")), n, Clock("c", 7 * n))
-        for n, own in enumerate(ops)
+        _named(_report(own, _uuids(gpus, n)), n, Clock("c", 7 * n)) for n, own in enumerate(ops)
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_combine, "_OF_PART", 1_000)

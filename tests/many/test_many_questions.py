@@ -23,6 +23,7 @@ from tracekit.errors import InputError, StoreError, UsageError
 from tracekit.model import _combine
 from tracekit.store import Workers, _dask, open_executor
 from tracekit.store._jobs import PartJob
+from tracekit.support.memory import _START, NEEDS
 
 pytestmark = [
     pytest.mark.slow,
@@ -53,6 +54,7 @@ def local(asked: Path) -> list[str]:
 
 def answers(run: tracekit.Run) -> list[str]:
     found = [run.breakdown.answer(by, **options) for by, options in ASKED]
+    found += [run.idle.answer("rank,cause"), run.idle.answer(longest=3)]
     return [f"{each.rows.write_json()} {each.meta}" for each in found]
 
 
@@ -143,6 +145,18 @@ def test_a_cluster_answers_as_one_process_does(asked, local, tmp_path, number) -
         run = tracekit.open("job", store=asked, dask=cluster.address, progress=tell)
         assert answers(run) == local
         assert cluster.workers[0].wait(20) == -signal.SIGKILL
+
+
+def test_memory_is_that_of_the_parts_that_are_asked_at_the_same_time(asked) -> None:
+    run = tracekit.open("job", store=asked)
+    rows = [max(map(report.height, ("ops", "calls", "ranges"))) for report in run.reports]
+    need = NEEDS["idle"]
+    least = _START + need.row_bytes * max(rows) + need.merged_bytes * sum(rows)
+    tracekit.open("job", store=asked, memory=least).idle()
+    with pytest.raises(UsageError, match=r"idle of 201 rows takes about"):
+        tracekit.open("job", store=asked, memory=least - 1).idle()
+    with pytest.raises(UsageError, match=r"idle of 603 rows takes about"):
+        tracekit.open("job", store=asked, memory=least, processes=3).idle()
 
 
 def test_workers_of_another_version_are_refused(monkeypatch) -> None:

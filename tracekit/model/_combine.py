@@ -229,18 +229,26 @@ class _CombinedTables(LaterTables):
     def _paths(self) -> list[dict[int, int]]:
         return [dict(enumerate(numbers)) for numbers in self._tree[1]]
 
-    def parts(self, *, with_paths: bool) -> Sequence[LaterTables]:
+    def parts(
+        self, *, with_paths: bool, together: Sequence[tuple[int, int]] = ()
+    ) -> Sequence[LaterTables]:
         """Return the tables of the parts of the run, where its rows are still its reports'."""
+        parts = self.reports_of_parts(together)
+        return [self] if len(parts) <= 1 else [self._part(each, with_paths) for each in parts]
+
+    def reports_of_parts(self, together: Sequence[tuple[int, int]] = ()) -> list[list[int]]:
+        """Return which reports each part has; nothing for a run that is not divided."""
         if self._is_part or not self._given.keys() <= _CARRIED:
-            return [self]
+            return []
         ops = [trace.height("ops") for trace in self._traces]
         # A report lists all GPUs of its host; others may have used those that it did not.
         used = [
             [numbers[own] for own in listed.filter("active")["device"]]
             for listed, numbers in zip(self._read["devices"], self._changes.devices, strict=True)
         ]
-        parts = _bundles(_sharing(used), ops)
-        return [self] if len(parts) == 1 else [self._part(each, with_paths) for each in parts]
+        for numbers in used:
+            numbers += [other for device, other in together if device in numbers]
+        return _bundles(_sharing(used), ops)
 
     def _part(self, reports: Sequence[int], with_paths: bool) -> LaterTables:  # noqa: FBT001
         traces = [self._traces[number] for number in reports]

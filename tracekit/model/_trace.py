@@ -167,7 +167,9 @@ class Trace:
         object.__setattr__(other, "_known_of_all", self._known_of_all)  # of the same tables
         return other
 
-    def parts(self, *, with_paths: bool = False) -> Sequence[Trace]:
+    def parts(
+        self, *, with_paths: bool = False, together: Sequence[tuple[int, int]] = ()
+    ) -> Sequence[Trace]:
         """Return the run in parts that share no device and no process, whose sums are the run's.
 
         Processes and devices have the run's numbers in each; ops, calls and ranges those of the
@@ -177,12 +179,18 @@ class Trace:
         ----------
         with_paths
             Whether paths of ranges have the run's numbers, too; else they are not to be asked for.
+        together
+            Pairs of devices that are to be in one part.
         """
         own = self.tables
         if not isinstance(own, LaterTables):
             return [self]
-        tables = own.parts(with_paths=with_paths)
+        tables = own.parts(with_paths=with_paths, together=together)
         return [self] if len(tables) == 1 else [Trace(each, (), self.stretch) for each in tables]
+
+    def reports_of_parts(self) -> list[list[int]]:
+        """Return which reports each part has; nothing for a run that is not divided."""
+        return self.tables.reports_of_parts() if isinstance(self.tables, LaterTables) else []
 
     def in_parts(self, work: Callable[[Trace], T]) -> list[T]:
         """Apply `work` to each part of the run, and return the results in order."""
@@ -247,9 +255,18 @@ class LaterTables(Mapping[str, pl.LazyFrame], ABC):
         changed._opened = {**self._opened, **tables}  # noqa: SLF001
         return changed
 
-    def parts(self, *, with_paths: bool) -> Sequence[LaterTables]:  # noqa: ARG002 - see `Trace`
+    def parts(
+        self,
+        *,
+        with_paths: bool,  # noqa: ARG002 - see `Trace`
+        together: Sequence[tuple[int, int]] = (),  # noqa: ARG002
+    ) -> Sequence[LaterTables]:
         """Return the tables of the parts of a run; see `Trace.parts`."""
         return [self]
+
+    def reports_of_parts(self) -> list[list[int]]:
+        """Return which reports each part has; see `Trace.reports_of_parts`."""
+        return []
 
     @abstractmethod
     def _open(self, name: str) -> pl.LazyFrame:

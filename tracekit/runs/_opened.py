@@ -18,7 +18,7 @@ from tracekit.analysis import communication
 from tracekit.errors import UnknownRunError
 from tracekit.store import RunRecord, Store, SummaryValue, Workers
 from tracekit.support.files import StrPath
-from tracekit.support.memory import require
+from tracekit.support.memory import is_in_parts, require
 
 if TYPE_CHECKING:
     import polars as pl
@@ -151,14 +151,19 @@ class OpenedRun:
         iterations
             The first and the last step that are looked at.
         """
-        rows = sum(
+        rows = [
             max(report.height(table) for table in _GROWS.get(question, _LONG))
             for report in self._reports
-        )
+        ]
+        largest = None
+        if is_in_parts(question) and self._rules is None and len(rows) > 1:
+            parts = [sum(rows[report] for report in own) for own in self.trace.reports_of_parts()]
+            at_once = self._workers.processes if self._workers else 1
+            largest = sum(sorted(parts)[-at_once:]) if parts else None
         steps = int(self.record.summary.get("iterations") or 0)
         some = steps if iterations is None else iterations[1] - iterations[0] + 1 + _BESIDE
         share = min(some / steps, 1) if steps else 1
-        require(question, rows, self._allowed, share)
+        require(question, sum(rows), self._allowed, share, largest)
 
     def table(self, name: str) -> pl.LazyFrame:
         """Return a canonical table as a lazy frame; ``docs/tables.md`` lists them.

@@ -79,14 +79,14 @@ class Workers:
     """
 
     def __init__(self, processes: int, dask: str | None, progress: Progress) -> None:
-        self._processes, self._dask = processes, dask
+        self.processes, self._dask = processes, dask
         self._progress = progress
 
     @cached_property
     def _executor(self) -> Executor:
         opened = ExitStack()
         weakref.finalize(self, opened.close)
-        executor = open_executor(self._processes, self._dask, rooms=("engine",))
+        executor = open_executor(self.processes, self._dask, rooms=("engine",))
         return opened.enter_context(executor)
 
     def __call__(self, work: Sequence[Callable[[], Any]]) -> list[Any]:

@@ -35,16 +35,20 @@ class _Need:
     beside_bytes
         For those that are not looked at where it is asked of some steps, by ``--iterations``; None
         for a question that cannot be.
+    merged_bytes
+        For all rows, where parts of a run are added up one by one: then `row_bytes` is for those of
+        its largest part.
     """
 
     row_bytes: int
     beside_bytes: int | None = None
+    merged_bytes: int | None = None
 
 
 NEEDS = {
     "breakdown": _Need(30),
     "breakdown inclusive": _Need(200),
-    "idle": _Need(850),
+    "idle": _Need(850, merged_bytes=30),
     "diagnose": _Need(2_400),
     "stragglers": _Need(1_450),
     "critical-path": _Need(950, beside_bytes=0),
@@ -94,7 +98,18 @@ def allowed() -> int | None:
     return _ALLOWED.get()
 
 
-def require(question: str, rows: int, most: int | None = None, share: float = 1) -> None:
+def is_in_parts(question: str) -> bool:
+    """Tell whether parts of a run are asked one by one."""
+    return NEEDS[question].merged_bytes is not None
+
+
+def require(
+    question: str,
+    rows: int,
+    most: int | None = None,
+    share: float = 1,
+    largest: int | None = None,
+) -> None:
     """Raise `UsageError` where a question to so many rows takes more memory than there is.
 
     Parameters
@@ -107,10 +122,14 @@ def require(question: str, rows: int, most: int | None = None, share: float = 1)
         How many bytes may be used; by default what `allowing` says, else what is free.
     share
         In which share of them the steps are that are asked for.
+    largest
+        How many are in parts of the run that are asked at the same time here; by default all.
     """
     need = NEEDS[question]
     looked_at = rows if need.beside_bytes is None else int(share * rows)
     beside = (need.beside_bytes or 0) * (rows - looked_at)
+    if largest is not None:
+        looked_at, beside = largest, (need.merged_bytes or 0) * rows
     wanted = _START + need.row_bytes * looked_at + beside
     most = allowed() if most is None else most
     limit = free() if most is None else most

@@ -10,7 +10,7 @@ import polars as pl
 
 from tracekit.analysis.idle_account._lull_loops import OUT_OF_ORDER, Array
 from tracekit.analysis.idle_account._timeline import covered, merged, merged_in_batches
-from tracekit.engine import Lines, extended
+from tracekit.engine import Lines, extended, launch_groups
 from tracekit.support.batches import at_least_one
 from tracekit.support.compiled import compiled, given
 
@@ -249,7 +249,7 @@ def holders(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
     """
     if trace["devices"].filter("active").select(pl.len()).collect().item() == 1:
         return pl.DataFrame(schema=_FOUND)
-    found = [_by_event(trace, gaps), _by_copy(trace, gaps), _by_end(trace, gaps)]
+    found = [_by_event(trace, gaps), _by_copy(trace, gaps)]
     known = pl.concat([each.select(*_FOUND).cast(_FOUND) for each in found])
     return known.sort("held_until", "held_by").unique("gap", keep="last", maintain_order=True)
 
@@ -315,19 +315,45 @@ def _by_copy(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([frame.select(*_FOUND) for frame in (arrived, ending)])
 
 
-def _by_end(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
-    """Return which other device was the last to work on a step that is over on this one."""
-    behind = gaps.filter(pl.col("after").is_null())
-    ends = trace["ops"].select(held_by="device", until="end")
-    last = ends.filter(pl.col("until").is_in(behind["end"].implode())).collect().unique("until")
-    return behind.join(last, left_on="end", right_on="until").with_columns(held_until="end")
+def last_to_work(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
+    """Return which GPU works until windows end in which others have nothing left to do.
+
+    Returns
+    -------
+    ``until, held_by, since``: the end of such windows, the GPU whose last op of a stage and step
+    ends then, the first of several, and when the first of the others had none left.
+    """
+    line = ["device"] if windows["process"].null_count() else _OWNER
+    groups, end = launch_groups(trace), pl.col("end")
+    last = groups.group_by(until="end").agg(held_by=pl.col("device").min())
+    ends = windows.group_by(line).agg(until=end.max())
+    ended = groups.group_by(line).agg(since=end.max()).join(ends, on=line)
+    left = ended.filter(pl.col("until") > pl.col("since")).group_by("until").agg(
+        pl.col("since").min()
+    )  # fmt: skip
+    return last.join(left, on="until").sort("until")
+
+
+def waiting_for_end(gaps: pl.DataFrame, last: pl.DataFrame) -> pl.DataFrame:
+    """Return ``gap, start, end, held_by`` of gaps that end with the last op of another GPU.
+
+    Parameters
+    ----------
+    gaps
+        As `gaps_of` gives them.
+    last
+        As `last_to_work` gives it.
+    """
+    behind = gaps.filter(pl.col("after").is_null()).select("gap", "start", "end")
+    return behind.join(last.select("until", "held_by"), left_on="end", right_on="until")
 
 
 def named_behind(trace: Trace, pieces: pl.DataFrame) -> pl.DataFrame:
     """Add ``behind``: what the device that holds a piece did for most of it; null if nothing.
 
     A device that is itself held behind another one meanwhile passes on what that one did: the
-    first micro-batch of a pipeline comes to its last stage through all others.
+    first micro-batch of a pipeline comes to its last stage through all others. What is known of a
+    piece stays, whatever becomes known of others.
 
     Parameters
     ----------
@@ -336,26 +362,40 @@ def named_behind(trace: Trace, pieces: pl.DataFrame) -> pl.DataFrame:
     pieces
         ``device, start, end, held_by``.
     """
-    busy = _busy(trace, pieces["held_by"].unique())
-    known, before = _named(pieces, busy), -1
-    while known["behind"].count() > before:
-        before = known["behind"].count()
-        passed_on = known.drop_nulls("behind").select(
-            "start", "end", held_by="device", what="behind"
-        )
-        both = pl.concat([busy.select(passed_on.columns), passed_on])
-        known = _named(pieces, merged(both, ["held_by", "what"]))
-    return known
+    blocks = busy_blocks(trace, pieces["held_by"].unique())
+    found = [pieces.clear().with_columns(behind=pl.lit(None, pl.String))]
+    known, rest = found[0], pieces
+    while True:
+        each = behind_blocks(rest, blocks)
+        known, rest = each.drop_nulls("behind"), each.filter(pl.col("behind").is_null())
+        found.append(known)
+        if known.is_empty() or rest.is_empty():
+            return pl.concat([*found, rest])
+        blocks, rest = with_passed_on(blocks, known), rest.drop("behind")
 
 
-def _busy(trace: Trace, holding: pl.Series) -> pl.DataFrame:
-    """Return when some devices are busy with what: ``held_by, what, start, end``."""
+def with_passed_on(blocks: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
+    """Add to what devices do what holds them up: ``device, start, end, behind`` of `pieces`."""
+    passed_on = pieces.select("start", "end", held_by="device", what="behind")
+    both = pl.concat([blocks.select(passed_on.columns), passed_on])
+    return merged(both, ["held_by", "what"])
+
+
+def busy_blocks(trace: Trace, holding: pl.Series, since: int | None = None) -> pl.DataFrame:
+    """Return when some devices are busy with what, maybe since some time.
+
+    Returns
+    -------
+    ``held_by, what, start, end``; `what` is one of `BEHIND`.
+    """
     what = (
         pl.when(pl.col("kind") == "collective").then(pl.lit(BEHIND[1]))
         .when(pl.col("stage") == "WU").then(pl.lit(BEHIND[0]))
         .otherwise(pl.lit(BEHIND[2]))
     )  # fmt: skip
     ops = trace["ops"].with_columns(what=what)
+    if since is not None:
+        ops = ops.filter(pl.col("end") > since)
     works = pl.concat(
         ops.select("start", "end", "what", held_by=name).drop_nulls("held_by")
         for name in ("device", "src_device", "dst_device")
@@ -364,7 +404,7 @@ def _busy(trace: Trace, holding: pl.Series) -> pl.DataFrame:
     return merged_in_batches(held, ["held_by", "what"])
 
 
-def _named(pieces: pl.DataFrame, busy: pl.DataFrame) -> pl.DataFrame:
+def behind_blocks(pieces: pl.DataFrame, busy: pl.DataFrame) -> pl.DataFrame:
     """Add ``behind``: what takes the longest part of each piece, if all of it takes half of it."""
     for name in BEHIND:
         blocks = busy.filter(pl.col("what") == name).drop("what")

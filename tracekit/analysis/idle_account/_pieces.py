@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis.calls import process_ranks
-from tracekit.analysis.idle_account._gaps import gaps_of, holders, named_behind
+from tracekit.analysis.idle_account._gaps import (
+    behind_blocks,
+    busy_blocks,
+    gaps_of,
+    holders,
+    last_to_work,
+    named_behind,
+    waiting_for_end,
+    with_passed_on,
+)
 from tracekit.analysis.idle_account._host_states import (
     allocations,
     compilations,
@@ -76,6 +84,9 @@ _SLEEPS = ("sleep", "off_cpu")
 _LENGTH = pl.col("end") - pl.col("start")
 _HELD = ("launch", "late_launch", "waiting_call", "between_steps", "off_cpu")
 _NO_RANGE = "(outside push/pop ranges)"
+_BLOCKS = pl.Schema(
+    {"held_by": pl.Int32(), "what": pl.String(), "start": pl.Int64(), "end": pl.Int64()}
+)
 
 
 def idle_pieces(trace: Trace, windows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -93,6 +104,42 @@ def idle_pieces(trace: Trace, windows: pl.DataFrame) -> tuple[pl.DataFrame, pl.D
     The gaps as `gaps_of` gives them, with ``pair``; and the pieces: ``gap, pair, process, device,
     start, end, cause, rests_on, detail``. Pieces of a gap follow each other and make up all of it.
     """
+    own = own_pieces(trace, windows, last_to_work(trace, windows))
+    return own.gaps, with_last_gaps(own.pieces, own.last, own.blocks)
+
+
+@dataclass(frozen=True)
+class OwnPieces:
+    """Idle time by cause of GPUs that share none with others, in which other GPUs end steps.
+
+    Parameters
+    ----------
+    gaps, pieces
+        As `idle_pieces` gives them; gaps of `last` are not explained yet.
+    last
+        Gaps that end with another GPU's last op: ``gap, start, end, held_by``.
+    blocks
+        What these GPUs do that end steps: ``held_by, what, start, end``.
+    """
+
+    gaps: pl.DataFrame
+    pieces: pl.DataFrame
+    last: pl.DataFrame
+    blocks: pl.DataFrame
+
+
+def own_pieces(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> OwnPieces:
+    """Return idle time by cause, as far as a part of a run tells.
+
+    Parameters
+    ----------
+    trace
+        The part.
+    windows
+        As for `gaps_of`.
+    ending
+        Which GPUs of the run end steps, as `last_to_work` says.
+    """
     gaps = gaps_of(trace, windows)
     pairs = pairs_of(trace, gaps)
     keys = ["process", "launch_thread"]
@@ -100,7 +147,11 @@ def idle_pieces(trace: Trace, windows: pl.DataFrame) -> tuple[pl.DataFrame, pl.D
         pairs.select(*keys, "pair"), on=keys, how="left", nulls_equal=True, maintain_order="left"
     )
     waiting = of_pairs(trace.once(_of_threads)["waiting"], threads_of(pairs))
-    hosts, held = _of_hosts(trace, gaps, pairs), holders(trace, gaps)
+    last = waiting_for_end(gaps, ending)
+    hosts, held = (
+        _of_hosts(trace, gaps, pairs),
+        holders(trace, gaps).join(last, on="gap", how="anti"),
+    )
     behind, rest = [], []
     for own in _apart(gaps):  # what other GPUs hold up is named for all groups together
         pieces = _credited(_by_host(trace, own, pairs, hosts), waited_before(own, waiting))
@@ -109,10 +160,31 @@ def idle_pieces(trace: Trace, windows: pl.DataFrame) -> tuple[pl.DataFrame, pl.D
         behind.append(known.filter(_is_held()).with_columns(end=until))
         start = pl.when(_is_held()).then(until).otherwise("start")
         rest.append(_explained(known.with_columns(start=start).filter(_LENGTH > 0)))
-    named = _explained(_behind(trace, pl.concat(behind)))
-    found = pl.concat([*rest, named])
+    waits = pl.concat(behind)
+    named = waits.with_columns(behind=None) if waits.is_empty() else named_behind(trace, waits)
+    found = pl.concat([*rest, _explained(_behind(named))])
     is_ordered = named.is_empty() and found["gap"].is_sorted()
-    return gaps, found if is_ordered else found.sort("gap", "start")
+    pieces = found if is_ordered else found.sort("gap", "start")
+    return OwnPieces(gaps, pieces, last, _ending_blocks(trace, named, ending))
+
+
+def _ending_blocks(trace: Trace, named: pl.DataFrame, ending: pl.DataFrame) -> pl.DataFrame:
+    """Return what GPUs do, or are held behind, that end steps, from when on others wait."""
+    if ending.is_empty():
+        return pl.DataFrame(schema=_BLOCKS)
+    since = int(ending.select(pl.col("since").min()).item())
+    blocks = busy_blocks(trace, ending["held_by"].unique(), since)
+    own = named.drop_nulls("behind").filter(
+        pl.col("device").is_in(ending["held_by"].implode()), pl.col("end") > since
+    )
+    return with_passed_on(blocks, own).select(_BLOCKS.names()).cast(_BLOCKS)
+
+
+def with_last_gaps(pieces: pl.DataFrame, last: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
+    """Explain gaps that end with another GPU's last op by what that GPU does: see `OwnPieces`."""
+    told = behind_blocks(last, blocks).select("gap", "held_by", "behind")
+    known = pieces.join(told, on="gap", how="left", maintain_order="left")
+    return _behind(known).select(pieces.columns)
 
 
 def _apart(gaps: pl.DataFrame) -> list[pl.DataFrame]:
@@ -304,21 +376,15 @@ def _is_held() -> pl.Expr:
     return (eligible & (pl.col("held_until") > pl.col("start"))).fill_null(value=False)
 
 
-def _behind(trace: Trace, held: pl.DataFrame) -> pl.DataFrame:
-    """Name what the other GPU does that holds pieces up."""
-    if held.is_empty():
-        return held
+def _behind(held: pl.DataFrame) -> pl.DataFrame:
+    """Say of pieces what the other GPU does that holds them up, where that is known."""
     is_known = pl.col("behind").is_not_null()
-    return (
-        named_behind(trace, held)
-        .with_columns(
-            cause=pl.coalesce(pl.col("behind").cast(_CAUSE), "cause"),
-            rests_on=pl.when(is_known)
-            .then(pl.lit("work of other GPUs").cast(_SOURCE))
-            .otherwise("rests_on"),
-            detail=pl.when(is_known).then(pl.format("GPU {}", "held_by")).otherwise("detail"),
-        )
-        .select(held.columns)
+    return held.with_columns(
+        cause=pl.coalesce(pl.col("behind").cast(_CAUSE), "cause"),
+        rests_on=pl.when(is_known)
+        .then(pl.lit("work of other GPUs").cast(_SOURCE))
+        .otherwise("rests_on"),
+        detail=pl.when(is_known).then(pl.format("GPU {}", "held_by")).otherwise("detail"),
     )
 
 
@@ -351,38 +417,45 @@ def idle_causes(trace: Trace, *, per_iteration: bool) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class IdlePieces:
-    """Pieces of gaps inside windows."""
+    """Pieces of gaps inside windows.
+
+    Of a part of a run, gaps that end with the last op of another part's GPU are not explained yet:
+    `last` and `blocks` are those of `OwnPieces`.
+    """
 
     gaps: pl.DataFrame
     pieces: pl.DataFrame
     windows: pl.DataFrame
+    last: pl.DataFrame
+    blocks: pl.DataFrame
 
     def with_ranges(self, trace: Trace) -> IdlePieces:
         """Cut pieces where the host enters or leaves a range, and name the range."""
         named = in_ranges(trace, self.pieces, pairs_of(trace, self.gaps), "name")
         cut_too = named.with_columns(range=plain_name(pl.col("name")).fill_null(_NO_RANGE))
-        return IdlePieces(self.gaps, cut_too.drop("name"), self.windows)
+        return replace(self, pieces=cut_too.drop("name"))
 
 
 def pieces_in_windows(trace: Trace, *, skip: int, per_iteration: bool) -> IdlePieces:
     """Return the idle time inside the windows that a breakdown has, in pieces of one cause."""
-    windows = _windows(trace, skip=skip, per_iteration=per_iteration)
-    gaps, pieces = idle_pieces(trace, windows)
-    columns = [name for name in pieces.columns if name != "window"]
-    inside = cut(pieces, windows).filter(_LENGTH > 0).select(*columns, "window")
+    windows = idle_windows(trace, skip=skip, per_iteration=per_iteration)
+    found = own_pieces_in(trace, windows, last_to_work(trace, windows))
+    return replace(found, pieces=with_last_gaps(found.pieces, found.last, found.blocks))
+
+
+def own_pieces_in(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> IdlePieces:
+    """Return the idle time inside windows of a part of a run; see `own_pieces`."""
+    own = own_pieces(trace, windows, ending)
+    columns = [name for name in own.pieces.columns if name != "window"]
+    inside = cut(own.pieces, windows).filter(_LENGTH > 0).select(*columns, "window")
     numbers = windows.with_row_index("window").select("window", "iteration")
     placed = inside.join(numbers, on="window", how="left").join(
-        gaps.select("gap", "stage"), on="gap", how="left"
+        own.gaps.select("gap", "stage"), on="gap", how="left"
     )
-    ranks = process_ranks(trace)["rank"]
-    rank = pl.col("process").replace_strict(
-        list(range(ranks.len())), ranks, default=None, return_dtype=ranks.dtype
-    )
-    placed = placed.with_columns(rank=rank).sort("gap", "start")
-    return IdlePieces(gaps, placed, windows)
+    return IdlePieces(own.gaps, placed.sort("gap", "start"), windows, own.last, own.blocks)
 
 
-def _windows(trace: Trace, *, skip: int, per_iteration: bool) -> pl.DataFrame:
+def idle_windows(trace: Trace, *, skip: int, per_iteration: bool) -> pl.DataFrame:
     """Return the windows that a breakdown has."""
     windows = chosen_windows(trace, launch_groups(trace), skip=skip, per_iteration=per_iteration)
     return with_steps(windows) if per_iteration else windows

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import polars as pl
@@ -17,14 +16,8 @@ from tracekit.analysis.facts import (
     step_phases,
     with_words,
 )
-from tracekit.analysis.idle_account import (
-    CAUSES,
-    QUEUED_NS,
-    IdlePieces,
-    pairs_of,
-    pieces_in_windows,
-    sampled,
-)
+from tracekit.analysis.idle_account import CAUSES, QUEUED_NS, idle_windows
+from tracekit.analysis.idle_time._idle_sums import IdleSums, idle_sums, longest_gaps
 from tracekit.engine import counted_steps, has_ops, iterations_in
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Answer, Trace, with_clocks
@@ -44,12 +37,12 @@ def idle(trace: Trace, keys: Sequence[str], *, skip: int, longest: int | None) -
         raise MissingDataError(
             "this run holds no GPU work", f"record with {how_to_record(trace, 'ops')}"
         )
-    found = _pieces(trace, skip, keys, per_iteration=is_by_steps(keys))
-    meta = _meta(trace, found, skip)
+    windows = idle_windows(trace, skip=skip, per_iteration=is_by_steps(keys))
+    found = idle_sums(trace, windows, keys, longest=longest or 0)
+    meta = _meta(trace, found.pieces, windows, skip)
     if longest is not None:
-        return _longest(trace, found, meta, longest)
-    rows, drawn, windows = _rows(found, keys, meta), _by_device(found), found.windows
-    del found  # before pieces of steps are found, which take as much
+        return _longest(found, meta, longest)
+    rows = _rows(found, keys, meta)
     if "iteration" not in keys:
         per_step, outside = _per_step(trace, rows, keys, skip, windows)
         meta |= outside
@@ -66,35 +59,24 @@ def idle(trace: Trace, keys: Sequence[str], *, skip: int, longest: int | None) -
         empty="no idle time",
         command="idle",
         figures={"figure": "idle"},
-        source=drawn,
+        source=_by_device(found.pieces),
     )
 
 
-def _pieces(trace: Trace, skip: int, keys: Sequence[str], *, per_iteration: bool) -> IdlePieces:
-    """Return the idle time inside of windows, in pieces that have all keys."""
-    found = pieces_in_windows(trace, skip=skip, per_iteration=per_iteration)
-    if "range" in keys:
-        found = found.with_ranges(trace)
-    if "phase" not in keys:
-        return found
-    phases = step_phases(trace).select("process", "iteration", "phase")
-    pieces = found.pieces.join(
-        phases, on=["process", "iteration"], how="left", maintain_order="left"
-    )
-    return replace(found, pieces=pieces)
-
-
-def _rows(found: IdlePieces, keys: Sequence[str], meta: dict[str, Any]) -> pl.DataFrame:
+def _rows(found: IdleSums, keys: Sequence[str], meta: dict[str, Any]) -> pl.DataFrame:
     total, window = meta["idle_ns"], meta["window_ns"]
+    idle = pl.col("idle_ns").sum()
     sources = (
-        found.pieces.drop_nulls("rests_on").group_by(*keys, "rests_on").agg(time=_LENGTH.sum())
+        found.pieces.drop_nulls("rests_on").group_by(*keys, "rests_on").agg(time=idle)
         .sort("time", "rests_on", descending=[True, False])
         .group_by(keys, maintain_order=True).agg(pl.col("rests_on").cast(pl.String))
         .with_columns(pl.col("rests_on").list.join(", "))
     )  # fmt: skip
+    gaps = found.gaps.group_by(keys).agg(pl.col("gaps").sum())
     return (
         found.pieces.group_by(keys)
-        .agg(gaps=pl.col("gap").n_unique().cast(pl.Int64), idle_ns=_LENGTH.sum())
+        .agg(idle)
+        .join(gaps, on=list(keys), how="left", nulls_equal=True)
         .join(sources, on=list(keys), how="left", nulls_equal=True)
         .with_columns(
             pl.col("cause").cast(pl.String) if "cause" in keys else pl.lit(0).alias("_"),
@@ -116,8 +98,8 @@ def _per_step(
     iterations = trace.read("iterations")
     if iterations.is_empty():
         return rows.select(*keys, step_ns=pl.lit(None, pl.Float64)), {}
-    found = _pieces(trace, 0, keys, per_iteration=True)
-    steps = counted_steps(found.windows, iterations, skip).windows.with_row_index("window")
+    cut = idle_windows(trace, skip=0, per_iteration=True)
+    steps = counted_steps(cut, iterations, skip).windows
     counted = steps.drop_nulls("iteration")
     number = counted.select(*_OWNER, "iteration").n_unique()
     steps_of = pl.lit(number or None, pl.Int64)
@@ -127,86 +109,54 @@ def _per_step(
         steps_of = pl.col("phase").replace_strict(
             of_phase["phase"], of_phase["number"], default=None, return_dtype=pl.Int64
         )
-    inside = found.pieces.join(counted.select("window"), on="window", how="semi")
+    # Pieces outside of the steps that count are in none.
+    found = idle_sums(trace, steps, [*keys, "iteration"], whole=whole).pieces
+    inside = found.drop_nulls("iteration")
     names = [pl.col(key).cast(pl.String) if key == "cause" else pl.col(key) for key in keys]
-    sums = inside.with_columns(names).group_by(keys).agg(length=_LENGTH.sum())
+    sums = inside.with_columns(names).group_by(keys).agg(length=pl.col("idle_ns").sum())
     per_step = sums.select(*keys, step_ns=pl.col("length") / steps_of)
-    return per_step, _outside(inside, whole, number)
+    outside, length = inside.select("outside_ns", "idle_ns").sum().row(0)
+    is_much = outside > _MUCH * length
+    return per_step, {"step_outside_window_ns": outside / number} if is_much else {}
 
 
-def _outside(pieces: pl.DataFrame, whole: pl.DataFrame, steps: int) -> dict[str, float]:
-    """Return how much of the pieces is before or after the window of their GPU, if it is much."""
-    of_device = whole.group_by("device").agg(first=pl.col("start").min(), last=pl.col("end").max())
-    before = pl.min_horizontal("end", "first") - pl.col("start")
-    after = pl.col("end") - pl.max_horizontal("start", "last")
-    outside, length = pieces.join(of_device, on="device").select(
-        (before.clip(0) + after.clip(0)).sum(), length=_LENGTH.sum()
-    ).row(0)  # fmt: skip
-    return {"step_outside_window_ns": outside / steps} if outside > _MUCH * length else {}
-
-
-def _by_device(found: IdlePieces) -> pl.DataFrame:
+def _by_device(pieces: pl.DataFrame) -> pl.DataFrame:
     """Return ``device, cause, idle_ns``, which is what drawings show."""
-    pieces = found.pieces.with_columns(pl.col("cause").cast(pl.String))
-    return pieces.group_by("device", "cause").agg(idle_ns=_LENGTH.sum()).sort("device", "cause")
+    named = pieces.with_columns(pl.col("cause").cast(pl.String))
+    return named.group_by("device", "cause").agg(pl.col("idle_ns").sum()).sort("device", "cause")
 
 
 # -- the longest gaps --------------------------------------------------------------------------
 
 
-def _longest(trace: Trace, found: IdlePieces, meta: dict[str, Any], number: int) -> Answer:
-    lengths = found.pieces.group_by("gap").agg(
-        idle_ns=_LENGTH.sum(), start_ns=pl.col("start").min(), device=pl.col("device").first()
-    )
-    chosen = lengths.sort("idle_ns", "start_ns", "device", descending=[True, False, False])
-    chosen = chosen.head(number).with_columns(place=pl.int_range(1, pl.len() + 1))
-    total = meta["idle_ns"]
-    pieces = found.pieces.join(chosen.select("gap"), on="gap", how="semi")
-    own = _with_samples(trace, IdlePieces(found.gaps, pieces, found.windows).with_ranges(trace))
-    neighbours = found.gaps.select("gap", "before", "ended_by", "stage")
-    wanted = pl.concat([neighbours["before"], neighbours["ended_by"]]).drop_nulls().unique()
-    ops = trace["ops"].filter(pl.col("op").is_in(wanted.implode()))
-    named = ops.select("op", "iteration", name=pl.col("short_name").fill_null(pl.col("name")))
-    names = named.with_columns(pl.col("name").cast(pl.String)).collect()
+def _longest(found: IdleSums, meta: dict[str, Any], number: int) -> Answer:
+    chosen = longest_gaps(found.longest, number).with_columns(place=pl.int_range(1, pl.len() + 1))
+    pieces = found.longest.join(chosen.select("gap"), on="gap", how="semi")
+    around = pieces.select(
+        "gap", iteration="late_iteration", before="before_name", after="after_name",
+        stage="late_stage",
+    ).unique("gap")  # fmt: skip
     rows = (
-        chosen.join(_evidence(own), on="gap", how="left", maintain_order="left")
-        .join(neighbours, on="gap", how="left", maintain_order="left")
-        .join(names.select(before="op", before_name="name"), on="before", how="left",
-              maintain_order="left")
-        .join(names.rename({"op": "ended_by"}), on="ended_by", how="left", maintain_order="left")
+        chosen.join(_evidence(pieces), on="gap", how="left", maintain_order="left")
+        .join(around, on="gap", how="left", maintain_order="left")
         .select(
-            "place", "device", "iteration", "start_ns", "idle_ns", "cause",
-            "evidence", "range", share=pl.col("idle_ns") / total, before="before_name",
-            after="name", stage="stage",
+            "place", "device", "iteration", "start_ns", "idle_ns", "cause", "evidence", "range",
+            share=pl.col("idle_ns") / meta["idle_ns"], before="before", after="after",
+            stage="stage",
         )
     )  # fmt: skip
     return Answer(
         rows=rows, meta=meta, title=f"the {rows.height} longest gaps", empty="no idle time",
-        as_records=True, command="idle", figures={"figure": "idle"}, source=_by_device(found),
+        as_records=True, command="idle", figures={"figure": "idle"},
+        source=_by_device(found.pieces),
     )  # fmt: skip
-
-
-def _with_samples(trace: Trace, found: IdlePieces) -> pl.DataFrame:
-    """Return the pieces; where nothing else tells of the host, `detail` is the sampled function."""
-    untold = pl.col("detail").is_null() & pl.col("cause").is_in(["between_steps", "late_launch"])
-    met = sampled(trace, found.pieces.filter(untold), pairs_of(trace, found.gaps))
-    most = (
-        met.group_by("gap", "cause", "name").agg(number=pl.len())
-        .with_columns(of=pl.col("number").sum().over("gap", "cause"))
-        .sort("number", "name", descending=[True, False])
-        .unique(["gap", "cause"], keep="first", maintain_order=True)
-    )  # fmt: skip
-    text = pl.format("{} of {} samples in {}", "number", "of", "name")
-    told = most.select("gap", "cause", executed=text)
-    known = found.pieces.join(told, on=["gap", "cause"], how="left", maintain_order="left")
-    return known.with_columns(detail=pl.when(untold).then("executed").otherwise("detail"))
 
 
 def _evidence(pieces: pl.DataFrame) -> pl.DataFrame:
     """Return ``gap, cause, evidence, range``: what holds of most of each gap, and all in words."""
     said = pl.col("cause").cast(pl.String).replace_strict(CAUSES)
     per_piece = pieces.group_by("gap", "cause", "detail", "range").agg(length=_LENGTH.sum())
-    ordered = per_piece.with_columns(said=said).sort("gap", "length", descending=[False, True])
+    ordered = per_piece.with_columns(said=said)
     of_cause = ordered.group_by("gap", "cause", "said", "detail").agg(pl.col("length").sum())
     detail = pl.when(pl.col("detail").is_null()).then(pl.lit("")).otherwise(
         pl.format(" ({})", "detail")
@@ -216,13 +166,13 @@ def _evidence(pieces: pl.DataFrame) -> pl.DataFrame:
     text = pl.format("{} ms: {}{}", digits, "said", detail)
     texts = (
         of_cause.with_columns(text=text)
-        .sort("gap", "length", "said", descending=[False, True, False])
+        .sort("gap", "length", "said", "detail", descending=[False, True, False, False])
         .group_by("gap").agg(evidence=pl.col("text").str.join("; "))
     )  # fmt: skip
     most = {
         name: ordered.group_by("gap", name)
         .agg(pl.col("length").sum())
-        .sort("gap", "length", descending=[False, True])
+        .sort("gap", "length", name, descending=[False, True, False])
         .unique("gap", keep="first")
         .select("gap", pl.col(name).cast(pl.String))
         for name in ("cause", "range")
@@ -233,17 +183,15 @@ def _evidence(pieces: pl.DataFrame) -> pl.DataFrame:
 # -- what it is measured against ---------------------------------------------------------------
 
 
-def _meta(trace: Trace, found: IdlePieces, skip: int) -> dict[str, Any]:
-    window = int((found.windows["end"] - found.windows["start"]).sum())
-    own = found.pieces.select(_LENGTH.sum()).item()
+def _meta(trace: Trace, pieces: pl.DataFrame, windows: pl.DataFrame, skip: int) -> dict[str, Any]:
     return {
-        "window_ns": window,
-        "idle_ns": int(own),
-        "devices": found.windows["device"].n_unique(),
+        "window_ns": int((windows["end"] - windows["start"]).sum()),
+        "idle_ns": int(pieces["idle_ns"].sum()),
+        "devices": windows["device"].n_unique(),
         "iterations": iterations_in(trace, skip),
         "skip": skip,
         **_collective_wait(trace),
-        **_missing(trace, found),
+        **_missing(trace, pieces),
     }
 
 
@@ -264,10 +212,9 @@ def _collective_wait(trace: Trace) -> dict[str, Any]:
     return {"collective_wait_ns": int(told["wait"].sum())}
 
 
-def _missing(trace: Trace, found: IdlePieces) -> dict[str, list[str]]:
+def _missing(trace: Trace, pieces: pl.DataFrame) -> dict[str, list[str]]:
     """Say what to record to know more, where something is not explained."""
-    unexplained = found.pieces.filter(pl.col("cause") == "unexplained")
-    queued = unexplained["detail"].is_not_null()
+    queued = pieces.filter(pl.col("cause") == "unexplained")["queued"]
     texts = []
     if not queued.all():
         how = how_to_record(trace, "launching calls")
@@ -275,8 +222,9 @@ def _missing(trace: Trace, found: IdlePieces) -> dict[str, list[str]]:
     if queued.any():
         longer = f"launched more than {QUEUED_NS // 1000} us before it started"
         texts.append(f"what an op {longer} waited for: {how_to_see_waits(trace)}")
-    host = pl.when(pl.col("cause").is_in(["between_steps", "late_launch"])).then(_LENGTH)
-    share = found.pieces.select(host.sum() / _LENGTH.sum().clip(1, None)).item() or 0
+    idle = pl.col("idle_ns")
+    host = pl.when(pl.col("cause").is_in(["between_steps", "late_launch"])).then(idle)
+    share = pieces.select(host.sum() / idle.sum().clip(1, None)).item() or 0
     if share > _MUCH:
         texts += _unseen(trace)
     return {"missing": texts} if texts else {}

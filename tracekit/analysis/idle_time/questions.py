@@ -83,7 +83,9 @@ _WRITES = Json(
     "tracekit idle mnist --by device,cause",
     "tracekit idle mnist --longest 10",
     "tracekit idle vllm --by phase,cause",
+    "tracekit idle unet --dask tcp://head:8786",
     writes=_WRITES,
+    opened=("rules", "iteration", "processes", "dask"),
     figures={"figure": "Draw the causes of each GPU's idle time"},
 )
 def idle(

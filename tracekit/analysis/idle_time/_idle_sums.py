@@ -1,0 +1,234 @@
+"""Idle time of a run, added up part by part: its reports are read wherever that is done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import polars as pl
+
+from tracekit.analysis.calls import process_ranks
+from tracekit.analysis.facts import step_phases
+from tracekit.analysis.idle_account import (
+    IdlePieces,
+    last_to_work,
+    own_pieces_in,
+    pairs_of,
+    sampled,
+    with_last_gaps,
+)
+from tracekit.engine import launch_groups
+from tracekit.model import Trace
+
+_LENGTH = pl.col("end") - pl.col("start")
+_WHY = ["cause", "rests_on", "queued"]
+"""Why nothing runs; ``queued`` is whether the op was launched that starts late."""
+_GAP = pl.col("gap").cast(pl.Int64)
+_BITS = 32
+"""Of numbers of gaps within a part, below that of the part."""
+
+Frames = dict[str, pl.DataFrame]
+
+
+@dataclass(frozen=True)
+class IdleSums:
+    """Idle time inside of windows, added up.
+
+    Parameters
+    ----------
+    pieces
+        The keys, ``process, device, cause, rests_on, queued, idle_ns, outside_ns``. ``outside_ns``
+        is how much of it lies before a GPU's first op or after its last.
+    gaps
+        The keys and ``gaps``: the number of gaps that have some of the time.
+    longest
+        Pieces of the longest gaps of each part, with ranges, samples, and ``before_name,
+        after_name, late_stage, late_iteration``; without rows unless they were asked for.
+    """
+
+    pieces: pl.DataFrame
+    gaps: pl.DataFrame
+    longest: pl.DataFrame
+
+
+def idle_sums(
+    trace: Trace,
+    windows: pl.DataFrame,
+    keys: Sequence[str],
+    *,
+    whole: pl.DataFrame | None = None,
+    longest: int = 0,
+) -> IdleSums:
+    """Add up the idle time inside of windows, each part of a run wherever that is done.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    windows
+        ``process, device, iteration, start, end``.
+    keys
+        What to add up by.
+    whole
+        The windows of GPUs outside of which `outside_ns` is counted; by default `windows`.
+    longest
+        Of how many of the longest gaps pieces are wanted.
+    """
+    ask = _IdleOfPart(tuple(keys), longest)
+    ending, devices = last_to_work(trace, windows), trace.read("devices").select("device")
+    edges = (windows if whole is None else whole).group_by("device").agg(
+        first=pl.col("start").min(), last=pl.col("end").max()
+    )  # fmt: skip
+
+    def found_in(together: Sequence[tuple[int, int]]) -> Frames:
+        work = []
+        for part in trace.parts(with_paths=True, together=together):
+            listed = part.read("devices").select("device")
+            others = devices.join(listed, on="device", how="anti")["device"]
+            own = ~pl.col("device").is_in(others.implode())
+            work.append(partial(ask, part, windows.filter(own), edges.filter(own), ending))
+        return _joined(trace.spread(work))
+
+    found = found_in(())
+    used = launch_groups(trace)["device"].unique()
+    if not (copies := found["copies"].filter(pl.col("other").is_in(used.implode()))).is_empty():
+        found = found_in(
+            [*copies.iter_rows()]
+        )  # what a copy to another GPU holds up is known there
+    last = with_last_gaps(found["last_pieces"], found["last"], found["blocks"])
+    names = _raw(keys)
+    pieces = pl.concat([found["sums"], _added(last, names)])
+    gaps = pl.concat([found["gaps"], _gaps(last, names)])
+    known = pl.concat([found["longest"], last.select(found["longest"].columns)])
+    return IdleSums(_with_ranks(trace, pieces, keys), _with_ranks(trace, gaps, keys), known)
+
+
+def _raw(keys: Sequence[str]) -> list[str]:
+    """Return the keys that a part knows: which rank a process is, all of the run tells."""
+    return ["process" if key == "rank" else key for key in keys]
+
+
+def _with_ranks(trace: Trace, rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    if "rank" not in keys:
+        return rows
+    ranks = process_ranks(trace)["rank"]
+    numbers = list(range(ranks.len()))
+    rank = pl.col("process").replace_strict(numbers, ranks, default=None, return_dtype=ranks.dtype)
+    return rows.with_columns(rank=rank)
+
+
+def _joined(parts: Sequence[Frames]) -> Frames:
+    """Put the frames of parts together, with numbers of gaps that are the run's."""
+    numbered = [
+        {
+            name: frame.with_columns(gap=_GAP + (number << _BITS))
+            if "gap" in frame.columns
+            else frame
+            for name, frame in part.items()
+        }
+        for number, part in enumerate(parts)
+    ]
+    return {name: pl.concat([part[name] for part in numbered]) for name in parts[0]}
+
+
+@dataclass(frozen=True)
+class _IdleOfPart:
+    """Adds up the idle time of a part of a run."""
+
+    keys: tuple[str, ...]
+    longest: int
+
+    def __call__(
+        self, part: Trace, windows: pl.DataFrame, edges: pl.DataFrame, ending: pl.DataFrame
+    ) -> Frames:
+        """Return sums, what only other parts explain, and what they need from this one."""
+        found = own_pieces_in(part, windows, ending)
+        if "range" in self.keys:
+            found = found.with_ranges(part)
+        pieces = found.pieces.join(edges, on="device", maintain_order="left")
+        if "phase" in self.keys:
+            phases = step_phases(part).select("process", "iteration", "phase")
+            pieces = pieces.join(phases, on=["process", "iteration"], how="left")
+        is_last = pl.col("gap").is_in(found.last["gap"].implode())
+        own, last, names = pieces.filter(~is_last), pieces.filter(is_last), _raw(self.keys)
+        return {
+            "sums": _added(own, names), "gaps": _gaps(own, names),
+            "longest": self._longest(part, found, own) if self.longest else own.clear(),
+            "last_pieces": self._longest(part, found, last) if self.longest else last,
+            "last": found.last, "blocks": found.blocks, "copies": _copies(part),
+        }  # fmt: skip
+
+    def _longest(self, part: Trace, found: IdlePieces, pieces: pl.DataFrame) -> pl.DataFrame:
+        """Return the pieces of the longest gaps, with ranges, samples and the ops around each."""
+        gaps = longest_gaps(pieces, self.longest)["gap"]
+        chosen = replace(found, pieces=pieces.filter(pl.col("gap").is_in(gaps.implode())))
+        around = found.gaps.filter(pl.col("gap").is_in(gaps.implode())).select(
+            "gap", "before", "ended_by", late_stage="stage"
+        )
+        wanted = pl.concat([around["before"], around["ended_by"]]).drop_nulls().unique()
+        name = pl.col("short_name").fill_null(pl.col("name")).cast(pl.String)
+        names = (
+            part["ops"].filter(pl.col("op").is_in(wanted.implode()))
+            .select("op", late_iteration="iteration", after_name=name).collect()
+        )  # fmt: skip
+        before = names.select(before="op", before_name="after_name")
+        known = around.join(before, on="before", how="left").join(
+            names.rename({"op": "ended_by"}), on="ended_by", how="left"
+        )
+        told = _with_samples(part, chosen.with_ranges(part))
+        return told.join(known.drop("before", "ended_by"), on="gap", maintain_order="left")
+
+
+def _added(pieces: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
+    by = dict.fromkeys([*names, "process", "device", *_WHY])
+    before = pl.min_horizontal("end", "first") - pl.col("start")
+    after = pl.col("end") - pl.max_horizontal("start", "last")
+    queued = pieces.with_columns(queued=pl.col("detail").is_not_null())
+    return queued.group_by(*by).agg(
+        idle_ns=_LENGTH.sum(), outside_ns=(before.clip(0) + after.clip(0)).sum()
+    )
+
+
+def _gaps(pieces: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
+    by = dict.fromkeys([*names, "process"])
+    return pieces.group_by(*by).agg(gaps=pl.col("gap").n_unique().cast(pl.Int64))
+
+
+def longest_gaps(pieces: pl.DataFrame, number: int) -> pl.DataFrame:
+    """Return ``gap, idle_ns, start_ns, device`` of the longest gaps, the longest first."""
+    lengths = pieces.group_by("gap").agg(
+        idle_ns=_LENGTH.sum(), start_ns=pl.col("start").min(), device=pl.col("device").first()
+    )
+    return lengths.sort(
+        "idle_ns", "start_ns", "device", "gap", descending=[True, False, False, False]
+    ).head(number)  # fmt: skip
+
+
+def _with_samples(trace: Trace, found: IdlePieces) -> pl.DataFrame:
+    """Return the pieces; where nothing else tells of the host, `detail` is the sampled function."""
+    untold = pl.col("detail").is_null() & pl.col("cause").is_in(["between_steps", "late_launch"])
+    met = sampled(trace, found.pieces.filter(untold), pairs_of(trace, found.gaps))
+    most = (
+        met.group_by("gap", "cause", "name").agg(number=pl.len())
+        .with_columns(of=pl.col("number").sum().over("gap", "cause"))
+        .sort("number", "name", descending=[True, False])
+        .unique(["gap", "cause"], keep="first", maintain_order=True)
+    )  # fmt: skip
+    text = pl.format("{} of {} samples in {}", "number", "of", "name")
+    told = most.select("gap", "cause", executed=text)
+    known = found.pieces.join(told, on=["gap", "cause"], how="left", maintain_order="left")
+    detail = pl.when(untold).then("executed").otherwise("detail")
+    return known.with_columns(detail=detail).drop("executed")
+
+
+def _copies(part: Trace) -> pl.DataFrame:
+    """Return ``device, other``: GPUs of other parts with which GPUs of this one copy."""
+    ends = ["src_device", "dst_device"]
+    pairs = part["ops"].filter(pl.col("src_device") != pl.col("dst_device"))
+    seen = pairs.select("device", *ends).unique().collect().unpivot(ends, index="device")
+    others = seen.select("device", other="value").drop_nulls().unique()
+    if others.is_empty():
+        return others
+    own = part["ops"].select("device").unique().collect()["device"]
+    return others.filter(~pl.col("other").is_in(own.implode())).sort("device", "other")
