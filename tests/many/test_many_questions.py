@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from many_helpers import await_true, workers, write_ranks
 from test_many_dask import ROOT, Cluster
 
 import tracekit
+from tracekit.analysis.idle_time import _idle_sums
 from tracekit.errors import InputError, StoreError, UsageError
 from tracekit.model import _combine
 from tracekit.store import Workers, _dask, open_executor
@@ -157,6 +159,41 @@ def test_memory_is_that_of_the_parts_that_are_asked_at_the_same_time(asked) -> N
         tracekit.open("job", store=asked, memory=least - 1).idle()
     with pytest.raises(UsageError, match=r"idle of 603 rows takes about"):
         tracekit.open("job", store=asked, memory=least, processes=3).idle()
+
+
+def test_what_parts_answer_is_kept(asked, tmp_path, monkeypatch) -> None:
+    store = tracekit.Store(shutil.copytree(asked, tmp_path / "copied"))
+    folder = store.folder(store.runs()[0]) / "partials"
+    shutil.rmtree(folder, ignore_errors=True)
+    parts: list[tracekit.model.Trace] = []
+    ask = _idle_sums._IdleOfPart.__call__
+    monkeypatch.setattr(
+        _idle_sums._IdleOfPart, "__call__", lambda *each: parts.append(each[1]) or ask(*each)
+    )
+
+    def idle() -> list[tuple[Any, ...]]:
+        parts.clear()
+        return tracekit.open("job", store=store.root).idle("rank,cause").rows()
+
+    first = idle()
+    files = sorted(folder.iterdir())
+    # Launch groups, and causes in windows and in steps, of six parts each.
+    assert (len(files), len(parts)) == (6 * 3, 6 * 2)
+    assert sum(file.stat().st_size for file in files) < 18 * 20_000
+    assert (idle(), len(parts)) == (first, 0)
+    for file in files:
+        file.write_bytes(file.read_bytes()[:-7] + b"damaged")
+    assert (idle(), len(parts)) == (first, 6 * 2)
+    assert (idle(), len(parts)) == (first, 0)
+    # Other code reads none of it, and `runs gc` removes it.
+    stale = files[0].rename(folder / f"{'0' * 16}-{files[0].name[17:]}")
+    assert store.collect(dry_run=True) == [stale]
+    assert store.collect() == [stale]
+    assert sorted(folder.iterdir()) == files[1:]
+    assert store.check() == []
+    shutil.rmtree(folder)
+    folder.touch()  # what cannot be kept is answered all the same
+    assert idle() == first
 
 
 def test_workers_of_another_version_are_refused(monkeypatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -52,12 +53,13 @@ def groups_of_parts(trace: Trace) -> list[pl.DataFrame]:
 
 
 def _groups_of_parts(trace: Trace) -> list[pl.DataFrame]:
-    return trace.in_parts(_of_part)
+    found = trace.sums_of_parts([partial(_of_part, part) for part in trace.parts()])
+    return [each["groups"] for each in found]
 
 
-def _of_part(trace: Trace) -> pl.DataFrame:
+def _of_part(trace: Trace) -> dict[str, pl.DataFrame]:
     ops = at_least_one(trace["ops"].select(NEEDED))
-    return thinned(ops, trace.read("iterations"))
+    return {"groups": thinned(ops, trace.read("iterations"))}
 
 
 def thinned(batches: Iterable[pl.DataFrame], iterations: pl.DataFrame) -> pl.DataFrame:

@@ -217,6 +217,7 @@ class _CombinedTables(LaterTables):
         self._changes = changes
         self._read = read
         self._is_part = False
+        self._name = ""
 
     @cached_property
     def _tree(self) -> tuple[pl.DataFrame, list[pl.Series]]:
@@ -235,6 +236,11 @@ class _CombinedTables(LaterTables):
         """Return the tables of the parts of the run, where its rows are still its reports'."""
         parts = self.reports_of_parts(together)
         return [self] if len(parts) <= 1 else [self._part(each, with_paths) for each in parts]
+
+    @property
+    def name(self) -> str:
+        """Which part of a run they are: its reports."""
+        return self._name
 
     def reports_of_parts(self, together: Sequence[tuple[int, int]] = ()) -> list[list[int]]:
         """Return which reports each part has; nothing for a run that is not divided."""
@@ -265,6 +271,7 @@ class _CombinedTables(LaterTables):
         if with_paths:
             part._paths = [self._paths[number] for number in reports]
         part._is_part = True
+        part._name = f"{[*reports]} {with_paths}"
         # What is sent elsewhere is these rows, not all of the run's.
         return part.but({name: self[name].filter(rows).collect().lazy()
                          for name, rows in own.items()})  # fmt: skip

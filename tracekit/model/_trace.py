@@ -13,7 +13,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import polars as pl
 
@@ -68,6 +68,20 @@ Spread = Callable[[Sequence[Callable[[], Any]]], list[Any]]
 """Does several pieces of work, in whatever order and place, and returns what each returns."""
 
 
+Frames = dict[str, pl.DataFrame]
+"""Sums of a part of a run, by name."""
+
+
+class Keeper(Protocol):
+    """Keeps sums of parts of a run from one question to the next."""
+
+    def find(self, key: str) -> Frames | None:
+        """Return what was kept by a key."""
+
+    def keep(self, key: str, frames: Frames) -> None:
+        """Keep frames by a key."""
+
+
 def _one_by_one(work: Sequence[Callable[[], T]]) -> list[T]:
     return [each() for each in work]
 
@@ -87,12 +101,15 @@ class Trace:
         a stretch rests on what was before it.
     spread
         Where work on parts of the run is done.
+    keeper
+        Keeps what comes of it.
     """
 
     tables: Mapping[str, pl.LazyFrame]
     warnings: tuple[str, ...] = field(default=())
     stretch: Stretch = Stretch()
     spread: Spread = field(default=_one_by_one, repr=False, compare=False)
+    keeper: Keeper | None = field(default=None, repr=False, compare=False)
     _known: dict[Callable[[Trace], Any], Any] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -192,12 +209,35 @@ class Trace:
         """Return which reports each part has; nothing for a run that is not divided."""
         return self.tables.reports_of_parts() if isinstance(self.tables, LaterTables) else []
 
-    def in_parts(self, work: Callable[[Trace], T]) -> list[T]:
-        """Apply `work` to each part of the run, and return the results in order."""
-        return self.spread([partial(work, part) for part in self.parts()])
+    def sums_of_parts(self, work: Sequence[partial[Frames]]) -> list[Frames]:
+        """Do work on parts of the run, except for what was done before and is kept.
+
+        Parameters
+        ----------
+        work
+            For each part a call: of a function, or of a dataclass that its `repr` describes, with
+            the part and frames.
+        """
+        keeper = self.keeper if len(work) > 1 else None
+        if keeper is None:
+            return self.spread(work)
+        keys = [_key(each) for each in work]
+        found = {number: keeper.find(key) for number, key in enumerate(keys)}
+        missing = [number for number, frames in found.items() if frames is None]
+        made = self.spread([work[number] for number in missing]) if missing else []
+        for number, frames in zip(missing, made, strict=True):
+            keeper.keep(keys[number], frames)
+            found[number] = frames
+        return [frames for frames in found.values() if frames is not None]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "spread": _one_by_one, "_known": {}, "_known_of_all": {}}
+        return {
+            **self.__dict__,
+            "spread": _one_by_one,
+            "keeper": None,
+            "_known": {},
+            "_known_of_all": {},
+        }
 
     def with_tables(
         self, tables: Mapping[str, pl.DataFrame], warnings: tuple[str, ...] = ()
@@ -218,6 +258,14 @@ class Trace:
         own = self.tables
         changed = own.but(tables) if isinstance(own, LaterTables) else {**own, **tables}
         return replace(self, tables=changed)
+
+
+def _key(work: partial[Frames]) -> str:
+    """Return a text that tells what is asked of which part."""
+    part, *frames = work.args
+    asked = getattr(work.func, "__qualname__", None) or repr(work.func)
+    told = [f"{frame.schema} {frame.write_json()}" for frame in (*frames, *part.tables.own())]
+    return "\n".join([asked, repr(part.stretch), part.tables.name, *told])
 
 
 class LaterTables(Mapping[str, pl.LazyFrame], ABC):
@@ -267,6 +315,15 @@ class LaterTables(Mapping[str, pl.LazyFrame], ABC):
     def reports_of_parts(self) -> list[list[int]]:
         """Return which reports each part has; see `Trace.reports_of_parts`."""
         return []
+
+    @property
+    def name(self) -> str:
+        """Which part of a run they are."""
+        return ""
+
+    def own(self) -> list[pl.DataFrame]:
+        """Return the tables that need not be opened."""
+        return [self._given[name].collect() for name in sorted(self._given)]
 
     @abstractmethod
     def _open(self, name: str) -> pl.LazyFrame:

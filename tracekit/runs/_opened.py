@@ -59,6 +59,7 @@ class OpenedRun:
         workers: Workers | None = None,
     ) -> None:
         self.record, self._reports = store.open_reports(record)
+        self._partials = store.partials(self.record) if len(self._reports) > 1 else None
         self._workers = workers
         self._rules = rules
         self._allowed = memory
@@ -102,7 +103,9 @@ class OpenedRun:
     def trace(self) -> Trace:
         """The run's tables; attributed anew if rules were given when it was opened."""
         if self._rules is None:
-            trace = replace(model.combine(self._reports), warnings=self.record.warnings)
+            trace = replace(
+                model.combine(self._reports), warnings=self.record.warnings, keeper=self._partials
+            )
             return replace(trace, spread=self._workers) if self._workers else trace
         self.require_memory("attribution")
         # By report, as ingest does: numbers follow time within a report and not throughout a run.

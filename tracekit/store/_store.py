@@ -32,6 +32,7 @@ from tracekit.store._check import (
     whole_run,
 )
 from tracekit.store._identity import make_id, put_id, read_id
+from tracekit.store._partials import Partials
 from tracekit.store._reader import read_entries
 from tracekit.store._record import (
     Entry,
@@ -215,6 +216,10 @@ class Store:
         """Return the folder that holds the columns of a run."""
         return self._folders.runs / resolve(self._entries(), record.id, str(self.root)).folder
 
+    def partials(self, record: RunRecord) -> Partials:
+        """Return what keeps sums of parts of a run."""
+        return Partials(self.root, self.folder(record))
+
     def remove(self, reference: str) -> RunRecord:
         """Remove a run with its columns, and return its entry.
 
@@ -304,6 +309,8 @@ class Store:
     def collect(self, *, dry_run: bool = False) -> list[Path]:
         """Remove the folders that hold no complete run and that no ingest is working on.
 
+        So are sums that other versions kept of parts of runs.
+
         Parameters
         ----------
         dry_run
@@ -311,7 +318,7 @@ class Store:
 
         Returns
         -------
-        The folders that are gone.
+        The folders, and files of sums, that are gone.
 
         Raises
         ------
@@ -330,7 +337,12 @@ class Store:
             with file_errors(self.root):
                 if self._folders.discard_dead(path.name, named, dry_run=dry_run):
                     gone.append(path)
-        return gone
+        stale = [each for name in sorted(named())
+                 for each in Partials(self.root, self._folders.runs / name).stale()]  # fmt: skip
+        for path in () if dry_run else stale:
+            with file_errors(self.root):
+                path.unlink(missing_ok=True)
+        return gone + stale
 
     def _checked_id(self, *, repair: bool) -> list[Finding]:
         path = self.root / ID_FILE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -88,7 +88,7 @@ def idle_sums(
             others = devices.join(listed, on="device", how="anti")["device"]
             own = ~pl.col("device").is_in(others.implode())
             work.append(partial(ask, part, windows.filter(own), edges.filter(own), ending))
-        return _joined(trace.spread(work))
+        return _joined(trace.sums_of_parts(work))
 
     found = found_in(())
     used = launch_groups(trace)["device"].unique()
@@ -118,7 +118,7 @@ def _with_ranks(trace: Trace, rows: pl.DataFrame, keys: Sequence[str]) -> pl.Dat
     return rows.with_columns(rank=rank)
 
 
-def _joined(parts: Sequence[Frames]) -> Frames:
+def _joined(parts: Sequence[Mapping[str, pl.DataFrame]]) -> Frames:
     """Put the frames of parts together, with numbers of gaps that are the run's."""
     numbered = [
         {
