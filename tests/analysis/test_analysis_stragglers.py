@@ -10,7 +10,7 @@ from trace_builder import TraceBuilder
 
 from tracekit.analysis.diagnosis import stragglers
 from tracekit.analysis.diagnosis._facts import exposed_waits, facts_of, waits_in_collectives
-from tracekit.analysis.diagnosis._stragglers import _by_rank, _times
+from tracekit.analysis.diagnosis._stragglers import _by_rank, _held_behind, _times
 from tracekit.analysis.idle_time import idle
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import TABLES, Trace
@@ -69,13 +69,13 @@ def test_who_is_last_and_what_it_costs() -> None:
 def test_who_holds_others_costs_them_all_of_it_by_step_and_by_other() -> None:
     facts = facts_of(_of(PASSES))
     waits = exposed_waits(facts.collectives, facts.exposed)
-    held = pl.DataFrame(
-        {"process": [0, 1], "device": [0, 1], "iteration": [0, 2], "by": [2, 2],
-         "held": [100 * US, 300 * US]},
-        schema_overrides=dict.fromkeys(("process", "device", "by"), pl.Int32),
+    idle = pl.DataFrame(
+        {"process": [0, 1], "device": [0, 1], "iteration": [0, 2], "cause": ["behind_stage"] * 2,
+         "detail": ["GPU 2"] * 2, "idle_ns": [100 * US, 300 * US]},
+        schema_overrides=dict.fromkeys(("process", "device"), pl.Int32),
     )  # fmt: skip
-    times = _times(facts, waits, held).with_columns(rank=pl.col("device"))
-    found = {row["device"]: row for row in _by_rank(facts, times, waits, held).to_dicts()}
+    times = _times(facts, waits, _held_behind(idle)).with_columns(rank=pl.col("device"))
+    found = {row["device"]: row for row in _by_rank(facts, times, waits, idle).to_dicts()}
     # Nobody waited for GPU 2 in a collective: 400 us of two others in four steps.
     assert found[2]["caused_ns"] == pytest.approx(400 * US / 4 / 2)
     assert found[0]["waited_ns"] == pytest.approx((100 + 300 + 100 + 100) * US / 4)

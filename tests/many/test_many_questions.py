@@ -20,7 +20,7 @@ from many_helpers import await_true, workers, write_ranks
 from test_many_dask import ROOT, Cluster
 
 import tracekit
-from tracekit.analysis.idle_time import _idle_sums
+from tracekit.analysis.idle_account import _idle_sums
 from tracekit.errors import InputError, StoreError, UsageError
 from tracekit.model import _combine
 from tracekit.store import Workers, _dask, open_executor

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.store._access import PRIVATE, access_of
-from tracekit.support.files import is_real_folder, read_plain, write_whole
+from tracekit.store._access import PRIVATE, access_of, put_file
+from tracekit.support.files import is_real_folder, read_plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,8 +64,9 @@ class Partials:
             if not is_real_folder(self._folder):
                 self._folder.mkdir(PRIVATE.folder)
                 access.give(self._folder)
-            write_whole(self._path(key), hashlib.sha256(whole).digest() + whole)
-            access.give(self._path(key))
+            put_file(
+                self._folder, self._path(key).name, hashlib.sha256(whole).digest() + whole, access
+            )
 
     def stale(self) -> list[Path]:
         """Return the files that other code made, which nothing reads any more."""

@@ -9,7 +9,7 @@ import polars as pl
 from tracekit.analysis.calls import process_ranks
 from tracekit.analysis.diagnosis._facts import LENGTH, MEMBER, Facts, facts_of
 from tracekit.analysis.facts import how_to_record
-from tracekit.analysis.idle_account import BEHIND, merged_in_batches
+from tracekit.analysis.idle_account import BEHIND, idle_sums, merged_in_batches
 from tracekit.engine import has_ops, union_length
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Answer, Trace
@@ -23,12 +23,11 @@ _OWN = pl.col("end") - pl.col("start")
 _CELL = [*MEMBER, "iteration"]
 
 
-def _held_behind(facts: Facts) -> pl.DataFrame:
+def _held_behind(idle: pl.DataFrame) -> pl.DataFrame:
     """Return the idle time of GPUs behind others: ``process, device, iteration, by, held``."""
-    behind = facts.idle.filter(pl.col("cause").is_in(BEHIND))
+    behind = idle.filter(pl.col("cause").is_in(BEHIND))
     by = pl.col("detail").str.extract(_OF_GPU).cast(pl.Int32)
-    held = pl.col("end") - pl.col("start")
-    return behind.select(*MEMBER, "iteration", by=by, held=held).drop_nulls("by")
+    return behind.select(*MEMBER, "iteration", by=by, held="idle_ns").drop_nulls("by")
 
 
 def waited_for(facts: Facts, device: int) -> float | None:
@@ -36,7 +35,7 @@ def waited_for(facts: Facts, device: int) -> float | None:
 
     Somebody is always last: what GPUs wait for one of the others, in the mean, is taken away.
     """
-    held = _held_behind(facts)
+    held = _held_behind(facts.idle.with_columns(idle_ns=LENGTH))
     if facts.waits.is_empty() and held.is_empty():
         return None
     others = max(facts.steps["device"].n_unique() - 1, 1)
@@ -115,7 +114,9 @@ def stragglers(trace: Trace, keys: tuple[str, ...]) -> Answer:
             "this run holds no GPU work", f"record with {how_to_record(trace, 'ops')}"
         )
     facts = facts_of(trace)
-    waits, held = facts.waits, _held_behind(facts)
+    # Of each part of the run sums are enough.
+    idle = idle_sums(trace, facts.steps, ["iteration", "detail"]).pieces.cast({"cause": pl.String})
+    waits, held = facts.waits, _held_behind(idle)
     if waits.is_empty() and held.is_empty():
         raise MissingDataError(
             "no collective was recorded on more than one rank",
@@ -123,7 +124,7 @@ def stragglers(trace: Trace, keys: tuple[str, ...]) -> Answer:
         )
     ranks = process_ranks(trace).select("process", "rank")
     times = _times(facts, waits, held).join(ranks, on="process", how="left", maintain_order="left")
-    rows = _by_rank(facts, times, waits, held) if keys == ("rank",) else _by_iteration(times)
+    rows = _by_rank(facts, times, waits, idle) if keys == ("rank",) else _by_iteration(times)
     return Answer(
         rows=rows,
         meta=_meta(facts, waits),
@@ -166,8 +167,9 @@ def _by_iteration(times: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_rank(
-    facts: Facts, times: pl.DataFrame, waits: pl.DataFrame, held: pl.DataFrame
+    facts: Facts, times: pl.DataFrame, waits: pl.DataFrame, idle: pl.DataFrame
 ) -> pl.DataFrame:
+    held = _held_behind(idle)
     means = times.group_by(*MEMBER, "rank").agg(pl.col("waited_ns", "own_ns").mean())
     number = pl.lit(facts.number)
     in_collectives = waits.group_by(MEMBER).agg(
@@ -179,7 +181,7 @@ def _by_rank(
     known = (
         means.join(in_collectives, on=MEMBER, how="left")
         .join(in_gaps, on="device", how="left")
-        .join(_late_in(facts), on=MEMBER, how="left")
+        .join(_late_in(facts, idle), on=MEMBER, how="left")
         .with_columns(
             pl.col("collectives", "last").fill_null(0),
             caused_ns=pl.col("caused").fill_null(0) + pl.col("holding").fill_null(0),
@@ -194,7 +196,7 @@ def _by_rank(
     )  # fmt: skip
 
 
-def _late_in(facts: Facts) -> pl.DataFrame:
+def _late_in(facts: Facts, idle: pl.DataFrame) -> pl.DataFrame:
     """Return in what each rank takes longest beyond the median one, or of two the other one."""
     exchange = facts.collectives["op"].drop_nulls()
     work = facts.ops.filter(~pl.col("op").is_in(exchange.implode()))
@@ -202,9 +204,9 @@ def _late_in(facts: Facts) -> pl.DataFrame:
     busy = union_length(merged_in_batches(work, by), by).select(
         *MEMBER, what=pl.col("stage").cast(pl.String), time="length"
     )
-    own = facts.idle.filter(~pl.col("cause").is_in(BEHIND)).rename({"cause": "what"})
-    idle = own.group_by(*MEMBER, "what").agg(time=LENGTH.sum())
-    each = pl.concat([busy, idle.select(busy.columns)])
+    own = idle.filter(~pl.col("cause").is_in(BEHIND)).rename({"cause": "what"})
+    alone = own.group_by(*MEMBER, "what").agg(time=pl.col("idle_ns").sum())
+    each = pl.concat([busy, alone.select(busy.columns)])
     members = facts.ops.select(MEMBER).unique().collect()
     whole = members.join(each.select("what").unique(), how="cross").join(
         each, on=[*MEMBER, "what"], how="left"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.analysis.idle_account._gaps import BEHIND, last_to_work
+    from tracekit.analysis.idle_account._gaps import BEHIND
     from tracekit.analysis.idle_account._host_states import (
         BLOCKING_COPY,
         ITEM,
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         waits,
     )
     from tracekit.analysis.idle_account._idle_ranges import idle_ranges, plain_name
+    from tracekit.analysis.idle_account._idle_sums import IdleSums, idle_sums, longest_gaps
     from tracekit.analysis.idle_account._pieces import (
         CAUSES,
         OS_CALLS,
@@ -28,9 +29,7 @@ if TYPE_CHECKING:
         idle_causes,
         idle_pieces,
         idle_windows,
-        own_pieces_in,
         pieces_in_windows,
-        with_last_gaps,
     )
     from tracekit.analysis.idle_account._timeline import covered, merged, merged_in_batches
 

@@ -16,8 +16,14 @@ from tracekit.analysis.facts import (
     step_phases,
     with_words,
 )
-from tracekit.analysis.idle_account import CAUSES, QUEUED_NS, idle_windows
-from tracekit.analysis.idle_time._idle_sums import IdleSums, idle_sums, longest_gaps
+from tracekit.analysis.idle_account import (
+    CAUSES,
+    QUEUED_NS,
+    IdleSums,
+    idle_sums,
+    idle_windows,
+    longest_gaps,
+)
 from tracekit.engine import counted_steps, has_ops, iterations_in
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Answer, Trace, with_clocks

@@ -10,14 +10,9 @@ import polars as pl
 
 from tracekit.analysis.calls import process_ranks
 from tracekit.analysis.facts import step_phases
-from tracekit.analysis.idle_account import (
-    IdlePieces,
-    last_to_work,
-    own_pieces_in,
-    pairs_of,
-    sampled,
-    with_last_gaps,
-)
+from tracekit.analysis.idle_account._gaps import last_to_work
+from tracekit.analysis.idle_account._host_states import pairs_of, sampled
+from tracekit.analysis.idle_account._pieces import IdlePieces, own_pieces_in, with_last_gaps
 from tracekit.engine import launch_groups
 from tracekit.model import Trace
 
@@ -69,7 +64,7 @@ def idle_sums(
     windows
         ``process, device, iteration, start, end``.
     keys
-        What to add up by.
+        What to add up by: ``rank``, ``phase``, ``range`` and columns of pieces.
     whole
         The windows of GPUs outside of which `outside_ns` is counted; by default `windows`.
     longest
