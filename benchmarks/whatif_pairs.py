@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "sample_traces"))
-from simulate.pairs import DRAWN, PAIRS, SEALED, SKIPPED, Pair, write_pair
+from simulate.pairs import DRAWN, PAIRS, SEALED, SKIPPED, SLOW, Pair, write_pair
 
 import tracekit as tk
 from tracekit.errors import UndecidedError
@@ -89,10 +89,11 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="+")
     parser.add_argument("--drawn", action="store_true", help="those that a seed drew")
+    parser.add_argument("--slow", action="store_true", help="those of a slow GPU")
     parser.add_argument("--workers", type=int, default=1)
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
-    chosen = DRAWN if asked.drawn else PAIRS
+    chosen = DRAWN if asked.drawn else SLOW if asked.slow else PAIRS
     pairs = [pair for pair in chosen if not asked.only or pair.name in asked.only]
     with ProcessPoolExecutor(asked.workers) as pool:
         scores = list(pool.map(partial(score, folder=asked.folder), pairs))

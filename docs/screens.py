@@ -1,12 +1,15 @@
-"""Pictures of the report and of the view of a sample.
+"""Pictures of reports of two real traces, and of the view of a sample.
 
-    python docs/screens.py
+    TRACEKIT_REAL_TRACES=FOLDER python docs/screens.py
 
-takes them anew; this takes the package playwright and a Chromium.
+takes them anew; this takes the package playwright and a Chromium. The two are of
+`facebookresearch/HolisticTraceAnalysis` and of an assignment of Stanford's CS336, whose licences
+(MIT) allow to show them.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -31,18 +34,22 @@ def _clip(page: Any, first: str, last: str) -> dict[str, float]:
     return {"x": left, "y": top["y"], "width": WIDTH - left, "height": end - top["y"] + GAP}
 
 
-def _take(report: Path, view: View) -> None:
+REPORTS = (
+    ("report", "kineto_ddp_2xa100_rank0.json.gz", "header", "#findings .findings > li"),
+    ("step", "transformer_rtx3070ti.sqlite", "#step-title", "#stages .chart"),
+)
+"""By picture the trace, and between what of its report it is taken."""
+
+
+def _take(folder: Path, view: View) -> None:
     with sync_playwright() as running:
         browser = running.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox"]
         )
         page = browser.new_page(viewport={"width": WIDTH, "height": 900}, color_scheme="light")
-        page.goto(report.as_uri())
-        page.wait_for_selector("[data-gantt][data-ready]")
-        for name, first, last in (
-            ("report", "header", "#findings .findings"),
-            ("step", "#step-title", "#stages .chart"),
-        ):
+        for name, _, first, last in REPORTS:
+            page.goto((folder / f"{name}.html").as_uri())
+            page.wait_for_selector("[data-gantt][data-ready]")
             page.screenshot(
                 path=PICTURES / f"{name}.png", full_page=True, clip=_clip(page, first, last)
             )
@@ -56,8 +63,11 @@ def _take(report: Path, view: View) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        trace = ROOT / "sample_traces" / "ddp_4gpu.sqlite"
-        run = tracekit.ingest(trace, store=Path(folder) / "store")[0]
-        run.report(Path(folder) / "report.html")
-        with run.view(opens=False) as view:
-            _take(Path(folder) / "report.html", view)
+        store = Path(folder) / "store"
+        for picture, recorded, *_ in REPORTS:
+            recorded_in = Path(os.environ["TRACEKIT_REAL_TRACES"])
+            run = tracekit.ingest(recorded_in / recorded, store=store)[0]
+            run.report(Path(folder) / f"{picture}.html")
+        sample = tracekit.ingest(ROOT / "sample_traces" / "ddp_4gpu.sqlite", store=store)[0]
+        with sample.view(opens=False) as view:
+            _take(Path(folder), view)

@@ -18,7 +18,7 @@ _OF_METHOD = {
     "p2p": ("root", "overlap"),
     "nccl": ("exchange", "bucket_mb"),
     "gloo": ("exchange", "bucket_mb"),
-    "mpi": ("bucket_mb",),
+    "mpi": ("overlap", "bucket_mb"),
     "ps": ("bucket_mb",),
     "pipeline": ("schedule", "micro_batches"),
 }

@@ -171,7 +171,7 @@ def train(
         bool,
         typer.Option(
             "--overlap/--no-overlap",
-            help="p2p: copy each bucket of gradients as soon as the backward pass has it.",
+            help="p2p, mpi: a bucket of gradients sets out as soon as the backward pass has it.",
             rich_help_panel=_METHOD,
         ),
     ] = _DEFAULT.overlap,

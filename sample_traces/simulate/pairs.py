@@ -178,6 +178,19 @@ DRAWN = tuple(_drawn_pair(index, 20261126) for index in range(10))
 """Pairs that were sealed before ranges were given where none had been."""
 
 
+def _slow_pair(index: int, seed: int) -> Pair:
+    """Return a drawn job of four GPUs of which one is slow, and the same where none is."""
+    random = Random(f"{seed}/{index}")
+    plain = {**random.choice((_ALEXNET, _GOOGLENET)), "batch": random.choice((16, 24, 48))}
+    pace = {random.randrange(4): random.uniform(1.1, 1.6)}
+    job = {**plain, **_DDP, "gpu_pace": pace, "overlap": random.choice((True, False))}
+    return Pair(f"slow-{index}", {"without_straggler": "rank"}, job, {"gpu_pace": {}})
+
+
+SLOW = tuple(_slow_pair(index, 20261128) for index in range(8))
+"""Pairs of which the change is that no GPU is slow."""
+
+
 def write_pair(pair: Pair, folder: Path) -> dict[str, float]:
     """Write a pair's trace; return how long its steps take in the mean, before and after."""
     job, changed = pair.jobs()

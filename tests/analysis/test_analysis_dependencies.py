@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,11 +19,17 @@ from tracekit.analysis.communication import Traffic
 from tracekit.analysis.dependencies import CHANGES, critical_path, parse_changes, price_of, whatif
 from tracekit.analysis.dependencies._changes import Bandwidth
 from tracekit.analysis.dependencies._edges import EDGES, FITTED, moments_of
-from tracekit.analysis.dependencies._graph import TOGETHER_NS, TOLERATED_NS, _fitted, _pairs
+from tracekit.analysis.dependencies._graph import (
+    TOGETHER_NS,
+    TOLERATED_NS,
+    _fitted,
+    _pairs,
+    graph_of,
+)
 from tracekit.analysis.dependencies._job import TRUSTED, distrust, job_of
 from tracekit.analysis.dependencies._prices import Price
 from tracekit.analysis.dependencies._sweeps import LATEST, latest, put_in_order, replay, walk_back
-from tracekit.analysis.dependencies._whatif import _ended
+from tracekit.analysis.dependencies._whatif import ALL, UNCHANGED, _ended
 from tracekit.analysis.diagnosis import KERNELS_OF, RULES
 from tracekit.engine import launch_groups, step_windows
 from tracekit.errors import MissingDataError, UndecidedError, UsageError
@@ -417,6 +424,87 @@ def test_collectives_begin_when_the_last_one_joins() -> None:
     assert found["perfect overlap"] == (52 + 59) * US
 
 
+def _job_of(took: dict[int, int], host: dict[int, int], *, more: int = 0) -> Trace:
+    """Three steps of ranks that compute for so many us, all-reduce for 100 and update for 10.
+
+    The all-reduce of the second step takes 130.
+
+    Each rank's host makes a call of so many us before it launches the computing. Rank 0 runs `more`
+    kernels of its own.
+    """
+    b = TraceBuilder()
+    for step, (rank, length) in itertools.product(range(3), took.items()):
+        met = max(host[each] + took[each] for each in took) + (50 if step == 1 else 20)
+        at, thread = 1_000 * step, 10 * rank
+        row: dict[str, Any] = {"thread": thread, "device": rank, "iteration": step}
+        b.iteration(
+            step, at * US, (at + met + 120) * US, thread=thread, source="ranges", whole=True
+        )
+        _call(b, "cudaFuncGetAttributes", at * US, (at + host[rank]) * US, thread)
+        begin = at + host[rank] + 7
+        _op(b, "wgrad", begin - 7, begin, begin + length, stage="BP", **row)
+        for number in range(more if rank == 0 else 0):
+            _op(
+                b,
+                "own",
+                begin - 3,
+                begin + length + 1,
+                begin + length + 2 + number,
+                stage="BP",
+                **row,
+            )
+        _op(b, "ncclAllReduce", begin - 2, begin + length + 2, at + met + 100, kind="collective",
+            collective="all_reduce", stage="WU", **row)  # fmt: skip
+        _op(b, "sgd", begin + 3, at + met + 101, at + met + 111, stage="WU", **row)
+        _call(b, "cudaDeviceSynchronize", (begin + 8) * US, (at + met + 112) * US, thread)
+    return _linked(b)
+
+
+def test_steps_without_stragglers() -> None:
+    """By hand: the mean of 100, 100 and 400 us is 200, the median 100.
+
+    The mean of hosts of 20, 20 and 50 us is 30: three steps end 20 earlier each, and the first one
+    begins 10 later, with the computing of a rank whose host took 20.
+    """
+    of_hosts = (3 * 20 + 10) / 3 * US
+    trace = _job_of({0: 100, 1: 100, 2: 400}, {0: 20, 1: 20, 2: 50})
+    rows = _ask(whatif, trace, parse_changes(without_straggler="rank")).rows
+    saved = dict(rows.drop_nulls("saved_ns").select("change", "saved_ns").rows())
+    assert saved == {
+        UNCHANGED: 0,
+        "GPU 2 no slower than the median": pytest.approx(330 * US, abs=2 * US),
+    }
+    saved = _saved(trace, "part")
+    assert saved["computing alike"] == pytest.approx(200 * US, abs=2 * US)
+    assert saved["host alike"] == pytest.approx(of_hosts, abs=US)
+    assert saved["communication alike"] == pytest.approx(30 / 3 * US, abs=US)
+    assert saved[ALL] == pytest.approx(210 * US + of_hosts, abs=2 * US)
+    assert _saved(trace, "all") == {
+        UNCHANGED: 0, "all ranks alike": pytest.approx(saved[ALL], abs=2 * US),
+    }  # fmt: skip
+    of_stages = _saved(trace, "stage")
+    assert of_stages["BP alike"] == pytest.approx(200 * US + of_hosts, abs=2 * US)
+    assert of_stages["WU alike"] == pytest.approx(10 * US, abs=2 * US)
+
+
+def _saved(trace: Trace, by: str) -> dict[str, float]:
+    rows = _ask(whatif, trace, parse_changes(without_straggler=by)).rows
+    return dict(rows.drop_nulls("saved_ns").select("change", "saved_ns").rows())
+
+
+def test_work_that_no_other_rank_does_stays_as_it_is() -> None:
+    trace = _job_of({0: 100, 1: 100}, {0: 20, 1: 20}, more=2)
+    found = _ask(whatif, trace, parse_changes(without_straggler="all"))
+    assert not any("stays as it is" in each for each in found.meta["warnings"])
+    trace = _job_of({0: 10, 1: 10}, {0: 20, 1: 20}, more=9)
+    warnings = _ask(whatif, trace, parse_changes(without_straggler="all")).meta["warnings"]
+    assert any("of kernels and copies stays as it is" in each for each in warnings)
+    with pytest.raises(UndecidedError, match="no work of a step is that of another rank"):
+        _saved(_job_of({0: 100}, {0: 20}), "all")
+    with pytest.raises(UndecidedError, match="no rank takes longer than the others"):
+        _saved(_job_of({0: 100, 1: 100}, {0: 20, 1: 20}), "rank")
+
+
 def test_overlap_leaves_the_work_of_each_stream() -> None:
     b = TraceBuilder()
     for step in range(4):
@@ -500,6 +588,59 @@ def test_a_loader_that_is_waited_for_is_a_chain_of_its_own() -> None:
     low, high = _ends(trace, speed=["gemm=inf"])["speed gemm=inf"]
     assert high > found["measured"] - 60 * US
     assert low < found["measured"] - 80 * US
+
+
+def _unmarked(asleep: bool, *pauses: int) -> Trace:
+    """Return steps of 100 us without ranges, each after a pause of the host before its input."""
+    b = TraceBuilder()
+    b.rows["host"] = []
+    at = 0
+    for step, pause in enumerate(pauses):
+        if asleep:
+            b.rows["host"].append(
+                {"report": 0, "process": 0, "thread": 0, "start": (at + 5) * US, "library": "os",
+                 "end": (at + pause - 5) * US, "name": "poll", "group": "wait"}
+            )  # fmt: skip
+        at += pause
+        b.iteration(step, at * US, (at + 120) * US, source="structure")
+        _op(b, "HtoD", at, at + 7, at + 9, kind="h2d", stage="IO", iteration=step)
+        _op(b, "gemm", at + 6, at + 10, at + 100, stage="FP", iteration=step)
+        _call(b, "cudaDeviceSynchronize", (at + 12) * US, (at + 105) * US)
+        at += 110
+    return _linked(b)
+
+
+def test_who_does_not_sleep_before_input_waits_for_no_loader() -> None:
+    """An optimizer on the host takes as long, and so does a program between two trainings."""
+    pauses = (300,) * 6
+    asleep, awake = (_replayed(_unmarked(each, *pauses), loader="inf") for each in (True, False))
+    assert asleep["loader inf"] < asleep["measured"] - 200 * US
+    assert awake["loader inf"] == pytest.approx(awake["measured"], rel=0.01)
+    said = _ask(whatif, _unmarked(False, *pauses), parse_changes(loader="inf")).warnings
+    assert any("no wait for a loader is known" in text for text in said)
+
+
+def test_one_wait_that_is_most_of_all_is_told() -> None:
+    def said(*pauses: int) -> list[str]:
+        found = _ask(whatif, _unmarked(True, *pauses), parse_changes(loader="inf"))
+        return [text for text in found.warnings if "for waiting for a loader" in text]
+
+    assert said(300, 300, 300, 300, 300) == []
+    assert said(300, 300, 300, 9_000, 300, 300)[0].startswith("one wait of 9.0 ms is 8")
+
+
+def test_ops_that_overlap_by_rounding_still_follow_each_other() -> None:
+    """PyTorch's profiler rounds times: an op may begin before the one ahead of it has ended."""
+    b = TraceBuilder()
+    b.iteration(0, 0, 1_000 * US, source="ranges")
+    for turn in range(8):
+        at = 100 * turn
+        _op(b, "gemm", at, at + 10, at + 110, stage="FP", iteration=0)
+        b.rows["ops"][-1]["end"] += 200 * (turn < 7)
+    trace = _linked(b)
+    assert graph_of(trace).contradicted == 0
+    low, _ = _ends(trace, host="inf")["host inf"]
+    assert low >= 790 * US
 
 
 def test_workers_are_asked_for_where_waits_have_a_rhythm() -> None:

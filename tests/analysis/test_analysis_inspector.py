@@ -274,7 +274,9 @@ def test_communicators_have_the_name_that_any_rank_gives_them(folder: Path, by: 
 
 
 def test_what_cannot_be_asked(folder: Path) -> None:
-    with pytest.raises(UsageError, match="no key 'stage': say one of size, collective, rank"):
+    with pytest.raises(UsageError, match="no key 'step': say one of size, collective, rank"):
+        ask(folder, all_of(1, 10, 20), "step")
+    with pytest.raises(UsageError, match="logs alone tell no stage"):
         ask(folder, all_of(1, 10, 20), "stage")
     logs = read_inspector_logs([folder])
     with pytest.raises(MissingDataError, match="no record of a collective"):

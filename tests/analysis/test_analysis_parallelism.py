@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 
 import polars as pl
-import pytest
 from link_helpers import HERE, machine
 from trace_builder import TraceBuilder
 
 from tracekit.analysis.calls import collective_calls, communicator_groups
 from tracekit.analysis.communication import Traffic, collectives
+from tracekit.analysis.diagnosis import stragglers
+from tracekit.analysis.idle_time import idle
 from tracekit.machine import Placed
-from tracekit.model import Trace
+from tracekit.model import TABLES, Trace
 
 NAMES = {
     # PyTorch's meshes, Megatron-LM, vLLM and SGLang
@@ -55,11 +56,11 @@ def job(names: dict[int, str | None], ranks: dict[int, list[int]]) -> Trace:
     return b.attributed()
 
 
-@pytest.mark.parametrize(("name", "parallelism"), NAMES.items())
-def test_what_names_of_groups_say(name: str, parallelism: str | None) -> None:
-    trace = job({1: name}, {1: [0, 1]})
-    [row] = communicator_groups(trace, collective_calls(trace)).to_dicts()
-    assert row["parallelism"] == parallelism
+def test_what_names_of_groups_say() -> None:
+    names = dict(enumerate(NAMES, 1))
+    trace = job(names, {each: [0, 1] for each in names})
+    rows = communicator_groups(trace, collective_calls(trace))
+    assert dict(rows.select("group", "parallelism").iter_rows()) == NAMES
 
 
 def test_members_of_communicators() -> None:
@@ -102,3 +103,75 @@ def test_links_by_parallelism() -> None:
     assert sorted(by_group) == [("mesh_dp", 1600), ("mesh_tp", 1600)]
     whole = traffic.links("method").filter(method="nccl")["bytes"].sum()
     assert whole == pl.Series([size for _, size in by_group]).sum()
+
+
+def late_job() -> Trace:
+    """Two steps of three ranks: `mesh_tp` of 0 and 1 before `mesh_dp` of all, and one unnamed.
+
+    In us from the step's begin, rank by rank: from when to when each is in which.
+    """
+    calls: list[tuple[int, str | None, dict[int, tuple[int, int]]]] = [
+        (1, "mesh_tp", {0: (100, 300), 1: (250, 300)}),
+        (2, "mesh_dp", {0: (400, 900), 1: (700, 900), 2: (600, 900)}),
+        (3, None, {0: (910, 950), 1: (910, 950), 2: (940, 950)}),
+    ]
+    b = TraceBuilder()
+    for rank in range(3):
+        text = json.dumps({"NCCL communicator ID": 9, "No. of ranks": 3, "Rank": rank})
+        b.range(-100, -90, "ncclCommInitRank", thread=10 * rank, domain="NCCL", payload=text)
+    for step in range(2):
+        begin = step * 1_000_000
+        for rank in range(3):
+            b.iteration(step, begin, begin + 10**6, thread=10 * rank, ops=2, whole=True)
+            b.op("gemm", begin, thread=10 * rank, start=begin + 1000, end=begin + 99_000,
+                 device=rank, stage="BP")  # fmt: skip
+        for place, (communicator, name, ranks) in enumerate(calls):
+            for rank, (start, end) in ranks.items():
+                at = begin + 20_000 * (place + 1)
+                said = {"NCCL communicator ID": communicator, "Message size [bytes]": 800}
+                if name:
+                    said["Group description"] = name
+                b.range(at, at + 4, "ncclAllReduce", thread=10 * rank, domain="NCCL",
+                        payload=json.dumps(said))  # fmt: skip
+                b.op("ncclDevKernel_AllReduce_Sum", at + 2, thread=10 * rank,
+                     start=begin + 1000 * start, end=begin + 1000 * end, device=rank,
+                     kind="collective", collective="all_reduce", stage="WU", stream=20)  # fmt: skip
+    return b.trace().with_tables({"devices": TABLES["devices"].conform(pl.DataFrame([
+        {"device": each, "report": 0, "active": True, "identity": "assumed", "uuid": str(each)}
+        for each in range(3)
+    ]))})  # fmt: skip
+
+
+def test_who_is_late_in_which_groups() -> None:
+    """By hand: in mesh_tp 0 waits 150 us for 1; in mesh_dp 0 300 and 2 100 for 1; 30 each for 2."""
+    trace = late_job()
+    columns = ["parallelism", "members", "ranks", "collectives", "straggler_rank", "last",
+               "straggler_share", "caused_ns", "waited_ns"]  # fmt: skip
+    rows = stragglers(trace, "parallelism").rows.select(columns).rows()
+    assert rows == [
+        ("data", "0-2", 3, 2, 1, 2, 1.0, 200_000.0, pytest.approx(400_000 / 3)),
+        ("tensor", "0-1", 2, 2, 1, 2, 1.0, 150_000.0, 75_000.0),
+        (None, "0-2", 3, 2, 2, 2, 1.0, 30_000.0, 20_000.0),
+    ]
+    each = stragglers(trace, "group,rank").rows
+    of_data = each.filter(group="mesh_dp").select("device", "last", "caused_ns", "waited_ns")
+    assert of_data.rows() == [
+        (1, 2, 200_000.0, 0.0),
+        (0, 0, 0.0, 300_000.0),
+        (2, 0, 0.0, 100_000.0),
+    ]
+    # What ranks cause in all groups is what they cause in all.
+    whole = stragglers(trace).rows.sort("device").select("device", "caused_ns", "waited_ns")
+    sums = each.group_by("device").agg(pl.col("caused_ns", "waited_ns").sum()).sort("device")
+    assert sums.rows() == whole.rows()
+
+
+def test_idle_time_before_collectives_of_groups() -> None:
+    """In us, GPU 0 waits 1 before mesh_tp and 100 before mesh_dp, GPU 1 151 and 400, GPU 2 501."""
+    rows = idle(late_job(), "parallelism").rows
+    found = rows.select("parallelism", "members", "gaps", "idle_ns")
+    told = {row[0]: row[1:] for row in found.rows()}
+    assert told["tensor"] == ("0-1", 4, 2 * (1 + 151) * 1000)
+    assert told["data"] == ("0-2", 6, 2 * (100 + 400 + 501) * 1000)
+    by_rank = idle(late_job(), "group,device").rows.filter(group="mesh_dp", device=1)
+    assert by_rank["idle_ns"].to_list() == [800_000]

@@ -132,5 +132,5 @@ def test_without_one_clock_only_the_delay_is_unknown() -> None:
 def test_what_is_refused() -> None:
     with pytest.raises(MissingDataError, match="no collective was recorded on more than one rank"):
         stragglers(_of({0: (600, 600)}))
-    with pytest.raises(UsageError, match="by rank or by iteration"):
+    with pytest.raises(UsageError, match="leave out the other keys"):
         stragglers(_of(PASSES), "rank,iteration")

@@ -103,9 +103,11 @@ def test_a_size_without_ranks_gives_a_hint() -> None:
     )
     alone = Traffic(b.attributed(), here, sizes={"all_reduce": 800})
     assert alone.meta()["warnings"] == [hint]
+    assert alone.meta()["collectives_on_no_link"] == 1
     told = Traffic(b.attributed(), here, sizes={"all_reduce": 800}, ranks=4)
     assert told.transfers.height
     assert told.meta()["warnings"] == []
+    assert told.meta()["collectives_on_no_link"] == 0
 
 
 def test_reports_on_other_clocks_are_not_on_the_timeline() -> None:
@@ -242,6 +244,7 @@ def test_a_symmetric_kernel_that_is_not_known_is_on_no_link() -> None:
     """It runs neither a ring nor NVLS."""
     traffic = H100Job("ncclSymkDevKernel_AllReduce_NewShot_sum_f32").traffic()
     assert traffic.transfers.is_empty()
+    assert traffic.meta()["collectives_on_no_link"] == 16
     [said] = traffic.meta()["warnings"]
     assert said.startswith("16 NCCL kernels ran symmetric, whose traffic is not modelled")
 

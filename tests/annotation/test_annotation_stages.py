@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
 from importlib import import_module
@@ -12,7 +13,7 @@ import pytest
 from recorded_ranges import KeptRanges
 
 from tracekit.annotation._hooks import Hooks
-from tracekit.annotation._windows import Every, Windows
+from tracekit.annotation._windows import Every, Windows, WithinWindows
 
 if TYPE_CHECKING:
     import torch
@@ -41,27 +42,97 @@ def kept() -> Iterator[KeptRanges]:
     hooks.remove()
 
 
-def test_windows_hold_whole_steps_of_every_so_many() -> None:
-    """The first begins after as many, and each says anew how its steps are known."""
-    ranges = KeptRanges()
-    hooks = Hooks(torch, ranges, 0, windows=Windows(ranges, Every("3:2")))
+def _trained(*, by: str, rests: bool) -> tuple[KeptRanges, list[bool]]:
+    """Run one of `LOOPS` with windows; return its ranges, and of each step whether hooks rest."""
+    kept = KeptRanges()
+    windows = Windows(kept, Every("9:2"))
+    ranges = WithinWindows(kept, windows) if rests else kept
+    hooks = Hooks(torch, ranges, 0, windows=windows, is_silent=rests)
+    plain = nn.Module.__call__
     hooks.install()
-    model, optimizer = _model()
-    for (batch,) in DataLoader(TensorDataset(torch.ones(20, 4)), 2):
-        optimizer.zero_grad()
-        model(batch).sum().backward()
-        optimizer.step()
+    resting = [nn.Module.__call__ is plain for _ in LOOPS[by]()]
+    hooks.thread.finish()
     hooks.remove()
-    windows = [each for each in ranges.all if each.name == "window"]
-    held = [
-        [each.name for each in ranges.all
-         if each.name.startswith("iteration") and window.start < each.start < (window.end or 0)]
-        for window in windows
-    ]  # fmt: skip
-    assert held[:2] == [["iteration 3", "iteration 4"], ["iteration 6", "iteration 7"]]
-    assert windows[2].end is None  # the program ended in it
-    assert len(windows) == 3
-    assert ranges.marks == ["tracekit.steps from optimizers"] * 4
+    return kept, resting
+
+
+def _plain() -> Iterator[None]:
+    model, optimizer = _model()
+    for x, y in _loader(STEPS):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+        yield
+
+
+def _two_optimizers() -> Iterator[None]:
+    both = [_model(), _model()]
+    for number in range(STEPS):
+        for model, optimizer in both[: 1 + number % 2]:
+            model(torch.ones(2, 4)).mean().backward()
+            optimizer.step()
+        with torch.no_grad():
+            both[0][0](torch.ones(2, 4))
+        yield
+
+
+def _scaled() -> Iterator[None]:
+    model, optimizer = _model()
+    scaler = torch.amp.GradScaler("cpu")
+    for number in range(2 * STEPS):
+        factor = float("inf") if number % 10 == 7 else 1.0  # which is left out, and a step
+        scaler.scale(model(torch.ones(2, 4)).mean() * factor).backward()
+        if number % 2:
+            scaler.step(optimizer)
+            scaler.update()
+            yield
+
+
+def _evaluating() -> Iterator[None]:
+    """With gradients, in `eval()`."""
+    (model, optimizer), to_train, to_evaluate = _model(), _loader(2), _loader(2)
+    for _ in range(STEPS // 2):
+        for x, _y in to_train:
+            model(x).mean().backward()
+            optimizer.step()
+            yield
+        model.eval()
+        for x, _y in to_evaluate:
+            model(x)
+        model.train()
+
+
+def _later_by_hand() -> Iterator[None]:
+    yield from itertools.islice(_plain(), STEPS // 2)
+    model = nn.Linear(4, 1)
+    for x, y in _loader(STEPS // 2):
+        nn.functional.mse_loss(model(x), y).backward()
+        _update(model)
+        yield
+
+
+STEPS = 30
+LOOPS = {each.__name__.strip("_"): each
+         for each in (_plain, _two_optimizers, _scaled, _evaluating, _later_by_hand)}  # fmt: skip
+
+
+@pytest.mark.parametrize("by", LOOPS)
+def test_hooks_that_rest_between_windows_record_the_same(by: str) -> None:
+    """As hooks that see all; the first window begins after three steps."""
+    (kept, awake), (found, resting) = (_trained(by=by, rests=each) for each in (False, True))
+    windows = [each for each in kept.all if each.name == "window"]
+    held = KeptRanges(
+        [each for each in kept.all
+         for window in windows if window.start <= each.start <= (window.end or each.start)]
+    )  # fmt: skip
+    for each in (held, found):
+        each.all = [one for one in each.all if one.end]  # the program ends in a window
+    assert found.tree() == held.tree()
+    steps = {each.name for each in held.all if each.name.startswith("iteration")}
+    assert steps >= {f"iteration {number}" for number in (9, 10, 18, 19, 27, 28)}
+    assert not any(awake)
+    # Of these steps an evaluation tells where some end: nothing rests.
+    assert any(resting) == (by != "two_optimizers")
 
 
 @pytest.fixture

@@ -54,6 +54,19 @@ def test_what_was_launched_before_the_recording_began() -> None:
     assert lost == "2 of 5 ops have no launching call: no range is known of these"
 
 
+def test_kernels_that_are_missing_are_told_unless_they_were_queued_last() -> None:
+    builder = TraceBuilder()
+    for turn in range(100):
+        builder.call(10 * turn, 10 * turn + 1, correlation=turn)
+        if turn not in (40, 41, 98, 99):
+            builder.op("kernel", start=10 * turn + 2, correlation=turn)
+    (missing,) = builder.attributed().warnings
+    assert missing.startswith("GPU work is missing: 2 of 98 calls that launch kernels, over 0.000")
+    for name in ("cudaStreamBeginCapture", "cudaGraphLaunch"):  # those are recorded, not run
+        builder.rows["calls"][0]["name"] = name
+        assert builder.attributed().warnings == ()
+
+
 @pytest.mark.parametrize("calls", [0, 1])
 def test_work_of_a_process_without_calls(calls: int) -> None:
     """nvprof records none with --profile-api-trace none."""

@@ -63,7 +63,9 @@ def test_the_seed_decides(generator: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(each, marks=pytest.mark.nightly) for each in (2, 3))]
+)
 def test_tables_of_drawn_traces_are_the_same_with_compiled_loops_and_without(
     generator: Any, same: Any, tmp_path: Path, seed: int
 ) -> None:

@@ -419,22 +419,22 @@ def test_with_a_real_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.usefixtures("one_nsys")
 @pytest.mark.skipif(REAL is None, reason="no nsys on the path")
 def test_windows_of_a_long_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 75 steps those from 30 and from 60 on, exactly three each, as runs of one series."""
+    """Of 5,000 steps those from 1,500 on, twice and thrice that: exactly three each, one series."""
     monkeypatch.delenv("TRACEKIT_NSYS")
     script = tmp_path / "train.py"
     script.write_text(
         "import torch\n"
         "model = torch.nn.Linear(4, 1)\n"
         "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
-        "for _ in range(75):\n"
+        "for _ in range(5_000):\n"
         "    optimizer.zero_grad()\n"
         "    model(torch.ones(2, 4)).sum().backward()\n"
         "    optimizer.step()\n"
     )
-    name, done = _recorded("--every", "30", "--trace", "nvtx", sys.executable, script)
+    name, done = _recorded("--every", "1500", "--trace", "nvtx", sys.executable, script)
     assert done.code == 0, done.stderr
     assert "steps are known from optimizers" in done.stderr
-    assert f"{name}-2: 3 steps, 60 to 62" in done.stderr
+    assert f"{name}-2: 3 steps, 3,000 to 3,002" in done.stderr
     runs = {run.labels["window"]: run for run in tk.select_runs(where={"series": name})}
     steps = {
         window: sorted(each for each in run.table("ranges").collect()["name"].unique()
@@ -442,8 +442,7 @@ def test_windows_of_a_long_program(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         for window, run in runs.items()
     }  # fmt: skip
     assert steps == {
-        "1": ["iteration 30", "iteration 31", "iteration 32"],
-        "2": ["iteration 60", "iteration 61", "iteration 62"],
+        str(window): [f"iteration {1_500 * window + n}" for n in range(3)] for window in (1, 2, 3)
     }
 
 

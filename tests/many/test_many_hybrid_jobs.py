@@ -6,6 +6,7 @@ are sums of `hybrid_job`, which shares no code with what is tested.
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from fractions import Fraction
@@ -19,6 +20,7 @@ from hybrid_job import Job, NodeClock, Ran, Recorded
 
 import tracekit
 from tracekit.analysis.communication import collective_calls
+from tracekit.errors import UndecidedError
 from tracekit.model import Clock
 
 RINGS = [[0, 2, 1, 3], [0, 3, 1, 2]]
@@ -41,7 +43,11 @@ def ingested(ran: Ran, folder: Path) -> tuple[tracekit.Run, Recorded]:
     ("job", "is_logged"),
     [
         (Job(**TWO, starts_off=300_000, clocks=APART), False),
-        (Job(node_reports=True, clocks=APART, order=("tensor", "data", "pipeline")), False),
+        pytest.param(
+            Job(node_reports=True, clocks=APART, order=("tensor", "data", "pipeline")),
+            False,
+            marks=pytest.mark.nightly,
+        ),
         pytest.param(
             Job(node_reports=True, clocks=STEPS, seed=2), False, marks=pytest.mark.nightly
         ),
@@ -144,7 +150,7 @@ def _by_nic(rows: pl.DataFrame, column: str) -> dict[object, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("lost", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_counters_of_nics_agree_with_what_is_modelled(tmp_path: Path, lost: bool) -> None:
     """By NIC and direction to the byte; within 10 % where half of the samples are lost."""
     ran = hybrid_job.run(SIXTEEN)
@@ -297,7 +303,8 @@ FOUR = {"tensor": 2, "pipeline": 2, "data": 2, "per_node": 2, "steps": 8, "micro
     ("job", "most"),
     [
         pytest.param(Job(**FOUR, starts_off=300_000), 1_000, marks=pytest.mark.nightly),
-        (Job(**FOUR, starts_off=300_000, payloads=False), 2_000),
+        pytest.param(Job(**FOUR, starts_off=300_000, payloads=False), 2_000,
+                     marks=pytest.mark.nightly),
         (Job(**FOUR, clocks=tuple(NodeClock(off=n * 10**7, drift=-n * 1e-5) for n in range(4)),
              pause=2 * 10**9), 2_000),
         (Job(**FOUR, clocks=tuple(NodeClock(off=10**6, drift=n * 1e-5) for n in range(4)),
@@ -326,3 +333,56 @@ def test_clocks_are_as_true_as_is_said(tmp_path: Path, job: Job, most: int | Non
     assert all(bound is not None for _, bound in known)
     assert all(error <= bound for error, bound in known if bound is not None)
     assert most is None or max(off) <= most
+
+
+@pytest.mark.slow
+def test_calls_of_the_inspector_are_those_of_the_timelines_of_some_ranks(tmp_path: Path) -> None:
+    """Of eight ranks nsys recorded two and PyTorch one: these tell the steps of their calls."""
+    ran = hybrid_job.run(Job(**TWO | {"per_node": 8}, steps=5, late=60_000))
+    told = hybrid_job.record(ran, tmp_path / "reports")
+    files = [_said_to_be(told.files[rank], rank) for rank in (0, 5)]
+    files.append(hybrid_job.write_kineto(ran, 2, tmp_path / "rank2.json"))
+    run, _ = tracekit.ingest(files, name="three", store=tmp_path / "store", processes=1)
+    logs = hybrid_job.write_inspector(ran, tmp_path / "logs")
+    answer = tracekit.nccl_inspector.answer(logs, "iteration", run=run)
+    expected: Counter[object] = Counter()
+    for call in ran.calls:
+        if call.what == "all_reduce" and call.size >= 8192:
+            seen = [rank for rank in (0, 2, 5) if rank in call.members]
+            step = _step_of(ran, seen[0], call) if seen else None
+            expected[step, f"0x{hybrid_job.communicator(ran.job, call.kind, call.members):x}"] += 1
+    rows = answer.rows.select("iteration", "communicator", "count").rows()
+    assert {(step, name): count for step, name, count in rows} == expected
+    joined = sum(count for (step, _), count in expected.items() if step is not None)
+    assert answer.meta["timeline"].startswith(
+        f"{joined:,} collectives are joined to kernels of 3 of 3 recorded ranks, by communicator "
+        "and name of the group, collective and number: sizes agree in all"
+    )
+    # By stages, too, of all ranks: of tensor groups in passes, of data groups in the update.
+    stages = tracekit.nccl_inspector(logs, "stage", run=run).drop_nulls("stage")
+    found = stages.group_by("group").agg(pl.col("stage").unique().sort())
+    assert dict(found.rows()) == {"data": ["WU"], "tensor": ["BP", "FP"]}
+    # Logs of another time of the same job are joined to nothing.
+    other = hybrid_job.write_inspector(hybrid_job.run(Job(**TWO, seed=7)), tmp_path / "other")
+    with pytest.raises(UndecidedError, match="beyond doubt"):
+        tracekit.nccl_inspector(other, "stage", run=run)
+
+
+def _said_to_be(report: Path, rank: int) -> Path:
+    """Let a report say which rank of eight its process is, as launchers do."""
+    with sqlite3.connect(report) as file:
+        file.execute("CREATE TABLE META_DATA_CAPTURE (name TEXT, value TEXT)")
+        file.executemany(
+            "INSERT INTO META_DATA_CAPTURE VALUES ('PROCESS_0:ENVIRONMENT_VARIABLE', ?)",
+            [(f"RANK={rank}",), ("WORLD_SIZE=8",)],
+        )
+    file.close()
+    return report
+
+
+def _step_of(ran: Ran, rank: int, call: hybrid_job.Call) -> int | None:
+    """Return the step whose range a rank was in as it launched its part of a call."""
+    [launch] = [row[0] for row in ran.kernels[rank] if row[5] is call]
+    steps = [name for start, end, name in ran.ranges[rank]
+             if name.startswith("step") and start <= launch < end]  # fmt: skip
+    return int(steps[0].split()[1]) if steps else None

@@ -7,6 +7,7 @@ from trace_builder import TraceBuilder
 
 import tracekit
 from tracekit import analysis as library
+from tracekit.present._palette import KIND_COLOURS
 from tracekit.present._stage_figures import breakdown_figure
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
@@ -71,10 +72,21 @@ def test_a_step_that_waits_is_a_longer_bar() -> None:
 def test_kernels_have_labels_that_no_two_share(run: tracekit.Run) -> None:
     answer = run.breakdown.answer(by="kernel")
     figure = answer.figure()
-    (bars,) = figure.data
-    assert len(set(bars.y)) == len(bars.y) == min(answer.rows.height, 40)
-    assert len(set(figure.layout.yaxis.ticktext)) == len(bars.y)
-    assert list(bars.x) == sorted(bars.x, reverse=True)
+    lengths = {place: length for bars in figure.data
+               for place, length in zip(bars.y, bars.x, strict=True)}  # fmt: skip
+    assert len(lengths) == sum(len(bars.y) for bars in figure.data) == min(answer.rows.height, 40)
+    assert len(set(figure.layout.yaxis.ticktext)) == len(lengths)
+    ordered = [lengths[place] for place in sorted(lengths)]
+    assert ordered == sorted(ordered, reverse=True)
+
+
+def test_colours_of_kernels_have_a_legend_and_their_bars_one_length(run: tracekit.Run) -> None:
+    figure = run.breakdown.answer(by="kernel").figure()
+    assert {bars.name: bars.marker.color for bars in figure.data} == {
+        kind: KIND_COLOURS[kind] for kind in ("compute", "collective", "h2d", "d2h", "memset")
+    }
+    assert all(bars.showlegend and bars.text is None for bars in figure.data)
+    assert not any(bars.showlegend for bars in run.breakdown.answer(by="kind").figure().data)
 
 
 @pytest.mark.parametrize("by", ["range", "range,stage", "range,device"])

@@ -201,6 +201,21 @@ def test_groups_of_several_columns() -> None:
     assert figure.layout.yaxis.ticktext == ("k, slower",)
 
 
+def test_kinds_are_named_where_names_alone_do_not_tell_groups_apart() -> None:
+    named = {"name": ["copy", "gemm", "copy"], "kind": ["h2d", "compute", "staged"]}
+    times = [pl.lit(1e6).alias(f"{name}_ns") for name in ("a", "b", "delta", "low", "high")]
+    table = pl.DataFrame(named).with_columns(*times, verdict=pl.lit("slower"))
+    for rows, labels in (
+        (table, ("copy, h2d", "gemm, compute", "copy, staged")), (table.head(2), ("copy", "gemm"))
+    ):  # fmt: skip
+        figure = changes_figure(rows, key=list(named), names=("a", "b"), title="", subtitle="")
+        assert figure.layout.yaxis.ticktext == labels
+
+
+def test_no_line_of_the_grid_crosses_the_labels_of_a_change() -> None:
+    assert steps(STEP).layout.yaxis2.showgrid is False
+
+
 def test_changes_of_nothing_and_of_no_times() -> None:
     assert "nothing to compare" in texts(changed([]))
     table = pl.DataFrame({"device": [0], "delta_bytes": [1]})

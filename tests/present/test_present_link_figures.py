@@ -239,13 +239,16 @@ def test_what_was_not_recorded_is_not_nothing() -> None:
     """Of GPUs 0 to 2, GPU 1 was not recorded: what it sent is not known, what it got is."""
     columns = ["src_device", "dst_device", "bytes", "transfers", "evidence", "method"]
     frame = pl.DataFrame([(0, 2, 5, 1, "measured", "p2p")], columns, orient="row")
-    figure = matrix_figure(frame, title="Bytes", subtitle="r", recorded={0, 2}, unsized=7)
+    figure = matrix_figure(frame, title="Bytes", subtitle="r", recorded={0, 2}, unplaced=7)
     blank = figure.data[0]
     assert blank.hovertext[1][0].endswith("not recorded")
     assert blank.z[1][0] is None
     assert blank.hovertext[0][1].endswith("no transfers")
     text = str(figure.layout.annotations)
     assert "1 GPUs were not recorded: their traffic is unknown" in text
-    assert "7 collectives of unknown size are in no cell" in text
-    empty = matrix_figure(frame.clear(), title="Bytes", subtitle="r", unsized=7)
-    assert "7 collectives of unknown size" in str(empty.layout.annotations)
+    assert "7 collectives are in no cell, as their ends or sizes are unknown" in text
+    for nothing in (
+        matrix_figure(frame.clear(), title="Bytes", subtitle="r", unplaced=7),
+        utilisation_figure(pl.DataFrame(), title="Links", subtitle="r", unplaced=7),
+    ):
+        assert "7 collectives of unknown ends or sizes" in str(nothing.layout.annotations)

@@ -252,8 +252,8 @@ def test_no_transfers_is_said_and_links_that_carried_nothing_are_not_coloured() 
 def test_links_whose_traffic_is_unknown_are_not_drawn_as_unused() -> None:
     machine = Machine.of("m", gpus(2), mesh(2))
     links = pl.DataFrame([], LINKS, orient="row")
-    figure = machine_figure(machine, links, title="Machine", subtitle="run r", unsized=7)
-    assert "dotted: unknown, as 7 collectives are of unknown size" in texts(figure)
+    figure = machine_figure(machine, links, title="Machine", subtitle="run r", unplaced=7)
+    assert "dotted: unknown, as 7 collectives are on no link" in texts(figure)
     assert "no transfers" not in texts(figure)
     assert "dot" in {trace.line.dash for trace in figure.data}
     said = [text for trace in figure.data for text in trace.hovertext or ()]

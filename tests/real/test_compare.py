@@ -219,7 +219,14 @@ def test_steps_that_take_turns(nsys_export: Callable[[str], Path]) -> None:
     ) in found.meta["notes"]
 
 
-@pytest.mark.parametrize("names", FIRST_LINES, ids="-".join)
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(names, marks=[pytest.mark.nightly] if "unet_1xa100_dali" in names else [])
+        for names in FIRST_LINES
+    ],
+    ids="-".join,
+)
 def test_the_first_line_is_what_plain_sql_says(
     names: tuple[str, str], nsys_export: Callable[[str], Path]
 ) -> None:

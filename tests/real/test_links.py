@@ -82,6 +82,19 @@ def test_no_size_is_invented(real_run: RunOf, name: str) -> None:
         assert nccl[column].null_count() == nccl.height
     assert "nccl" not in set(traffic.transfers["method"])
     assert traffic.meta()["collectives_of_unknown_size"] == nccl.height
+    assert traffic.meta()["collectives_on_no_link"] == nccl.height
+
+
+def test_collectives_with_a_rank_that_was_not_recorded_are_on_no_link(real_run: RunOf) -> None:
+    """21 of known size of two ranks, one of which is there: the machine was drawn as unused."""
+    answer = real_run("kineto_ddp_2xa100_rank0").links.answer(by="link")
+    assert answer.meta["collectives_of_unknown_size"] == 0
+    assert answer.meta["collectives_on_no_link"] == 21
+    told = "21 NCCL kernels of known size are on no link, since GPUs that take part"
+    assert any(text.startswith(told) for text in answer.meta["warnings"])
+    drawn = answer.figure("drawing").to_json()
+    assert "dotted: unknown, as 21 collectives are on no link" in drawn
+    assert "no transfers" not in drawn
 
 
 def test_a_size_that_the_user_gives_is_modelled(real_run: RunOf) -> None:

@@ -26,9 +26,14 @@ MIXES = {
         "lm_pyprof_nvprof.sqlite", "nccl_4xv100_nvlink_topology.nvvp", "66,763,806 s apart",
     ),
 }  # fmt: skip
+ALIKE = ("trainings of other machines and months", "nvprof of two years")
+"""Refused by the same rule as the first."""
 
 
-@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize(
+    "mix",
+    [pytest.param(mix, marks=[pytest.mark.nightly] if mix in ALIKE else []) for mix in MIXES],
+)
 def test_reports_of_two_executions_are_refused(
     mix: str, real_trace: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -24,7 +24,7 @@ NAMES = (
     "lm_pyprof_nvprof", "mnist_1xa100_phases", "sendrecv_2xh100_two_processes",
     "transformer_rtx3070ti",
 )  # fmt: skip
-FEW = ("mnist_1xa100_phases", "sendrecv_2xh100_two_processes", "transformer_rtx3070ti")
+FEW = ("sendrecv_2xh100_two_processes", "transformer_rtx3070ti")
 EVERY = [*FEW, *(pytest.param(name, marks=pytest.mark.nightly)
                  for name in NAMES if name not in FEW)]  # fmt: skip
 """The dear ones by night."""

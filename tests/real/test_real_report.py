@@ -12,7 +12,10 @@ import tracekit as tk
 from tracekit.analysis import closeup
 from tracekit.present import readable_names
 
-NAMES = ("lm_pyprof_nvprof", "mnist_1xa100_phases", "sendrecv_2xh100_two_processes")
+NAMES = (
+    "lm_pyprof_nvprof", "mnist_1xa100_phases",
+    pytest.param("sendrecv_2xh100_two_processes", marks=pytest.mark.nightly),
+)  # fmt: skip
 MOST_BYTES = 2_500_000
 SECTIONS = ("verdict", "step", "stages", "ranges", "idle", "communication", "unknown")
 

@@ -23,7 +23,7 @@ def _published(folder: Path, job: str) -> dict[str, Any]:
     return dict(json.loads((folder / f"result-{job}.json").read_text()))
 
 
-@pytest.mark.parametrize("job", ["ST", "SE"])
+@pytest.mark.parametrize("job", ["ST", pytest.param("SE", marks=pytest.mark.nightly)])
 def test_slowdowns_are_those_published(folder: Path, job: str) -> None:
     said = _published(folder, job)
     ideal = json.loads((folder / f"ms-{job}.json").read_text())["tideal"] * 1e9

@@ -17,11 +17,17 @@ import polars as pl
 import pytest
 
 import tracekit
+from tracekit.annotation import _attach
 from tracekit.annotation._attach import Requests
 from tracekit.annotation._windows import Windows, WithinWindows
 from tracekit.errors import RecordingError, UsageError
 from tracekit.recording import _attach as module
 from tracekit.recording import attach, clear
+
+
+@pytest.fixture(autouse=True)
+def _looks_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_attach, "_PAUSE", 0)
 
 
 class _Kept:
@@ -71,7 +77,7 @@ def _job(folder: Path, ranks: int) -> Iterator[dict[int, list[int]]]:
             windows.begin(rank, number)
             if windows.is_open:
                 recorded[rank].append(number)
-            windows.end(rank, number + 1)
+            windows.end(rank, number + 1, is_told=False)
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(ranks)]
     for each in threads:
@@ -160,7 +166,7 @@ def test_nothing_is_written_between_windows(tmp_path: Path) -> None:
     ranges.pop()
     ranges.mark("said")
     ranges.end(step)
-    windows.end(ranges, 2)
+    windows.end(ranges, 2, is_told=False)
     ranges.push("FP")
     ranges.pop()
     assert kept.said == ["window", "iteration 1", "FP", ")", "said", "end 2", "end 1"]

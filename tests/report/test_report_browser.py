@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 import pytest
 from browsing import WIDE, complaints, opened, rows
 from hostile import KERNEL
 
 from tracekit.model import traits
 from tracekit.present import readable_names, save_figure
+from tracekit.present._stage_figures import breakdown_figure
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -99,6 +102,26 @@ def test_a_figure_fits_its_page_and_its_legend_hides_parts(
     page.wait_for_function("() => document.querySelectorAll('.drawn .bars path').length === 0")
     assert page.locator("img").count() == 0
     assert heard == []
+
+
+TICKS = """() => [...document.querySelectorAll('.xtick text')].map((each) => {
+  const { left, right } = each.getBoundingClientRect(); return [left, right];
+})"""
+
+
+def test_steps_of_a_narrow_figure_are_named_apart(
+    browser: Any, heard: list[str], tmp_path: Path
+) -> None:
+    steps = pl.DataFrame({"iteration": range(59), "busy_ns": [10**6] * 59})
+    save_figure(breakdown_figure(steps, {}, title="", subtitle=""), tmp_path / "steps.html")
+    page = opened(browser, tmp_path / "steps.html", heard, 360)
+    named = page.evaluate(TICKS)
+    assert len(named) > 4
+    assert all(end < begin for (_, end), (begin, _) in pairwise(named))
+    assert (
+        page.evaluate("(b => b.scrollWidth - b.clientWidth)(document.querySelector('.scroll'))")
+        <= 0
+    )
 
 
 @pytest.mark.nightly

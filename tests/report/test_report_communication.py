@@ -30,11 +30,11 @@ def test_bounds_are_two_numbers() -> None:
     machine = Machine.of("m", nodes, [Link(("GPU0", "GPU1"), "nvlink", 1, 25 * 10**9)])
     links = PAIRS.with_columns(src=pl.format("GPU{}", "src_device"),
                                dst=pl.format("GPU{}", "dst_device"))  # fmt: skip
-    drawn = _machine(machine, links, unsized=0)
+    drawn = _machine(machine, links, unplaced=0)
     assert drawn is not None
     assert "nvlink, 3 kB to 9 kB carried" in drawn
     assert "unknown" not in drawn
-    none = _machine(machine, links.clear(), unsized=3)
+    none = _machine(machine, links.clear(), unplaced=3)
     assert none is not None
     assert "nvlink, traffic unknown" in none
-    assert "unknown: collectives of unknown size" in none
+    assert "unknown: collectives on no link" in none

@@ -75,10 +75,12 @@ def kind(
 def test_it_loads_nothing_and_all_tables_work(
     browser: Any, kind: tuple[Path, tk.Run | None], heard: list[str]
 ) -> None:
-    page = opened(browser, kind[0], heard, 360)
+    page = opened(browser, kind[0], heard, 375)
     assert page.evaluate(WIDE) <= 0
     page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true; })")
-    assert page.evaluate(WIDE) <= 0
+    for width in (768, 1280, 1920, 375):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate(WIDE) <= 0
     assert page.evaluate(UNSORTED) == []
     assert page.evaluate(UNFILTERED) == []
     assert heard == []

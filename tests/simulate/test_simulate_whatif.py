@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from simulate.pairs import PAIRS, SKIPPED, write_pair
+from simulate.pairs import PAIRS, SKIPPED, SLOW, write_pair
 
 import tracekit as tk
 from tracekit.errors import UndecidedError
@@ -82,16 +82,18 @@ def _ranges(rows: pl.DataFrame) -> dict[str, tuple[float, float]]:
 
 
 PAIRS_TRIED = (
-    "jitter-bound-two", "workers-1-4", "item-kernels-lenet", "straggler-kernels",
-    *(pytest.param(name, marks=pytest.mark.nightly)
-      for name in ("hidden-65-alexnet", "jitter-bound", "kernels-alexnet")),
+    "jitter-bound-two", "slow-0",
+    *(pytest.param(name, marks=pytest.mark.nightly) for name in (
+        "workers-1-4", "item-kernels-lenet", "hidden-65-alexnet", "jitter-bound",
+        "kernels-alexnet", "straggler-kernels",
+    )),
 )  # fmt: skip
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PAIRS_TRIED)
 def test_ranges_hold_what_comes_of_pairs(name: str, tmp_path: Path) -> None:
-    pair = next(each for each in PAIRS if each.name == name)
+    pair = next(each for each in (*PAIRS, *SLOW) if each.name == name)
     times = write_pair(pair, tmp_path)
     run = tk.ingest(tmp_path / f"{name}.sqlite", store=tmp_path / "store")[0]
     rows = run.whatif(**pair.asked, skip=SKIPPED, topology="dgx1v")

@@ -176,7 +176,7 @@ class TestDamage:
     def test_any_bytes_give_records_or_one_error(self, tmp_path: Path, version: str) -> None:
         whole = "\n".join(lines(CALLS * 3, version)).encode()
         kept = 0
-        for seed in range(150):
+        for seed in range(60):
             draw, damaged = random.Random(seed), bytearray(whole)
             for _ in range(draw.choice((1, 3, 30))):
                 damaged[draw.randrange(len(damaged))] = draw.randrange(256)
@@ -191,4 +191,4 @@ class TestDamage:
                 (True, True, True),
                 (None, None, None),
             )
-        assert kept > 50
+        assert kept > 20

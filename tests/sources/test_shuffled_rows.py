@@ -62,7 +62,9 @@ def _assert_alike(path: Path, copy: Path) -> None:
     assert sorted(ordered.warnings) == sorted(other.warnings)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(each, marks=pytest.mark.nightly) for each in (1, 2))]
+)
 def test_shuffled_waits_records_and_graph_nodes_change_no_number(seed: int, tmp_path: Path) -> None:
     path = tmp_path / "t.sqlite"
     with NsysBuilder(path, schema="3.28.0") as nsys:
@@ -83,7 +85,9 @@ def test_shuffled_waits_records_and_graph_nodes_change_no_number(seed: int, tmp_
     _assert_alike(path, copy)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(each, marks=pytest.mark.nightly) for each in (1, 2))]
+)
 def test_shuffled_events_of_pytorch_change_no_number(seed: int, tmp_path: Path) -> None:
     events = []
     for step in range(4):

@@ -71,7 +71,13 @@ def test_nothing_is_wrong_with_a_store_as_it_was_written(root: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(each, marks=[pytest.mark.nightly] if each in ("emptied", "replaced") else [])
+        for each in DAMAGES
+    ],
+)
 def test_whatever_file_is_damaged_is_found_and_mended(root: Path, damage: str) -> None:
     # A mark only has to be there, and the copy of a run's row stands for it.
     names = [path.relative_to(root) for path in files(root) if path.name != MARK]

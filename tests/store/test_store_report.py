@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import pickle
 import threading
 import time
@@ -56,19 +57,18 @@ def _assert_same(one: Path, other: Path) -> None:
         assert_frame_equal(*tables, categorical_as_str=True)
 
 
+LITTLE = _spool._LIBRARIES + _spool._SHARE * 8_000
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
-    ("memory", "few_rows"),
+    ("name", "memory", "few_rows"),
     [
-        pytest.param(1, _compiled.FEW_ROWS, id="none, as it stands"),
-        pytest.param(_spool._LIBRARIES + _spool._SHARE * 8_000, 0, id="some, compiled"),
-        pytest.param(1, 0, id="none, compiled", marks=pytest.mark.nightly),
-        pytest.param(
-            _spool._LIBRARIES + _spool._SHARE * 8_000,
-            _compiled.FEW_ROWS,
-            id="some, as it stands",
-            marks=pytest.mark.nightly,
+        ("ddp_4gpu", 1, _compiled.FEW_ROWS),
+        ("p2p_2gpu_start_end", LITTLE, 0),
+        *(
+            pytest.param(*each, marks=pytest.mark.nightly)
+            for each in itertools.product(NAMES, (1, LITTLE), (0, _compiled.FEW_ROWS))
         ),
     ],
 )
@@ -142,7 +142,9 @@ def test_a_write_that_fails(table: str, tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.slow
 @pytest.mark.parametrize("table", ["ranges", "calls", "ops"])
-@pytest.mark.parametrize("reads", [0, 1, 15, 30])
+@pytest.mark.parametrize(
+    "reads", [0, 15, *(pytest.param(each, marks=pytest.mark.nightly) for each in (1, 30))]
+)
 @pytest.mark.usefixtures("little_at_once")
 def test_a_source_that_fails(
     table: str, reads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -43,13 +43,17 @@ def couriers(mailbox: Mailbox) -> Iterator[list[Courier]]:
         courier.close()
 
 
+def _taken(courier: Courier) -> bytes:
+    return b"".join(courier.take())
+
+
 def test_what_is_put_comes_in_order_of_ranks(mailbox: Mailbox, couriers: list[Courier]) -> None:
     for word in (b"once", b"again"):
         for courier in reversed(couriers):
             courier.put(memoryview(word + b"%d" % courier.rank))
         assert mailbox.collect() == [word + b"1", word + b"2"]
         mailbox.publish(memoryview(word))
-        assert [courier.take() for courier in couriers] == [word, word]
+        assert [_taken(courier) for courier in couriers] == [word, word]
 
 
 def test_more_than_a_message_holds(mailbox: Mailbox, couriers: list[Courier]) -> None:
@@ -58,13 +62,13 @@ def test_more_than_a_message_holds(mailbox: Mailbox, couriers: list[Courier]) ->
         courier.put(much.data)
     assert [bytes(data) == much.tobytes() for data in mailbox.collect()] == [True, True]
     mailbox.publish(much.data)
-    assert bytes(couriers[1].take()) == much.tobytes()
+    assert _taken(couriers[1]) == much.tobytes()
     assert [len(chunk) for chunk in cut(much.data)] == [CHUNK] * 4 + [12_345]
 
 
 def test_who_takes_waits_for_what_is_published(mailbox: Mailbox, couriers: list[Courier]) -> None:
     with ThreadPoolExecutor(2) as pool:
-        taken = [pool.submit(courier.take) for courier in couriers]
+        taken = [pool.submit(_taken, courier) for courier in couriers]
         assert not any(one.done() for one in taken)
         mailbox.publish(memoryview(b"weights"))
         assert [one.result(PATIENCE_S) for one in taken] == [b"weights"] * 2
@@ -75,7 +79,7 @@ def test_a_worker_that_leaves_ends_the_wait_of_all(
 ) -> None:
     with ThreadPoolExecutor(2) as pool:
         couriers[0].put(memoryview(b"gradients"))
-        collected, taken = pool.submit(mailbox.collect), pool.submit(couriers[0].take)
+        collected, taken = pool.submit(mailbox.collect), pool.submit(_taken, couriers[0])
         couriers[1].close()
         with pytest.raises(RankError, match="process 2 left before"):
             collected.result(PATIENCE_S)
@@ -87,7 +91,7 @@ def test_a_server_that_ends_ends_the_wait_of_workers() -> None:
     mailbox = Mailbox(1)
     courier = Courier(mailbox.address, 1)
     with ThreadPoolExecutor(1) as pool:
-        taken = pool.submit(courier.take)
+        taken = pool.submit(_taken, courier)
         threading.Timer(0.2, mailbox.close).start()
         with pytest.raises(RankError, match=r"process 1 and the parameter server at 127\.0\.0\.1:"):
             taken.result(PATIENCE_S)
@@ -102,7 +106,7 @@ def test_it_serves_until_all_have_left() -> None:
     mailbox.publish(memoryview(b"weights"))
     with ThreadPoolExecutor(1) as pool:
         closed = pool.submit(mailbox.close, PATIENCE_S)
-        assert courier.take() == b"weights"
+        assert _taken(courier) == b"weights"
         assert not closed.done()
         courier.close()
         closed.result(PATIENCE_S / 2)
@@ -143,9 +147,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Summary]:
 @pytest.mark.training
 def test_training_is_that_of_one_device(runs: list[Summary]) -> None:
     alone, found = train(BASE, World()), runs[0]
-    assert found.losses == pytest.approx(alone.losses, abs=1e-5)
+    assert found.losses == pytest.approx(alone.losses, abs=5e-7)
     assert max(found.losses) > min(found.losses) + 0.05
-    assert found.evaluations[0].loss == pytest.approx(alone.evaluations[0].loss, abs=1e-5)
+    assert found.evaluations[0].loss == pytest.approx(alone.evaluations[0].loss, abs=5e-7)
 
 
 @pytest.mark.training

@@ -60,7 +60,7 @@ def alone() -> Summary:
     return summary
 
 
-def _agree(one: Summary, other: Summary, tolerance: float = 1e-5) -> None:
+def _agree(one: Summary, other: Summary, tolerance: float = 5e-7) -> None:
     assert one.losses == pytest.approx(other.losses, rel=tolerance)
     assert [each.step for each in one.evaluations] == [each.step for each in other.evaluations]
     for found, expected in zip(one.evaluations, other.evaluations, strict=True):

@@ -133,10 +133,15 @@ def _switch_on(layers: int, networks: list[Any], optimizers: list[Any], ring: st
 
     ranges = _ranges(ring)
     windows = _windows(ranges)
-    if os.environ.get(ATTACH) and windows is not None:
+    # A ring has what is between windows, too, but of a job that is asked for windows.
+    is_silent = windows is not None and (ring is None or bool(os.environ.get(ATTACH)))
+    if windows is not None and is_silent:
         ranges = WithinWindows(ranges, windows)
     has_sizes = bool(layers) and _LISTENER in os.environ
-    hooks = Hooks(torch, ranges, layers, networks, optimizers, windows, has_sizes=has_sizes)
+    hooks = Hooks(
+        torch, ranges, layers, networks, optimizers, windows,
+        has_sizes=has_sizes, is_silent=is_silent,
+    )  # fmt: skip
     _on.append(hooks)
     hooks.install()
     for each in optimizers:

@@ -1,19 +1,23 @@
 """Agree with all ranks of a running job on a step from which some are recorded.
 
 Who attaches and the ranks share a folder. ``request`` there is replaced whole; each rank looks at
-it before a step, and answers in a file of its own. `tracekit/recording/_attach.py` writes it.
+it between steps, and answers in a file of its own. `tracekit/recording/_attach.py` writes it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import time
 
 ATTACH = "TRACEKIT_ATTACH"
 """Variable that names the folder."""
 REQUEST = "request"
 ASK, RECORD = "ask", "record"
 IS_AT, LATE, DONE = "at", "late", "done"
+_PAUSE = 0.05
+"""Seconds between two looks: short steps are not held up, nor is a file system of many nodes."""
 
 
 class Requests:
@@ -32,6 +36,7 @@ class Requests:
         self._path = os.path.join(folder, REQUEST)
         self._answer = os.path.join(folder, f"{os.uname().nodename}.{os.getpid()}")
         self._seen: tuple[int, int] | None = None
+        self._looks_at = 0.0
         self._is_known = False
         self._planned: tuple[str, int, int] | None = None
 
@@ -40,16 +45,21 @@ class Requests:
         if not self._is_known:
             self._is_known = True
             self._say("0", IS_AT, number)
-        try:
-            found = os.stat(self._path)
-        except OSError:
-            return 0
-        if self._seen != (found.st_ino, found.st_mtime_ns):
-            self._seen = found.st_ino, found.st_mtime_ns
-            self._take(number)
+        now = time.monotonic()
+        if now >= self._looks_at:
+            self._looks_at = now + _PAUSE
+            self._look(number)
         if self._planned is None or self._planned[1] != number:
             return 0
         return self._planned[2]
+
+    def _look(self, number: int) -> None:
+        """Take a request that is new."""
+        with contextlib.suppress(OSError):
+            found = os.stat(self._path)
+            if self._seen != (found.st_ino, found.st_mtime_ns):
+                self._seen = found.st_ino, found.st_mtime_ns
+                self._take(number)
 
     def done(self, number: int) -> None:
         """Say that what was asked for is recorded, up to before a step."""

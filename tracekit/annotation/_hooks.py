@@ -10,8 +10,8 @@ import functools
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from types import FunctionType, ModuleType
-from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary, WeakSet, finalize
 
 from ._imports import when_imported
 from ._layers import Layers
@@ -51,6 +51,8 @@ class Hooks:
         The windows of steps that are asked for.
     has_sizes
         Whether sizes are written, where there are layers.
+    is_silent
+        Whether nothing is written between windows: then only steps are counted there.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Hooks:
         windows: Windows | None = None,
         *,
         has_sizes: bool = True,
+        is_silent: bool = False,
     ) -> None:
         self._torch = torch
         self._ranges = ranges
@@ -70,12 +73,12 @@ class Hooks:
         self._networks = WeakSet(part for each in networks for part in each.modules())
         self._has_own_optimizers = bool(optimizers)
         self._optimizers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._windows = windows
         for each in optimizers:
-            self._optimizers[each] = next(moments)
+            self._register(each)
         self._roles = Roles()
         self._trained: WeakSet[Any] = WeakSet()
         self._is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", bool)
-        self._windows = windows
         self.thread = Thread(ranges, self._optimizers, self._roles, windows)
         self._sizes = (
             Sizes(torch, ranges, lambda: self.thread.open_layers, self._tells_sizes)
@@ -83,7 +86,10 @@ class Hooks:
             else None
         )
         self._stop_waiting: Callable[[], None] = lambda: None
-        self._replaced: list[tuple[Any, str, Any, bool]] = []
+        self._replaced: list[_Replaced] = []
+        self._rests = False
+        if windows is not None and is_silent:
+            windows.on_rest = self._rest
 
     def install(self) -> None:
         """Put all hooks in place, of parts of PyTorch that are imported later when they are."""
@@ -112,15 +118,11 @@ class Hooks:
         self._stop_waiting()
         atexit.unregister(self.thread.finish)
         while self._replaced:
-            owner, name, original, is_inherited = self._replaced.pop()
-            if is_inherited:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, original)
+            self._replaced.pop().take_out()
 
     def fetch(self, call: Callable[[], Any], data: int | None) -> Any:
         """Fetch a batch, with a range around it."""
-        if self.thread.is_inside:
+        if self._rests or self.thread.is_inside:
             return call()
         return self.thread.fetch(call, data, has_grad=self._torch.is_grad_enabled())
 
@@ -137,7 +139,21 @@ class Hooks:
         if not getattr(getattr(optimizer, "step", None), _HOOKED, False):
             self._replace(optimizer, "step", make)
 
-    def _replace(self, owner: Any, name: str, make: Callable[[Function], Function]) -> None:
+    def _rest(self, *, wanted: bool) -> None:
+        """Take out the hooks that no step is counted by, or put them back."""
+        self._rests = wanted
+        for each in self._replaced:
+            if each.rests:
+                each.take_out() if wanted else each.put_in()
+
+    def _replace(
+        self,
+        owner: Any,
+        name: str,
+        make: Callable[[Function], Function],
+        *,
+        rests: bool = False,
+    ) -> None:
         original = getattr(owner, name, None)
         if original is None:
             return
@@ -145,10 +161,19 @@ class Hooks:
         setattr(hook, _HOOKED, True)
         if isinstance(owner, ModuleType):
             hook.__module__ = owner.__name__  # where it is found when it is unpickled
-        self._replaced.append((owner, name, original, name not in vars(owner)))
-        setattr(owner, name, hook)
+        replaced = _Replaced(owner, name, original, hook, name not in vars(owner), rests)
+        self._replaced.append(replaced)
+        if not (rests and self._rests):
+            replaced.put_in()
 
-    def _enclose(self, owner: Any, name: str, run: Callable[[Callable[[], Any]], Any]) -> None:
+    def _enclose(
+        self,
+        owner: Any,
+        name: str,
+        run: Callable[[Callable[[], Any]], Any],
+        *,
+        rests: bool = False,
+    ) -> None:
         """Have a function run by a method of the thread, unless it is a part of what is open."""
         thread = self.thread
 
@@ -160,7 +185,7 @@ class Hooks:
 
             return hook
 
-        self._replace(owner, name, make)
+        self._replace(owner, name, make, rests=rests)
 
     def _hook_modules(self, module: ModuleType) -> None:
         thread, ranges = self.thread, self._ranges
@@ -192,15 +217,15 @@ class Hooks:
             return train
 
         outermost = self._outermost
-        self._enclose(module.Module, "zero_grad", thread.clear)
-        self._replace(module.Module, "__call__", make)
-        self._replace(module.Module, "train", make_train)
+        self._enclose(module.Module, "zero_grad", thread.clear, rests=True)
+        self._replace(module.Module, "__call__", make, rests=True)
+        self._replace(module.Module, "train", make_train, rests=True)
 
     def _hook_functions(self, module: ModuleType) -> None:
         self._hook_losses(module)
         if self._sizes is not None:
             for name in FUNCTIONS:
-                self._replace(module, name, self._sizes.around(name))
+                self._replace(module, name, self._sizes.around(name), rests=True)
 
     @property
     def _is_recorded(self) -> bool:
@@ -232,14 +257,16 @@ class Hooks:
 
         for name in [each for each in vars(module) if each.endswith("_loss") or each in _LOSSES]:
             if not name.startswith("_"):
-                self._enclose(module, name, run)
+                self._enclose(module, name, run, rests=True)
 
     def _hook_compiling(self) -> None:
-        roles = self._roles
+        roles, windows = self._roles, self._windows
 
         def make(original: Function) -> Function:
             def compile(*args: Any, **kwargs: Any) -> Any:  # noqa: A001
                 roles.compiles = True
+                if windows is not None:  # what it has seen would be compiled again
+                    windows.rest_no_more()
                 return original(*args, **kwargs)
 
             return compile
@@ -286,8 +313,8 @@ class Hooks:
         def run(call: Callable[[], Any]) -> Any:
             return call() if self._in_backward() else self.thread.backward(call)
 
-        self._enclose(module, "backward", run)
-        self._enclose(module, "grad", run)
+        self._enclose(module, "backward", run, rests=True)
+        self._enclose(module, "grad", run, rests=True)
 
     def _hook_grad_mode(self, module: ModuleType) -> None:
         thread, torch = self.thread, self._torch
@@ -302,8 +329,9 @@ class Hooks:
             return __exit__
 
         for name in ("no_grad", "inference_mode", "set_grad_enabled"):
-            self._replace(getattr(module, name), "__exit__", make)
-        self._replace(module.set_grad_enabled, "__init__", make)  # it is a function, too
+            self._replace(getattr(module, name), "__exit__", make, rests=True)
+        # It is a function, too.
+        self._replace(module.set_grad_enabled, "__init__", make, rests=True)
 
     def _hook_optimizers(self, module: ModuleType) -> None:
         hooks: Any = self
@@ -317,7 +345,7 @@ class Hooks:
             return _patch_step_function
 
         self._replace(base, "_patch_step_function", make)
-        self._enclose(base, "zero_grad", self.thread.clear)
+        self._enclose(base, "zero_grad", self.thread.clear, rests=True)
         for kind in _below(base):
             if getattr(kind.step, "hooked", False):
                 self.hook_step(kind)
@@ -325,8 +353,13 @@ class Hooks:
     def add_optimizer(self, optimizer: Any) -> None:
         """Register an optimizer that has just been created."""
         if not self._has_own_optimizers:
-            self._optimizers[optimizer] = next(moments)
+            self._register(optimizer)
         self.hook_step(type(optimizer))
+
+    def _register(self, optimizer: Any) -> None:
+        self._optimizers[optimizer] = next(moments)
+        if self._windows is not None:  # without it steps may be told by passes
+            finalize(optimizer, self._windows.rest, wanted=False).atexit = False
 
     def _hook_loaders(self, module: ModuleType) -> None:
         hooks: Any = self
@@ -340,12 +373,13 @@ class Hooks:
         def load(call: Callable[[], Any]) -> Any:
             return hooks.thread.load(call, has_grad=hooks._torch.is_grad_enabled())
 
-        self._enclose(module.DataLoader, "__iter__", load)  # which starts its workers
+        self._enclose(module.DataLoader, "__iter__", load, rests=True)  # which starts its workers
         self._replace(module._BaseDataLoaderIter, "__next__", make)
 
     def _hook_clipping(self, module: ModuleType) -> None:
         for name in ("clip_grad_norm_", "clip_grad_value_"):
-            self._enclose(module, name, functools.partial(self.thread.update, CLIP))
+            clip = functools.partial(self.thread.update, CLIP)
+            self._enclose(module, name, clip, rests=True)
 
     def _hook_scaler(self, module: ModuleType) -> None:
         thread, scaler = self.thread, module.GradScaler
@@ -361,12 +395,13 @@ class Hooks:
             return step
 
         self._replace(scaler, "step", make)
-        self._enclose(scaler, "unscale_", functools.partial(thread.update, SCALER))
+        unscale = functools.partial(thread.update, SCALER)
+        self._enclose(scaler, "unscale_", unscale, rests=True)
         self._enclose(scaler, "update", thread.scaler_update)
 
     def _hook_collectives(self, module: ModuleType) -> None:
         for name in _COLLECTIVES:
-            self._replace(module, name, self._exchanging)
+            self._replace(module, name, self._exchanging, rests=True)
 
     def _exchanging(self, original: Function) -> Function:
         """Return a collective with a range around, if it is gradients that it exchanges."""
@@ -396,6 +431,30 @@ class Hooks:
         for name in ("DistributedDataParallel", "FullyShardedDataParallel"):
             if hasattr(module, name):
                 self._replace(getattr(module, name), "register_comm_hook", make)
+
+
+class _Replaced(NamedTuple):
+    """A function, and the hook in its place; one that `rests` no step is counted by."""
+
+    owner: Any
+    name: str
+    original: Any
+    hook: Any
+    is_inherited: bool
+    rests: bool
+
+    def put_in(self) -> None:
+        if getattr(self.owner, self.name) is self.original:
+            setattr(self.owner, self.name, self.hook)
+
+    def take_out(self) -> None:
+        """Put the function back; a hook that others have put theirs around stays."""
+        if getattr(self.owner, self.name) is not self.hook:
+            return
+        if self.is_inherited:
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, self.original)
 
 
 def _seen_through(original: Function, instead: Function, is_compiling: Function) -> Any:

@@ -16,6 +16,8 @@ OPTIMIZERS, PASSES, UNKNOWN = (
     f"tracekit.steps {how}" for how in ("from optimizers", "from passes", "unknown")
 )
 """Marks that say how iterations are known."""
+_SURE = 8
+"""After so many iterations that optimizers ended it is taken that they end all."""
 moments = itertools.count(1)
 """Numbers by which it is told what was first."""
 
@@ -48,6 +50,8 @@ class Steps:
         self._stepped: set[int] = set()
         self._unused: set[int] = set()
         self._last_step: dict[int, int] = {}
+        self._closed = 0
+        """How many iterations before this one the last optimizer's step has ended."""
         self._known_by: str | None = None
 
     @property
@@ -110,7 +114,18 @@ class Steps:
     def close(self) -> None:
         """End the iteration if all optimizers have made their step."""
         if self._stepped and self._all() - self._unused <= self._stepped:
-            self._end()
+            self._end(is_closed=True)
+
+    @property
+    def are_counted(self) -> bool:
+        """True while nothing is recorded, and each step of the one optimizer is an iteration."""
+        return self._windows is not None and self._windows.rests and len(self._optimizers) == 1
+
+    def count(self) -> None:
+        """Count an iteration that is not recorded."""
+        self._number += 1
+        if self._windows is not None:
+            self._windows.end(self, self._number, is_told=True)
 
     def set_apart(self) -> None:
         """Close the open iteration when evaluation starts or the data ends.
@@ -139,17 +154,18 @@ class Steps:
                 self._known_by = None  # which a window says anew
             self._handle = self._ranges.start_once(f"iteration {self._number}")
 
-    def _end(self) -> None:
+    def _end(self, *, is_closed: bool = False) -> None:
         if self._handle is not None:
             self._ranges.end(self._handle)
         if self._has_passes:
+            self._closed = self._closed + 1 if is_closed else 0
             self._number += 1
             self._say(OPTIMIZERS if self._stepped else PASSES)
         self._handle, self._has_passes = None, False
         self._has_backward = self._has_forward = False
         self._stepped.clear()
         if self._windows is not None:
-            self._windows.end(self, self._number)
+            self._windows.end(self, self._number, is_told=self._closed >= _SURE)
 
     def _say(self, how: str) -> None:
         """Say how steps are known, where that is not what was said before."""

@@ -145,6 +145,13 @@ class Thread(threading.local):
         """Run the step of an optimizer, which may run passes of its own."""
         if self._in_step:
             return call()
+        if self._steps.are_counted and not self._is_scaled:
+            self._in_step = True
+            try:
+                return call()
+            finally:
+                self._in_step = False
+                self._steps.count()
         self._resume()
         self._steps.take_pass()
         depth = self._spans.depth
@@ -161,6 +168,7 @@ class Thread(threading.local):
         """Count a step, be it one that a scaler of gradients left out."""
         self.steps_made += 1
         self._awaits_backward = False
+        self._steps.take_pass()
         self._steps.take_step(optimizer)
         if not self._is_scaled:
             self._steps.close()

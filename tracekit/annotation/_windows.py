@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from ._spans import Ranges
@@ -64,6 +65,12 @@ class Windows:
         self._ranges = ranges
         self._schedule = schedule
         self._open: tuple[Any, int, int] | None = None
+        self._next: Any = None
+        """The thread whose next step begins a window."""
+        self.rests = False
+        """True while nothing is written, nor seen of a step but that of its optimizers."""
+        self.on_rest: Callable[..., None] | None = None
+        """Has hooks rest, but those that count steps, or no more; None where they never do."""
 
     @property
     def is_open(self) -> bool:
@@ -72,20 +79,38 @@ class Windows:
 
     def begin(self, owner: Any, number: int) -> bool:
         """Open a window where a step begins it, and tell whether it did."""
-        if self._open is not None:
+        if self._open is not None or self.rests:
             return False
         length = self._schedule.length_at(number)
         if not length:
             return False
-        self._open = owner, number + length, self._ranges.start(_NAME)
+        self._open, self._next = (owner, number + length, self._ranges.start(_NAME)), None
         return True
 
-    def end(self, owner: Any, number: int) -> None:
-        """Close the window that a thread opened, where the next step would be beyond it."""
+    def end(self, owner: Any, number: int, *, is_told: bool) -> None:
+        """Close the window that a thread opened, where the next step would be beyond it.
+
+        Until the next one hooks may rest, if optimizers tell steps.
+        """
         if self._open is not None and self._open[0] is owner and number >= self._open[1]:
             self._ranges.end(self._open[2])
             self._open = None
             self._schedule.done(number)
+        if self._open is None and self._next in {None, owner}:
+            is_next = bool(self._schedule.length_at(number))
+            self._next = owner if is_next else None
+            self.rest(wanted=is_told and not is_next)
+
+    def rest(self, *, wanted: bool) -> None:
+        """Let hooks rest, or no more."""
+        if self.on_rest is not None and wanted != self.rests:
+            self.rests = wanted
+            self.on_rest(wanted=wanted)
+
+    def rest_no_more(self) -> None:
+        """Have hooks stay from now on."""
+        self.rest(wanted=False)
+        self.on_rest = None
 
 
 class WithinWindows:

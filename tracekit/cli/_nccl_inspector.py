@@ -7,8 +7,9 @@ import typer
 
 from tracekit import runs as library
 from tracekit.cli._command import command
+from tracekit.cli._options import StoreOption, open_run
 from tracekit.support.columns import keys
-from tracekit.support.schemas import NO_RUN, Json
+from tracekit.support.schemas import NO_RUN, STAGES, Json
 
 if TYPE_CHECKING:
     from tracekit.model import Answer
@@ -21,9 +22,12 @@ _JSON = Json(
         "collectives": "count: Number of collectives.",
         "compared": "count: Of these, those of which it is known who came last.",
         "communicators": "count: Number of communicators.",
+        "timeline?": "text: How many collectives were found in the run, and by what.",
         **keys("missing", "warnings"),
     },
     rows={
+        "stage?": f"one of {STAGES} or null: Why it runs, by the run; null where that is unknown.",
+        "iteration?": "integer or null: Step of the run; null where that is unknown.",
         "collective?": "text: Collective, or send and recv.",
         "message_bytes?": "count: Bytes per rank; a power of two where sizes are many.",
         "communicator": "text: Hash of the communicator.",
@@ -70,6 +74,7 @@ _JSON = Json(
 @command(
     "tracekit nccl-inspector nccl-inspector-1234/",
     "tracekit nccl-inspector *-pid*.log --by rank",
+    "tracekit nccl-inspector *-pid*.log --run rank0 --by iteration",
     name="nccl-inspector",
     writes=[_JSON],
 )
@@ -79,10 +84,21 @@ def nccl_inspector(
         typer.Argument(metavar="LOG...", help="Logs of NCCL's inspector, or folders of them."),
     ],
     *,
-    by: Annotated[str, typer.Option(metavar="KEY", help="size, collective or rank.")] = "size",
+    by: Annotated[
+        str,
+        typer.Option(
+            metavar="KEY", help="size, collective or rank; with --run also stage or iteration."
+        ),
+    ] = "size",
+    run: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="A run of some of these ranks, to tell stages and steps."),
+    ] = None,
+    store: StoreOption = None,
 ) -> "Answer":
     """Say how fast collectives are, and who waits for whom, by the logs of NCCL's inspector.
 
     No timeline is needed: give the logs of all ranks. docs/links.md says what is known.
     """
-    return library.nccl_inspector.answer(logs, by)
+    opened = None if run is None else open_run(run, store)
+    return library.nccl_inspector.answer(logs, by, run=opened)

@@ -218,6 +218,7 @@ class _CombinedTables(LaterTables):
         self._read = read
         self._is_part = False
         self._name = ""
+        self._ops_of_run = pl.DataFrame()
 
     @cached_property
     def _tree(self) -> tuple[pl.DataFrame, list[pl.Series]]:
@@ -241,6 +242,17 @@ class _CombinedTables(LaterTables):
     def name(self) -> str:
         """Which part of a run they are: its reports."""
         return self._name
+
+    def own_ops(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return rows on ops of the run that are of this part; see `Trace.own_ops`."""
+        if not self._is_part:
+            return rows
+        place = pl.col("op") - pl.col("first")
+        known = rows.sort("op").join_asof(
+            self._ops_of_run.cast(rows.schema["op"]), left_on="op", right_on="first"
+        )
+        mine = known.filter(place < pl.col("number"))
+        return mine.with_columns(op=place + pl.col("own")).select(rows.columns)
 
     def reports_of_parts(self, together: Sequence[tuple[int, int]] = ()) -> list[list[int]]:
         """Return which reports each part has; nothing for a run that is not divided."""
@@ -271,6 +283,10 @@ class _CombinedTables(LaterTables):
         if with_paths:
             part._paths = [self._paths[number] for number in reports]
         part._is_part = True
+        part._ops_of_run = pl.DataFrame(
+            {"first": self._changes.added["op"][reports], "own": changes.added["op"],
+             "number": heights["op"]}
+        ).sort("first")  # fmt: skip
         part._name = f"{[*reports]} {with_paths}"
         # What is sent elsewhere is these rows, not all of the run's.
         return part.but({name: self[name].filter(rows).collect().lazy()

@@ -122,9 +122,10 @@ def bars_figure(
     layout = _layout(rows, parts, ends, upright, title, subtitle, notes)
     figure = go.Figure(layout=layout)
     reach = sums
+    is_stacked = any(sum(bool(part.lengths[n]) for part in parts) > 1 for n in range(number))
     for part in parts:
         figure.add_trace(_bars(part, rows, divisor, name, is_upright=upright is not None))
-        if upright is None and len(parts) > 1 and not part.is_hidden:
+        if upright is None and is_stacked and not part.is_hidden:
             figure.data[-1].update(_written(part.lengths, max(sums), divisor))
     if whiskers is not None:
         told = [each or (length, length) for each, length in zip(whiskers, sums, strict=True)]
@@ -182,7 +183,7 @@ def _layout(
     left, right = _LEFT, max(_RIGHT, text_width(ends) + 24)
     if upright is None:
         left = min(max(text_width(row.label for row in rows.rows) + 28, _LEFT), _WIDTH // 2)
-    has_legend = len(parts) > 1 or any(part.name for part in parts)
+    has_legend = any(part.name for part in parts)
     lines = legend_lines([part.name for part in parts], _WIDTH - left - right) if has_legend else 0
     high = _UPRIGHT if upright else max(round(_ROW * (rows.end + 0.5)), 2 * _ROW)
     layout = figure_layout(

@@ -247,7 +247,10 @@ def _step_axes(
     figure.update_xaxes(**look, range=[-0.5, len(names) - 0.5], row=2, col=1)
     high = max(total(parts, "b"), *map(max, levels))
     ends = [first / unit[0], (high + 0.22 * (high - first)) / unit[0]]
-    figure.update_yaxes(title_text=f"step time ({unit[1]})", range=ends, row=2, col=1)
+    # Labels stand where lines of a grid would cross them.
+    figure.update_yaxes(
+        title_text=f"step time ({unit[1]})", range=ends, showgrid=False, row=2, col=1
+    )
 
 
 def _comparison_notes(parts: Sequence[Part], first: float, hidden: int) -> list[str]:
@@ -327,6 +330,8 @@ def _largest(table: pl.DataFrame, key: str | Sequence[str]) -> list[dict[str, An
     times = [f"{name}_ns" for name in ("a", "b", "delta", "low", "high")]
     keys = [key] if isinstance(key, str) else key
     others = [name for name in keys if name != "name"] if "name" in keys else []
+    if table.select(pl.col(keys).exclude("kind")).is_unique().all():
+        others = [name for name in others if name != "kind"]
     known = table.select(
         pl.col("name").cast(pl.String) if "name" in keys else pl.lit(None, pl.String).alias("name"),
         pl.concat_str(pl.col(others).cast(pl.String), separator=", ").alias("others")

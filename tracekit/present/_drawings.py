@@ -81,7 +81,7 @@ def _matrix(answer: Answer) -> go.Figure:
         title="Bytes between GPUs",
         subtitle=_on_machine(answer),
         recorded=traffic.recorded,
-        unsized=answer.meta["collectives_of_unknown_size"],
+        unplaced=answer.meta["collectives_on_no_link"],
     )
 
 
@@ -92,7 +92,7 @@ def _machine(answer: Answer) -> go.Figure:
         traffic.links(),
         title="Utilisation of links",
         subtitle=_on_machine(answer),
-        unsized=answer.meta["collectives_of_unknown_size"],
+        unplaced=answer.meta["collectives_on_no_link"],
     )
 
 
@@ -103,6 +103,7 @@ def _timeline(answer: Answer) -> go.Figure:
         traffic.timeline(),
         title="Utilisation of links over time",
         subtitle=f"{subtitle}; {note}" if note else subtitle,
+        unplaced=answer.meta["collectives_on_no_link"],
     )
 
 
@@ -242,7 +243,7 @@ def _critical_path(answer: Answer) -> go.Figure:
 
 def _whatif(answer: Answer) -> go.Figure:
     title = "Steps with something changed, by replay"
-    subtitle = f"{answer.run or ''}; bars end in their ranges"
+    subtitle = f"{answer.run or ''}; whiskers: ranges of the predictions"
     return whatif_figure(answer.rows, title=title, subtitle=subtitle)
 
 

@@ -189,14 +189,17 @@ def _collectives(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
 
 
 def _stragglers(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
-    if not {"rank", "last", "collectives", "caused_ns"} <= {*rows.columns}:
+    if not {"last", "collectives", "caused_ns"} <= {*rows.columns}:
         return None
     most = rows.sort("caused_ns", descending=True, nulls_last=True).row(0, named=True)
     if not most["collectives"] or most["caused_ns"] is None:
         return None
-    who = f"GPU {most['device']}" if most["rank"] is None else f"Rank {most['rank']}"
+    rank, device = (most.get(f"straggler_{name}", most.get(name)) for name in ("rank", "device"))
+    who = f"GPU {device}" if rank is None else f"Rank {rank}"
+    kind = next((most[key] for key in ("group", "parallelism") if most.get(key)), None)
+    named = f" of {kind}" if kind else ""
     return (
-        f"{who} is last at {most['last']:,} of {most['collectives']:,} collectives, "
+        f"{who} is last at {most['last']:,} of {most['collectives']:,} collectives{named}, "
         f"for which the others wait {duration(most['caused_ns'])}"
         + (" a step" if str(meta.get("per", "")).startswith("step") else "")
     )
@@ -252,6 +255,59 @@ def _scaling(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
     )
 
 
+def _latency(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
+    if not {"operation", "size_bytes", "p50_ns"} <= {*rows.columns}:
+        return None
+    known = rows.drop_nulls(["size_bytes", "p50_ns"]).sort("p50_ns", descending=True)
+    if known.is_empty():
+        return None
+    most = known.row(0, named=True)
+    told = f"{most['operation']} of {size_text(most['size_bytes'])}, {duration(most['p50_ns'])}"
+    return f"Longest in the median: {told}"
+
+
+def _bubbles(_: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
+    facts = meta.get("pipeline")
+    if not facts or facts["bubble_share"] is None:
+        return None
+    theory = facts["theory_share"]
+    equal = "" if theory is None else f"; of equal stages {percent(theory)} would be"
+    return f"{percent(facts['bubble_share'])} of the stages' time is a bubble{equal}"
+
+
+def _study(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
+    if not {"run", "step_ns"} <= {*rows.columns}:
+        return None
+    known = rows.drop_nulls(["run", "step_ns"]).sort("step_ns")
+    if known.is_empty():
+        return None
+    least, most = (known.row(place, named=True) for place in (0, -1))
+    ends = [f"{printable(each['run'])} {duration(each['step_ns'])}" for each in (least, most)]
+    if known.height == 1 or not least["step_ns"]:
+        return f"Mean step: {ends[0]}"
+    return f"Mean step: {ends[0]} to {ends[1]} ({most['step_ns'] / least['step_ns']:.3g} times)"
+
+
+def _overhead(_: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
+    if meta.get("min_percent") is None or not meta.get("compared"):
+        return None
+    ends = dict.fromkeys(f"{meta[name]:+.1f} %" for name in ("min_percent", "max_percent"))
+    where = count(meta["compared"], "configuration")
+    return f"Time over that of {meta['baseline']}: {' to '.join(ends)} in {where}"
+
+
+def _memory(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
+    if not {"gpu", "training_bytes"} <= {*rows.columns}:
+        return None
+    known = rows.drop_nulls("training_bytes").sort("training_bytes", descending=True)
+    if known.is_empty():
+        return None
+    most = known.row(0, named=True)
+    where = [most["network"], f"batch {most['batch']}" if most["batch"] else None]
+    told = ", ".join(printable(str(each)) for each in [*where, f"GPU {most['gpu']}"] if each)
+    return f"Most in training: {size_text(most['training_bytes'])} ({told})"
+
+
 def _info(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
     if "available" not in rows.columns:
         return None
@@ -262,16 +318,21 @@ def _info(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
 
 _FOUND: Mapping[str, Callable[[pl.DataFrame, Mapping[str, Any]], str | None]] = {
     "breakdown": _breakdown,
+    "bubbles": _bubbles,
     "collectives": _collectives,
     "critical-path": _critical_path,
     "flops": _flops,
     "idle": _idle,
     "info": _info,
+    "latency": _latency,
     "links": _links,
+    "memory": _memory,
+    "overhead": _overhead,
     "roofline": _roofline,
     "scaling": _scaling,
     "stalls": _stalls,
     "stragglers": _stragglers,
+    "study": _study,
     "whatif": _whatif,
 }
 """What tells the headline of a command's rows."""

@@ -54,7 +54,7 @@ def matrix_figure(
     title: str,
     subtitle: str,
     recorded: Collection[int] | None = None,
-    unsized: int = 0,
+    unplaced: int = 0,
 ) -> go.Figure:
     """Return the bytes that each GPU sent to each other one as a heat map.
 
@@ -68,12 +68,11 @@ def matrix_figure(
         Plain texts; see `figure_layout`.
     recorded
         The GPUs that were recorded; None for all. What others sent each other is not known.
-    unsized
-        How many collectives are of unknown size, and so in no cell.
+    unplaced
+        How many collectives are on no link, and so in no cell.
     """
     if pairs.is_empty():
-        unknown = f"{unsized:,} collectives of unknown size"
-        return empty_figure(title, subtitle, unknown if unsized else NO_TRANSFERS)
+        return empty_figure(title, subtitle, _nothing(unplaced))
     cells = _cells(pairs)
     devices = _devices(cells)
     side = min(max(len(devices) * 84, 240), 680)
@@ -88,7 +87,7 @@ def matrix_figure(
             margin={**margin, "r": max(margin["r"], 560 - side - margin["l"])},
             notes=[
                 *_matrix_notes(cells),
-                *_missing_notes(devices, recorded, unsized),
+                *_missing_notes(devices, recorded, unplaced),
             ],
         )
     )
@@ -96,6 +95,10 @@ def matrix_figure(
     _label_unknown(figure, cells, devices)
     _matrix_axes(figure, devices)
     return figure
+
+
+def _nothing(unplaced: int) -> str:
+    return f"{unplaced:,} collectives of unknown ends or sizes" if unplaced else NO_TRANSFERS
 
 
 class _Cell(NamedTuple):
@@ -283,18 +286,21 @@ def _matrix_notes(cells: Sequence[_Cell]) -> list[str]:
 
 
 def _missing_notes(
-    devices: Sequence[int], recorded: Collection[int] | None, unsized: int
+    devices: Sequence[int], recorded: Collection[int] | None, unplaced: int
 ) -> list[str]:
     """Say what may have been sent beside what is shown."""
     lost = [device for device in devices if device not in {_HOST, *(recorded or devices)}]
     notes = {
         f"{len(lost)} GPUs were not recorded: their traffic is unknown": bool(lost),
-        f"{unsized:,} collectives of unknown size are in no cell": unsized > 0,
+        f"{unplaced:,} collectives are in no cell, as their ends or sizes are unknown": unplaced
+        > 0,
     }
     return [note for note, applies in notes.items() if applies]
 
 
-def utilisation_figure(timeline: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
+def utilisation_figure(
+    timeline: pl.DataFrame, *, title: str, subtitle: str, unplaced: int = 0
+) -> go.Figure:
     """Return the utilisation of links over time, one track per link and direction.
 
     In each span of time a bar is as dark as the share of the peak that was in use, and as high as
@@ -310,9 +316,11 @@ def utilisation_figure(timeline: pl.DataFrame, *, title: str, subtitle: str) -> 
         span are added up.
     title, subtitle
         Plain texts; see `figure_layout`.
+    unplaced
+        How many collectives are on no link.
     """
     if timeline.is_empty():
-        return empty_figure(title, subtitle, NO_TRANSFERS)
+        return empty_figure(title, subtitle, _nothing(unplaced))
     spans, names, hidden = _spans(timeline)
     spans, axis_title = _with_clock(spans)
     top = _top(spans)

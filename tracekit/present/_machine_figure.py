@@ -58,7 +58,7 @@ def machine_figure(
     *,
     title: str,
     subtitle: str,
-    unsized: int = 0,
+    unplaced: int = 0,
 ) -> go.Figure:
     """Return a drawing of a machine, its links in the colours of how full they were.
 
@@ -77,8 +77,8 @@ def machine_figure(
         fullest gives the colour, and the highest bound.
     title, subtitle
         Plain texts; see `figure_layout`.
-    unsized
-        How many collectives are of unknown size: what links carried of them is not known.
+    unplaced
+        How many collectives are on no link: what links carried of them is not known.
     """
     drawing = machine_layout(machine)
     if not drawing.boxes:
@@ -91,14 +91,14 @@ def machine_figure(
         width=width + _MARGIN["l"] + _MARGIN["r"],
         height=height + _MARGIN["t"] + _MARGIN["b"],
         margin=_MARGIN,
-        notes=_notes(drawing, flows, links, unsized),
+        notes=_notes(drawing, flows, links, unplaced),
     )
     figure = go.Figure(layout=layout)
     figure.update_xaxes(visible=False, range=[left, left + width], constrain="domain")
     figure.update_yaxes(visible=False, range=[bottom, bottom + height], scaleanchor="x")
-    figure.add_traces(_wire_traces(drawing.wires, flows, unsized, is_plain=links is None))
+    figure.add_traces(_wire_traces(drawing.wires, flows, unplaced, is_plain=links is None))
     figure.add_traces([trace for flow in flows for trace in _flow_traces(flow)])
-    said = "" if links is None else "<br>traffic unknown" if unsized else "<br>not used"
+    said = "" if links is None else "<br>traffic unknown" if unplaced else "<br>not used"
     figure.add_traces([_arrows(flows), _hovers(machine, drawing, flows, said)])
     if flows:
         figure.add_trace(_bar())
@@ -206,7 +206,7 @@ def _frame(drawing: Drawing, least: int) -> tuple[float, int, float, int]:
 
 
 def _wire_traces(
-    wires: Sequence[Wire], flows: Sequence[_Flow], unsized: int, *, is_plain: bool
+    wires: Sequence[Wire], flows: Sequence[_Flow], unplaced: int, *, is_plain: bool
 ) -> list[go.Scatter]:
     """Return the wires that were not used both ways, one trace per type and width."""
     alike: dict[tuple[str, float], list[Wire]] = {}
@@ -219,7 +219,7 @@ def _wire_traces(
         _, colour, dash = _TYPES[group[0].links[0].type]
         line = {"color": colour if is_plain else _UNUSED, "width": width, "dash": dash}
         unused = [wire.points for wire in group if used[id(wire)] < _BOTH_WAYS]
-        line |= {"color": MUTED, "dash": "dot"} if unsized and unused else {}
+        line |= {"color": MUTED, "dash": "dot"} if unplaced and unused else {}
         x, y = _joined(unused)
         look = {"mode": "lines", "line": line, "hoverinfo": "skip", "legendrank": rank}
         traces.append(go.Scatter(x=x, y=y, name=figure_text(label), showlegend=True, **look))
@@ -425,7 +425,7 @@ def _label_flows(figure: go.Figure, flows: Sequence[_Flow]) -> None:
 
 
 def _notes(
-    drawing: Drawing, flows: Sequence[_Flow], links: pl.DataFrame | None, unsized: int
+    drawing: Drawing, flows: Sequence[_Flow], links: pl.DataFrame | None, unplaced: int
 ) -> list[str]:
     """Return the lines at the foot: what the marks mean, and what is not in the drawing."""
     ends = {end for wire in drawing.wires for end in _directions(wire)}
@@ -434,9 +434,9 @@ def _notes(
     is_dotted = any(used[id(wire)] < _BOTH_WAYS for wire in drawing.wires)
     lost = sorted({str(name) for src, dst, name in rows if (src, dst) not in ends})
     notes = {
-        "no transfers": links is not None and not (flows or unsized),
-        f"dotted: unknown, as {unsized:,} collectives are of unknown size": unsized and is_dotted,
-        f"{unsized:,} collectives of unknown size are not in it": unsized and not is_dotted,
+        "no transfers": links is not None and not (flows or unplaced),
+        f"dotted: unknown, as {unplaced:,} collectives are on no link": unplaced and is_dotted,
+        f"{unplaced:,} collectives are not in it": unplaced and not is_dotted,
         "broken lines: modelled, not measured": any(flow.is_modelled for flow in flows),
         "black: used, how much of the peak is unknown": any(flow.share is None for flow in flows),
         f"not in the drawing: {_listed(drawing.missing)}": drawing.missing,

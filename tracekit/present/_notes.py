@@ -12,7 +12,7 @@ from tracekit.present._figures import BYTE_UNITS, FLOP_UNITS, unit_of
 
 _TRAFFIC_KEYS = {
     "machine", "origin", "placed_by", "transfers", "listed", "routed", "sized", "collectives",
-    "collectives_of_unknown_size", "root",
+    "collectives_of_unknown_size", "collectives_on_no_link", "root",
 }  # fmt: skip
 _OPTIONAL = {"listed"}
 """What tables of counters do not have."""

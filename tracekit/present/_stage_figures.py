@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import plotly.graph_objects as go
@@ -13,7 +14,7 @@ from tracekit.present._columns import duration
 from tracekit.present._configurations import NO_RUNS, common_note, not_shown, rows_of
 from tracekit.present._figures import decimals_of, empty_figure
 from tracekit.present._kernel_names import readable_names
-from tracekit.present._palette import ACCENT, IDLE_COLOUR, KIND_COLOURS
+from tracekit.present._palette import ACCENT, IDLE_COLOUR, KIND_COLOURS, STAGE_COLOURS
 from tracekit.present._text import printable, shorten_apart
 from tracekit.present._waterfall import stage_colour, stage_order, step_unit
 
@@ -108,17 +109,17 @@ def _stages(
 
 def _busy(rows: pl.DataFrame, keys: Sequence[str]) -> list[Part]:
     """Return busy times in the colours of stages or kinds, and idle ones of whole windows."""
-    colours: str | list[str] = ACCENT
-    if "stage" in keys:
-        colours = [stage_colour(stage) for stage in rows["stage"].cast(str).to_list()]
-    elif "kind" in keys:
-        colours = [KIND_COLOURS.get(kind, ACCENT) for kind in rows["kind"].cast(str).to_list()]
+    labels = rows["label"].to_list()
+    coloured = next((key for key in ("stage", "kind") if key in keys), None)
+    if coloured:
+        colours = {**KIND_COLOURS, **STAGE_COLOURS}
+        parts = parts_by(rows, "place", range(rows.height), coloured, "busy_ns", colours)
+        is_told = keys == [coloured]  # beside each bar
+        return [replace(part, name="" if is_told else part.name, hover=labels) for part in parts]
     named = {"idle": "idle", "between": "between steps"}
     idle = [name for name in named if f"{name}_ns" in rows.columns]
     return [
-        Part(
-            "busy" * bool(idle), colours, rows["busy_ns"].to_list(), hover=rows["label"].to_list()
-        ),
+        Part("busy" * bool(idle), ACCENT, rows["busy_ns"].to_list(), hover=labels),
         *(Part(named[name], stage_colour(name), rows[f"{name}_ns"].to_list()) for name in idle),
     ]
 

@@ -78,7 +78,7 @@ def steps_figure(steps: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure
     for number, time in _far(steps):
         figure.add_annotation(
             text=f"{number:,}", x=number, y=time / divisor, yshift=12, showarrow=False,
-            font_size=11, row=1, col=1,
+            font_size=11, bgcolor="white", borderpad=0, row=1, col=1,
         )  # fmt: skip
     figure.update_yaxes(title_text=f"step ({unit})", row=1, col=1)
     low, high = min(steps["step_ns"]) / divisor, max(steps["step_ns"]) / divisor

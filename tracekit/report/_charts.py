@@ -206,10 +206,10 @@ def _number(value: float) -> str:
     return f"{value:,.6g}"
 
 
-def time_axis(name: str, low: float, high: float) -> Axis:
-    """Return an axis of times in ns, named with the unit that suits them."""
+def time_axis(name: str, low: float, high: float, *, is_tagged: bool = False) -> Axis:
+    """Return an axis of times in ns, with room for tags above points, named with its unit."""
     divisor, unit = unit_of(high, TIME_UNITS)
-    room = (high - low) * 0.06 or high * 0.05 or 1.0
+    room = (high - low) * (0.16 if is_tagged else 0.06) or high * 0.05 or 1.0
     return Axis(f"{name} ({unit})", max(low - room, 0.0), high + room, divisor)
 
 

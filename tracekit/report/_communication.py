@@ -75,8 +75,8 @@ def communication(subject: Subject) -> Markup:
     run = subject.run
     traffic = subject.close.traffic
     by_link = traffic.links()
-    unsized = int(traffic.meta()["collectives_of_unknown_size"])
-    pieces = [_machine(traffic.machine, by_link, unsized), _matrix(traffic.links("pair"))]
+    unplaced = int(traffic.meta()["collectives_on_no_link"])
+    pieces = [_machine(traffic.machine, by_link, unplaced), _matrix(traffic.links("pair"))]
     pieces += _collectives(subject)
     if not by_link.is_empty():
         pieces.append(answer_table(run.links.answer(by="link"), "links", "Traffic by link"))
@@ -154,7 +154,7 @@ def _span_text(low: int, high: int) -> str:
     return size_text(low) if low == high else f"{size_text(low)} to {size_text(high)}"
 
 
-def _machine(machine: Machine, links: pl.DataFrame, unsized: int) -> Markup | None:
+def _machine(machine: Machine, links: pl.DataFrame, unplaced: int) -> Markup | None:
     """Draw the machine; mark links with traffic, and links whose traffic is unknown."""
     drawing = machine_layout(machine)
     if not drawing.boxes:
@@ -164,8 +164,8 @@ def _machine(machine: Machine, links: pl.DataFrame, unsized: int) -> Markup | No
     wires = [
         _Wire(
             "M" + "L".join(f"{x - left + _EDGE:.1f} {top - y + _EDGE:.1f}" for x, y in wire.points),
-            _look(wire.links, used, "untold" if unsized else ""),
-            _wire_title(wire, used, is_known=not unsized),
+            _look(wire.links, used, "untold" if unplaced else ""),
+            _wire_title(wire, used, is_known=not unplaced),
         )
         for wire in drawing.wires
     ]
@@ -186,7 +186,7 @@ def _machine(machine: Machine, links: pl.DataFrame, unsized: int) -> Markup | No
         Entry("nvlink", "NVLink"),
         Entry("pcie", "PCIe and host"),
         Entry("used", "carried traffic"),
-        *([Entry("untold", "unknown: collectives of unknown size")] if unsized else []),
+        *([Entry("untold", "unknown: collectives on no link")] if unplaced else []),
     ]
     return fragment(
         "drawing",

@@ -274,7 +274,7 @@ def distributions(subject: Subject) -> Markup:
 def _over_time(
     sides: Mapping[str, pl.DataFrame], low: float, high: float, legend: list[Entry]
 ) -> Markup:
-    y = time_axis("step", low, high)
+    y = time_axis("step", low, high, is_tagged=True)
     numbers = [number for own in sides.values() for number in own["iteration"].to_list()]
     x = Axis("step number", min(numbers) - 0.5, max(numbers) + 0.5)
     lines, tags = [], []
@@ -294,8 +294,8 @@ def _far_off(odd: pl.DataFrame) -> Markup:
 
 
 def aligned(subject: Subject) -> Markup:
-    """Draw the median steps of both runs from one beginning."""
-    return aligned_chart(_sides(subject), "The median step of A above that of B")
+    """Draw a step of both runs from one beginning."""
+    return aligned_chart(_sides(subject), "The {} of A above the {} of B")
 
 
 def changes(subject: Subject, by: str, key: str, title: str) -> Markup:

@@ -186,12 +186,15 @@ def _notes(what: str, view: Mapping[str, Any]) -> Iterator[str]:
 
 
 def aligned_chart(sides: Mapping[str, Close], title: str) -> Markup:
-    """Return the chart of the median steps of two runs, one below the other.
+    """Return the chart of the typical steps of two runs, one below the other.
 
-    They begin together, or what each computes in a stage does: so many views there are.
+    They begin together, or what each computes in a stage does: so many views there are. The title
+    has a place for what the step of each is called.
     """
     names = Names()
-    steps = {side: closeup.median_step(close.lengths) for side, close in sides.items()}
+    typical = {side: close.typical for side, close in sides.items()}
+    steps = {side: step for side, (step, _) in typical.items()}
+    title = title.format(*(called for _, called in typical.values()))
     spans = {side: _of_step(close, steps[side]) for side, close in sides.items()}
     drawn = {
         side: view_of(close, steps[side], _window(spans[side]), names, is_alone=False)

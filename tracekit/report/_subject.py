@@ -180,6 +180,15 @@ class Close:
         return f"{', '.join(told[:-1])} and {told[-1]}" if len(told) > 1 else ""
 
     @property
+    def typical(self) -> tuple[int | None, str]:
+        """The median step, and what it is called: of several kinds that which takes most time."""
+        if len(self.kinds) == 1:
+            return closeup.median_step(self.lengths), "median step"
+        most = max(self.kinds, key=lambda own: own["step_ns"].sum())
+        told = f"typical step (of {most.height:,} of {duration(_median(most))})"
+        return closeup.median_step(most), told
+
+    @property
     def chosen(self) -> dict[str, int | None]:
         """The steps that are shown, by what they are; one without a number is the whole run."""
         if self.lengths.is_empty():

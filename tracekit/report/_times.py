@@ -115,7 +115,7 @@ def steps(subject: Subject) -> Markup:
     numbers, times = lengths["iteration"].to_list(), lengths["step_ns"].to_list()
     odd = _outliers(lengths)
     low, high = min(times), max(times)
-    y = time_axis("step", low, high)
+    y = time_axis("step", low, high, is_tagged=bool(odd.height))
     x = Axis("step number", numbers[0] - 0.5, numbers[-1] + 0.5)
     points = list(zip(numbers, times, strict=True))
     far = [(row["iteration"], row["step_ns"]) for row in odd.iter_rows(named=True)]

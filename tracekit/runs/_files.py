@@ -12,6 +12,7 @@ from tracekit.support.files import StrPath
 
 if TYPE_CHECKING:
     from tracekit.model import Answer
+    from tracekit.runs._opened import OpenedRun
 
 
 @question_of
@@ -39,7 +40,9 @@ def hang(dumps: Sequence[StrPath]) -> Answer:
 
 
 @question_of
-def nccl_inspector(logs: Sequence[StrPath], by: str = "size") -> Answer:
+def nccl_inspector(
+    logs: Sequence[StrPath], by: str = "size", *, run: OpenedRun | None = None
+) -> Answer:
     """Say how fast collectives are and who waits, by NCCL's inspector.
 
     See `tracekit.analysis.communication.nccl_inspector`.
@@ -49,7 +52,9 @@ def nccl_inspector(logs: Sequence[StrPath], by: str = "size") -> Answer:
     logs
         Logs of NCCL's inspector of one job, or folders of them.
     by
-        size, collective or rank.
+        size, collective or rank; stage or iteration, where `run` is given.
+    run
+        Some of these ranks, recorded meanwhile by another recorder.
 
     Raises
     ------
@@ -60,7 +65,8 @@ def nccl_inspector(logs: Sequence[StrPath], by: str = "size") -> Answer:
     from tracekit.sources.nccl_inspector import read_inspector_logs
 
     found = read_inspector_logs(logs)
-    answer = nccl_inspector(found.records, found.dropped, by, found.warnings)
+    trace = None if run is None else run.trace
+    answer = nccl_inspector(found.records, found.dropped, by, found.warnings, trace)
     return replace(answer, renderer=present.RENDERER)
 
 

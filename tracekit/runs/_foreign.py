@@ -1,8 +1,9 @@
 """Detect reports that cannot be of one execution of one job.
 
-Sessions of one execution overlap, ranks and groups agree, one tool recorded them, and one launcher
-started them. Programs, GPUs and sizes of groups may well differ between the ranks of one job: of
-other programs are reports only where nothing else says that they belong together.
+Sessions of one execution overlap, ranks and groups agree, and one launcher started them. One tool
+recorded them, unless all say which rank they are. Programs, GPUs and sizes of groups may well
+differ between the ranks of one job: of other programs are reports only where nothing else says that
+they belong together.
 """
 
 from __future__ import annotations
@@ -133,7 +134,13 @@ def _contradiction(one: Said, other: Said) -> str | None:
 def _tools(one: Said, other: Said) -> str | None:
     if one.tool is None or other.tool is None or one.tool == other.tool:
         return None
-    return f"{one.name} was recorded by {one.tool}, and {other.name} by {other.tool}"
+    both = (one, other)
+    if all(each.ranks and each.size is not None and each.session is not None for each in both):
+        return None  # then ranks, sizes and times say whether these are of one job
+    return (
+        f"{one.name} was recorded by {one.tool}, and {other.name} by {other.tool}, and not both say"
+        " which rank of how many they are, and when"
+    )
 
 
 def _ranks(one: Said, other: Said) -> str | None:

@@ -65,6 +65,12 @@ _COLUMNS: Said = {
     "iterations": "count or null: Number of iterations.",
     "rank": "integer or null: Rank of the process in its job; null where unknown.",
     "node": "text or null: Host that the process ran on; null where unknown.",
+    "communicator": "text or null: Id of the communicator; null where unknown.",
+    "group": "text or null: What the program calls the group of ranks; null where unknown.",
+    "parallelism": "text or null: What that name says: tensor, pipeline, data, expert, context or "
+    "sequence, with `and` between several; null where it says none.",
+    "communicators": "integer: Communicators of the row.",
+    "members": "text or null: Ranks of the only communicator, such as 0-3, 8.",
     "devices": "count or null: Number of devices that ran an op.",
     "run": "text: Name of the run.",
     "process": "integer or null: Number of the process.",

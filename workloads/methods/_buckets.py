@@ -7,8 +7,8 @@ gradients of the last layers first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Callable, Sequence
+from itertools import accumulate, cycle
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +40,17 @@ class Bucket:
     def nbytes(self) -> int:
         """Bytes of the vector."""
         return self.vector.nbytes
+
+    def when_full(self, begin: Callable[[], None]) -> None:
+        """Call a function in each backward pass once it has the last of the gradients."""
+        missing = cycle(reversed(range(len(self.parameters))))
+
+        def note(_: Tensor) -> None:
+            if not next(missing):
+                begin()
+
+        for parameter in self.parameters:
+            parameter.register_post_accumulate_grad_hook(note)  # type: ignore[no-untyped-call]
 
     def take_gradients(self) -> Tensor:
         """Pack the gradients, and leave the parameters without."""

@@ -191,16 +191,13 @@ class Courier:
         except grpc.RpcError as error:
             raise self._fault(error) from error
 
-    def take(self) -> bytearray:
-        """Wait for what is published in this round, and take it."""
+    def take(self) -> Iterator[bytes]:
+        """Wait for what is published in this round, and take it chunk by chunk."""
         self._round += 1
-        data = bytearray()
         try:
-            for chunk in self._take(str(self._round).encode()):
-                data += chunk
+            yield from self._take(str(self._round).encode())
         except grpc.RpcError as error:
             raise self._fault(error) from error
-        return data
 
     def close(self) -> None:
         """Leave."""

@@ -29,9 +29,9 @@ class Mpi(Replicas):
     """A replica per process, whose gradients are averaged by ``MPI_Allreduce``.
 
     Gradients travel in buckets of at least ``bucket_mb``, packed on the device once the backward
-    pass is done. Staged through the host, a bucket is copied there, reduced, and copied back,
-    while others are copied; otherwise MPI is handed the device's memory. On the CPU there is
-    nothing to stage.
+    pass is done, or with ``overlap`` as soon as it has them. Staged through the host, a bucket is
+    copied there, reduced, and copied back, while others are copied; otherwise MPI is handed the
+    device's memory. On the CPU there is nothing to stage.
 
     Parameters
     ----------
@@ -59,6 +59,10 @@ class Mpi(Replicas):
         self._optimizer = self._passes.optimizer(parameters)
         buckets = fill_buckets(parameters, bucket_bytes(setup.options))
         self._messages = [Message(bucket, staged=staged) for bucket in buckets]
+        self._overlaps = setup.options.overlap
+        if self._overlaps:
+            for bucket, message in zip(buckets, self._messages, strict=True):
+                bucket.when_full(message.pack)
 
     @classmethod
     def check(cls, options: Options, local: int) -> None:
@@ -108,7 +112,7 @@ class Mpi(Replicas):
 
     def _update(self) -> None:
         with self._notes.range("gradient exchange"):
-            for message in self._messages:
+            for message in () if self._overlaps else self._messages:
                 message.pack()
             for message in self._messages:
                 message.average(self._communicator)

@@ -60,13 +60,10 @@ class PeerToPeer(Replicas):
             )
         ]  # fmt: skip
         self._on_their_way: dict[Bucket, Copy] = {}
-        self._awaited: dict[Bucket, int] = {}
         if setup.options.overlap:
             for root_bucket, others in self._exchanges:
                 for bucket in others:
-                    begin = partial(self._note, bucket, root_bucket.vector.device)
-                    for parameter in bucket.parameters:
-                        parameter.register_post_accumulate_grad_hook(begin)  # type: ignore[no-untyped-call]
+                    bucket.when_full(partial(self._set_out, bucket, root_bucket.vector.device))
 
     @classmethod
     def check(cls, options: Options, local: int) -> None:
@@ -85,13 +82,6 @@ class PeerToPeer(Replicas):
             self._passes.update(self._optimizer)
         with self._notes.range("weight exchange"):
             self._scatter()
-
-    def _note(self, bucket: Bucket, root: torch.device, _: nn.Parameter) -> None:
-        """Begin to copy a bucket to its root once the last of its gradients is there."""
-        awaited = self._awaited.get(bucket, len(bucket.parameters)) - 1
-        self._awaited[bucket] = awaited or len(bucket.parameters)
-        if not awaited:
-            self._set_out(bucket, root)
 
     def _set_out(self, bucket: Bucket, root: torch.device) -> None:
         self._on_their_way[bucket] = fetch(bucket.take_gradients(), root)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from typing import Self
 
@@ -131,11 +131,17 @@ class HostVector:
             there_is.synchronize()
             yield here
 
-    def fill(self, values: Tensor) -> None:
-        """Copy values to the device, through memory that it reads by itself."""
-        self.host.copy_(values)
-        if self._vector.is_cuda:
-            self._vector.copy_(self.host, non_blocking=True)
+    def fill(self, chunks: Iterable[bytes | memoryview]) -> None:
+        """Take values over, and copy each piece of them to the device while the next one comes."""
+        bytes_of_host, begun, end = _bytes(self.host), 0, 0
+        for chunk in chunks:
+            bytes_of_host[end : end + len(chunk)] = chunk
+            end += len(chunk)
+            piece = slice(begun, end // self.host.element_size())
+            if piece.stop - begun >= self._enough or piece.stop == len(self.host):
+                begun = piece.stop
+                if self._vector.is_cuda:
+                    self._vector[piece].copy_(self.host[piece], non_blocking=True)
 
 
 class Server:
@@ -174,11 +180,11 @@ class Server:
         """Update the weights."""
         self._passes.update(self._optimizer)
 
-    def pull(self) -> Tensor:
+    def pull(self) -> Iterable[memoryview]:
         """Return the weights, and let the other workers have them."""
-        weights = self._weights.detach()
-        self._mailbox.publish(_bytes(weights))
-        return weights
+        weights = _bytes(self._weights.detach())
+        self._mailbox.publish(weights)
+        return [weights]
 
     def total(self, values: Tensor) -> Tensor:
         """Return the sum of all processes' values, its own given."""
@@ -219,20 +225,19 @@ class Worker:
 
     def push(self, gradients: HostVector) -> None:
         """Send gradients, each piece while the next ones are copied to the host."""
-        self._like = gradients.host
         self._courier.put_all(map(_bytes, gradients.pieces()))
         self._exchanged.gather += gradients.host.nbytes
 
-    def pull(self) -> Tensor:
+    def pull(self) -> Iterator[bytes]:
         """Receive weights, once the server has updated them."""
-        weights = _tensor(self._courier.take(), self._like)
-        self._exchanged.scatter += weights.nbytes
-        return weights
+        for chunk in self._courier.take():
+            self._exchanged.scatter += len(chunk)
+            yield chunk
 
     def total(self, values: Tensor) -> Tensor:
         """Return the sum of all processes' values, its own given."""
         self._courier.put(_bytes(values))
-        return _tensor(self._courier.take(), values)
+        return _tensor(bytearray(b"".join(self._courier.take())), values)
 
     def close(self, patience_s: float) -> None:
         """Leave the server, at once."""
@@ -242,7 +247,7 @@ class Worker:
 
 def _bytes(tensor: Tensor) -> memoryview:
     data: memoryview = tensor.contiguous().numpy().data
-    return data
+    return data.cast("B")
 
 
 def _tensor(data: bytearray, like: Tensor) -> Tensor:

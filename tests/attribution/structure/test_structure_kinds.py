@@ -150,6 +150,13 @@ def test_input_is_of_no_update_though_what_follows_it_differs() -> None:
     assert found.steps_right
 
 
+def test_gradients_that_evaluation_computes_are_doubted() -> None:
+    """Forces are gradients: three molecules after every sixth step look like accumulation."""
+    found = outcome_of("force_field", "threads")
+    assert not found.silent, found
+    assert not outcome_of("accum4_fused", "threads").words
+
+
 @pytest.mark.parametrize("name", ["jax_step", "jax_accumulates"])
 def test_a_scalar_that_is_fetched_now_and_then_makes_no_longer_step(name: str) -> None:
     found = outcome_of(name, "one_thread")

@@ -180,6 +180,13 @@ class TestNothing:
         assert (structure.method, structure.training) == ("none", False)
         assert (structure.period, structure.repeats) == (6, 12.0)
         assert structure.step.tolist() == [n for n in range(12) for _ in range(6)]
+        assert structure.reading is None
+
+    def test_of_a_recording_within_one_pass_steps_may_be_layers(self) -> None:
+        layer = " ".join(f"m:{'gemm' if n % 3 else 'relu'}_{n}/-" for n in range(12))
+        structure = found(Program().run(layer, 20))
+        assert structure.steps.height == 20
+        assert (structure.reading or "").startswith("steps may be layers of one pass: 12 launches")
 
     @pytest.mark.parametrize(("layers", "ops"), [(32, 57), (7, 12), (9, 4), (4, 30)])
     @pytest.mark.parametrize("begin", [0, 1, 9])
@@ -201,6 +208,7 @@ class TestNothing:
         assert structure.steps.height in (9, 10)
         _, ops_of = np.unique(structure.step[structure.step >= 0], return_counts=True)
         assert set(ops_of[1:-1].tolist()) == {size}
+        assert structure.reading is None
 
     def test_a_kernel_that_repeats_is_no_iteration(self) -> None:
         structure = found(Program().run("m:vectorAdd#1/- ", 100))

@@ -24,11 +24,18 @@ if TYPE_CHECKING:
     from tracekit.analysis.calls._nccl_calls import (
         collective_kernels,
         communicators,
+        hex_ids,
         made_communicators,
         read_calls,
         with_kernels,
     )
-    from tracekit.analysis.calls._parallelism import communicator_groups
+    from tracekit.analysis.calls._parallelism import (
+        MEMBERS,
+        OF_GROUPS,
+        communicator_groups,
+        groups_of_ops,
+        members_of_rows,
+    )
     from tracekit.analysis.calls._ranks import outlier_ranks, process_ranks, with_devices
     from tracekit.analysis.calls._sizes import unsized_of_others, why_unsized
 

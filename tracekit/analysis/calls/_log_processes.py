@@ -14,7 +14,8 @@ def log_processes(owners: pl.DataFrame, processes: pl.DataFrame, log: str) -> pl
 
     Every line of NCCL's begins with the host and the process that wrote it, whatever it says.
     Process ids repeat on other hosts, so the hosts have to be the same where any is: their names
-    inside containers differ from those outside. What is still not unique is left out.
+    inside containers differ from those outside, and some recorders tell none. What is still not
+    unique is left out.
 
     Parameters
     ----------
@@ -38,7 +39,7 @@ def log_processes(owners: pl.DataFrame, processes: pl.DataFrame, log: str) -> pl
     both = named.join(processes.cast({"pid": pl.Int64}), on="pid", suffix="_run")
     same = _short(pl.col("host")) == _short(pl.col("host_run"))
     if both.filter(same).height:
-        both = both.filter(same)
+        both = both.filter(same | pl.col("host_run").is_null())
     unique = pl.struct("host", "pid").is_unique() & pl.col("process").is_unique()
     found = both.filter(unique).select("host", "pid", "process", "host_run")
     if found.is_empty() and named["pid"].count():

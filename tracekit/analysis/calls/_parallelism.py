@@ -8,6 +8,9 @@ from tracekit.analysis.calls._nccl_calls import group_descriptions
 from tracekit.analysis.calls._ranks import process_ranks
 from tracekit.model import Trace
 
+OF_GROUPS = ("communicator", "group", "parallelism")
+"""Keys of what groups of ranks do."""
+MEMBERS = ("communicators", "members")
 PARALLELISMS = {
     "tensor": ("tp", "tensor"),
     "pipeline": ("pp", "pipe", "pipeline"),
@@ -47,6 +50,25 @@ def communicator_groups(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
         .join(members, on="communicator", how="left")
         .sort("communicator")
     )  # fmt: skip
+
+
+def groups_of_ops(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return ``op`` and the columns of `communicator_groups` of collective kernels.
+
+    Kernels without a communicator, or with several, have no row.
+    """
+    of_ops = calls.select("op", "communicator").drop_nulls().unique("op", keep="none")
+    return of_ops.join(communicator_groups(trace, calls), on="communicator")
+
+
+def members_of_rows() -> list[pl.Expr]:
+    """Aggregate rows of `communicator_groups`: ``communicators``, and ``members`` of the only one.
+
+    ``communicators`` is how many the rows are of.
+    """
+    only = pl.when(pl.col("members").n_unique() == 1).then(pl.col("members").first())
+    number = pl.col("communicator").drop_nulls().n_unique()
+    return [number.cast(pl.Int64).alias("communicators"), only.alias("members")]
 
 
 def _parallelism(name: pl.Expr) -> pl.Expr:

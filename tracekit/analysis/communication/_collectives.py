@@ -10,11 +10,14 @@ import polars as pl
 
 from tracekit.analysis.calls import (
     ASSUMED,
+    MEMBERS,
+    OF_GROUPS,
     Found,
     collective_calls,
     communicator_groups,
     find_collectives,
     in_stretch,
+    members_of_rows,
     process_ranks,
     unsized_of_others,
     why_unsized,
@@ -34,9 +37,7 @@ _KEYS = (
     "node", "iteration",
 )  # fmt: skip
 _DEFAULT = _KEYS[:4]
-_OF_GROUPS = {"group", "parallelism"}
 _OF_COMMUNICATOR = ("group", "parallelism", "members")
-_GROUPED = ("communicators", "members")
 _SIZES = 16
 """Maximum number of distinct sizes listed one by one; more are grouped by powers of two."""
 _SENT = ("algorithm", "least_gpu_bytes", "most_gpu_bytes")
@@ -99,7 +100,7 @@ def collectives(
                                   model, as `Traffic.sent` says; null where any is not known
     ``bound_share``               median of that over the shortest participant's own time; null
                                   unless all ranks were seen
-    ``straggler_device``          the device that starts last most often; ``straggler_rank`` is the
+    ``straggler_device``          who starts last alone most often; ``straggler_rank`` is the
                                   rank, ``straggler_share`` how often of all matched collectives
     ``bytes_source``              where sizes are from; ``mixed`` if from several sources
     ``evidence``                  ``modelled`` where sizes are the user's, or hold unless MPI's
@@ -164,7 +165,9 @@ def _instances(calls: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
     own = pl.col("end") - pl.col("start")
     timed = with_clocks(calls, reports).with_row_index("row")
     alone = -1 - pl.col("row").cast(pl.Int64)
-    last = pl.col("start").arg_max()
+    start = pl.col("start")
+    # Of calls that follow each other at once all but the first begin together: nobody is last.
+    last = pl.when((start == start.max()).sum() == 1).then(start.arg_max())
     return (
         timed.with_columns(
             instance=pl.coalesce("match", alone),
@@ -219,8 +222,7 @@ def _summary(trace: Trace, calls: pl.DataFrame, keys: Sequence[str]) -> pl.DataF
         .agg(
             pl.len().cast(pl.Int64).alias("count"),
             *map(_only, _sent_columns(calls)),
-            communicators=pl.col("communicator").drop_nulls().n_unique().cast(pl.Int64),
-            members=_only("members"),
+            *members_of_rows(),
         )
         .join(counted, on=groups, nulls_equal=True)
         .join(_stragglers(each, groups), on=groups, how="left", nulls_equal=True)
@@ -231,7 +233,7 @@ def _summary(trace: Trace, calls: pl.DataFrame, keys: Sequence[str]) -> pl.DataF
     )
     order = [name for name in groups if name != "iteration"]
     first = [name for name in groups if name == "iteration"]
-    grouped = _GROUPED if _OF_GROUPS & {*keys} else ()
+    grouped = MEMBERS if {*OF_GROUPS[1:]} & {*keys} else ()
     columns = dict.fromkeys([*keys, *grouped, "bytes", *_MEASURES, *_sent_columns(calls)])
     return (
         table.sort([*first, *order], nulls_last=True)

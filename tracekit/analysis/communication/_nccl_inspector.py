@@ -7,16 +7,21 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from tracekit.analysis.communication._bandwidth import power_below, with_bandwidth
+from tracekit.analysis.communication._inspector_timeline import on_timeline
 from tracekit.errors import MissingDataError, UsageError
-from tracekit.model import Answer
+from tracekit.model import Answer, Trace
 
 KEYS: Mapping[str, Sequence[str]] = {
     "size": ("collective", "message_bytes", "communicator"),
     "collective": ("collective", "communicator"),
     "rank": ("communicator", "rank"),
+    "stage": ("stage", "collective", "communicator"),
+    "iteration": ("iteration", "collective", "communicator"),
 }
 """By what collectives can be listed."""
 
+_OF_RUN = ("stage", "iteration")
+"""What a run's timeline tells of a call."""
 _CALL = ("communicator", "collective", "sequence", "message")
 """What the records of one call have in common; ``message`` tells messages apart, of which each
 end is a call of its own."""
@@ -41,6 +46,7 @@ def nccl_inspector(
     dropped: pl.DataFrame,
     by: str = "size",
     warnings: Sequence[str] = (),
+    trace: Trace | None = None,
 ) -> Answer:
     """Return what logs of NCCL's inspector say of collectives.
 
@@ -56,9 +62,12 @@ def nccl_inspector(
     dropped
         How many records rings lost, as NCCL counts them (`DROPPED_SCHEMA` beside it).
     by
-        One of `KEYS`: size (collective, bytes per rank, communicator), collective, rank.
+        One of `KEYS`: size (collective, bytes per rank, communicator), collective, rank; stage and
+        iteration, as `trace` tells them.
     warnings
         What was left out of the logs.
+    trace
+        A run of some of these ranks, which was recorded meanwhile: `on_timeline` joins it.
 
     Returns
     -------
@@ -92,9 +101,11 @@ def nccl_inspector(
     Raises
     ------
     UsageError
-        If the key is unknown.
+        If the key is unknown, or asks for a trace and there is none.
     MissingDataError
         If the logs hold no record.
+    UndecidedError
+        As `on_timeline`.
     """
     if by not in KEYS:
         raise UsageError(
@@ -102,6 +113,11 @@ def nccl_inspector(
         )
     if records.is_empty():
         raise MissingDataError("these logs hold no record of a collective")
+    timeline = None
+    if trace is not None:
+        records, timeline = on_timeline(records, trace)
+    elif by in _OF_RUN:
+        raise UsageError(f"logs alone tell no {by}", "give the run of some of their ranks: --run")
     numbered = _numbered(records)
     known = numbered.filter(~pl.col("repeated"))
     calls = _calls(known)
@@ -118,6 +134,7 @@ def nccl_inspector(
             "collectives": calls.filter(pl.col("message").is_null()).height,
             "compared": int(calls["compared"].sum()),
             "communicators": records["communicator"].n_unique(),
+            **({"timeline": timeline} if timeline else {}),
             "missing": _missing(known, calls),
             "warnings": [*warnings, *_warnings(numbered, calls, gaps)],
         },
@@ -154,6 +171,7 @@ def _calls(records: pl.DataFrame) -> pl.DataFrame:
         records.group_by(_CALL, maintain_order=True)
         .agg(
             pl.col("message_bytes", "ranks").max(),
+            *(pl.col(name).first() for name in _OF_RUN if name in records.columns),
             sizes=pl.col("message_bytes").n_unique(),
             participants=pl.len().cast(pl.Int64),
             duration=length.max(),
@@ -206,9 +224,9 @@ def _by_size(calls: pl.DataFrame, each: pl.DataFrame, keys: Sequence[str]) -> pl
     table = (
         calls.group_by(groups)
         .agg(pl.len().cast(pl.Int64).alias("count"), pl.col("compared").sum().cast(pl.Int64))
-        .join(counted.group_by(groups).agg(*_measures(), typical), on=groups)
-        .join(each.group_by(groups).agg(wait_ns=_middle("wait")), on=groups)
-        .join(_stragglers(calls, groups), on=groups, how="left")
+        .join(counted.group_by(groups).agg(*_measures(), typical), on=groups, nulls_equal=True)
+        .join(each.group_by(groups).agg(wait_ns=_middle("wait")), on=groups, nulls_equal=True)
+        .join(_stragglers(calls, groups), on=groups, how="left", nulls_equal=True)
     )
     table = with_traffic(table.with_columns(n="ranks"), "duration_p50_ns").with_columns(
         transfer_bus_bandwidth_gb_s=pl.when(pl.col("transfer_ns") > 0).then(
@@ -216,7 +234,7 @@ def _by_size(calls: pl.DataFrame, each: pl.DataFrame, keys: Sequence[str]) -> pl
         )
     )
     named = table.drop("message_bytes").rename({"size_class": "message_bytes"}, strict=False)
-    return named.sort(list(keys)).select(
+    return named.sort(list(keys), nulls_last=True).select(
         *keys, "ranks", "count", "compared", *_QUANTILES, "duration_max_ns", "basis", "bytes",
         "algorithm_bandwidth_gb_s", "bus_bandwidth_gb_s", "transfer_ns",
         "transfer_bus_bandwidth_gb_s", "wait_ns", "skew_ns", "straggler_rank", "straggler_share",

@@ -77,6 +77,8 @@ _LINKS = Json(
         "sized": "integer: How many are of known size.",
         "collectives": "integer: Number of NCCL kernels.",
         "collectives_of_unknown_size": "integer: How many of these are of unknown size.",
+        "collectives_on_no_link": "integer: How many of these are on no link: of unknown size, or "
+        "with ranks or an algorithm that are not known.",
         "root": record(
             {
                 "root": "integer or null: GPU that is an end of most bytes.",
@@ -130,9 +132,7 @@ _LINKS = Json(
         "route_type?": "text or null: The slowest type of link on the route.",
         "method?": "one of p2p, staged, two_hop, nccl, collective, mpi, h2d, d2h: How bytes are "
         "moved.",
-        "group?": "text or null: What the program calls the group of ranks; null where unknown.",
-        "parallelism?": "text or null: What that name says: tensor, pipeline, data, expert, "
-        "context or sequence, with `and` between several; null where it says none.",
+        **columns("group?", "parallelism?"),
         "stage?": f"one of {STAGES}: Why the op runs that moves them.",
         "rank?": "integer or null: Rank of the process that moves them; null where unknown.",
         **columns("node?"),
@@ -241,13 +241,7 @@ _COLLECTIVES = Json(
         "library?": "text: Library.",
         "collective?": "text: Collective operation.",
         "bytes": "integer or null: Size as nccl-tests counts it; null where unknown.",
-        "communicator?": "text or null: Id of the communicator; null where unknown.",
-        "group?": "text or null: What the program calls the group of ranks; null where unknown.",
-        "parallelism?": "text or null: What that name says: tensor, pipeline, data, expert, "
-        "context or sequence, with `and` between several; null where it says none.",
-        "communicators?": "integer: By group and parallelism: communicators of the row.",
-        "members?": "text or null: By group and parallelism: ranks of the only communicator, such "
-        "as 0-3, 8.",
+        **columns("communicator?", "group?", "parallelism?", "communicators?", "members?"),
         "stage?": "text or null: Why it runs.",
         "rank?": "integer or null: Rank of the participant's process in its job; null where "
         "unknown.",
@@ -272,9 +266,9 @@ _COLLECTIVES = Json(
         "algorithm: a model, ns. Null where ranks, sizes or peaks are not known.",
         "bound_share": "number or null: Bound over transfer (median); null unless all ranks were "
         "seen. The rest is latency, protocol or other traffic.",
-        "straggler_device": "integer or null: Device that starts last most often.",
+        "straggler_device": "integer or null: Device that starts last alone most often.",
         "straggler_rank": "integer or null: Its rank.",
-        "straggler_share": "number or null: How often.",
+        "straggler_share": "number or null: How often, of matched collectives.",
         "bytes_source": "text or null: Where sizes are from.",
         "evidence": "one of measured, modelled: Whether sizes are recorded, or the user's or "
         "assumed.",

@@ -293,10 +293,9 @@ def _for_people(table: pl.DataFrame) -> pl.DataFrame:
     over devices too, and is left out where there is nothing.
     """
     outside = [name for name in OUTSIDE[:2] if name in table.columns]
+    is_some = any(table[name].sum() for name in outside)
     means = [
-        (pl.col(name) / pl.col(f"{name[0]}_devices")).alias(name)
-        for name in outside
-        if table[name].sum()
+        (pl.col(name) / pl.col(f"{name[0]}_devices")).alias(name) for name in outside * is_some
     ]
     unread = {*TOTALS, *OUTSIDE, *_COUNTS}
     if "phase" in table.columns:  # of other rows the first line says how many steps there are

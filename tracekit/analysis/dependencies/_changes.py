@@ -14,6 +14,7 @@ import polars as pl
 from tracekit.analysis.dependencies._descriptions import NARROWEST_FIRST
 from tracekit.analysis.dependencies._edges import HOLDS_NOTHING, LANE
 from tracekit.analysis.dependencies._graph import ordered
+from tracekit.analysis.dependencies._peers import Stragglers
 from tracekit.errors import UndecidedError, UsageError
 from tracekit.model import STAGES
 
@@ -370,7 +371,8 @@ def parse_changes(
     no_sync: bool = False,
     overlap: bool = False,
     bucket: int | None = None,
-) -> list[Change | Workers]:
+    without_straggler: str | None = None,
+) -> list[Change | Workers | Stragglers]:
     """Return the changes that texts such as ``gemm=2x`` mean.
 
     Raises
@@ -378,7 +380,7 @@ def parse_changes(
     UsageError
         If one means none, or nothing is changed.
     """
-    changes: list[Change | Workers] = []
+    changes: list[Change | Workers | Stragglers] = []
     for text in speed:
         name, factor = _pair(text, "speed", "gemm=2x")
         changes.append(Speed(factor, name=_pattern(name)))
@@ -402,6 +404,7 @@ def parse_changes(
         if bucket < _LEAST_BUCKET:
             raise UsageError(f"a bucket of {bucket} bytes holds no gradient", "write --bucket 25MB")
         changes.append(Bucket(bucket))
+    changes += [] if without_straggler is None else [Stragglers(without_straggler)]
     changes += [*([NoSync()] if no_sync else []), *([Overlap()] if overlap else [])]
     if not changes:
         raise UsageError(

@@ -16,6 +16,8 @@ MOMENT = pl.UInt32()
 WORKS = ("compute", "memory", "comm", "host_copy")
 """What an op does."""
 _WORK = pl.Enum(WORKS)
+_ROUNDED_NS = 1_000
+"""Times of PyTorch's profiler are whole microseconds, or floats that tell no less than 250 ns."""
 LANE = ["process", "device", "context", "stream"]
 """What runs its ops in order of their launches."""
 _CALLS = ["call", "process", "thread", "start", "end", "correlation"]
@@ -96,7 +98,15 @@ def moments_of(trace: Trace) -> Moments:
     ops = trace["ops"].select(_OPS).with_columns(
         pl.col("context").fill_null(-1), pl.col("stream").fill_null(-1), work=_work()
     ).sort(*LANE, "start", "end").collect()  # fmt: skip
-    return Moments(_numbered(calls, 0), _numbered(ops, 2 * calls.height))
+    return Moments(_numbered(calls, 0), _numbered(_after_each_other(ops), 2 * calls.height))
+
+
+def _after_each_other(ops: pl.DataFrame) -> pl.DataFrame:
+    """Let ops begin when the one before on their stream has ended, which recorders round."""
+    before = pl.col("end").shift().over(LANE)
+    rounded = (before - pl.col("start")).is_between(1, _ROUNDED_NS)
+    ends = pl.min_horizontal(before, "end")
+    return ops.with_columns(start=pl.when(rounded).then(ends).otherwise("start"))
 
 
 def _numbered(rows: pl.DataFrame, first: int) -> pl.DataFrame:

@@ -373,17 +373,18 @@ def batches_of(trace: Trace, moments: Moments, gaps: pl.DataFrame) -> Batches:
     """Return the batches of a run; `gaps` are when threads make no call.
 
     A thread that launches copies of input takes a batch with the first of them in each iteration;
-    of another one those are known that it waits for, in input ranges or between steps.
+    of another one those are known that it waits for, in input ranges or between steps. Where no
+    range tells either, a thread waits while the operating system has it asleep.
     """
     iterations = trace.read("iterations")
     driving = gaps.join(iterations.select("thread").unique(), on="thread", how="semi")
     ranges = trace["ranges"].filter(pl.col("stage") == "IO").select("thread", "start", "end")
-    blocks = merged(pl.concat([ranges.collect(), _between(iterations)]), ["thread"])
+    told = pl.concat([ranges.collect(), _between(iterations)])
+    untold = ~pl.col("thread").is_in(told["thread"].unique().implode())
+    blocks = merged(pl.concat([told, _asleep(trace).filter(untold)]), ["thread"])
     known = driving.with_columns(length=_LENGTH, loading=pl.lit(0, pl.Int64))
     if not blocks.is_empty():
         known = covered(known.drop("loading"), blocks, ["thread"], "loading")
-    untold = ~pl.col("thread").is_in(blocks["thread"].unique().implode())
-    known = known.with_columns(loading=pl.when(untold).then("length").otherwise("loading"))
     own = _own(moments).join(known.drop("thread", "process", "start", "end"), on="target",
                              how="left")  # fmt: skip
     others = known.join(own.select("thread").unique(), on="thread", how="anti").filter(
@@ -466,14 +467,19 @@ def _workers(waits: pl.DataFrame) -> int | None:
 
 def _slept(trace: Trace, waits: pl.DataFrame) -> bool:
     """Tell whether the operating system had threads asleep in their waits."""
-    asleep = trace["host"].filter(pl.col("group") == "wait").select("thread", "start", "end")
-    naps = merged(asleep.collect(), ["thread"])
+    naps = merged(_asleep(trace), ["thread"])
     if waits.is_empty() or naps.is_empty():
         return False
     spans = waits.select("thread", "end", "loading", start=pl.col("end") - pl.col("length"))
     slept = covered(spans, naps, ["thread"], "slept")
     total = slept.select(pl.col("slept", "loading").sum())
     return bool(total.select(pl.col("slept") >= _ASLEEP * pl.col("loading")).item())
+
+
+def _asleep(trace: Trace) -> pl.DataFrame:
+    """Return when threads were in calls of the operating system that wait."""
+    host = trace["host"].filter(pl.col("group") == "wait")
+    return host.select("thread", "start", "end").collect()
 
 
 def _between(iterations: pl.DataFrame) -> pl.DataFrame:

@@ -32,6 +32,7 @@ from tracekit.analysis.dependencies._job import (
     path_segments,
     stand_in,
 )
+from tracekit.analysis.dependencies._peers import Stragglers, unlike, with_peers
 from tracekit.analysis.idle_account import merged
 from tracekit.errors import UndecidedError, UsageError
 from tracekit.model import Answer
@@ -39,6 +40,7 @@ from tracekit.model import Answer
 if TYPE_CHECKING:
     from tracekit.analysis.dependencies._graph import Graph
     from tracekit.analysis.dependencies._sweeps import Array
+    from tracekit.analysis.dependencies._waits import Batches
     from tracekit.analysis.traffic import Traffic
     from tracekit.model import Trace
 
@@ -51,6 +53,8 @@ _PREPARED_NS = 10_000
 """Most time that a thread takes to prepare such a call."""
 _OFF = 0.01
 """By how much of a step replays of changes are off beside (docs/evidence/whatif.md)."""
+_SEVERAL_WAITS = 4
+"""Of so many waits for a loader one alone is not most of all."""
 _MANY = 1_000
 """Ends of so many ms or more are told without decimals."""
 _NARROW = "ask with --loader inf if batches are ready, or for a smaller change"
@@ -64,7 +68,7 @@ _ROWS = pl.Schema(
 def whatif(
     trace: Trace,
     traffic: Traffic,
-    changes: Sequence[Change | Workers],
+    changes: Sequence[Change | Workers | Stragglers],
     *,
     skip: int = 0,
     iterations: tuple[int, int] | None = None,
@@ -120,8 +124,9 @@ def whatif(
         If no change has a range of less than a fifth of a step.
     """
     job = job_of(trace, traffic, skip, iterations)
-    known = [each.known(job.graph.batches.workers) if isinstance(each, Workers) else each
-             for each in changes]  # fmt: skip
+    if any(isinstance(each, Stragglers) for each in changes):
+        job = with_peers(job)
+    known = [own for each in changes for own in _known(job, each)]
     base = _unchanged(job)
     error = _error(job, base)
     measured = _Replay(MEASURED, 0, job.bounds, job.bounds, job.unexplained)
@@ -149,6 +154,7 @@ def whatif(
                 *distrust(share),
                 *untold,
                 *_unmatched(job, known, replays),
+                *unlike(job, known),
                 *_assumed(job),
             ],
         },
@@ -156,6 +162,13 @@ def whatif(
         command="whatif",
         figures={"figure": "whatif"},
     )
+
+
+def _known(job: Job, change: Change | Workers | Stragglers) -> Sequence[Change]:
+    """Return what a change is of this job."""
+    if isinstance(change, Stragglers):
+        return change.known(job)
+    return [change.known(job.graph.batches.workers) if isinstance(change, Workers) else change]
 
 
 @dataclass(frozen=True)
@@ -255,6 +268,7 @@ def _submitted(job: Job, changes: Sequence[Change]) -> tuple[Job, Job]:
     longer = pl.when(pl.col("kind") == "launch").then(own).otherwise(None).fill_null(0)
     edges = job.graph.edges.with_columns(weight=pl.col("weight") + longer)
     moved = replace(job, graph=replace(job.graph, edges=edges, carried=carried))
+    moved.__dict__["edges"] = job.edges.with_columns(edges["weight"])  # described as they are
     is_sure = late.select((pl.col("start") >= pl.col("until")).all()).item()
     return (moved if is_sure else job), moved
 
@@ -447,6 +461,8 @@ def _unmatched(job: Job, changes: Sequence[Change], replays: Sequence[_Replay]) 
     asked = [(each.size, found.edges) for each, found in zip(changes, alone, strict=True)
              if isinstance(each, Bucket)]  # fmt: skip
     texts += [_unsplit(job, size, edges) for size, edges in asked]
+    if any(isinstance(each, Loader) for each in changes):
+        texts.append(_waited_for_input(job.graph.batches))
     untold = job.edges.filter(pl.col("link") == UNTOLD)["op"].n_unique()
     if untold and any("bandwidth" in each.label for each in changes):
         texts.append(
@@ -454,6 +470,23 @@ def _unmatched(job: Job, changes: Sequence[Change], replays: Sequence[_Replay]) 
             " --bandwidth collective=2x"
         )
     return [text for text in texts if text]
+
+
+def _waited_for_input(batches: Batches) -> str:
+    """Say what is not known of the waits for a loader, or that one of them is most of all."""
+    waits = batches.taken.filter("waited")["loading"]
+    if waits.is_empty():
+        return (
+            "no wait for a loader is known: ranges around it tell, or calls of the operating "
+            "system in which a thread sleeps (nsys profile -t cuda,nvtx,osrt)"
+        )
+    longest, whole = waits.top_k(1).item(), waits.sum()
+    if waits.len() < _SEVERAL_WAITS or longest <= whole / 2:
+        return ""
+    return (
+        f"one wait of {longest / 1e6:,.1f} ms is {100 * longest / whole:.0f} % of what is taken "
+        "for waiting for a loader: it may be something else, such as an evaluation or a new run"
+    )
 
 
 def _unsplit(job: Job, size: int, edges: int) -> str:

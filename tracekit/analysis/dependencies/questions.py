@@ -1,7 +1,7 @@
 """Declarations of the questions `critical_path` and `whatif`."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self, Unpack
 
 from tracekit.analysis.facts import chosen_keys
 from tracekit.support.columns import columns, keys
@@ -157,13 +157,14 @@ def _changes(
     no_sync: bool,
     overlap: bool,
     bucket: int | None,
+    without_straggler: str | None,
     **_: Any,
 ) -> "list[Any]":
     from tracekit.analysis.dependencies._changes import parse_changes
 
     return parse_changes(
         speed=speed, stage=stage, bandwidth=bandwidth, host=host, loader=loader, workers=workers,
-        no_sync=no_sync, overlap=overlap, bucket=bucket,
+        no_sync=no_sync, overlap=overlap, bucket=bucket, without_straggler=without_straggler,
     )  # fmt: skip
 
 
@@ -171,6 +172,7 @@ def _changes(
     "tracekit whatif --speed 'gemm|conv=2x' --stage BP=1.5x --skip 1",
     "tracekit whatif mnist --loader 2x --no-sync",
     "tracekit whatif ddp --bandwidth nvlink=2x --overlap --bucket 25MB",
+    "tracekit whatif job --without-straggler rank",
     figures={"figure": "Draw a step under each change, with its range"},
     writes=_WHATIF_WRITES,
     check=_changes,
@@ -240,6 +242,14 @@ def whatif(
             panel=_PANEL,
         ),
     ] = None,
+    without_straggler: Annotated[
+        Literal["all", "rank", "stage", "part"] | None,
+        Option(
+            "Ranks take as long as each other for the same work: all of them, or rank by rank, "
+            "stage by stage, part by part (computing, host, communication).",
+            panel=_PANEL,
+        ),
+    ] = None,
     sizes: Sizes = None,
     skip: Skip = 0,
     iterations: Steps = None,
@@ -255,7 +265,7 @@ def whatif(
 
     changes = _changes(
         speed=speed, stage=stage, bandwidth=bandwidth, host=host, loader=loader, workers=workers,
-        no_sync=no_sync, overlap=overlap, bucket=bucket,
+        no_sync=no_sync, overlap=overlap, bucket=bucket, without_straggler=without_straggler,
     )  # fmt: skip
     steps = None if iterations is None else parse_iterations(iterations)
     run = run.of_steps(steps)

@@ -47,7 +47,7 @@ def fp32_products(facts: Facts) -> Finding | None:
     names = dict(facts.trace.read("devices").select("device", "name").rows())
     peaks = {device: peak_flops(name) for device, name in names.items()}
     able = [device for device, each in peaks.items() if each.get("tf32", 0) > each.get("fp32", 0)]
-    own = _named(facts, KERNELS_OF["fp32_products"])
+    own = _named(facts, "fp32_products")
     rows = own.filter(pl.col("device").is_in(able))
     lost = facts.lost(rows)
     if lost.mean < _OFTEN * facts.step_ns or rows.is_empty():
@@ -78,7 +78,7 @@ def fp32_products(facts: Facts) -> Finding | None:
 
 def layout_transposes(facts: Facts) -> Finding | None:
     """Find convolutions that transpose the layout of their tensors."""
-    rows = _named(facts, KERNELS_OF["layout_transposes"])
+    rows = _named(facts, "layout_transposes")
     lost = facts.lost(rows)
     if not facts.is_worth(lost.mean):
         return None
@@ -104,7 +104,7 @@ def unfused_elementwise(facts: Facts) -> Finding | None:
     saved = facts.lost(chains, "saved")
     if not facts.is_worth(saved.mean):
         return None
-    number = chains["chain"].n_unique()
+    number = chains["run"].n_unique()
     length = f"{chains.height / number:.3g} kernels in the mean"
     return Finding(
         finding=f"Chains of elementwise kernels take {duration(lost.mean)} {facts.per} "
@@ -127,7 +127,7 @@ def unfused_elementwise(facts: Facts) -> Finding | None:
 
 def tiny_kernels(facts: Facts) -> Finding | None:
     """Find runs of kernels so short that a GPU waits for the launch of each."""
-    runs = _tiny_runs(facts)
+    runs = _runs(facts, LENGTH <= _TINY_NS, _RUN)
     late = facts.gaps.select("gap", op="ended_by").join(runs.select("op"), on="op", how="semi")
     waits = facts.idle_of("launch", "late_launch").join(late, on="gap", how="semi")
     own = waits.filter(
@@ -208,44 +208,51 @@ def _bounded(facts: Facts) -> pl.DataFrame:
     return known.with_columns(headroom=(pl.col("kernel_ns") - pl.col("bound_ns")).clip(0))
 
 
-def _tiny_runs(facts: Facts) -> pl.DataFrame:
-    """Return tiny kernels one after another that one thread launched, with their ``run``."""
-    kernels = facts.ops.filter(pl.col("kind") == "compute").sort("device", "iteration", "start")
-    is_tiny = LENGTH <= _TINY_NS
-    run = pl.struct("is_tiny", *("device", "iteration", "launch_thread")).rle_id()
-    marked = kernels.with_columns(is_tiny=is_tiny).with_columns(run=run).filter("is_tiny")
-    return marked.filter(pl.len().over("run") >= _RUN).collect()
+def _runs(facts: Facts, own: pl.Expr, least: int) -> pl.DataFrame:
+    """Return the kernels of runs that meet a condition, by GPU, step and start.
 
+    A run is of kernels of one step and GPU that one thread launched and that start after each
+    other, `least` or more.
 
-def _named(facts: Facts, holds: Callable[[pl.Expr], pl.Expr]) -> pl.DataFrame:
-    """Return the kernels of usual steps whose names meet a condition."""
-    kernels = facts.ops.filter(pl.col("kind") == "compute").with_columns(
-        pl.col("name").cast(pl.String)
+    Returns
+    -------
+    ``op, device, iteration, start, end, run``.
+    """
+    kernels = facts.ops.filter(pl.col("kind") == "compute").select(
+        "op", "device", "iteration", "start", "end", "launch_thread", own=own
     )
-    return kernels.filter(holds(pl.col("name"))).collect()
+    ordered = kernels.sort("device", "iteration", "start", maintain_order=True)
+    run = pl.struct("own", "device", "iteration", "launch_thread").rle_id()
+    marked = ordered.with_columns(run=run).filter("own").drop("own", "launch_thread")
+    return marked.filter(pl.len().over("run") >= least).collect()
+
+
+def _named(facts: Facts, rule: str) -> pl.DataFrame:
+    """Return the kernels of usual steps that a rule is about."""
+    return facts.ops.filter(pl.col("kind") == "compute", _is_of(facts, rule)).collect()
+
+
+def _is_of(facts: Facts, rule: str) -> pl.Expr:
+    """Tell by their names which kernels a rule is about; each name is looked at once."""
+    names = facts.ops.select(pl.col("name").unique()).collect()
+    text = pl.col("name").cast(pl.String)
+    return pl.col("name").is_in(names.filter(KERNELS_OF[rule](text))["name"].implode())
 
 
 def _most_of(facts: Facts, rows: pl.DataFrame) -> str:
     """Say how many kernels these are, and name the one that takes most time."""
-    each = rows.group_by("name").agg(time=LENGTH.sum())
+    each = rows.group_by(pl.col("name").cast(pl.String)).agg(time=LENGTH.sum())
     longest = each.sort("time", "name", descending=[True, False])["name"][0]
     number = counted(rows.height / facts.cells.height, "kernel")
     return f"{number} {facts.per_gpu}, most of the time `{longest}`"
 
 
 def _chains(facts: Facts) -> pl.DataFrame:
-    """Return elementwise kernels that run right after each other, with their ``chain``.
+    """Return elementwise kernels that run right after each other, in `_runs`.
 
     ``saved`` is what fusing wins at best: all of a chain but its longest kernel.
     """
-    kernels = facts.ops.filter(pl.col("kind") == "compute").sort("device", "iteration", "start")
-    own = KERNELS_OF["unfused_elementwise"](pl.col("name").cast(pl.String))
-    run = pl.struct("own", *("device", "iteration", "launch_thread")).rle_id()
-    marked = kernels.with_columns(own=own).with_columns(chain=run).filter("own")
-    longest = LENGTH.max().over("chain") == LENGTH
-    is_first = pl.int_range(pl.len()).over("chain", longest) == 0
-    return (
-        marked.filter(pl.len().over("chain") >= _CHAIN)
-        .with_columns(saved=pl.when(longest & is_first).then(0).otherwise(LENGTH))
-        .collect()
-    )
+    chains = _runs(facts, _is_of(facts, "unfused_elementwise"), _CHAIN)
+    longest = LENGTH.max().over("run") == LENGTH
+    is_first = pl.int_range(pl.len()).over("run", longest) == 0
+    return chains.with_columns(saved=pl.when(longest & is_first).then(0).otherwise(LENGTH))

@@ -68,7 +68,8 @@ def _headline(facts: Facts, each: pl.DataFrame, lost: float) -> str:
     exposed = facts.lost(each, "exposed").mean
     return (
         f"Nothing else runs during {duration(exposed)} of collectives {facts.per}, "
-        f"{facts.share(exposed)}; {duration(lost)} of that could be hidden."
+        f"{facts.share(exposed)}; {duration(lost)} of that is neither waiting for other ranks nor "
+        "the last of a step."
     )
 
 
@@ -78,22 +79,28 @@ def late_buckets(facts: Facts) -> Finding | None:
     late = each.filter("is_late")
     lost = facts.lost(late, "avoidable")
     whole = facts.lost(each, "avoidable")
-    if not facts.is_worth(lost.mean) or lost.mean <= _HALF * whole.mean:
+    # No more is hidden than there is to hide it behind.
+    room = facts.busy_in("BP")
+    win = min(0.75 * lost.mean, room.mean)
+    if not facts.is_worth(win) or lost.mean <= _HALF * whole.mean:
         return None
     return Finding(
         of_gpu=True,
         finding=f"{counted(late.height / facts.cells.height, 'collective')} {facts.per_gpu} "
         f"only after the backward pass, and nothing hides {duration(lost.mean)} of that, "
         f"{facts.share(lost.mean)}.",
-        win=0.75 * lost.mean,
+        win=win,
         # Of a step's only one, the latency of a last bucket is left, which is not known.
-        low=lost.least / 2 if each.height > facts.cells.height else 0.0,
-        high=facts.lost(late, "exposed").most,
+        low=min(lost.least, room.least) / 2 if each.height > facts.cells.height else 0.0,
+        high=min(facts.lost(late, "exposed").most, room.most),
         sure="measured",
-        evidence=(*_exchanged(facts, each), _waited(facts, each)),
+        evidence=(
+            *_exchanged(facts, each),
+            _waited(facts, each),
+            f"the backward pass computes for {duration(room.mean)} {facts.per}",
+        ),
         advice="Exchange gradients while the backward pass goes on, as "
-        "DistributedDataParallel does, in buckets that fill early. All of it is won if the pass is "
-        "long enough to hide it.",
+        "DistributedDataParallel does, in buckets that fill early.",
     )
 
 

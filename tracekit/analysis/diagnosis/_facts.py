@@ -362,13 +362,20 @@ class Facts:
     @cached_property
     def winnable_ns(self) -> float:
         """Upper bound of a win: time of a step without kernels that compute."""
-        kernels = self.ops.filter(pl.col("kind").is_in(["compute", "graph"]))
-        busy = union_length(merged_in_batches(kernels, CELL), CELL)
+        busy = self._busy(pl.lit(value=True))
         most = self.steps.group_by(CELL).agg(length=LENGTH.sum()).join(
-            busy.rename({"length": "busy"}), on=CELL, how="left"
+            busy, on=CELL, how="left"
         )  # fmt: skip
         rest = most.with_columns(rest=pl.col("length") - pl.col("busy").fill_null(0))
         return min(self.lost(rest, "rest").most, self.step_ns)
+
+    def busy_in(self, stage: str) -> Lost:
+        """Return how long kernels of a stage run that compute."""
+        return self.lost(self._busy(pl.col("stage") == stage), "busy")
+
+    def _busy(self, chosen: pl.Expr) -> pl.DataFrame:
+        kernels = self.ops.filter(pl.col("kind").is_in(["compute", "graph"]), chosen)
+        return union_length(merged_in_batches(kernels, CELL), CELL).rename({"length": "busy"})
 
     def shortened(self, gain: float) -> float:
         """Return by how much a step is shorter if its GPUs have so much less to do, ns.

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
 
-from tracekit.analysis.calls import process_ranks
+from tracekit.analysis.calls import (
+    MEMBERS,
+    OF_GROUPS,
+    groups_of_ops,
+    members_of_rows,
+    process_ranks,
+)
 from tracekit.analysis.diagnosis._facts import LENGTH, MEMBER, Facts, facts_of
 from tracekit.analysis.facts import how_to_record
 from tracekit.analysis.idle_account import BEHIND, idle_sums, merged_in_batches
@@ -21,6 +28,12 @@ _PAIR = 2
 _OF_GPU = r"^GPU (\d+)$"
 _OWN = pl.col("end") - pl.col("start")
 _CELL = [*MEMBER, "iteration"]
+_LAST_SHARE = pl.when(pl.col("collectives") > 0).then(pl.col("last") / pl.col("collectives"))
+_WORST = {
+    "straggler_rank": "rank", "straggler_device": "device", "last": "last",
+    "straggler_share": "last_share", "caused_ns": "caused_ns",
+}  # fmt: skip
+"""Columns of the member of a group for which the others wait longest."""
 
 
 def _held_behind(idle: pl.DataFrame) -> pl.DataFrame:
@@ -107,8 +120,9 @@ def kernel_paces(facts: Facts) -> pl.DataFrame:
 
 def stragglers(trace: Trace, keys: tuple[str, ...]) -> Answer:
     """Answer the question `stragglers`; its declaration lists options and columns."""
-    if len(keys) > 1:
-        raise UsageError("stragglers are by rank or by iteration", "give one of them")
+    of_groups = [key for key in keys if key in OF_GROUPS]
+    if "iteration" in keys and len(keys) > 1:
+        raise UsageError("stragglers of steps are of all collectives", "leave out the other keys")
     if not has_ops(trace):
         raise MissingDataError(
             "this run holds no GPU work", f"record with {how_to_record(trace, 'ops')}"
@@ -124,11 +138,14 @@ def stragglers(trace: Trace, keys: tuple[str, ...]) -> Answer:
         )
     ranks = process_ranks(trace).select("process", "rank")
     times = _times(facts, waits, held).join(ranks, on="process", how="left", maintain_order="left")
-    rows = _by_rank(facts, times, waits, idle) if keys == ("rank",) else _by_iteration(times)
+    if of_groups:
+        rows = _by_group(facts, waits, ranks, keys)
+    else:
+        rows = _by_rank(facts, times, waits, idle) if "rank" in keys else _by_iteration(times)
     return Answer(
         rows=rows,
         meta=_meta(facts, waits),
-        title=f"stragglers by {keys[0]}",
+        title=f"stragglers by {', '.join(keys)}",
         tables={"times": _by_iteration(times)},
         command="stragglers",
         figures={"figure": "stragglers"},
@@ -172,10 +189,7 @@ def _by_rank(
     held = _held_behind(idle)
     means = times.group_by(*MEMBER, "rank").agg(pl.col("waited_ns", "own_ns").mean())
     number = pl.lit(facts.number)
-    in_collectives = waits.group_by(MEMBER).agg(
-        collectives=pl.len().cast(pl.Int64), last=pl.col("is_last").sum().cast(pl.Int64),
-        caused=pl.col("caused_ns").sum() / number, late_ns=pl.col("late_ns").median(),
-    )  # fmt: skip
+    in_collectives = waits.group_by(MEMBER).agg(*_in_collectives(facts)).drop("waited_ns")
     others = max(means.height - 1, 1)
     in_gaps = held.group_by(device="by").agg(holding=pl.col("held").sum() / number / others)
     known = (
@@ -184,15 +198,50 @@ def _by_rank(
         .join(_late_in(facts, idle), on=MEMBER, how="left")
         .with_columns(
             pl.col("collectives", "last").fill_null(0),
-            caused_ns=pl.col("caused").fill_null(0) + pl.col("holding").fill_null(0),
+            pl.col("caused_ns").fill_null(0) + pl.col("holding").fill_null(0),
         )
     )
-    share = pl.when(pl.col("collectives") > 0).then(pl.col("last") / pl.col("collectives"))
     first = [True, False, False, False]
     ordered = known.sort("caused_ns", "rank", *MEMBER, descending=first)
-    return ordered.with_columns(last_share=share).select(
+    return ordered.with_columns(last_share=_LAST_SHARE).select(
         "rank", "device", "collectives", "last", "last_share", "caused_ns", "waited_ns", "own_ns",
         "late_in", "late_in_ns", "late_ns",
+    )  # fmt: skip
+
+
+def _in_collectives(facts: Facts) -> list[pl.Expr]:
+    """Aggregate the waits of a rank: times are per step."""
+    return [
+        pl.len().cast(pl.Int64).alias("collectives"),
+        pl.col("is_last").sum().cast(pl.Int64).alias("last"),
+        (pl.col("caused_ns").sum() / facts.number).alias("caused_ns"),
+        (pl.col("wait_ns").sum() / facts.number).alias("waited_ns"),
+        pl.col("late_ns").median(),
+    ]
+
+
+def _by_group(
+    facts: Facts, waits: pl.DataFrame, ranks: pl.DataFrame, keys: Sequence[str]
+) -> pl.DataFrame:
+    """Return who is late in the collectives of groups of ranks, or of each group the worst one."""
+    groups = groups_of_ops(facts.trace, facts.collectives)
+    each = waits.join(groups, on="op", how="left").join(ranks, on="process", how="left")
+    of = [key for key in keys if key != "rank"]
+    named = each.group_by(of).agg(*members_of_rows(), ranks=pl.struct(MEMBER).n_unique(),
+                                  all=pl.col("match").n_unique())  # fmt: skip
+    who = each.group_by(*of, *MEMBER, "rank").agg(*_in_collectives(facts))
+    worst = -pl.col("caused_ns").max().over(of)
+    known = who.with_columns(last_share=_LAST_SHARE).sort(
+        worst, *of, -pl.col("caused_ns"), "rank", "device"
+    ).join(named, on=of, nulls_equal=True, maintain_order="left")  # fmt: skip
+    if "rank" in keys:
+        return known.select(*of, *MEMBERS, "rank", "device", "collectives", "last", "last_share",
+                            "caused_ns", "waited_ns", "late_ns")  # fmt: skip
+    late = pl.col("caused_ns").first() > 0
+    return known.group_by(of, maintain_order=True).agg(
+        pl.col(*MEMBERS).first(), ranks=pl.col("ranks").first().cast(pl.Int64),
+        collectives=pl.col("all").first().cast(pl.Int64), waited_ns=pl.col("waited_ns").mean(),
+        **{name: pl.when(late).then(pl.col(of_one).first()) for name, of_one in _WORST.items()},
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tracekit.model import Answer, Trace
 
 
-_KEYS = ("rank", "iteration")
+_KEYS = ("rank", "iteration", "communicator", "group", "parallelism")
 
 _WRITES = Json(
     "stragglers",
@@ -25,13 +25,22 @@ _WRITES = Json(
         **keys("warnings?"),
     },
     rows={
-        **columns("rank", "device"),
-        "last": "count: In how many collectives it came last.",
-        "waited_ns": "amount or null: How long it waited for others, per step.",
-        "own_ns": "number or null: Length of a step less waited_ns.",
-        "collectives?": "count: In how many collectives it took part with others.",
+        **columns("communicator?", "group?", "parallelism?", "communicators?", "members?"),
+        "rank?": "integer or null: Rank of the process in its job; null where unknown.",
+        "device?": "count: Index of the GPU in the run.",
+        "last": "count or null: In how many collectives it, or the straggler, came last.",
+        "waited_ns": "amount or null: How long it waited for others, per step; of a group the mean "
+        "of its ranks.",
+        "own_ns?": "number or null: Length of a step less waited_ns.",
+        "ranks?": "positive: Ranks of the row.",
+        "collectives?": "count: Collectives with others that it took part in; of a group, all.",
         "last_share?": "amount or null: last / collectives; null without any.",
-        "caused_ns?": "amount or null: How long the others waited for it, per step and other rank.",
+        "caused_ns?": "amount or null: How long the others waited for it, or the straggler, per "
+        "step and other rank.",
+        "straggler_rank?": "integer or null: The rank that the others wait longest for; null where "
+        "unknown, or nobody waits.",
+        "straggler_device?": "integer or null: Its GPU.",
+        "straggler_share?": "share or null: Share of its collectives in which it came last.",
         "late_in?": "text or null: Stage, or cause of idle time, that takes longest beyond the "
         "median rank.",
         "late_in_ns?": "amount or null: By how much longer late_in takes, per step.",
@@ -44,8 +53,9 @@ _WRITES = Json(
     },
     row_rules={
         "oneOf": either(
-            "collectives last_share caused_ns late_in late_in_ns late_ns",
+            "late_in late_in_ns",
             "iteration step_ns beyond_percent",
+            "communicators members",
         )
     },
 )
@@ -54,6 +64,7 @@ _WRITES = Json(
 @question(
     "tracekit stragglers",
     "tracekit stragglers --by iteration",
+    "tracekit stragglers --by parallelism,rank",
     "tracekit stragglers --figure ranks.html",
     writes=_WRITES,
     figures={"figure": "Draw the own time of each rank in each step"},

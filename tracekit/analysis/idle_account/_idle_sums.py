@@ -54,6 +54,7 @@ def idle_sums(
     *,
     whole: pl.DataFrame | None = None,
     longest: int = 0,
+    of_ops: pl.DataFrame | None = None,
 ) -> IdleSums:
     """Add up the idle time inside of windows, each part of a run wherever that is done.
 
@@ -69,6 +70,8 @@ def idle_sums(
         The windows of GPUs outside of which `outside_ns` is counted; by default `windows`.
     longest
         Of how many of the longest gaps pieces are wanted.
+    of_ops
+        ``op`` and keys that the op after a gap tells.
     """
     ask = _IdleOfPart(tuple(keys), longest)
     ending, devices = last_to_work(trace, windows), trace.read("devices").select("device")
@@ -82,7 +85,8 @@ def idle_sums(
             listed = part.read("devices").select("device")
             others = devices.join(listed, on="device", how="anti")["device"]
             own = ~pl.col("device").is_in(others.implode())
-            work.append(partial(ask, part, windows.filter(own), edges.filter(own), ending))
+            told = () if of_ops is None else (part.own_ops(of_ops),)
+            work.append(partial(ask, part, windows.filter(own), edges.filter(own), ending, *told))
         return _joined(trace.sums_of_parts(work))
 
     found = found_in(())
@@ -135,7 +139,12 @@ class _IdleOfPart:
     longest: int
 
     def __call__(
-        self, part: Trace, windows: pl.DataFrame, edges: pl.DataFrame, ending: pl.DataFrame
+        self,
+        part: Trace,
+        windows: pl.DataFrame,
+        edges: pl.DataFrame,
+        ending: pl.DataFrame,
+        of_ops: pl.DataFrame | None = None,
     ) -> Frames:
         """Return sums, what only other parts explain, and what they need from this one."""
         found = own_pieces_in(part, windows, ending)
@@ -145,6 +154,9 @@ class _IdleOfPart:
         if "phase" in self.keys:
             phases = step_phases(part).select("process", "iteration", "phase")
             pieces = pieces.join(phases, on=["process", "iteration"], how="left")
+        if of_ops is not None:
+            late = found.gaps.select("gap", op="after").join(of_ops, on="op").drop("op")
+            pieces = pieces.join(late, on="gap", how="left", maintain_order="left")
         is_last = pl.col("gap").is_in(found.last["gap"].implode())
         own, last, names = pieces.filter(~is_last), pieces.filter(is_last), _raw(self.keys)
         return {

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
 
-from tracekit.analysis.calls import collective_calls, in_stretch
+from tracekit.analysis.calls import (
+    MEMBERS,
+    OF_GROUPS,
+    collective_calls,
+    communicator_groups,
+    in_stretch,
+    members_of_rows,
+)
 from tracekit.analysis.facts import (
     OUTSIDE_STEPS,
     how_to_record,
@@ -44,7 +52,7 @@ def idle(trace: Trace, keys: Sequence[str], *, skip: int, longest: int | None) -
             "this run holds no GPU work", f"record with {how_to_record(trace, 'ops')}"
         )
     windows = idle_windows(trace, skip=skip, per_iteration=is_by_steps(keys))
-    found = idle_sums(trace, windows, keys, longest=longest or 0)
+    found = _sums(trace, windows, keys, longest=longest or 0)
     meta = _meta(trace, found.pieces, windows, skip)
     if longest is not None:
         return _longest(found, meta, longest)
@@ -53,7 +61,8 @@ def idle(trace: Trace, keys: Sequence[str], *, skip: int, longest: int | None) -
         per_step, outside = _per_step(trace, rows, keys, skip, windows)
         meta |= outside
         rows = rows.join(per_step, on=list(keys), how="left", nulls_equal=True)
-        rows = rows.select(*keys, "rests_on", "gaps", "idle_ns", "step_ns", "share", "window_share")
+        tail = ("rests_on", "gaps", "idle_ns", "step_ns", "share", "window_share")
+        rows = rows.select(*keys, *_of_members(keys), *tail)
     order = ["iteration", "idle_ns"] if "iteration" in keys else ["idle_ns"]
     rows = rows.sort(*order, *keys, descending=[x == "idle_ns" for x in (*order, *keys)],
                      nulls_last=True)  # fmt: skip
@@ -69,6 +78,25 @@ def idle(trace: Trace, keys: Sequence[str], *, skip: int, longest: int | None) -
     )
 
 
+def _sums(trace: Trace, windows: pl.DataFrame, keys: Sequence[str], **options: Any) -> IdleSums:
+    """Return the idle time inside of windows, added up by all keys."""
+    if not _of_members(keys):
+        return idle_sums(trace, windows, keys, **options)
+    calls = collective_calls(trace)
+    told = calls.select("op", "communicator").drop_nulls().unique("op", keep="none")
+    others = [key for key in keys if key not in OF_GROUPS]
+    found = idle_sums(trace, windows, [*others, "communicator"], of_ops=told, **options)
+    groups = communicator_groups(trace, calls)
+    pieces, gaps = (
+        rows.join(groups, on="communicator", how="left") for rows in (found.pieces, found.gaps)
+    )
+    return replace(found, pieces=pieces, gaps=gaps)
+
+
+def _of_members(keys: Sequence[str]) -> tuple[str, ...]:
+    return MEMBERS if {*OF_GROUPS} & {*keys} else ()
+
+
 def _rows(found: IdleSums, keys: Sequence[str], meta: dict[str, Any]) -> pl.DataFrame:
     total, window = meta["idle_ns"], meta["window_ns"]
     idle = pl.col("idle_ns").sum()
@@ -81,7 +109,7 @@ def _rows(found: IdleSums, keys: Sequence[str], meta: dict[str, Any]) -> pl.Data
     gaps = found.gaps.group_by(keys).agg(pl.col("gaps").sum())
     return (
         found.pieces.group_by(keys)
-        .agg(idle)
+        .agg(*(members_of_rows() if _of_members(keys) else ()), idle)
         .join(gaps, on=list(keys), how="left", nulls_equal=True)
         .join(sources, on=list(keys), how="left", nulls_equal=True)
         .with_columns(
@@ -89,7 +117,7 @@ def _rows(found: IdleSums, keys: Sequence[str], meta: dict[str, Any]) -> pl.Data
             share=pl.col("idle_ns") / total if total else pl.lit(None, pl.Float64),
             window_share=pl.col("idle_ns") / window if window else pl.lit(None, pl.Float64),
         )
-        .select(*keys, "gaps", "idle_ns", "share", "window_share", "rests_on")
+        .select(*keys, *_of_members(keys), "gaps", "idle_ns", "share", "window_share", "rests_on")
     )
 
 
@@ -116,7 +144,7 @@ def _per_step(
             of_phase["phase"], of_phase["number"], default=None, return_dtype=pl.Int64
         )
     # Pieces outside of the steps that count are in none.
-    found = idle_sums(trace, steps, [*keys, "iteration"], whole=whole).pieces
+    found = _sums(trace, steps, [*keys, "iteration"], whole=whole).pieces
     inside = found.drop_nulls("iteration")
     names = [pl.col(key).cast(pl.String) if key == "cause" else pl.col(key) for key in keys]
     sums = inside.with_columns(names).group_by(keys).agg(length=pl.col("idle_ns").sum())

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from tracekit.model import Answer, Trace
 
 
-_KEYS = ("cause", "stage", "iteration", "phase", "device", "rank", "range")
+_KEYS = (
+    "cause", "stage", "communicator", "group", "parallelism", "iteration", "phase", "device",
+    "rank", "range",
+)  # fmt: skip
 
 _WRITES = Json(
     "idle",
@@ -42,6 +45,7 @@ _WRITES = Json(
         "phase?": "one of prefill, decode, mixed or null: Phase of a serving engine's steps; null "
         "outside, or where a step's name does not say.",
         **columns("device?", "rank?"),
+        **columns("communicator?", "group?", "parallelism?", "communicators?", "members?"),
         "range?": "text or null: Innermost range in which the host was, without the numbers at "
         "its end.",
         "rests_on?": "text or null: Recorded evidence of the cause, that of most time first; null "

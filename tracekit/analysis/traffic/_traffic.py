@@ -11,7 +11,7 @@ import polars as pl
 
 from tracekit.analysis.calls import (
     collective_calls,
-    communicator_groups,
+    groups_of_ops,
     in_stretch,
     nccl_messages,
     process_ranks,
@@ -236,9 +236,7 @@ class Traffic:
     @cached_property
     def _groups(self) -> pl.DataFrame:
         """The group of ranks of each collective kernel: ``op, group, parallelism``."""
-        known = communicator_groups(self.trace, self.calls)
-        of_ops = self.calls.select("op", "communicator").drop_nulls().unique("op", keep="none")
-        return of_ops.join(known, on="communicator").select("op", "group", "parallelism")
+        return groups_of_ops(self.trace, self.calls).select("op", "group", "parallelism")
 
     def _phases(self, keys: Sequence[str]) -> pl.DataFrame | None:
         """Return the phase of each process's steps, where traffic is by phase."""
@@ -369,8 +367,9 @@ class Traffic:
         -------
         ``machine``, ``origin`` (how it is known) and ``placed_by`` (how the run's devices were
         found in it); ``window_ns``; ``transfers``, and how many of these are ``routed`` and
-        ``sized``; ``collectives``, and how many of them are of unknown size; ``root``, the GPU at
-        which transfers meet, as `traffic_root` finds it; ``warnings``.
+        ``sized``; ``collectives``, and how many of them are of unknown size, or on no link for that
+        or other reasons; ``root``, the GPU at which transfers meet, as `traffic_root` finds it;
+        ``warnings``.
         """
         calls = in_stretch(self.calls, self.trace.stretch)
         nccl = calls.filter(pl.col("library") == "nccl")
@@ -384,6 +383,7 @@ class Traffic:
             **placed_share(*self._moved),
             "collectives": nccl.height,
             "collectives_of_unknown_size": unsized,
+            "collectives_on_no_link": self._off_links.height,
             "root": traffic_root(self.transfers).to_dicts()[0],
             "warnings": self._warnings(nccl.height, unsized),
         }
@@ -397,7 +397,7 @@ class Traffic:
             *self._overfull(),
             *self._against_counters(),
         ]
-        found += self._of_unknown_ranks()
+        found += self._of_absent_ranks()
         if between := self._between(
             "bytes and utilisation lie between bounds; NCCL_DEBUG=INFO with"
             " NCCL_DEBUG_SUBSYS=INIT,TUNING tells (--nccl-log)"
@@ -439,20 +439,31 @@ class Traffic:
         )
         return [text]
 
-    def _of_unknown_ranks(self) -> list[str]:
-        """Say which collectives of a size that the user gave are on no link for want of ranks."""
-        given = self.calls.filter(
-            pl.col("bytes_source") == "user", pl.col("ranks").is_null(), pl.col("library") == "nccl"
+    @cached_property
+    def _off_links(self) -> pl.DataFrame:
+        """NCCL's calls of several ranks of which nothing is on a link, of matched ones of none."""
+        calls = in_stretch(self.calls, self.trace.stretch).filter(
+            pl.col("library") == "nccl", pl.col("ranks").ne_missing(1)
         )
-        on_links = self.transfers.filter(method="nccl")["op"].drop_nulls().implode()
-        lost = given.filter(~pl.col("op").is_in(on_links) & pl.col("match").is_null()).height
-        if not lost or self.ranks is not None:
-            return []
-        text = (
-            f"{lost:,} NCCL kernels of the size that was given are on no link, since it is not"
-            " known how many ranks take part: give --ranks too"
-        )
-        return [text]
+        moved = pl.concat([self.all_transfers["op"], self.all_transfers["second_op"]])
+        placed = pl.col("op").is_in(moved.drop_nulls().implode())
+        matched = pl.col("match").is_in(calls.filter(placed)["match"].drop_nulls().implode())
+        return calls.filter(~(placed | matched.fill_null(value=False)))
+
+    def _of_absent_ranks(self) -> list[str]:
+        """Say which collectives of known size are on no link for want of ranks."""
+        sized = self._off_links.drop_nulls("bytes")
+        members = pl.when(pl.col("match").is_null()).then(1).otherwise(pl.len().over("match"))
+        given = pl.col("bytes_source") == "user"
+        reasons = {
+            "of the size that was given are on no link, since it is not known how many ranks take"
+            " part: give --ranks too": given
+            & pl.all_horizontal(pl.col("ranks", "match").is_null()),
+            "of known size are on no link, since GPUs that take part were not recorded: make one"
+            " run of the reports of all ranks (--run NAME)": pl.col("ranks") > members,
+        }
+        lost = {why: sized.filter(holds).height for why, holds in reasons.items()}
+        return [f"{number:,} NCCL kernels {why}" for why, number in lost.items() if number]
 
     def _overfull(self) -> list[str]:
         """Say which links would have carried more than they can."""

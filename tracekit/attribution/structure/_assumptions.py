@@ -35,6 +35,7 @@ LAYERS = "an update holds no layer"
 ALONE = "a forward pass that no backward pass follows is evaluation"
 UPDATE = "an update ends a step"
 SEVERAL = "several updates make a step"
+ACCUMULATED = "backward passes without an update accumulate gradients"
 PERIOD = "each step launches the same kernels"
 ALL = "one thread launches all layers"
 NEW = "backward computes no layer of forward again"
@@ -68,8 +69,9 @@ def of_turns(
     return (
         _who_launches(turns.lane, pair, stage),
         _layers_in_updates(turns, parts, stage),
-        passes_alone(turns.lane, stage, turns.bursts.size),
+        passes_alone(turns.lane, stage, int(numbered.bursts[-1]) + 1),
         _steps(turns, numbered),
+        *_accumulated(turns, parts, numbered, stage),
     )
 
 
@@ -118,7 +120,7 @@ def passes_alone(lane: Lane, stage: Array, steps: int) -> Assumption:
     spent = int((lane.work.end - lane.work.start)[alone].sum())
     times = 1 + int((np.diff(alone) > 1).sum())
     often = "once" if times == 1 else f"{times:,} times"
-    said = f"told {often}, {spent / 1e6:,.3f} ms, beside {steps:,} backward passes"
+    said = f"told {often}, {spent / 1e6:,.3f} ms, beside {steps:,} steps"
     if times < CHOSEN.few_usual * steps:
         return Assumption(ALONE, "holds", None, said)  # they may be of no evaluation
     return Assumption(ALONE, "untested", spent, f"{said}: they may be part of each step")
@@ -137,6 +139,26 @@ def _steps(turns: Turns, numbered: Numbered) -> Assumption:
     said = f"input is copied before {int(fed[begins].sum()):,} of {begins.size:,} steps"
     holds = fed[begins].mean() >= CHOSEN.rhythm
     return Assumption(UPDATE, "holds" if holds else "untested", None, said)
+
+
+def _accumulated(
+    turns: Turns, parts: Parts, numbered: Numbered, stage: Array
+) -> Iterator[Assumption]:
+    """Tell whether steps have more backward passes than usual: evaluation may compute gradients."""
+    if not parts.accumulating or not numbered.steady:
+        return
+    passes = np.bincount(numbered.bursts)
+    usual = int(np.median(passes))
+    more = np.flatnonzero(passes > usual)
+    if not more.size:
+        yield Assumption(ACCUMULATED, "holds", None, f"no step has more than {usual}")
+        return
+    # Which of its passes are more than usual is not known.
+    begin = turns.first[np.searchsorted(numbered.bursts, more)]
+    end = turns.ends[np.searchsorted(numbered.bursts, more, side="right") - 1]
+    spent = np.where(np.isin(stage, (FP, BP)), turns.lane.work.end - turns.lane.work.start, 0)
+    said = f"{more.size:,} of {passes.size:,} steps have more than the usual {usual}"
+    yield Assumption(ACCUMULATED, "untested", int(total_in(spent, begin, end).sum()), said)
 
 
 def _others_launch(lane: Lane, thread: int) -> Assumption:

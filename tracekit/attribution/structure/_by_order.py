@@ -20,6 +20,7 @@ from tracekit.attribution.structure._signs import Lane
 from tracekit.attribution.structure._step import Step, refusal, take_apart, usual_step
 from tracekit.attribution.structure._work import (
     D2H,
+    H2D,
     ME,
     MEMSET,
     NOTHING,
@@ -29,6 +30,8 @@ from tracekit.attribution.structure._work import (
     nothing,
 )
 
+_LAYERS = 3
+"""A pass whose kernels come so often each repeats its layers: it is no layer itself."""
 _SCALAR = 8
 """Bytes of the largest number."""
 
@@ -69,7 +72,7 @@ def _of_period(sequence: _Sequence, first: int) -> Told:
     step = usual_step(own, first, sequence.period.size)
     found = find_repeats(own.symbol, step.symbol, step.lead)
     if not _trains(lane):
-        return _iterates(sequence, _all_whole(sequence) or found)
+        return _iterates(sequence, _all_whole(sequence) or found, step.symbol)
     apart = take_apart(own.take(step.rows), step)
     refused = sequence.too_few or refusal(apart) or _too_few(found, sequence.repeats)
     if refused:
@@ -203,8 +206,8 @@ def _all_whole(sequence: _Sequence) -> Repeats | None:
     return find_repeats(symbols, symbols[:size], 0)
 
 
-def _iterates(sequence: _Sequence, found: Repeats) -> Told:
-    """Tell the iterations of a process that does not train."""
+def _iterates(sequence: _Sequence, found: Repeats, usual: Array) -> Told:
+    """Tell the iterations of a process that does not train; `usual` is the sequence of one."""
     size, launches = sequence.period.size, sequence.rows.size
     told = replace(_without(sequence.lane, sequence.text), period=size, repeats=sequence.repeats)
     covered = (found.number >= 0).mean()
@@ -220,7 +223,15 @@ def _iterates(sequence: _Sequence, found: Repeats) -> Told:
     scalars = np.flatnonzero(left & (step == NOTHING))
     before = np.searchsorted(sequence.rows, scalars) - 1
     step[scalars] = np.where(before < 0, NOTHING, found.number[before])
-    return replace(told, step=step, whole=found.whole(size, launches))
+    steps = int(found.begins.size)
+    lane = sequence.lane
+    inputs = int((lane.work.kind == H2D).sum())
+    is_told = 2 * inputs >= steps or not lane.layer.any() or _LAYERS * np.unique(usual).size <= size
+    reading = None if is_told else (
+        f"steps may be layers of one pass: {size:,} launches that repeat {steps:,} times, without "
+        "input in each and with no shorter repeats inside"
+    )  # fmt: skip
+    return replace(told, step=step, whole=found.whole(size, launches), reading=reading)
 
 
 def _estimated(sequence: _Sequence, apart: Step, found: Repeats, usual: Array) -> Told:

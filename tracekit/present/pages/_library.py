@@ -12,7 +12,7 @@ from functools import cache
 
 from markupsafe import Markup
 
-from tracekit.present._figures import DARK
+from tracekit.present._figures import DARK, faint
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,10 @@ def library() -> Library:
 
     code = get_plotlyjs().encode()
     packed = base64.b64encode(gzip.compress(code, 9, mtime=0)).decode()
+    faded = {faint(light): faint(dark) for light, dark in DARK.items() if light != "white"}
     blocks = [
         Block("library", "application/octet-stream", Markup(packed)),  # noqa: S704 - letters
-        Block("dark-colours", "application/json", harmless(json.dumps(DARK))),
+        Block("dark-colours", "application/json", harmless(json.dumps(DARK | faded))),
     ]
     return Library(blocks, base64.b64encode(hashlib.sha256(code).digest()).decode())
 

@@ -1,6 +1,6 @@
 // -- figures ----------------------------------------------------------------------------------------
 // A figure is drawn as wide as its place. Title, legend and notes are part of the page, and wrap.
-const NARROWEST = 220;
+const NARROWEST = 140;
 const LETTER = 6.6;
 const SIDE = 0.4;
 const printing = matchMedia("print");
@@ -75,10 +75,14 @@ function fit(layout, wide) {
   const room = (layout.width - l - r) / across;
   for (const [name, axis] of Object.entries(layout)) {
     if (!name.startsWith("xaxis")) continue;
-    axis.nticks = Math.max(Math.floor(room / 70), 2);
+    axis.nticks = Math.max(Math.floor(room / 40), 4);
     const texts = axis.ticktext || [];
     const longest = Math.max(0, ...texts.map((text) => plain(text).length)) * LETTER + 8;
-    if (longest > room / texts.length) { axis.tickangle = -60; axis.automargin = true; }
+    if (longest <= room / texts.length) continue;
+    if (texts.every((text) => /^\d+$/.test(text))) {
+      const every = Math.ceil(longest * texts.length / room);
+      for (const part of ["ticktext", "tickvals"]) axis[part] = axis[part].filter((_, place) => place % every === 0);
+    } else { axis.tickangle = -60; axis.automargin = true; }
   }
 }
 
@@ -94,7 +98,8 @@ function narrowNames(layout, most) {
 function cutText(text, letters) {
   const bare = plain(text);
   if (bare.length <= letters) return text;
-  return `${bare.slice(0, letters - 1)}…`.replace(/[&<>$]/g, (letter) => `&#${letter.charCodeAt(0)};`);
+  const end = Math.floor((letters - 1) / 2);
+  return `${bare.slice(0, letters - 1 - end)}…${bare.slice(-end)}`.replace(/[&<>$]/g, (letter) => `&#${letter.charCodeAt(0)};`);
 }
 
 const SVG = "http://www.w3.org/2000/svg";

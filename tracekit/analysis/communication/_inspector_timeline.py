@@ -1,0 +1,186 @@
+"""Joins records of NCCL's inspector with the kernels of a timeline."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracekit.analysis.calls import collective_calls, communicator_groups, hex_ids, log_processes
+from tracekit.errors import UndecidedError, UsageError
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
+
+_LANE = ["who", "communicator", "collective"]
+_IN_GROUP = ["name", "rank", "ranks"]
+_LOOKED_AT = 64
+"""So many kernels of a rank's collective tell by how much its numbers are shifted."""
+_LEAST = 8
+"""Fewer kernels that agree may do so by chance."""
+_OFF_NS, _OFF_SHARE = 10_000, 0.05
+"""By how much records may be longer or shorter than kernels, in the median: the inspector says
+whole us, from the first channel's start to the last one's end."""
+_APART = 4
+"""Times vary by so many times as much as records and kernels differ, and so do the differences at
+any other shift."""
+_FOUND = pl.Schema({"row": pl.UInt32(), "stage": pl.String(), "iteration": pl.Int64()})
+
+
+def on_timeline(records: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]:
+    """Say in which stage and step the collectives of some records ran, by a trace of some ranks.
+
+    A process is that of a log by its rank in a communicator of one hash, else by its id and host,
+    else by its rank in a group that has a name of its own; its other communicators are the same by
+    hash, else by name. Its kernels of one collective come in the order of their numbers, and so do
+    the records. From which number on kernels were recorded is found by their sizes, which must all
+    agree, and times, which must agree at one shift alone. What is known of one rank's kernel is
+    known of the call.
+
+    Parameters
+    ----------
+    records
+        What each rank logged (`tracekit.sources.nccl_inspector.RECORD_SCHEMA`).
+    trace
+        The run, or some ranks of it.
+
+    Returns
+    -------
+    `records` with ``stage`` and ``iteration``, null where nothing is known; and a sentence that
+    says how many were joined by what.
+
+    Raises
+    ------
+    UndecidedError
+        If no shift is found, of any collective.
+    """
+    rows = records.with_row_index("row").with_columns(hex_ids(records["communicator"]))
+    who = pl.struct("host", "pid").rank("dense").cast(pl.Int64)
+    own = rows.filter(pl.col("peer").is_null()).with_columns(who=who)
+    kernels = _kernels(trace, own)
+    shifts = _shifts(kernels, own)
+    if shifts.is_empty():
+        raise UndecidedError(
+            "no collective of these logs is one of this run beyond doubt",
+            "give logs and a run of the same time, with collectives of 8 KiB and more",
+        )
+    pairs = _joined(kernels, own, shifts)
+    call = ["communicator", "collective", "sequence"]
+    told = pairs.group_by(call).agg(
+        pl.col("stage").first(), pl.col("iteration").drop_nulls().first()
+    )
+    found = (
+        rows.select("row", *call)
+        .join(told, on=call, how="left", maintain_order="left")
+        .select(*_FOUND)
+    )
+    joined = records.with_columns(found["stage"], found["iteration"])
+    return joined, _said(pairs, told.height, kernels)
+
+
+def _kernels(trace: Trace, own: pl.DataFrame) -> pl.DataFrame:
+    """Return kernels of collectives with the communicator of the logs, ``place`` and ``length``."""
+    calls = (
+        collective_calls(trace)
+        .filter(pl.col("library") == "nccl")
+        .drop_nulls("communicator")
+        .drop("name")
+    )
+    groups = communicator_groups(trace, calls).select("communicator", name="group")
+    named = calls.join(groups, on="communicator", how="left").with_columns(
+        pl.col("rank", "ranks").cast(pl.Int64), pl.col("collective").cast(pl.String)
+    )
+    hashes = own.select("who", "communicator", hashed="communicator").unique()
+    names = own.drop_nulls("name").select("who", "name", called="communicator").unique()
+    rows = (
+        named.join(_processes(trace, named, own), on="process")
+        .join(hashes, on=["who", "communicator"], how="left")
+        .join(names.unique(["who", "name"], keep="none"), on=["who", "name"], how="left")
+        .with_columns(
+            communicator=pl.coalesce("hashed", "called"),
+            by=pl.when(pl.col("hashed").is_not_null()).then(pl.lit("communicator"))
+            .otherwise(pl.lit("name of the group")),
+            length=pl.col("end") - pl.col("start"),
+        )
+        .drop_nulls("communicator")
+        .sort("start")
+    )  # fmt: skip
+    return rows.with_columns(place=pl.int_range(pl.len()).over(_LANE))
+
+
+def _processes(trace: Trace, calls: pl.DataFrame, own: pl.DataFrame) -> pl.DataFrame:
+    """Return ``process, who``: which process of the logs each one of the trace is."""
+    by_hash = calls.join(own, on=["communicator", "rank"]).select("process", "who")
+    of_groups = own.drop_nulls("name").select(*_IN_GROUP, "who").unique()
+    by_name = calls.join(of_groups.unique(_IN_GROUP, keep="none"), on=_IN_GROUP)
+    every = [by_hash, _by_pid(trace, own), by_name.select("process", "who")]
+    found = pl.concat(each.unique().unique("process", keep="none") for each in every)
+    return found.unique("process", keep="first", maintain_order=True)
+
+
+def _by_pid(trace: Trace, own: pl.DataFrame) -> pl.DataFrame:
+    hosts = trace["reports"].select("report", "host")
+    processes = trace["processes"].join(hosts, on="report", how="left")
+    known = processes.select("process", "pid", "host").collect()
+    try:
+        found = log_processes(own.select("host", "pid"), known, "what the inspector logged")
+    except UsageError:  # inside a container ids and hosts are others than outside
+        return pl.DataFrame(schema={"process": pl.Int32, "who": pl.Int64})
+    whose = own.select("host", "pid", "who").unique()
+    return found.join(whose, on=["host", "pid"], nulls_equal=True).select("process", "who")
+
+
+def _shifts(kernels: pl.DataFrame, own: pl.DataFrame) -> pl.DataFrame:
+    """Return by how much numbers exceed places: ``who, communicator, collective, shift``."""
+    few = kernels.filter(pl.col("place") < _LOOKED_AT)
+    found = [
+        _shift_of(some, own.join(some.select(_LANE).head(1), on=_LANE, how="semi"))
+        for some in few.partition_by(_LANE)
+    ]
+    return pl.concat(found) if found else pl.DataFrame(schema={"shift": pl.Int64})
+
+
+def _shift_of(kernels: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
+    """Return the shift of one rank's collective in a communicator; no row where several fit."""
+    length, more = pl.col("length"), pl.col("length_said") - pl.col("length")
+    tried = kernels.select(*_LANE, "place", "length", "message_bytes").join(
+        records.select("sequence", "message_bytes", "length"), how="cross", suffix="_said"
+    ).group_by(shift=pl.col("sequence") - pl.col("place")).agg(
+        pl.col(_LANE).first(), number=pl.len(),
+        fits=(pl.col("message_bytes") == pl.col("message_bytes_said")).fill_null(value=True).all(),
+        off=(more - more.median()).abs().mean(), varies=(length - length.median()).abs().mean(),
+        more=more.median().abs() - _OFF_SHARE * length.median(),
+    )  # fmt: skip
+    off = pl.col("off")
+    enough = (pl.col("number") >= _LEAST) & (2 * pl.col("number") >= pl.col("number").max())
+    fitting = tried.filter(enough & pl.col("fits")).sort("off")
+    best = fitting.with_columns(next_one=off.shift(-1)).head(1)
+    is_alone = (_APART * off <= pl.col("next_one")).fill_null(value=True)
+    is_close = (_APART * off <= pl.col("varies")) & (pl.col("more") <= _OFF_NS)
+    return best.filter(is_close & is_alone).select(*_LANE, "shift")
+
+
+def _joined(kernels: pl.DataFrame, own: pl.DataFrame, shifts: pl.DataFrame) -> pl.DataFrame:
+    """Pair kernels with records, but for collectives in which pairs of any two ranks disagree."""
+    numbered = kernels.join(shifts, on=_LANE).with_columns(
+        sequence=pl.col("place") + pl.col("shift")
+    )
+    said = own.select(*_LANE, "sequence", said="length", size_said="message_bytes")
+    pairs = numbered.join(said, on=[*_LANE, "sequence"])
+    one = pl.col("sequence").n_unique().over("match") == 1
+    sound = (one | pl.col("match").is_null()) & (
+        (pl.col("message_bytes") == pl.col("size_said")).fill_null(value=True)
+    )
+    return pairs.filter(sound.all().over("communicator", "collective"))
+
+
+def _said(pairs: pl.DataFrame, number: int, kernels: pl.DataFrame) -> str:
+    processes, logged = pairs["process"].n_unique(), kernels["process"].n_unique()
+    sized = pairs["message_bytes"].count()
+    by = " and ".join(pairs["by"].unique().sort())
+    off = float((pairs["length"] - pairs["said"]).abs().median() or 0) / 1000  # type: ignore[arg-type]
+    return (
+        f"{number:,} collectives are joined to kernels of {processes} of {logged} recorded ranks, "
+        f"by {by}, collective and number: sizes agree in all {sized:,} that have one, times differ "
+        f"by {off:.1f} us in the median"
+    )

@@ -1,0 +1,182 @@
+"""Price of stragglers: steps in which ranks take as long as their peers for the same work.
+
+Definition: Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis",
+OSDI 2025, section 3.2, for kernels and calls in place of passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracekit.analysis.calls import process_ranks
+from tracekit.errors import UndecidedError
+
+if TYPE_CHECKING:
+    from tracekit.analysis.dependencies._job import Job
+
+_MOVES = (pl.col("work") == "comm").fill_null(value=False)
+_PARTS = {
+    "computing": (pl.col("kind") == "work") & ~_MOVES,
+    "host": pl.col("kind").is_in(["host", "call"]),
+    # One that is not matched waits in it for an unknown time.
+    "communication": (pl.col("kind") == "transfer")
+    | ((pl.col("kind") == "work") & _MOVES & (pl.col("op_kind") != "collective")),
+}
+"""Work of ranks, by the kinds of its edges."""
+_PASSES = ("FP", "BP", "WU")
+_MOST_RANKS = 8
+"""So many ranks are replayed one by one: those that take longest beyond the others."""
+_UNLIKE = 0.05
+"""From this share of work without peers on it is said."""
+_PLACE = ["iteration", "kind", "name", "number", "place"]
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Some work takes as long as its peers do."""
+
+    label: str
+    own: pl.Expr
+    usual: str
+
+    def touches(self) -> pl.Expr:
+        """Return the edges of this work that take another time than their peers."""
+        return self.own & (pl.col("weight") >= 0) & (pl.col(self.usual) != pl.col("weight"))
+
+    def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
+        """Return the time of their peers."""
+        return pl.col(self.usual)
+
+
+@dataclass(frozen=True)
+class Stragglers:
+    """Work that ranks do alike takes each of them the same time: of all, or by `by` one by one."""
+
+    by: str
+
+    def known(self, job: Job) -> list[Alike]:
+        """Return the changes of a job that `with_peers` returned.
+
+        Raises
+        ------
+        UndecidedError
+            If no rank does what another one does.
+        """
+        if not job.edges["usual"].count():
+            raise UndecidedError(
+                "no work of a step is that of another rank",
+                "record several ranks, and make one run of their reports with --run NAME",
+            )
+        if self.by == "rank":
+            return _ranks(job)
+        if self.by == "part":
+            return [Alike(f"{name} alike", own, "usual") for name, own in _PARTS.items()]
+        if self.by == "stage":
+            found = job.edges["stage"].unique()
+            return [Alike(f"{stage} alike", pl.col("stage") == stage, "usual")
+                    for stage in _PASSES if stage in found]  # fmt: skip
+        return [Alike("all ranks alike", pl.lit(value=True), "usual")]
+
+
+def _ranks(job: Job) -> list[Alike]:
+    """Return a change for each rank whose work takes longer than the mean, the longest first.
+
+    What takes it less than the median stays as it is: it may have waited less.
+    """
+    alone = job.edges.drop_nulls("median")
+    processes = alone["process"].n_unique()
+    owner = "process" if processes > 1 else "device"
+    beyond = (pl.col("weight") - pl.col("usual")).sum()
+    by_owner = alone.drop_nulls(owner).group_by(owner).agg(beyond=beyond)
+    longest = by_owner.filter(pl.col("beyond") > 0).sort(-pl.col("beyond"), owner)
+    if longest.is_empty():
+        raise UndecidedError(
+            "no rank takes longer than the others", "ask for --without-straggler all"
+        )
+    ranks = process_ranks(job.trace).select("process", "rank")
+    devices = job.graph.moments.ops.select("process", "device").unique().join(ranks, on="process")
+    named = longest.head(_MOST_RANKS).join(
+        devices.sort("device").unique(owner, keep="first"), on=owner, maintain_order="left"
+    )
+    found = named.select(pl.col(owner).alias("number"), "device", "rank").rows()
+    return [
+        Alike(f"{_who(device, None if owner == 'device' else rank)} no slower than the median",
+              (pl.col(owner) == number) & (pl.col("median") < pl.col("weight")), "median")
+        for number, device, rank in found
+    ]  # fmt: skip
+
+
+def _who(device: int, rank: int | None) -> str:
+    return f"GPU {device}" if rank is None else f"rank {rank}"
+
+
+def with_peers(job: Job) -> Job:
+    """Return a job whose edges have the times of their peers, ns.
+
+    Peers are kernels and copies of one name, or calls of one name and what comes before them, at
+    the same place of a step, on ranks that have as many of them in it.
+
+    Returns
+    -------
+    The job; its edges have ``usual``: of what a rank does by itself the mean of all its peers, of
+    what ranks do together the median over ranks and steps; and ``median`` of the former, the lower
+    one of an even number of ranks. Both are null of work without peers.
+    """
+    owner = pl.struct("process", "device")  # of calls the process alone
+    edges = _placed(job).with_columns(ranks=owner.n_unique().over(_PLACE))
+    weight = pl.col("weight")
+    is_alone = _PARTS["computing"] | _PARTS["host"]
+    in_step = pl.col("iteration").is_not_null() | pl.lit(not job.has_steps)
+    is_shared = in_step & (pl.col("ranks") > 1) & (weight >= 0)
+    together = weight.median().over("kind", "name", "number", "place")
+    known = edges.with_columns(
+        usual=pl.when(is_shared & is_alone).then(weight.mean().over(_PLACE))
+        .when(is_shared & _PARTS["communication"]).then(together).round().cast(pl.Int64),
+        median=pl.when(is_shared & is_alone).then(
+            weight.quantile(0.5, "lower").over(_PLACE)
+        ).cast(pl.Int64),
+    )  # fmt: skip
+    made = replace(job)
+    made.__dict__["edges"] = known.drop("iteration", "number", "place", "ranks")
+    return made
+
+
+def _placed(job: Job) -> pl.DataFrame:
+    """Add to edges ``iteration``, ``place`` among the like ones of a rank's step, their ``number``.
+
+    The iteration of a call is that of the next op that its thread launches.
+    """
+    moments = job.graph.moments
+    launched = moments.ops.drop_nulls("call").unique("call", keep="first").select(
+        "call", "iteration"
+    )  # fmt: skip
+    calls = moments.calls.join(launched, on="call", how="left", maintain_order="left").with_columns(
+        pl.col("iteration").backward_fill().over("thread")
+    )
+    steps = pl.concat(
+        [moments.ops.select("iteration", target="finish"),
+         *(calls.select("iteration", target=edge) for edge in ("begin", "finish"))]
+    )  # fmt: skip
+    like = ["process", "device", "iteration", "kind", "name"]
+    target = pl.col("target")
+    return job.edges.join(steps, on="target", how="left", maintain_order="left").with_columns(
+        place=target.rank("dense").over(like), number=target.n_unique().over(like)
+    )
+
+
+def unlike(job: Job, changes: Sequence[object]) -> list[str]:
+    """Say how much work stays as it is, as no other rank does the like."""
+    if not any(isinstance(each, Alike) for each in changes):
+        return []
+    work = job.edges.filter(_PARTS["computing"] & (pl.col("weight") > 0))
+    total, alone = work.select(
+        pl.col("weight").sum(), alone=pl.col("weight").filter(pl.col("usual").is_null()).sum()
+    ).row(0)
+    if alone <= _UNLIKE * total:
+        return []
+    told = f"{alone / total:.0%} of the time of kernels and copies stays as it is"
+    return [f"{told}: no other rank has as many of that name in that step"]
