@@ -21,7 +21,7 @@ from typing import Any
 import polars as pl
 
 import tracekit as tk
-from tracekit.analysis.idle_account import pieces_in_windows
+from tracekit.analysis.idle_account import idle_pieces, idle_windows
 
 Rows = list[tuple[Any, ...]]
 _US = 1e3
@@ -181,7 +181,7 @@ def main() -> None:
 def pieces_of(store: Path, name: str) -> pl.DataFrame:
     """Return the account of idle time of a run that was ingested."""
     trace = tk.open(name, store=store).trace
-    return pieces_in_windows(trace, skip=0, per_iteration=False).pieces
+    return idle_pieces(trace, idle_windows(trace, skip=0, per_iteration=False))[1]
 
 
 def answer(pieces: pl.DataFrame, moment: int, device: int) -> str:

@@ -177,9 +177,9 @@ PUBLIC = {
         with_phases with_words work_of
     """,
     "tracekit.analysis.idle_account": """
-        BEHIND BLOCKING_COPY CAUSES ITEM IdlePieces IdleSums OS_CALLS QUEUED_NS SWITCHES
-        allocations covered idle_causes idle_pieces idle_ranges idle_sums idle_windows in_ranges
-        longest_gaps merged merged_in_batches pairs_of pieces_in_windows plain_name sampled waits
+        BEHIND BLOCKING_COPY CAUSES ITEM IdleSums OS_CALLS QUEUED_NS SWITCHES
+        allocations covered idle_pieces idle_ranges idle_sums idle_windows in_ranges
+        longest_gaps merged merged_in_batches pairs_of plain_name sampled waits
     """,
     "tracekit.analysis.memory": "largest_batch memory_extra memory_growth memory_table memory_use",
     "tracekit.analysis.operators": """

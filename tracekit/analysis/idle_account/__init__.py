@@ -25,11 +25,8 @@ if TYPE_CHECKING:
         OS_CALLS,
         QUEUED_NS,
         SWITCHES,
-        IdlePieces,
-        idle_causes,
         idle_pieces,
         idle_windows,
-        pieces_in_windows,
     )
     from tracekit.analysis.idle_account._timeline import covered, merged, merged_in_batches
 

@@ -400,21 +400,6 @@ def _explained(pieces: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def idle_causes(trace: Trace, *, per_iteration: bool) -> pl.DataFrame:
-    """Return why nothing runs: ``gap, process, device, iteration, start, end, cause``.
-
-    Parameters
-    ----------
-    trace
-        The run, which holds GPU work.
-    per_iteration
-        Whether pieces are those of steps; else of the whole run, each in no iteration.
-    """
-    pieces = pieces_in_windows(trace, skip=0, per_iteration=per_iteration).pieces
-    columns = ["gap", "process", "device", "iteration", "start", "end"]
-    return pieces.select(*columns, pl.col("cause").cast(pl.String))
-
-
 @dataclass(frozen=True)
 class IdlePieces:
     """Pieces of gaps inside windows.
@@ -434,13 +419,6 @@ class IdlePieces:
         named = in_ranges(trace, self.pieces, pairs_of(trace, self.gaps), "name")
         cut_too = named.with_columns(range=plain_name(pl.col("name")).fill_null(_NO_RANGE))
         return replace(self, pieces=cut_too.drop("name"))
-
-
-def pieces_in_windows(trace: Trace, *, skip: int, per_iteration: bool) -> IdlePieces:
-    """Return the idle time inside the windows that a breakdown has, in pieces of one cause."""
-    windows = idle_windows(trace, skip=skip, per_iteration=per_iteration)
-    found = own_pieces_in(trace, windows, last_to_work(trace, windows))
-    return replace(found, pieces=with_last_gaps(found.pieces, found.last, found.blocks))
 
 
 def own_pieces_in(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> IdlePieces:

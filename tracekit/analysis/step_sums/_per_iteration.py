@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tracekit.analysis.calls import mpi_calls, with_devices
 from tracekit.analysis.facts import chosen_keys, step_phases
-from tracekit.analysis.idle_account import idle_causes
+from tracekit.analysis.idle_account import idle_sums, idle_windows
 from tracekit.analysis.memory import memory_use
 from tracekit.analysis.statistics import Skip, cold_steps
 from tracekit.analysis.step_sums._sums import StepTimes, step_times
@@ -241,12 +241,12 @@ def _as_text(values: pl.DataFrame) -> pl.DataFrame:
 
 def _idle(trace: Trace, steps: pl.Series, *, whole: bool) -> pl.DataFrame:
     """Add up the idle time of each iteration by its causes; ``count`` is the number of gaps."""
-    pieces = idle_causes(trace, per_iteration=not whole).with_columns(
-        _counted(pl.col("iteration"), steps)
-    )
-    return pieces.group_by("cause", "iteration").agg(
-        count=pl.col("gap").n_unique().cast(pl.Int64), length_ns=_LENGTH.sum()
-    )
+    cut, by = idle_windows(trace, skip=0, per_iteration=not whole), ["cause", "iteration"]
+    found = idle_sums(trace, cut.with_columns(_counted(pl.col("iteration"), steps)), by)
+    gaps = found.gaps.group_by(by).agg(count=pl.col("gaps").sum())
+    lengths = found.pieces.group_by(by).agg(length_ns=pl.col("idle_ns").sum())
+    known = gaps.join(lengths, on=by, nulls_equal=True)
+    return known.cast({"cause": pl.String}).select(*by, "count", "length_ns")
 
 
 def _by_collective(trace: Trace) -> Trace:
