@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from tracekit.analysis.facts import how_to_record
-from tracekit.analysis.idle_account import idle_pieces
+from tracekit.analysis.idle_account import idle_sums
 from tracekit.engine import (
     NEEDED,
     has_ops,
@@ -138,9 +138,10 @@ def _waits(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     if not _shows_input(trace):
         nothing = windows.clear().select(_OWNER)
         return nothing.with_columns(wait_ns=pl.lit(0, pl.Int64), rests_on=pl.lit("", pl.String))
-    _, pieces = idle_pieces(trace, windows)
-    own = pieces.filter(pl.col("cause") == "input").select(*_OWNER, *_SPAN, "rests_on")
-    each = inside_steps(own, windows).group_by(*_OWNER, "rests_on").agg(wait_ns=_LENGTH.sum())
+    counting = windows.with_columns(iteration=pl.col("counts").cast(pl.Int64))
+    found = idle_sums(trace, counting, ["iteration"]).pieces
+    own = found.filter(pl.col("cause") == "input", pl.col("iteration") == 1)
+    each = own.group_by(*_OWNER, "rests_on").agg(wait_ns=pl.col("idle_ns").sum())
     by_length = each.sort("wait_ns", "rests_on", descending=[True, False])
     return by_length.group_by(_OWNER, maintain_order=True).agg(
         pl.col("wait_ns").sum(), pl.col("rests_on").cast(pl.String).str.join(", ")
