@@ -247,12 +247,11 @@ class _CombinedTables(LaterTables):
         """Return rows on ops of the run that are of this part; see `Trace.own_ops`."""
         if not self._is_part:
             return rows
-        place = pl.col("op") - pl.col("first")
-        known = rows.sort("op").join_asof(
-            self._ops_of_run.cast(rows.schema["op"]), left_on="op", right_on="first"
-        )
-        mine = known.filter(place < pl.col("number"))
-        return mine.with_columns(op=place + pl.col("own")).select(rows.columns)
+        spans = self._ops_of_run.cast(rows.schema["op"])
+        known = rows.sort("op").join_asof(spans, left_on="op", right_on="_first")
+        place = pl.col("op") - pl.col("_first")
+        mine = known.filter(place < pl.col("_height"))
+        return mine.with_columns(op=place + pl.col("_own")).select(rows.columns)
 
     def reports_of_parts(self, together: Sequence[tuple[int, int]] = ()) -> list[list[int]]:
         """Return which reports each part has; nothing for a run that is not divided."""
@@ -284,9 +283,9 @@ class _CombinedTables(LaterTables):
             part._paths = [self._paths[number] for number in reports]
         part._is_part = True
         part._ops_of_run = pl.DataFrame(
-            {"first": self._changes.added["op"][reports], "own": changes.added["op"],
-             "number": heights["op"]}
-        ).sort("first")  # fmt: skip
+            {"_first": self._changes.added["op"][reports], "_own": changes.added["op"],
+             "_height": heights["op"]}
+        ).sort("_first")  # fmt: skip
         part._name = f"{[*reports]} {with_paths}"
         # What is sent elsewhere is these rows, not all of the run's.
         return part.but({name: self[name].filter(rows).collect().lazy()
