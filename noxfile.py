@@ -83,6 +83,12 @@ def wheel(session: nox.Session) -> None:
 
 
 @nox.session
+def release(session: nox.Session) -> None:
+    """Build the wheel of a release for Linux on x86-64, which needs no LLVM; see ``dist``."""
+    session.run(sys.executable, ".ci/release.py", "dist", *session.posargs)
+
+
+@nox.session
 def bill(session: nox.Session) -> None:
     """Write what a release is made of, as ``build/tracekit.cdx.json``."""
     path = pathlib.Path("build/tracekit.cdx.json")

@@ -17,16 +17,18 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 from verdict_kinds import KINDS, RECORDED, SPREAD, Draw, Kind, autoregressive
 
 from tracekit.analysis.comparison import change_points
-from tracekit.analysis.comparison._limit import limit_of
+from tracekit.analysis.comparison._limit import _named, _of_steps
 from tracekit.analysis.comparison._recordings import differing
 from tracekit.analysis.comparison._step_change import Kinds, show
 from tracekit.analysis.statistics import (
     Regular,
     cold_steps,
     mode_edges,
+    outliers,
     regularly_slow,
     shift,
 )
@@ -177,10 +179,17 @@ def gated(number: int, gain: float, pairs: int = PAIRS) -> dict[str, float]:
     a, b = (100 + SPREAD * random.normal(size=(pairs, number)) for _ in range(2))
     b *= gain
     b[np.arange(pairs), random.integers(0, number, pairs)] *= _OUTLIER
-    told = [
-        limit_of(*np.rint(_NS * np.stack(pair)), 5.0).outcome for pair in zip(a, b, strict=True)
-    ]
+    told = [_outcome(*np.rint(_NS * np.stack(pair)), 5.0) for pair in zip(a, b, strict=True)]
     return {name: told.count(name) / pairs for name in ("within", "above", "unknown")}
+
+
+def _outcome(a: NDArray[np.float64], b: NDArray[np.float64], percent: float) -> str:
+    """Tell whether the steps of one run are slower than another's by more than a limit."""
+    sides = [
+        _named(each, np.isin(np.arange(len(each)), outliers(each)), range(len(each)), side)
+        for each, side in zip((a, b), "AB", strict=True)
+    ]
+    return _of_steps(sides[0], sides[1], percent, "mean").outcome
 
 
 def tried_recordings() -> list[Trial]:

@@ -1,10 +1,11 @@
 """Measure what the view of a run takes: its tiles, pictures, selections, and details.
 
-    python benchmarks/generate_export.py big.sqlite --kernels 2000000 --noise 0
-    python benchmarks/view.py big.sqlite
+    python benchmarks/view.py big --tiles
+    python benchmarks/view.py big
 
-Each question is asked as the page asks it, of places drawn by a seed; times are of the answer and
-its JSON, without HTTP and the browser.
+`benchmarks/repeat_run.py` makes a run of any size. Tiles are made by the first line and read by the
+second, so that a view is told apart from the first one. Each question is asked as the page asks it,
+of places drawn by a seed; times are of the answer and its JSON, without HTTP and the browser.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 
 import tracekit
 from tracekit.present.pages import view_page
+from tracekit.view import keep_tiles
 from tracekit.view._asked import AskedRuns
 
 PIXELS = "1200"
@@ -45,17 +47,37 @@ def measure(what: str, asks: list[Callable[[], object]]) -> None:
     print(f"{what:34}", *told, f"{np.median(sizes) / 1000:8.0f}")
 
 
+def first_picture(asked: AskedRuns) -> object:
+    """Return what the page asks for until it shows all of a run."""
+    whole = asked.run({"run": "0"})
+    stretch = {"from": str(whole["begin"]), "to": str(whole["begin"] + whole["span"])}
+    return whole, asked.drawn({"run": "0", **stretch, "pixels": PIXELS})
+
+
+def memory() -> float:
+    """Return the most memory that this process has taken, MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+
+
 def main() -> None:
     """Ask, and print a line for each kind of question."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("run", help="a run, or a trace")
     parser.add_argument("--number", type=int, default=20, help="questions of each kind")
+    parser.add_argument("--tiles", action="store_true", help="only make the tiles")
     given = parser.parse_args()
     run = tracekit.open(given.run)
     asked = AskedRuns([run])
     print(f"{'ms: wall, wall 95 %, CPU, CPU 95 %':34}", " " * 35, "kB")
-    measure("tiles and what is made ahead", [asked.prepare])
-    whole = asked.run({"run": "0"})
+    print(f"{memory():,.0f} MB before anything is asked")
+    if given.tiles:
+        measure("tiles", [lambda: keep_tiles(run)])
+        print(f"{memory():,.0f} MB at most")
+        return
+    ask = {"run": "0"}
+    measure("lanes and first picture", [lambda: first_picture(asked)])
+    print(f"{memory():,.0f} MB at most")
+    whole = asked.run(ask)
     begin, span = whole["begin"], whole["span"]
     for parts in (1, 3, 10, 100, 1_000, 10_000):
         asks = [
@@ -63,6 +85,14 @@ def main() -> None:
             for place in places(begin, span, parts, given.number)
         ]
         measure(f"picture of 1/{parts}", asks)
+    place = next(places(begin, span, 1_000, 1))
+    start, length = int(place["from"]), span // 1_000
+    near = [str(start + round(length * part / 40)) for part in range(given.number)]
+    near_by = [{**place, "from": each, "to": str(int(each) + length // 2)} for each in near]
+    measure("picture near the last one", [
+        lambda own=own: asked.drawn({**own, "pixels": PIXELS})  # type: ignore[misc]
+        for own in near_by
+    ])  # fmt: skip
     for by in ("stage", "kind", "kernel"):
         for parts in (1, 3, 100):
             asks = [
@@ -70,6 +100,7 @@ def main() -> None:
                 for place in places(begin, span, parts, given.number)
             ]
             measure(f"breakdown by {by} of 1/{parts}", asks)
+    print(f"{memory():,.0f} MB at most")
     find = {"run": "0", "words": "gemm"}
     measure("first search", [lambda: asked.find(find)])
     measure("search", [lambda: asked.find(find)] * given.number)
@@ -79,8 +110,7 @@ def main() -> None:
     measure("op", [lambda op=op: asked.op({"run": "0", "op": op}) for op in ops])  # type: ignore[misc]
     hits = [{**find, "which": "next", "time": str(begin + chance.randrange(span))} for _ in ops]
     measure("next hit", [lambda hit=hit: asked.hit(hit) for hit in hits])  # type: ignore[misc]
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
-    print(f"{run.trace.height('ops'):,} ops; {most:,.0f} MB at most")
+    print(f"{run.trace.height('ops'):,} ops; {memory():,.0f} MB at most")
     print(f"page with its script: {len(view_page('')) / 1000:,.0f} kB")
 
 

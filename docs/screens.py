@@ -55,7 +55,7 @@ def _take(folder: Path, view: View) -> None:
             )
         page.goto(f"{view.address}&select=204ms-208ms")
         page.wait_for_selector(".selection code")
-        page.wait_for_selector(".sight td")
+        page.wait_for_selector("[data-explained]")
         page.screenshot(path=PICTURES / "view.png", clip=_clip(page, ".top", ".selection"),
                         full_page=True)  # fmt: skip
         browser.close()

@@ -185,8 +185,8 @@ class TestTools:
     def test_of_two_tools(self) -> None:
         kineto = report(format="PyTorch Kineto JSON")
         assert found(report(), kineto) == {
-            1: "a.sqlite was recorded by nsys, and b.sqlite by torch.profiler, and not both say which"
-            " rank of how many they are, and when"
+            1: "a.sqlite was recorded by nsys, and b.sqlite by torch.profiler, and not both say "
+            "which rank of how many they are, and when"
         }
         both = [
             report(rank=n, ranks=2, session_start=SECOND, duration=SECOND, format=name)

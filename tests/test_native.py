@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,9 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import release
 
 import tracekit
-from tracekit.support import native
+from tracekit.support import compiler, native
 from tracekit.support.compiled import locate, remembered
 from tracekit.support.compiler import Compiled
 
@@ -45,6 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An own folder for code, empty."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "own"))
     monkeypatch.setattr(native, "_FOLDER", tmp_path / "package")
+    native._library_index.cache_clear()
     return tmp_path / "own"
 
 
@@ -155,6 +158,48 @@ def test_a_file_serves_only_what_it_was_made_of(
     monkeypatch.setitem(weigh.__globals__, "COUNT", 4)
     assert native.find(weigh, types) is None
     native._name.cache_clear()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_a_release_has_one_library_for_all_loops(
+    code: native.Code, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = case()
+    types = native.arguments(given).types
+    native.keep_for_all(weigh, types, code)
+    files = {f"loops/{path.name}": path.read_bytes() for path in native._FOLDER.iterdir()}
+    shutil.rmtree(native._FOLDER)
+    native._FOLDER.mkdir()
+    for name, data in release.linked(files).items():
+        (native._FOLDER / Path(name).name).write_bytes(data)
+    for name in ("numba", "llvmlite"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert Compiled(weigh)(*given) == weigh(*(other := case()))
+    assert given[3].tolist() == other[3].tolist()
+    native._library_index.cache_clear()
+
+
+def test_without_a_compiler_a_loop_runs_as_it_stands(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(native, "has_compiler", lambda: False)
+    compiler._tell_that_it_is_slow.cache_clear()
+    for given in (case(), (np.repeat(case()[0], 2)[::2], *case()[1:])):
+        assert Compiled(weigh)(*given) == weigh(*case())
+    assert [each.message.partition(":")[0] for each in caplog.records] == [
+        "this trace needs a loop that the release lacks"
+    ]
+
+
+def test_a_release_asks_for_no_compiler() -> None:
+    told = (
+        "Name: x\nRequires-Dist: llvmlite<0.51,>=0.44\nRequires-Dist: numba<1\n\nRequires-Dist: n"
+    )
+    assert release.without_compiler(told) == (
+        "Name: x\nRequires-Dist: llvmlite<0.51,>=0.44; extra == 'compiler'\n"
+        "Requires-Dist: numba<1; extra == 'compiler'\nProvides-Extra: compiler\n\nRequires-Dist: n"
+    )
 
 
 @pytest.mark.slow

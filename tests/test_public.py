@@ -104,8 +104,8 @@ PUBLIC = {
         figure_layout figure_text hardware_figure heat_figure histogram_figure html
         latency_figure machine_figure machine_layout matrix_figure memory_figure
         memory_fit_figure notes overhead_figure percent printable readable_names
-        records save_figure size_text scaling_figure shown_with_totals stage_bars_figure terminal
-        to_csv to_json to_junit to_markdown to_parquet to_sarif unit_of
+        records save_figure size_text scaling_figure shown_with_totals stage_bars_figure
+        stage_name terminal to_csv to_json to_junit to_markdown to_parquet to_sarif unit_of
         utilisation_figure with_headline with_readable_names
     """,
     "tracekit.present.pages": """
@@ -114,7 +114,7 @@ PUBLIC = {
     """,
     "tracekit.export": "FORMATS export",
     "tracekit.report": "AskedRun Library Section report_of",
-    "tracekit.view": "View",
+    "tracekit.view": "View keep_tiles",
     "tracekit.recording": """
         Configuration Cost LAUNCHERS Launch Nsys Plan Study Wanted attach by_window calibrate clear
         file_name find_nsys gpu_count in_turn is_python load_study perform plan profile_command
@@ -144,8 +144,8 @@ PUBLIC = {
         BATCH_ROWS DTYPE MAGIC SqlType SqliteFile decoded is_packed regrouped unpack
     """,
     "tracekit.store": """
-        DEFAULT_MEMORY NOT_YET Executor Finding Made ReportOptions RunRecord Store SummaryValue
-        Workers
+        DEFAULT_MEMORY NOT_YET Executor Finding KeptFile Made ReportOptions RunRecord Store
+        SummaryValue Workers
         check_labels check_name file_digest file_size file_state is_named_as_file make_reports
         open_executor
         run_digest
@@ -162,11 +162,11 @@ PUBLIC = {
     """,
     "tracekit.analysis.breakdowns": "breakdown",
     "tracekit.analysis.calls": """
-        ASSUMED Found TOGETHER annotated_calls collective_calls collective_kernels
-        communicator_groups communicators ends_by_arrivals find_collectives from_the_start
-        in_stretch log_processes made_communicators mpi_calls nccl_messages outermost
-        outlier_ranks
-        participants process_ranks read_calls unsized_of_others why_unsized with_devices
+        ASSUMED Found MEMBERS OF_GROUPS TOGETHER annotated_calls collective_calls
+        collective_kernels communicator_groups communicators ends_by_arrivals find_collectives
+        from_the_start groups_of_ops hex_ids in_stretch log_processes made_communicators
+        members_of_rows mpi_calls nccl_messages outermost outlier_ranks participants
+        process_ranks read_calls unnamed_groups unsized_of_others why_unsized with_devices
         with_kernels within
     """,
     "tracekit.analysis.facts": """

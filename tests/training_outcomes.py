@@ -18,6 +18,7 @@ TOLERATED = 0.01
 _NO_WORD = (
     "no ranges tell all stages",
     "the recording of GPU work is cut",
+    "the recording of GPU work may be cut",
     "iterations hold",
     "steps are counted",
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import polars as pl
 import pytest
 from hypothesis import given, settings
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
 from tracekit.analysis.studies._api_calls import api_by_run, api_calls, profiler_overhead
-from tracekit.errors import MissingDataError, UsageError
+from tracekit.errors import MissingDataError
 from tracekit.model import Trace
 
 MS = 1_000_000
@@ -45,7 +43,7 @@ def _shares() -> Trace:
 
 
 def test_shares_of_calls() -> None:
-    found = _rounded(api_calls(_shares()).rows)
+    found = _rounded(api_calls(_shares()))
     assert found.columns == [
         "name", "calls", "total_ns", "mean_ns", "min_ns", "p50_ns", "max_ns", "share", "busy_ns",
         "wall_share",
@@ -67,27 +65,14 @@ def test_wall_time_is_each_threads_own() -> None:
         ("cudaMalloc", 0, 10, 0), ("cudaFree", 90, 100, 0), ("cudaMalloc", 50, 60, 1),
         ("cudaFree", 120, 150, 1),
     )  # fmt: skip
-    answer = api_calls(trace)
-    found, meta = answer.rows, answer.meta
-    assert found.select("name", "total_ns", "wall_share").rows() == [
+    assert api_calls(trace).select("name", "total_ns", "wall_share").rows() == [
         ("cudaFree", 40, 0.2), ("cudaMalloc", 20, 0.1),
     ]  # fmt: skip
-    assert meta == {
-        "calls": 4, "threads": 2, "total_ns": 60, "busy_ns": 60, "wall_ns": 200, "nested": 0,
-        "warnings": [],
-    }  # fmt: skip
-    by_thread = api_calls(trace, "thread,name").rows
-    assert by_thread.select("pid", "tid", "name", "share", "wall_share").rows() == [
-        (100, 1001, "cudaFree", 0.5, 0.3),
-        (100, 1000, "cudaFree", 1 / 6, 0.1),
-        (100, 1000, "cudaMalloc", 1 / 6, 0.1),
-        (100, 1001, "cudaMalloc", 1 / 6, 0.1),
-    ]
 
 
 def test_waiting_on_several_threads_is_no_more_than_all_of_their_time() -> None:
     trace = _trace(*(("cudaStreamSynchronize", 0, 100, thread) for thread in range(4)))
-    found = api_calls(trace).rows
+    found = api_calls(trace)
     assert found.select("total_ns", "busy_ns", "wall_share").rows() == [(400, 400, 1.0)]
 
 
@@ -96,38 +81,18 @@ def test_a_call_within_a_call_takes_no_time_of_its_own() -> None:
         ("cudaLaunchKernel", 0, 100, 0), ("cuLaunchKernel", 10, 90, 0),
         ("cudaLaunchKernel", 100, 200, 0),
     )  # fmt: skip
-    answer = api_calls(trace)
-    found, meta = answer.rows, answer.meta
-    assert found.select("name", "total_ns", "busy_ns", "wall_share").rows() == [
+    assert api_calls(trace).select("name", "total_ns", "busy_ns", "wall_share").rows() == [
         ("cudaLaunchKernel", 200, 200, 1.0), ("cuLaunchKernel", 80, 80, 0.4),
     ]  # fmt: skip
-    assert (meta["total_ns"], meta["busy_ns"], meta["wall_ns"], meta["nested"]) == (
-        280,
-        200,
-        200,
-        1,
-    )
-    assert "1 of 3 calls lie within another call" in meta["warnings"][0]
-    kinds = api_calls(trace, ["api"]).rows.select("api", "calls", "busy_ns").rows()
-    assert kinds == [("runtime", 2, 200), ("driver", 1, 80)]
 
 
 def test_a_call_of_the_same_function_within_itself_is_busy_once() -> None:
     trace = _trace(("cudaFree", 0, 100, 0), ("cudaFree", 20, 50, 0))
-    assert api_calls(trace).rows.select("total_ns", "busy_ns").rows() == [(130, 100)]
-
-
-def test_processes() -> None:
-    trace = _trace(("cudaFree", 0, 100, 0), ("cudaFree", 0, 300, 10), ("nvmlInit", 300, 400, 10))
-    found = api_calls(trace, "process").rows
-    assert found.select("pid", "calls", "total_ns", "share", "wall_share").rows() == [
-        (101, 2, 400, 0.8, 1.0), (100, 1, 100, 0.2, 1.0),
-    ]  # fmt: skip
-    assert api_calls(trace, "api").rows["api"].to_list() == ["runtime", "other"]
+    assert api_calls(trace).select("total_ns", "busy_ns").rows() == [(130, 100)]
 
 
 def test_calls_without_length() -> None:
-    found = api_calls(_trace(("cudaFree", 5, 5, 0))).rows
+    found = api_calls(_trace(("cudaFree", 5, 5, 0)))
     assert found.select("total_ns", "share", "wall_share").rows() == [(0, None, None)]
 
 
@@ -136,12 +101,6 @@ def test_a_run_without_calls() -> None:
     builder.op("kernel", start=0, end=1)
     with pytest.raises(MissingDataError, match="no CUDA calls: record with"):
         api_calls(builder.trace())
-
-
-@pytest.mark.parametrize("by", ["", "stage", "name,name", []])
-def test_wrong_keys(by: Any) -> None:
-    with pytest.raises(UsageError, match="name, api, process, thread"):
-        api_calls(_shares(), by)
 
 
 _CALLS = st.lists(
@@ -157,13 +116,11 @@ _CALLS = st.lists(
 @given(_CALLS)
 def test_against_counting_each_nanosecond(spans: list[tuple[str, int, int, int]]) -> None:
     calls = [(name, start, start + length, thread) for name, start, length, thread in spans]
-    answer = api_calls(_trace(*calls))
-    found, meta = answer.rows, answer.meta
+    found = api_calls(_trace(*calls))
     walls: dict[int, list[int]] = {}
     for _, start, end, thread in calls:
         walls.setdefault(thread, []).extend((start, end))
     wall = sum(max(times) - min(times) for times in walls.values())
-    assert meta["wall_ns"] == wall
     for row in found.iter_rows(named=True):
         own = [call for call in calls if call[0] == row["name"]]
         ticks = {(thread, t) for _, start, end, thread in own for t in range(start, end)}
@@ -171,8 +128,7 @@ def test_against_counting_each_nanosecond(spans: list[tuple[str, int, int, int]]
         assert row["total_ns"] == sum(end - start for _, start, end, _ in own)
         assert row["busy_ns"] == len(ticks)
         assert row["wall_share"] == (pytest.approx(len(ticks) / wall) if wall else None)
-    assert meta["busy_ns"] == len({(c[3], t) for c in calls for t in range(c[1], c[2])})
-    if meta["total_ns"]:
+    if found["total_ns"].sum():
         assert found["share"].sum() == pytest.approx(1)
 
 
@@ -180,8 +136,8 @@ def test_against_counting_each_nanosecond(spans: list[tuple[str, int, int, int]]
 
 
 def test_runs_beside_each_other() -> None:
-    one = api_calls(_trace(("cudaFree", 0, 30, 0), ("cudaMalloc", 30, 100, 0))).rows
-    two = api_calls(_trace(("cudaFree", 0, 90, 0), ("cuInit", 90, 100, 0))).rows
+    one = api_calls(_trace(("cudaFree", 0, 30, 0), ("cudaMalloc", 30, 100, 0)))
+    two = api_calls(_trace(("cudaFree", 0, 90, 0), ("cuInit", 90, 100, 0)))
     tables = {"p": two, "n": one, "x": None}
     found = _rounded(api_by_run(tables, {"n": "nccl", "p": "p2p"}))
     assert found.select("name", "run", "method", "calls", "total_ns", "share", "max_ns").rows() == [

@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from effort import examples
 
 from tracekit.analysis.clocks import clock_evidence
 from tracekit.analysis.clocks._fit import Fit, Pairs, held_to
@@ -133,7 +134,7 @@ def ping_pong(number: int, seed: int) -> tuple[list[Call], list[Call]]:
     return calls
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(examples(5)))
 def test_as_a_naive_count_does(seed: int) -> None:
     """Every message by itself, as the program that made them knows it."""
     calls = ping_pong(60, seed)

@@ -282,7 +282,8 @@ def test_other_algorithms_are_on_no_link(algorithm: str) -> None:
     assert modelled_transfers(calls(*(call(n, algorithm="ring") for n in range(4))), ranks()).height
     [text] = unmodelled(rows, load_preset("dgx1v"))
     assert text == (
-        f"4 NCCL kernels ran {algorithm}, whose traffic is not modelled: their bytes are on no link"
+        f"4 collective kernels ran {algorithm}, whose traffic is not modelled: their bytes are "
+        "on no link"
     )
     assert unmodelled(calls(call(0, algorithm="tree")), load_preset("dgx1v")) == []
     is_nvls = algorithm.startswith("nvls")

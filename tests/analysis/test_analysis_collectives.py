@@ -579,7 +579,7 @@ def test_what_is_missing_is_said() -> None:
     bare.nccl(0, "ncclAllReduce", None, 0)
     assert "--include-blobs=true" in collectives(bare.trace()).meta["missing"][0]
     b.kernel("all_reduce", 100, 110)
-    assert "1 of 2 NCCL kernels" in collectives(b.trace()).meta["missing"][0]
+    assert "1 of 2 collective kernels" in collectives(b.trace()).meta["missing"][0]
     answer = collectives(b.trace())
     table, both = answer.rows, answer.meta
     assert table.equals(collectives(b.trace()).rows)

@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
@@ -480,7 +481,7 @@ def nests(draw: st.DrawFn) -> tuple[list[tuple[int, int, int, str]], list[tuple[
 
 
 @given(nests())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_against_a_second_implementation(
     made: tuple[list[tuple[int, int, int, str]], list[tuple[int, int]]],
 ) -> None:

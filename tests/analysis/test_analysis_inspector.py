@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import examples
 
 from tests.nccl_inspector import Call, write_logs
 from tracekit.analysis.communication import nccl_inspector
@@ -339,7 +340,7 @@ def plainly(calls: list[Call]) -> tuple[dict[Any, Any], dict[Any, Any]]:
     return by_rank, {key: tuple(map(nearest, each)) for key, each in by_size.items()}
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(examples(12)))
 def test_as_a_plain_loop_over_calls(folder: Path, seed: int) -> None:
     calls = drawn(seed)
     by_rank, by_size = plainly(calls)

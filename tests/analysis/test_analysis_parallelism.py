@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import polars as pl
+import pytest
 from link_helpers import HERE, machine
 from trace_builder import TraceBuilder
 
@@ -160,6 +161,10 @@ def test_who_is_late_in_which_groups() -> None:
         (0, 0, 0.0, 300_000.0),
         (2, 0, 0.0, 100_000.0),
     ]
+    unnamed = job({1: None}, {1: [0, 1, 2, 3]})
+    assert "names of groups" in stragglers(unnamed, "group").meta["missing"][0]
+    assert "names of groups" in idle(unnamed, "parallelism").meta["missing"][-1]
+    assert "missing" not in stragglers(trace, "group").meta
     # What ranks cause in all groups is what they cause in all.
     whole = stragglers(trace).rows.sort("device").select("device", "caused_ns", "waited_ns")
     sums = each.group_by("device").agg(pl.col("caused_ns", "waited_ns").sum()).sort("device")

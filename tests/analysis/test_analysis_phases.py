@@ -6,6 +6,7 @@ import random
 
 import polars as pl
 import pytest
+from effort import examples
 from link_helpers import machine
 from trace_builder import TraceBuilder
 
@@ -115,7 +116,7 @@ def test_idle_time_by_phase() -> None:
     assert idle(trace, "phase").meta["idle_ns"] == idle(trace).meta["idle_ns"]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(examples(5)))
 def test_idle_time_by_phase_is_that_of_its_steps(seed: int) -> None:
     names = random.Random(seed).choices([*STEPS[:2], "step[IDLE]"], k=9)
     trace = served(*names).trace()

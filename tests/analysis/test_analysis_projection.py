@@ -287,7 +287,7 @@ def test_jobs_as_text(tmp_path: Path) -> None:
     ],
 )
 def test_files_of_hardware_that_are_wrong(tmp_path: Path, old: str, new: str, said: str) -> None:
-    from tracekit.support.resources import schemas
+    from tracekit.support.files import schemas
 
     text = (schemas() / "hardware" / "pai.toml").read_text()
     assert old in text

@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
@@ -418,7 +419,7 @@ shapes = st.lists(st.sampled_from([1, 2, 5]), min_size=1, max_size=3)
 
 @given(st.lists(st.tuples(shapes, shapes, st.sampled_from([*WIDTH]), st.sampled_from([*WIDTH])),
                 min_size=1, max_size=5))  # fmt: skip
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_elementwise_bytes_against_a_second_implementation(
     made: list[tuple[list[int], list[int], str, str]],
 ) -> None:

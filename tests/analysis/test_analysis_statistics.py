@@ -303,12 +303,18 @@ def test_drifts(steps: list[int], drifts: bool) -> None:
 
 
 def test_blocks_of_rows_are_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    a = np.random.default_rng(3).integers(0, 10**9, (7, 20))
-    whole = long_run(a)
-    monkeypatch.setattr("tracekit.analysis.statistics._long_run._AT_ONCE", 40)
-    parts = long_run(a)
+    a, b = np.random.default_rng(3).integers(0, 10**9, (2, 7, 20))
+    scales = (np.arange(1, 8), np.arange(7, 0, -1))
+    whole, apart = long_run(a), differences(a, b, scales=scales)
+    scaled = differences(a * scales[0][:, np.newaxis], b * scales[1][:, np.newaxis])
+    for module in ("_long_run", "_differences"):
+        monkeypatch.setattr(f"tracekit.analysis.statistics.{module}.AT_ONCE", 40)
+    parts, in_blocks = long_run(a), differences(a, b, scales=scales)
     assert (whole.variance == parts.variance).all()
     assert (whole.effective == parts.effective).all()
+    for name in ("low", "high", "p_value"):
+        assert (getattr(apart, name) == getattr(in_blocks, name)).all()
+        assert (getattr(apart, name) == getattr(scaled, name)).all()
 
 
 @pytest.mark.parametrize(("slow", "edge"), [(3, np.nan), (4, 55.0)])

@@ -98,8 +98,8 @@ def test_a_size_without_ranks_gives_a_hint() -> None:
          collective="all_reduce")  # fmt: skip
     here = Placed(machine(), HERE, "number")
     hint = (
-        "1 NCCL kernels of the size that was given are on no link, since it is not known how many"
-        " ranks take part: give --ranks too"
+        "1 collective kernels of the size that was given are on no link, since it is not known how "
+        "many ranks take part: give --ranks too"
     )
     alone = Traffic(b.attributed(), here, sizes={"all_reduce": 800})
     assert alone.meta()["warnings"] == [hint]
@@ -246,7 +246,7 @@ def test_a_symmetric_kernel_that_is_not_known_is_on_no_link() -> None:
     assert traffic.transfers.is_empty()
     assert traffic.meta()["collectives_on_no_link"] == 16
     [said] = traffic.meta()["warnings"]
-    assert said.startswith("16 NCCL kernels ran symmetric, whose traffic is not modelled")
+    assert said.startswith("16 collective kernels ran symmetric, whose traffic is not modelled")
 
 
 def test_a_log_tells_which_algorithm_ran(tmp_path: Path) -> None:
@@ -345,6 +345,30 @@ def test_kernels_by_their_names() -> None:
     assert found.rows() == [(*row, None) for row in NAMES]
 
 
+EXPERTS = (
+    ("dispatch", "void deep_ep::intranode::dispatch<8, 768, 8192>(int4*, float*)", 10),
+    ("combine", "void dpsk::ep::internode::combine<8>(int4*)", 20),
+    ("wait", "void deep_ep::intranode::notify_dispatch<8>(int const*)", 300),
+    ("wait", "void deep_ep::legacy::intranode::cached_notify_combine<2>(void**, int*)", 40),
+    ("wait", "void hybrid_ep::device_sync_kernel(int*)", 5),
+    ("dispatch", "moeA2ADispatchKernel", 7),
+    (None, "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", 1000),
+)
+"""What kernels of experts do, their names, and how long each runs here."""
+
+
+def test_experts_wait_apart_from_what_they_move() -> None:
+    """Short names, which lack the namespace, do not say it."""
+    b = TraceBuilder()
+    for number, (_, kernel, length) in enumerate(EXPERTS):
+        at = 2000 * number
+        short = kernel.partition("<")[0].rpartition("::")[2]
+        b.op(kernel, at, start=at + 9, end=at + 9 + length, kind="collective",
+             collective="all_to_all", short_name=short)  # fmt: skip
+    rows = collectives(b.attributed(), by="part").rows.select("part", "count", "time_ns").rows()
+    assert rows == [("combine", 1, 20), ("dispatch", 2, 17), ("wait", 3, 345), (None, 1, 1000)]
+
+
 def test_collectives_that_do_not_say_which() -> None:
     """RCCL's kernel for all of them: neither operation nor bytes, and nothing on a link."""
     b = TraceBuilder()
@@ -361,7 +385,7 @@ def test_collectives_that_do_not_say_which() -> None:
     [row] = collectives(traffic.trace, sent=traffic.sent()).rows.to_dicts()
     assert (row["collective"], row["bytes"], row["bus_bandwidth_gb_s"]) == ("unknown", None, None)
     [said] = traffic.meta()["warnings"]
-    assert said.startswith("8 of 8 NCCL kernels are of unknown size")
+    assert said.startswith("8 of 8 collective kernels are of unknown size")
 
 
 def test_kernels_of_other_libraries_are_not_counted_as_those_of_nccl() -> None:

@@ -63,9 +63,9 @@ def peer(
     b.op("peer", start=start, end=end, **(made | row))
 
 
-def moved(b: TraceBuilder, *args: Any, **options: Any) -> list[tuple[Any, ...]]:
+def moved(b: TraceBuilder, *args: Any) -> list[tuple[Any, ...]]:
     """``method, src, dst, start, end`` of each transfer."""
-    table = copy_transfers(b.trace(), *args, **options)
+    table = copy_transfers(b.trace(), *args)
     return table.select("method", "src_device", "dst_device", "start", "end").rows()
 
 
@@ -337,12 +337,12 @@ class TestStagedByTheProgram:
         from_host(b, 2 * MS, 3 * MS, at=10)
         assert sorted(row[0] for row in moved(b)) == ["d2h", "h2d", "p2p"]
 
-    def test_the_smallest_size_is_the_users(self) -> None:
+    @pytest.mark.parametrize(("size", "rows"), [(4095, 2), (4096, 1)])
+    def test_results_that_are_read_are_no_halves(self, size: int, rows: int) -> None:
         b = TraceBuilder()
-        to_host(b, 0, 10, bytes=4095)
-        from_host(b, 12, 20, bytes=4095)
-        assert len(moved(b)) == 2
-        assert len(moved(b, min_staged_bytes=4095)) == 1
+        to_host(b, 0, 10, bytes=size)
+        from_host(b, 12, 20, bytes=size)
+        assert len(moved(b)) == rows
 
 
 class TestTwoHop:
@@ -413,12 +413,12 @@ class TestTwoHop:
         peer(b, 10, 20, 4, 7)
         assert len(moved(b, machine_of((4, 7)))) == 2
 
-    def test_how_close_is_the_users(self) -> None:
+    @pytest.mark.parametrize(("gap_ns", "rows"), [(100_000, 1), (100_001, 2)])
+    def test_how_close_hops_are(self, gap_ns: int, rows: int) -> None:
         b = TraceBuilder()
         peer(b, 0, 10, 0, 4)
-        peer(b, 15, 20, 4, 7)
-        assert len(moved(b, QUAD, max_hop_gap_ns=5)) == 1
-        assert len(moved(b, QUAD, max_hop_gap_ns=4)) == 2
+        peer(b, 10 + gap_ns, 20 + gap_ns, 4, 7)
+        assert len(moved(b, QUAD)) == rows
 
     @pytest.mark.parametrize(
         ("row", "found"),

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import default_rules
 
-from tracekit.attribution import _cases, _names
-from tracekit.attribution._cases import Cases, told_apart
+from tracekit.attribution import _names, _stages
 from tracekit.attribution._columns import CaseKeys, CaseRows, KindPlaces
 from tracekit.attribution._evidence import KIND_PLACE
 from tracekit.attribution._names import RangeNames, base_name
 from tracekit.attribution._op_loops import describe
+from tracekit.attribution._stages import Cases, told_apart
 
 LARGE = (1 << 31) - 1
 NUMBERS = st.sampled_from([-1 << 62, -1, 0, 1, 2, LARGE, LARGE << 31])
@@ -49,7 +49,7 @@ def test_cases_are_those_of_a_dictionary(rows: list[tuple[int, ...]], repeated: 
 def test_cases_of_chunks_are_those_of_all(room: int, chunks: list[list[tuple[int, ...]]]) -> None:
     found, cases = [], Cases()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_cases, "_ROOM", room)
+        patch.setattr(_stages, "_ROOM", room)
         for chunk in chunks:
             rows, lengths = _arrays(chunk), np.array([row[-1] for row in chunk], np.int64)
             told = told_apart(rows, lengths, len(chunk))

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 from trace_builder import TraceBuilder, default_rules, paths_of
 
-from tracekit.attribution import _context, _loops, _nesting, _stacks, _verdict, attribute
+from tracekit.attribution import _context, _loops, _nesting, _verdict, attribute
 from tracekit.attribution._columns import NestedRows
 from tracekit.model import PathTree, Trace
 from tracekit.sources import read
@@ -43,7 +43,7 @@ QUICK = settings(
 @pytest.fixture
 def small_rooms(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every loop run out of room early and often."""
-    monkeypatch.setattr(_stacks, "_ROOM", 1)
+    monkeypatch.setattr(_nesting, "_ROOM", 1)
     monkeypatch.setattr(_verdict, "_PARTS", 1)
     monkeypatch.setattr(_context, "PathTree", lambda: PathTree(room=1))
 
@@ -149,14 +149,14 @@ def _one_deep(builder: TraceBuilder) -> None:
 def test_room_is_made_for_what_is_open_at_once(
     fill: Callable[[TraceBuilder], None], most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[_stacks.Stacks[Any]] = []
-    original = _stacks.Stacks.__init__
+    made: list[_nesting.Stacks[Any]] = []
+    original = _nesting.Stacks.__init__
 
-    def kept(self: _stacks.Stacks[Any], lines: int, kind: type[Any]) -> None:
+    def kept(self: _nesting.Stacks[Any], lines: int, kind: type[Any]) -> None:
         made.append(self)
         original(self, lines, kind)
 
-    monkeypatch.setattr(_stacks.Stacks, "__init__", kept)
+    monkeypatch.setattr(_nesting.Stacks, "__init__", kept)
     builder = TraceBuilder()
     fill(builder)
     builder.attributed()

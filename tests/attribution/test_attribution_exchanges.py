@@ -9,6 +9,7 @@ from random import Random
 import polars as pl
 import pytest
 from chunk_helpers import assert_same_in_chunks
+from effort import examples
 from trace_builder import TraceBuilder, default_rules
 
 from tracekit.attribution import Rules, attribute
@@ -324,7 +325,7 @@ def _generated(seed: int, kind: str) -> tuple[Program, dict[str, Counter[tuple[s
     return program, {name: Counter(found) for name, found in expected.items()}
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(examples(4)))
 @pytest.mark.parametrize(
     "kind", ["tensor", "sequence", "sharded", "overlapped", "waited", "by hand"]
 )

@@ -62,6 +62,13 @@ def test_a_cut(cut: str, where: str) -> None:
     assert found == (f"{text}: of 1,200 iterations 1,013 hold GPU work, 1,012 of them whole",)
 
 
+def test_what_structure_cannot_tell_may_be_cut() -> None:
+    row = dict.fromkeys(("process", "thread", "iteration", "start", "end"), 0)
+    steps = TABLES["iterations"].conform(pl.DataFrame([{**row, "source": "structure"}]))
+    (found,) = _told(_verdict(cut="begin", iterations=9, with_work=9, whole=8), iterations=steps)
+    assert "may be cut at its beginning: of 9 iterations 9 hold GPU work, 8 of them known" in found
+
+
 def test_a_cut_before_iterations_that_are_whole() -> None:
     (found,) = _told(_verdict(cut="begin", iterations=3, with_work=3, whole=3))
     assert "it begins within a step" in found

@@ -67,6 +67,15 @@ def test_kernels_that_are_missing_are_told_unless_they_were_queued_last() -> Non
         assert builder.attributed().warnings == ()
 
 
+def test_ops_that_were_recorded_twice_are_told() -> None:
+    builder = TraceBuilder()
+    builder.call(0, 1, correlation=7)
+    for name in ("kernel", "kernel", "another", "kernel"):
+        builder.op(name, start=10, correlation=7)
+    (twice,) = builder.attributed().warnings
+    assert twice == "1 of 4 ops are in the recording twice: they count twice"
+
+
 @pytest.mark.parametrize("calls", [0, 1])
 def test_work_of_a_process_without_calls(calls: int) -> None:
     """nvprof records none with --profile-api-trace none."""

@@ -15,7 +15,7 @@ from tracekit.attribution import Rules, _rules, attribute
 from tracekit.attribution._names import RangeNames, classify_ranges
 from tracekit.errors import RuleError, UsageError
 from tracekit.model import Trace, combine
-from tracekit.support.resources import schemas
+from tracekit.support.files import schemas
 
 Write = Callable[[str], Path]
 """Makes a rules file of a text."""

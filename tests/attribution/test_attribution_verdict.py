@@ -12,18 +12,19 @@ from chunk_helpers import recording_of
 from trace_builder import TraceBuilder, default_rules
 
 from tracekit.attribution import Rules, attribute
-from tracekit.attribution._verdict import count_names, counted, judge, kernel_signs
+from tracekit.attribution._verdict import count_names, counted, judge, kernel_hints
 from tracekit.errors import RuleError
 
 SIGNS = ("optimizer", "backward", "layers", "exchanges")
-ALL_SIGNS = (*SIGNS, "data_gradients", "weight_gradients", "compiled", "unnamed", "kernels")
+ALL_SIGNS = (*SIGNS, "data_gradients", "weight_gradients", "compiled", "unnamed", "kernels",
+             "kinds")  # fmt: skip
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096>)"
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096>)"
 
 
 def _signs(builder: TraceBuilder, chunk: int = 1_000_000) -> list[tuple[int, ...]]:
     ops = recording_of(builder.trace(), [chunk]).streams["ops"]
-    found = kernel_signs(count_names(ops), default_rules()).sort("process")
+    found = kernel_hints(count_names(ops), default_rules()).sort("process")
     return found.select("process", "ops", *SIGNS).rows()
 
 
@@ -83,6 +84,7 @@ def test_what_the_name_of_a_kernel_is_a_sign_of(
         ("input_add_reduce_fusion", ("compiled",)),
         ("triton__0d1d2d3", ("compiled", "unnamed")),
         ("triton_poi_fused_add_0", ()),
+        ("triton_for_fused_0", ("optimizer",)),
         ("jacobi_kernel(float*, float const*, float*, int, int, int)", ("unnamed",)),
     ],
 )  # fmt: skip
@@ -91,7 +93,9 @@ def test_names_of_amd_and_of_compilers(name: str, signs: tuple[str, ...]) -> Non
     builder.op(name, 10)
     ops = recording_of(builder.trace(), [1]).streams["ops"]
     found = (
-        kernel_signs(count_names(ops), default_rules()).drop("process", "ops").row(0, named=True)
+        kernel_hints(count_names(ops), default_rules())
+        .drop("process", "ops", "kinds")
+        .row(0, named=True)
     )
     assert {sign for sign, count in found.items() if count} == {*signs, "kernels"}
 
@@ -119,7 +123,8 @@ def _judged(rules: Rules | None = None, **known: Any) -> list[tuple[object, ...]
     passes = [(0, stage, known[stage]) for stage in ("FP", "BP", "WU") if stage in known]
     autograd = [(0, known["autograd"])] if "autograd" in known else []
     serving = [(0, known["serves"])] if "serves" in known else []
-    signs = [(0, 1_000, *(({"kernels": 1_000} | known).get(sign, 0) for sign in ALL_SIGNS))]
+    usual = {"kernels": 1_000, "kinds": min(known.get("layers", 0), 9)}
+    signs = [(0, 1_000, *((usual | known).get(sign, 0) for sign in ALL_SIGNS))]
     found = judge(
         pl.Series([0], dtype=pl.Int32),
         _frame(passes, stage=pl.String, count=pl.UInt32),
@@ -142,7 +147,8 @@ def _frame(rows: list[tuple[Any, ...]], **columns: Any) -> pl.DataFrame:
     [
         ({}, "other", "no sign of a network"),
         ({"FP": 1}, "inference", "1 forward range"),
-        ({"layers": 1}, "inference", "1 kernel of layers"),
+        ({"layers": 1}, "unknown", "1 kernel of layers"),
+        ({"layers": 1_234, "kinds": 1}, "unknown", "1,234 kernels of layers"),
         ({"layers": 1_234}, "inference", "1,234 kernels of layers"),
         ({"FP": 3, "layers": 2}, "inference", "3 forward ranges, 2 kernels of layers"),
         ({"BP": 59}, "training", "59 backward ranges"),

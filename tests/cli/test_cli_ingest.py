@@ -15,6 +15,8 @@ import pytest
 from cli_helpers import SAMPLE, SAMPLES, in_process, on_terminal, tracekit
 from nsys_builder import NsysBuilder
 
+from tracekit.view import _lanes
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -265,3 +267,12 @@ def test_a_trace_of_names_that_attack_a_terminal(tmp_path: Path) -> None:
             assert "k[/]" in done.stdout.replace("\\", "")
     rows = json.loads(tracekit("sql", path, "SELECT name FROM ops", "-f", "json").stdout)["rows"]
     assert rows == [{"name": hostile}]
+
+
+def test_tiles_are_kept_where_they_are_asked_for(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_lanes, "_WORTH_KEEPING", 1)
+    for more, number in (((), 0), (("--tiles",), 1)):
+        assert tracekit("ingest", OTHER, *more).exit_code == 0
+        assert len([*store.glob("runs/*/kept/*")]) == number

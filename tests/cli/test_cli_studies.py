@@ -543,7 +543,16 @@ def test_the_page_says_what_the_simulated_machine_shows(
     assert found == told
 
 
-@pytest.mark.parametrize("command", ["study", "scaling", "overhead --baseline nccl"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "study",
+        *(
+            pytest.param(each, marks=pytest.mark.nightly)
+            for each in ("scaling", "overhead --baseline nccl")
+        ),
+    ],
+)
 def test_tables_of_runs_say_which_steps_are_left_out(stored: Path, command: str) -> None:
     told = "left out at the beginning: 1 of ddp; --skip 0 keeps all"
     assert document(*command.split(), "ddp")["meta"]["notes"] == [told]

@@ -120,7 +120,7 @@ def test_a_topology_of_each_host() -> None:
         machine_of(cluster, "pcie-4")
     # Also where half of each host ran nothing, so that as many ran as one of them has.
     half = cluster.with_columns(active=pl.col("device") % 8 < 4)
-    assert machine_of(half, "dgx-h100").machine.name == "dgx-h100 + dgx-h100"
+    assert machine_of(half, "dgx-h100").machine.name == "2 x dgx-h100"
 
 
 def test_nics_have_the_numbers_that_their_host_gives_them() -> None:

@@ -107,7 +107,7 @@ def test_a_run_of_an_older_layout_is_made_again(ranks, store) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_a_report_that_fails_stops_everything(ranks, store, tmp_path, processes) -> None:
     damaged = tmp_path / "rank1b.sqlite"
     damage(ranks[0], damaged)
@@ -121,7 +121,7 @@ def test_a_report_that_fails_stops_everything(ranks, store, tmp_path, processes)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_reports_that_fail_are_skipped(ranks, tmp_path, processes) -> None:
     damaged = tmp_path / "rank1b.sqlite"
     damage(ranks[0], damaged)
@@ -259,7 +259,7 @@ def test_two_reports_of_one_rank_are_of_two_jobs(tmp_path, store) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_foreign_reports_are_skipped_with_the_reason(tmp_path, store, processes) -> None:
     files = [
         _of_job(tmp_path / f"rank{rank}.sqlite", rank, RANK=rank, WORLD_SIZE=size)

@@ -201,6 +201,12 @@ def test_groups_of_several_columns() -> None:
     assert figure.layout.yaxis.ticktext == ("k, slower",)
 
 
+def test_time_between_steps_is_called_so() -> None:
+    figure = steps([("FP", 30, 20), ("between", 60, 5)])
+    assert [bars.name for bars in stacks(figure)] == ["FP", "between steps"]
+    assert figure.layout.xaxis2.ticktext == ("<b>A</b>", "FP", "between<br>steps", "<b>B</b>")
+
+
 def test_kinds_are_named_where_names_alone_do_not_tell_groups_apart() -> None:
     named = {"name": ["copy", "gemm", "copy"], "kind": ["h2d", "compute", "staged"]}
     times = [pl.lit(1e6).alias(f"{name}_ns") for name in ("a", "b", "delta", "low", "high")]

@@ -24,8 +24,8 @@ STAGES = {
 ITERATIONS = {"iteration": [0, 1, None], "ops": [1, 1, 1], "window_ns": [MS, 3 * MS, 9 * MS],
               "share": [0.5, 0.5, None]}  # fmt: skip
 CHANGES = {
-    "change": ["measured", "a", "b", "all of these"], "saved_ns": [None, 1e6, 2e6, 9e6],
-    "saved_share": [None, 0.1, 0.2, 0.9],
+    "change": ["measured", "a", "b", "nothing", "all of these"], "edges": [0, 1, 2, 0, 3],
+    "saved_ns": [None, 1e6, 2e6, 3e6, 9e6], "saved_share": [None, 0.1, 0.2, 0.3, 0.9],
 }  # fmt: skip
 COUNTERS = {
     "device": [3, None, None], "host": [None, "a", "a"], "nic": [None, "ib0", "ib1"],
@@ -98,7 +98,7 @@ STRAGGLERS = {"rank": [0, 1], "device": [0, 1], "collectives": [8, 8], "last": [
         ("idle", {"cause": ["input", "launch"], "rests_on": ["ranges", "ranges"], "gaps": [1, 1],
                   "idle_ns": [8, 2], "share": [0.8, 0.2]}, {"window_ns": 100, "idle_ns": 10},
          "Nothing runs for 10.0 % of the time: input 80.0 %, launch 20.0 % of that (by ranges)"),
-        ("idle", {"cause": ["input", "launch"], "rests_on": ["ranges", "CUDA calls"],
+        ("idle", {"cause": ["input", "launch"], "rests_on": ["ranges", "API calls"],
                   "gaps": [1, 1], "idle_ns": [8, 2], "share": [0.8, 0.2]},
          {"window_ns": 100, "idle_ns": 10},
          "Nothing runs for 10.0 % of the time: input 80.0 %, launch 20.0 % of that"),
@@ -109,7 +109,8 @@ STRAGGLERS = {"rank": [0, 1], "device": [0, 1], "collectives": [8, 8], "last": [
         ("links", LINKS, {}, "Most bytes: GPU1 → GPU0, 2 kB"),
         (
             "links", LINKS, {"collectives": 8, "collectives_of_unknown_size": 3},
-            "Most of the known bytes: GPU1 → GPU0, 2 kB; 3 of 8 NCCL kernels are of unknown size",
+            ("Most of the known bytes: GPU1 → GPU0, 2 kB; 3 of 8 collective kernels are of unknown "
+             "size"),
         ),
         ("links", {"bytes": [1], "host": ["a"], "nic": [None]}, {}, None),
         ("links", NICS, {},
@@ -142,8 +143,10 @@ STRAGGLERS = {"rank": [0, 1], "device": [0, 1], "collectives": [8, 8], "last": [
          "42.0 % of the stages' time is a bubble; of equal stages 27.3 % would be"),
         ("bubbles", {"run": ["a"]}, {}, None),
         ("study", {"run": ["a", "b", None], "step_ns": [6 * MS, 2 * MS, MS]}, {},
-         "Mean step: b 2.000 ms to a 6.000 ms (3 times)"),
-        ("study", {"run": ["a"], "step_ns": [MS]}, {}, "Mean step: a 1.000 ms"),
+         ("The shortest mean step is that of b, 2.000 ms; the longest is that of a, 6.000 ms "
+         "(3 times)")),
+        ("study", {"run": ["a"], "step_ns": [MS]}, {},
+         "The shortest mean step is that of a, 1.000 ms"),
         ("study", {"run": ["a"], "step_ns": [None]}, {}, None),
         ("overhead", {"method": ["nccl"]},
          {"baseline": "p2p", "compared": 2, "min_percent": -3.0, "max_percent": 23.1},

@@ -28,7 +28,9 @@ def nsys() -> str:
     return found
 
 
-@pytest.fixture(scope="module", params=REPORTS)
+@pytest.fixture(
+    scope="module", params=[REPORTS[0], pytest.param(REPORTS[1], marks=pytest.mark.nightly)]
+)
 def report(request: pytest.FixtureRequest, real_trace: Callable[[str], Path]) -> Path:
     path = real_trace("ddp_unet_4xa100_rank0").with_name(request.param)
     if not path.is_file():

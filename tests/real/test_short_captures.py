@@ -59,7 +59,9 @@ def _verdict(run: tk.Run) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("ends", ["open", "ended"])
-@pytest.mark.parametrize("part", [0.2, 0.5, 0.9])
+@pytest.mark.parametrize(
+    "part", [0.5, *(pytest.param(each, marks=pytest.mark.nightly) for each in (0.2, 0.9))]
+)
 def test_of_two_steps_the_last_is_torn(
     ranges: dict[int, tuple[int, int]], cut: Cut, ends: Ends, part: float
 ) -> None:

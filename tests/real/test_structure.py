@@ -24,7 +24,12 @@ KINETO = "kineto_ddp_2xa100_rank0.json.gz"
 CLOSURE = "closure_1gpu.sqlite"
 SAMPLES = ("ddp_4gpu.sqlite", "ddp_4gpu_no_backward_range.sqlite")
 TRANSFORMER = "transformer_rtx3070ti.sqlite"
-ANNOTATED = (*MNIST, *UNETS, KINETO, *SAMPLES)
+BY_NIGHT = ("unet_1xa100_dali_bf16_fused_jit.nsys-rep", "unet_1xgpu_dali.qdrep")
+"""Other recordings of the same program are read by day."""
+ANNOTATED = [
+    pytest.param(name, marks=[pytest.mark.nightly] if name in BY_NIGHT else [])
+    for name in (*MNIST, *UNETS, KINETO, *SAMPLES)
+]
 NOT_TRAINING = (
     "jacobi_p2p_nvlink_8xv100.sqlite", "jacobi_p2p_staged_8xv100.sqlite",
     "sendrecv_2xh100_two_processes.sqlite", "nccl_4xv100_nvlink_topology.nvvp",
@@ -75,7 +80,11 @@ class TestAgainstRanges:
             assert abs(row.error("FP")) <= 0.05
             assert abs(row.error("BP")) <= 0.05
 
-    @pytest.mark.parametrize("end", [True, False], ids=["end", "beginning"])
+    @pytest.mark.parametrize(
+        "end",
+        [True, pytest.param(False, marks=pytest.mark.nightly)],
+        ids=["end", "beginning"],
+    )
     @pytest.mark.parametrize("one_thread", [False, True], ids=["threads", "order"])
     def test_a_cut_changes_no_whole_step(
         self, known: KnownOf, name: str, end: bool, one_thread: bool

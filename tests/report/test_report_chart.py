@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
 from browsing import opened
 
+import tracekit
 from tracekit.analysis import closeup
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
-
-    import tracekit
 
 pytestmark = pytest.mark.slow
 
@@ -76,10 +77,27 @@ def test_a_selection_has_the_numbers_of_its_time_at_the_ends_of_a_step_too(
             assert found == parts(hostile_run, (start + first, start + last))
 
 
+REAL = ("kineto_ddp_2xa100_rank0", "ddp_unet_4xa100_rank0")
+
+
+@pytest.fixture(params=["", *(pytest.param(name, marks=pytest.mark.nightly) for name in REAL)])
+def asked(
+    request: pytest.FixtureRequest, tmp_path: Path, real_trace: Callable[[str], Path]
+) -> tuple[Path, tracekit.Run, int]:
+    """A page, its run, and how much around an op is selected."""
+    if not request.param:
+        sample = [request.getfixturevalue(name) for name in ("page_file", "hostile_run")]
+        return (*sample, AROUND)
+    run = tracekit.ingest(real_trace(request.param), store=tmp_path / "store")[0]
+    run.report(tmp_path / "report.html")
+    return tmp_path / "report.html", run, 100 * AROUND
+
+
 def test_keys_alone_find_an_op_and_what_is_around_it(
-    browser: Any, page_file: Path, heard: list[str], hostile_run: tracekit.Run
+    browser: Any, heard: list[str], asked: tuple[Path, tracekit.Run, int]
 ) -> None:
-    trace = hostile_run.trace
+    page_file, run, around = asked
+    trace = run.trace
     spans = closeup.step_spans(trace)
     step = closeup.slowest_step(closeup.step_lengths(spans))
     own = spans.filter(iteration=step)
@@ -99,22 +117,23 @@ def test_keys_alone_find_an_op_and_what_is_around_it(
     keys.press("Enter")
     said = page.locator(".picked").text_content()
     length = wanted["end"] - wanted["start"]
-    assert f" · {length / 1e3:g} µs, from" in said
+    size, unit = (10**6, "ms") if length >= 10**6 else (10**3, "µs")
+    assert f" · {Decimal(length) / size} {unit}, from" in said
     assert wanted["launch"] in said
     assert wanted["range"] in said
     listed = page.locator(".hits li").all_text_contents()
     assert any(f": {reduces.height}, " in text for text in listed)
 
     keys.press("v")
-    keys.type(f"{AROUND / 1e6}ms")
+    keys.type(f"{around / 1e6}ms")
     keys.press("Enter")
     middle = round((wanted["start"] + wanted["end"]) / 2 - zero + 1e-6)
-    start = zero + max(middle - AROUND // 2, 0)
-    between = start, zero + middle + AROUND // 2
+    start = zero + max(middle - around // 2, 0)
+    between = start, min(zero + middle + around // 2, own["end"].max())
     found = told(page)
     causes = {name: found.pop(name)[1] for name in list(found) if name.startswith("idle: ")}
-    assert found == parts(hostile_run, between)
-    sums = hostile_run.idle(by="cause", between=between).filter(pl.col("idle_ns") > 0)
+    assert found == parts(run, between)
+    sums = run.idle(by="cause", between=between).filter(pl.col("idle_ns") > 0)
     assert causes == {f"idle: {cause}": ns for cause, ns in sums["cause", "idle_ns"].iter_rows()}
     assert f"#step={step}&" in page.evaluate("location.hash")
 

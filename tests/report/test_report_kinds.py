@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import WIDE, complaints, opened
+from browsing import READY, WIDE, complaints, opened
 from hostile import SAMPLES
 
 import tracekit as tk
@@ -146,3 +147,39 @@ def test_all_can_read_it(
     page = opened(browser, kind[0], heard, 1280, theme)
     assert complaints(page) == []
     assert heard == []
+
+
+PAN = """(key) => new Promise((done) => {
+  const chart = document.querySelector("[data-gantt] canvas");
+  chart.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+  requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 0)));
+})"""
+MOST_S, MOST_FRAME_S = 1.5, 0.016
+"""How long a page may take to open, and a frame while one pans it, of its thread's own time."""
+
+
+def test_it_opens_and_pans_at_once(
+    browser: Any, kind: tuple[Path, tk.Run | None], heard: list[str]
+) -> None:
+    """Other programs may run, and pixels are drawn without a GPU: both take no time of its own."""
+    page = opened(browser, kind[0], heard, 1280)
+    told = page.context.new_cdp_session(page)
+    told.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def spent() -> float:
+        metrics = told.send("Performance.getMetrics")["metrics"]
+        return float(next(each["value"] for each in metrics if each["name"] == "TaskDuration"))
+
+    before = spent()
+    page.reload()
+    page.wait_for_function(READY)
+    assert spent() - before < MOST_S
+    page.evaluate("document.querySelector('[data-gantt] canvas').focus()")
+    for _ in range(3):
+        page.keyboard.press("+")
+    times = [spent()]
+    for number in range(60):
+        page.evaluate(PAN, "a" if number % 40 < 20 else "d")
+        times.append(spent())
+    frames = sorted(end - start for start, end in pairwise(times))
+    assert frames[int(0.95 * len(frames))] < MOST_FRAME_S

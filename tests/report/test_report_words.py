@@ -98,6 +98,15 @@ def test_a_step_that_moves_the_mean_is_told() -> None:
     assert list(_verdict._without_longest(_subject(lengths=lengths[5:6]))) == []
 
 
+def test_a_last_step_that_lacks_the_wait_of_the_others_is_told() -> None:
+    lengths = _lengths(*[13_000_000.0] * 9, 1_000_000.0)
+    (said,) = _verdict._without_longest(_subject(lengths=lengths))
+    assert said == (
+        "The last one, 1.000 ms, ends with its own GPU work; the mean of the others is 13.000 ms."
+    )
+    assert list(_verdict._without_longest(_subject(lengths=lengths[:9]))) == []
+
+
 def _lengths(*lengths: float) -> pl.DataFrame:
     return pl.DataFrame({"iteration": range(len(lengths)), "step_ns": lengths})
 

@@ -316,7 +316,7 @@ class TestRefused:
         assert read(export).read("ops").height == 100
 
     @pytest.mark.parametrize("suffix", [".arrow"])  # polars may abort on damaged Parquet pages
-    @pytest.mark.parametrize("seed", range(40))
+    @pytest.mark.parametrize("seed", range(examples(40)))
     def test_bytes_that_are_overwritten(self, export, suffix, seed):
         """Nothing but an error of ours, or a trace that keeps the rules of its tables."""
         chance = random.Random(seed)
@@ -331,7 +331,7 @@ class TestRefused:
             ops = read(export).read("ops")
             assert ops.select("process", "device", "start", "end").null_count().row(0) == (0,) * 4
 
-    @pytest.mark.parametrize("seed", range(200))
+    @pytest.mark.parametrize("seed", range(examples(200)))
     def test_arrow_metadata_that_is_overwritten(self, tmp_path, seed):
         chance = random.Random(seed)
         frame = pl.DataFrame({"a": range(20), "b": ["text"] * 20, "c": [True] * 20})

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from source_helpers import column, remarks, rows
@@ -300,7 +301,7 @@ def test_what_is_refused(path, text, error, says):
     _refused(path, text, error, says)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(examples(40)))
 def test_garbage_gives_an_error_of_ours_or_a_trace(path, seed):
     chance = random.Random(seed)
     content = bytearray(document(*(line(f"{at}", "1") for at in range(9))).encode())

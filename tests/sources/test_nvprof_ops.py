@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from effort import examples
 from nvprof_builder import EPOCH, VERSIONS, NvprofBuilder
 from source_helpers import column, remarks, rows
 
@@ -265,7 +266,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return path.read_bytes()
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(examples(40)))
 def test_a_damaged_database_gives_an_error_that_says_so_or_valid_tables(tmp_path, whole, seed):
     chance = random.Random(seed)
     content = bytearray(whole)

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from effort import examples
 from nsys_builder import NsysBuilder
 from source_helpers import execute
 
@@ -307,7 +308,7 @@ class TestDamage:
         path.write_bytes(whole[: (root - 1) * 4096] + bytes(4096) + whole[root * 4096 :])
         _refused(path, DamagedTraceError, "cannot be read", "export the report again")
 
-    @pytest.mark.parametrize("seed", range(60))
+    @pytest.mark.parametrize("seed", range(examples(60)))
     def test_pages_that_are_overwritten_or_swapped(self, folder, whole, seed):
         """Nothing but an error that says so, or a trace that keeps the rules of its tables."""
         chance = random.Random(seed)

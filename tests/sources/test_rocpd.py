@@ -13,6 +13,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from amd_builder import RocpdBuilder
+from effort import examples
 from source_helpers import column, execute, rows
 
 from tracekit.errors import MissingDataError
@@ -195,7 +196,7 @@ def _by_arrow(packed: bytes) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(examples(4)))
 def test_packed_texts_are_those_of_another_library(seed):
     """Of damaged ones either may find nothing: only the other looks at checksums."""
     rng = random.Random(seed)

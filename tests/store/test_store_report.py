@@ -123,7 +123,14 @@ def test_a_report_brings_its_labels_memory_and_overhead_along(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("table", ["processes", "iterations", "ranges", "calls", "ops"])
+@pytest.mark.parametrize(
+    "table",
+    [
+        "processes",
+        "ops",
+        *(pytest.param(e, marks=pytest.mark.nightly) for e in ("iterations", "ranges", "calls")),
+    ],
+)
 @pytest.mark.usefixtures("little_at_once")
 def test_a_write_that_fails(table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = TraceWriter.append

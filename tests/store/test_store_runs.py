@@ -205,3 +205,66 @@ def test_sqlalchemy_is_imported_only_when_the_catalogue_is_used():
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout == "False\n"
+
+
+class TestKept:
+    """What is kept of a run beside its tables."""
+
+    def test_it_goes_with_the_run(self, store):
+        run, _ = add(store)
+        kept = store.kept(run)
+        assert kept.read() is None
+        kept.write(b"sums")
+        assert store.kept(run).read() == b"sums"
+        assert store.check() == []
+        assert store.collect() == []
+        folder = store.folder(run)
+        store.remove(run.name)
+        assert not folder.exists()
+
+    def test_it_is_of_the_tables_that_the_run_has(self, store):
+        run, _ = add(store, trace=tiny)
+        store.kept(run).write(b"sums")
+        again, _ = add(store, trace=lambda: tiny(2), options="[]")
+        assert store.kept(again).read() is None
+
+    def test_what_is_of_other_tables_or_half_written_is_collected(self, store):
+        run, _ = add(store)
+        store.kept(run).write(b"sums")
+        place = store.folder(run) / "kept"
+        old = [place / ".x.part", place / "older"]
+        for path in old:
+            path.write_bytes(b"x")
+        assert store.collect(dry_run=True) == old
+        assert store.collect() == old
+        assert store.collect() == []
+        assert store.kept(run).read() == b"sums"
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
+    def test_links_are_not_followed(self, store, tmp_path):
+        run, _ = add(store)
+        other = tmp_path / "other"
+        other.mkdir()
+        kept = store.kept(run)
+        kept.write(b"sums")
+        (file,) = (store.folder(run) / "kept").iterdir()
+        mine = other / file.name
+        mine.write_bytes(b"mine")
+        file.unlink()
+        file.symlink_to(mine)
+        assert kept.read() is None
+        kept.write(b"new")
+        assert (kept.read(), mine.read_bytes()) == (b"new", b"mine")
+        file.unlink()
+        file.parent.rmdir()
+        file.parent.symlink_to(other)
+        assert kept.read() is None
+        kept.write(b"new")
+        assert kept.drop_others() == []
+        assert [path.read_bytes() for path in other.iterdir()] == [b"mine"]
+
+    def test_without_checksums_nothing_is_kept(self, store):
+        run, _ = add(store)
+        (store.folder(run) / "0" / "checks.json").unlink()
+        store.kept(run).write(b"sums")
+        assert store.kept(run).read() is None

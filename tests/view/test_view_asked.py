@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import polars as pl
@@ -10,9 +12,13 @@ import pytest
 from hostile import KERNEL
 
 import tracekit
-from tracekit.model import STAGES
+from tracekit.analysis import closeup
+from tracekit.support import batches
+from tracekit.view import _asked, _lanes
 from tracekit.view._asked import AskedRuns
 from tracekit.view._lanes import RunLanes
+from tracekit.view._sums import RunSums
+from tracekit.view._tiles import LOOKS
 
 BY = ("stage", "kind", "kernel", "device")
 
@@ -50,12 +56,31 @@ def test_causes_of_idle_time_are_those_of_the_command_line(
     runs: list[tracekit.Run], client: Any
 ) -> None:
     for number, run in enumerate(runs):
-        for start, end in stretches(run, 3):
+        for start, end in stretches(run, 1):
             told = client.data("table", run=number, from_=start, to=end, by="idle")
             answer = run.idle.answer(between=(start, end))
             assert told["rows"] == answer.rows.to_dicts()
             assert sum(row["idle_ns"] for row in told["rows"]) == told["meta"]["idle_ns"]
             assert told["shell"].startswith(f"tracekit idle {run.name} --between ")
+
+
+@pytest.mark.parametrize("pixels", [1, 4_000])
+def test_lanes_of_idle_time_are_what_idle_says(
+    runs: list[tracekit.Run], client: Any, pixels: int
+) -> None:
+    for number, run in enumerate(runs):
+        lanes = RunLanes(run.trace)
+        for start, end in [lanes.edges, *stretches(run, 1)]:
+            told = client.data("idle", run=number, from_=start, to=end, pixels=pixels)
+            sums: dict[str, int] = {}
+            for shown in told["lanes"].values():
+                for cause, length in exposed_ns(shown).items():
+                    sums[cause] = sums.get(cause, 0) + length
+            rows = run.idle.answer(between=(start, end)).rows.filter(pl.col("idle_ns") > 0)
+            assert sums == dict(rows.select("cause", "idle_ns").iter_rows())
+            labels = [lanes.lanes[int(each)].label for each in told["lanes"]]
+            gpus = sorted(run.trace.read("ops")["device"].unique())
+            assert labels == [f"GPU {gpu} · idle, why" for gpu in gpus]
 
 
 def spans_of(lane: dict[str, Any]) -> list[tuple[int, int, str, int]]:
@@ -64,7 +89,7 @@ def spans_of(lane: dict[str, Any]) -> list[tuple[int, int, str, int]]:
         lane["start"], lane["length"], lane["stage"], lane["number"], strict=True
     ):
         at += step
-        found.append((at, at + wide, (*STAGES, "none")[stage], number))
+        found.append((at, at + wide, LOOKS[stage], number))
     return found
 
 
@@ -77,12 +102,51 @@ def keys_of(run: tracekit.Run) -> dict[tuple[Any, ...], list[tuple[int, int, str
     return found
 
 
-@pytest.mark.parametrize("pixels", [1, 10, 60, 2_000])
-def test_what_is_drawn_is_what_a_plain_loop_finds(runs: list[tracekit.Run], pixels: int) -> None:
+@pytest.fixture(params=["made at once", "made in many batches", "kept"], scope="module")
+def lanes_of(request: pytest.FixtureRequest) -> Iterator[Callable[[tracekit.Run], RunLanes]]:
+    """Lanes of a run, whose sums are made in different ways, or read."""
+    known: dict[str, RunLanes] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "made in many batches":
+            patch.setattr(batches, "ROWS", 40)
+
+        def find(run: tracekit.Run) -> RunLanes:
+            if run.name not in known:
+                known[run.name] = lanes = RunLanes(run.trace)
+                if request.param == "kept":
+                    read = RunSums.unpacked(lanes.sums.packed(), run.trace)
+                    assert read.names.equals(lanes.sums.names)
+                    assert read.few.keys() == lanes.sums.few.keys()
+                    assert all(own.equals(lanes.sums.few[key]) for key, own in read.few.items())
+                    known[run.name] = RunLanes(run.trace, Kept(lanes.sums.packed()))
+            return known[run.name]
+
+        yield find
+
+
+class Kept:
+    """A file beside the tables, in memory."""
+
+    def __init__(self, content: bytes | None) -> None:
+        self.content, self.writes = content, 0
+
+    def read(self) -> bytes | None:
+        return self.content
+
+    def write(self, content: bytes) -> None:
+        self.content, self.writes = content, self.writes + 1
+
+
+@pytest.mark.parametrize("pixels", [1, 60, 2_000])
+def test_what_is_drawn_is_what_a_plain_loop_finds(
+    runs: list[tracekit.Run], lanes_of: Callable[[tracekit.Run], RunLanes], pixels: int
+) -> None:
     for run in runs:
-        lanes, ops = RunLanes(run.trace), keys_of(run)
+        lanes, ops = lanes_of(run), keys_of(run)
         forms = set()
-        for start, end in [lanes.edges, *stretches(run, 4)]:
+        first, last = lanes.edges
+        outside = (last + 5, last + 9), (first - 10**15, first - 3), (first - 9, last + 9)
+        for start, end in [lanes.edges, *stretches(run, 4), *outside]:
             drawn = lanes.drawn(start, end, pixels)["lanes"]
             for lane, shown in zip(lanes.lanes, drawn, strict=True):
                 own = ops[lane.key] if lane.kind == "ops" else []
@@ -94,7 +158,7 @@ def test_what_is_drawn_is_what_a_plain_loop_finds(runs: list[tracekit.Run], pixe
                     assert spans_of(shown) == sorted(inside)
                     continue
                 check_bins(shown, own, start, end)
-        assert (pixels <= 10) in forms
+        assert (pixels == 1) in forms
 
 
 def check_bins(
@@ -126,24 +190,91 @@ def union(pieces: list[tuple[int, int]]) -> int:
     return found
 
 
-def test_exposed_time_of_gpus_is_that_of_breakdown(runs: list[tracekit.Run]) -> None:
+def test_exposed_time_of_gpus_is_that_of_breakdown(
+    runs: list[tracekit.Run], lanes_of: Callable[[tracekit.Run], RunLanes]
+) -> None:
     for run in runs:
-        lanes = RunLanes(run.trace)
+        lanes = lanes_of(run)
         table = run.breakdown(by="device,stage")
+        spans = closeup.whole_spans(run.trace).with_columns(iteration=pl.lit(None, pl.Int64))
+        alone = closeup.exposed_communication(run.trace, spans)
         for pixels in (1, 100_000):
             drawn = lanes.drawn(*lanes.edges, pixels)["lanes"]
             for lane, shown in zip(lanes.lanes, drawn, strict=True):
+                if lane.kind == "exposed":
+                    expected = alone.filter(device=lane.key[0])["exposed_ns"].sum()
+                    assert exposed_ns(shown) == {"communication": expected}
                 if lane.kind != "stages":
                     continue
                 own = table.filter(pl.col("device") == lane.key[0], pl.col("exposed_ns") > 0)
+                assert exposed_ns(shown) == dict(own.select("stage", "exposed_ns").iter_rows())
                 if "width" in shown:
-                    sums = {stage: sum(each) for stage, each in shown["busy"].items()}
                     assert sum(shown["count"]) == own["ops"].sum()
-                else:
-                    sums = {}
-                    for start, end, stage, _ in spans_of(shown):
-                        sums[stage] = sums.get(stage, 0) + end - start
-                assert sums == dict(own.select("stage", "exposed_ns").iter_rows())
+
+
+def exposed_ns(shown: dict[str, Any]) -> dict[str, int]:
+    if "width" in shown:
+        return {look: sum(each) for look, each in shown["busy"].items()}
+    sums: dict[str, int] = {}
+    for start, end, look, _ in spans_of(shown):
+        sums[look] = sums.get(look, 0) + end - start
+    return sums
+
+
+def test_damaged_sums_are_made_again(
+    runs: list[tracekit.Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (RunLanes(runs[0].trace, few := Kept(None)).sums.spans, few.writes) == (1_768, 0)
+    monkeypatch.setattr(_lanes, "_WORTH_KEEPING", 1_000)
+    run, kept = runs[0], Kept(None)
+    whole = RunLanes(run.trace, kept).sums
+    good, chance = kept.content or b"", random.Random(43)
+    assert kept.writes == 1
+    wrong = [b"", good[:-1], good + b"x"]
+    for _ in range(6):
+        at = chance.randrange(len(good))
+        wrong.append(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+    for content in wrong:
+        kept.content = content
+        assert RunLanes(run.trace, kept).sums.names.equals(whole.names)
+        assert kept.content == good
+    kept.writes = 0
+    assert RunLanes(run.trace, kept).sums.edges == whole.edges
+    assert kept.writes == 0
+
+
+@pytest.fixture(scope="module")
+def good(runs: list[tracekit.Run]) -> bytes:
+    return RunLanes(runs[0].trace).sums.packed()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"edges": [', '"edges": [-9223372036854775807, '),
+        ('["ops", [', '["gone", ['),
+        ('["stages", [0], ', '["stages", [0], 9'),
+        ('["stages", [0], ', '["stages", [0], -'),
+        ('["stages", [0], ', '["stages", [0], 1e300, '),
+        ('"FP"', '"<img>"'),
+        ('"few": ', '"few": 9'),
+        ('"names": [', '"names": ["more", '),
+        ('"names": [', '"names": [7, '),
+        ('"<u4", ', '"<u4", 9'),
+        ('"<u4"', '"|O"'),
+        ('"arrays": [[', '"arrays": [[['),
+        ('{"told"', '[' * 100_000 + '{"told"'),
+    ],
+)  # fmt: skip
+def test_sums_that_someone_has_made_up_are_not_believed(
+    runs: list[tracekit.Run], good: bytes, old: str, new: str
+) -> None:
+    """With a digest that is right."""
+    trace = runs[0].trace
+    changed = good[64:].replace(old.encode(), new.encode(), 1)
+    assert changed != good[64:]
+    with pytest.raises(ValueError, match=r"\w"):
+        RunSums.unpacked(hashlib.sha256(changed).hexdigest().encode() + changed, trace)
 
 
 def test_ranges_are_those_of_the_threads_that_drive_steps(runs: list[tracekit.Run]) -> None:
@@ -157,6 +288,30 @@ def test_ranges_are_those_of_the_threads_that_drive_steps(runs: list[tracekit.Ru
     drivers = runs[0].trace.read("iterations").select("process", "thread").unique()
     ranges = runs[0].trace.read("ranges").join(drivers, on=["process", "thread"], how="semi")
     assert found == ranges.filter(pl.col("depth").fill_null(0) < 5).height > 0
+
+
+def test_steps_are_those_of_the_gpus(client: Any, runs: list[tracekit.Run]) -> None:
+    for number, run in enumerate(runs):
+        told, of_step = client.data("steps", run=number), {}
+        for row in closeup.step_spans(run.trace).iter_rows(named=True):
+            first, last = of_step.get(row["iteration"], (row["start"], row["end"]))
+            of_step[row["iteration"]] = min(first, row["start"]), max(last, row["end"])
+        assert dict(zip(told["iteration"], zip(told["start"], told["end"], strict=True),
+                        strict=True)) == of_step  # fmt: skip
+        assert (told["lost"], told["start"]) == (0, sorted(told["start"]))
+
+
+def test_a_step_that_is_unlike_the_others_is_a_place_to_go_to(
+    asked: AskedRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [(0, 0, n, 100 * n, 100 * n + (90 if n != 7 else 30), 0) for n in range(20)]
+    names = ("process", "device", "iteration", "start", "end", "clock")
+    spans = pl.DataFrame(rows, names, orient="row")
+    monkeypatch.setattr(closeup, "step_spans", lambda _: spans)
+    told = asked.steps({"run": "0"})
+    assert told["unlike"] == [
+        {"iteration": 7, "start": 700, "end": 730, "step_ns": 30.0, "share": 1 / 3}
+    ]
 
 
 def test_names_are_found_and_gone_through(
@@ -196,3 +351,15 @@ def test_an_op_is_told_with_what_launched_it(client: Any, runs: list[tracekit.Ru
     assert client.data("run", run=0)["lanes"][told["lane"]]["label"].endswith(
         f"stream {row['stream']}"
     )
+
+
+def test_details_in_long_runs_are_told_by_the_step_of_the_op(
+    asked: AskedRuns, runs: list[tracekit.Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, run in enumerate(runs):
+        ops = random.Random(43).sample(range(run.trace.height("ops")), 12)
+        given = [{"run": str(number), "op": str(op)} for op in ops]
+        whole = [asked.op(each) for each in given]
+        with monkeypatch.context() as patch:
+            patch.setattr(_asked, "_LONG_RUN", 0)
+            assert [asked.op(each) for each in given] == whole

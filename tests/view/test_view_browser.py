@@ -9,6 +9,7 @@ import pytest
 from browsing import WIDE, complaints
 from hostile import KERNEL
 
+from tracekit.analysis import closeup
 from tracekit.view._lanes import RunLanes
 
 if TYPE_CHECKING:
@@ -97,8 +98,8 @@ def test_by_keys_alone(
     page.wait_for_selector(".selection td")
     assert told(page) == parts(runs[0], between)
     assert page.locator(".search").input_value() == "onerror"
+    check_steps(page, runs[0])
     # Lanes, ops and zoom; another run by its button.
-    page.locator("canvas").focus()
     for key in ("Escape", "0", "w", "w", "d", "ArrowDown", "ArrowDown", "n", "p", "s", "a", "f"):
         keys.press(key)
     page.get_by_role("button", name="p2p").focus()
@@ -110,17 +111,36 @@ def test_by_keys_alone(
     assert heard == []
 
 
+def check_steps(page: Any, run: tracekit.Run) -> None:
+    """Go to the last step by keys."""
+    page.locator("canvas").focus()
+    page.wait_for_function("() => document.querySelector('.steps').textContent.includes('6 steps')")
+    for key in ("Escape", "0", *9 * "]"):
+        page.keyboard.press(key)
+    last = closeup.step_spans(run.trace).filter(iteration=5)
+    left, length = last["start"].min(), last["end"].max() - last["start"].min()
+    shown = page.evaluate("() => new URLSearchParams(location.hash.slice(1)).get('t')")
+    begin, end = (float(each.removesuffix("ms")) * 1e6 for each in shown.split("-"))
+    assert end - begin == pytest.approx(1.1 * length, abs=2)
+    assert begin == pytest.approx(
+        min(left - 0.05 * length, RunLanes(run.trace).edges[1] - 1.1 * length), abs=2
+    )
+
+
 def test_what_is_in_sight_is_a_table(
     browser: Any, served: View, runs: list[tracekit.Run], heard: list[str]
 ) -> None:
     page = opened(browser, served.address, heard)
-    page.wait_for_selector(".sight td")
+    page.wait_for_selector("[data-explained]")
+    page.wait_for_function("() => !document.querySelector('.sight').textContent.includes('found')")
     shown = dict(
         page.eval_on_selector_all(
             ".sight tbody tr",
             "rows => rows.map(({cells}) => [cells[0].textContent, Number(cells[2].dataset.ns)])",
         )
     )
+    idle = runs[0].idle.answer(between=RunLanes(runs[0].trace).edges).meta["idle_ns"]
+    assert sum(ns for label, ns in shown.items() if "idle" in label) == idle
     exposed = (
         runs[0].breakdown(by="device,stage").group_by("device").agg(pl.col("exposed_ns").sum())
     )

@@ -517,15 +517,19 @@ def _checks(launches: Launches, leads: Array, ops: int) -> tuple[str, ...]:
     alone = launches.alone - earlier
     before = f"{earlier:,} of {ops:,} ops ({length / 1e6:,.3f} ms) were launched before recording"
     lost = launches.lost
+    missing = (
+        f"GPU work is missing: {lost.calls:,} of {lost.of:,} calls that launch kernels, over "
+        f"{lost.span / 1e6:,.3f} ms, have none in the recording; GPUs seem idle meanwhile"
+    )
     checks = (
         (repeated, f"{repeated:,} CUDA calls repeat the correlation id of another one"),
         (leads.size, early(leads)),
         (earlier, f"{before} began: they are of no step, and no range is known of them"),
         (alone, f"{alone:,} of {ops:,} ops have no launching call: no range is known of these"),
+        (lost.matters, missing),
         (
-            lost.matters,
-            f"GPU work is missing: {lost.calls:,} of {lost.of:,} calls that launch kernels, over "
-            f"{lost.span / 1e6:,.3f} ms, have none in the recording; GPUs seem idle meanwhile",
+            launches.twice > ops // 100,
+            f"{launches.twice:,} of {ops:,} ops are in the recording twice: they count twice",
         ),
     )
     return tuple(text for count, text in checks if count)

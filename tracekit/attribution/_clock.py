@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution._columns import Array, Idle, OpRows
 from tracekit.attribution._launch_loops import NEVER, note_idle
 from tracekit.attribution._launches import Launches, call_column
+from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.model import KINDS, Stream
 from tracekit.support.compiled import compiled, given
 
@@ -76,7 +76,7 @@ def late(parts: Sequence[pl.DataFrame], slack: Mapping[int, int]) -> tuple[str, 
     """
     together = pl.concat([pl.DataFrame(schema=_WAITS), *parts]).group_by("device")
     found = together.agg(pl.col("launches").sum(), pl.col("least").min()).filter(
-        pl.col("launches") >= CHOSEN.idle_launches, pl.col("least") >= CHOSEN.prompt_ns
+        pl.col("launches") >= THRESHOLDS.idle_launches, pl.col("least") >= THRESHOLDS.prompt_ns
     )
     return tuple(
         f"none of {launches:,} kernels that were launched while device {device} was idle starts "
@@ -90,7 +90,7 @@ def _held_or_late(slack: int | None) -> str:
     """Say why launches are late, by the least time after its work that a wait returns."""
     if slack is None:
         return "the clock of the GPU is late by about so much, or something holds back every launch"
-    if slack < -CHOSEN.lead_steady_ns:
+    if slack < -THRESHOLDS.lead_steady_ns:
         return (
             f"the clock of the GPU is late by {-slack / _NS_PER_US:,.3f} us at least, for a wait "
             "for its work returns so long before that ends"
@@ -129,7 +129,7 @@ class Offset:
         told = (
             f"{seen}, by as much throughout the recording:"
             f" {abs(self.by) / _NS_PER_US:,.1f} us were {done} all times of GPU work, which are"
-            f" then right to about {CHOSEN.lead_steady_ns / _NS_PER_US:,.0f} us"
+            f" then right to about {THRESHOLDS.lead_steady_ns / _NS_PER_US:,.0f} us"
         )
         return (told,)
 
@@ -157,16 +157,16 @@ def steady_offset(
     """
     most = _leads(ops, calls, launches, 0)["lead"].max() if len(ops) else None
     # What the first chunk shows is asked of all of them only where it shows something.
-    if not isinstance(most, int) or -CHOSEN.least_lag_ns <= most <= 0:
+    if not isinstance(most, int) or -THRESHOLDS.least_lag_ns <= most <= 0:
         return Offset()
     leads = pl.concat([_leads(ops, calls, launches, number) for number in range(len(ops))])
     lead = _steady_lead(leads)
     if most > 0:
-        is_early = lead > CHOSEN.lead_steady_ns
-        return Offset(lead + CHOSEN.quickest_start_ns) if is_early else Offset()
+        is_early = lead > THRESHOLDS.lead_steady_ns
+        return Offset(lead + THRESHOLDS.quickest_start_ns) if is_early else Offset()
     returns = find_returns(ops, calls, launches, syncs)
-    is_late = lead < -CHOSEN.least_lag_ns and _return_early(returns, leads, -lead)
-    by = lead + CHOSEN.quickest_start_ns if is_late else 0
+    is_late = lead < -THRESHOLDS.least_lag_ns and _return_early(returns, leads, -lead)
+    by = lead + THRESHOLDS.quickest_start_ns if is_late else 0
     return Offset(by, {device: slack - by for device, slack in least_slack(returns).items()})
 
 
@@ -174,10 +174,10 @@ def _steady_lead(leads: pl.DataFrame) -> int:
     """Return the largest lead, if it is that of most parts of the time and of each GPU; else 0."""
     part = _parts(leads["start"], leads)
     most = int(leads["lead"].max())  # type: ignore[arg-type]
-    near = pl.col("lead") > most - CHOSEN.lead_steady_ns
+    near = pl.col("lead") > most - THRESHOLDS.lead_steady_ns
     steady = np.unique(part[leads.select(near).to_series().to_numpy()])
     by_device = leads.group_by("device").agg(pl.col("lead").max())
-    holds = 2 * steady.size >= CHOSEN.lead_parts and _at_both_ends(steady)
+    holds = 2 * steady.size >= THRESHOLDS.lead_parts and _at_both_ends(steady)
     return most if holds and by_device.select(near.all()).item() else 0
 
 
@@ -186,29 +186,29 @@ def _return_early(returns: pl.DataFrame, leads: pl.DataFrame, lag: int) -> bool:
 
     Where they return is known as the time of the work itself is: moved by the lag.
     """
-    early = returns.filter(pl.col("slack") < -CHOSEN.lead_steady_ns)
+    early = returns.filter(pl.col("slack") < -THRESHOLDS.lead_steady_ns)
     least = least_slack(early)
     devices = leads["device"].unique().to_list()
     part = _parts(early["start"] + lag, leads)
     return (
-        early.height >= CHOSEN.early_returns
+        early.height >= THRESHOLDS.early_returns
         and _at_both_ends(part)
         and set(devices) <= least.keys()
-        and all(abs(lag + least[device]) < CHOSEN.bounds_apart_ns for device in devices)
+        and all(abs(lag + least[device]) < THRESHOLDS.bounds_apart_ns for device in devices)
     )
 
 
 def _parts(times: pl.Series, leads: pl.DataFrame) -> Array:
     """Return in which part of the time of all ops each time lies."""
     first, last = leads.select(pl.col("start").min(), last=pl.col("start").max()).row(0)
-    part = (times.to_numpy() - first) * CHOSEN.lead_parts // max(last - first + 1, 1)
-    return np.asarray(np.clip(part, 0, CHOSEN.lead_parts - 1))
+    part = (times.to_numpy() - first) * THRESHOLDS.lead_parts // max(last - first + 1, 1)
+    return np.asarray(np.clip(part, 0, THRESHOLDS.lead_parts - 1))
 
 
 def _at_both_ends(parts: Array) -> bool:
     """Tell whether one of the first parts of the time and one of the last are among some."""
-    edge = CHOSEN.lead_edge
-    return bool((parts < edge).any() and (parts >= CHOSEN.lead_parts - edge).any())
+    edge = THRESHOLDS.lead_edge
+    return bool((parts < edge).any() and (parts >= THRESHOLDS.lead_parts - edge).any())
 
 
 def _leads(ops: Stream, calls: Stream, launches: Launches, number: int) -> pl.DataFrame:

@@ -9,7 +9,6 @@ import numpy as np
 import polars as pl
 
 from tracekit.attribution import _columns
-from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution._columns import (
     Array,
     CallRows,
@@ -25,10 +24,10 @@ from tracekit.attribution._columns import (
     number_type,
 )
 from tracekit.attribution._loops import FULL_PATHS, FULL_STACK, MORE_ROWS, follow
-from tracekit.attribution._nesting import PUSHED, Nesting
+from tracekit.attribution._nesting import PUSHED, Nesting, Stacks
 from tracekit.attribution._passes import outermost, passes_of
 from tracekit.attribution._paths import Labels
-from tracekit.attribution._stacks import Stacks
+from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.attribution._trainers import Spans, Teams
 from tracekit.model import STAGES, PathTree, Stream
 from tracekit.support.ahead import ahead
@@ -362,7 +361,7 @@ def _behaving(launches: pl.DataFrame, threads: pl.DataFrame, windows: pl.DataFra
         .filter(
             (pl.max_horizontal(units_or_none, "served") > 1)
             & (pl.col("during") > 0)
-            & (pl.col("inside") >= CHOSEN.served * pl.col("during"))
-            & (pl.col("served") >= CHOSEN.served * units_or_none)
+            & (pl.col("inside") >= THRESHOLDS.served * pl.col("during"))
+            & (pl.col("served") >= THRESHOLDS.served * units_or_none)
         )["thread"]
     )

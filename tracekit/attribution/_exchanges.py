@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution._columns import Array, Exchanges, PlaceRows, PlaceState
 from tracekit.attribution._evidence import RANGE_STAGE, STAGE
 from tracekit.attribution._names import classify_kernels, codes_of
@@ -30,6 +29,7 @@ from tracekit.attribution._op_loops import (
 from tracekit.attribution._rules import Rules
 from tracekit.attribution._stages import Evidence, stages_of_launches
 from tracekit.attribution._structuring import Structures
+from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.attribution._trainers import Teams
 from tracekit.attribution._verdict import LAYERS
 from tracekit.model import KERNEL_KINDS, KIND, KINDS, OPS, STAGES, Stream
@@ -161,7 +161,7 @@ def _computing(ops: Stream, roles: Array, processes: pl.Series) -> pl.DataFrame:
         parts.append(layers.group_by(_STREAM).agg(ns=(pl.col("end") - pl.col("start")).sum()))
     sums = pl.concat(parts).group_by(_STREAM).agg(pl.col("ns").sum())
     share = pl.col("ns") / pl.col("ns").sum().over(_GPU)
-    chosen = (share > CHOSEN.computing_stream) & pl.col("process").is_in(processes.implode())
+    chosen = (share > THRESHOLDS.computing_stream) & pl.col("process").is_in(processes.implode())
     return sums.filter(chosen).sort(_STREAM).drop("ns")
 
 
@@ -254,10 +254,10 @@ def _told(found: pl.DataFrame) -> pl.DataFrame:
     # Both passes hold what belongs to them; else a pass may be called what it is not.
     counts = [each.sum().over(alike) for each in (forward, backward)]
     most, least = pl.max_horizontal(counts), pl.min_horizontal(counts)
-    often = (least > 0) & (least >= CHOSEN.both_passes * most)
+    often = (least > 0) & (least >= THRESHOLDS.both_passes * most)
     reduced_forward = (forward & reduces & often).any().over(stream)
     waited = computes | (
-        (between & beside).sum().over(stream) <= CHOSEN.beside * between.sum().over(stream)
+        (between & beside).sum().over(stream) <= THRESHOLDS.beside * between.sum().over(stream)
     )
     # What backward scatters and forward does not are gradients, of weights that are gathered.
     scatters = pl.col("role") == SCATTERS
@@ -394,7 +394,7 @@ def find_relayed(
         .filter(
             (pl.col("kind") == "h2d") & (pl.col("kind_before") == "d2h")
             & (pl.col("bytes") == pl.col("bytes_before"))
-            & (pl.col("bytes") >= CHOSEN.relayed_bytes)
+            & (pl.col("bytes") >= THRESHOLDS.relayed_bytes)
             & (pl.col("device") != pl.col("device_before"))
             & (pl.col("start") >= pl.col("end_before"))
         )
@@ -408,7 +408,7 @@ def _may_be_relayed(ops: Stream) -> bool:
     Else no launch need be looked at.
     """
     kinds = pl.Series(_HALVES, dtype=KIND).implode()
-    halves = pl.col("kind").is_in(kinds) & (pl.col("bytes") >= CHOSEN.relayed_bytes)
+    halves = pl.col("kind").is_in(kinds) & (pl.col("bytes") >= THRESHOLDS.relayed_bytes)
     columns = ("kind", "bytes", "device")
     parts = (ops.read(number, *columns).filter(halves).unique() for number in range(len(ops)))
     sizes = pl.concat([OPS.empty().select(columns), *parts]).unique()

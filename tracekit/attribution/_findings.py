@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.attribution._chosen import CHOSEN
+from tracekit.attribution._thresholds import THRESHOLDS
 
 _BY_NAMES = ("kernel_name", "copy_kind")
 _APART = ("pass_exchange", "weight_exchange", "gradient_exchange", "none")
@@ -42,8 +42,8 @@ def findings(
     for verdict in verdicts.to_dicts():
         told = opinions.filter(pl.col("process") == verdict["process"])
         texts = (
-            *_cut(verdict), *_unlike(iterations, verdict["process"]), *_structure(verdict),
-            *_lopsided(told, verdict), *_exchanges_forward(told, verdict),
+            *_cut(verdict, iterations), *_unlike(iterations, verdict["process"]),
+            *_structure(verdict), *_lopsided(told, verdict), *_exchanges_forward(told, verdict),
             *_disagreements(told, verdict),
         )  # fmt: skip
         found += [named(text, verdict["process"]) for text in texts]
@@ -56,7 +56,7 @@ def stored_findings(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
     return findings(*map(tables.__getitem__, names)) if tables.keys() >= set(names) else ()
 
 
-def _cut(verdict: Mapping[str, Any]) -> Iterator[str]:
+def _cut(verdict: Mapping[str, Any], iterations: pl.DataFrame) -> Iterator[str]:
     if verdict["iterations"] and not verdict["with_work"]:
         yield (
             f"none of {verdict['iterations']:,} iterations holds GPU work: what was recorded of it "
@@ -71,16 +71,20 @@ def _cut(verdict: Mapping[str, Any]) -> Iterator[str]:
         )
         return
     ends = {"begin": "beginning", "end": "end", "both": "beginning and end"}[verdict["cut"]]
+    # Structure does not see what is missing, but that it cannot tell where a step begins or ends.
+    told = iterations.filter(process=verdict["process"])["source"].cast(pl.String)
+    is_cut = "may be" if told.len() and (told == "structure").all() else "is"
     yield (
-        f"the recording of GPU work is cut at its {ends}: of {verdict['iterations']:,} iterations "
-        f"{verdict['with_work']:,} hold GPU work, {verdict['whole']:,} of them whole"
+        f"the recording of GPU work {is_cut} cut at its {ends}: of {verdict['iterations']:,} "
+        f"iterations {verdict['with_work']:,} hold GPU work, {verdict['whole']:,} of them "
+        f"{'known to be ' * (is_cut != 'is')}whole"
     )
 
 
 def _unlike(iterations: pl.DataFrame, process: int) -> Iterator[str]:
     """Warn of two whole iterations that differ, where nothing tells which is usual."""
     counts = iterations.filter(pl.col("process") == process, pl.col("whole"))["ops"].to_list()
-    if len(counts) == _PAIR and min(counts) < CHOSEN.like_others * max(counts):
+    if len(counts) == _PAIR and min(counts) < THRESHOLDS.like_others * max(counts):
         first, last = counts
         yield (
             f"its 2 whole iterations hold {first:,} and {last:,} ops: neither is known to be the "
@@ -111,7 +115,7 @@ def _lopsided(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
         int(decided.filter(pl.col("stage").cast(pl.String) == stage)["total_ns"].sum())
         for stage in ("FP", "BP")
     )
-    if forward > CHOSEN.far_above * backward > 0:
+    if forward > THRESHOLDS.far_above * backward > 0:
         yield (
             f"FP takes {forward / _NS_PER_MS:,.3f} ms of GPU time and BP "
             f"{backward / _NS_PER_MS:,.3f} ms, though backward passes take longer as a rule: part "
@@ -135,7 +139,7 @@ def _exchanges_forward(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterat
         .sort("ops", "other_source", descending=[True, False])
     )
     for says, ops in forward.iter_rows():
-        if ops > CHOSEN.exchanged_forward * total:
+        if ops > THRESHOLDS.exchanged_forward * total:
             yield (
                 f"{ops:,} of {total:,} exchanges of gradients are launched where {says} says FP: "
                 "gradients come of backward, so that more than forward is called FP, or forward "
@@ -159,7 +163,9 @@ def _disagreements(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[s
     )
     others: dict[str, list[str]] = {}
     for decides, differs, length in pairs.iter_rows():
-        least = CHOSEN.disagreement_by_names if differs in _BY_NAMES else CHOSEN.disagreement
+        least = (
+            THRESHOLDS.disagreement_by_names if differs in _BY_NAMES else THRESHOLDS.disagreement
+        )
         if length >= least * total > 0:
             others.setdefault(decides, []).append(f"{differs} about {length / total:.0%}")
     for decides, shares in others.items():

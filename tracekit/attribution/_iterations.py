@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution._columns import StepSums
 from tracekit.attribution._launch_loops import NEVER
 from tracekit.attribution._passes import PASSES, outermost, passes_of, ranges_around_passes
 from tracekit.attribution._rules import Rules
+from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.errors import MissingDataError
 
 _OWN_DOMAIN = "tracekit"
@@ -158,7 +158,7 @@ def _repeated(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
         pl.when(updates).then(forward & (before.is_null() | (before == "WU")))
         .when(backward).then(forward & (before.is_null() | (before == "BP")))
         .otherwise(
-            first_of_all & (_length(first_of_all) >= CHOSEN.first_forward * _length(forward))
+            first_of_all & (_length(first_of_all) >= THRESHOLDS.first_forward * _length(forward))
         )
     )  # fmt: skip
     steps = (
@@ -265,11 +265,11 @@ def with_work(iterations: pl.DataFrame, sums: StepSums, recorded: pl.Series) -> 
     lacks_before = at_begin & (pl.col("first") > pl.col("first_of_all"))
     lacks_after = at_end & (pl.col("last") < pl.col("last_of_all"))
     is_told = lacks_before | lacks_after
-    alike = pl.col("least") >= CHOSEN.like_others * pl.col("usual")
+    alike = pl.col("least") >= THRESHOLDS.like_others * pl.col("usual")
     comparable = ~at_end | pl.col("name").is_not_null()
-    is_unlike = comparable & alike & (pl.col("steady") < CHOSEN.like_others * pl.col("least"))
+    is_unlike = comparable & alike & (pl.col("steady") < THRESHOLDS.like_others * pl.col("least"))
     enough = (
-        pl.when(pl.col("between").fill_null(0) >= CHOSEN.iterations_between)
+        pl.when(pl.col("between").fill_null(0) >= THRESHOLDS.iterations_between)
         .then(pl.when(is_told).then(pl.col("steady") >= pl.col("most")).otherwise(~is_unlike))
         .otherwise(~is_told)
     )  # fmt: skip
@@ -372,9 +372,9 @@ class Opening:
         known = pl.min_horizontal(part, of_one)
         updates = pl.col("updates")
         found = kernels.group_by("process").agg(
-            torn=(known.sum() >= CHOSEN.like_others * part.sum())
-            & (part.sum() < CHOSEN.like_others * of_one.sum())
-            & (known.filter(updates).sum() >= CHOSEN.like_others * of_one.filter(updates).sum())
+            torn=(known.sum() >= THRESHOLDS.like_others * part.sum())
+            & (part.sum() < THRESHOLDS.like_others * of_one.sum())
+            & (known.filter(updates).sum() >= THRESHOLDS.like_others * of_one.filter(updates).sum())
             & updates.any()
         )
         return found.filter("torn")["process"]

@@ -28,6 +28,8 @@ _FEW = 0.01
 """Share of the calls that launch kernels of which a kernel may be missing without a word: 0.1 to
 0.6 % in real traces of nsys, queued when it stopped."""
 _LAUNCHES, _CAPTURES = r"Launch(Cooperative)?Kernel", r"BeginCapture|GraphLaunch|GraphInstantiate"
+_PLACE = ("start", "end", "stream", "name")
+_OF_OP = ("process", "correlation", "kind", "device")
 _KEPT = 4
 """How many chunks of calls stay indexed: ops follow their calls closely."""
 _NO_ID = -1
@@ -76,6 +78,8 @@ class Launches:
         together, ns: ids count up, and theirs are lower than those of all calls of their process.
     lost
         What calls launched that is not in the recording.
+    twice
+        How many ops are like the one before in call, place and times.
     """
 
     calls: Waiting
@@ -86,6 +90,7 @@ class Launches:
     alone: int
     earlier: tuple[int, int]
     lost: Lost
+    twice: int
 
 
 def link_launches(
@@ -96,9 +101,10 @@ def link_launches(
     found = Waiting(workspace)
     launching = Bits(calls.heights)
     by_thread = Launchers(np.zeros(threads, np.int64), np.full(threads, -1))
-    alone = 0
+    alone = twice = 0
     for number in range(len(ops)):
-        rows = ops.read(number, "process", "correlation", "kind", "device")
+        rows = ops.read(number, *_OF_OP, *_PLACE)
+        twice += _repeated(rows)
         numbers, missing = index.find(_keys(rows))
         kinds, devices = given(rows["kind"].to_physical()), given(rows["device"], null=-1)
         for chunk in chunks_of(numbers, index.first):
@@ -110,7 +116,13 @@ def link_launches(
         found.append({"call": numbers})
     earlier = _launched_earlier(ops, calls, found) if alone else (0, 0)
     lost = _lost(calls, launching)
-    return Launches(found, launching, *by_thread, index.repeated(), alone, earlier, lost)
+    return Launches(found, launching, *by_thread, index.repeated(), alone, earlier, lost, twice)
+
+
+def _repeated(ops: pl.DataFrame) -> int:
+    """Return how many ops are like the one before: a recording holds them twice."""
+    same = [pl.col(name) == pl.col(name).shift() for name in (*_OF_OP, *_PLACE)]
+    return int(ops.select(pl.all_horizontal(same).sum()).item())
 
 
 def _lost(calls: Stream, launching: Bits) -> Lost:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution._columns import Array
 from tracekit.attribution._exchanges import (
     Places,
@@ -23,8 +22,9 @@ from tracekit.attribution._op_loops import LAYER, OTHER
 from tracekit.attribution._rules import Rules
 from tracekit.attribution._stages import Evidence, stages_of_launches
 from tracekit.attribution._structuring import SECOND_OPINION, Structures, find_structures
+from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.attribution._trainers import Teams
-from tracekit.attribution._verdict import judge, kernel_signs, with_places
+from tracekit.attribution._verdict import judge, kernel_hints, with_places
 from tracekit.model import STAGES, TABLES, Stream
 from tracekit.support.spool import Workspace
 
@@ -266,7 +266,7 @@ def judged(
     has_unlaunched
         Whether there are ops of which no launch is known.
     """
-    signs = kernel_signs(known.counted, rules)
+    signs = kernel_hints(known.counted, rules)
     seen = pl.concat([known.processes["process"], signs["process"]]).unique().sort()
     untold = _untold(known, seen)
     launched = known.launched()
@@ -322,7 +322,7 @@ def _left_by_ranges(
     sums = told.group_by("process").agg(
         pl.col("ns").sum(), left=pl.col("ns").filter(pl.col("stage") == "OTHER").sum()
     )
-    return set(sums.filter(pl.col("left") > CHOSEN.left * pl.col("ns"))["process"])
+    return set(sums.filter(pl.col("left") > THRESHOLDS.left * pl.col("ns"))["process"])
 
 
 def _filled(
@@ -351,10 +351,10 @@ def _filled(
         ),
         on=["process", "thread"], how="left",
     ).with_columns(pl.col("ns", "agreed").fill_null(0))  # fmt: skip
-    agrees = pl.col("agreed") > (1 - CHOSEN.disagreement) * pl.col("ns")
+    agrees = pl.col("agreed") > (1 - THRESHOLDS.disagreement) * pl.col("ns")
     of_all = pl.col("ns", "agreed").sum().over("process").name.suffix("_of_all")
-    all_agree = pl.col("agreed_of_all") > (1 - CHOSEN.disagreement) * pl.col("ns_of_all")
-    alone = pl.col("ns") > CHOSEN.left * pl.col("ns_of_all")
+    all_agree = pl.col("agreed_of_all") > (1 - THRESHOLDS.disagreement) * pl.col("ns_of_all")
+    alone = pl.col("ns") > THRESHOLDS.left * pl.col("ns_of_all")
     fills = pl.when(alone).then(agrees).otherwise(all_agree)
     return sums.with_columns(of_all).select("process", "thread", fills=fills, all_agree=all_agree)
 

@@ -14,7 +14,7 @@ import polars as pl
 from tracekit.attribution.structure import STEP_READINGS
 from tracekit.errors import RuleError
 from tracekit.model import COLLECTIVES, KINDS, STAGES, UNMATCHED, VERDICTS
-from tracekit.support.resources import schemas
+from tracekit.support.files import schemas
 from tracekit.support.toml import NotToml, parse_toml
 
 _IGNORED = "-"

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._cases import Cases, told_apart
-from tracekit.attribution._columns import Array, CaseKeys, CaseRows, KindPlaces
+from tracekit.attribution._columns import Array, CaseKeys, CaseRows, KindPlaces, Told
 from tracekit.attribution._evidence import (
     IN_AUTOGRAD,
     IN_EVALUATION,
@@ -40,6 +39,7 @@ from tracekit.attribution._op_loops import (
     OTHER_PART,
     UPDATE_PART,
     describe,
+    tell_apart,
 )
 from tracekit.attribution._rules import Entry, Rules, Unmatched, first_outcome
 from tracekit.model import COLLECTIVE, KERNEL_KINDS, KIND, KINDS, STAGE, STAGE_SOURCE, STAGES
@@ -50,6 +50,8 @@ _CODES = pl.DataFrame(
     schema={"code": pl.Int32, "stage": pl.String},
 )
 """How `follow` writes a stage: 0 is none."""
+_ROOM = 1 << 10
+"""How many cases there is room for at first."""
 
 
 @dataclass(frozen=True)
@@ -496,3 +498,57 @@ def _in_sets(entry: Entry) -> pl.Expr:
     if "min_bytes" in entry:
         tests.append((pl.col("bytes") >= entry["min_bytes"]).fill_null(value=False))
     return pl.all_horizontal(pl.lit("name" not in entry), *tests)
+
+
+# Ops that agree in everything that decides their stage are one case: few against ops, and hardly
+# more in a report than in a chunk. A loop tells the ops of a chunk apart, and its cases from those
+# that came before.
+
+
+def told_apart(keys: CaseKeys, took_ns: Array, height: int) -> Told:
+    """Return which of some ops are alike.
+
+    Parameters
+    ----------
+    keys
+        The ops.
+    took_ns
+        How long they take.
+    height
+        How many ops there are, or if these stand for others, how many of those.
+    """
+    case, room = np.empty(took_ns.size, np.uint32), _ROOM
+    while True:
+        who, what, ops, total_ns = np.zeros((4, room), np.int64)
+        slots = np.full(4 * room, -1, np.int32)
+        told = Told(case, CaseKeys(who, what), ops, total_ns)
+        count = compiled(tell_apart, height)(keys, took_ns, slots, told)
+        if count >= 0:
+            return Told(case, CaseKeys(who[:count], what[:count]), ops[:count], total_ns[:count])
+        room *= 8
+
+
+class Cases:
+    """Cases of a report, collected chunk by chunk."""
+
+    def __init__(self) -> None:
+        none = np.empty(0, np.int64)
+        self.keys = CaseKeys(none, none)
+        """What is the same in all ops of a case."""
+        self.ops = none
+        """How many ops each has."""
+        self.total_ns = none
+        """How long these take together."""
+
+    def add(self, told: Told) -> Array:
+        """Return the case numbers of a chunk, and add up its evidence."""
+        both = CaseKeys(*map(np.concatenate, zip(self.keys, told.keys, strict=True)))
+        known = self.ops.size
+        took_ns = np.concatenate([self.total_ns, told.total_ns])
+        # A case that came before has its number already, for they are numbered as they come.
+        again = told_apart(both, took_ns, told.case.size)
+        numbers = again.case[known:]
+        self.keys, self.total_ns = again.keys, again.total_ns
+        self.ops = np.pad(self.ops, (0, again.ops.size - known))
+        np.add.at(self.ops, numbers, told.ops)
+        return numbers

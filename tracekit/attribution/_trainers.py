@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution._columns import Array, Stretches
+from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.support.compiled import given
 
 
@@ -167,7 +167,7 @@ def _side_by_side(
     passes = marks.group_by("process", "thread").agg(pl.col("passes").unique().sort())
     wanted = training.join(passes, on=["process", "thread"]).select("process", "passes")
     alike = (
-        passes.filter(pl.col("passes").list.len() >= CHOSEN.told_apart)
+        passes.filter(pl.col("passes").list.len() >= THRESHOLDS.told_apart)
         .join(wanted, on=["process", "passes"], how="semi")
         .join(placed, on=["process", "thread"])
     )

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._chosen import CHOSEN
 from tracekit.attribution._columns import Array, NamedOps
 from tracekit.attribution._names import classify_kernels, codes_of
 from tracekit.attribution._op_loops import count_kinds
 from tracekit.attribution._rules import Rules
+from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.model import KINDS, OPS, VERDICT, Stream
 from tracekit.support.compiled import compiled, given
 
@@ -23,7 +23,7 @@ LAYERS = (
 """Kernels that the layers of a network run, in training as in inference."""
 
 _OPERATOR = (
-    r"(?i)\bat::|cub::|thrust::|rocprim|cudnn|cublas|cute::|triton_(poi|per|red|tem|mm)_|ck_tile|_ZN2ck"
+    r"(?i)\bat::|cub::|thrust::|rocprim|cudnn|cublas|cute::|triton_(poi|per|red|tem|mm|for)_|ck_tile|_ZN2ck"
     r"|elementwise|reduce|concat|CatArray|copy|fill|memset|transpose|embedding|index|gather|scatter"
     r"|sort|top_?k|relu|gelu|silu|swiglu|act_and_mul|dropout|rope|rotary|loss|quant|kv_?cache|moe_|rng|random"
     r"|im2d2col|col2im|SubTensorOp|nvinfer|__myl|generatedNative|dali"
@@ -40,6 +40,12 @@ _DATA_GRADIENT = r"(?i)dgrad|igemm_bwd|bwd_data"
 _WEIGHT_GRADIENT = r"(?i)wgrad|_wrw|bwd_weight|bwd_filter|grad_?weight|weight_?grad"
 """Gradients of weights, which nothing but a backward pass computes."""
 
+_FOREACH = r"^triton_for_"
+"""Kernels that PyTorch's compiler makes of lists of tensors, as optimizers have them."""
+
+_FEWEST_LAYERS = 2
+"""Kernels of so many names make a network: of one name they are one operator, or its benchmark."""
+
 _DENSE = 1 << 22
 """Up to how large numbers are counted in a table of all that could be."""
 _PARTS = 32
@@ -47,7 +53,7 @@ _PARTS = 32
 
 _SIGNS = dict.fromkeys(
     ("optimizer", "backward", "data_gradients", "weight_gradients", "layers", "exchanges",
-     "compiled", "unnamed", "kernels"),
+     "compiled", "unnamed", "kernels", "kinds"),
     pl.Int64,
 )  # fmt: skip
 _WORDS = {
@@ -63,7 +69,7 @@ _OF_TRAINING = {"exchanges": "collective"}
 """What is called so only of training: any program may add up over GPUs, and inference does."""
 
 
-def kernel_signs(counted: pl.DataFrame, rules: Rules) -> pl.DataFrame:
+def kernel_hints(counted: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """Count hints in kernel names, by process.
 
     Parameters
@@ -78,7 +84,8 @@ def kernel_signs(counted: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     ``process, ops``; ``optimizer, backward, data_gradients, weight_gradients, layers``, kernels
     that are named so; ``exchanges``, collectives that exchange gradients under the rules;
     ``compiled``, of a compiler; ``unnamed``, whose names say nothing, as those of a CUDA graph that
-    was recorded as a whole; and ``kernels``, of all these.
+    was recorded as a whole; ``kernels``, of all these; and ``kinds``, how many names the kernels
+    of layers have.
     """
     if counted.is_empty():
         return pl.DataFrame(schema={"process": pl.Int32, "ops": pl.Int64, **_SIGNS})
@@ -95,7 +102,7 @@ def kernel_signs(counted: pl.DataFrame, rules: Rules) -> pl.DataFrame:
 
     tells = named(LAYERS) | named(_OPERATOR) | stage.is_not_null()
     signs = {
-        "optimizer": computes & (stage == "WU"),
+        "optimizer": computes & ((stage == "WU") | named(_FOREACH)),
         "backward": computes & (stage == "BP") & ~named(_DATA_GRADIENT),
         "data_gradients": computes & (stage == "BP") & named(_DATA_GRADIENT),
         "weight_gradients": computes & (stage == "BP") & named(_WEIGHT_GRADIENT),
@@ -107,7 +114,9 @@ def kernel_signs(counted: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     }
     ops_of = pl.col("ops").cast(pl.Int64)
     return meant.group_by("process").agg(
-        ops_of.sum(), *(ops_of.filter(sign).sum().alias(name) for name, sign in signs.items())
+        ops_of.sum(),
+        *(ops_of.filter(sign).sum().alias(name) for name, sign in signs.items()),
+        kinds=pl.col("name").filter(signs["layers"]).n_unique().cast(pl.Int64),
     )
 
 
@@ -163,10 +172,10 @@ def judge(
     It trains if it marks its backward passes, or both forward passes and weight updates; if a
     thread runs backward passes; if the structure of its work says so; if kernels named after
     gradients run beside an optimizer's or the exchange of gradients, or compute gradients of
-    weights. It infers if it serves, marks forward passes, or runs layers of networks, and nothing
-    can be part of training: no kernel is named after gradients or an optimizer, and (unless it
-    serves) the names of nearly all say what they do. Else it is not known what a network is run
-    for; without any it is something else.
+    weights. It infers if it serves, marks forward passes, or runs layers of several names, and
+    nothing can be part of training: no kernel is named after gradients or an optimizer, and
+    (unless it serves) the names of nearly all say what they do. Else it is not known what a network
+    is run for; without any it is something else.
 
     Parameters
     ----------
@@ -179,7 +188,7 @@ def judge(
     serving
         ``process, count``: ranges of servers of models.
     signs
-        What `kernel_signs` returned.
+        What `kernel_hints` returned.
     claims
         By process, whether the structure of its work says that it trains.
     rules
@@ -206,9 +215,10 @@ def judge(
     by_ranges = has["BP"] | (has["FP"] & has["WU"])
     trains = by_ranges | has["autograd"] | pl.col("claimed") | by_names
     may_train = has["backward"] | has["optimizer"]
-    named = pl.col("unnamed") <= CHOSEN.unnamed * pl.col("kernels")
+    named = pl.col("unnamed") <= THRESHOLDS.unnamed * pl.col("kernels")
     network = has["FP"] | has["layers"]
-    infers = has["serves"] | (network & named)
+    runs = has["FP"] | (pl.col("kinds") >= _FEWEST_LAYERS)
+    infers = has["serves"] | (runs & named)
     found = (
         pl.when(trains).then(pl.lit("training"))
         .when(infers & ~may_train).then(pl.lit("inference"))

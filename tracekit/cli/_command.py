@@ -14,7 +14,13 @@ import typer
 
 from tracekit import present
 from tracekit.cli._guard import GuardedGroup, complain
-from tracekit.cli._options import MemoryOption, typer_option
+from tracekit.cli._options import (
+    MemoryOption,
+    declared_options,
+    read_option,
+    typed_parameter,
+    typer_option,
+)
 from tracekit.cli._output import EVERYWHERE, Format, Target
 from tracekit.cli._words import Command
 from tracekit.support.memory import NEEDS, allowing
@@ -155,6 +161,24 @@ def command(
     return register
 
 
+def action(
+    *lines: str, name: str | None = None, group: typer.Typer = app
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a function a command without an answer; its options are declared as those of others.
+
+    Parameters
+    ----------
+    lines, name, group
+        As for `command`.
+    """
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        group.command(name, epilog=examples(*lines), cls=Command)(_reading(function))
+        return function
+
+    return register
+
+
 def _writing(
     function: Answering,
     figures: Mapping[str, str],
@@ -162,7 +186,7 @@ def _writing(
     rows: Mapping[str, Any],
 ) -> Callable[..., None]:
     """Return a function that asks `function`, draws its figures, and writes its answer."""
-    groups = _groups(function)
+    function = _reading(function)
 
     @functools.wraps(function)
     def run(
@@ -179,7 +203,7 @@ def _writing(
         wanted = {figure: path for figure, path in paths.items() if path is not None}
         _check_figures(wanted.values())
         with allowing(options.pop(_MEMORY) if is_limited else None):
-            found = function(**_gathered(options, groups))
+            found = function(**options)
         answer, code, quiet = found if isinstance(found, Judged) else Judged(found, 0)
         if not (quiet and target.is_for_people):
             target.write(answer.choosing(**which))
@@ -198,7 +222,7 @@ def _writing(
         **chosen,
     }
     parameters = [
-        *itertools.chain(*map(_spread, signature.parameters.values())),
+        *signature.parameters.values(),
         *(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
             for name, kind in own.items()
@@ -214,10 +238,25 @@ def _writing(
     return run
 
 
-def _groups(function: Answering) -> dict[str, type[Any]]:
-    """Return the dataclasses of options that a function takes, by parameter."""
-    parameters = inspect.signature(function).parameters.values()
-    return {each.name: each.annotation for each in parameters if _is_group(each)}
+def _reading(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function with the options that typer takes; what is typed is read by its unit."""
+    signature = inspect.signature(function)
+    groups = {e.name: e.annotation for e in signature.parameters.values() if _is_group(e)}
+    parameters = [*itertools.chain(*map(_spread, signature.parameters.values()))]
+    declared = declared_options(parameters)
+
+    @functools.wraps(function)
+    def run(**typed: Any) -> Any:
+        options = {
+            name: read_option(declared[name], value) if name in declared else value
+            for name, value in typed.items()
+        }
+        return function(**_gathered(options, groups))
+
+    shown = [typed_parameter(e, declared[e.name]) if e.name in declared else e for e in parameters]
+    run.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in shown}
+    return run
 
 
 def _is_group(parameter: inspect.Parameter) -> bool:

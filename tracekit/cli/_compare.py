@@ -1,6 +1,7 @@
 """`tracekit compare`: how two runs differ."""
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -10,30 +11,20 @@ from tracekit.cli._command import Judged, TakesSeveral, command
 from tracekit.cli._gate import (
     AgainstOption,
     AnywayOption,
-    Metric,
     MetricOption,
-    Unknown,
     UnknownOption,
     exit_code,
 )
 from tracekit.cli._guard import complain
 from tracekit.cli._options import (
-    AutoSkipOption,
     IterationOption,
     RulesOption,
-    StoreOption,
-    TopologyOption,
-    WhereOption,
-    by_option,
     complete_run,
     open_run,
-    parse_labels,
-    parse_skip,
-    split_keys,
 )
 from tracekit.errors import UsageError
 from tracekit.support.columns import columns, keys
-from tracekit.support.quantities import parse_percent
+from tracekit.support.questions import AutoSkip, Folder, Labels, Option, Topology, grouped_by
 from tracekit.support.schemas import NO_RUN, Json, record
 
 if TYPE_CHECKING:
@@ -263,54 +254,51 @@ def compare(
     ] = None,
     *,
     against: AgainstOption = None,
-    where: WhereOption = None,
+    where: Labels = None,
     against_where: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--against-where",
-            metavar="KEY=VALUE",
-            help="Side B: runs with this label; may be given several times.",
+        Mapping[str, str] | None,
+        Option(
+            "Side B: runs with this label; may be given several times.",
+            "KEY=VALUE",
+            unit="labels",
+            typed=list[str] | None,
         ),
     ] = None,
     history: Annotated[
         str | None,
-        typer.Option(
-            "--history",
-            metavar="LABEL",
-            help="List the step of runs in the order of this label, and where it changed.",
-        ),
+        Option("List the step of runs in the order of this label, and where it changed.", "LABEL"),
     ] = None,
-    by: Annotated[list[str], by_option(KEYS)] = ["stage"],  # noqa: B006 - typer copies it
-    skip: AutoSkipOption = "auto",
+    by: Annotated[str | list[str], grouped_by(*KEYS)] = "stage",
+    skip: AutoSkip = "auto",
     match_names: Annotated[
         bool,
-        typer.Option("--match-names", help="Match kernels that an upgrade of a library renamed."),
+        Option("Match kernels that an upgrade of a library renamed."),
     ] = False,
     fail_above: Annotated[
-        str | None,
-        typer.Option(
-            "--fail-above",
-            metavar="PERCENT",
-            help="Exit with 0 if B's steps, outliers aside, are shown to be slower than A's by no "
+        float | None,
+        Option(
+            "Exit with 0 if B's steps, outliers aside, are shown to be slower than A's by no "
             "more, 1 if by more, 3 if that cannot be told.",
+            "PERCENT",
+            unit="percent",
         ),
     ] = None,
-    unknown: UnknownOption = Unknown.FAIL,
+    unknown: UnknownOption = "fail",
     anyway: AnywayOption = False,
-    metric: MetricOption = Metric.MEAN,
+    metric: MetricOption = "mean",
     least: Annotated[
-        str | None,
-        typer.Option(
-            "--least",
-            metavar="PERCENT",
-            help="Least change of the step that matters: say whether it is faster or slower by "
+        float | None,
+        Option(
+            "Least change of the step that matters: say whether it is faster or slower by "
             "more, the same within it, or unknown.",
+            "PERCENT",
+            unit="percent",
         ),
     ] = None,
-    topology: TopologyOption = None,
+    topology: Topology = None,
     rules: RulesOption = None,
     iteration: IterationOption = None,
-    store: StoreOption = None,
+    store: Folder = None,
 ) -> Judged:
     """Compare run A with run B, step by step, with intervals and what the data can show.
 
@@ -333,27 +321,29 @@ def compare(
         if against or against_where or fail_above is not None:
             raise UsageError("a history has no side B", "leave out --against and --fail-above")
         answer = tracekit.history.answer(
-            history, opened(runs or []), where=parse_labels(where or []), metric=metric.value,
-            skip=parse_skip(skip), store=store,
+            history, opened(runs or []), where=where or {}, metric=metric, skip=skip, store=store,
         )  # fmt: skip
         return Judged(answer, 0)
-    named = _sides(runs or [], against or [], where or [], against_where or [])
+    named = _sides(runs or [], against or [], where or {}, against_where or {})
     first, second = (
         tracekit.select_runs(opened(references), where=labels, store=store)
         for references, labels in named
     )
     found = tracekit.compare(
-        first, second, split_keys(by), skip=parse_skip(skip), match_names=match_names,
-        topology=topology, anyway=anyway, metric=metric.value,
-        least=None if least is None else parse_percent(least),
+        first, second, by, skip=skip, match_names=match_names,
+        topology=topology, anyway=anyway, metric=metric,
+        least=least,
     )  # fmt: skip
     code = 0 if fail_above is None else _judge(found, fail_above, unknown, metric, anyway=anyway)
     return Judged(found, code)
 
 
 def _sides(
-    runs: list[str], against: list[str], where: list[str], against_where: list[str]
-) -> list[tuple[list[str], dict[str, str]]]:
+    runs: list[str],
+    against: list[str],
+    where: Mapping[str, str],
+    against_where: Mapping[str, str],
+) -> list[tuple[list[str], Mapping[str, str]]]:
     """Return the runs that are named and the labels, of either side."""
     if not (against or against_where):
         if where or len(runs) != _TWO:
@@ -366,15 +356,18 @@ def _sides(
         runs, against = runs[:1], runs[1:]
     if not (runs or where):
         raise UsageError("there is no side A", "name its runs, or their labels with --where")
-    return [(runs, parse_labels(where)), (against, parse_labels(against_where))]
+    return [(runs, where), (against, against_where)]
 
 
 def _judge(
-    found: "Comparison", limit: str, unknown: Unknown, metric: Metric, *, anyway: bool
+    found: "Comparison",
+    limit: float,
+    unknown: str,
+    metric: Literal["mean", "median"],
+    *,
+    anyway: bool,
 ) -> int:
     """Say on stderr whether the limit is kept, and return the exit code that says so."""
-    checked = comparison.check_limit(
-        found, parse_percent(limit), metric=metric.value, anyway=anyway
-    )
+    checked = comparison.check_limit(found, limit, metric=metric, anyway=anyway)
     complain(checked.sentence)
     return exit_code(checked.outcome, unknown)

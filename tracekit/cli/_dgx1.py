@@ -1,39 +1,24 @@
 """`tracekit study dgx1`: the questions of the DGX-1 study, of recorded or of simulated runs."""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from tracekit import runs as library
 from tracekit.cli._command import command
 from tracekit.cli._options import (
-    AutoSkipOption,
     RunsArgument,
-    StoreOption,
-    WhereOption,
-    parse_labels,
-    parse_skip,
 )
+from tracekit.support.questions import AutoSkip, Folder, Labels, Option
 from tracekit.support.schemas import NO_RUN, Json, by_name, record
 
 if TYPE_CHECKING:
     from tracekit.model import Answer
 
 
-class What(StrEnum):
-    """The questions, in their order."""
-
-    SCALING = "scaling"
-    METHODS = "methods"
-    NETWORKS = "networks"
-    BATCHES = "batches"
-    STAGES = "stages"
-    MEMORY = "memory"
-    WEAK = "weak"
-    ROUTES = "routes"
-
+What = Literal["scaling", "methods", "networks", "batches", "stages", "memory", "weak", "routes"]
+"""The questions, in their order."""
 
 _QUESTION = record(
     {
@@ -84,39 +69,30 @@ _JSON = Json(
 def dgx1(
     runs: RunsArgument = None,
     *,
-    where: WhereOption = None,
+    where: Labels = None,
     what: Annotated[
-        What | None, typer.Option("--what", help="Answer one question alone.")
+        What | None, Option("Answer one question alone.")
     ] = None,
     simulated: Annotated[
         bool,
-        typer.Option(
-            "--simulated",
-            help="Simulate what the store lacks of the study's runs, and take these. Needs a copy "
-            "of tracekit's repository; each of all 150 takes some seconds.",
-        ),
+        Option("Simulate what the store lacks of the study's runs, and take these. Needs a copy "
+            "of tracekit's repository; each of all 150 takes some seconds."),
     ] = False,
     sensitivity: Annotated[
         bool,
-        typer.Option(
-            "--sensitivity",
-            help="Show how speedups of the simulated machine depend on each assumption, "
-            "and what one fitted point predicts. Needs what --simulated does.",
-        ),
+        Option("Show how speedups of the simulated machine depend on each assumption, "
+            "and what one fitted point predicts. Needs what --simulated does."),
     ] = False,
     network: Annotated[
         list[str] | None,
-        typer.Option(
-            "--network", metavar="NAME",
-            help="With --simulated or --sensitivity: of this network alone.",
-        ),
+        Option("With --simulated or --sensitivity: of this network alone.", "NAME"),
     ] = None,
     topology: Annotated[
         Path | None,
-        typer.Option("--topology", metavar="FILE|NAME", help="The machine, as for links."),
+        Option("The machine, as for links.", "FILE|NAME"),
     ] = None,
-    skip: AutoSkipOption = "auto",
-    store: StoreOption = None,
+    skip: AutoSkip = "auto",
+    store: Folder = None,
 ) -> "Answer":  # fmt: skip
     """Answer the questions of the DGX-1 study, published numbers beside yours.
 
@@ -124,8 +100,8 @@ def dgx1(
     that ends in .html is a page with a table, a figure and a sentence for each question.
     """
     return library.study_dgx1.answer(
-        runs or (), where=parse_labels(where) if where else None,
-        what=None if what is None else what.value, simulated=simulated, sensitivity=sensitivity,
-        networks=network or (), topology=topology, skip=parse_skip(skip), store=store,
+        runs or (), where=where,
+        what=what, simulated=simulated, sensitivity=sensitivity,
+        networks=network or (), topology=topology, skip=skip, store=store,
         say=lambda text: typer.echo(text, err=True),
     )  # fmt: skip

@@ -2,8 +2,6 @@
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from tracekit.analysis import diagnosis
 from tracekit.cli._command import Judged, command
 from tracekit.cli._options import (
@@ -11,9 +9,6 @@ from tracekit.cli._options import (
     IterationOption,
     RulesOption,
     RunArgument,
-    StoreOption,
-    TopologyOption,
-    complete_run,
     open_run,
     split_keys,
 )
@@ -21,6 +16,7 @@ from tracekit.cli._output import EVERYWHERE, Format
 from tracekit.errors import UsageError
 from tracekit.support.columns import keys
 from tracekit.support.quantities import parse_percent
+from tracekit.support.questions import Folder, Option, Topology
 from tracekit.support.schemas import Json
 
 if TYPE_CHECKING:
@@ -83,41 +79,37 @@ _JSON = Json(
 def diagnose(
     run: RunArgument = LATEST,
     *,
-    top: Annotated[int, typer.Option("--top", min=1, metavar="N", help="List N findings.")] = 5,
-    everything: Annotated[bool, typer.Option("--all", help="List all findings.")] = False,
+    top: Annotated[int, Option("List N findings.", "N", least=1)] = 5,
+    everything: Annotated[bool, Option("List all findings.", flag="--all")] = False,
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", metavar="NAMES", help="Apply only these rules, joined by commas."),
+        Option("Apply only these rules, joined by commas.", "NAMES"),
     ] = None,
     fail_on: Annotated[
         str | None,
-        typer.Option(
-            "--fail-on",
-            metavar="WHAT",
-            help="Exit with 1 if there is a finding (any), one of some rules (their names), or one "
+        Option(
+            "Exit with 1 if there is a finding (any), one of some rules (their names), or one "
             "that wins so much of a step (10%); 3 if that cannot be told.",
+            "WHAT",
         ),
     ] = None,
     price: Annotated[
         bool,
-        typer.Option(
-            "--price", help="Replay steps with each finding fixed, and say how long a step then is."
-        ),
+        Option("Replay steps with each finding fixed, and say how long a step then is."),
     ] = False,
     against: Annotated[
         str | None,
-        typer.Option(
-            "--against",
-            metavar="BASE",
-            help="Say what is new, grown, shrunk, unchanged or gone since this run; --fail-on then "
+        Option(
+            "Say what is new, grown, shrunk, unchanged or gone since this run; --fail-on then "
             "looks at what is new or grown.",
-            autocompletion=complete_run,
+            "BASE",
+            unit="run",
         ),
     ] = None,
-    topology: TopologyOption = None,
+    topology: Topology = None,
     rules: RulesOption = None,
     iteration: IterationOption = None,
-    store: StoreOption = None,
+    store: Folder = None,
 ) -> Judged:
     """List avoidable time, largest first: what it costs, and what would help.
 

@@ -1,7 +1,6 @@
 """`tracekit gate`: whether a change may pass, for continuous integration."""
 
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -9,19 +8,16 @@ import tracekit
 from tracekit.cli._command import Judged, TakesSeveral, command
 from tracekit.cli._guard import complain
 from tracekit.cli._options import (
-    AutoSkipOption,
     IterationOption,
     RulesOption,
-    StoreOption,
-    TopologyOption,
     complete_run,
     open_run,
-    parse_skip,
 )
 from tracekit.cli._output import EVERYWHERE, Format
 from tracekit.errors import UsageError
 from tracekit.support.columns import keys
 from tracekit.support.quantities import parse_percent
+from tracekit.support.questions import AutoSkip, Folder, Option, Topology
 from tracekit.support.schemas import ONE_RUN, Json, record
 
 _TWO = 2
@@ -29,44 +25,23 @@ _CODES = {"pass": 0, "fail": 1, "undecided": 3, "within": 0, "above": 1, "unknow
 """Of a gate, and of a limit (`tracekit.analysis.comparison.check_limit`)."""
 
 
-class Metric(StrEnum):
-    """Metric by which the step is judged."""
-
-    MEAN = "mean"
-    MEDIAN = "median"
-
-
-class Unknown(StrEnum):
-    """Outcome of a check that cannot be decided."""
-
-    FAIL = "fail"
-    PASS = "pass"  # noqa: S105 - no password
-
-
 AgainstOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--against",
-        metavar="RUN...",
-        help="Recordings of side B; all that RUN names are then of side A.",
-        autocompletion=complete_run,
-    ),
+    Option("Recordings of side B; all that RUN names are then of side A.", "RUN...", unit="runs"),
 ]
 UnknownOption = Annotated[
-    Unknown, typer.Option("--unknown", help="How to treat checks that cannot be decided.")
+    Literal["fail", "pass"], Option("How to treat checks that cannot be decided.")
 ]
 MetricOption = Annotated[
-    Metric, typer.Option("--metric", help="Judge the step by its mean, or its median (by shift).")
+    Literal["mean", "median"], Option("Judge the step by its mean, or its median (by shift).")
 ]
-AnywayOption = Annotated[
-    bool, typer.Option("--anyway", help="Judge runs that are not comparable too.")
-]
+AnywayOption = Annotated[bool, Option("Judge runs that are not comparable too.")]
 
 
-def exit_code(outcome: str, unknown: Unknown) -> int:
+def exit_code(outcome: str, unknown: str) -> int:
     """Return the exit code of what a gate or a limit came to."""
     code = _CODES[outcome]
-    return 0 if code == _CODES["unknown"] and unknown is Unknown.PASS else code
+    return 0 if code == _CODES["unknown"] and unknown == "pass" else code
 
 
 _JSON = Json(
@@ -133,28 +108,24 @@ def gate(
     against: AgainstOption = None,
     step: Annotated[
         str,
-        typer.Option(
-            "--step", metavar="PERCENT", help="By how much B's step may be slower; none: no limit."
-        ),
+        Option("By how much B's step may be slower; none: no limit.", "PERCENT"),
     ] = "5%",
     new_findings: Annotated[
         bool,
-        typer.Option(
-            "--new-findings", help="Also fail on a new or grown finding that is measured or likely."
-        ),
+        Option("Also fail on a new or grown finding that is measured or likely."),
     ] = False,
-    unknown: UnknownOption = Unknown.FAIL,
+    unknown: UnknownOption = "fail",
     quiet: Annotated[
         bool,
         typer.Option("--quiet", "-q", help="Say nothing, or one line on stderr if it fails."),
     ] = False,
-    metric: MetricOption = Metric.MEAN,
-    skip: AutoSkipOption = "auto",
+    metric: MetricOption = "mean",
+    skip: AutoSkip = "auto",
     anyway: AnywayOption = False,
-    topology: TopologyOption = None,
+    topology: Topology = None,
     rules: RulesOption = None,
     iteration: IterationOption = None,
-    store: StoreOption = None,
+    store: Folder = None,
 ) -> Judged:
     """Check that B is no slower than A by more than a limit, and that nothing new is wrong with it.
 
@@ -173,8 +144,8 @@ def gate(
     )
     found = tracekit.gate(
         first, second, step=None if step == "none" else parse_percent(step),
-        new_findings=new_findings, undecided_passes=unknown is Unknown.PASS,
-        skip=parse_skip(skip), metric=metric.value, anyway=anyway, topology=topology,
+        new_findings=new_findings, undecided_passes=unknown == "pass",
+        skip=skip, metric=metric, anyway=anyway, topology=topology,
     )  # fmt: skip
     code = exit_code(found.meta["outcome"], unknown)
     if quiet and code:

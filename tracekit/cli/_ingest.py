@@ -3,9 +3,8 @@
 import re
 from contextlib import suppress
 from decimal import Decimal
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -17,18 +16,17 @@ from tracekit.cli._guard import complain
 from tracekit.cli._options import (
     MANY,
     IterationOption,
-    LabelOption,
+    Label,
     RulesOption,
     StepOption,
-    StoreOption,
     VerdictOption,
-    parse_labels,
     rows_frame,
 )
 from tracekit.cli._progress import progress_bar, progress_bars
 from tracekit.errors import InputError, TracekitError, UsageError
 from tracekit.support.columns import columns
-from tracekit.support.quantities import parse_duration, parse_size
+from tracekit.support.quantities import parse_duration
+from tracekit.support.questions import Folder, Option
 from tracekit.support.schemas import Json, one
 
 if TYPE_CHECKING:
@@ -37,13 +35,6 @@ if TYPE_CHECKING:
 
 _MOST_DRIFT = 10_000
 """Parts per million: clocks of computers drift by some tens, and are corrected by 500 at most."""
-
-
-class OnError(StrEnum):
-    """Consequence for a run of a report that is unreadable or of another job."""
-
-    STOP = "stop"
-    SKIP = "skip"
 
 
 _STATUS = "^(ingested(, renamed from .*)?$|already in the store(, renamed from .*)?$|skipped: )"
@@ -86,93 +77,86 @@ def ingest(
     *,
     name: Annotated[
         str | None,
-        typer.Option("--name", help="Name of the run; only with one file. Default: the file's."),
+        Option("Name of the run; only with one file. Default: the file's."),
     ] = None,
-    label: LabelOption = None,
+    label: Label = None,
     rules: RulesOption = None,
     iteration: IterationOption = None,
     verdict: VerdictOption = None,
     step: StepOption = None,
     memory: Annotated[
-        str | None,
-        typer.Option(
-            "--memory",
-            metavar="SIZE",
-            help="How much memory to use on a machine. Default: 4GiB, or what is free if less.",
+        int | None,
+        Option(
+            "How much memory to use on a machine. Default: 4GiB, or what is free if less.",
+            "SIZE",
+            unit="bytes",
         ),
     ] = None,
     nsys: Annotated[
         str | None,
-        typer.Option(
-            "--nsys",
-            metavar="PATH",
-            help="The nsys that exports .nsys-rep files. Default: TRACEKIT_NSYS, or the installed.",
+        Option(
+            "The nsys that exports .nsys-rep files. Default: TRACEKIT_NSYS, or the installed.",
+            "PATH",
         ),
     ] = None,
     capture: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--capture",
-            metavar="FILE",
-            help="PyTorch trace of the capture of the CUDA graphs that FILE replays; may be given "
+        Option(
+            "PyTorch trace of the capture of the CUDA graphs that FILE replays; may be given "
             "several times.",
+            "FILE",
         ),
     ] = None,
-    store: StoreOption = None,
+    tiles: Annotated[
+        bool, Option("Make what `tracekit view` opens with now, not at first view.")
+    ] = False,
+    store: Folder = None,
     run: Annotated[
         str | None,
-        typer.Option(
-            "--run",
-            metavar="NAME",
-            help="Make one run of all files, the reports of its ranks or nodes, under this name.",
-            rich_help_panel=MANY,
+        Option(
+            "Make one run of all files, the reports of its ranks or nodes, under this name.",
+            "NAME",
+            panel=MANY,
         ),
     ] = None,
     processes: Annotated[
         int | None,
-        typer.Option(
-            "--processes",
-            metavar="N",
-            min=1,
-            help="How many reports to read at once. Default: as many as there are cores.",
-            rich_help_panel=MANY,
+        Option(
+            "How many reports to read at once. Default: as many as there are cores.",
+            "N",
+            least=1,
+            panel=MANY,
         ),
     ] = None,
     dask: Annotated[
         str | None,
-        typer.Option(
-            "--dask",
-            metavar="ADDRESS",
-            help="Read the reports on the Dask cluster of this scheduler, such as tcp://host:8786.",
-            rich_help_panel=MANY,
+        Option(
+            "Read the reports on the Dask cluster of this scheduler, such as tcp://host:8786.",
+            "ADDRESS",
+            panel=MANY,
         ),
     ] = None,
     clock: Annotated[
         list[str] | None,
-        typer.Option(
-            "--clock",
-            metavar="WHO=OFFSET[,DRIFT@TIME]",
-            help="What to add to a report's clock, such as rank3=+1.5ms, after the starts of "
+        Option(
+            "What to add to a report's clock, such as rank3=+1.5ms, after the starts of "
             "sessions have set reports apart; or rank3=+1.5ms,20ppm@10s: 1.5 ms at 10 s of its "
             "time, and 20 us more each second. Default: what they tell; see info --clocks.",
-            rich_help_panel=MANY,
+            "WHO=OFFSET[,DRIFT@TIME]",
+            panel=MANY,
         ),
     ] = None,
     force: Annotated[
         bool,
-        typer.Option(
-            "--force",
-            help="Join reports into one run despite signs that they are of different jobs.",
-            rich_help_panel=MANY,
+        Option(
+            "Join reports into one run despite signs that they are of different jobs.", panel=MANY
         ),
     ] = False,
     on_error: Annotated[
-        OnError | None,
-        typer.Option(
-            "--on-error",
-            help="Stop at a report that cannot be read or is of another job, or skip it. "
-            "Default: stop.",
-            rich_help_panel=MANY,
+        Literal["stop", "skip"] | None,
+        Option(
+            "Stop at a report that cannot be read or is of another job, or skip it. Default: stop.",
+            panel=MANY,
         ),
     ] = None,
 ) -> Judged:
@@ -182,13 +166,13 @@ def ingest(
     store already, whatever its name, is not read again.
     """
     options = {
-        "labels": parse_labels(label or []),
+        "labels": label or {},
         "rules": rules,
         "iteration": iteration,
         "verdict": verdict,
         "step": step,
         "store": store,
-        "memory": None if memory is None else parse_size(memory),
+        "memory": memory,
         "nsys": nsys,
         "captures": capture or [],
     }
@@ -200,9 +184,14 @@ def ingest(
     if run is not None:
         many = {"processes": processes, "dask": dask, "clocks": _clocks(clock or []),
                 "force": force}  # fmt: skip
-        rows, code = _ingest_run(files, run, on_error or OnError.STOP, options | many), 0
+        rows, code = _ingest_run(files, run, on_error or "stop", options | many), 0
     else:
         rows, code = _ingest_all(files, options | {"name": name})
+    if tiles:
+        from tracekit.view import keep_tiles
+
+        for each in {row["name"] for row in rows}:
+            keep_tiles(tracekit.open(each, store=store))
     only = rows[0]["name"] if rows and (run or len(files) == 1) else None
     answer = model.Answer(
         rows=rows_frame(rows), run=only, empty="", as_records=True, command="ingest"
@@ -251,7 +240,7 @@ def _clock(text: str) -> "GivenClock":
 
 
 def _ingest_run(
-    files: list[Path], name: str, on_error: OnError, options: dict[str, Any]
+    files: list[Path], name: str, on_error: str, options: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """Make one run of all files; return its row, and one for each file that was skipped."""
     skipped: dict[Path, str] = {}
@@ -267,7 +256,7 @@ def _ingest_run(
                 name=name,
                 progress=progress,
                 report_progress=report_progress,
-                on_error=skip if on_error is OnError.SKIP else "stop",
+                on_error=skip if on_error == "skip" else "stop",
                 **options,
             )
     finally:

@@ -7,8 +7,9 @@ import typer
 
 from tracekit import runs as library
 from tracekit.cli._command import command
-from tracekit.cli._options import StoreOption, open_run
+from tracekit.cli._options import open_run
 from tracekit.support.columns import keys
+from tracekit.support.questions import Folder, Option
 from tracekit.support.schemas import NO_RUN, STAGES, Json
 
 if TYPE_CHECKING:
@@ -85,16 +86,12 @@ def nccl_inspector(
     ],
     *,
     by: Annotated[
-        str,
-        typer.Option(
-            metavar="KEY", help="size, collective or rank; with --run also stage or iteration."
-        ),
+        str, Option("size, collective or rank; with --run also stage or iteration.", "KEY")
     ] = "size",
     run: Annotated[
-        str | None,
-        typer.Option(metavar="RUN", help="A run of some of these ranks, to tell stages and steps."),
+        str | None, Option("A run of some of these ranks, to tell stages and steps.", "RUN")
     ] = None,
-    store: StoreOption = None,
+    store: Folder = None,
 ) -> "Answer":
     """Say how fast collectives are, and who waits for whom, by the logs of NCCL's inspector.
 

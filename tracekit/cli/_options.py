@@ -1,6 +1,7 @@
 """Options that commands share."""
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -14,22 +15,13 @@ from tracekit import store as stores
 from tracekit.cli._output import Format, Target
 from tracekit.cli._progress import progress_bar
 from tracekit.errors import TracekitError, UsageError
+from tracekit.support.files import StrPath
 from tracekit.support.memory import allowed
 from tracekit.support.quantities import UNITS, parse_duration, parse_size
-from tracekit.support.questions import (
-    AutoSkip,
-    Folder,
-    Labels,
-    Option,
-    References,
-    Steps,
-    Topology,
-    choices,
-    grouped_by,
-)
+from tracekit.support.questions import Option, References, choices
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     import polars as pl
 
@@ -88,21 +80,37 @@ def write_text(text: str, path: Path | None) -> None:
         Target.of(Format.TABLE, path).write_text(text)
 
 
-def by_option(keys: "Sequence[str]") -> Any:
-    """Return the option `--by` of a command whose rows can be grouped by some keys."""
-    return _typer_option("by", grouped_by(*keys))
+def declared_options(parameters: "Iterable[inspect.Parameter]") -> dict[str, Option]:
+    """Return the options among parameters that are declared, by name."""
+    return {
+        each.name: option
+        for each in parameters
+        for option in get_args(each.annotation)[1:]
+        if isinstance(option, Option)
+    }
 
 
-def typer_option(name: str, declared: Any, **settings: Any) -> Any:
+def typed_parameter(parameter: inspect.Parameter, option: Option) -> inspect.Parameter:
+    """Return a declared option as typer takes it: what is typed for it, its default and help."""
+    default = parameter.default
+    if option.unit == "keys":
+        default = [default]
+    return parameter.replace(
+        annotation=typer_option(parameter.name, parameter.annotation),
+        default=None if default == () else default,
+    )
+
+
+def typer_option(name: str, declared: Any) -> Any:
     """Return a declared option as one of a command: what is typed for it, and its help."""
     kind, *rest = get_args(declared)
     option = next(each for each in rest if isinstance(each, Option))
-    return Annotated[option.typed or _typed(kind, option), _typer_option(name, option, **settings)]
+    return Annotated[option.typed or _typed(kind, option), _typer_option(name, option)]
 
 
 def _typed(kind: Any, option: Option) -> Any:
     """Return the type of an option's text; a quantity with a unit is text."""
-    if option.unit is not None:
+    if option.unit is not None and option.unit != "runs":
         return str | None
     if texts := choices(kind):
         known = StrEnum("Choice", {text.upper(): text for text in texts})  # type: ignore[misc]
@@ -110,13 +118,13 @@ def _typed(kind: Any, option: Option) -> Any:
     return kind
 
 
-def _typer_option(name: str, option: Option, **settings: Any) -> Any:
+def _typer_option(name: str, option: Option) -> Any:
     def complete(incomplete: str) -> Iterator[str]:
         if takes_runs:
             return complete_run(incomplete)
         return complete_keys(option.keys, incomplete)
 
-    takes_runs = option.unit in {"run", "run or ns"}
+    takes_runs = option.unit in {"run", "run or ns", "runs"}
     return typer.Option(
         option.flag or f"--{name.replace('_', '-')}",
         metavar=option.metavar,
@@ -124,7 +132,7 @@ def _typer_option(name: str, option: Option, **settings: Any) -> Any:
         help=option.meaning,
         rich_help_panel=option.panel,
         autocompletion=complete if option.keys or takes_runs else None,
-        **settings,
+        envvar=option.envvar,
     )
 
 
@@ -177,7 +185,7 @@ def rows_frame(rows: "Sequence[Mapping[str, Any]]") -> "pl.DataFrame":
 
 def open_run(
     reference: str,
-    store: Path | None,
+    store: StrPath | None,
     rules: Path | None = None,
     iteration: str | None = None,
     verdict: str | None = None,
@@ -194,7 +202,7 @@ def open_run(
 
 @contextmanager
 def opened_run(
-    reference: str, store: Path | None, *, processes: int | None = None, **opening: Any
+    reference: str, store: StrPath | None, *, processes: int | None = None, **opening: Any
 ) -> Iterator["tracekit.Run"]:
     """Yield the run, and show progress while it is asked."""
     with progress_bar(reference) as progress:
@@ -232,68 +240,58 @@ MemoryOption = Annotated[
     ),
 ]
 
-StepsOption = typer_option("iterations", Steps)
-
 
 def steps_of(text: str | None) -> tuple[int, int] | None:
     """Return the first and the last step that `--iterations` names."""
     return None if text is None else engine.parse_iterations(text)
 
 
-StoreOption = typer_option("store", Folder, envvar="TRACEKIT_STORE")
 RulesOption = Annotated[
     Path | None,
-    typer.Option(
-        "--rules",
-        metavar="FILE",
-        help="TOML file with rules that say which names mean which stage.",
-    ),
+    Option("TOML file with rules that say which names mean which stage.", "FILE"),
 ]
 IterationOption = Annotated[
     str | None,
-    typer.Option(
-        "--iteration", metavar="REGEX", help="Pattern of the names of ranges that are iterations."
-    ),
+    Option("Pattern of the names of ranges that are iterations.", "REGEX"),
 ]
 PartProcessesOption = Annotated[
     int | None,
-    typer.Option(
-        "--processes",
-        metavar="N",
-        min=1,
-        help="Number of processes that add up the reports of a run. Default: this one alone.",
-        rich_help_panel=MANY,
+    Option(
+        "Number of processes that add up the reports of a run. Default: this one alone.",
+        "N",
+        least=1,
+        panel=MANY,
     ),
 ]
 PartDaskOption = Annotated[
     str | None,
-    typer.Option(
-        "--dask",
-        metavar="ADDRESS",
-        help="Add up the reports on the Dask cluster of this scheduler, such as tcp://host:8786.",
-        rich_help_panel=MANY,
+    Option(
+        "Add up the reports on the Dask cluster of this scheduler, such as tcp://host:8786.",
+        "ADDRESS",
+        panel=MANY,
     ),
 ]
 VerdictOption = Annotated[
     str | None,
-    typer.Option(
-        "--as",
-        metavar="VERDICT",
-        help="Verdict on the processes: training, inference or other. Default: by the trace.",
+    Option(
+        "Verdict on the processes: training, inference or other. Default: by the trace.",
+        "VERDICT",
+        flag="--as",
     ),
 ]
 StepOption = Annotated[
     str | None,
-    typer.Option(
-        "--step",
-        metavar="READING",
-        help="What a step is where the order of launches tells steps: update, input or period."
+    Option(
+        "What a step is where the order of launches tells steps: update, input or period."
         " Default: what is found.",
+        "READING",
     ),
 ]
-LabelOption = Annotated[
-    list[str] | None,
-    typer.Option("--label", metavar="KEY=VALUE", help="A label; may be given several times."),
+Label = Annotated[
+    Mapping[str, str] | None,
+    Option(
+        "A label; may be given several times.", "KEY=VALUE", unit="labels", typed=list[str] | None
+    ),
 ]
 RunArgument = Annotated[
     str,
@@ -311,8 +309,6 @@ ManyRunsArgument = Annotated[
         autocompletion=complete_run,
     ),
 ]
-TopologyOption = typer_option("topology", Topology)
-AutoSkipOption = typer_option("skip", AutoSkip)
 
 
 def runs_argument(declared: Any) -> Any:
@@ -323,10 +319,9 @@ def runs_argument(declared: Any) -> Any:
 
 
 RunsArgument = runs_argument(References)
-WhereOption = typer_option("where", Labels)
 
 _READ: dict[str, Callable[[Any], Any]] = {
-    **UNITS, "keys": split_keys, "labels": parse_labels, "run": str, "run or ns": _run_or_time,
-    "sizes": parse_sizes, "skip": parse_skip, "steps": steps_of,
+    **UNITS, "keys": split_keys, "labels": parse_labels, "run": str, "runs": list,
+    "run or ns": _run_or_time, "sizes": parse_sizes, "skip": parse_skip, "steps": steps_of,
 }  # fmt: skip
 """What reads an option that is typed as text, by its unit."""

@@ -1,22 +1,14 @@
 """`tracekit project`: what jobs would take on other architectures and hardware."""
 
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tracekit
 from tracekit.cli._command import command
 from tracekit.cli._options import (
-    AutoSkipOption,
     RunsArgument,
-    StoreOption,
-    WhereOption,
-    parse_labels,
-    parse_skip,
 )
 from tracekit.errors import UsageError
-from tracekit.support.quantities import parse_count, parse_size
+from tracekit.support.questions import AutoSkip, Folder, Labels, Option
 from tracekit.support.schemas import NO_RUN, Json
 
 if TYPE_CHECKING:
@@ -25,20 +17,11 @@ if TYPE_CHECKING:
     from tracekit.model import Answer
 
 
-class What(StrEnum):
-    """Tables that can be asked for."""
-
-    JOBS = "jobs"
-    COMPONENTS = "components"
-    ARCHITECTURES = "architectures"
-    HARDWARE = "hardware"
-    MEANS = "means"
-    DISTRIBUTION = "distribution"
-    MEASURED = "measured"
-
-
-def _known(name: str, metavar: str, what: str) -> Any:
-    return typer.Option(name, metavar=metavar, help=what, rich_help_panel="What is known of runs")
+What = Literal[
+    "jobs", "components", "architectures", "hardware", "means", "distribution", "measured"
+]
+"""Tables that can be asked for."""
+_KNOWN = "What is known of runs"
 
 
 def parse_sweep(texts: "Sequence[str]") -> dict[str, list[str]]:
@@ -141,86 +124,80 @@ def project(
     *,
     jobs: Annotated[
         str | None,
-        typer.Option(
-            "--jobs",
-            metavar="FILE",
-            help="Jobs, instead of runs: TOML or CSV, or `worked`, an example.",
-        ),
+        Option("Jobs, instead of runs: TOML or CSV, or `worked`, an example.", "FILE"),
     ] = None,
     what: Annotated[
         What,
-        typer.Option(
-            "--what",
-            help="Jobs and their volumes; time by component; the same on other architectures, or "
+        Option(
+            "Jobs and their volumes; time by component; the same on other architectures, or "
             "hardware; means, or distributions, of shares (of speedups, with --to or --sweep); "
-            "the model against what was measured.",
+            "the model against what was measured."
         ),
-    ] = What.COMPONENTS,
+    ] = "components",
     to: Annotated[
         list[str] | None,
-        typer.Option(
-            "--to",
-            metavar="ARCHITECTURE",
-            help="1w1g, 1wng, PS/Worker, AllReduce-Local, AllReduce-Cluster or PEARL; may be given "
+        Option(
+            "1w1g, 1wng, PS/Worker, AllReduce-Local, AllReduce-Cluster or PEARL; may be given "
             "several times. Default: all.",
+            "ARCHITECTURE",
         ),
     ] = None,
     hardware: Annotated[
         str,
-        typer.Option("--hardware", metavar="FILE", help="Peaks of a cluster: pai, v100, or TOML."),
+        Option("Peaks of a cluster: pai, v100, or TOML.", "FILE"),
     ] = "pai",
     sweep: Annotated[
         list[str] | None,
-        typer.Option(
-            "--sweep",
-            metavar="RESOURCE=PEAKS",
-            help="Peaks to try of compute, memory, pcie, ethernet or nvlink, such as "
+        Option(
+            "Peaks to try of compute, memory, pcie, ethernet or nvlink, such as "
             "ethernet=25Gb/s,100Gb/s. Default: those of the hardware's file.",
+            "RESOURCE=PEAKS",
         ),
     ] = None,
     pcie_share: Annotated[
         int,
-        typer.Option("--pcie-share", min=1, help="Replicas that share a path for their input."),
+        Option("Replicas that share a path for their input.", least=1),
     ] = 1,
     architecture: Annotated[
-        str | None, _known("--architecture", "NAME", "How they train. Default: as recorded.")
+        str | None, Option("How they train. Default: as recorded.", "NAME", panel=_KNOWN)
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(
-            "--workers", min=1, help="Number of GPUs.", rich_help_panel="What is known of runs"
-        ),
+        Option("Number of GPUs.", least=1, panel=_KNOWN),
     ] = None,
     flops: Annotated[
-        str | None, _known("--flops", "COUNT", "FLOPs of a step on one GPU, such as 1.56T.")
+        float | None,
+        Option("FLOPs of a step on one GPU, such as 1.56T.", "COUNT", unit="count", panel=_KNOWN),
     ] = None,
     memory_bytes: Annotated[
-        str | None, _known("--memory-bytes", "SIZE", "Bytes its kernels read and write, as 32GB.")
+        float | None,
+        Option("Bytes its kernels read and write, as 32GB.", "SIZE", unit="bytes", panel=_KNOWN),
     ] = None,
     input_bytes: Annotated[
-        str | None, _known("--input-bytes", "SIZE", "Bytes of its input. Default: as recorded.")
+        float | None,
+        Option("Bytes of its input. Default: as recorded.", "SIZE", unit="bytes", panel=_KNOWN),
     ] = None,
     weight_bytes: Annotated[
-        str | None, _known("--weight-bytes", "SIZE", "Bytes it exchanges. Default: as recorded.")
+        float | None,
+        Option("Bytes it exchanges. Default: as recorded.", "SIZE", unit="bytes", panel=_KNOWN),
     ] = None,
-    skip: AutoSkipOption = "auto",
-    where: WhereOption = None,
-    store: StoreOption = None,
+    skip: AutoSkip = "auto",
+    where: Labels = None,
+    store: Folder = None,
 ) -> "Answer":
     """Say, by a model, what a step would take on other architectures and hardware.
 
     docs/studies.md has the formulas. Of runs, volumes are measured as far as a trace holds them.
     """
     sizes = {
-        "memory_bytes": memory_bytes, "input_bytes": input_bytes, "weight_bytes": weight_bytes
+        "memory_bytes": memory_bytes, "input_bytes": input_bytes, "weight_bytes": weight_bytes,
+        "flops": flops,
     }  # fmt: skip
-    features: dict[str, Any] = {k: float(parse_size(v)) for k, v in sizes.items() if v is not None}
-    features |= {} if flops is None else {"flops": float(parse_count(flops))}
+    features: dict[str, Any] = {key: float(size) for key, size in sizes.items() if size is not None}
     told = {"architecture": architecture, "workers": workers}
     features |= {key: value for key, value in told.items() if value is not None}
     return tracekit.project.answer(
-        runs or (), jobs=jobs, what=what.value, hardware=hardware, to=to or (),
+        runs or (), jobs=jobs, what=what, hardware=hardware, to=to or (),
         sweep=parse_sweep(sweep or []), pcie_share=pcie_share, features=features,
-        skip=parse_skip(skip),
-        where=parse_labels(where or []), store=store,
+        skip=skip, where=where or {}, store=store,
     )  # fmt: skip

@@ -19,10 +19,8 @@ from tracekit import store as stores
 from tracekit.cli._command import Judged, command
 from tracekit.cli._guard import complain
 from tracekit.cli._options import (
-    LabelOption,
+    Label,
     RulesOption,
-    StoreOption,
-    WhereOption,
     parse_labels,
     rows_frame,
 )
@@ -35,6 +33,7 @@ from tracekit.errors import (
     TracekitError,
     UsageError,
 )
+from tracekit.support.questions import Folder, Labels, Option
 from tracekit.support.schemas import NO_RUN, Json, one
 
 if TYPE_CHECKING:
@@ -57,200 +56,163 @@ class _What:
 
     trace: Annotated[
         str | None,
-        typer.Option(
-            "--trace",
-            metavar="APIS",
-            help="APIs to trace, as nsys names them. Default: cuda,nvtx, and mpi under mpirun.",
-            rich_help_panel=_WHAT,
+        Option(
+            "APIs to trace, as nsys names them. Default: cuda,nvtx, and mpi under mpirun.",
+            "APIS",
+            panel=_WHAT,
         ),
     ] = None
     mpi: Annotated[
         str | None,
-        typer.Option(
-            "--mpi-impl",
-            metavar="MPI",
-            help="openmpi or mpich. Default: that of mpirun.",
-            rich_help_panel=_WHAT,
-        ),
+        Option("openmpi or mpich. Default: that of mpirun.", "MPI", flag="--mpi-impl", panel=_WHAT),
     ] = None
     mpi_library: Annotated[
         str | None,
-        typer.Option(
-            "--mpi-library",
-            metavar="PATH",
-            help="The MPI library of a program in Python. Default: that of mpirun.",
-            rich_help_panel=_WHAT,
+        Option(
+            "The MPI library of a program in Python. Default: that of mpirun.", "PATH", panel=_WHAT
         ),
     ] = None
     capture_range: Annotated[
         str | None,
-        typer.Option(
-            "--capture-range",
-            metavar="RANGE",
-            help="Record only between cudaProfilerStart and cudaProfilerStop (cuda), or in an NVTX"
+        Option(
+            "Record only between cudaProfilerStart and cudaProfilerStop (cuda), or in an NVTX"
             " range (name@domain).",
-            rich_help_panel=_WHAT,
+            "RANGE",
+            panel=_WHAT,
         ),
     ] = None
     memory_usage: Annotated[
         bool,
-        typer.Option("--memory-usage", help="Record the use of GPU memory.", rich_help_panel=_WHAT),
+        Option("Record the use of GPU memory.", panel=_WHAT),
     ] = False
     gpu_metrics: Annotated[
         str | None,
-        typer.Option(
-            "--gpu-metrics",
-            metavar="GPUS",
-            help="Sample counters of these GPUs: all, or numbers with commas.",
-            rich_help_panel=_WHAT,
-        ),
+        Option("Sample counters of these GPUs: all, or numbers with commas.", "GPUS", panel=_WHAT),
     ] = None
     nccl: Annotated[
         str | None,
-        typer.Option(
-            "--nccl",
-            metavar="EVENTS",
-            help="Record events of NCCL 2.28 or later, such as default or coll,p2p; from nsys"
+        Option(
+            "Record events of NCCL 2.28 or later, such as default or coll,p2p; from nsys"
             " 2025.6 on.",
-            rich_help_panel=_WHAT,
+            "EVENTS",
+            panel=_WHAT,
         ),
     ] = None
     nic_metrics: Annotated[
         bool,
-        typer.Option(
-            "--nic-metrics", help="Sample counters of network adapters.", rich_help_panel=_WHAT
-        ),
+        Option("Sample counters of network adapters.", panel=_WHAT),
     ] = False
     graph_nodes: Annotated[
         bool,
-        typer.Option(
-            "--graph-nodes", help="Record the nodes of CUDA graphs.", rich_help_panel=_WHAT
-        ),
+        Option("Record the nodes of CUDA graphs.", panel=_WHAT),
     ] = False
     cpu_samples: Annotated[
         bool,
-        typer.Option("--cpu-samples", help="Sample what CPUs do.", rich_help_panel=_WHAT),
+        Option("Sample what CPUs do.", panel=_WHAT),
     ] = False
     nccl_log: Annotated[
         bool,
-        typer.Option(
-            "--nccl-log",
-            help="Have NCCL write its rings and trees, for `tracekit links --nccl-log`.",
-            rich_help_panel=_WHAT,
+        Option(
+            "Have NCCL write its rings and trees, for `tracekit links --nccl-log`.", panel=_WHAT
         ),
     ] = False
     nvidia_smi: Annotated[
         bool,
-        typer.Option(
-            "--nvidia-smi",
-            help="Keep the machine's topology, for `tracekit links --topology`, and samples of "
+        Option(
+            "Keep the machine's topology, for `tracekit links --topology`, and samples of "
             "memory in use, for `tracekit memory --smi`.",
-            rich_help_panel=_WHAT,
+            panel=_WHAT,
         ),
     ] = False
     annotate: Annotated[
         bool,
-        typer.Option(
-            "--annotate",
-            help="Add NVTX ranges of stages, layers and iterations to a PyTorch program.",
-            rich_help_panel=_WHAT,
+        Option(
+            "Add NVTX ranges of stages, layers and iterations to a PyTorch program.", panel=_WHAT
         ),
     ] = False
     layers: Annotated[
         int,
-        typer.Option(
-            "--layers",
-            metavar="DEPTH",
-            min=0,
-            help="With --annotate: down to which depth layers get ranges. 1: those of the model.",
-            rich_help_panel=_WHAT,
+        Option(
+            "With --annotate: down to which depth layers get ranges. 1: those of the model.",
+            "DEPTH",
+            least=0,
+            panel=_WHAT,
         ),
     ] = 1
     every: Annotated[
         int | None,
-        typer.Option(
-            "--every",
-            metavar="N",
-            min=2,
-            help="Annotate a long PyTorch program, and record some steps of every N, from step N"
+        Option(
+            "Annotate a long PyTorch program, and record some steps of every N, from step N"
             " on, into reports of one run.",
-            rich_help_panel=_WHAT,
+            "N",
+            least=2,
+            panel=_WHAT,
         ),
     ] = None
     length: Annotated[
         int | None,
-        typer.Option(
-            "--for",
-            metavar="STEPS",
-            min=1,
-            help="With --every: how many steps. Default: 3.",
-            rich_help_panel=_WHAT,
+        Option(
+            "With --every: how many steps. Default: 3.", "STEPS", least=1, flag="--for", panel=_WHAT
         ),
     ] = None
     attachable: Annotated[
         Path | None,
-        typer.Option(
-            "--attachable",
-            metavar="DIR",
-            help="Annotate a long PyTorch program, and record the steps that --attach DIR asks for"
+        Option(
+            "Annotate a long PyTorch program, and record the steps that --attach DIR asks for"
             " while it runs.",
-            rich_help_panel=_WHAT,
+            "DIR",
+            panel=_WHAT,
         ),
     ] = None
     attach: Annotated[
         Path | None,
-        typer.Option(
-            "--attach",
-            metavar="DIR",
-            help="Have all ranks of the job that runs with --attachable DIR record the same steps"
+        Option(
+            "Have all ranks of the job that runs with --attachable DIR record the same steps"
             " (--for), and return when they have.",
-            rich_help_panel=_WHAT,
+            "DIR",
+            panel=_WHAT,
         ),
     ] = None
     print_hook: Annotated[
         bool,
-        typer.Option(
-            "--print-hook",
-            help="Print the line for a shell that has PyTorch programs annotate themselves under"
+        Option(
+            "Print the line for a shell that has PyTorch programs annotate themselves under"
             " any nsys, or with --ring, and run nothing.",
-            rich_help_panel=_WHAT,
+            panel=_WHAT,
         ),
     ] = False
     ring: Annotated[
         Path | None,
-        typer.Option(
-            "--ring",
-            metavar="FILE",
-            help="With --annotate or --print-hook: keep the latest ranges in a file of 3.7 MB, to"
+        Option(
+            "With --annotate or --print-hook: keep the latest ranges in a file of 3.7 MB, to"
             " be read at any time.",
-            rich_help_panel=_WHAT,
+            "FILE",
+            panel=_WHAT,
         ),
     ] = None
     hook_folder: Annotated[
         Path | None,
-        typer.Option(
-            "--hook-folder",
-            metavar="DIR",
-            help="With --annotate or --print-hook: copy the hooks there, for programs that do not"
+        Option(
+            "With --annotate or --print-hook: copy the hooks there, for programs that do not"
             " see tracekit, in containers or on other nodes.",
-            rich_help_panel=_WHAT,
+            "DIR",
+            panel=_WHAT,
         ),
     ] = None
     why_idle: Annotated[
         bool,
-        typer.Option(
-            "--why-idle",
-            help="Trace calls of the operating system of 10 us or more: where the host waits.",
-            rich_help_panel=_WHAT,
+        Option(
+            "Trace calls of the operating system of 10 us or more: where the host waits.",
+            panel=_WHAT,
         ),
     ] = False
     more: Annotated[
         list[str] | None,
-        typer.Option(
-            "--nsys-option",
-            metavar="OPTION",
-            help="An option of `nsys profile`, such as --nsys-option=--delay=5.",
-            rich_help_panel=_WHAT,
+        Option(
+            "An option of `nsys profile`, such as --nsys-option=--delay=5.",
+            "OPTION",
+            flag="--nsys-option",
+            panel=_WHAT,
         ),
     ] = None
 
@@ -301,27 +263,26 @@ class _OfStudy:
 
     study: Annotated[
         str | None,
-        typer.Option(
-            "--study",
-            metavar="STUDY",
-            help="Record a grid of configurations: dgx1, cpu, or a TOML file. What is in the store"
+        Option(
+            "Record a grid of configurations: dgx1, cpu, or a TOML file. What is in the store"
             " already is not recorded again.",
-            rich_help_panel=_STUDY,
+            "STUDY",
+            panel=_STUDY,
         ),
     ] = None
-    where: WhereOption = None
+    where: Labels = None
     settings: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="OPTION=VALUE",
-            help="Give all programs of a study an option, such as --set steps=100.",
-            rich_help_panel=_STUDY,
+        Option(
+            "Give all programs of a study an option, such as --set steps=100.",
+            "OPTION=VALUE",
+            flag="--set",
+            panel=_STUDY,
         ),
     ] = None
     cpu: Annotated[
         bool,
-        typer.Option("--cpu", help="Train a study on the CPU.", rich_help_panel=_STUDY),
+        Option("Train a study on the CPU.", panel=_STUDY),
     ] = False
 
 
@@ -331,22 +292,20 @@ class _OfSeries:
 
     times: Annotated[
         int,
-        typer.Option(
-            "--times",
-            metavar="N",
-            min=1,
-            help="Record the program so many times, and say how its step scatters.",
-            rich_help_panel=_SERIES,
+        Option(
+            "Record the program so many times, and say how its step scatters.",
+            "N",
+            least=1,
+            panel=_SERIES,
         ),
     ] = 1
     against: Annotated[
         str | None,
-        typer.Option(
-            "--against",
-            metavar="PROGRAM",
-            help="Record this program (A) in turn with the other (B), A B B A, each --times times, "
+        Option(
+            "Record this program (A) in turn with the other (B), A B B A, each --times times, "
             "and compare them.",
-            rich_help_panel=_SERIES,
+            "PROGRAM",
+            panel=_SERIES,
         ),
     ] = None
 
@@ -399,53 +358,41 @@ def record(
         typer.Argument(metavar="-- PROGRAM...", help="The program to record, with its arguments."),
     ] = None,
     *,
-    name: Annotated[
-        str | None, typer.Option("--name", help="Name of the run. Default: the program's.")
-    ] = None,
-    label: LabelOption = None,
+    name: Annotated[str | None, Option("Name of the run. Default: the program's.")] = None,
+    label: Label = None,
     folder: Annotated[
         Path,
-        typer.Option(
-            "--reports", metavar="DIR", help="Where reports are kept, in a folder for each run."
-        ),
+        Option("Where reports are kept, in a folder for each run.", "DIR", flag="--reports"),
     ] = _FOLDER,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the commands, and run nothing.")
-    ] = False,
+    dry_run: Annotated[bool, Option("Print the commands, and run nothing.")] = False,
     calibrate: Annotated[
         bool,
-        typer.Option(
-            "--calibrate",
-            help="Measure by how much recording slows steps, from 13 runs of a short"
-            " program, without and with nsys, and keep nothing.",
+        Option(
+            "Measure by how much recording slows steps, from 13 runs of a short"
+            " program, without and with nsys, and keep nothing."
         ),
     ] = False,
     one_report: Annotated[
         bool,
-        typer.Option(
-            "--one-report", help="Record a launcher and all its ranks on this machine together."
-        ),
+        Option("Record a launcher and all its ranks on this machine together."),
     ] = False,
     wait: Annotated[
         str | None,
-        typer.Option(
-            "--wait",
-            metavar="all|primary|SECONDS",
-            help="Processes left behind by the program to wait for. Default: those"
+        Option(
+            "Processes left behind by the program to wait for. Default: those"
             " that use GPUs, write ranges or compute, until they do nothing.",
+            "all|primary|SECONDS",
         ),
     ] = None,
     nsys: Annotated[
         str | None,
-        typer.Option(
-            "--nsys", metavar="PATH", help="The nsys. Default: TRACEKIT_NSYS, or the installed."
-        ),
+        Option("The nsys. Default: TRACEKIT_NSYS, or the installed.", "PATH"),
     ] = None,
     what: _What,
     of_series: _OfSeries,
     of_study: _OfStudy,
     rules: RulesOption = None,
-    store: StoreOption = None,
+    store: Folder = None,
 ) -> "Answer | Judged":
     """Record a program with nsys, ingest the report, and say where the time goes.
 
@@ -458,9 +405,9 @@ def record(
         what.wanted(),
         folder,
         nsys,
-        store,
+        None if store is None else Path(store),
         rules,
-        parse_labels(label or []),
+        dict(label or {}),
         one_report,
         what.nccl_log,
         what.nvidia_smi,
@@ -474,7 +421,7 @@ def record(
                 "a study names its programs and runs itself",
                 "leave out the program, --name, --calibrate, --times, --against, --every",
             )
-        where = parse_labels(of_study.where or [])
+        where = dict(of_study.where or {})
         given = parse_labels(of_study.settings or [])
         cpu = of_study.cpu
         return _record_study(recorder, of_study.study, where, given, cpu=cpu, dry_run=dry_run)

@@ -6,49 +6,37 @@ from typing import Annotated
 import typer
 
 from tracekit import runs as library
-from tracekit.cli._command import app, examples
+from tracekit.cli._command import action
 from tracekit.cli._guard import complain
 from tracekit.cli._options import (
     LATEST,
     ManyRunsArgument,
     MemoryOption,
-    StoreOption,
-    complete_run,
     open_run,
 )
 from tracekit.cli._output import Format, Target
-from tracekit.cli._words import Command
 from tracekit.support.memory import allowing
+from tracekit.support.questions import Folder, Option
 
 
-@app.command(
-    cls=Command,
-    epilog=examples(
-        "tracekit report",
-        "tracekit report mnist -o mnist.html --open",
-        "tracekit report after --against before -o change.html",
-    ),
+@action(
+    "tracekit report",
+    "tracekit report mnist -o mnist.html --open",
+    "tracekit report after --against before -o change.html",
 )
 def report(
     runs: ManyRunsArgument = None,
     *,
     against: Annotated[
         str | None,
-        typer.Option(
-            "--against",
-            metavar="BASE",
-            help="Compare the run with this one.",
-            autocompletion=complete_run,
-        ),
+        Option("Compare the run with this one.", "BASE", unit="run"),
     ] = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")
     ] = Path("report.html"),
-    should_open: Annotated[
-        bool, typer.Option("--open", help="Open the page in a browser.")
-    ] = False,
+    should_open: Annotated[bool, Option("Open the page in a browser.", flag="--open")] = False,
     memory: MemoryOption = None,
-    store: StoreOption = None,
+    store: Folder = None,
 ) -> None:
     """Write one page about a run: where a step's time goes, in pictures and tables.
 

@@ -8,19 +8,18 @@ import typer
 
 from tracekit import model, present
 from tracekit import store as stores
-from tracekit.cli._command import Judged, app, command, examples
+from tracekit.cli._command import Judged, action, app, command, examples
 from tracekit.cli._guard import ForgivingGroup
 from tracekit.cli._options import (
-    LabelOption,
+    Label,
     RunArgument,
-    StoreOption,
     complete_run,
-    parse_labels,
     rows_frame,
 )
-from tracekit.cli._words import Command
 from tracekit.errors import UsageError
 from tracekit.support.columns import columns, keys
+from tracekit.support.files import StrPath
+from tracekit.support.questions import Folder, Option
 from tracekit.support.schemas import NO_RUN, Json
 
 if TYPE_CHECKING:
@@ -71,11 +70,11 @@ _RUNS = Json(
     group=runs,
     writes=[_RUNS],
 )
-def list_runs(label: LabelOption = None, store: StoreOption = None) -> "Answer":
+def list_runs(label: Label = None, store: Folder = None) -> "Answer":
     """List the runs in the store, oldest first: all, or those that carry the given labels."""
     found = _store(store)
     listed = model.Answer(
-        rows=_overview(found.runs(parse_labels(label or []))),
+        rows=_overview(found.runs(label or {})),
         meta={"store": str(found.root)},
         empty="no runs; `tracekit ingest FILE` makes one",
         command="runs",
@@ -110,18 +109,18 @@ _RUNS_SHOW = Json(
     rows=False,
     writes=[_RUNS_SHOW],
 )
-def show_run(run: RunArgument = "@latest", store: StoreOption = None) -> "Answer":
+def show_run(run: RunArgument = "@latest", store: Folder = None) -> "Answer":
     """Show all that the store knows about a run."""
     record = _store(store).find(run)
     rows = rows_frame([_details(record)])
     return model.Answer(rows=rows, run=record.name, as_records=True, command="runs show")
 
 
-@runs.command("rename", cls=Command, epilog=examples("tracekit runs rename @latest unet-fp16"))
+@action("tracekit runs rename @latest unet-fp16", name="rename", group=runs)
 def rename_run(
     run: RunArgument,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The new name.")],
-    store: StoreOption = None,
+    store: Folder = None,
 ) -> None:
     """Give a run another name."""
     found = _store(store)
@@ -129,7 +128,7 @@ def rename_run(
     _say(f"renamed {before.name} to {found.rename(before.id, name).name}")
 
 
-@runs.command("remove", cls=Command, epilog=examples("tracekit runs remove unet-fp16"))
+@action("tracekit runs remove unet-fp16", name="remove", group=runs)
 def remove_runs(
     references: Annotated[
         list[str],
@@ -139,7 +138,7 @@ def remove_runs(
             autocompletion=complete_run,
         ),
     ],
-    store: StoreOption = None,
+    store: Folder = None,
 ) -> None:
     """Remove runs from the store; the trace files that they were made of stay."""
     found = _store(store)
@@ -179,9 +178,9 @@ def check_runs(
     *,
     repair: Annotated[
         bool,
-        typer.Option("--repair", help="Repair what can be repaired without the original traces."),
+        Option("Repair what can be repaired without the original traces."),
     ] = False,
-    store: StoreOption = None,
+    store: Folder = None,
 ) -> Judged:
     """Read every file of the store, and list damage; exits with 1 if there is any.
 
@@ -204,15 +203,13 @@ def check_runs(
     return Judged(answer, int(any(not each.mended for each in findings)))
 
 
-@runs.command("gc", cls=Command, epilog=examples("tracekit runs gc --dry-run", "tracekit runs gc"))
+@action("tracekit runs gc --dry-run", "tracekit runs gc", name="gc", group=runs)
 def collect_runs(
     *,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only list the folders that would be removed.")
-    ] = False,
-    store: StoreOption = None,
+    dry_run: Annotated[bool, Option("Only list the folders that would be removed.")] = False,
+    store: Folder = None,
 ) -> None:
-    """Remove what interrupted ingests have left: folders that hold no complete run."""
+    """Remove what interrupted ingests have left, and tiles that no view reads any more."""
     gone = _store(store).collect(dry_run=dry_run)
     for folder in gone:
         _say(f"{'would remove' if dry_run else 'removed'} {folder}")
@@ -220,17 +217,15 @@ def collect_runs(
         _say("nothing was left over")
 
 
-@runs.command("share", cls=Command, epilog=examples("tracekit runs share --group trainers"))
+@action("tracekit runs share --group trainers", name="share", group=runs)
 def share_store(
     *,
     group: Annotated[
         str | None,
-        typer.Option("--group", metavar="GROUP", help="Whose members may read and change it."),
+        Option("Whose members may read and change it.", "GROUP"),
     ] = None,
-    private: Annotated[
-        bool, typer.Option("--private", help="Make the store private again, as a new one is.")
-    ] = False,
-    store: StoreOption = None,
+    private: Annotated[bool, Option("Make the store private again, as a new one is.")] = False,
+    store: Folder = None,
 ) -> None:
     """Share the store with a group of users, or make it your own again.
 
@@ -244,8 +239,8 @@ def share_store(
     _say(f"{found.root} is {'shared with ' + repr(group) if group else 'not shared any more'}")
 
 
-def _store(path: Path | None) -> "Store":
-    return stores.Store.discover(path)
+def _store(path: StrPath | None) -> "Store":
+    return stores.Store.discover(None if path is None else Path(path))
 
 
 def _overview(records: "Sequence[RunRecord]") -> "pl.DataFrame":

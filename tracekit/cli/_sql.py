@@ -6,9 +6,10 @@ import typer
 
 from tracekit import model
 from tracekit.cli._command import command
-from tracekit.cli._options import RunArgument, StoreOption, open_run
+from tracekit.cli._options import RunArgument, open_run
 from tracekit.cli._words import Command
 from tracekit.support.quantities import parse_size
+from tracekit.support.questions import Folder, Option
 from tracekit.support.schemas import Json
 
 if TYPE_CHECKING:
@@ -64,10 +65,8 @@ def sql(
             metavar="SECONDS", min=0, help="Give up after that time.", show_default="never"
         ),
     ] = None,
-    memory: Annotated[
-        str, typer.Option(metavar="SIZE", help="Give up when more memory is taken.")
-    ] = "4GiB",
-    store: StoreOption = None,
+    memory: Annotated[str, Option("Give up when more memory is taken.", "SIZE")] = "4GiB",
+    store: Folder = None,
 ) -> "Answer":
     """Answer an SQL query (polars' dialect) over a run's tables; nothing can be changed.
 

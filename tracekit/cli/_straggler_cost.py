@@ -8,6 +8,7 @@ import typer
 from tracekit import runs as library
 from tracekit.cli._command import command
 from tracekit.support.columns import keys
+from tracekit.support.questions import Option
 from tracekit.support.schemas import NO_RUN, Json
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def straggler_cost(
         Path, typer.Argument(metavar="TIMELINE", help="Timeline of a pipeline-parallel job.")
     ],
     *,
-    by: Annotated[str, typer.Option(metavar="KEY", help="rank, stage, worker or kind.")] = "stage",
+    by: Annotated[str, Option("rank, stage, worker or kind.", "KEY")] = "stage",
 ) -> "Answer":
     """Say what stragglers cost a job, by replaying its steps with and without them.
 

@@ -1,25 +1,24 @@
 """`tracekit topology`: the machine, its links and routes."""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from tracekit import machine as machines
 from tracekit import model, present
-from tracekit.cli._command import Judged, app, command, examples
+from tracekit.cli._command import Judged, action, app, command, examples
 from tracekit.cli._options import (
     LATEST,
-    StoreOption,
-    TopologyOption,
     complete_run,
     open_run,
     write_text,
 )
-from tracekit.cli._words import Command, Group
+from tracekit.cli._words import Group
 from tracekit.errors import UsageError
 from tracekit.support.columns import keys
+from tracekit.support.files import StrPath
+from tracekit.support.questions import Folder, Option, Topology
 from tracekit.support.schemas import NO_RUN, Json, one
 
 if TYPE_CHECKING:
@@ -29,13 +28,8 @@ if TYPE_CHECKING:
     from tracekit.model import Answer
 
 
-class What(StrEnum):
-    """Part of a machine to list."""
-
-    MATRIX = "matrix"
-    LINKS = "links"
-    ROUTES = "routes"
-    RELAYS = "relays"
+What = Literal["matrix", "links", "routes", "relays"]
+"""Part of a machine to list."""
 
 
 topology = typer.Typer(
@@ -112,8 +106,8 @@ def show(
         ),
     ] = LATEST,
     *,
-    what: Annotated[What, typer.Option("--what", help="What to list.")] = What.MATRIX,
-    store: StoreOption = None,
+    what: Annotated[What, Option("What to list.")] = "matrix",
+    store: Folder = None,
 ) -> "Answer":
     """List how GPUs are joined (matrix), the links, the routes of copies, or two-hop relays."""
     found = _machine(machine, store)
@@ -199,8 +193,8 @@ def check(
         ),
     ],
     *,
-    topology: TopologyOption = None,
-    store: StoreOption = None,
+    topology: Topology = None,
+    store: Folder = None,
 ) -> Judged:
     """Say what is odd about a topology file or a run's machine; exit with 1 if anything is.
 
@@ -240,11 +234,7 @@ def check(
     return Judged(answer, 1 if odd else 0)
 
 
-@topology.command(
-    "import",
-    cls=Command,
-    epilog=examples("tracekit topology import topo.txt --output machine.toml"),
-)
+@action("tracekit topology import topo.txt --output machine.toml", name="import", group=topology)
 def import_topology(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A topology file, or a preset.")],
     output: Annotated[
@@ -258,7 +248,7 @@ def import_topology(
     write_text(machine_toml(find_machine(str(file))), output)
 
 
-def _machine(reference: str, store: Path | None) -> "Machine":
+def _machine(reference: str, store: StrPath | None) -> "Machine":
     """Return the machine that is meant by a preset's name, a file, or a run."""
     from tracekit.machine import find_machine, is_topology
 
@@ -269,9 +259,9 @@ def _machine(reference: str, store: Path | None) -> "Machine":
 
 def _table(machine: "Machine", what: What) -> "pl.DataFrame":
     tables = {
-        What.MATRIX: machines.adjacency,
-        What.LINKS: machines.link_table,
-        What.ROUTES: machines.route_table,
-        What.RELAYS: machines.relay_table,
+        "matrix": machines.adjacency,
+        "links": machines.link_table,
+        "routes": machines.route_table,
+        "relays": machines.relay_table,
     }
     return tables[what](machine)

@@ -1,19 +1,17 @@
 """`tracekit view`: whole runs to scroll through in a browser."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tracekit.cli._command import app, examples
+from tracekit.cli._command import action
 from tracekit.cli._guard import complain
-from tracekit.cli._options import LATEST, ManyRunsArgument, StoreOption, open_run
-from tracekit.cli._words import Command
+from tracekit.cli._options import LATEST, ManyRunsArgument, open_run
+from tracekit.support.questions import Folder
 
 
-@app.command(
-    cls=Command,
-    epilog=examples("tracekit view", "tracekit view mnist --port 8080 --no-open"),
-)
+@action("tracekit view", "tracekit view mnist --port 8080 --no-open")
 def view(
     runs: ManyRunsArgument = None,
     *,
@@ -30,7 +28,7 @@ def view(
             "--idle", metavar="MINUTES", min=1, help="End after so long without a request."
         ),
     ] = 60,
-    store: StoreOption = None,
+    store: Folder = None,
 ) -> None:
     """Scroll through whole runs in a browser, and select a time to break it down.
 
@@ -40,7 +38,8 @@ def view(
     from tracekit.view import View
 
     opened = [open_run(each, store) for each in runs or [LATEST]]
-    with View(opened, port=port, opens=should_open, idle_minutes=idle, store=store) as shown:
+    folder = None if store is None else Path(store)
+    with View(opened, port=port, opens=should_open, idle_minutes=idle, store=folder) as shown:
         complain(f"serving {shown.address} until Ctrl-C")
         shown.wait()
     complain(f"nothing was asked for {idle} minutes")

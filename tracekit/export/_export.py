@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
-from typing import IO, cast
+from typing import Any
 
 import polars as pl
 
@@ -62,17 +61,12 @@ def export(
         steps = chosen_steps(steps, *iterations)
         spans = steps.group_by("process", "device").agg(pl.col("start").min(), pl.col("end").max())
     tracks = tracks_of(trace, spans.sort("process", "device"), steps, is_whole=iterations is None)
-    with writing_whole(path) as file, _packed(file, is_packed=path.suffix == ".gz") as out:
-        _WRITERS[to](tracks, out)
-
-
-@contextmanager
-def _packed(file: IO[bytes], *, is_packed: bool) -> Iterator[IO[bytes]]:
-    if not is_packed:
-        yield file
-        return
-    with gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as out:
-        yield cast("IO[bytes]", out)
+    with writing_whole(path) as file:
+        out: Any = nullcontext(file)
+        if path.suffix == ".gz":
+            out = gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0)
+        with out as written:
+            _WRITERS[to](tracks, written)
 
 
 def _check_size(trace: Trace) -> None:

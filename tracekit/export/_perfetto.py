@@ -9,10 +9,6 @@ from tracekit.errors import UsageError
 from tracekit.export._tracks import Lanes, Track
 
 _SEQUENCE = 1
-_TRACE_PACKET = 1  # the number of the field `packet` of a trace
-_LENGTH_DELIMITED = 2
-_SEVEN_BITS = 0x7F
-_MORE = 0x80
 
 
 def write(tracks: Iterable[Track], file: IO[bytes]) -> None:
@@ -144,9 +140,8 @@ class _Writer:
         return packet
 
     def _write(self, packet: Any) -> None:
-        content = packet.SerializeToString()
-        key = bytes([_TRACE_PACKET << 3 | _LENGTH_DELIMITED])
-        self._file.write(key + _varint(len(content)) + content)
+        # Traces one after the other are one trace.
+        self._file.write(self._messages.Trace(packet=[packet]).SerializeToString())
 
 
 def _numbered(
@@ -157,13 +152,3 @@ def _numbered(
         known[text] = len(known) + 1
         entries.add(iid=known[text], **(fields or {"name": text}))
     return known[text]
-
-
-def _varint(number: int) -> bytes:
-    """Return a number as protobuf writes it: seven bits a byte, the lowest first."""
-    out = bytearray()
-    while number > _SEVEN_BITS:
-        out.append(number & _SEVEN_BITS | _MORE)
-        number >>= 7
-    out.append(number)
-    return bytes(out)

@@ -175,7 +175,6 @@ def _threads(trace: Trace, ranges: pl.DataFrame, ops: pl.DataFrame) -> Iterator[
 
 
 def _of_threads(rows: pl.DataFrame, **columns: pl.Expr) -> pl.DataFrame:
-    keyed = rows.select("process", "thread")
     # The order of `_slices` is that of its rows.
     ordered = rows.sort("start", "end", descending=[False, True])
     keyed = ordered.select("process", "thread")

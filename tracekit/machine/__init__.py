@@ -14,10 +14,16 @@ if TYPE_CHECKING:
     from tracekit.machine._graph import PREFIXES, Link, Machine, Relay, Route
     from tracekit.machine._listings import adjacency, link_table, relay_table, route_table
     from tracekit.machine._nccl_log import NcclLog, read_nccl_log
-    from tracekit.machine._peaks import peak_flops, peak_memory_bandwidth
     from tracekit.machine._placing import Placing, place
     from tracekit.machine._presets import load_preset, preset_names, recognise
-    from tracekit.machine._products import Product, nvlink_of, reducing_gpus, with_bandwidths
+    from tracekit.machine._products import (
+        Product,
+        nvlink_of,
+        peak_flops,
+        peak_memory_bandwidth,
+        reducing_gpus,
+        with_bandwidths,
+    )
     from tracekit.machine._read import read_topology
     from tracekit.machine._rings import Ring, find_rings
     from tracekit.machine._toml import machine_toml, read_machine_toml

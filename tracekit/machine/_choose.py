@@ -292,8 +292,9 @@ def side_by_side(machines: Sequence[Machine], warning: str) -> tuple[Machine, li
         for name in names.values():
             used[_prefix(name)] = max(used[_prefix(name)], number_of(name) + 1)
     sure = [machine.origin for machine in machines]
+    names_of = Counter(machine.name for machine in machines)
     together = Machine.of(
-        " + ".join(machine.name for machine in machines),
+        " + ".join(f"{n} x {name}" if n > 1 else name for name, n in names_of.items()),
         nodes,
         links,
         "assumed" if "assumed" in sure else sure[0],

@@ -13,7 +13,7 @@ from tracekit.errors import UsageError
 from tracekit.machine._graph import Machine, Origin
 from tracekit.machine._products import nvlink_of, with_bandwidths
 from tracekit.machine._toml import load_toml, machine_of
-from tracekit.support.resources import schemas
+from tracekit.support.files import schemas
 
 _MOST_GPUS = 9999
 _PLAIN = re.compile(r"pcie-([1-9][0-9]{0,3})")

@@ -695,6 +695,8 @@ COLLECTIVE_CALLS = Table(
         Column("sequence", pl.Int64, "number of the collective on its stream"),
         Column("match", pl.Int64, "number of the collective in the run, the same for all "
                "participants that were found; null where none could be matched"),
+        Column("part", pl.String, "`dispatch`, `combine` or `wait`, of a kernel of expert "
+               "parallelism by its name; null of all others"),
         Column("algorithm", pl.String, "algorithm, from an NCCL log or the name of a kernel that "
                "is made for one; null if unknown"),
         Column("protocol", pl.String, "protocol, from an NCCL log; null if unknown"),

@@ -59,5 +59,6 @@ if TYPE_CHECKING:
     from tracekit.present._terminal import records, terminal
     from tracekit.present._text import printable
     from tracekit.present._totals import shown_with_totals
+    from tracekit.present._waterfall import stage_name
 
 __getattr__, __dir__ = lazily(__name__)

@@ -40,6 +40,8 @@ from tracekit.present._waterfall import (
     on_gpus,
     parts_of,
     stage_colour,
+    stage_name,
+    stage_tick,
     step_unit,
     total,
     waterfall,
@@ -155,7 +157,7 @@ def _stacks(parts: Sequence[Part], unit: tuple[int, str]) -> list[go.Bar]:
                 y=[0, 1],
                 width=0.62,
                 orientation="h",
-                name=figure_text(part.stage),
+                name=figure_text(stage_name(part.stage)),
                 marker={"color": stage_colour(part.stage), "line": {"color": "white", "width": 1}},
                 text=[
                     text.removesuffix(f" {unit[1]}") if (value or 0) > _LEAST_SHARE * widest else ""
@@ -166,7 +168,7 @@ def _stacks(parts: Sequence[Part], unit: tuple[int, str]) -> list[go.Bar]:
                 textangle=0,
                 hoverinfo="text",
                 hovertext=[
-                    f"<b>{figure_text(part.stage)}</b> in {run}<br>{text}"
+                    f"<b>{figure_text(stage_name(part.stage))}</b> in {run}<br>{text}"
                     for run, text in zip("AB", texts, strict=True)
                 ],
             )
@@ -242,7 +244,7 @@ def _step_axes(
     first: float,
     unit: tuple[int, str],
 ) -> None:
-    names = ["<b>A</b>", *(figure_text(part.stage) for part in parts), "<b>B</b>"]
+    names = ["<b>A</b>", *(stage_tick(part.stage) for part in parts), "<b>B</b>"]
     look = {**PLAIN_AXIS, "tickvals": list(range(len(names))), "ticktext": names}
     figure.update_xaxes(**look, range=[-0.5, len(names) - 0.5], row=2, col=1)
     high = max(total(parts, "b"), *map(max, levels))
@@ -256,7 +258,7 @@ def _step_axes(
 def _comparison_notes(parts: Sequence[Part], first: float, hidden: int) -> list[str]:
     notes = {
         "percent: of the step time of A": True,
-        "between: after an iteration, before the next": any(p.stage == "between" for p in parts),
+        "between steps: after one, before the next": any(p.stage == "between" for p in parts),
         "the axis of step times does not begin at 0": first > 0,
         f"not shown: {hidden} more GPUs": hidden > 0,
         "? unknown in one of the runs": any(None in part for part in parts),

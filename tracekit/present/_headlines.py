@@ -108,9 +108,10 @@ def _whatif(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
     changed = rows.filter(~pl.col("change").is_in(_AS_RECORDED)).drop_nulls("saved_ns")
     if changed.is_empty():
         return None
-    best = changed.sort("saved_ns", descending=True).row(0, named=True)
-    if best["saved_ns"] <= 0:
+    changed = changed.filter(pl.col("edges") > 0)  # what changes nothing differs by rounding alone
+    if changed.is_empty() or changed["saved_ns"].max() <= 0:  # type: ignore[operator]
         return "No change saves anything"
+    best = changed.sort("saved_ns", descending=True).row(0, named=True)
     saved = f"{duration(best['saved_ns'])} ({percent(best['saved_share'])})"
     return f"{printable(best['change'])} would save {saved}" + (
         ", the most" if changed.height > 1 else ""
@@ -124,17 +125,16 @@ def _links(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
         return _network(rows)
     if not {"link", "src", "dst", "utilisation"} <= {*rows.columns}:
         return None
-    known = rows.drop_nulls("bytes")
-    if known.is_empty():
+    most = _largest(rows, "bytes")
+    if most is None:
         return None
-    most = known.sort("bytes", descending=True).row(0, named=True)
     share = most["utilisation"]
     full = "" if share is None else f", at {percent(share)} of its peak while it is busy"
     told = f"{most['src']} → {most['dst']}, {size_text(most['bytes'])}{full}"
     unknown = meta.get("collectives_of_unknown_size")
     if not unknown:
         return f"Most bytes: {told}"
-    of_all = f"{unknown:,} of {count(meta['collectives'], 'NCCL kernel')}"
+    of_all = f"{unknown:,} of {count(meta['collectives'], 'collective kernel')}"
     return f"Most of the known bytes: {told}; {of_all} are of unknown size"
 
 
@@ -180,9 +180,9 @@ def _counters(rows: pl.DataFrame) -> str | None:
 
 
 def _collectives(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
-    if not {"collective", "count", "duration_p50_ns"} <= {*rows.columns}:
+    most = _largest(rows, "count", "collective")
+    if most is None or "duration_p50_ns" not in most:
         return None
-    most = rows.sort("count", descending=True).row(0, named=True)
     length = most["duration_p50_ns"]
     took = "" if length is None else f" of {duration(length)} in the median"
     return f"Most often: {most['collective']}, {count(most['count'], 'call')}{took}"
@@ -220,6 +220,8 @@ def _stalls(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
 
 
 def _flops(_: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
+    if meta.get("known_share") == 0:
+        return "FLOPs are not known of any operator"
     if not meta.get("step_flops"):
         return None
     share = "" if meta.get("mfu") is None else f", {percent(meta['mfu'])} of the peak (MFU)"
@@ -256,12 +258,9 @@ def _scaling(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
 
 
 def _latency(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
-    if not {"operation", "size_bytes", "p50_ns"} <= {*rows.columns}:
+    most = _largest(rows, "p50_ns", "operation", "size_bytes")
+    if most is None:
         return None
-    known = rows.drop_nulls(["size_bytes", "p50_ns"]).sort("p50_ns", descending=True)
-    if known.is_empty():
-        return None
-    most = known.row(0, named=True)
     told = f"{most['operation']} of {size_text(most['size_bytes'])}, {duration(most['p50_ns'])}"
     return f"Longest in the median: {told}"
 
@@ -276,16 +275,16 @@ def _bubbles(_: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
 
 
 def _study(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
-    if not {"run", "step_ns"} <= {*rows.columns}:
+    most = _largest(rows, "step_ns", "run")
+    if most is None:
         return None
-    known = rows.drop_nulls(["run", "step_ns"]).sort("step_ns")
-    if known.is_empty():
-        return None
-    least, most = (known.row(place, named=True) for place in (0, -1))
-    ends = [f"{printable(each['run'])} {duration(each['step_ns'])}" for each in (least, most)]
-    if known.height == 1 or not least["step_ns"]:
-        return f"Mean step: {ends[0]}"
-    return f"Mean step: {ends[0]} to {ends[1]} ({most['step_ns'] / least['step_ns']:.3g} times)"
+    least = rows.drop_nulls(["run", "step_ns"]).sort("step_ns").row(0, named=True)
+    ends = [
+        f"that of {printable(each['run'])}, {duration(each['step_ns'])}" for each in (least, most)
+    ]
+    ratio = "" if not least["step_ns"] else f" ({most['step_ns'] / least['step_ns']:.3g} times)"
+    longest = "" if least == most else f"; the longest is {ends[1]}{ratio}"
+    return f"The shortest mean step is {ends[0]}{longest}"
 
 
 def _overhead(_: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
@@ -297,12 +296,9 @@ def _overhead(_: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
 
 
 def _memory(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
-    if not {"gpu", "training_bytes"} <= {*rows.columns}:
+    most = _largest(rows, "training_bytes", "gpu")
+    if most is None:
         return None
-    known = rows.drop_nulls("training_bytes").sort("training_bytes", descending=True)
-    if known.is_empty():
-        return None
-    most = known.row(0, named=True)
     where = [most["network"], f"batch {most['batch']}" if most["batch"] else None]
     told = ", ".join(printable(str(each)) for each in [*where, f"GPU {most['gpu']}"] if each)
     return f"Most in training: {size_text(most['training_bytes'])} ({told})"
@@ -342,6 +338,14 @@ def size_text(size: float) -> str:
     """Return a number of bytes as text."""
     divisor, unit = unit_of(size, BYTE_UNITS)
     return f"{size / divisor:,.4g} {unit}"
+
+
+def _largest(rows: pl.DataFrame, by: str, *others: str) -> dict[str, Any] | None:
+    """Return the row with the most of a column, of those with others known, if there is one."""
+    if not {by, *others} <= {*rows.columns}:
+        return None
+    known = rows.drop_nulls([by, *others]).sort(by, descending=True)
+    return None if known.is_empty() else known.row(0, named=True)
 
 
 def _keys(rows: pl.DataFrame) -> list[str]:

@@ -198,11 +198,12 @@ def _traffic(meta: Mapping[str, Any]) -> list[str]:
     listed = meta.get("listed", transfers)
     rows = "" if listed == transfers else f"{listed:,} of them in these rows, "
     sized = f"{_part(meta['sized'], transfers)} sized"
-    lines.append(f"{count(transfers, 'transfer')}, {rows}{told}, {sized}")
+    whole = f"{count(transfers, 'transfer')}, {rows}{told}, {sized}"
+    lines.append(whole if transfers else "no transfers between devices, or with the host")
     if meta["collectives"]:
         known = meta["collectives"] - meta["collectives_of_unknown_size"]
         sized = _part(known, meta["collectives"])
-        lines.append(f"{count(meta['collectives'], 'NCCL kernel')}, {sized} of known size")
+        lines.append(f"{count(meta['collectives'], 'collective kernel')}, {sized} of known size")
     root = meta["root"]
     if root["pattern"] == "single":
         share = percent(root["share"])
@@ -443,7 +444,7 @@ _WORDED: Mapping[str, Callable[[Any], list[str]]] = {
     "verdicts": _verdicts,
     "evidence": lambda value: [text_of(line) for line in value],
     "given": lambda value: ["that verdict was given, not found"] if value else [],
-    "cut": lambda value: [f"the recording of GPU work is cut: {_ENDS[value]} is missing"],
+    "cut": lambda value: [f"the recording of GPU work may lack {_ENDS[value]}"],
     "weak": lambda value: [_weakness(each) for each in value],
     "coverage": lambda value: [f"stages known by: {_shares(value)} of busy time"],
     "launched": _launched,

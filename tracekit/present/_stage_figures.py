@@ -16,7 +16,7 @@ from tracekit.present._figures import decimals_of, empty_figure
 from tracekit.present._kernel_names import readable_names
 from tracekit.present._palette import ACCENT, IDLE_COLOUR, KIND_COLOURS, STAGE_COLOURS
 from tracekit.present._text import printable, shorten_apart
-from tracekit.present._waterfall import stage_colour, stage_order, step_unit
+from tracekit.present._waterfall import stage_colour, stage_name, stage_order, step_unit
 
 _WIDEST = 52
 _IDLE = "idle"
@@ -101,7 +101,9 @@ def _stages(
             times = dict(of_stage.select("place", column).iter_rows())
             if any(times.values()):
                 lengths = [times.get(place) for place in range(number)]
-                found.append(Part(stage + ending, stage_colour(stage), lengths, bool(ending)))
+                found.append(
+                    Part(stage_name(stage) + ending, stage_colour(stage), lengths, bool(ending))
+                )
         if not (own or ending) and meta.get("idle_ns"):
             found.append(Part(_IDLE, IDLE_COLOUR, [meta["idle_ns"]]))
     return found
@@ -116,11 +118,13 @@ def _busy(rows: pl.DataFrame, keys: Sequence[str]) -> list[Part]:
         parts = parts_by(rows, "place", range(rows.height), coloured, "busy_ns", colours)
         is_told = keys == [coloured]  # beside each bar
         return [replace(part, name="" if is_told else part.name, hover=labels) for part in parts]
-    named = {"idle": "idle", "between": "between steps"}
-    idle = [name for name in named if f"{name}_ns" in rows.columns]
+    idle = [name for name in ("idle", "between") if f"{name}_ns" in rows.columns]
     return [
         Part("busy" * bool(idle), ACCENT, rows["busy_ns"].to_list(), hover=labels),
-        *(Part(named[name], stage_colour(name), rows[f"{name}_ns"].to_list()) for name in idle),
+        *(
+            Part(stage_name(name), stage_colour(name), rows[f"{name}_ns"].to_list())
+            for name in idle
+        ),
     ]
 
 
@@ -193,9 +197,10 @@ def stage_bars_figure(
     divisor, unit = step_unit(max(lengths))
     decimals = min(decimals_of(min(lengths) / divisor), 2)
     colours = {stage: stage_colour(stage) for stage in stage_order(times["stage"].to_list())}
+    parts = parts_by(times, "row", range(shown.height), "stage", "exposed_ns", colours)
     return bars_figure(
         rows_of(shown, ("network",), ("batch", "gpus", "method", "run")),
-        parts_by(times, "row", range(shown.height), "stage", "exposed_ns", colours),
+        [replace(part, name=stage_name(part.name)) for part in parts],
         axis=f"exposed time per {per}", title=title, subtitle=subtitle, unit=(divisor, unit),
         ends=[
             f"{'≥ ' if row['unknown'] else ''}{row['exposed_ns'] / divisor:,.{decimals}f}"

@@ -54,6 +54,16 @@ def stage_order(stages: Sequence[str]) -> list[str]:
     return sorted(dict.fromkeys(stages), key=lambda stage: rank.get(stage, rank[None]))
 
 
+def stage_name(stage: str) -> str:
+    """Return what figures and pages call a stage, or a time of none."""
+    return "between steps" if stage == "between" else stage
+
+
+def stage_tick(stage: str) -> str:
+    """Return the same as markup of an axis, whose labels are narrow."""
+    return figure_text(stage_name(stage)).replace(" ", "<br>")
+
+
 def stage_colour(stage: str) -> str:
     """Return the colour of a stage, of FP+BP (that of FP), or of idle time."""
     return _COLOURS.get(stage, ACCENT)
@@ -175,7 +185,7 @@ def add_gpus(
         cell = {"row": first_row + place // ACROSS, "col": place % ACROSS + 1}
         for trace in waterfall(parts, own, unit):
             figure.add_trace(trace, **cell)
-        names = ["A", *(figure_text(part.stage) for part in parts), "B"]
+        names = ["A", *(stage_tick(part.stage) for part in parts), "B"]
         figure.update_xaxes(
             **PLAIN_AXIS, tickvals=list(range(len(names))), ticktext=names,
             range=[-0.5, len(names) - 0.5], tickfont_size=10, tickangle=0, **cell,

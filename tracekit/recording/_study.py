@@ -14,7 +14,7 @@ from typing import Any
 
 from tracekit.errors import UsageError
 from tracekit.recording._names import file_name
-from tracekit.support.resources import schemas
+from tracekit.support.files import schemas
 from tracekit.support.toml import NotToml, parse_toml
 
 _VERSION = 1

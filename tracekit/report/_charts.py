@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import polars as pl
 from markupsafe import Markup
@@ -225,22 +225,6 @@ class Plot:
     tags: Sequence[Tag] = ()
     legend: Sequence[Entry] = ()
     links: Sequence[Link] = ()
-    x_ticks: Sequence[Tick] = field(init=False)
-    y_ticks: Sequence[Tick] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "x_ticks", self.x.ticks())
-        object.__setattr__(self, "y_ticks", self.y.ticks())
-
-    @property
-    def x_name(self) -> str:
-        """Title of the horizontal axis."""
-        return self.x.name
-
-    @property
-    def y_name(self) -> str:
-        """Title of the vertical axis."""
-        return self.y.name
 
     def html(self) -> Markup:
         """Return the chart."""

@@ -50,14 +50,6 @@ class _Box:
     look: str
     text: str
 
-    @property
-    def mid(self) -> float:
-        return self.x + self.width / 2
-
-    @property
-    def base(self) -> float:
-        return self.y + self.height / 2 + 4
-
 
 @dataclass(frozen=True)
 class _Drawing:

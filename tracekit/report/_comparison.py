@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tracekit.analysis.comparison import carriers
-from tracekit.present import MINUS, duration, percent
+from tracekit.present import MINUS, duration, percent, stage_name
 from tracekit.present.pages import fragment, frame_table, joined
 from tracekit.report._charts import (
     Axis,
@@ -175,7 +175,7 @@ def waterfall(subject: Subject) -> Markup:
         Entry("whisker", "95 % interval"),
     ]
     drawn = Bars("Change of a step by its parts, ms/step/GPU",
-                 "Change of the step time by stage, idle and between", legend,
+                 "Change of the step time by stage, idle and between steps", legend,
                  [_change(row, widest) for row in rows])  # fmt: skip
     return joined(
         drawn.html(),
@@ -204,7 +204,7 @@ def _on_gpus(answer: Comparison) -> Markup | None:
         )
         for own in gpus
     ]
-    legend = [Entry(part, part) for part in rows["part"].unique(maintain_order=True)]
+    legend = [Entry(part, stage_name(part)) for part in rows["part"].unique(maintain_order=True)]
     title = "Change of a step on each GPU: shorter in B to the left, longer to the right"
     return Bars(title, title, legend, bars).html()
 
@@ -215,7 +215,7 @@ def _both_ways(own: pl.DataFrame, widest: float) -> list[Piece]:
     pieces = []
     for part, delta in own.select("part", "delta_ns").iter_rows():
         width = 50 * abs(delta) / widest
-        title = f"{part}: {_signed(delta)}"
+        title = f"{stage_name(part)}: {_signed(delta)}"
         left -= width if delta < 0 else 0
         if width > 0:
             at = left if delta < 0 else right
@@ -233,13 +233,14 @@ def _change(row: Mapping[str, Any], widest: float) -> Bar:
     """Return a bar that goes left of the middle where something got shorter, right where longer."""
     delta, low, high = row["delta_ns"], row.get("low_ns"), row.get("high_ns")
     told = row.get("verdict") or "no verdict"
-    title = f"{row['part']}: {_signed(delta)}, {told}"
+    part = stage_name(row["part"])
+    title = f"{part}: {_signed(delta)}, {told}"
     pieces = [
         _piece(min(delta, 0), max(delta, 0), widest, "worse" if delta > 0 else "better", title)
     ]
     if low is not None and high is not None:
         pieces.append(_piece(low, high, widest, "whisker", f"{title}; {_interval(row, '')}"))
-    return Bar(str(row["part"]), [Track(pieces, "signed")], f"{_signed(delta)}, {told}")
+    return Bar(part, [Track(pieces, "signed")], f"{_signed(delta)}, {told}")
 
 
 def _piece(start: float, end: float, widest: float, look: str, title: str) -> Piece:

@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from tracekit.model import Answer
-from tracekit.present import duration
+from tracekit.present import duration, with_headline
 from tracekit.present.pages import answer_table, fragment, joined
 from tracekit.report._charts import Bar, Bars, Entry, Part, track
 from tracekit.report._section import Section
@@ -50,15 +50,12 @@ def _bar(row: Mapping[str, Any], longest: float) -> Bar:
 
 def fastest(subject: Subject) -> Markup:
     """Say which run has the shortest and which the longest step."""
-    known = _study(subject).rows.drop_nulls("step_ns").sort("step_ns")
-    if known.is_empty():
+    answer = _study(subject)
+    known, told = answer.rows.drop_nulls("step_ns"), with_headline(answer).get("headline")
+    if told is None:
         return fragment("unknown", "Steps of none of the runs are known.")
-    first, last = (row["run"] for row in (known.row(0, named=True), known.row(-1, named=True)))
-    lengths = known["step_ns"]
-    shortest = f"The shortest mean step is that of {first}, {duration(lengths[0])}"
-    longest = f"the longest is that of {last}, {duration(lengths[-1])}"
     said = [
-        f"{shortest}; {longest}: {lengths[-1] / lengths[0]:.2f} times as long.",
+        f"{told}.",
         "Runs of different networks, batches or numbers of GPUs do not take the same steps.",
     ]
     alike = known.select("network", "batch", "gpus").unique().height == 1

@@ -19,6 +19,8 @@ _PARTS = {"wu_exposed_ns": "weight update", "io_exposed_ns": "input", "me_expose
 _LEAST = 0.005
 _MOVES = 0.9
 """A step is named if the mean of the others is so much of the mean of all, or less."""
+_ENDS = 0.99
+"""A last step is named if it is the shortest, and the mean of all so much of the others'."""
 _MOST_KINDS = 3
 _BECAUSE = {
     "profiler": "because the profiler itself took the time",
@@ -110,6 +112,15 @@ def _without_longest(subject: Subject) -> Iterator[str]:
             yield (
                 f"One of them, step {steps['iteration'][longest]}, takes "
                 f"{duration(lengths[longest])}; the mean of the others is {duration(others)}."
+            )
+            return
+        # No step follows the last one, so that it lacks what the others wait for in the end.
+        last, whole = lengths[-1], float(lengths.sum())
+        before = (whole - last) / (len(lengths) - 1)
+        if last == lengths.min() and whole / len(lengths) <= _ENDS * before:
+            yield (
+                f"The last one, {duration(last)}, ends with its own GPU work; the mean of the "
+                f"others is {duration(before)}."
             )
 
 

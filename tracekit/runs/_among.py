@@ -75,23 +75,22 @@ def among_runs(asked: Asked[Selection, P, Answer], finish: Finish) -> RunsQuesti
     finish
         Adds to its answer what is known of the runs, which come first.
     """
-    told, ask = asked.declaration, cast("Any", asked)
+    declaration, ask = asked.declaration, cast("Any", asked)
 
     def answer(references: Sequence[Any] = (), *args: Any, **options: Any) -> Answer:
-        given = {name: options.pop(name) for name in told.apart if name in options}
-        require_types({"references": references, **given}, told.kinds)
-        runs = _Chosen(
-            references, **given, is_of_latest=told.is_of_latest, needs=needed(told.name, options)
-        )
+        given = {name: options.pop(name) for name in declaration.apart if name in options}
+        require_types({"references": references, **given}, declaration.kinds)
+        needs = needed(declaration.name, options)
+        runs = _Chosen(references, **given, is_of_latest=declaration.is_of_latest, needs=needs)
         found: Answer = finish(runs, ask(runs, *args, **options))
         return found
 
-    signature = told.signature_of("tracekit.Answer", of_one=False)
-    text = told.text("polars.DataFrame", of_one=False)
+    signature = declaration.signature_of("tracekit.Answer", of_one=False)
+    text = declaration.text("polars.DataFrame", of_one=False)
     whole: Any = answer
-    whole.__name__, whole.__doc__, whole.__signature__ = told.name, text, signature
-    whole.declaration = told
-    question: RunsQuestion[P] = asking(whole, told.name, signature, text)
+    whole.__name__, whole.__doc__, whole.__signature__ = declaration.name, text, signature
+    whole.declaration = declaration
+    question: RunsQuestion[P] = asking(whole, declaration.name, signature, text)
     return question
 
 

@@ -22,9 +22,8 @@ from tracekit.runs._opening import ingest
 from tracekit.runs._question import question_of
 from tracekit.runs._selecting import Reference, select_runs
 from tracekit.store import Store
-from tracekit.support.files import StrPath
+from tracekit.support.files import StrPath, schemas
 from tracekit.support.process import users_stderr
-from tracekit.support.resources import schemas
 
 if TYPE_CHECKING:
     from tracekit.analysis.comparison import Skip

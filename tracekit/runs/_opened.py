@@ -16,7 +16,7 @@ from tracekit import analysis, attribution, engine, model
 from tracekit import machine as machines
 from tracekit.analysis import communication
 from tracekit.errors import UnknownRunError
-from tracekit.store import RunRecord, Store, SummaryValue, Workers
+from tracekit.store import KeptFile, RunRecord, Store, SummaryValue, Workers
 from tracekit.support.files import StrPath
 from tracekit.support.memory import is_in_parts, require
 
@@ -63,6 +63,7 @@ class OpenedRun:
         self._workers = workers
         self._rules = rules
         self._allowed = memory
+        self._store = store
 
     def __repr__(self) -> str:
         numbers = self.record.summary
@@ -118,10 +119,15 @@ class OpenedRun:
         lasting = tuple(text for text in self.record.warnings if text not in earlier)
         return replace(trace, warnings=tuple(dict.fromkeys(lasting + trace.warnings)))
 
+    @cached_property
+    def kept(self) -> KeptFile | None:
+        """Where what is made of its tables is kept; None where these are not as stored."""
+        return self._store.kept(self.record) if self._rules is None else None
+
     def with_trace(self, trace: Trace) -> Self:
         """Return a copy of the run with other tables."""
         other = copy(self)
-        other.trace = trace
+        other.trace, other.kept = trace, None
         return other
 
     def of_steps(self, iterations: tuple[int, int] | None) -> Self:

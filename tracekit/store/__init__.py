@@ -6,7 +6,8 @@ A store is a folder::
     catalogue.sqlite    the catalogue, unless TRACEKIT_CATALOG puts it elsewhere
     runs/<folder>/      the columns of one run, named by one row of the catalogue: folders 0, 1, ...
                         of its reports, in each a folder of parts per table, parts.json with their
-                        rows and checks.json with their checksums; run.json is a copy of its row
+                        rows and checks.json with their checksums; run.json is a copy of its row;
+                        kept/ has what is made of the tables for the view
     staging/<folder>/   columns that an ingest is writing
     staging/*.lock      held by the ingest whose folder, in staging/ or runs/, has that name
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from tracekit.store._digest import NOT_YET, file_digest, file_size, file_state, run_digest
     from tracekit.store._executors import Workers, open_executor
     from tracekit.store._jobs import Executor
+    from tracekit.store._kept import KeptFile
     from tracekit.store._record import (
         RunRecord,
         SummaryValue,

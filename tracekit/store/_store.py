@@ -32,6 +32,7 @@ from tracekit.store._check import (
     whole_run,
 )
 from tracekit.store._identity import make_id, put_id, read_id
+from tracekit.store._kept import KeptFile
 from tracekit.store._partials import Partials
 from tracekit.store._reader import read_entries
 from tracekit.store._record import (
@@ -47,7 +48,7 @@ from tracekit.store._record import (
 from tracekit.store._rows import REBUILT, forget_run, read_run, write_run
 from tracekit.store._staging import DATABASE, FREE_SPACE, Folders, file_errors
 from tracekit.support.labels import MOST
-from tracekit.support.loading import load_beside
+from tracekit.support.lazily import load_beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -220,6 +221,14 @@ class Store:
         """Return what keeps sums of parts of a run."""
         return Partials(self.root, self.folder(record))
 
+    def kept(self, record: RunRecord) -> KeptFile:
+        """Return where what is made of a run's tables is kept."""
+        return self._kept(resolve(self._entries(), record.id, str(self.root)))
+
+    def _kept(self, entry: Entry) -> KeptFile:
+        folder = self._folders.runs / entry.folder
+        return KeptFile(self.root, folder, len(entry.record.files))
+
     def remove(self, reference: str) -> RunRecord:
         """Remove a run with its columns, and return its entry.
 
@@ -307,7 +316,7 @@ class Store:
         return [*found, *(each for each in own if each), *left]
 
     def collect(self, *, dry_run: bool = False) -> list[Path]:
-        """Remove the folders that hold no complete run and that no ingest is working on.
+        """Remove folders that hold no complete run and that no ingest works on, and old tiles.
 
         So are sums that other versions kept of parts of runs.
 
@@ -318,7 +327,7 @@ class Store:
 
         Returns
         -------
-        The folders, and files of sums, that are gone.
+        The folders, and files of sums and tiles, that are gone.
 
         Raises
         ------
@@ -342,6 +351,8 @@ class Store:
         for path in () if dry_run else stale:
             with file_errors(self.root):
                 path.unlink(missing_ok=True)
+        for entry in self._entries():
+            stale += self._kept(entry).drop_others(dry_run=dry_run)
         return gone + stale
 
     def _checked_id(self, *, repair: bool) -> list[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,6 +17,7 @@ from tracekit.support.inner import PARTS
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_LOG = logging.getLogger("tracekit")
 _LOCK = threading.RLock()
 _PACKAGE = Path(__file__).parents[1]
 _UNCOUNTED: Any = {"_nrt": False}
@@ -39,11 +41,16 @@ class Compiled:
 
     def __call__(self, *given: Any) -> Any:
         """Run the loop as machine code."""
+        by_numba = native.has_compiler()
         try:
             taken = native.arguments(given)
+            if run := self._found(taken) or (self._made(taken, given) if by_numba else None):
+                return run(taken, given)
         except native.UnfitError:
-            return kept(self._loop)(*given)
-        return (self._found(taken) or self._made(taken, given))(taken, given)
+            if by_numba:
+                return kept(self._loop)(*given)
+        _tell_that_it_is_slow()
+        return self._loop(*given)
 
     def if_kept(self, *given: Any) -> Any:
         """Run the loop as machine code if that is cached, else uncompiled."""
@@ -84,6 +91,14 @@ class Compiled:
         return self._known.setdefault(
             types, lambda taken, _: native.call(address, taken, returns=code.returns)
         )
+
+
+@cache
+def _tell_that_it_is_slow() -> None:
+    """Tell once that what follows takes longer than it could."""
+    _LOG.warning(
+        "this trace needs a loop that the release lacks: pip install 'tracekit[compiler]' is faster"
+    )
 
 
 def _compile(loop: Callable[..., Any], given: tuple[Any, ...]) -> Any:

@@ -1,4 +1,4 @@
-"""Files that are there as a whole or not at all."""
+"""Files that are there as a whole or not at all, and where tracekit's data files are."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import IO
 
 StrPath = str | os.PathLike[str]
 """How callers may name a file."""
+_PACKAGE = Path(__file__).parents[1]
 
 
 def is_plain_file(path: StrPath) -> bool:
@@ -74,3 +75,9 @@ def writing_whole(path: Path) -> Iterator[IO[bytes]]:
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
+
+
+def schemas() -> Path:
+    """Return the folder `schemas`: inside an installed package, beside it in a working copy."""
+    shipped = _PACKAGE / "schemas"
+    return shipped if shipped.is_dir() else _PACKAGE.parent / "schemas"

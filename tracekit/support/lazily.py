@@ -1,11 +1,13 @@
-"""Packages whose names are loaded on first use."""
+"""Names of packages that are loaded on first use, and modules while there is other work to do."""
 
 from __future__ import annotations
 
 import importlib
 import re
 import sys
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -57,3 +59,13 @@ def _checked_imports(package: str) -> dict[str, str]:
     source = Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8")
     imports = _IMPORT.findall(_COMMENT.sub("", source))
     return {name: home for home, *names in imports for name in _NAME.findall(" ".join(names))}
+
+
+def load_beside(module: str) -> None:
+    """Begin to import a module in a thread; whoever imports it meanwhile waits for that."""
+    threading.Thread(target=_load, args=(module,), daemon=True).start()
+
+
+def _load(module: str) -> None:
+    with suppress(Exception):  # whoever needs it is told of it
+        importlib.import_module(module)

@@ -4,8 +4,9 @@ Loading Numba takes longer than reading a usual trace, and compiling takes secon
 which Numba comes with, links code that was compiled before in milliseconds. So the code of a loop,
 for some types of its arguments, is kept in a file under a name that tells all that it was made of:
 the text of the loop, what it calls, the types, and the processor. Files are found by that and not
-by their times, so those that were made with a package serve wherever it is installed. What is not
-in order about a file is as if it were not there.
+by their times, so those that were made with a package serve wherever it is installed. In a release
+they are linked into one library, which needs no LLVM (`.ci/release.py`). What is not in order about
+a file is as if it were not there.
 
 Code in the installed package is trusted as its modules are. Code in a cache is run only where
 nobody but the user and root can have put it (`is_closed`).
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import json
 import os
 import platform
 import re
@@ -26,6 +28,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -38,10 +41,13 @@ _SUFFIX = ".loop"
 _DIGEST_BYTES = 32
 _FOLDER = Path(__file__).resolve().parents[1] / "loops"
 """What was compiled with the package, for any processor of its kind."""
+_LIBRARY_NAME, _INDEX_NAME = "loops.so", "loops.json"
+"""That code linked, and by the name of each loop's file its symbol and whether it returns."""
 _BESIDE = Path(__file__).parent / "__pycache__"
 """Where Python keeps what it has compiled of the package, too."""
 _LINKS_HERE = sys.platform == "linux" and platform.machine() == "x86_64"
 """Whether linking has been tried on such a machine; on others Numba links what it compiles."""
+_ANY_PROCESSOR = "x86_64-unknown-linux-gnu generic"
 _LIBRARY = frozenset({"memcpy", "memmove", "memset"})
 """What code may call of the libraries that every process has."""
 
@@ -165,7 +171,13 @@ class Code:
 
 def find(loop: Callable[..., Any], types: str) -> Code | None:
     """Return the cached code of a loop, for this processor or for any."""
-    for processor, folders in ((_processor(), _own_folders()), (_any_processor(), [_FOLDER])):
+    symbol, returns = _library_index().get(_name(loop, types, _ANY_PROCESSOR), ("", False))
+    if symbol:
+        return Code(symbol, returns, b"")
+    places = [(_ANY_PROCESSOR, [_FOLDER])]
+    if has_compiler():
+        places.insert(0, (_processor(), _own_folders()))
+    for processor, folders in places if find_spec("llvmlite") else ():
         name = _name(loop, types, processor)
         for folder in folders if name else []:
             path = folder / name
@@ -175,6 +187,22 @@ def find(loop: Callable[..., Any], types: str) -> Code | None:
                     if code is not None:
                         return code
     return None
+
+
+@cache
+def has_compiler() -> bool:
+    """Tell whether loops can be compiled here."""
+    return find_spec("numba") is not None
+
+
+@cache
+def _library_index() -> dict[str, tuple[str, bool]]:
+    """Return the loops of the package's library; none where it has none."""
+    try:
+        index: dict[str, tuple[str, bool]] = json.loads((_FOLDER / _INDEX_NAME).read_bytes())
+    except FileNotFoundError:
+        return {}
+    return index if _LINKS_HERE else {}
 
 
 def keep(loop: Callable[..., Any], types: str, code: Code) -> None:
@@ -190,7 +218,7 @@ def keep(loop: Callable[..., Any], types: str, code: Code) -> None:
 
 def keep_for_all(loop: Callable[..., Any], types: str, code: Code) -> None:
     """Keep the code of a loop, compiled for any processor of its kind, with the package."""
-    if name := _name(loop, types, _any_processor()):
+    if name := _name(loop, types, _ANY_PROCESSOR):
         _FOLDER.mkdir(parents=True, exist_ok=True)
         _write(_FOLDER / name, code.packed())
 
@@ -309,19 +337,15 @@ def _processor() -> str:
     return f"{llvm.get_process_triple()} {llvm.get_host_cpu_name()} {features}"
 
 
-@cache
-def _any_processor() -> str:
-    from llvmlite import binding as llvm  # noqa: PLC0415 - not needed by small traces
-
-    return f"{llvm.get_process_triple()} generic"
-
-
 _SEEN: Counter[str] = Counter()
 """How often code was linked that is called by a symbol."""
 
 
 def link(code: Code) -> int:
     """Load code into this process, and return its address."""
+    if not code.machine_code:
+        library = ctypes.CDLL(str(_FOLDER / _LIBRARY_NAME))
+        return ctypes.cast(library[code.symbol], ctypes.c_void_p).value or 0
     from llvmlite import binding as llvm  # noqa: PLC0415 - not needed by small traces
 
     # What bears the symbol of other code would be taken for that.

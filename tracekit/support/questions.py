@@ -57,8 +57,8 @@ class Option:
         What stands for its value in help.
     unit
         What it is in; the command line reads it with this unit (`support.quantities`, and names of
-        others: ``images``, ``keys``, ``labels``, ``run``, ``run or ns``, ``sizes``, ``skip``,
-        ``steps``).
+        others: ``images``, ``keys``, ``labels``, ``run``, ``run or ns``, ``runs``, ``sizes``,
+        ``skip``, ``steps``).
     least
         The smallest number it can be.
     flag
@@ -69,6 +69,8 @@ class Option:
         Heading that it stands under in help.
     keys
         What lists of names may hold.
+    envvar
+        Variable of the environment that says it for the command line.
     """
 
     meaning: str
@@ -79,6 +81,7 @@ class Option:
     typed: Any = None
     panel: str | None = None
     keys: tuple[str, ...] = ()
+    envvar: str | None = None
 
 
 def grouped_by(*names: str) -> Option:
@@ -193,6 +196,7 @@ Folder = Annotated[
         "Folder of the store. The default is the nearest .tracekit upward from here.",
         "DIR",
         typed=Path | None,
+        envvar="TRACEKIT_STORE",
     ),
 ]
 

@@ -1,5 +1,5 @@
 """The view: whole runs to scroll through in a browser, served on the loopback address."""
 
-from tracekit.view._view import View
+from tracekit.view._view import View, keep_tiles
 
-__all__ = ["View"]
+__all__ = ["View", "keep_tiles"]

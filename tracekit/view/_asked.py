@@ -5,21 +5,20 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import threading
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import polars as pl
 
 from tracekit.analysis import closeup
+from tracekit.analysis.statistics import outliers
 from tracekit.model import STAGES
-from tracekit.present import printable, readable_names, to_json
-from tracekit.view._lanes import MOST_TEXT, RunLanes
+from tracekit.present import CAUSE_COLOURS, PATH_COLOURS, printable, readable_names, to_json
+from tracekit.view._lanes import MOST_TEXT, Kept, RunLanes
 from tracekit.view._server import Endpoint, Given, Refused, Turns
-from tracekit.view._tiles import LOOKS
+from tracekit.view._tiles import COMMUNICATION, LOOKS
 
 if TYPE_CHECKING:
     from tracekit.model import Trace
@@ -33,8 +32,11 @@ _WHICH = ("longest", "next", "previous")
 _MOST_PIXELS = 8_192
 _MOST_ROWS = 100
 _MOST_NAMES = 200
+_MOST_STEPS = 20_000
 _FEW = 8
 _LONGEST_WORDS = 200
+_LONG_RUN = 1_000_000
+"""Ranges of a run of which details of an op are told by the step around it."""
 _PIECES = 64
 """The next hit is sought in so small a part of a run first."""
 _QUICK, _SLOW = 4, 2
@@ -54,6 +56,10 @@ class AskedRun(Protocol):
     @property
     def trace(self) -> Trace:
         """Its tables."""
+
+    @property
+    def kept(self) -> Kept | None:
+        """Where what is made of its tables is kept; None where these are not as stored."""
 
 
 class AskedRuns:
@@ -78,23 +84,24 @@ class AskedRuns:
             "/runs": (self.runs, quick),
             "/run": (self.run, slow),
             "/drawn": (self.drawn, quick),
+            "/idle": (self.idle, slow),
             "/find": (self.find, quick),
             "/hit": (self.hit, quick),
             "/op": (self.op, quick),
+            "/steps": (self.steps, slow),
             "/table": (self.table, slow),
         }
 
     def prepare(self) -> None:
-        """Make what pictures, searches and details of the first run rest on, ahead of them."""
-        _ = self._runs[0].lanes.lanes
-        _ = self._runs[0].names
-        self.op({"run": "0", "op": "0"})
+        """Make what pictures and searches of the first run rest on, ahead of them."""
+        _ = self._runs[0].lanes.sums
 
     def runs(self, given: Given) -> dict[str, Any]:
         """Return the names of the runs, and what stages there are."""
         _only(given)
         names = [printable(each.run.name) for each in self._runs]
-        return {"runs": names, "stages": LOOKS, "order": STAGES, "keys": KEYS}
+        return {"runs": names, "stages": LOOKS, "order": STAGES, "keys": KEYS,
+                "colours": {COMMUNICATION: PATH_COLOURS["comm"], **CAUSE_COLOURS}}  # fmt: skip
 
     def run(self, given: Given) -> dict[str, Any]:
         """Return the lanes of a run, and the time that it takes."""
@@ -112,11 +119,36 @@ class AskedRuns:
             "lost": seen.lanes.lost,
         }  # fmt: skip
 
+    def steps(self, given: Given) -> dict[str, Any]:
+        """Return when steps begin and end on the GPUs, and which are unlike the others."""
+        _only(given, "run")
+        spans = closeup.step_spans(self._seen(given).run.trace).drop_nulls("iteration")
+        lengths = closeup.step_lengths(spans)
+        edges = spans.group_by("iteration").agg(pl.col("start").min(), pl.col("end").max())
+        rows = edges.sort("iteration").with_columns(step_ns=lengths["step_ns"])
+        unlike = rows[outliers(rows["step_ns"].to_numpy())]
+        median = rows["step_ns"].median()
+        most = unlike.with_columns(share=pl.col("step_ns") / median).filter(
+            pl.col("share").is_finite()
+        )
+        shown = rows.head(_MOST_STEPS).sort("start")
+        return {
+            **{name: shown[name].to_list() for name in ("iteration", "start", "end")},
+            "unlike": most.top_k(_FEW, by=(pl.col("share") - 1).abs()).to_dicts(),
+            "lost": rows.height - shown.height,
+        }
+
     def drawn(self, given: Given) -> dict[str, Any]:
         """Return what is drawn of a stretch of time; see `RunLanes.drawn`."""
         _only(given, "run", "from", "to", "pixels")
         pixels = _number(given, "pixels", 1, _MOST_PIXELS)
         return self._seen(given).lanes.drawn(*_stretch(given), pixels)
+
+    def idle(self, given: Given) -> dict[str, Any]:
+        """Return why GPUs do nothing in a stretch of time; see `RunLanes.idle`."""
+        _only(given, "run", "from", "to", "pixels")
+        pixels = _number(given, "pixels", 1, _MOST_PIXELS)
+        return self._seen(given).lanes.idle(*_stretch(given), pixels)
 
     def table(self, given: Given) -> dict[str, Any]:
         """Return `breakdown` or `idle` of a stretch of time, and the command that prints it."""
@@ -190,9 +222,9 @@ class AskedRuns:
         found = seen.run.trace["ops"].filter(pl.col("op") == number).collect()
         if found.is_empty():
             raise Refused(404, "there is no such op")
-        details = closeup.details(seen.run.trace, found).row(0, named=True)
+        details = seen.details(found)
         told = {k: printable(v) if isinstance(v, str) else v for k, v in details.items()}
-        same = seen.names.filter(pl.col("name") == str(found["name"][0]))
+        same = seen.lanes.sums.names.filter(pl.col("name") == str(found["name"][0]))
         alike = same.select("ops", "total").row(0, named=True) if same.height else {}
         name = printable(str(found["name"][0] or "(no name)"))
         return {**told, **alike, "name": name, **_place(seen, found.row(0, named=True))}
@@ -202,38 +234,56 @@ class AskedRuns:
 
 
 class _Seen:
-    """A run, its lanes, and the names of its ops."""
+    """A run and its lanes."""
 
     def __init__(self, run: AskedRun) -> None:
-        self.run, self.lanes = run, RunLanes(run.trace)
-        self._reading = threading.Lock()
+        self.run, self.lanes = run, RunLanes(run.trace, run.kept)
 
-    @property
-    def names(self) -> pl.DataFrame:
-        """Return ``name, ops, total, most, longest``, most time first.
+    def details(self, op: pl.DataFrame) -> dict[str, Any]:
+        """Return all that is known of an op; of a long run by the step around it alone.
 
-        Times are in ns; `longest` is the number of the op that takes `most`.
+        Else it would rest on the layer of every range, and on the size of every collective.
         """
-        with self._reading:
-            return self._names
-
-    @cached_property
-    def _names(self) -> pl.DataFrame:
-        length = pl.col("end") - pl.col("start")
-        sums = self.run.trace["ops"].group_by("name").agg(
-            ops=pl.len(), total=length.sum(), most=length.max(),
-            longest=pl.col("op").get(length.arg_max()),
-        )  # fmt: skip
-        named = sums.drop_nulls("name").with_columns(pl.col("name").cast(pl.String))
-        return named.sort("total", "name", descending=[True, False]).collect()
+        trace = self.run.trace
+        if trace.height("ranges") > _LONG_RUN:
+            trace, op = _around(trace, op)
+        return closeup.details(trace, op).row(0, named=True)
 
     def matching(self, words: str) -> pl.DataFrame:
         """Return those of `names` that hold some words, whatever their case, or match them."""
         holds = pl.col("name").str.contains(f"(?i){re.escape(words)}")
         try:
-            return self.names.filter(holds | pl.col("name").str.contains(f"(?i){words}"))
+            return self.lanes.sums.names.filter(holds | pl.col("name").str.contains(f"(?i){words}"))
         except pl.exceptions.ComputeError:  # no regular expression
-            return self.names.filter(holds)
+            return self.lanes.sums.names.filter(holds)
+
+
+def _around(trace: Trace, op: pl.DataFrame) -> tuple[Trace, pl.DataFrame]:
+    """Return the step of an op's process in which it is, its ranges numbered anew, and the op."""
+    launch, of_process = pl.coalesce("launch_start", "start"), pl.col("process") == op["process"][0]
+    steps = trace["iterations"].join(op.lazy(), on=["process", "iteration"], how="semi")
+    at = op.select(start=launch, end=launch)
+    times = pl.concat([steps.select("start", "end").collect(), at])
+    begin, end = times.select(pl.col("start").min(), pl.col("end").max()).row(0)
+    of_step = pl.col("start").is_between(begin, end) & of_process
+    own = pl.col("range").is_in(op["range"].drop_nulls().implode())
+    ranges = pl.concat([trace["ranges"].filter(each).collect() for each in (of_step, own)])
+    ranges = ranges.unique("range").sort("range")
+
+    def numbered(column: str) -> pl.Expr:
+        old = ranges["range"]
+        return pl.col(column).replace_strict(old, range(len(old)), default=None).cast(old.dtype)
+
+    # Only sizes of collectives rest on other ops.
+    others = launch.is_between(begin, end) & (pl.col("start") >= begin) & of_process
+    is_one = op["kind"][0] == "collective"
+    ops = trace["ops"].filter(others if is_one else pl.col("op") == op["op"][0])
+    tables = {
+        "ops": ops.with_columns(numbered("range")),
+        "calls": trace["calls"].filter(of_step),
+        "ranges": ranges.with_columns(numbered("range"), numbered("parent")).lazy(),
+    }
+    return trace.with_lazy(tables), op.with_columns(numbered("range"))
 
 
 def _place(seen: _Seen, row: Mapping[str, Any]) -> dict[str, Any]:

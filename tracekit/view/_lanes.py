@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import polars as pl
@@ -14,18 +15,32 @@ import polars as pl
 from tracekit.analysis import closeup
 from tracekit.model import Trace
 from tracekit.present import printable, readable_names
-from tracekit.view._tiles import LOOKS, NO_STAGE, Covered, Level, Spans, Tiles
+from tracekit.view._sums import (
+    DRAWN,
+    OF_OP,
+    OF_RANGE,
+    Key,
+    RunSums,
+    alone,
+    drawn_ops,
+    drawn_ranges,
+    looks_of,
+    spans_of,
+)
+from tracekit.view._tiles import LOOKS, Level, Spans, Summing, Tiles, width_below
 
-_OF_OP = ("device", "process", "context", "stream")
-_OF_RANGE = ("process", "thread", "depth")
-_COMMUNICATION = ("collective", "p2p", "staged")
-_DEEPEST = 5
+_KINDS = ("stages", "exposed", "idle", "ops")
+"""Lanes of a GPU, in order."""
 _MOST_LANES = 200
+_WORTH_KEEPING = 100_000
+"""Spans of whose sums a file is kept: those of fewer are found in as short a time."""
+_MOST_EXPLAINED = 3_000_000
+"""Ops of a run whose lanes say why GPUs are idle: it is found anew for each picture."""
 _MOST_SPANS = 4_000
 """Spans of a lane that are drawn one by one; of more, bins are."""
 _MOST_IN_ALL = 20_000
-_MOST_KEPT = 20_000
-"""Spans of a lane that are kept in memory; of a lane with more they are read when drawn."""
+_MOST_NEAR = 60_000
+"""Spans around those of a picture that are read with them."""
 _PIXELS = 4
 """A bin is no more pixels wide."""
 MOST_TEXT = 300
@@ -38,7 +53,9 @@ class Lane:
     Parameters
     ----------
     kind
-        ``stages`` of a GPU, where each is exposed; ``ops`` of a stream; ``range`` of a thread.
+        ``stages`` of a GPU, where each is exposed; ``exposed``, where only communication runs on
+        it; ``idle``, why it does nothing, which `RunLanes.idle` tells; ``ops`` of a stream;
+        ``range`` of a thread.
     key
         What its spans are found by, in the order of the columns of its kind.
     label, brief
@@ -57,6 +74,16 @@ class Lane:
     tiles: Tiles
 
 
+class Kept(Protocol):
+    """A file that is kept beside the tables of a run."""
+
+    def read(self) -> bytes | None:
+        """Return its content, which may be damaged; None where there is none."""
+
+    def write(self, content: bytes) -> None:
+        """Write it, where that is possible."""
+
+
 class RunLanes:
     """The lanes of one run.
 
@@ -64,120 +91,63 @@ class RunLanes:
     ----------
     trace
         The run.
+    kept
+        Where its sums are kept; without it they are made for each view.
     """
 
-    def __init__(self, trace: Trace) -> None:
-        self._trace = trace
+    def __init__(self, trace: Trace, kept: Kept | None = None) -> None:
+        self._trace, self._kept = trace, kept
         self._making = threading.Lock()
-        self._kept: dict[tuple[str, Any], pl.DataFrame] = {}
-        """The spans of lanes that have few."""
+        self._near: dict[str, tuple[int, int, pl.DataFrame]] = {}
+        """The ops and the ranges that were read last, of all lanes, and from when to when."""
+
+    @property
+    def sums(self) -> RunSums:
+        """What the lanes rest on: read where it is kept, else found and kept."""
+        with self._making:
+            return self._sums
 
     @cached_property
+    def _sums(self) -> RunSums:
+        content = None if self._kept is None else self._kept.read()
+        if content is not None:
+            with suppress(ValueError):
+                return RunSums.unpacked(content, self._trace)
+        found = RunSums.of(self._trace)
+        if self._kept is not None and found.spans >= _WORTH_KEEPING:
+            self._kept.write(found.packed())
+        return found
+
+    @property
     def edges(self) -> tuple[int, int]:
         """When the first op or range of a lane begins, and the last one ends, ns."""
-        found = [
-            frame.select(first=pl.col("start").min(), last=pl.col("end").max()).collect().row(0)
-            for frame in (self._trace["ops"], self._ranges.lazy())
-        ]
-        known = [edges for edges in found if None not in edges]
-        first, last = min((a for a, _ in known), default=0), max((b for _, b in known), default=1)
-        return first, max(last, first + 1)
+        return self.sums.edges
+
+    @cached_property
+    def _all(self) -> Sequence[Lane]:
+        """All lanes: ranges, then GPU by GPU its stages, exposed communication and streams."""
+        several = len({key[0] for kind, key in self.sums.lanes if kind == "range"}) > 1
+        tiles = {key: own for key, (_, own) in self.sums.lanes.items()}
+        if self._trace.height("ops") <= _MOST_EXPLAINED:
+            tiles |= {("idle", key): own for (kind, key), own in tiles.items() if kind == "stages"}
+        order = sorted(tiles, key=_order)
+        return [_lane(*key, tiles[key], several=several) for key in order]
 
     @property
     def lanes(self) -> Sequence[Lane]:
         """All lanes, those that are more than can be drawn left out."""
-        with self._making:
-            return self._all[:_MOST_LANES]
-
-    @cached_property
-    def _all(self) -> Sequence[Lane]:
-        return [*self._of_ranges(), *self._of_ops()]
+        return self._all[:_MOST_LANES]
 
     @property
     def lost(self) -> int:
         """How many lanes there are more."""
-        shown = len(self.lanes)
-        return len(self._all) - shown
+        return len(self._all) - len(self.lanes)
 
     def of(self, op: Mapping[str, Any]) -> int | None:
         """Return the number of the lane that an op is on."""
-        key = tuple(op[name] for name in _OF_OP)
+        key = tuple(op[name] for name in OF_OP)
         own = (n for n, each in enumerate(self.lanes) if (each.kind, each.key) == ("ops", key))
         return next(own, None)
-
-    def _of_ops(self) -> Iterator[Lane]:
-        devices = self._trace["ops"].select(pl.col("device").unique().sort()).collect()["device"]
-        for device in devices:  # one after the other, as all at once may take too much memory
-            ops = self._ops(pl.col("device") == device, names=False)
-            spans = spans_of(ops)
-            _, exposed = spans.exposed()
-            yield self._lane("stages", (device,), f"GPU {device}", f"GPU{device}", spans, exposed)
-            streams = ops.partition_by(_OF_OP, as_dict=True, maintain_order=True)
-            self._keep(device, [key for key, own in streams.items() if own.height <= _MOST_KEPT])
-            for key in sorted(streams, key=lambda each: [(x is None, x) for x in each]):
-                stream = "?" if key[-1] is None else key[-1]
-                label = f"GPU {device} · stream {stream}", f"GPU{device} s{stream}"
-                yield self._lane("ops", key, *label, spans_of(streams[key]))
-
-    def _keep(self, device: int, keys: Sequence[tuple[Any, ...]]) -> None:
-        """Keep the spans of streams of a GPU, which are far apart in files."""
-        streams = {key[-1] for key in keys}
-        if not streams:
-            return
-        here = pl.col("device") == device, pl.col("stream").is_in(streams, nulls_equal=True)
-        read = _by_key("ops", self._ops(*here), _OF_OP)
-        self._kept |= {("ops", key): read["ops", key] for key in keys}
-
-    def _of_ranges(self) -> Iterator[Lane]:
-        """Yield the ranges of the threads that drive steps, a lane for each depth."""
-        several = self._ranges["process"].n_unique() > 1
-        lanes = self._ranges.partition_by(_OF_RANGE, as_dict=True)
-        for key in sorted(lanes):
-            process, _, depth = key
-            of = f" of process {process}" if several else ""
-            label = f"NVTX{of} · {depth + 1}", f"NVTX{process if several else ''} {depth + 1}"
-            yield self._lane("range", key, *label, spans_of(lanes[key]))
-
-    def _lane(
-        self, kind: str, key: Any, label: str, brief: str, spans: Spans,
-        busy: Mapping[str, Covered] | None = None,
-    ) -> Lane:  # fmt: skip
-        is_first = kind == "stages" or (kind == "range" and not key[-1])
-        tiles = Tiles.of(spans, spans.by_look() if busy is None else busy, *self.edges)
-        return Lane(kind, key, label, brief, is_first, tiles)
-
-    def _ops(self, *which: pl.Expr, names: bool = True) -> pl.DataFrame:
-        """Return ops of lanes by start, as they are drawn."""
-        told = {"name": pl.col("name").cast(pl.String)} if names else {}
-        hatched = pl.col("kind").is_in(_COMMUNICATION)
-        columns = (*_OF_OP, "start", "end", "stage")
-        ops = self._trace["ops"].filter(*which)
-        return (
-            ops.select(*columns, number="op", hatched=hatched, **told)
-            .sort("start", "number")
-            .collect()
-        )
-
-    @cached_property
-    def _ranges(self) -> pl.DataFrame:
-        depth = pl.col("depth").fill_null(0)
-        return (
-            self._trace["ranges"]
-            .filter(depth < _DEEPEST)
-            .join(closeup.driving_threads(self._trace).lazy(), on=["process", "thread"], how="semi")
-            .select(
-                "process",
-                "thread",
-                "start",
-                "end",
-                "name",
-                "stage",
-                depth=depth,
-                number="range",
-                hatched=pl.lit(value=False),
-            )
-            .collect()
-        )
 
     def drawn(self, start: int, end: int, pixels: int) -> dict[str, Any]:
         """Return what a picture of a stretch of time shows, in the order of the lanes.
@@ -208,10 +178,45 @@ class RunLanes:
             "names": [short[name] for name in full],
         }
 
+    def idle(self, start: int, end: int, pixels: int) -> dict[str, Any]:
+        """Return why GPUs do nothing in a stretch of time, by the numbers of lanes; see `drawn`."""
+        lanes = {n: lane.key[0] for n, lane in enumerate(self.lanes) if lane.kind == "idle"}
+        edges = closeup.whole_spans(self._trace).group_by("device").agg(
+            pl.col("start").min().clip(start, end), pl.col("end").max().clip(start, end)
+        )  # fmt: skip
+        edges = edges.filter(pl.col("start") < pl.col("end"), pl.lit(bool(lanes)))
+        found = closeup.idle_spans(self._trace, edges).with_columns(
+            stage="cause", name="cause", number=pl.lit(-1, pl.Int64), hatched=pl.lit(value=False)
+        )
+        names: dict[str, int] = {}
+        told = {number: found.filter(device=device) for number, device in lanes.items()}
+        width = width_below(_PIXELS * (end - start) / pixels)
+        return {
+            "lanes": {
+                number: _of_spans(own, names)
+                if own.height <= min(_MOST_SPANS, pixels)
+                else self._binned(spans_of(own), width, start, end)
+                for number, own in told.items()
+            },
+            "names": [*names],
+        }
+
+    def _binned(self, spans: Spans, width: int, start: int, end: int) -> dict[str, Any]:
+        """Return bins of one length in a stretch of time."""
+        begin = start - (start - self.edges[0]) % width
+        sums = Summing(len(spans.start), begin, end, width)
+        sums.add(spans, spans.by_look(), begin, end)
+        tiles = sums.tiles()
+        return _of_bins(tiles, tiles.first, start, end)
+
     def _levels(self, start: int, end: int, width: float, pixels: int) -> list[Level | None]:
         """Return which level is drawn of each lane, None where its spans are."""
-        found, left = [], _MOST_IN_ALL
+        found: list[Level | None] = []
+        left = _MOST_IN_ALL
         for lane in self.lanes:
+            if lane.kind == "idle":
+                found.append(None)
+                continue
             level, spans = lane.tiles.level(width), lane.tiles.count(start, end)
             if level is None and spans > min(_MOST_SPANS, left, pixels):
                 level = lane.tiles.first
@@ -224,28 +229,78 @@ class RunLanes:
     ) -> dict[tuple[str, Any], pl.DataFrame]:
         """Return the spans of lanes that last during a stretch of time, by kind and key."""
         inside = (pl.col("start") < end) & (pl.col("end") > start)
-        found = {key: own.filter(inside) for key, own in self._kept.items()}
-        of_ops = [(lane.kind, lane.key) for lane in lanes if lane.kind != "range"]
-        if gpus := {key[0] for kind, key in of_ops if (kind, key) not in found}:
-            here = [inside, pl.col("device").is_in(gpus)]
+        found = {key: own.filter(inside) for key, own in self.sums.few.items()}
+        keys = [(lane.kind, lane.key) for lane in lanes if lane.kind != "idle"]
+        left = [key for key in keys if key not in found]
+        of_ops = [(kind, key) for kind, key in left if kind != "range"]
+        if of_ops:
+            here = [pl.col("device").is_in({key[0] for _, key in of_ops})]
             if all(kind == "ops" for kind, _ in of_ops):  # else the GPU as a whole is wanted
                 streams = {key[-1] for _, key in of_ops}
                 here.append(pl.col("stream").is_in(streams, nulls_equal=True))
-            read = self._ops(*here)
-            found |= _by_key("ops", read, _OF_OP)
-            of_gpus = _by_key("stages", read, _OF_OP[:1])
-            found |= {key: _exposed(own) for key, own in of_gpus.items()}
-        if any(lane.kind == "range" for lane in lanes):
-            ranges = self._ranges.filter(inside).sort("start", "number")
-            found |= _by_key("range", ranges, _OF_RANGE)
-        none = pl.DataFrame(schema=_DRAWN)
+            read = self._rows("ops", start, end, here)
+            found |= _by_key("ops", read, OF_OP)
+            for (_, key), own in _by_key("stages", read, OF_OP[:1]).items():
+                found["stages", key] = _spans_frame(spans_of(own).exposed()[0])
+                found["exposed", key] = _spans_frame(alone(own)[0])
+        if len(of_ops) < len(left):
+            found |= _by_key("range", self._rows("range", start, end, []), OF_RANGE)
+        none = pl.DataFrame(schema=DRAWN)
         return {(lane.kind, lane.key): found.get((lane.kind, lane.key), none) for lane in lanes}
 
+    def _rows(self, kind: str, start: int, end: int, wanted: Sequence[pl.Expr]) -> pl.DataFrame:
+        """Return ops or ranges that last during a stretch of time, by start: at least those wanted.
 
-_DRAWN = {
-    "start": pl.Int64, "end": pl.Int64, "stage": pl.String, "number": pl.Int64, "name": pl.String,
-    "hatched": pl.Boolean,
-}  # fmt: skip
+        To read a few takes as long as to read those around them, which the next picture shows.
+        """
+        begin, until, rows = self._near.get(kind, (end, start, pl.DataFrame()))
+        if not begin <= start <= end <= until:
+            begin, until = self._around(kind, start, end)
+            is_long = (begin, until) == (start, end)
+            inside = (pl.col("start") < until) & (pl.col("end") > begin)
+            frame = drawn_ops(self._trace) if kind == "ops" else drawn_ranges(self._trace)
+            frame = frame.filter(inside, *(wanted if is_long else ()))
+            rows = frame.sort("start", "number").collect()
+            if is_long:
+                return rows
+            self._near[kind] = begin, until, rows
+        return rows.filter((pl.col("start") < end) & (pl.col("end") > start))
+
+    def _around(self, kind: str, start: int, end: int) -> tuple[int, int]:
+        """Return a longer stretch of time around one, if that has not too many spans."""
+        tiles = [each for (own, _), (_, each) in self.sums.lanes.items() if own == kind]
+        found = start, end
+        start, end = min(start, self.edges[1]), max(end, self.edges[0])
+        while found != self.edges:
+            length = end - start
+            start, end = max(start - length, self.edges[0]), min(end + length, self.edges[1])
+            if sum(each.count(start, end) for each in tiles) > _MOST_NEAR:
+                break
+            found = start, end
+        return found
+
+
+def _order(lane: Key) -> tuple[Any, ...]:
+    """Return what sorts lanes."""
+    kind, key = lane
+    parts = [(part is None, part or 0) for part in key]
+    return kind != "range", parts[0], 0 if kind == "range" else _KINDS.index(kind), parts
+
+
+def _lane(kind: str, key: tuple[int | None, ...], tiles: Tiles, *, several: bool) -> Lane:
+    """Return a lane with its names."""
+    is_first = kind == "stages" or (kind == "range" and not key[-1])
+    gpu, last = key[0], "?" if key[-1] is None else key[-1]
+    if kind == "range":
+        of, short = (f" of process {gpu}", f"{gpu}") if several else ("", "")
+        names = f"NVTX{of} · {int(key[-1] or 0) + 1}", f"NVTX{short} {int(key[-1] or 0) + 1}"
+    else:
+        names = {
+            "stages": (f"GPU {gpu}", f"GPU{gpu}"),
+            "exposed": (f"GPU {gpu} · only communication", f"GPU{gpu} comm"),
+            "idle": (f"GPU {gpu} · idle, why", f"GPU{gpu} idle"),
+        }.get(kind, (f"GPU {gpu} · stream {last}", f"GPU{gpu} s{last}"))
+    return Lane(kind, key, *names, is_first, tiles)
 
 
 def _by_key(
@@ -255,19 +310,12 @@ def _by_key(
     return {(kind, each): frame for each, frame in own.items()}
 
 
-def _exposed(ops: pl.DataFrame) -> pl.DataFrame:
-    """Return when each stage is exposed on a GPU, as spans that stand for no op."""
-    spans, _ = spans_of(ops).exposed()
+def _spans_frame(spans: Spans) -> pl.DataFrame:
+    """Return spans that stand for no op, as rows."""
     stage = pl.Series("stage", np.array(LOOKS)[spans.look], pl.String)
     return pl.DataFrame({"start": spans.start, "end": spans.end, "stage": stage}).with_columns(
         name="stage", number=pl.lit(-1, pl.Int64), hatched=pl.lit(value=False)
     )
-
-
-def spans_of(rows: pl.DataFrame) -> Spans:
-    look = rows["stage"].cast(pl.String).fill_null(NO_STAGE)
-    number = look.replace_strict(LOOKS, range(len(LOOKS)), return_dtype=pl.Int64)
-    return Spans(rows["start"].to_numpy(), rows["end"].to_numpy(), number.to_numpy())
 
 
 def _of_spans(rows: pl.DataFrame, names: dict[str, int]) -> dict[str, Any]:
@@ -278,7 +326,7 @@ def _of_spans(rows: pl.DataFrame, names: dict[str, int]) -> dict[str, Any]:
         "start": start.diff().fill_null(start.first() or 0).to_list(),
         "length": (rows["end"] - start).to_list(),
         "name": [names.setdefault(name, len(names)) for name in told],
-        "stage": spans_of(rows).look.tolist(),
+        "stage": looks_of(rows).to_list(),
         "number": rows["number"].to_list(),
         "hatched": rows["hatched"].cast(pl.Int8).to_list(),
     }
@@ -287,8 +335,8 @@ def _of_spans(rows: pl.DataFrame, names: dict[str, int]) -> dict[str, Any]:
 def _of_bins(tiles: Tiles, level: Level, start: int, end: int) -> dict[str, Any]:
     """Return bins in which anything starts or runs, for the script."""
     first, last = tiles.bins(level, start, end)
-    busy = {look: each[first:last] for look, each in level.busy.items()}
-    count = level.count[first:last]
+    busy = {look: each[first:last].astype(np.int64) for look, each in level.busy.items()}
+    count = level.count[first:last].astype(np.int64)
     kept = np.flatnonzero(count + sum(busy.values(), np.zeros_like(count)))
     return {
         "width": level.width,

@@ -15,6 +15,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.analysis.idle_account import CAUSES
 from tracekit.model import STAGES
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -27,9 +28,10 @@ _FULL, _FULL_OF_FEW = 16, 4
 _FEW_BINS = 4_096
 _FEW = 64
 """There is no coarser level than one of so many bins."""
-NO_STAGE = "none"
-LOOKS = (*STAGES, NO_STAGE)
-"""What spans are told apart by: their stages, and none."""
+NO_STAGE, COMMUNICATION = "none", "communication"
+LOOKS = (*STAGES, NO_STAGE, COMMUNICATION, *CAUSES)
+"""What spans are told apart by: their stages, and none; communication of whatever stage; and causes
+of idle time."""
 
 
 class Covered:
@@ -62,10 +64,6 @@ class Covered:
         """Tell which times are covered."""
         last = np.searchsorted(self.start, times, "right") - 1
         return (last >= 0) & (times < self.end[np.maximum(last, 0)]) if len(self.end) else last > 0
-
-    def with_more(self, other: Covered) -> Covered:
-        """Return what either covers."""
-        return Covered(np.r_[self.start, other.start], np.r_[self.end, other.end])
 
 
 @dataclass(frozen=True)
@@ -127,18 +125,106 @@ class Level:
         """Return the next level."""
         return Level(
             self.width * FACTOR,
-            {look: _in_fours(each).sum(axis=1) for look, each in self.busy.items()},
-            _in_fours(self.count).sum(axis=1),
-            _in_fours(self.longest).max(axis=1),
+            {look: small(_in_fours(each).sum(axis=1)) for look, each in self.busy.items()},
+            small(_in_fours(self.count).sum(axis=1)),
+            small(_in_fours(self.longest).max(axis=1)),
         )
 
 
-def _is_full(spans: int, bins: int) -> bool:
-    return spans >= bins * (_FULL if bins > _FEW_BINS else _FULL_OF_FEW)
+def small(values: Ints) -> Ints:
+    """Return numbers from zero on in the least bytes that hold them: tiles stay in memory."""
+    return values.astype(np.min_scalar_type(values.max(initial=0)))
 
 
 def _in_fours(values: Ints) -> Ints:
-    return np.pad(values, (0, -len(values) % FACTOR)).reshape(-1, FACTOR)
+    padded = np.pad(values.astype(np.int64), (0, -len(values) % FACTOR))
+    return padded.reshape(-1, FACTOR)
+
+
+def width_below(most: float) -> int:
+    """Return the greatest length of bins that is no longer, ns; that of the finest if all are."""
+    width = _FINEST
+    while width * FACTOR <= most:
+        width *= FACTOR
+    return width
+
+
+def first_width(spans: int, length: int) -> int:
+    """Return how long the bins of the first level of a lane are, ns.
+
+    Parameters
+    ----------
+    spans
+        How many it has.
+    length
+        How long the run takes, ns.
+    """
+    width = _FINEST
+    while width * _FEW < length:
+        bins = length // width
+        if spans >= bins * (_FULL if bins > _FEW_BINS else _FULL_OF_FEW):
+            break
+        width *= FACTOR
+    return width
+
+
+class Summing:
+    """Sums up a lane, a stretch of time after the other.
+
+    Parameters
+    ----------
+    spans
+        How many it has.
+    origin, end
+        From when to when the run takes, ns; all spans lie between.
+    width
+        Length of a bin, ns; by default as many spans have it.
+    """
+
+    def __init__(self, spans: int, origin: int, end: int, width: int | None = None) -> None:
+        length = max(end - origin, 1)
+        self._origin, self._width = origin, width or first_width(spans, length)
+        self._bins = -(-length // self._width)
+        self._busy: dict[str, Ints] = {}
+        self._count, self._longest = self._zeros(), self._zeros()
+
+    def _zeros(self) -> Ints:
+        return np.zeros(self._bins, np.int64 if self._width >> 31 else np.int32)
+
+    def add(self, spans: Spans, busy: Mapping[str, Covered], begin: int, until: int) -> None:
+        """Add a stretch of time, which no other overlaps.
+
+        Parameters
+        ----------
+        spans
+            Of these, those that start in the stretch are counted.
+        busy
+            When anything runs, by look, at least in the stretch.
+        begin, until
+            The stretch, ns; its end is not in it.
+        """
+        width = self._width
+        first, last = (begin - self._origin) // width, -((self._origin - until) // width)
+        last = min(last, self._bins)
+        edges = self._origin + width * np.arange(first, last + 1)
+        edges = np.clip(edges, begin, until)
+        for look, covered in busy.items():
+            own = self._busy.setdefault(look, self._zeros())
+            own[first:last] += np.diff(covered.until(edges)).astype(own.dtype)
+        inside = (spans.start >= begin) & (spans.start < until)
+        start, length = spans.start[inside], (spans.end - spans.start)[inside]
+        place = np.minimum((start - self._origin) // width, self._bins - 1)
+        np.add.at(self._count, place, 1)
+        if length.max(initial=0) >> 31:
+            self._longest = self._longest.astype(np.int64)
+        np.maximum.at(self._longest, place, length.astype(self._longest.dtype))
+
+    def tiles(self) -> Tiles:
+        """Return the sums."""
+        busy = {look: small(self._busy[look]) for look in LOOKS if look in self._busy}
+        return Tiles(
+            self._origin, Level(self._width, busy, small(self._count), small(self._longest))
+        )
 
 
 @dataclass(frozen=True)
@@ -156,38 +242,6 @@ class Tiles:
     origin: int
     first: Level
 
-    @classmethod
-    def of(cls, spans: Spans, busy: Mapping[str, Covered], origin: int, end: int) -> Tiles:
-        """Sum up a lane.
-
-        Parameters
-        ----------
-        spans
-            What is counted.
-        busy
-            When anything runs, by look.
-        origin, end
-            From when to when the run takes, ns; all spans lie between.
-        """
-        length = max(end - origin, 1)
-        width = _FINEST
-        while not _is_full(len(spans.start), length // width) and width * _FEW < length:
-            width *= FACTOR
-        bins = -(-length // width)
-        edges = origin + width * np.arange(bins + 1)
-        place = np.minimum((spans.start - origin) // width, bins - 1)
-        longest = np.zeros(bins, np.int64)
-        np.maximum.at(longest, place, spans.end - spans.start)
-        return cls(
-            origin,
-            Level(
-                width,
-                {look: np.diff(each.until(edges)) for look, each in busy.items()},
-                np.bincount(place, minlength=bins).astype(np.int64),
-                longest,
-            ),
-        )
-
     @cached_property
     def levels(self) -> Sequence[Level]:
         """All levels, the finest first."""
@@ -204,7 +258,7 @@ class Tiles:
     def count(self, start: int, end: int) -> int:
         """Return how many spans start in the bins of the first level that a time touches."""
         first, last = self.bins(self.first, start, end)
-        return int(self.first.count[first:last].sum())
+        return int(self.first.count[first:last].sum(dtype=np.int64))
 
     def bins(self, level: Level, start: int, end: int) -> tuple[int, int]:
         """Return the first of the bins that a time touches, and the one behind the last."""

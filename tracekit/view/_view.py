@@ -18,9 +18,15 @@ from tracekit._version import __version__
 from tracekit.errors import UsageError
 from tracekit.present.pages import view_page
 from tracekit.view._asked import AskedRun, AskedRuns
+from tracekit.view._lanes import RunLanes
 from tracekit.view._server import HOST, ViewServer
 
 IDLE_MINUTES = 60
+
+
+def keep_tiles(run: AskedRun) -> None:
+    """Make the tiles of a run and keep them with it, so that its first view opens at once."""
+    _ = RunLanes(run.trace, run.kept).sums
 
 
 class View:

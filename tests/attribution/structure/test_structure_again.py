@@ -16,8 +16,8 @@ from training_sim import MODES
 
 from tracekit.attribution import attribute
 from tracekit.attribution.structure import find_structure
-from tracekit.attribution.structure._again import recomputed
-from tracekit.attribution.structure._signs import look_at
+from tracekit.attribution.structure._find import recomputed
+from tracekit.attribution.structure._kernel_hints import look_at
 from tracekit.attribution.structure._work import BP, FP
 
 WITH_A_THREAD = [mode for mode in MODES if mode != "one_thread"]

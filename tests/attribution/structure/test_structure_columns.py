@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tracekit.attribution._chosen import CHOSEN
+from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.attribution.structure._gaps import _mended
 from tracekit.attribution.structure._sequences import kinds_of
 from tracekit.attribution.structure._steps import networks_of
@@ -45,7 +45,7 @@ def naive_networks(turns: Any) -> list[int]:
             continue
         own = np.bincount(turns.lane.symbol[begin:end][turns.lane.kernel[begin:end]], minlength=6)
         shares = [np.minimum(own, each).sum() / max(own.sum(), each.sum(), 1) for each in known]
-        if shares and max(shares) >= CHOSEN.same_network:
+        if shares and max(shares) >= THRESHOLDS.same_network:
             network[kind] = shares.index(max(shares))
         else:
             network[kind] = len(known)

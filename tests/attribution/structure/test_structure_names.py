@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracekit.attribution.structure._signs import _matches
+from tracekit.attribution.structure._kernel_hints import _matches
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from structure_programs import Program, check
 
 from tracekit.attribution.structure import Structure, find_structure
 from tracekit.attribution.structure._by_order import _main_sequence
-from tracekit.attribution.structure._signs import look_at
+from tracekit.attribution.structure._kernel_hints import look_at
 from tracekit.attribution.structure._step import _candidates, _recomputed
 
 FORWARD = "m:gemm#100/F m:relu#200/F m:gemm#300/F m:relu#400/F m:softmax#500/F "

@@ -9,9 +9,8 @@ from structure_programs import Program, check, letters
 from tracekit.attribution.structure import Structure, find_structure
 from tracekit.attribution.structure._find import _without_call
 from tracekit.attribution.structure._gaps import _same_pass
-from tracekit.attribution.structure._pair import _votes, find_pair
-from tracekit.attribution.structure._signs import look_at
-from tracekit.attribution.structure._turns import take_turns
+from tracekit.attribution.structure._kernel_hints import look_at
+from tracekit.attribution.structure._pair import _votes, find_pair, take_turns
 from tracekit.attribution.structure._work import NOTHING
 
 FORWARD = "m:h2d/I m:gemm/F m:relu/F m:softmax/F "

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         communicator_groups,
         groups_of_ops,
         members_of_rows,
+        unnamed_groups,
     )
     from tracekit.analysis.calls._ranks import outlier_ranks, process_ranks, with_devices
     from tracekit.analysis.calls._sizes import unsized_of_others, why_unsized

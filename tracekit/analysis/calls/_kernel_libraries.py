@@ -37,6 +37,14 @@ _ALGORITHMS = {
     r"\bmultimem_one_shot_all_reduce_kernel\b": "reduced_one_shot",
     r"\bmultimem_all_(reduce|gather)_kernel\b": "nvls",
 }
+_EXPERTS = r"(?i)deep_?ep|dpsk(::|\d)ep|hybrid_?ep|mori::|moeA2A|^Ep(Dispatch|Combine)"
+_PARTS = {
+    "(?i)notify|barrier|device_sync|rdma_sync|update_expected|fetch_wait": "wait",
+    "(?i)dispatch": "dispatch",
+    "(?i)combine": "combine",
+}
+"""What kernels of expert parallelism do, by patterns of their names; the first that fits applies.
+What waits does so for counts of tokens, or for all ranks."""
 _SYMMETRIC = r"ncclSymk?DevKernel_(\w+?)(?:_(?:sum|avg|profile)\w*)?(?:\(|$)"
 
 
@@ -46,7 +54,8 @@ def with_libraries(kernels: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     `kernels` with ``library``, ``other`` where none is known, and ``algorithm``, as
-    `machine.shares` calls it, null where a kernel may run several.
+    `machine.shares` calls it, null where a kernel may run several; and ``part``, what one of expert
+    parallelism does, by its whole name: dispatch, combine or wait; null of all others.
     """
     from tracekit.machine import SYMMETRIC  # noqa: PLC0415 - a machine takes time to load
 
@@ -62,7 +71,19 @@ def with_libraries(kernels: pl.DataFrame) -> pl.DataFrame:
         library=_first(name, _LIBRARIES, pl.lit("other")),
         algorithm=pl.coalesce(symmetric, _first(name, _ALGORITHMS, pl.lit(None, pl.String))),
     )  # fmt: skip
-    named = kernels.with_columns(kernel_name=names)
+    whole = pl.col("name").cast(pl.String)
+    parts = (
+        kernels.select("name")
+        .unique()
+        .with_columns(
+            part=pl.when(whole.str.contains(_EXPERTS)).then(
+                _first(whole, _PARTS, pl.lit(None, pl.String))
+            )
+        )
+    )
+    named = kernels.with_columns(kernel_name=names).join(
+        parts, on="name", how="left", maintain_order="left"
+    )
     return named.join(told, on="kernel_name", how="left", maintain_order="left").drop("kernel_name")
 
 

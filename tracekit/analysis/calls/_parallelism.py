@@ -71,6 +71,16 @@ def members_of_rows() -> list[pl.Expr]:
     return [number.cast(pl.Int64).alias("communicators"), only.alias("members")]
 
 
+def unnamed_groups(rows: pl.DataFrame) -> list[str]:
+    """Say what tells names of groups, where rows are by these and none has one."""
+    named = [name for name in OF_GROUPS[1:] if name in rows.columns]
+    if not named or rows.select(pl.any_horizontal(pl.col(named).is_not_null()).any()).item():
+        return []
+    return [
+        "names of groups of ranks, which torch.profiler records: nsys tells communicators alone"
+    ]
+
+
 def _parallelism(name: pl.Expr) -> pl.Expr:
     words = name.str.to_lowercase().str.extract_all(r"[a-z]+")
     said = [

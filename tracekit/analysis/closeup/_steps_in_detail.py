@@ -100,12 +100,21 @@ def ops_inside(trace: Trace, spans: pl.DataFrame, *, reaching: bool = False) -> 
     The columns of ``ops``.
     """
     bounds = spans.select(*_OWNER, span_start="start", span_end="end").lazy()
-    begins = pl.col("start") >= pl.col("span_start")
-    if reaching:
-        begins |= pl.col("end") > pl.col("span_start")
-    inside = begins & (pl.col("start") < pl.col("span_end"))
-    found = trace["ops"].join(bounds, on=_OWNER).filter(inside).drop("span_start", "span_end")
+
+    def inside(first: pl.Expr, last: pl.Expr) -> pl.Expr:
+        begins, reaches = pl.col("start") >= first, pl.col("end") > first
+        return (begins | reaches if reaching else begins) & (pl.col("start") < last)
+
+    # Files say when the ops of their pieces are, and so which of these to read.
+    near = trace["ops"].filter(inside(*_edges(spans)))
+    found = near.join(bounds, on=_OWNER).filter(inside(pl.col("span_start"), pl.col("span_end")))
+    found = found.drop("span_start", "span_end")
     return found.sort("start", "op").collect()
+
+
+def _edges(spans: pl.DataFrame) -> tuple[pl.Expr, pl.Expr]:
+    """Return when the first of some spans begins and the last one ends; null without any."""
+    return pl.lit(spans["start"].min(), pl.Int64), pl.lit(spans["end"].max(), pl.Int64)
 
 
 def details(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
@@ -189,7 +198,9 @@ def ranges_inside(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
     """
     bounds = spans.select("process", span_start="start", span_end="end").lazy()
     touches = (pl.col("start") < pl.col("span_end")) & (pl.col("end") > pl.col("span_start"))
-    found = trace["ranges"].join(bounds, on="process").filter(touches)
+    first, last = _edges(spans)
+    near = trace["ranges"].filter(pl.col("start") < last, pl.col("end") > first)
+    found = near.join(bounds, on="process").filter(touches)
     return found.drop("span_start", "span_end").sort("start", "depth").collect()
 
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["collective_calls", "collectives"]
 
 _KEYS = (
-    "library", "collective", "bytes", "communicator", "group", "parallelism", "stage", "rank",
-    "node", "iteration",
+    "library", "collective", "bytes", "communicator", "group", "parallelism", "part", "stage",
+    "rank", "node", "iteration",
 )  # fmt: skip
 _DEFAULT = _KEYS[:4]
 _OF_COMMUNICATOR = ("group", "parallelism", "members")
@@ -76,7 +76,7 @@ def collectives(
         As for `collective_calls`.
     by
         Keys, as a sequence or separated by commas: library, collective, bytes, communicator, group
-        (what the program calls its group of ranks), parallelism (what that name says), stage,
+        (what the program calls its group of ranks), parallelism (what that name says), part, stage,
         rank, node, iteration. By rank or node, a collective counts for each that takes part, and
         ``wait_ns`` is that one's own; by others it counts once.
     sent
@@ -110,6 +110,9 @@ def collectives(
     and, where `sent` is given, and the algorithm of any is told or one of several, ``algorithm``,
     with ``or`` between those of which one ran, and ``least_gpu_bytes, most_gpu_bytes``: what each
     GPU sends by the one that sends least and most, which is a model.
+
+    By part (dispatch, combine or wait of experts' kernels, by their names), ``time_ns`` is the time
+    of all participants.
 
     By group or parallelism, ``communicators`` is how many a row is of, and ``members`` the ranks of
     the only one, as `communicator_groups` says.
@@ -177,7 +180,7 @@ def _instances(calls: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
         )
         .group_by("instance", maintain_order=True)
         .agg(
-            pl.col("library", "stage", "iteration").first(),
+            pl.col("library", "stage", "iteration", "part").first(),
             *(
                 pl.col(name).drop_nulls().first()
                 for name in (*_OF_COMMUNICATOR, *_sent_columns(calls))
@@ -213,7 +216,7 @@ def _summary(trace: Trace, calls: pl.DataFrame, keys: Sequence[str]) -> pl.DataF
     of_processes = [key for key in keys if key in OF_PROCESSES]
     if of_processes:
         each = _by_process(each, process_ranks(trace).select("process", *of_processes))
-    groups = ["class" if key == "bytes" else key for key in keys]
+    groups, waits = ["class" if key == "bytes" else key for key in keys], pl.col("waits").list
     several = pl.col("participants") > 1
     each = each.with_columns(counts=several | ~several.any().over(groups))
     counted = each.filter("counts").group_by(groups).agg(_measures(by_bytes="bytes" in keys))
@@ -223,6 +226,7 @@ def _summary(trace: Trace, calls: pl.DataFrame, keys: Sequence[str]) -> pl.DataF
             pl.len().cast(pl.Int64).alias("count"),
             *map(_only, _sent_columns(calls)),
             *members_of_rows(),
+            time_ns=(waits.sum() + waits.len() * pl.col("transfer")).sum(),
         )
         .join(counted, on=groups, nulls_equal=True)
         .join(_stragglers(each, groups), on=groups, how="left", nulls_equal=True)
@@ -233,8 +237,8 @@ def _summary(trace: Trace, calls: pl.DataFrame, keys: Sequence[str]) -> pl.DataF
     )
     order = [name for name in groups if name != "iteration"]
     first = [name for name in groups if name == "iteration"]
-    grouped = MEMBERS if {*OF_GROUPS[1:]} & {*keys} else ()
-    columns = dict.fromkeys([*keys, *grouped, "bytes", *_MEASURES, *_sent_columns(calls)])
+    more = [*(MEMBERS if {*OF_GROUPS[1:]} & {*keys} else ()), *["time_ns"] * ("part" in keys)]
+    columns = dict.fromkeys([*keys, *more, "bytes", *_MEASURES, *_sent_columns(calls)])
     return (
         table.sort([*first, *order], nulls_last=True)
         .with_columns(pl.col("evidence").cast(EVIDENCE))
@@ -414,7 +418,7 @@ def _missing_sizes(trace: Trace, rows: pl.DataFrame) -> list[str]:
     found = unsized_of_others(rows)
     if nccl.height:
         of_all = rows.filter(pl.col("library") == "nccl").height
-        what = f"{nccl.height:,} of {of_all:,} NCCL kernels are of unknown size"
+        what = f"{nccl.height:,} of {of_all:,} collective kernels are of unknown size"
         found.insert(0, f"{what}: {why_unsized(trace)}, or give --nccl-log or --bytes")
     return found
 

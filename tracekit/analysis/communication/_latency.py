@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 Buckets = Literal["power2", "exact", "class"]
 Measure = Literal["osu_mean", "span", "active"]
-Statistic = Literal["min", "p50", "mean", "p95", "max"]
 
 _CLASSES = {"small": 8 << 10, "medium": 512 << 10, "large": (1 << 63) - 1}
 """Classes of messages, by the most bytes that one of each has."""
@@ -167,9 +166,7 @@ def _meta(
     }
 
 
-def latency_speedup(
-    base: pl.DataFrame, new: pl.DataFrame, statistic: Statistic = "p50"
-) -> pl.DataFrame:
+def latency_speedup(base: pl.DataFrame, new: pl.DataFrame) -> pl.DataFrame:
     """Return how much faster one run's operations are than another's, bucket by bucket.
 
         speedup           = L_base / L_new
@@ -180,8 +177,6 @@ def latency_speedup(
     base, new
         Tables of `latency` with the same buckets. If they have no library in common, as of a run
         with NCCL and one with MPI, operations are compared across libraries.
-    statistic
-        Which of the latencies.
 
     Returns
     -------
@@ -195,7 +190,6 @@ def latency_speedup(
     UsageError
         If the tables have different buckets.
     """
-    _check("statistic", statistic, get_args(Statistic))
     of = [[name for name in ("size_bytes", "class") if name in table.columns]
           for table in (base, new)]  # fmt: skip
     if of[0] != of[1]:
@@ -203,8 +197,8 @@ def latency_speedup(
     keys = ["operation", of[0][0]]
     if not set(base["library"]).isdisjoint(new["library"]):
         keys.append("library")
-    both = _side(base, "base", keys, statistic).join(
-        _side(new, "new", keys, statistic), on=keys, how="full", coalesce=True, nulls_equal=True
+    both = _side(base, "base", keys).join(
+        _side(new, "new", keys), on=keys, how="full", coalesce=True, nulls_equal=True
     )
     before, after = pl.col("base_ns"), pl.col("new_ns")
     known = pl.col(keys[1]).is_not_null() | (pl.col("operation") == "barrier")
@@ -426,9 +420,9 @@ def _statistics() -> list[pl.Expr]:
     ]
 
 
-def _side(table: pl.DataFrame, side: str, keys: list[str], statistic: str) -> pl.DataFrame:
-    """Return what the table of one run brings to a comparison."""
-    own = {"library": f"{side}_library", "count": f"{side}_count", f"{statistic}_ns": f"{side}_ns"}
+def _side(table: pl.DataFrame, side: str, keys: list[str]) -> pl.DataFrame:
+    """Return what the table of one run brings to a comparison: medians."""
+    own = {"library": f"{side}_library", "count": f"{side}_count", "p50_ns": f"{side}_ns"}
     if "class" not in keys:
         own["class"] = f"{side}_class"
     return table.select(*keys, *(pl.col(old).alias(new) for old, new in own.items()))

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
 
 from tracekit.analysis.calls import mpi_calls, outermost, within
-from tracekit.analysis.facts import chosen_keys
 from tracekit.model import KERNEL_KINDS, Answer, Trace
 
 _QUERY = r"^(cu|cuda)PointerGetAttributes?(_v\d+|_ptsz|_ptds)*$"
-_KEYS = ("function", "process", "rank")
 _BARRIER = r"^P?MPI_Barrier$"
 _REDUCES = r"(?i)reduc|sum"
 """Names of kernels that say that they add up or reduce."""
 _FROM_ROOT, _TO_ROOT = r"^P?MPI_(Bcast|Scatter)", r"^P?MPI_(Reduce(_c)?$|Gather)"
 
 
-def pointer_queries(trace: Trace, by: str | Sequence[str] = ("function",)) -> Answer:
-    """Return the share of MPI's time that goes into pointer queries.
+def pointer_queries(trace: Trace) -> Answer:
+    """Return the share of the time of each MPI function that goes into pointer queries.
 
     A CUDA-aware MPI asks the driver of every buffer whether it is on a GPU, unless it caches the
     answers (Awan et al., CCGrid 2019). Queries are calls of ``cuPointerGetAttribute``,
@@ -29,18 +26,10 @@ def pointer_queries(trace: Trace, by: str | Sequence[str] = ("function",)) -> An
 
         share = time of queries within MPI calls / time of MPI calls
 
-    Parameters
-    ----------
-    trace
-        The run.
-    by
-        Any of ``function``, ``process`` and ``rank``, as a sequence or separated by commas; none
-        for all calls together.
-
     Returns
     -------
     ==========================  ====================================================================
-    the columns `by`            ``function`` is MPI's
+    ``function``                MPI's
     ``calls``, ``mpi_ns``       MPI calls, and their time added up
     ``queries``, ``query_ns``   queries within them, and their time added up
     ``share``                   ``query_ns`` over ``mpi_ns``
@@ -54,13 +43,7 @@ def pointer_queries(trace: Trace, by: str | Sequence[str] = ("function",)) -> An
 
     ``meta`` holds ``queries``, those that the run holds at all, those ``inside`` MPI, and
     ``missing``, what is not known and how to record it.
-
-    Raises
-    ------
-    UsageError
-        If a key is unknown.
     """
-    keys = chosen_keys(by, _KEYS, "pointer queries") if by else ()
     queries = _queries(trace)
     calls = mpi_calls(trace).with_row_index("call").rename({"name": "function"})
     found = within(queries, calls).group_by("call").agg(
@@ -79,13 +62,12 @@ def pointer_queries(trace: Trace, by: str | Sequence[str] = ("function",)) -> An
         pl.when(known).then((pl.col("queries") > 0).sum().cast(pl.Int64))
         .alias("calls_with_queries"),
     ]  # fmt: skip
-    grouped = each.group_by(keys).agg(measures) if keys else each.select(measures)
-    order = [-pl.col("query_ns"), -pl.col("mpi_ns"), *(pl.col(key) for key in keys)]
     rows = (
-        grouped.filter(pl.col("calls") > 0)
-        .sort(order, nulls_last=True)
+        each.group_by("function")
+        .agg(measures)
+        .sort(-pl.col("query_ns"), -pl.col("mpi_ns"), "function", nulls_last=True)
         .select(
-            *keys, "calls", "mpi_ns", "queries", "query_ns",
+            "function", "calls", "mpi_ns", "queries", "query_ns",
             share=pl.when(pl.col("mpi_ns") > 0).then(pl.col("query_ns") / pl.col("mpi_ns")),
             queries_per_call=pl.col("queries") / pl.col("calls"),
             calls_with_queries="calls_with_queries",

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from tracekit.model import Answer, Trace
 
 _COLLECTIVE_KEYS = (
-    "library", "collective", "bytes", "communicator", "group", "parallelism", "stage", "rank",
-    "node", "iteration",
+    "library", "collective", "bytes", "communicator", "group", "parallelism", "part", "stage",
+    "rank", "node", "iteration",
 )  # fmt: skip
 _LINK_KEYS = (
     "link", "pair", "nic", "hosts", "route", "method", "group", "parallelism", "stage", "rank",
@@ -75,7 +75,7 @@ _LINKS = Json(
         "link those with a known route. Absent with --counters.",
         "routed": "integer: How many of these have a known route.",
         "sized": "integer: How many are of known size.",
-        "collectives": "integer: Number of NCCL kernels.",
+        "collectives": "integer: Number of kernels of NCCL or RCCL.",
         "collectives_of_unknown_size": "integer: How many of these are of unknown size.",
         "collectives_on_no_link": "integer: How many of these are on no link: of unknown size, or "
         "with ranks or an algorithm that are not known.",
@@ -242,6 +242,9 @@ _COLLECTIVES = Json(
         "collective?": "text: Collective operation.",
         "bytes": "integer or null: Size as nccl-tests counts it; null where unknown.",
         **columns("communicator?", "group?", "parallelism?", "communicators?", "members?"),
+        "part?": "one of dispatch, combine, wait or null: What a kernel of expert parallelism "
+        "does, by its name; null of all others.",
+        "time_ns?": "count: By part: time of all participants, added, ns.",
         "stage?": "text or null: Why it runs.",
         "rank?": "integer or null: Rank of the participant's process in its job; null where "
         "unknown.",

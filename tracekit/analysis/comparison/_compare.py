@@ -435,7 +435,7 @@ def _steps(run: Measured) -> int:
 def all_rows(trace: Trace, runs: Sequence[pl.DataFrame], columns: list[str]) -> pl.DataFrame:
     """Return the groups of any run, numbered, with the texts of their paths."""
     groups = pl.concat([run.select(columns).unique() for run in runs]).unique()
-    texts = with_path_texts(trace, groups)
+    texts = with_path_texts(trace, groups).with_columns(pl.col(pl.Categorical).cast(pl.String))
     return texts.sort(sorting(columns), nulls_last=True).with_row_index("row")
 
 
@@ -445,7 +445,7 @@ def numbers_of(run: Measured, side: str) -> pl.DataFrame:
     count, devices = pl.col("count"), pl.col("per").first()
     sized = pl.col("bytes").filter(is_step)
     of_bytes = pl.when(sized.count() > 0).then(sized.sum() / _steps(run)).alias(f"{side}_bytes")
-    return run.values.group_by(run.columns).agg(
+    found = run.values.group_by(run.columns).agg(
         (count.filter(is_step).sum() / (_steps(run) * devices)).alias(f"{side}_count"),
         devices.cast(pl.Int64).alias(f"{side}_devices"),
         pl.col("length_ns").filter(~is_step).sum().alias(f"{side}_outside_ns"),
@@ -453,6 +453,7 @@ def numbers_of(run: Measured, side: str) -> pl.DataFrame:
         pl.lit(value=True).alias(f"in_{side}"),
         *([of_bytes] if "bytes" in run.values.columns else []),
     )
+    return found.with_columns(pl.col(pl.Categorical).cast(pl.String))
 
 
 def memory_peaks(run: Trace, name: str) -> pl.DataFrame:

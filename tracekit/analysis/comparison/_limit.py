@@ -18,7 +18,6 @@ from tracekit.analysis.statistics import (
     Floats,
     Regular,
     long_run,
-    outliers,
     quantile,
     regularly_slow,
     shift,
@@ -121,24 +120,6 @@ def check_limit(
         few = f"{len(of_a.every)} and {len(of_b.every)} steps are too few"
         return Limit("unknown", f"{cannot}: {few}, {need}")
     return _of_steps(of_a, of_b, percent, metric)
-
-
-def limit_of(a: Floats, b: Floats, percent: float, *, metric: Metric = "mean") -> Limit:
-    """Test whether the steps of one run are slower than another's by more than a limit.
-
-    Parameters
-    ----------
-    a, b
-        The steps of either run, five or more.
-    percent, metric
-        As for `check_limit`.
-    """
-    is_outlier = [np.isin(np.arange(len(each)), outliers(each)) for each in (a, b)]
-    sides = [
-        _named(each, own, range(len(each)), side)
-        for each, own, side in zip((a, b), is_outlier, "AB", strict=True)
-    ]
-    return _of_steps(sides[0], sides[1], percent, metric)
 
 
 def _of_steps(a: _Steps, b: _Steps, percent: float, metric: Metric) -> Limit:

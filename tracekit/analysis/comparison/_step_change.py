@@ -48,10 +48,14 @@ def matrix(run: Measured, values: pl.DataFrame, rows: pl.DataFrame, columns: lis
     numbers = pl.Series("iteration", run.iterations or (None,), dtype=pl.Int64)
     iterations = numbers.to_frame().with_row_index("column")
     sample = np.zeros((rows.height, iterations.height), dtype=np.int64)
-    inside = values.select(*columns, "iteration", "length_ns").join(
-        iterations, on="iteration", nulls_equal=True
+    known = rows.select(*columns, "row").cast({name: values.schema[name] for name in columns})
+    placed = (
+        values.lazy()
+        .join(iterations.lazy(), on="iteration", nulls_equal=True)
+        .join(known.lazy(), on=columns, nulls_equal=True)
+        .select("row", "column", "length_ns")
+        .collect(engine="streaming")
     )
-    placed = inside.join(rows.select(*columns, "row"), on=columns, nulls_equal=True)
     sample[placed["row"].to_numpy(), placed["column"].to_numpy()] = placed["length_ns"].to_numpy()
     return sample
 
@@ -95,12 +99,8 @@ def show(
     else:
         # Whole numbers of a common scale: means are over devices too.
         found = differences(
-            a * devices[1][:, np.newaxis],
-            b * devices[0][:, np.newaxis],
-            related=related,
-            regular=regular,
-            tables=tables,
-        )
+            a, b, related=related, regular=regular, tables=tables, scales=devices[::-1]
+        )  # fmt: skip
         scale = devices[0] * devices[1]
         table = pl.DataFrame(
             {

@@ -380,7 +380,10 @@ def parse_changes(
     UsageError
         If one means none, or nothing is changed.
     """
-    changes: list[Change | Workers | Stragglers] = []
+    # Others change the times that work has then.
+    changes: list[Change | Workers | Stragglers] = (
+        [] if without_straggler is None else [Stragglers(without_straggler)]
+    )
     for text in speed:
         name, factor = _pair(text, "speed", "gemm=2x")
         changes.append(Speed(factor, name=_pattern(name)))
@@ -403,8 +406,9 @@ def parse_changes(
     if bucket is not None:
         if bucket < _LEAST_BUCKET:
             raise UsageError(f"a bucket of {bucket} bytes holds no gradient", "write --bucket 25MB")
+        if without_straggler is not None:
+            raise UsageError("merged all-reduces have no peers", "ask without --without-straggler")
         changes.append(Bucket(bucket))
-    changes += [] if without_straggler is None else [Stragglers(without_straggler)]
     changes += [*([NoSync()] if no_sync else []), *([Overlap()] if overlap else [])]
     if not changes:
         raise UsageError(

@@ -197,10 +197,9 @@ def op_names(trace: Trace) -> pl.DataFrame:
 
 def _calls(moments: Moments) -> pl.DataFrame:
     """Return calls; their stage is that of the next op that their thread launches."""
-    launched = moments.ops.drop_nulls("call").unique("call", keep="first").select("call", "stage")
+    launched = moments.ops.select("call", "stage").drop_nulls("call").unique("call", keep="first")
     return (
         moments.calls.join(launched, on="call", how="left", maintain_order="left")
-        .sort("thread", "start", "end")
         .with_columns(pl.col("stage").backward_fill().over("thread"))
         .select("process", "name", "stage", "begin", "finish")
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -85,9 +86,11 @@ class Moments:
         matching = names.filter(names.str.contains(pattern))
         return self.calls.filter(pl.col("name").is_in(matching.implode()))
 
+    @cached_property
     def loaders(self) -> pl.Series:
         """Return the threads that launch nothing but input."""
-        of_thread = self.ops.drop_nulls("launch_thread").group_by("launch_thread")
+        launched = self.ops.select("launch_thread", "stage").drop_nulls("launch_thread")
+        of_thread = launched.group_by("launch_thread")
         only = of_thread.agg(loads=(pl.col("stage") == "IO").all())
         return only.filter("loads")["launch_thread"].sort()
 

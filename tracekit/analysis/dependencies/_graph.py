@@ -72,23 +72,24 @@ def _gpu_edges(trace: Trace, moments: Moments) -> pl.DataFrame:
     """Return the edges into ops: launches, order of streams, their work, and who meets whom."""
     ops = moments.ops
     calls = moments.calls.select("call", launch="begin")
-    launched = ops.drop_nulls("call").join(calls, on="call")
-    ordered = ops.with_columns(before=pl.col("finish").shift().over(LANE))
-    lone = ordered.join(launched.select("op"), on="op", how="anti")
-    together = _together(trace, ops)
-    working = ops.join(together.select("begin"), on="begin", how="anti").with_columns(
-        weight=_LENGTH
+    ordered = ops.with_columns(
+        ops.select("call").join(calls, on="call", how="left", maintain_order="left")["launch"],
+        before=pl.col("finish").shift().over(LANE),
+        weight=_LENGTH,
     )
+    known = ["launch", "before", "begin", "finish", "weight"]  # of millions of ops no other columns
+    lone = ordered.filter(pl.all_horizontal(pl.col("launch", "before").is_null()))
+    together, each = _together(trace, ops), ordered.select(known)
+    working = each.join(together.select("begin"), on="begin", how="anti")
     return pl.concat(
         [
-            edges(launched, "launch", "begin", "launch"),
-            edges(ordered.drop_nulls("before"), "before", "begin", "stream"),
-            edges(_after_any(lone.filter(pl.col("before").is_null()), ops), "before", "begin",
-                  "order"),
+            edges(each.drop_nulls("launch"), "launch", "begin", "launch"),
+            edges(each.drop_nulls("before"), "before", "begin", "stream"),
+            edges(_after_any(lone, ops), "before", "begin", "order"),
             edges(working, "begin", "finish", "work", "weight"),
             edges(together, "other", "finish", "transfer", "weight"),
         ]
-    )  # fmt: skip
+    )
 
 
 def _after_any(lone: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
@@ -237,7 +238,7 @@ def _handed(moments: Moments, gaps: pl.DataFrame) -> pl.DataFrame:
 
     A thread that only loads input gives nothing: whoever waits for it is found by `batches_of`.
     """
-    loaders = moments.loaders().implode()
+    loaders = moments.loaders.implode()
     silent = gaps.filter(_LENGTH >= _HANDED_NS)
     silent = pl.concat([silent, _edges_of_threads(moments)])
     givers = silent.filter(~pl.col("thread").is_in(loaders)).drop_nulls("source")
@@ -272,7 +273,7 @@ def _released(moments: Moments, gaps: pl.DataFrame) -> pl.DataFrame:
     -------
     As `_handed`, for the last call of another thread in the silence of a loading one.
     """
-    loads = pl.col("thread").is_in(moments.loaders().implode())
+    loads = pl.col("thread").is_in(moments.loaders.implode())
     consumed = moments.calls.filter(~loads).select("process", time="end", giver="finish")
     waits = gaps.filter(loads & (_LENGTH >= _HANDED_NS)).sort("end")
     found = waits.join_asof(
@@ -370,13 +371,15 @@ def graph_of(trace: Trace) -> Graph:
     host, batches = _host_edges(trace, moments, events)
     found = pl.concat([_gpu_edges(trace, moments), waits, queues, host])
     every = pl.concat([found, _own(moments, found)])
-    time = given(moments.times())
+    time, number = given(moments.times()), every.height
     lags = pl.Series(time[given(every["target"])] - time[given(every["source"])])
-    ahead = every.with_columns(at_once=lags == 0).filter(lags >= 0)
-    sound, order, _ = ordered(ahead.sort("target", maintain_order=True), time.size)
+    every = every.with_columns(at_once=lags == 0).filter(lags >= 0)
+    every = every.sort("target", maintain_order=True)
+    del waits, queues, host, found, lags  # of which no copy is held while lengths are found
+    sound, order, _ = ordered(every, time.size)
     weight, carried = _fitted(moments, sound, time)
     fitted = sound.with_columns(weight=weight)
-    return Graph(moments, fitted, time, carried, order, every.height - sound.height, batches)
+    return Graph(moments, fitted, time, carried, order, number - sound.height, batches)
 
 
 def _own(moments: Moments, found: pl.DataFrame) -> pl.DataFrame:

@@ -235,7 +235,8 @@ def _step_marks(trace: Trace, moments: Moments, skip: int) -> pl.DataFrame:
     iterations = trace.read("iterations")
     if iterations.is_empty():
         return _whole(moments)
-    own = moments.ops.filter(~pl.col("stage").is_in(["IO", "ME"])).drop_nulls("iteration")
+    ops = moments.ops.select(*_OWNER, "iteration", "start", "end", "finish", "stage")
+    own = ops.filter(~pl.col("stage").is_in(["IO", "ME"])).drop_nulls("iteration")
     is_last = pl.col("end") == pl.col("end").max()
     lasts = _by_iteration(own.filter(is_last.over("iteration", "device")), "finish")
     firsts = _by_iteration(_begun(trace, moments, own), "begin")

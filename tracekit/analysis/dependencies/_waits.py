@@ -94,8 +94,8 @@ def _last_launched(moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
     waits
         ``start, target, ended`` of calls, and a lane.
     """
-    launched = moments.ops.drop_nulls("launch_start").select(
-        *LANE, "end", time="launch_start", source="finish"
+    launched = moments.ops.select(*LANE, "end", time="launch_start", source="finish").drop_nulls(
+        "time"
     )
     return (
         waits.sort("start")
@@ -186,9 +186,9 @@ def _events(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]
         return nothing.select("source", "target"), nothing.select("target", "lag", "giver")
     calls = moments.calls.select("process", "thread", "correlation", "begin", "finish",
                                  "end", call_start="start")  # fmt: skip
-    launched = moments.ops.drop_nulls("launch_start").select(
+    launched = moments.ops.select(
         *LANE, target="begin", time="launch_start", began="start"
-    )
+    ).drop_nulls("time")
     holding = waits.sort("start").join_asof(
         launched.sort("time"), left_on="start", right_on="time", by=LANE, strategy="forward",
         check_sortedness=False,
@@ -232,9 +232,9 @@ def _recorded(trace: Trace, moments: Moments, waits: pl.DataFrame) -> pl.DataFra
     waits
         ``process, event, correlation, known, target, ended``.
     """
-    ops = moments.ops.drop_nulls("correlation").select(
+    ops = moments.ops.select(
         "process", "context", "stream", "end", number="correlation", source="finish"
-    )
+    ).drop_nulls("number")
     recorded = _records(trace, waits).select(
         "process", "target", "record", "ended", context="record_context", stream="record_stream"
     )
@@ -257,8 +257,10 @@ def _untold(moments: Moments, told: pl.DataFrame) -> pl.DataFrame:
     if not told.is_empty():
         return told.clear()
     waits = moments.calls_named(_STREAM_WAITS)
-    launched = moments.ops.drop_nulls("launch_start")
-    loaders = moments.loaders()
+    launched = moments.ops.select(
+        *LANE, "launch_thread", "launch_start", "start", "end", "begin", "finish"
+    ).drop_nulls("launch_start")
+    loaders = moments.loaders
     held = (
         pl.concat(
             [_next_op(waits, launched, "thread"), _next_op(waits, launched, "process", loaders)]
@@ -398,7 +400,7 @@ def batches_of(trace: Trace, moments: Moments, gaps: pl.DataFrame) -> Batches:
 
 def _own(moments: Moments) -> pl.DataFrame:
     """Return ``process, thread, target, end``: launches of the first input of each iteration."""
-    loads = pl.col("launch_thread").is_in(moments.loaders().implode())
+    loads = pl.col("launch_thread").is_in(moments.loaders.implode())
     copies = moments.ops.filter((pl.col("stage") == "IO") & ~loads)
     first = copies.drop_nulls(["iteration", "call"]).sort("launch_start").unique(
         ["launch_thread", "iteration"], keep="first", maintain_order=True

@@ -134,6 +134,7 @@ def tiny_kernels(facts: Facts) -> Finding | None:
         LENGTH.sum().over("gap") <= _LONGEST_LAUNCH_NS, ~pl.col("queued").fill_null(value=True)
     )
     lost, working = facts.lost(own), facts.lost(runs)
+    spared = facts.lost(runs.with_columns(saved=_but_longest()), "saved")
     won = facts.won(lost)
     if not facts.is_worth(won):
         return None
@@ -147,7 +148,7 @@ def tiny_kernels(facts: Facts) -> Finding | None:
         "launch.",
         win=0.75 * won,
         low=lost.least / 2,
-        high=lost.most + working.most,
+        high=lost.most + spared.most,
         sure="likely",
         evidence=(
             f"{counted(number / facts.cells.height, 'run')} {facts.per_gpu} of {long} in the mean",
@@ -253,6 +254,11 @@ def _chains(facts: Facts) -> pl.DataFrame:
     ``saved`` is what fusing wins at best: all of a chain but its longest kernel.
     """
     chains = _runs(facts, _is_of(facts, "unfused_elementwise"), _CHAIN)
+    return chains.with_columns(saved=_but_longest())
+
+
+def _but_longest() -> pl.Expr:
+    """Return the lengths of kernels, 0 of the longest of each run: fused, it takes no less."""
     longest = LENGTH.max().over("run") == LENGTH
     is_first = pl.int_range(pl.len()).over("run", longest) == 0
-    return chains.with_columns(saved=pl.when(longest & is_first).then(0).otherwise(LENGTH))
+    return pl.when(longest & is_first).then(0).otherwise(LENGTH)

@@ -47,8 +47,13 @@ _SURE = 0.9
 
 def input_bound(facts: Facts) -> Finding | None:
     """Find GPUs that wait for input, or for a host outside of its steps."""
-    own = facts.idle_of("input")
-    waited, both = facts.lost(own), facts.lost(facts.idle_of("input", "between_steps"))
+    kernels = facts.ops.filter(pl.col("kind").is_in(["compute", "graph"]))
+    # A GPU that only copies, as one that serves another, has nothing to wait for input with.
+    devices = kernels.select(pl.col("device").unique()).collect()["device"]
+    computes = pl.col("device").is_in(devices.implode())
+    own = facts.idle_of("input").filter(computes)
+    outside = facts.idle_of("between_steps").filter(computes)
+    waited, both = facts.lost(own), facts.lost(pl.concat([own, outside]))
     if not facts.is_worth(both.mean):
         return None
     told = facts.lost(own.filter(~pl.col("rests_on").is_in(_SLEEP)))

@@ -14,7 +14,7 @@ from tracekit.analysis.diagnosis import (
 )
 from tracekit.analysis.diagnosis._facts import Facts
 from tracekit.analysis.diagnosis._finding import Finding, Sure
-from tracekit.support.resources import schemas
+from tracekit.support.files import schemas
 from tracekit.support.toml import parse_toml
 
 Rule = Callable[[Facts], Finding | None]

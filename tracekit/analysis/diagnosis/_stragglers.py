@@ -16,6 +16,7 @@ from tracekit.analysis.calls import (
     groups_of_ops,
     members_of_rows,
     process_ranks,
+    unnamed_groups,
 )
 from tracekit.analysis.diagnosis._facts import LENGTH, MEMBER, Facts, exposed_waits, facts_of
 from tracekit.analysis.facts import how_to_record
@@ -215,7 +216,7 @@ def stragglers(trace: Trace, keys: tuple[str, ...]) -> Answer:
         rows = _by_rank(facts, times, waits, idle) if "rank" in keys else _by_iteration(times)
     return Answer(
         rows=rows,
-        meta=_meta(facts, waits),
+        meta=_meta(facts, waits, unnamed_groups(rows)),
         title=f"stragglers by {', '.join(keys)}",
         tables={"times": _by_iteration(times)},
         command="stragglers",
@@ -334,16 +335,13 @@ def _late_in(facts: Facts, idle: pl.DataFrame) -> pl.DataFrame:
     ).select(*MEMBER, "late_in_ns", late_in="what")  # fmt: skip
 
 
-def _meta(facts: Facts, waits: pl.DataFrame) -> dict[str, Any]:
-    missing = (
-        {"missing": ["one clock of all ranks, so delays between ranks are unknown"]}
-        if waits["late_ns"].has_nulls()
-        else {}
-    )
+def _meta(facts: Facts, waits: pl.DataFrame, missing: list[str]) -> dict[str, Any]:
+    if waits["late_ns"].has_nulls():
+        missing = [*missing, "one clock of all ranks, so delays between ranks are unknown"]
     return {
         "steps": facts.number if facts.has_steps else 0,
         "ranks": facts.members.height,
         "collectives": waits["match"].n_unique(),
         "per": "step/GPU" if facts.has_steps else "recording/GPU",
-        **missing,
+        **({"missing": missing} if missing else {}),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import networkx as nx
 import polars as pl
 
 UNTRACKED = ("gloo", "mpi")
@@ -313,23 +314,9 @@ def _with_role(
 
 
 def _in_circles(waits: Mapping[int, set[int]]) -> set[int]:
-    """Return the ranks that wait for themselves, by way of others.
-
-    Ranks that nobody waits for, or that wait for nobody, are taken away until none is left to take;
-    those that remain lie in circles or between them.
-    """
-    left = {rank: set(others) for rank, others in waits.items()}
-    while True:
-        waited_for = set().union(*left.values()) if left else set()
-        going = [rank for rank, others in left.items() if not others or rank not in waited_for]
-        outside = waited_for - set(left)
-        if not going and not outside:
-            return set(left)
-        left = {
-            rank: others - set(going) - outside
-            for rank, others in left.items()
-            if rank not in going
-        }
+    """Return the ranks that wait for themselves, by way of others."""
+    circles = nx.strongly_connected_components(nx.DiGraph(waits))
+    return {rank for each in circles if len(each) > 1 for rank in each}
 
 
 def _ranks(problem: Problem, key: str) -> list[int]:

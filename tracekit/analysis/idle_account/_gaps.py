@@ -138,16 +138,24 @@ def gaps_of(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     ahead before: the end of the call that launched an op which was then queued for longer than
     `AHEAD_NS`. ``by_loader`` is whether a loader's thread launched the op that ends the gap.
     """
-    line = ["device"] if windows["process"].null_count() else _OWNER
+    gaps, ends, line = *trace.once(_between_ops), _OWNER
+    if windows["process"].null_count():
+        line = ["device"]
+        if ends["device"].is_duplicated().any():
+            gaps, ends = _between_ops(trace, line)
+    found = pl.concat([gaps, _behind(trace, ends, windows, line)], how="diagonal")
+    return found.sort("device", "start", "end", maintain_order=True).with_row_index("gap")
+
+
+def _between_ops(trace: Trace, line: Sequence[str] = _OWNER) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the gaps between ops of each line, and where lines end."""
     ops = trace["ops"].select(_NEEDED)
     found = _found(ops, line)
     if found is None:  # several reports saw one device, and each has its ops by start
         found = _found(ops.sort("start", "op"), line)
     if found is None:
         raise AssertionError("ops that were sorted come by start")
-    ended, ends = found
-    gaps = pl.concat([_between(ended), _behind(trace, ends, windows, line)], how="diagonal")
-    return gaps.sort("device", "start", "end", maintain_order=True).with_row_index("gap")
+    return _between(found[0]), found[1]
 
 
 def _found(ops: pl.LazyFrame, line: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame] | None:

@@ -63,9 +63,9 @@ CAUSES = {
 """Why nothing runs, in words."""
 _CAUSE = pl.Enum(list(CAUSES))
 _RESTS_ON = {
-    "input": "ranges", "between_steps": "ranges", "late_launch": "CUDA calls",
-    "allocation": "CUDA calls", "loading": "CUDA calls", "compiling": "CUDA calls",
-    "off_cpu": "OS calls", "waiting_call": "CUDA calls", "launch": "CUDA calls",
+    "input": "ranges", "between_steps": "ranges", "late_launch": "API calls",
+    "allocation": "API calls", "loading": "API calls", "compiling": "API calls",
+    "off_cpu": "OS calls", "waiting_call": "API calls", "launch": "API calls",
     "behind_weight_update": "work of other GPUs", "behind_collective": "work of other GPUs",
     "behind_stage": "work of other GPUs", "profiler": "profiler overhead",
 }  # fmt: skip
@@ -274,7 +274,7 @@ def _by_host(
     later = phases.filter(~of_host).with_columns(
         cause=pl.when(pl.col("phase") == "queued").then(pl.lit("launch"))
         .otherwise(pl.lit("unexplained")).cast(_CAUSE),
-        rests_on=pl.when(pl.col("phase") == "queued").then(pl.lit("CUDA calls")).cast(_SOURCE),
+        rests_on=pl.when(pl.col("phase") == "queued").then(pl.lit("API calls")).cast(_SOURCE),
         detail=pl.lit(None, pl.String),
     )  # fmt: skip
     return pl.concat([named, later]).sort("gap", "start")
@@ -363,7 +363,7 @@ def _credited(pieces: pl.DataFrame, credits_: pl.DataFrame) -> pl.DataFrame:
     counted = known.with_columns(due=due)
     after_wait = counted.filter(pl.col("due") > 0).with_columns(
         end=pl.col("start") + pl.col("due"),
-        cause=pl.lit("waiting_call").cast(_CAUSE), rests_on=pl.lit("CUDA calls").cast(_SOURCE),
+        cause=pl.lit("waiting_call").cast(_CAUSE), rests_on=pl.lit("API calls").cast(_SOURCE),
         detail=pl.lit("late, as it had waited for the GPU before"),
     )  # fmt: skip
     rest = counted.with_columns(start=pl.col("start") + pl.col("due")).filter(_LENGTH > 0)

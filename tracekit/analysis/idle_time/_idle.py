@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import polars as pl
@@ -12,9 +11,9 @@ from tracekit.analysis.calls import (
     MEMBERS,
     OF_GROUPS,
     collective_calls,
-    communicator_groups,
     in_stretch,
     members_of_rows,
+    unnamed_groups,
 )
 from tracekit.analysis.facts import (
     OUTSIDE_STEPS,
@@ -52,7 +51,7 @@ def idle(trace: Trace, keys: Sequence[str], *, skip: int, longest: int | None) -
             "this run holds no GPU work", f"record with {how_to_record(trace, 'ops')}"
         )
     windows = idle_windows(trace, skip=skip, per_iteration=is_by_steps(keys))
-    found = _sums(trace, windows, keys, longest=longest or 0)
+    found = idle_sums(trace, windows, keys, longest=longest or 0)
     meta = _meta(trace, found.pieces, windows, skip)
     if longest is not None:
         return _longest(found, meta, longest)
@@ -68,7 +67,12 @@ def idle(trace: Trace, keys: Sequence[str], *, skip: int, longest: int | None) -
                      nulls_last=True)  # fmt: skip
     return Answer(
         rows=rows,
-        meta={**meta, "sum_over": _gpus(meta["devices"]), "shares": _SHARES},
+        meta={
+            **meta,
+            **_with_unnamed(meta, rows),
+            "sum_over": _gpus(meta["devices"]),
+            "shares": _SHARES,
+        },
         title=f"idle time by {', '.join(keys)}",
         people=with_words(rows, {"iteration": OUTSIDE_STEPS}),
         empty="no idle time",
@@ -78,23 +82,13 @@ def idle(trace: Trace, keys: Sequence[str], *, skip: int, longest: int | None) -
     )
 
 
-def _sums(trace: Trace, windows: pl.DataFrame, keys: Sequence[str], **options: Any) -> IdleSums:
-    """Return the idle time inside of windows, added up by all keys."""
-    if not _of_members(keys):
-        return idle_sums(trace, windows, keys, **options)
-    calls = collective_calls(trace)
-    told = calls.select("op", "communicator").drop_nulls().unique("op", keep="none")
-    others = [key for key in keys if key not in OF_GROUPS]
-    found = idle_sums(trace, windows, [*others, "communicator"], of_ops=told, **options)
-    groups = communicator_groups(trace, calls)
-    pieces, gaps = (
-        rows.join(groups, on="communicator", how="left") for rows in (found.pieces, found.gaps)
-    )
-    return replace(found, pieces=pieces, gaps=gaps)
-
-
 def _of_members(keys: Sequence[str]) -> tuple[str, ...]:
     return MEMBERS if {*OF_GROUPS} & {*keys} else ()
+
+
+def _with_unnamed(meta: dict[str, Any], rows: pl.DataFrame) -> dict[str, list[str]]:
+    missing = [*meta.get("missing", ()), *unnamed_groups(rows)]
+    return {"missing": missing} if missing else {}
 
 
 def _rows(found: IdleSums, keys: Sequence[str], meta: dict[str, Any]) -> pl.DataFrame:
@@ -144,7 +138,7 @@ def _per_step(
             of_phase["phase"], of_phase["number"], default=None, return_dtype=pl.Int64
         )
     # Pieces outside of the steps that count are in none.
-    found = _sums(trace, steps, [*keys, "iteration"], whole=whole).pieces
+    found = idle_sums(trace, steps, [*keys, "iteration"], whole=whole).pieces
     inside = found.drop_nulls("iteration")
     names = [pl.col(key).cast(pl.String) if key == "cause" else pl.col(key) for key in keys]
     sums = inside.with_columns(names).group_by(keys).agg(length=pl.col("idle_ns").sum())

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.analysis.statistics._kinds_of_steps import Regular, within_kinds
-from tracekit.analysis.statistics._long_run import COSINES, ENOUGH, Flags, Floats, Numbers, long_run
+from tracekit.analysis.statistics._long_run import (
+    AT_ONCE,
+    COSINES,
+    ENOUGH,
+    Flags,
+    Floats,
+    Numbers,
+    long_run,
+)
 from tracekit.analysis.statistics._student import quantile, tail
 
 LEVEL = 0.95
@@ -43,6 +51,7 @@ def differences(
     related: bool = True,
     regular: tuple[Regular | None, Regular | None] = (None, None),
     tables: int = 1,
+    scales: tuple[Numbers, Numbers] | None = None,
 ) -> _Differences:
     """Compare the means of two samples, row by row.
 
@@ -64,18 +73,19 @@ def differences(
     tables
         Number of such tables that are judged together, for which p values and intervals are
         adjusted as well (Bonferroni).
+    scales
+        What to multiply each row of `a` and of `b` by; 1 by default.
     """
-    (within_a, off_a), (within_b, off_b) = (
-        within_kinds(each, own) for each, own in zip((a, b), regular, strict=True)
+    rows = max(1, AT_ONCE // max(a.shape[1], b.shape[1]))
+    blocks = (slice(at, at + rows) for at in range(0, max(1, len(a)), rows))
+    of_a, of_b = scales or (np.ones(len(a), np.int64),) * 2
+    parts = [
+        _errors(a[some] * of_a[some, np.newaxis], b[some] * of_b[some, np.newaxis], regular)
+        for some in blocks
+    ]
+    variance, freedom, apart, off, is_same, is_unknown = map(
+        np.concatenate, zip(*parts, strict=True)
     )
-    of_a, of_b = long_run(within_a), long_run(within_b)
-    free = np.full(len(a), float(COSINES))
-    variance, freedom = welch_error((of_a.variance, of_b.variance), (free, free))
-    apart = b.sum(axis=1) / b.shape[1] - a.sum(axis=1) / a.shape[1]
-    is_same = (a == b).all(axis=1) if a.shape == b.shape else np.zeros(len(a), dtype=bool)
-    variance[is_same] = 0
-    is_unknown = (of_a.drifts | of_b.drifts) & ~is_same & ~_is_one_sided(a, b)
-    off = np.where(is_same, 0, np.abs(off_b - off_a))
     p_value = p_values(np.maximum(np.abs(apart) - off, 0), variance, freedom)
     # What is the same step by step is no trial that chance could decide.
     is_tried = ~is_unknown & ~is_same
@@ -89,6 +99,24 @@ def differences(
     for each in (low, high, p_value):
         each[is_unknown] = np.nan
     return _Differences(low, high, p_value, is_unknown)
+
+
+def _errors(
+    a: Numbers, b: Numbers, regular: tuple[Regular | None, Regular | None]
+) -> tuple[Floats, Floats, Floats, Floats, Flags, Flags]:
+    """Return ``variance, freedom, apart, off, is_same, is_unknown`` of some rows."""
+    (within_a, off_a), (within_b, off_b) = (
+        within_kinds(each, own) for each, own in zip((a, b), regular, strict=True)
+    )
+    of_a, of_b = long_run(within_a), long_run(within_b)
+    free = np.full(len(a), float(COSINES))
+    variance, freedom = welch_error((of_a.variance, of_b.variance), (free, free))
+    apart = b.sum(axis=1) / b.shape[1] - a.sum(axis=1) / a.shape[1]
+    is_same = (a == b).all(axis=1) if a.shape == b.shape else np.zeros(len(a), dtype=bool)
+    variance[is_same] = 0
+    is_unknown = (of_a.drifts | of_b.drifts) & ~is_same & ~_is_one_sided(a, b)
+    off = np.where(is_same, 0, np.abs(off_b - off_a))
+    return variance, freedom, apart, off, is_same, is_unknown
 
 
 def _is_one_sided(a: Numbers, b: Numbers) -> Flags:

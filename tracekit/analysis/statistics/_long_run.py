@@ -33,7 +33,7 @@ _MOST, _STILL, _HARDLY = 0.6, 12.0, 0.001
 between them, over that of distances from the mean, is below this over the number of steps. Of
 a random walk it is in most recordings (Sargan and Bhargava 1983); of independent steps that ratio
 is 2, and chance would give the four as much in so few recordings."""
-_AT_ONCE = 1 << 22
+AT_ONCE = 1 << 20
 """Numbers that are looked at together."""
 
 
@@ -73,7 +73,7 @@ def long_run(sample: Numbers | Floats) -> LongRun:
     sample
         A row per group, a column per step; five or more of these.
     """
-    rows = max(1, _AT_ONCE // sample.shape[1])
+    rows = max(1, AT_ONCE // sample.shape[1])
     parts = [_of_block(sample[at : at + rows]) for at in range(0, max(1, len(sample)), rows)]
     return LongRun(*(np.concatenate(each) for each in zip(*parts, strict=True)))
 

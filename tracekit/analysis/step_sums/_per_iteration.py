@@ -228,15 +228,11 @@ def _values(
     values = times.groups.rename({"ops": "count"})
     if by == ("collective",):
         kernels = values.filter(pl.col("kind") == "collective").drop("kind")
-        named = _as_text(kernels.rename({"name": "collective"}))
+        named = kernels.select(pl.exclude("name"), collective=pl.col("name").cast(pl.String))
         mpi = _mpi(trace, steps, whole=whole).with_columns(processes)
         on_devices = named.with_columns(per=pl.lit(owners.height))
         return pl.concat([on_devices.select(mpi.columns), mpi])
-    return _as_text(with_devices(trace, values, by, owners).rename({"devices": "per"}))
-
-
-def _as_text(values: pl.DataFrame) -> pl.DataFrame:
-    return values.with_columns(pl.col(pl.Categorical).cast(pl.String))
+    return with_devices(trace, values, by, owners).rename({"devices": "per"})
 
 
 def _idle(trace: Trace, steps: pl.Series, *, whole: bool) -> pl.DataFrame:

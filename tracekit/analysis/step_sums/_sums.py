@@ -204,10 +204,13 @@ def grouped_sums(keys: Sequence[str], found: KeySums) -> pl.DataFrame:
         stages = _there(found.stages).stages.join(of_windows, on="window", how="left")
         sums = stages.group_by(columns).agg(pl.col("ops", "busy_ns", "exposed_ns").sum())
         return sums.with_columns(overlap_ns=pl.col("busy_ns") - pl.col("exposed_ns"))
-    groups = found.sums.groups.join(of_windows, on="window", how="left", maintain_order="left")
+    groups = found.sums.groups.lazy().join(
+        of_windows.lazy(), on="window", how="left", maintain_order="left"
+    )
     if found.grouped is None or not found.with_durations:
-        return groups.group_by(columns).agg(_SUMMED)
-    return _with_durations(groups, found.grouped, columns)
+        # Of steps nearly each row is a group of its own: no list is made of the rows of each.
+        return groups.group_by(columns).agg(_SUMMED).collect(engine="streaming")
+    return _with_durations(groups.collect(), found.grouped, columns)
 
 
 def _with_durations(

@@ -10,14 +10,15 @@ clipped and applied; the members of a collective, and the two ends of a message,
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import networkx as nx
 import numpy as np
 import polars as pl
 
 from tracekit.errors import MissingDataError, UndecidedError, UsageError
 from tracekit.model import Answer
+from tracekit.support.compiled import compiled
 
 _Array = np.ndarray[Any, Any]
 
@@ -44,7 +45,6 @@ KEYS: Mapping[str, Sequence[str]] = {
     "kind": ("kind",),
 }
 """By what stragglers can be told apart."""
-_CASES_AT_ONCE = 16
 _REPLAYED = 0.9
 """Which share of a recorded step the replay must reach to be believed."""
 _MOST_OF_IT = 0.5
@@ -60,27 +60,17 @@ _ALIKE = 0.9
 sequences differ (section 5.3 of the paper)."""
 
 
-@dataclass(frozen=True)
-class _Level:
-    """Ops that can begin once those of the levels before have ended.
+class _Schedule(NamedTuple):
+    """Which ops begin together, and what they wait for."""
 
-    Parameters
-    ----------
-    ops
-        The ops, by meeting.
-    meeting
-        Of each op, the place of its meeting in this level.
-    before
-        Ops that end before a meeting, by meeting; ``begins`` is where those of each one begin.
-    waits
-        Which meetings wait for any.
-    """
-
-    ops: _Array
-    meeting: _Array
+    order: _Array
+    """Meetings, each after those that it waits for."""
+    first: _Array
+    """Where in `before` those of each meeting begin."""
     before: _Array
-    begins: _Array
-    waits: _Array
+    """The ops that end before a meeting, by meeting."""
+    meeting: _Array
+    """Of each op, its meeting."""
 
 
 def _dependencies(ops: pl.DataFrame) -> pl.DataFrame:
@@ -117,8 +107,8 @@ def _meetings(ops: pl.DataFrame) -> pl.Series:
     return ops.select(key.rank("dense").cast(pl.Int64) - 1).to_series()
 
 
-def _levels(ops: pl.DataFrame) -> list[_Level]:
-    """Sort ops topologically, in levels of many at once.
+def _schedule(ops: pl.DataFrame) -> _Schedule:
+    """Sort meetings topologically.
 
     Raises
     ------
@@ -128,75 +118,47 @@ def _levels(ops: pl.DataFrame) -> list[_Level]:
     meeting = _meetings(ops).to_numpy()
     edges = _dependencies(ops)
     before, after = edges["before"].to_numpy(), meeting[edges["after"].to_numpy()]
-    order = np.argsort(after, kind="stable")
-    before, after = before[order], after[order]
+    by_meeting = np.argsort(after, kind="stable")
     count = int(meeting.max()) + 1
-    first = np.searchsorted(after, np.arange(count + 1))
-    by_meeting = np.argsort(meeting, kind="stable")
-    first_op = np.searchsorted(meeting[by_meeting], np.arange(count + 1))
-    by_before = np.argsort(before, kind="stable")
-    first_after = np.searchsorted(before[by_before], np.arange(ops.height + 1))
-    left = np.diff(first)
-    ready, found, done = np.flatnonzero(left == 0), [], 0
-    while ready.size:
-        here, place = _stretches(first_op, ready)
-        inside = by_meeting[here]
-        waits = np.flatnonzero(np.diff(first)[ready])
-        edges_in, _ = _stretches(first, ready[waits])
-        lengths = np.diff(first)[ready[waits]]
-        found.append(
-            _Level(
-                ops=inside, meeting=place, before=before[edges_in],
-                begins=np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64),
-                waits=waits,
-            )
-        )  # fmt: skip
-        done += ready.size
-        edges_out, _ = _stretches(first_after, inside)
-        freed = after[by_before[edges_out]]
-        np.subtract.at(left, freed, 1)
-        ready = np.unique(freed[left[freed] == 0])
-    if done < count:
+    graph = nx.DiGraph()
+    graph.add_nodes_from(range(count))
+    graph.add_edges_from(zip(meeting[before].tolist(), after.tolist(), strict=True))
+    try:
+        order = np.fromiter(nx.topological_sort(graph), np.int64, count)
+    except nx.NetworkXUnfeasible as error:
         raise UndecidedError(
             "ops of this timeline wait for each other in a circle",
             "messages of its stages are not in the order of their micro-batches",
-        )
-    return found
+        ) from error
+    first = np.searchsorted(after[by_meeting], np.arange(count + 1))
+    return _Schedule(order, first, before[by_meeting], meeting)
 
 
-def _step_lengths(found: list[_Level], lengths: _Array, steps: _Array) -> _Array:
-    """Return the lengths of steps when ops of given lengths begin as early as possible.
+def _begin(schedule: _Schedule, lengths: _Array, begins: _Array) -> None:
+    """Find when meetings begin: as early as what they wait for allows."""
+    for place in schedule.order:
+        for edge in range(schedule.first[place], schedule.first[place + 1]):
+            op = schedule.before[edge]
+            begins[place] = max(begins[place], begins[schedule.meeting[op]] + lengths[op])
+
+
+def _mean_step(schedule: _Schedule, lengths: _Array, turns: _Array) -> float:
+    """Return the mean length of a step when ops of given lengths begin as early as possible.
 
     Parameters
     ----------
-    found
+    schedule
         What waits for what.
     lengths
-        Of each op, in a column for each case, ns.
-    steps
+        Of each op, ns.
+    turns
         The step of each op, from 0 on.
-
-    Returns
-    -------
-    A row for each step, a column for each case.
     """
-    ends = np.zeros_like(lengths)
-    for level in found:
-        begin = np.zeros((int(level.meeting[-1]) + 1, lengths.shape[1]), lengths.dtype)
-        if level.waits.size:
-            begin[level.waits] = np.maximum.reduceat(ends[level.before], level.begins, axis=0)
-        ends[level.ops] = begin[level.meeting] + lengths[level.ops]
-    order = np.argsort(steps, kind="stable")
-    first = np.searchsorted(steps[order], np.arange(int(steps.max()) + 1))
-    return np.maximum.reduceat(ends[order], first, axis=0)
-
-
-def _stretches(first: _Array, which: _Array) -> tuple[_Array, _Array]:
-    """Return the places from `first[n]` to `first[n + 1]` of each n, and whose each is."""
-    lengths = first[which + 1] - first[which]
-    owner = np.repeat(np.arange(which.size), lengths)
-    offset = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return np.repeat(first[which], lengths) + offset, owner
+    begins = np.zeros(schedule.order.size, np.int64)
+    compiled(_begin, lengths.size)(schedule, lengths, begins)
+    steps = np.zeros(int(turns.max()) + 1, np.int64)
+    np.maximum.at(steps, turns, begins[schedule.meeting] + lengths)
+    return float(steps.mean())
 
 
 def _in_lanes(ops: pl.DataFrame) -> pl.DataFrame:
@@ -322,9 +284,9 @@ def straggler_cost(
 
 
 def _answered(ops: pl.DataFrame, by: str) -> Answer:
-    found, turns = _levels(ops), ops["turn"].to_numpy()
+    found, turns = _schedule(ops), ops["turn"].to_numpy()
     own, ideal = ops["length"].to_numpy(), ops.select(_ideal()).to_series().to_numpy()
-    replayed, best = _mean_steps(found, np.stack([own, ideal], axis=1), turns)
+    replayed, best = (_mean_step(found, lengths, turns) for lengths in (own, ideal))
     costs = {
         key: _by_group(ops, list(KEYS[key]), found, (own, ideal), (replayed, best))
         for key in (by, *_WHO)
@@ -337,12 +299,12 @@ def _answered(ops: pl.DataFrame, by: str) -> Answer:
             "steps": int(turns.max()) + 1,
             "workers": ops.select("rank", "stage").n_unique(),
             "recorded_ns": recorded,
-            "replayed_ns": float(replayed),
-            "ideal_ns": float(best),
-            "slowdown": float(replayed / best) if best else None,
+            "replayed_ns": replayed,
+            "ideal_ns": best,
+            "slowdown": replayed / best if best else None,
             "sequence_correlation": correlation,
             "causes": _causes(ops, costs, correlation),
-            "warnings": _warnings(recorded, float(replayed)),
+            "warnings": _warnings(recorded, replayed),
         },
         title=_title(replayed, best),
         command="straggler-cost",
@@ -361,7 +323,7 @@ def _title(replayed: float, ideal: float) -> str:
 def _by_group(
     ops: pl.DataFrame,
     keys: list[str],
-    found: list[_Level],
+    found: _Schedule,
     lengths: tuple[_Array, _Array],
     steps: tuple[float, float],
 ) -> pl.DataFrame:
@@ -375,17 +337,16 @@ def _by_group(
         groups.with_row_index("group"), on=keys, how="left", maintain_order="left"
     )["group"].to_numpy()  # fmt: skip
     turns, alone, without = ops["turn"].to_numpy(), [], []
-    for begin in range(0, groups.height, _CASES_AT_ONCE):
-        which = np.arange(begin, min(begin + _CASES_AT_ONCE, groups.height))
-        inside = number[:, None] == which[None, :]
-        alone.append(_mean_steps(found, np.where(inside, own[:, None], ideal[:, None]), turns))
-        without.append(_mean_steps(found, np.where(inside, ideal[:, None], own[:, None]), turns))
+    for group in range(groups.height):
+        inside = number == group
+        alone.append(_mean_step(found, np.where(inside, own, ideal), turns))
+        without.append(_mean_step(found, np.where(inside, ideal, own), turns))
     cost = replayed - best
     return (
         groups.with_columns(
             ops=pl.Series(np.bincount(number, minlength=groups.height), dtype=pl.Int64),
-            alone_ns=pl.Series(np.concatenate(alone)),
-            without_ns=pl.Series(np.concatenate(without)),
+            alone_ns=pl.Series(alone),
+            without_ns=pl.Series(without),
         )
         .with_columns(slowdown=pl.col("alone_ns") / best, win_ns=replayed - pl.col("without_ns"))
         .with_columns(win_share=pl.when(pl.lit(cost > 0)).then(pl.col("win_ns") / cost))
@@ -422,11 +383,6 @@ def _beyond_ideal(ops: pl.DataFrame) -> pl.DataFrame:
     return cells.sort(-worst, *whose, "step").select(
         "step", "beyond_percent", worker=pl.format("rank {}, stage {}", *whose)
     )
-
-
-def _mean_steps(found: list[_Level], lengths: _Array, turns: _Array) -> _Array:
-    means: _Array = _step_lengths(found, lengths, turns).mean(axis=0)
-    return means
 
 
 def _recorded(ops: pl.DataFrame) -> float:

@@ -84,7 +84,7 @@ def api_answer(runs: Sequence[Run]) -> Answer:
     tables: dict[str, pl.DataFrame | None] = {}
     for run in runs:
         try:
-            tables[run.name] = api_calls(run.trace).rows
+            tables[run.name] = api_calls(run.trace)
         except MissingDataError:
             tables[run.name] = None
     rows = api_by_run(tables, {run.name: run.labels.get("method") for run in runs})

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tracekit.errors import InputError, UsageError
-from tracekit.support.resources import schemas
+from tracekit.support.files import schemas
 from tracekit.support.toml import NotToml, parse_toml
 
 RESOURCES = ("compute", "memory", "pcie", "ethernet", "nvlink")

@@ -26,7 +26,7 @@ from tracekit.engine import (
 )
 from tracekit.errors import InputError, MissingDataError
 from tracekit.model import Trace
-from tracekit.support.resources import schemas
+from tracekit.support.files import schemas
 
 MEDIA: Mapping[str, tuple[str, ...]] = {
     "1w1g": (),

@@ -15,7 +15,7 @@ from tracekit.analysis.studies._hardware import read_toml
 from tracekit.analysis.studies._run_labels import parameter_count
 from tracekit.analysis.studies._study import SCALING_MODES, STUDY
 from tracekit.errors import InputError
-from tracekit.support.resources import schemas
+from tracekit.support.files import schemas
 
 _REQUIRED = ("network", "batch", "gpus", "method")
 _WORDS = ("run", "network", "method", "scaling")

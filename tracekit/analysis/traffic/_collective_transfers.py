@@ -273,8 +273,8 @@ def unmodelled(calls: pl.DataFrame, machine: Machine) -> list[str]:
     )  # fmt: skip
     counted = others.group_by("algorithm").len().sort("algorithm")
     return [
-        f"{number:,} NCCL kernels ran {name}, whose traffic is not modelled: their bytes are on no"
-        " link"
+        f"{number:,} collective kernels ran {name}, whose traffic is not modelled: their bytes are "
+        "on no link"
         for name, number in counted.iter_rows()
     ]
 

@@ -406,8 +406,8 @@ class Traffic:
         found += unsized_of_others(self.calls)
         if unsized:
             found.append(
-                f"{unsized:,} of {collectives:,} NCCL kernels are of unknown size and on no link: "
-                f"{why_unsized(self.trace)}, or give --nccl-log or --bytes"
+                f"{unsized:,} of {collectives:,} collective kernels are of unknown size and on no "
+                f"link: {why_unsized(self.trace)}, or give --nccl-log or --bytes"
             )
         return found
 
@@ -463,7 +463,7 @@ class Traffic:
             " run of the reports of all ranks (--run NAME)": pl.col("ranks") > members,
         }
         lost = {why: sized.filter(holds).height for why, holds in reasons.items()}
-        return [f"{number:,} NCCL kernels {why}" for why, number in lost.items() if number]
+        return [f"{number:,} collective kernels {why}" for why, number in lost.items() if number]
 
     def _overfull(self) -> list[str]:
         """Say which links would have carried more than they can."""

@@ -47,9 +47,6 @@ def copy_transfers(
     trace: Trace,
     machine: Machine | None = None,
     place: Mapping[int, int] | None = None,
-    *,
-    min_staged_bytes: int = MIN_STAGED_BYTES,
-    max_hop_gap_ns: int = HOP_GAP_NS,
 ) -> pl.DataFrame:
     """Return every movement of data by copies.
 
@@ -81,7 +78,7 @@ def copy_transfers(
         NVLinks a-b and b-c and none a-c, so that there is a reason to go through b. Modelled.
     ``two_hop``, source ``same_bytes``
         The last copy of as many bytes a->b before a copy b->c of the same process, c another than
-        a, if it ended at most `max_hop_gap_ns` before (0.1 ms: time for the program to learn of the
+        a, if it ended at most `HOP_GAP_NS` before (0.1 ms: time for the program to learn of the
         end and to launch the next copy), and no kernel, copy or other op started on b in between:
         what is summed or used there was not passing through. Only with such NVLinks. Modelled.
     ``p2p``, ``d2h``, ``h2d``, source ``recorded``
@@ -98,10 +95,6 @@ def copy_transfers(
         What joins its GPUs; without it no two-hop transfers are looked for.
     place
         The machine's number of each device of the run; the device's own where not given.
-    min_staged_bytes
-        Size from which copies to the host and from it may be halves of a staged one.
-    max_hop_gap_ns
-        Longest time between the two copies of a two-hop transfer.
 
     Returns
     -------
@@ -109,9 +102,9 @@ def copy_transfers(
     the first one.
     """
     copies = _with_mpi(trace, _driver_staged(_copies(trace)))
-    copies = _program_staged(copies, min_staged_bytes)
+    copies = _program_staged(copies)
     if machine is not None:
-        copies = _two_hop(trace, copies, machine, place, max_hop_gap_ns)
+        copies = _two_hop(trace, copies, machine, place)
     return TRANSFERS.conform(copies).sort("report", "start", "op")
 
 
@@ -280,15 +273,15 @@ def _with_mpi(trace: Trace, copies: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _program_staged(copies: pl.DataFrame, min_bytes: int) -> pl.DataFrame:
+def _program_staged(copies: pl.DataFrame) -> pl.DataFrame:
     """Make one of copies to the host and on from it that the program seems to have staged."""
     ends = pl.col("src_device") != pl.col("dst_device")
-    halves = copies.filter("explicit", pl.col("bytes") >= min_bytes)
+    halves = copies.filter("explicit", pl.col("bytes") >= MIN_STAGED_BYTES)
     handed_on = _handed_on(copies, "d2h", "h2d").filter(
         ends, *(pl.col(op).is_in(halves["op"].implode()) for op in ("op", "second_op"))
     )
     copies = _joined(copies, handed_on.select("op", "second_op"), "staged", "same_thread")
-    halves = copies.filter("explicit", pl.col("bytes") >= min_bytes)
+    halves = copies.filter("explicit", pl.col("bytes") >= MIN_STAGED_BYTES)
     arrived = halves.filter(method="d2h").sort("process", "bytes", "end", "op")
     leaving = halves.filter(method="h2d").sort("process", "bytes", "start", "op")
     if arrived.is_empty() or leaving.is_empty():
@@ -424,7 +417,6 @@ def _two_hop(
     copies: pl.DataFrame,
     machine: Machine,
     place: Mapping[int, int] | None,
-    max_gap: int,
 ) -> pl.DataFrame:
     """Make one of two copies that passed through a GPU between two that no NVLink joins."""
     peer = copies.filter(method="p2p").drop_nulls(["src_device", "dst_device", "bytes"])
@@ -445,7 +437,7 @@ def _two_hop(
         )
         .join_asof(
             arrived, left_on="start", right_on="end", by=["process", "bytes", "via_device"],
-            tolerance=max_gap, coalesce=False, check_sortedness=False,
+            tolerance=HOP_GAP_NS, coalesce=False, check_sortedness=False,
         )
         .drop_nulls("op")
         .join(relayed, on=_RELAYED, how="semi")

@@ -10,13 +10,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracekit.attribution._chosen import CHOSEN
+from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.attribution.structure._gaps import Parts
-from tracekit.attribution.structure._pair import Pair
+from tracekit.attribution.structure._kernel_hints import Lane
+from tracekit.attribution.structure._pair import Pair, Turns
 from tracekit.attribution.structure._sequences import total_in
-from tracekit.attribution.structure._signs import Lane
 from tracekit.attribution.structure._steps import Numbered
-from tracekit.attribution.structure._turns import Turns
 from tracekit.attribution.structure._work import (
     BP,
     FP,
@@ -88,7 +87,7 @@ def _who_launches(lane: Lane, pair: Pair, stage: Array) -> Assumption:
         f"of the time of kernels that are named after gradients {outside / 1e6:,.3f} of "
         f"{(outside + inside) / 1e6:,.3f} ms lie in forward passes"
     )
-    fails = outside > CHOSEN.named_before * (outside + inside)
+    fails = outside > THRESHOLDS.named_before * (outside + inside)
     return Assumption(name, "fails" if fails else "holds", outside, said)
 
 
@@ -121,7 +120,7 @@ def passes_alone(lane: Lane, stage: Array, steps: int) -> Assumption:
     times = 1 + int((np.diff(alone) > 1).sum())
     often = "once" if times == 1 else f"{times:,} times"
     said = f"told {often}, {spent / 1e6:,.3f} ms, beside {steps:,} steps"
-    if times < CHOSEN.few_usual * steps:
+    if times < THRESHOLDS.few_usual * steps:
         return Assumption(ALONE, "holds", None, said)  # they may be of no evaluation
     return Assumption(ALONE, "untested", spent, f"{said}: they may be part of each step")
 
@@ -137,7 +136,7 @@ def _steps(turns: Turns, numbered: Numbered) -> Assumption:
     if not begins.size or not fed[begins].any():
         return Assumption(UPDATE, "untested", None, "no input is copied from the host")
     said = f"input is copied before {int(fed[begins].sum()):,} of {begins.size:,} steps"
-    holds = fed[begins].mean() >= CHOSEN.rhythm
+    holds = fed[begins].mean() >= THRESHOLDS.rhythm
     return Assumption(UPDATE, "holds" if holds else "untested", None, said)
 
 
@@ -168,9 +167,9 @@ def _others_launch(lane: Lane, thread: int) -> Assumption:
     layers, unknown = int(spent.sum()), int(spent[~known].sum())
     beside = int(spent[known & (lane.work.thread != thread)].sum())
     said = f"other threads launch {beside / 1e6:,.3f} of {layers / 1e6:,.3f} ms of layers"
-    if beside > CHOSEN.readings * layers:
+    if beside > THRESHOLDS.readings * layers:
         return Assumption(ALL, "fails", beside, said)
-    if beside + unknown > CHOSEN.readings * layers:
+    if beside + unknown > THRESHOLDS.readings * layers:
         return Assumption(ALL, "untested", None, f"{said}, unknown ones {unknown / 1e6:,.3f} ms")
     return Assumption(ALL, "holds", beside, said)
 

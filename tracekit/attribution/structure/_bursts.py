@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from tracekit.attribution._chosen import CHOSEN
+from tracekit.attribution._thresholds import THRESHOLDS
+from tracekit.attribution.structure._kernel_hints import Lane
 from tracekit.attribution.structure._mirror import find_turn
 from tracekit.attribution.structure._pair import Pair
 from tracekit.attribution.structure._sequences import total_in
-from tracekit.attribution.structure._signs import Lane
 from tracekit.attribution.structure._work import D2H, H2D, MEMSET, Array
 
 _TURNS = 16
@@ -34,14 +34,14 @@ def find_bursts(lane: Lane) -> Pair | None:
     rows = np.flatnonzero(main)
     own = lane.take(rows)
     named = np.flatnonzero(own.backward)
-    if named.size < CHOSEN.named or np.unique(own.symbol[named]).size < CHOSEN.named:
+    if named.size < THRESHOLDS.named or np.unique(own.symbol[named]).size < THRESHOLDS.named:
         return None
     bursts = _bursts(own, named)
-    if len(bursts) < CHOSEN.bursts:
+    if len(bursts) < THRESHOLDS.bursts:
         return None
     layers = np.array([own.layer[begin:end].sum() for begin, end in bursts])
-    few = np.median(layers) * len(bursts) < CHOSEN.backward_named * own.layer.sum()
-    sized = (own.work.size >= 0)[own.kernel].mean() >= CHOSEN.sized
+    few = np.median(layers) * len(bursts) < THRESHOLDS.backward_named * own.layer.sum()
+    sized = (own.work.size >= 0)[own.kernel].mean() >= THRESHOLDS.sized
     if few or not sized:
         return None
     backward = np.zeros(len(lane), bool)
@@ -65,7 +65,7 @@ def has_unfed(lane: Lane, pair: Pair) -> bool:
     layers = np.append(np.flatnonzero(own.layer), len(own))
     first = np.minimum(layers[np.searchsorted(layers, ends)], begins)
     parts = own.batch | own.optimizer | (work.kind == D2H) | (work.collective > 0)
-    computes = total_in(own.kernel & ~own.fill, ends, first) > CHOSEN.barely
+    computes = total_in(own.kernel & ~own.fill, ends, first) > THRESHOLDS.barely
     return bool((~computes & (total_in(parts, ends, begins) == 0)).any())
 
 
@@ -74,12 +74,16 @@ def _bursts(lane: Lane, named: Array) -> list[tuple[int, int]]:
     fed = lane.batch & (lane.work.kind == H2D)
     fences = fed | lane.optimizer
     apart, fenced = np.diff(named), _between(fences, named)
-    if fenced.any() and fenced.mean() > CHOSEN.hooks and np.median(apart[fenced]) < CHOSEN.near:
+    if (
+        fenced.any()
+        and fenced.mean() > THRESHOLDS.hooks
+        and np.median(apart[fenced]) < THRESHOLDS.near
+    ):
         fences, fenced = fed, _between(fed, named)  # optimizers in backward's hooks part nothing
     new = np.flatnonzero(fenced | (apart > _break(np.sort(apart[~fenced])))) + 1
     groups = np.split(named, new)
     usual = float(np.median([group.size for group in groups]))
-    groups = [group for group in groups if group.size >= max(3, CHOSEN.few_named * usual)]
+    groups = [group for group in groups if group.size >= max(3, THRESHOLDS.few_named * usual)]
     found: list[tuple[int, int]] = []
     begins: dict[bytes, int] = {}
     stops = np.flatnonzero(fences | (lane.work.kind == D2H))
@@ -112,14 +116,14 @@ def _between(mask: Array, places: Array) -> Array:
 
 def _break(apart: Array) -> float:
     """Return the distance above which two gradients are of different passes: a natural break."""
-    if apart.size <= CHOSEN.named:
-        return CHOSEN.far
-    least = max(CHOSEN.least_break, 2 * float(np.median(apart)))
+    if apart.size <= THRESHOLDS.named:
+        return THRESHOLDS.far
+    least = max(THRESHOLDS.least_break, 2 * float(np.median(apart)))
     ladder = np.concatenate(([least], np.unique(apart[apart >= least])))
     ratio = ladder[1:] / ladder[:-1]
-    if ratio.size and ratio.max() > CHOSEN.broken:
+    if ratio.size and ratio.max() > THRESHOLDS.broken:
         return float(ladder[int(ratio.argmax())])
-    return max(CHOSEN.far, float(apart[-1]))
+    return max(THRESHOLDS.far, float(apart[-1]))
 
 
 def _begin(lane: Lane, since: int, first: int, last: int, *, mirrored: bool) -> int:
@@ -136,14 +140,14 @@ def _begin(lane: Lane, since: int, first: int, last: int, *, mirrored: bool) -> 
         turn = (inner + outer + 1) // 2
         early = int(named[:turn].sum())
         if share and early and lane.layer[first : body[turn]].any():
-            few = early <= CHOSEN.named_before * named.sum()
+            few = early <= THRESHOLDS.named_before * named.sum()
             begin = int(body[turn]) if few else _dense(body, named, first)
     near = np.arange(max(begin - _BEFORE, since), begin)
     near = near[np.flatnonzero(np.append(True, lane.layer[near]))[-1] :]
     fills = near[lane.fill[near]]
     if not fills.size:
         return begin
-    return int(fills[-1] if fills.size >= CHOSEN.cleared else fills[0])
+    return int(fills[-1] if fills.size >= THRESHOLDS.cleared else fills[0])
 
 
 def _dense(body: Array, named: Array, first: int) -> int:

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tracekit.attribution._chosen import CHOSEN
+from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.attribution.structure._assumptions import of_period
+from tracekit.attribution.structure._kernel_hints import Lane
 from tracekit.attribution.structure._period import (
     Period,
     Repeats,
@@ -16,7 +17,6 @@ from tracekit.attribution.structure._period import (
     period_between,
 )
 from tracekit.attribution.structure._sequences import distinct
-from tracekit.attribution.structure._signs import Lane
 from tracekit.attribution.structure._step import Step, refusal, take_apart, usual_step
 from tracekit.attribution.structure._work import (
     D2H,
@@ -40,7 +40,7 @@ def by_order(lane: Lane) -> Told:
     """Estimate the stages of a device's work, or say why they cannot be told."""
     rows = _main_sequence(lane)
     kernels = int(lane.kernel[rows].sum())
-    if kernels < CHOSEN.order_kernels:
+    if kernels < THRESHOLDS.order_kernels:
         return _without(lane, f"{kernels:,} kernels are too few to tell anything by their order")
     own = lane.take(rows)
     period, first, span = _repeated(own)
@@ -79,7 +79,7 @@ def _of_period(sequence: _Sequence, first: int) -> Told:
         told = _without(lane, sequence.text, refused)
         return replace(
             told, period=sequence.period.size, repeats=sequence.repeats,
-            recomputes=apart.recomputed > CHOSEN.recomputed,
+            recomputes=apart.recomputed > THRESHOLDS.recomputed,
         )  # fmt: skip
     return _estimated(sequence, apart, found, step.symbol)
 
@@ -122,7 +122,7 @@ class _Sequence:
     @property
     def too_few(self) -> str:
         """Why the period repeats too rarely; empty if it does not."""
-        return "too few periods" if self.repeats < CHOSEN.order_repeats else ""
+        return "too few periods" if self.repeats < THRESHOLDS.order_repeats else ""
 
 
 def _main_sequence(lane: Lane) -> Array:
@@ -159,7 +159,7 @@ def _repeated(own: Lane) -> tuple[Period, int, slice]:
     marks = np.flatnonzero(own.optimizer | own.layer)
     starts = marks[np.diff(own.optimizer[marks].astype(np.int8), prepend=0) == 1]
     span, near = slice(0, len(own)), 0.0
-    if starts.size >= CHOSEN.order_updates:
+    if starts.size >= THRESHOLDS.order_updates:
         near = float(np.median(np.diff(starts)))
         last = int(np.flatnonzero(own.optimizer)[-1])
         span = slice(max(int(starts[0] - near), 0), last + 1)
@@ -185,7 +185,7 @@ def _without(lane: Lane, *why: str) -> Told:
         )
         if mask.any()
     )
-    if _trains(lane) or (signs and lane.kernel.sum() >= CHOSEN.order_kernels):
+    if _trains(lane) or (signs and lane.kernel.sum() >= THRESHOLDS.order_kernels):
         why = (*why, f"signs of training ({signs}), but stages cannot be told")
         return nothing(len(lane), *why, training=None)
     return nothing(len(lane), *why, "no sign of training")
@@ -193,7 +193,7 @@ def _without(lane: Lane, *why: str) -> Told:
 
 def _too_few(found: Repeats, expected: float) -> str:
     steps = found.begins.size
-    if steps >= CHOSEN.order_steps and steps >= CHOSEN.order_alike * expected:
+    if steps >= THRESHOLDS.order_steps and steps >= THRESHOLDS.order_alike * expected:
         return ""
     return f"only {steps:,} of about {expected:.0f} steps are like the usual one"
 
@@ -213,7 +213,7 @@ def _iterates(sequence: _Sequence, found: Repeats, usual: Array) -> Told:
     covered = (found.number >= 0).mean()
     different = np.unique(sequence.own.symbol).size
     refused = told.training is None or bool(sequence.too_few)
-    if refused or covered < CHOSEN.iterates or different < CHOSEN.iterated_symbols:
+    if refused or covered < THRESHOLDS.iterates or different < THRESHOLDS.iterated_symbols:
         return told
     step = told.step.copy()
     step[sequence.rows] = found.number

@@ -6,19 +6,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.attribution._chosen import CHOSEN
+from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.attribution.structure._assumptions import of_turns
 from tracekit.attribution.structure._gaps import Parts, has_update, part_gaps
-from tracekit.attribution.structure._pair import Pair
+from tracekit.attribution.structure._kernel_hints import Lane
+from tracekit.attribution.structure._pair import Pair, Turns, take_turns
 from tracekit.attribution.structure._sequences import (
     alike,
     common_suffix,
     ranges_of,
     total_in,
 )
-from tracekit.attribution.structure._signs import Lane
 from tracekit.attribution.structure._steps import STEP_READINGS, Numbered, number_bursts
-from tracekit.attribution.structure._turns import Turns, take_turns
 from tracekit.attribution.structure._work import (
     BP,
     D2D,
@@ -92,8 +91,8 @@ def _reading(numbered: Numbered, asked: str | None) -> str | None:
 def in_hooks(turns: Turns) -> bool:
     """Tell whether most backward passes update weights as soon as their gradients are there."""
     return bool(
-        (total_in(turns.lane.optimizer, turns.bursts, turns.ends) > CHOSEN.barely).mean()
-        > CHOSEN.order_alike
+        (total_in(turns.lane.optimizer, turns.bursts, turns.ends) > THRESHOLDS.barely).mean()
+        > THRESHOLDS.order_alike
     )
 
 
@@ -157,7 +156,7 @@ def _lead(lane: Lane, stage: Array, begin: Array, end: Array) -> None:
     other = np.append(np.flatnonzero(~(fill | copy)), len(lane))
     until = np.minimum(other[np.searchsorted(other, begin)], end)
     lead = places[places < until[owner]]
-    cleared = total_in(fill, begin, until) >= CHOSEN.cleared
+    cleared = total_in(fill, begin, until) >= THRESHOLDS.cleared
     stage[lead[kind[lead] == D2H]] = NOTHING
     stage[lead[np.isin(kind[lead], (H2D, D2D))]] = IO
     rows, of = ranges_of(begin, until)
@@ -192,7 +191,9 @@ def _forward_at_end(turns: Turns, parts: Parts) -> int:
     usual, symbol = turns.gap(parts.template), turns.lane.symbol
     forward = symbol[usual][parts.cut.at :]
     rest = symbol[turns.gap(last)][int(parts.head[last]) :]
-    known = rest.size < forward.size and alike(rest, forward[: rest.size]) > CHOSEN.partial_forward
+    known = (
+        rest.size < forward.size and alike(rest, forward[: rest.size]) > THRESHOLDS.partial_forward
+    )
     return rest.size if known else 0
 
 
@@ -202,7 +203,7 @@ def _evaluate(turns: Turns, parts: Parts, stage: Array, begin: Array, end: Array
     layers = total_in(lane.layer, begin, end) > 0
     usual = turns.gap(parts.template)
     network = np.isin(lane.symbol, np.unique(lane.symbol[usual][parts.cut.at :]))
-    known = total_in(network, begin, end) > CHOSEN.known_network * (end - begin)
+    known = total_in(network, begin, end) > THRESHOLDS.known_network * (end - begin)
     layers[0] &= known[0]  # at its start a program may try its layers out
     places, owner = ranges_of(begin, end)
     stage[places[layers[owner]]] = ME
@@ -228,7 +229,7 @@ def _edges(turns: Turns, parts: Parts, numbered: Numbered) -> tuple[bool, bool]:
         last = bool(size[-1] >= parts.cut.at and updates[-1] and passes[-1] >= usual)
     else:
         # Where an update is seen once only, at the end, it is not known how long one is.
-        last = bool(lengths[-1] >= CHOSEN.short_pass * np.median(lengths)) and not updates[-1]
+        last = bool(lengths[-1] >= THRESHOLDS.short_pass * np.median(lengths)) and not updates[-1]
     return first, last
 
 
@@ -312,7 +313,7 @@ def _evidence(turns: Turns, parts: Parts, pair: Pair, numbered: Numbered) -> tup
 def _contradictions(turns: Turns, parts: Parts, pair: Pair, numbered: Numbered) -> tuple[str, ...]:
     several = numbered.several
     gaps, lengths = turns.bursts.size - 1, turns.ends - turns.bursts
-    short = int((lengths[1:-1] < CHOSEN.short_pass * np.median(lengths)).sum())
+    short = int((lengths[1:-1] < THRESHOLDS.short_pass * np.median(lengths)).sum())
     against = [name for name, vote in pair.votes.items() if vote < 0]
     found = []
     if against:
@@ -322,6 +323,6 @@ def _contradictions(turns: Turns, parts: Parts, pair: Pair, numbered: Numbered) 
             f"{short:,} of {lengths.size:,} backward passes are shorter than the others: steps"
             " differ, or the recording has holes"
         )
-    if parts.usual < CHOSEN.few_usual * gaps and not several:
+    if parts.usual < THRESHOLDS.few_usual * gaps and not several:
         found.append(f"only {parts.usual:,} of {gaps:,} gaps between backward passes are alike")
     return tuple(found)

@@ -18,7 +18,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.attribution._chosen import CHOSEN
+from tracekit.attribution._thresholds import THRESHOLDS
+from tracekit.attribution.structure._kernel_hints import Lane
+from tracekit.attribution.structure._pair import Turns
 from tracekit.attribution.structure._sequences import (
     alike,
     common_prefix,
@@ -26,8 +28,6 @@ from tracekit.attribution.structure._sequences import (
     grams_of,
     runs_of,
 )
-from tracekit.attribution.structure._signs import Lane
-from tracekit.attribution.structure._turns import Turns
 from tracekit.attribution.structure._work import D2D, D2H, H2D, Array
 
 _SAMPLE = 50
@@ -158,7 +158,8 @@ def belongs(turns: Turns, number: int, begin: int, end: int) -> bool:
     rest = int(layer[first + end : turns.stop[number]].sum())
     backward = max(1, int(layer[turns.bursts[number] : turns.ends[number]].sum()))
     both, alone = (
-        abs(np.log(backward / layers / CHOSEN.backward_layers)) for layers in (part + rest, rest)
+        abs(np.log(backward / layers / THRESHOLDS.backward_layers))
+        for layers in (part + rest, rest)
     )
     return bool(both < alone)
 
@@ -172,9 +173,9 @@ def _comes_again(turns: Turns, number: int, begin: int, end: int) -> bool:
     layer, symbol = (lane.layer & ~lane.batch_norm)[place], lane.symbol[place]
     one, other = symbol[begin:end][layer[begin:end]], symbol[end:][layer[end:]]
     size = min(one.size, other.size)
-    if size <= CHOSEN.barely or one.size < CHOSEN.whole_pass * other.size:
+    if size <= THRESHOLDS.barely or one.size < THRESHOLDS.whole_pass * other.size:
         return False
-    return alike(one[:size], other[:size]) >= CHOSEN.evaluated_again
+    return alike(one[:size], other[:size]) >= THRESHOLDS.evaluated_again
 
 
 def _lone(turns: Turns, number: int, low: int, front: int) -> int:
@@ -185,13 +186,13 @@ def _lone(turns: Turns, number: int, low: int, front: int) -> int:
         begin for begin, end in runs_of(np.isin(kind[:front], (H2D, D2D)))
         if end > low and layer[end:front].any() and lane.batch[place][begin:end].any()
     ]  # fmt: skip
-    size = CHOSEN.lone_gram
+    size = THRESHOLDS.lone_gram
     known = np.isin(grams_of(symbol[low:front], size), grams_of(symbol[front:], size))
     covered = np.zeros(front - low, bool)
     for offset in range(size):
         covered[np.flatnonzero(known) + offset] = True
     layers = layer[low:front]
-    if layers.any() and covered[layers].mean() >= CHOSEN.evaluated_again:
+    if layers.any() and covered[layers].mean() >= THRESHOLDS.evaluated_again:
         begins.append(low + int(covered.argmax()))
     elif layers.any() and not belongs(turns, number, low, front):
         begins.append(low or int(layers.argmax()))
@@ -219,7 +220,7 @@ def _both_edges(turns: Turns, number: int) -> int | None:
 def least_update(turns: Turns) -> int:
     """Return the number of unnamed kernels that an update must exceed."""
     passes = float(np.median(turns.ends - turns.bursts))
-    return max(CHOSEN.barely, round(CHOSEN.update * passes))
+    return max(THRESHOLDS.barely, round(THRESHOLDS.update * passes))
 
 
 def _is_too_little(turns: Turns, place: slice, high: int) -> bool:
@@ -299,7 +300,7 @@ def _by_pause(turns: Turns, number: int, low: int, high: int) -> tuple[int | Non
         return None, ""
     launch, at = turns.lane.work.launch, places[:, within]
     pauses: Array = np.median(launch[at] - launch[at - 1], axis=0)
-    if pauses.max() <= CHOSEN.pause * np.median(pauses):
+    if pauses.max() <= THRESHOLDS.pause * np.median(pauses):
         return None, ""
     found = int(within[pauses.argmax()])
     return found, f"longest pause of the host before {found}"

@@ -13,17 +13,18 @@ from itertools import chain
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._chosen import CHOSEN
-from tracekit.attribution.structure._again import recomputed
+from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.attribution.structure._assumptions import failures, merged
 from tracekit.attribution.structure._bursts import find_bursts, has_unfed
 from tracekit.attribution.structure._by_order import by_order
 from tracekit.attribution.structure._by_threads import by_threads
+from tracekit.attribution.structure._kernel_hints import Lane, look_at
 from tracekit.attribution.structure._pair import find_pair
-from tracekit.attribution.structure._sequences import distinct
-from tracekit.attribution.structure._signs import Lane, look_at
+from tracekit.attribution.structure._sequences import distinct, grams_of
 from tracekit.attribution.structure._steps import table_of
 from tracekit.attribution.structure._work import (
+    BP,
+    FP,
     H2D,
     IO,
     ME,
@@ -42,6 +43,8 @@ from tracekit.attribution.structure._work import (
 READINGS = "names of gradients and the period of launches tell the same stages"
 METHODS = ("threads", "order", "refused", "none")
 """From what says most to what says nothing."""
+_SIZES = 1 << 42
+"""More threads than a kernel is launched with."""
 
 
 def find_structure(work: Work, asked: str | None = None) -> Structure:
@@ -101,7 +104,7 @@ def _of_one_thread(lane: Lane, asked: str | None) -> Told:
     both = (by_period.stage != NOTHING) & (by_names.stage != NOTHING)
     differ = int(spent[both & (by_period.stage != by_names.stage)].sum())
     said = f"by the period of its launches {differ / 1e6:,.3f} ms are of other stages"
-    if differ > CHOSEN.readings * spent.sum():
+    if differ > THRESHOLDS.readings * spent.sum():
         apart = Assumption(READINGS, "fails", differ, said)
         return replace(by_names, assumptions=(*by_names.assumptions, apart))
     stage = np.where(by_period.stage != NOTHING, by_period.stage, by_names.stage)
@@ -124,7 +127,7 @@ def _steadier(by_period: Told, by_names: Told) -> Told:
     steps, others = by_names.whole.size, by_period.whole.size
     if steps == others:
         return by_period
-    if others >= CHOSEN.order_alike * steps:
+    if others >= THRESHOLDS.order_alike * steps:
         return by_names
     said = f"{others:,} of {steps:,} steps repeat: what counts as a step may be part of one"
     return replace(by_names, contradictions=(*by_names.contradictions, said))
@@ -135,7 +138,7 @@ def _with_others(lane: Lane, told: Told) -> Told:
     beside = 0
     while told.method == "threads":
         rest = np.flatnonzero(~told.core)
-        if lane.kernel[rest].sum() < 2 * CHOSEN.side_kernels:
+        if lane.kernel[rest].sum() < 2 * THRESHOLDS.side_kernels:
             break
         own = lane.take(rest)
         pair = find_pair(own)
@@ -293,7 +296,7 @@ def _pipelines(lane: Lane, core: Array, exchange: Array, stage: Array) -> tuple[
         several = (
             np.unique(lane.symbol[layers]).size > 1 or np.isin(lane.symbol[layers], known).any()
         )
-        if several and layers.sum() >= CHOSEN.layers_beside * (lane.kernel & own).sum():
+        if several and layers.sum() >= THRESHOLDS.layers_beside * (lane.kernel & own).sum():
             stage[own] = ME
             forward += int((work.end - work.start)[own].sum())
     if not beside.any():
@@ -328,7 +331,7 @@ def _without_call(lane: Lane, stage: Array) -> None:
     known = np.bincount(
         stream[~lost] * width + stage[~lost] + 1, minlength=streams.size * width
     ).reshape(streams.size, width)
-    clear = known.max(axis=1) >= np.maximum(CHOSEN.alone_on_stream * known.sum(axis=1), 1)
+    clear = known.max(axis=1) >= np.maximum(THRESHOLDS.alone_on_stream * known.sum(axis=1), 1)
     usual = np.where(clear, known.argmax(axis=1) - 1, NOTHING)
     free = lost & (stage == NOTHING)
     stage[free] = usual[stream[free]]
@@ -347,3 +350,35 @@ def _surrounded(lane: Lane, step: Array) -> None:
     place = np.searchsorted(begin, launch[free], "right") - 1
     inside = (place >= 0) & (launch[free] <= end[place])
     step[free[inside]] = numbers[place[inside]]
+
+
+def recomputed(lane: Lane, stage: Array) -> Array:
+    """Tell which ops of backward passes are part of a forward pass that is launched again.
+
+    Backward undoes layers in reverse order: kernels that come in the order and in the sizes of a
+    forward pass, and of which none computes gradients, are that pass again, with what is set or
+    copied between them. Fewer kernels in a row than `Thresholds.again` are not told apart.
+    """
+    computes = lane.kernel & ~lane.fill
+    forward, backward = (np.flatnonzero(computes & (stage == each)) for each in (FP, BP))
+    what = lane.symbol * _SIZES + lane.work.size
+    ran = grams_of(what[forward], THRESHOLDS.again)[_shared(lane.symbol, forward, backward)]
+    starts = _shared(lane.symbol, backward, forward)
+    starts = starts[np.isin(grams_of(what[backward], THRESHOLDS.again)[starts], np.unique(ran))]
+    runs = backward[starts[:, None] + np.arange(THRESHOLDS.again)]
+    several = 1 + (np.diff(np.sort(what[runs])) != 0).sum(axis=1) >= THRESHOLDS.again_kinds
+    differentiates = (lane.backward | lane.input_gradient)[runs].any(axis=1)
+    runs = runs[several & lane.layer[runs].any(axis=1) & ~differentiates]
+    edges = np.bincount(runs[:, 0], minlength=len(lane) + 1)
+    edges = edges - np.bincount(runs[:, -1] + 1, minlength=len(lane) + 1)
+    return np.asarray((np.cumsum(edges)[:-1] > 0) & (stage == BP))
+
+
+def _shared(symbol: Array, own: Array, other: Array) -> Array:
+    """Return where as many ops of one pass as make a run begin that the other has as well."""
+    shared = np.zeros(int(symbol.max(initial=0)) + 1, np.bool_)
+    shared[symbol[other]] = True
+    until = np.concatenate(([0], np.cumsum(shared[symbol[own]])))
+    return np.flatnonzero(
+        until[THRESHOLDS.again :] - until[: -THRESHOLDS.again] == THRESHOLDS.again
+    )

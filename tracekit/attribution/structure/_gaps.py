@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.attribution._chosen import CHOSEN
+from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.attribution.structure._cut import Cut, belongs, cut_gap, least_update
+from tracekit.attribution.structure._pair import Turns
 from tracekit.attribution.structure._sequences import (
     alike,
     common_prefix,
     common_suffix,
     total_in,
 )
-from tracekit.attribution.structure._turns import Turns
 from tracekit.attribution.structure._work import D2D, D2H, H2D, MEMSET, Array
 
 
@@ -59,7 +59,7 @@ def part_gaps(turns: Turns) -> Parts:
     template, plain = _templates(turns, example, count)
     cut = cut_gap(turns, template)
     kind_cuts = np.zeros((2, int(turns.kinds.max()) + 1), np.int64)
-    own = count >= max(CHOSEN.own_gaps, CHOSEN.own_kind * (last - 1))
+    own = count >= max(THRESHOLDS.own_gaps, THRESHOLDS.own_kind * (last - 1))
     first = _like_first(turns, [template, *example[own].tolist()])
     cuts = [
         _cut_kind(turns, number, template, cut, may_differ=may_differ)
@@ -88,7 +88,7 @@ def _count_of(turns: Turns, numbers: list[int]) -> list[int]:
 
 def _templates(turns: Turns, example: Array, count: Array) -> tuple[int, list[int]]:
     """Return the usual gap with an update, and those without one, if gradients accumulate."""
-    often = example[count >= max(2, CHOSEN.often * count.sum())].tolist()
+    often = example[count >= max(2, THRESHOLDS.often * count.sum())].tolist()
     if turns.lane.optimizer.any():
         return _by_names(turns, example.tolist(), often)
     return _by_forward(turns, often) if often else (int(example[0]), [])
@@ -102,7 +102,7 @@ def _by_names(turns: Turns, example: list[int], often: list[int]) -> tuple[int, 
     named = [number for number in example if turns.lane.optimizer[turns.gap(number)].any()]
     if not named or named[0] == example[0]:
         return example[0], []
-    known = [n for n in named if n in often or _ends_in(turns, n, example[0], CHOSEN.barely)]
+    known = [n for n in named if n in often or _ends_in(turns, n, example[0], THRESHOLDS.barely)]
     if not known:
         return example[0], []
     return known[0], [number for number in often if number not in named]
@@ -148,12 +148,12 @@ def _cut_kind(
     weights, forward = lane.symbol[usual][: cut.head], lane.symbol[usual][cut.at :]
     size = symbol.size
     body = min(forward.size, size)
-    if alike(symbol[size - body :], forward[forward.size - body :]) < CHOSEN.same_forward:
+    if alike(symbol[size - body :], forward[forward.size - body :]) < THRESHOLDS.same_forward:
         if may_differ:  # another network that takes turns with the first one
             own = cut_gap(turns, number)
             return own.head, own.at
         # Another shape or algorithm: up to the first layer, if it is about as long.
-        near = size < CHOSEN.same_update * (usual.stop - usual.start)
+        near = size < THRESHOLDS.same_update * (usual.stop - usual.start)
         tail = common_suffix(symbol, forward)
         body = size if near else max(tail, min(forward.size, size - weights.size))
     front = size - body
@@ -174,7 +174,7 @@ def _first_input(turns: Turns, number: int, front: int, template: int, cut: Cut)
     weights then.
     """
     work, first = turns.lane.work, turns.first
-    large = work.bytes >= CHOSEN.batch_bytes
+    large = work.bytes >= THRESHOLDS.batch_bytes
     copied = turns.lane.batch & (work.kind == H2D)
     if copied[first[template] : first[template] + cut.head].any():
         return front
@@ -193,7 +193,7 @@ def _same_pass(turns: Turns, number: int, template: int, body: int) -> bool:
     symbol, stop = turns.lane.symbol, turns.stop
     if turns.passes[number] == turns.passes[template]:
         own, usual = (symbol[stop[gap] - body : stop[gap]] for gap in (number, template))
-        if alike(own, usual) >= CHOSEN.evaluated_again:
+        if alike(own, usual) >= THRESHOLDS.evaluated_again:
             return True
     return not belongs(turns, number, 0, int(stop[number] - turns.first[number]) - body)
 
@@ -232,7 +232,7 @@ def _last(mask: Array, places: Array) -> Array:
 def _head(symbol: Array, layer: Array, optimizer: Array, weights: Array) -> int:
     """Return how much of what comes before a forward pass is the end of the update."""
     size = weights.size
-    if symbol.size >= size > 0 and alike(symbol[:size], weights) >= CHOSEN.same_update:
+    if symbol.size >= size > 0 and alike(symbol[:size], weights) >= THRESHOLDS.same_update:
         return size
     if not layer.any() or common_prefix(symbol, weights) == symbol.size:
         return symbol.size

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tracekit.attribution._chosen import CHOSEN
+from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.attribution.structure._work import Array
 
 _MOST = 1500
@@ -29,7 +29,10 @@ def find_turn(size: Array) -> tuple[int, int, float]:
         spread = np.random.default_rng(0).permutation(count.size)[same[paired]]
         rarest = np.lexsort((spread, count[same[paired]]))[:_MOST]
         paired = np.sort(paired[rarest])
-    if paired.size < CHOSEN.mirror_launches or np.unique(same[paired]).size < CHOSEN.mirror_sizes:
+    if (
+        paired.size < THRESHOLDS.mirror_launches
+        or np.unique(same[paired]).size < THRESHOLDS.mirror_sizes
+    ):
         return 0, 0, 0.0
     codes = same[paired]
     weight = 1 / count[codes]

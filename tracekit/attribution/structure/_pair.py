@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from tracekit.attribution._chosen import CHOSEN
-from tracekit.attribution.structure._sequences import distinct
-from tracekit.attribution.structure._signs import Lane
+from tracekit.attribution._thresholds import THRESHOLDS
+from tracekit.attribution.structure._kernel_hints import Lane
+from tracekit.attribution.structure._sequences import distinct, kinds_of, total_in
 from tracekit.attribution.structure._work import D2H, GRAPH, H2D, REDUCTIONS, Array
 
 _TWO = 2
@@ -66,7 +67,9 @@ def find_pair(lane: Lane) -> Pair | None:
     """Return the two threads that take turns most clearly; None without any."""
     pairs = [pair for sides in _sides(lane) if (pair := _judge(lane, *sides)) is not None]
     told = [
-        pair for pair in pairs if pair.steady >= CHOSEN.begin_share and pair.agreed >= CHOSEN.votes
+        pair
+        for pair in pairs
+        if pair.steady >= THRESHOLDS.begin_share and pair.agreed >= THRESHOLDS.votes
     ]
     return max(
         told, key=lambda pair: (pair.agreed, int((pair.main | pair.backward).sum())), default=None
@@ -88,7 +91,7 @@ def _sides(lane: Lane) -> Iterator[tuple[Array, Array]]:
     # Sorted by kernels, so that of a thread's streams the one with most is written last.
     order = np.argsort(kernels, kind="stable")
     of, on = np.divmod(pairs[order], streams.size)
-    many = kernels[order] >= CHOSEN.side_kernels
+    many = kernels[order] >= THRESHOLDS.side_kernels
     main_stream = np.full(threads.size, -1)
     main_stream[of] = on
     launched = np.bincount(thread[own], minlength=threads.size)
@@ -106,8 +109,8 @@ def _sides(lane: Lane) -> Iterator[tuple[Array, Array]]:
 
 def _judge(lane: Lane, main: Array, backward: Array) -> Pair | None:
     # A graph that was recorded as a whole holds many kernels.
-    worth = np.where(lane.work.kind == GRAPH, CHOSEN.side_kernels, lane.kernel)
-    if min(int(worth[side].sum()) for side in (main, backward)) < CHOSEN.side_kernels:
+    worth = np.where(lane.work.kind == GRAPH, THRESHOLDS.side_kernels, lane.kernel)
+    if min(int(worth[side].sum()) for side in (main, backward)) < THRESHOLDS.side_kernels:
         return None
     both = np.flatnonzero(main | backward)
     turn = backward[both]
@@ -117,7 +120,7 @@ def _judge(lane: Lane, main: Array, backward: Array) -> Pair | None:
     symbol = lane.symbol[both]
     places = symbol[begins - 1] * (int(symbol.max()) + 1) + symbol[begins]
     usual = np.sort(np.unique(places, return_counts=True)[1])[::-1]
-    steady = float(usual[: CHOSEN.begin_places].sum() / begins.size)
+    steady = float(usual[: THRESHOLDS.begin_places].sum() / begins.size)
     return Pair(main, backward, int(begins.size), steady, _votes(lane, main, backward))
 
 
@@ -133,7 +136,7 @@ def _votes(lane: Lane, main: Array, backward: Array) -> dict[str, int]:
     votes = {}
     for name, mask, sign in signs:
         one, other = int((mask & main).sum()), int((mask & backward).sum())
-        if one + other and max(one, other) >= CHOSEN.one_sided * (one + other):
+        if one + other and max(one, other) >= THRESHOLDS.one_sided * (one + other):
             votes[name] = sign if one > other else -sign
     if votes.get("optimizer kernels") == -1 and votes.get("kernels of gradients") == 1:
         votes["optimizer kernels"] = 0  # it is called by hooks as soon as gradients are there
@@ -142,3 +145,64 @@ def _votes(lane: Lane, main: Array, backward: Array) -> dict[str, int]:
     if first is not None and bool(((work.thread == first) & (main | backward)).any()):
         votes["the process' first thread"] = 1 if (work.thread[main] == first).any() else -1
     return votes
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Gap 0, burst 0, gap 1, burst 1, ..., and a last gap; the first and the last may be empty.
+
+    Parameters
+    ----------
+    lane
+        The ops that the pair launches, in order.
+    bursts, ends
+        Where each burst begins and ends. Gap n ends where burst n begins.
+    """
+
+    lane: Lane
+    bursts: Array
+    ends: Array
+
+    @cached_property
+    def first(self) -> Array:
+        """Begin of each gap."""
+        return np.concatenate(([0], self.ends))
+
+    @cached_property
+    def stop(self) -> Array:
+        """End of each gap."""
+        return np.concatenate((self.bursts, [len(self.lane)]))
+
+    @cached_property
+    def kinds(self) -> Array:
+        """A number for each gap, the same for gaps of the same ops."""
+        return kinds_of(self.lane.symbol, self.first, self.stop)
+
+    @cached_property
+    def passes(self) -> Array:
+        """A number for each burst, the same for bursts of the same ops."""
+        return kinds_of(self.lane.symbol, self.bursts, self.ends)
+
+    @cached_property
+    def drained(self) -> Array:
+        """Tell which launches found nothing left to run on the device."""
+        work = self.lane.work
+        ended = np.maximum.accumulate(work.end)
+        return np.append(False, work.launch[1:] >= ended[:-1])
+
+    def gap(self, number: int) -> slice:
+        """Return the place of a gap."""
+        return slice(int(self.first[number]), int(self.stop[number]))
+
+
+def take_turns(lane: Lane, pair: Pair) -> tuple[Turns, Array]:
+    """Return the turns of a pair, and which ops of the lane they are made of."""
+    rows = np.flatnonzero(pair.main | pair.backward)
+    own = lane.take(rows)
+    backward = np.concatenate(([False], pair.backward[rows], [False]))
+    edges = np.flatnonzero(backward[1:] != backward[:-1])
+    begins, ends = edges[::2], edges[1::2]
+    between, until = ends[:-1], begins[1:]
+    stray = (until - between <= THRESHOLDS.stray) & (total_in(own.layer, between, until) == 0)
+    kept = np.concatenate(([True], ~stray))
+    return Turns(own, begins[kept], ends[np.append(kept[1:], True)]), rows

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.attribution._chosen import CHOSEN
+from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.attribution.structure._sequences import (
     alike,
     common_suffix,
@@ -50,7 +50,7 @@ def period_between(symbols: Array, starts: Array) -> tuple[Period, int] | None:
     usual = int(np.bincount(kinds).argmax())
     alike = kinds == usual
     rows = np.flatnonzero(alike[1:] & alike[:-1])
-    if not rows.size or alike.mean() < CHOSEN.pieces_alike or 2 * rows.size < alike.sum() - 1:
+    if not rows.size or alike.mean() < THRESHOLDS.pieces_alike or 2 * rows.size < alike.sum() - 1:
         return None
     first = int(rows[rows.size // 2])
     return Period(int(starts[first + 1] - starts[first]), float(alike.mean())), int(starts[first])
@@ -78,22 +78,22 @@ def find_period(symbols: Array, near: float = 0) -> Period:
 
 def _find(symbols: Array, near: float) -> Period:
     size = symbols.size
-    if size < 3 * CHOSEN.period_shortest:
+    if size < 3 * THRESHOLDS.period_shortest:
         return Period(0, 0.0)
-    lags = np.arange(CHOSEN.period_shortest, size // 2)
+    lags = np.arange(THRESHOLDS.period_shortest, size // 2)
     if near:
-        lags = lags[np.abs(lags / near - 1) < CHOSEN.period_near]
+        lags = lags[np.abs(lags / near - 1) < THRESHOLDS.period_near]
     if not lags.size:
         return Period(0, 0.0)
     codes = np.unique(symbols, return_inverse=True)[1]
     estimate = _autocorrelation(codes)[lags] / (size - lags)
     best_lags = lags[np.argsort(-estimate, kind="stable")[:_LAGS]]
     chosen = np.concatenate(
-        (np.arange(1, 0 if near else CHOSEN.period_shortest), np.sort(best_lags))
+        (np.arange(1, 0 if near else THRESHOLDS.period_shortest), np.sort(best_lags))
     )
     exact = np.array([_agreement(codes, int(lag)) for lag in chosen])
     best = float(exact.max())
-    if best < CHOSEN.period_share:
+    if best < THRESHOLDS.period_share:
         return Period(0, best)
     # A layer's period misses once per step.
     good = int(np.flatnonzero(1 - exact <= 2 * (1 - best) + 0.002)[0])
@@ -121,8 +121,8 @@ def _agreement(codes: Array, lag: int) -> float:
     Each symbol counts the same, or else repeated layers would win.
     """
     count = np.bincount(codes)
-    always = count >= CHOSEN.period_always * codes.size / lag
-    if count[always].sum() < CHOSEN.period_mostly * codes.size:
+    always = count >= THRESHOLDS.period_always * codes.size / lag
+    if count[always].sum() < THRESHOLDS.period_mostly * codes.size:
         return 0.0
     weight = np.where(always, 1 / np.maximum(count, 1), 0)[codes[:-lag]]
     return float(weight[codes[:-lag] == codes[lag:]].sum() / weight.sum())
@@ -184,10 +184,10 @@ def find_repeats(symbols: Array, usual: Array, lead: int) -> Repeats:
     exact = _apart(places_of(usual, symbols), usual.size)
     begins = _alike(symbols, usual, _anchored(symbols, usual, lead))
     begins = _around(exact, begins, symbols, usual)
-    enough = symbols.size - begins >= CHOSEN.repeats_enough * usual.size
+    enough = symbols.size - begins >= THRESHOLDS.repeats_enough * usual.size
     begins = begins[enough]
     cut = common_suffix(symbols[: int(begins[0])] if begins.size else symbols, usual)
-    if begins.size and begins[0] >= cut > CHOSEN.repeats_enough * usual.size:
+    if begins.size and begins[0] >= cut > THRESHOLDS.repeats_enough * usual.size:
         begins = np.concatenate(([int(begins[0]) - usual.size], begins))
     offset, number = np.full((2, symbols.size), NOTHING)
     stop = np.minimum(begins + usual.size, np.append(begins[1:], symbols.size))
@@ -202,7 +202,7 @@ def _pieces(symbols: Array, usual: Array, begins: Array) -> tuple[bool, bool]:
     if not begins.size:
         return False, False
     before, after = symbols[: max(int(begins[0]), 0)], symbols[int(begins[-1]) + usual.size :]
-    least = CHOSEN.repeats_agree
+    least = THRESHOLDS.repeats_agree
     ends = 0 < before.size < usual.size and alike(before, usual[-before.size :]) > least
     starts = 0 < after.size < usual.size and alike(after, usual[: after.size]) > least
     return ends, starts
@@ -210,7 +210,7 @@ def _pieces(symbols: Array, usual: Array, begins: Array) -> tuple[bool, bool]:
 
 def _anchored(symbols: Array, usual: Array, lead: int) -> Array:
     """Return where steps may begin: where their first ops after the input are."""
-    length = min(CHOSEN.anchor, max(CHOSEN.anchor_shortest, (usual.size - lead) // 3))
+    length = min(THRESHOLDS.anchor, max(THRESHOLDS.anchor_shortest, (usual.size - lead) // 3))
     anchor = usual[lead : lead + length]
     room = symbols.size - anchor.size + 1
     if room <= 0 or not anchor.size:
@@ -229,7 +229,7 @@ def _alike(symbols: Array, usual: Array, begins: Array) -> Array:
     inside = (places >= 0) & (places < symbols.size)
     same = (symbols[np.clip(places, 0, symbols.size - 1)] == usual[offsets]) & inside
     seen = np.maximum(inside.sum(axis=1), 1)
-    return np.asarray(begins[same.sum(axis=1) > CHOSEN.repeats_agree * seen])
+    return np.asarray(begins[same.sum(axis=1) > THRESHOLDS.repeats_agree * seen])
 
 
 def _around(exact: Array, begins: Array, symbols: Array, usual: Array) -> Array:
@@ -238,7 +238,7 @@ def _around(exact: Array, begins: Array, symbols: Array, usual: Array) -> Array:
     A step of many layers is alike some layers further on, too. So none begins within one that
     repeats exactly, nor where what comes before the first of those is the end of another one.
     """
-    distance = CHOSEN.repeats_apart * usual.size
+    distance = THRESHOLDS.repeats_apart * usual.size
     if not exact.size:
         return _apart(begins, distance)
     following = np.searchsorted(exact, begins, "right")

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.attribution._chosen import CHOSEN
+from tracekit.attribution._thresholds import THRESHOLDS
+from tracekit.attribution.structure._kernel_hints import Lane
 from tracekit.attribution.structure._mirror import find_turn
 from tracekit.attribution.structure._sequences import alike, kinds_of
-from tracekit.attribution.structure._signs import Lane
 from tracekit.attribution.structure._work import (
     BP,
     D2D,
@@ -154,8 +154,9 @@ def take_apart(lane: Lane, usual: Usual) -> Step:
     fed_again = bool((lane.batch & (lane.work.kind == H2D))[turn:update].any())
     signs = {
         "optimizer kernels": bool(lane.optimizer.any()),
-        "kernels of gradients": named[1] >= CHOSEN.named and named[1] > CHOSEN.named * named[0],
-        "mirror image": mirror >= CHOSEN.mirror,
+        "kernels of gradients": named[1] >= THRESHOLDS.named
+        and named[1] > THRESHOLDS.named * named[0],
+        "mirror image": mirror >= THRESHOLDS.mirror,
     }
     spent = np.concatenate(([0], np.cumsum(lane.work.end - lane.work.start)))
 
@@ -190,14 +191,18 @@ def refusal(step: Step) -> str:
     if not step.sized:
         return "sizes of launches are not known, so that no step shows where it turns back"
     named = step.signs["optimizer kernels"] or step.signs["kernels of gradients"]
-    if not named or sum(step.signs.values()) < CHOSEN.signs:
+    if not named or sum(step.signs.values()) < THRESHOLDS.signs:
         missing = ", ".join(name for name, seen in step.signs.items() if not seen)
         return f"a step shows no {missing}"
-    if not CHOSEN.earliest_turn * step.update < step.turn < CHOSEN.latest_turn * step.update:
+    if (
+        not THRESHOLDS.earliest_turn * step.update
+        < step.turn
+        < THRESHOLDS.latest_turn * step.update
+    ):
         return "a step does not turn back between its beginning and its end"
     if step.fed_again:
         return "a step takes input again after it has turned back: it has several passes"
-    if step.recomputed > CHOSEN.recomputed:
+    if step.recomputed > THRESHOLDS.recomputed:
         return f"{step.recomputed:.0%} of its backward pass looks like forward computed again"
     return ""
 
@@ -219,7 +224,7 @@ def _turn(lane: Lane, update: int) -> tuple[int, int, int, float]:
         inner -= int(np.append(fill[inner:0:-1], values=False).argmin())
         outer += int(np.append(fill[outer:-1], values=False).argmin())
         turn = max(outer - 1, 0)
-    if share and named[:turn].sum() <= CHOSEN.named_before * named.sum():
+    if share and named[:turn].sum() <= THRESHOLDS.named_before * named.sum():
         return int(body[turn]), int(body[inner]) + 1, int(body[outer]), share
     early, plain = _named_turn(named)
     return int(body[early]), int(body[early]), int(body[plain]), share
@@ -228,7 +233,7 @@ def _turn(lane: Lane, update: int) -> tuple[int, int, int, float]:
 def _sized(lane: Lane, update: int) -> bool:
     """Tell whether the sizes of most launches before the update are known."""
     size = lane.work.size[:update][lane.kernel[:update]]
-    return not size.size or bool((size >= 0).mean() >= CHOSEN.sized)
+    return not size.size or bool((size >= 0).mean() >= THRESHOLDS.sized)
 
 
 def _named_turn(backward: Array) -> tuple[int, int]:
@@ -258,7 +263,7 @@ def _stages(lane: Lane, turn: int, update: int) -> Array:
     lead = slice(evaluated, int(body.argmax()))
     stage[lead][np.isin(kind[lead], (H2D, D2D))] = IO
     stage[lead][kind[lead] == D2H] = NOTHING
-    if lane.fill[lead].sum() >= CHOSEN.cleared:
+    if lane.fill[lead].sum() >= THRESHOLDS.cleared:
         stage[lead][lane.fill[lead]] = WU
     stage[(stage == FP) & lane.batch & (kind == H2D)] = IO
     return stage
@@ -275,7 +280,7 @@ def _evaluated(lane: Lane, turn: int) -> int:
         before = lane.symbol[:begin][lane.layer[:begin]]
         after = lane.symbol[begin:turn][lane.layer[begin:turn]]
         fits = 0 < before.size <= after.size
-        if fits and alike(before, after[: before.size]) >= CHOSEN.evaluated_again:
+        if fits and alike(before, after[: before.size]) >= THRESHOLDS.evaluated_again:
             return _first_of_run(lane.batch, begin)
     return 0
 
@@ -288,11 +293,11 @@ def _first_of_run(mask: Array, place: int) -> int:
 
 def _recomputed(lane: Lane, turn: int, update: int) -> float:
     """Return the share of backward's layers that stand as they do in forward."""
-    size = update - CHOSEN.gram + 1
-    if size <= turn or turn <= CHOSEN.gram:
+    size = update - THRESHOLDS.gram + 1
+    if size <= turn or turn <= THRESHOLDS.gram:
         return 0.0
     first = np.arange(size)
-    grams = kinds_of(lane.symbol, first, first + CHOSEN.gram)
-    again = np.isin(grams[turn:], grams[: turn - CHOSEN.gram + 1])
+    grams = kinds_of(lane.symbol, first, first + THRESHOLDS.gram)
+    again = np.isin(grams[turn:], grams[: turn - THRESHOLDS.gram + 1])
     layers = lane.layer[turn:size]
     return float(again[layers].mean()) if layers.any() else 0.0

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._chosen import CHOSEN
+from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.attribution.structure._gaps import Parts, has_update
+from tracekit.attribution.structure._pair import Turns
 from tracekit.attribution.structure._sequences import ranges_of, total_in
-from tracekit.attribution.structure._turns import Turns
 from tracekit.attribution.structure._work import D2D, D2H, H2D, STEPS, Array
 
 STEP_READINGS = {
@@ -70,7 +70,7 @@ def number_bursts(turns: Turns, parts: Parts, asked: str | None = None) -> Numbe
     begin, stop = (turns.first + parts.front)[begins], turns.stop[begins]
     fed = total_in(turns.lane.batch, begin, stop) > 0
     networks = networks_of(turns)[np.append(begins[1:] - 1, count - 1)]  # a step's last one's
-    size = _rhythm(2 * networks + fed, CHOSEN.updates_of_step)
+    size = _rhythm(2 * networks + fed, THRESHOLDS.updates_of_step)
     once = abs(int(fed.sum()) - begins.size / max(size, 1)) <= 1
     if size and (once or np.unique(networks).size > 1):
         first, several = _begins(turns, parts, begins, fed, size, once=once)
@@ -116,7 +116,7 @@ def _unfed(turns: Turns, begins: Array, inputs: Array) -> str | None:
     """Say that only some updates are followed by input, if the others copy nothing to the GPU."""
     lane, others = turns.lane, np.setdiff1d(begins, inputs)
     copies = np.isin(lane.work.kind, (H2D, D2D))
-    if min(inputs.size, others.size) < CHOSEN.fed_gaps:
+    if min(inputs.size, others.size) < THRESHOLDS.fed_gaps:
         return None
     if total_in(copies, turns.first[others], turns.stop[others]).any():
         return None
@@ -132,7 +132,7 @@ def _searches(turns: Turns, parts: Parts, begins: Array, inputs: Array) -> bool:
     """
     lane, others = turns.lane, np.setdiff1d(begins, inputs)
     each = np.diff(np.searchsorted(begins, inputs)) if inputs.size else np.array([2])
-    if lane.optimizer.any() or each.min() <= 1 or each.max() > CHOSEN.updates_of_step:
+    if lane.optimizer.any() or each.min() <= 1 or each.max() > THRESHOLDS.updates_of_step:
         return False
     place = turns.gap(parts.template)
     kernels = np.flatnonzero((lane.kernel & ~lane.fill)[place])
@@ -141,9 +141,9 @@ def _searches(turns: Turns, parts: Parts, begins: Array, inputs: Array) -> bool:
     alike = turns.kinds[others] == turns.kinds[parts.template]
     first = int(np.append(lane.layer[place], values=True).argmax())
     # Of a loss that is read between an update and the next step little of the update follows.
-    more = CHOSEN.barely if not inputs.size else -1
+    more = THRESHOLDS.barely if not inputs.size else -1
     return bool(
-        alike.mean() >= CHOSEN.rhythm
+        alike.mean() >= THRESHOLDS.rhythm
         and kernels.size
         and fetched.size
         and fetched[0] < first
@@ -162,7 +162,7 @@ def _begins(
     several = f"{size} updates in turn are taken as one step"
     if once:
         return begins[fed], f"every {size} updates share one input: they are taken as one step"
-    phases = [float(fed[phase::size].mean()) >= CHOSEN.rhythm for phase in range(size)]
+    phases = [float(fed[phase::size].mean()) >= THRESHOLDS.rhythm for phase in range(size)]
     starts = [phase for phase in range(size) if phases[phase] and not phases[phase - 1]]
     if len(starts) == 1:
         return begins[starts[0] :: size], f"{several}, which begins with input"
@@ -202,7 +202,7 @@ def networks_of(turns: Turns) -> Array:
         found[:at], found[at] = -1, np.inf
         closer = found > share
         nearest[closer], share[closer] = known, found[closer]
-        unlike = np.flatnonzero(share[at:] < CHOSEN.same_network)
+        unlike = np.flatnonzero(share[at:] < THRESHOLDS.same_network)
         known, at = known + 1, at + int(unlike[0]) if unlike.size else numbers.size
     networks = np.empty(numbers.size, np.int64)
     networks[order] = nearest
@@ -214,7 +214,7 @@ def _rhythm(values: Array, most: int) -> int:
     if not values.size or (values == values[0]).all():
         return 0
     for size in range(1, min(most, values.size // 3) + 1):
-        if (values[size:] == values[:-size]).mean() >= CHOSEN.rhythm:
+        if (values[size:] == values[:-size]).mean() >= THRESHOLDS.rhythm:
             return size if size > 1 else 0
     return 0
 

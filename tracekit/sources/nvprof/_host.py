@@ -27,7 +27,7 @@ from tracekit.sources.nvprof._input import (
 )
 from tracekit.sources.nvprof._places import Places
 from tracekit.sources.sqlite import SqliteFile, SqlType
-from tracekit.support.resources import schemas
+from tracekit.support.files import schemas
 from tracekit.support.spool import Workspace
 
 RUNTIME, DRIVER = f"{TABLE}RUNTIME", f"{TABLE}DRIVER"

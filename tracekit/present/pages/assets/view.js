@@ -61,7 +61,7 @@ class RunChart extends Chart {
     const view = this.data.views[number];
     this.have = null;
     this.find(".sight tbody").replaceChildren();
-    if (view.lanes) { super.choose(number); return; }
+    if (view.lanes) { super.choose(number); this.wantSteps().catch(report); return; }
     this.load(number).then(() => { this.choose(number); this.note(); }, report);
   }
 
@@ -78,6 +78,60 @@ class RunChart extends Chart {
     fill(this.data.views[number], await ask("run", { run: number }));
     Object.assign(this.views[number], this.data.views[number], { lanes: null });
     tellLanes(this.data.views[number]);
+  }
+
+  // -- steps: marks on the axis, and places to go to
+  async wantSteps() {
+    const view = this.view, list = this.find(".steps");
+    list.replaceChildren();
+    view.steps ??= await ask("steps", { run: this.number });
+    if (view !== this.view) return;
+    const { unlike, iteration, lost } = view.steps;
+    const entry = ({ iteration: number, share, start, end }) => {
+      const button = element("button", `step ${number}: ${share.toFixed(2)} times the median`, { type: "button" });
+      button.addEventListener("click", () => { this.around(start, end); this.note(); });
+      return button;
+    };
+    const told = iteration.length ? `${size(iteration.length + lost)} steps, ${unlike.length ? "unlike the others: " : "none unlike the others."}` : "No steps are known.";
+    list.append(element("span", told), ...unlike.map(entry));
+    this.draw();
+  }
+
+  around(start, end) {
+    const room = (end - start) * 0.05;
+    this.show(start - room, Math.min(end - start + 2 * room, this.view.span));
+  }
+
+  toStep(by) {
+    const { start, end } = this.view.steps ?? { start: [] };
+    if (!start.length) return;
+    const middle = (this.from + this.to) / 2;
+    const now = firstFrom(start, middle + 1) - 1, isIn = now >= 0 && middle < end[now];
+    const to = Math.min(Math.max(now + (by > 0 || isIn ? by : 0), 0), start.length - 1);
+    this.around(start[to], end[to]);
+  }
+
+  axis(c, colour, height) {
+    super.axis(c, colour, height);
+    const { start, iteration } = this.view.steps ?? { start: [] };
+    const first = firstFrom(start, this.from), last = firstFrom(start, this.to);
+    if (last - first > this.plot / 6) return;
+    c.fillStyle = colour("ink");
+    c.textAlign = "left";
+    c.font = "10px system-ui, sans-serif";
+    for (let i = first; i < last; i += 1) {
+      const x = Math.round(this.x(start[i]));
+      c.fillRect(x, 14, 1, 8);
+      if (last - first < this.plot / 60) c.fillText(iteration[i], x + 3, 17);
+    }
+  }
+
+  key(event) {
+    const by = { "[": -1, "]": 1 }[event.key];
+    if (!by || event.ctrlKey || event.metaKey || event.altKey) { super.key(event); return; }
+    this.toStep(by);
+    this.note();
+    event.preventDefault();
   }
 
   paint() {
@@ -114,12 +168,32 @@ class RunChart extends Chart {
       return own.width ? binsOf(lane, own, this.data.stages) : laneOf({ ...lane, ...own });
     });
     this.have = { ...have, isFinest: this.view.lanes.every((lane) => !lane.bins) };
+    clearTimeout(this.why);
+    if (this.view.lanes.some((lane) => lane.kind === "idle")) this.why = setTimeout(() => this.explain(have).catch(report), 250);
     this.hovered = this.picked = null;
     if (chosen && chosen[1] >= 0) this.found(...chosen);
     this.mark();
     this.settle();
     this.draw();
     this.figure.dataset.ready = "yes";
+  }
+
+  // Causes of idle time take longer than the picture, and come after it.
+  async explain({ from, to, perPixel }) {
+    this.askIdle ??= asker("idle");
+    const have = this.have, full = this.data.full;
+    const pixels = Math.min(Math.max(Math.round((to - from) / perPixel), 1), 8192);
+    const got = await this.askIdle({ run: this.number, from, to: Math.max(to, from + 1), pixels });
+    if (!got || have !== this.have) return;
+    const before = full.length;
+    full.push(...got.names);
+    this.data.names.push(...got.names);
+    for (const [number, own] of Object.entries(got.lanes)) {
+      const { label, brief, is_first, kind } = this.view.lanes[number], lane = { label, brief, is_first, kind, isKnown: true };
+      this.view.lanes[number] = own.width ? binsOf(lane, own, this.data.stages) : laneOf({ ...lane, ...own, name: own.name.map((name) => name + before) });
+    }
+    this.figure.dataset.explained = "yes";
+    this.draw();
   }
 
   // Put the frame around an op again, where it is drawn.
@@ -264,13 +338,14 @@ class RunChart extends Chart {
     const from = this.begin + Math.floor((this.from - this.begin) / grain) * grain;
     const to = this.begin + Math.ceil((this.to - this.begin) / grain) * grain;
     const some = grain > 1 ? `, whole bins of ${timeText(grain)}` : "";
-    this.find(".stretch").textContent = `From ${timeText(from)} to ${timeText(to)}${some}. Busy: by stage, added up; of GPUs, exposed.`;
+    this.find(".stretch").textContent = `From ${timeText(from)} to ${timeText(to)}${some}. Busy: by stage, added up; of GPUs, exposed; idle by cause.`;
     this.find(".sight tbody").replaceChildren(...this.view.lanes.map((lane) => {
       const { busy, count, longest } = inSight(lane, from, to, this.data.stages);
       const all = Object.values(busy).reduce((sum, ns) => sum + ns, 0);
       const row = document.createElement("tr");
       row.append(element("th", lane.label, { scope: "row" }));
-      const own = lane.kind === "stages" ? ["", ""] : [size(count), count ? timeText(longest) : ""];
+      if (lane.kind === "idle" && !lane.isKnown) { row.append(element("td", "being found", { colSpan: 5, className: "hint" })); return row; }
+      const own = ["stages", "exposed", "idle"].includes(lane.kind) ? ["", ""] : [size(count), count ? timeText(longest) : ""];
       for (const text of [own[0], timeText(all), (100 * all / (to - from)).toFixed(1), own[1]]) row.append(element("td", text, { className: "number" }));
       row.cells[2].dataset.ns = all;
       row.append(element("td", Object.entries(busy).map(([name, ns]) => `${name} ${timeText(ns)}`).join(", ")));
@@ -385,7 +460,7 @@ async function begin() {
   }));
   tellLanes(views[first]);
   figure.hidden = false;
-  const chart = new RunChart(figure, { views, stages: told.stages, order: told.order, keys: told.keys, colours: {}, names: [], full: [] });
+  const chart = new RunChart(figure, { views, stages: told.stages, order: told.order, keys: told.keys, colours: told.colours, names: [], full: [] });
   redraws.push(() => chart.draw());
   chart.canvas.focus({ preventScroll: true });
 }

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tracekit.attribution._chosen import CHOSEN, Chosen
+from tracekit.attribution._thresholds import THRESHOLDS, Thresholds
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "evidence" / "thresholds.md"
@@ -21,7 +21,7 @@ SAMPLE = ROOT / "sample_traces" / "ddp_4gpu.sqlite"
 def chosen() -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(ROOT / "benchmarks"))
-        yield importlib.import_module("chosen")
+        yield importlib.import_module("thresholds")
 
 
 @pytest.fixture(scope="module")
@@ -31,12 +31,12 @@ def cases(chosen: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def test_all_numbers_are_on_the_page() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert [each.name for each in fields(Chosen) if f"`{each.name}`" not in page] == []
+    assert [each.name for each in fields(Thresholds) if f"`{each.name}`" not in page] == []
 
 
 def test_tables_are_put_into_a_page(chosen: Any) -> None:
     page = f"before\n{chosen._BEGIN}\nold\n{chosen._END}\nafter"
-    assert chosen.with_tables(page, "| new |") == page.replace("old", "\n| new |\n")
+    assert chosen.with_tables(page, "| new |") == page.replace("\nold\n", "\n\n| new |\n\n")
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_sample_is_told_as_its_ranges_say(chosen: Any, cases: Any) -> None:
     ways = ["as recorded", "as recorded, cut", "one thread", "one thread, cut"]
     assert [case.way for case in cases] == ways
     with chosen.Tried() as tried:
-        found = {case.way: tried.outcome(case, CHOSEN) for case in cases}
+        found = {case.way: tried.outcome(case, THRESHOLDS) for case in cases}
         again = tried.outcome(cases[0], chosen.settings("order_repeats")[2.0])
         few = tried.outcome(cases[2], chosen.settings("order_repeats")[2.0])
     assert (found["as recorded"].method, found["as recorded"].score) == ("threads", 1.0)
@@ -73,17 +73,17 @@ def test_numbers_are_as_they_were_after_trials(chosen: Any, cases: Any) -> None:
     module = importlib.import_module("tracekit.attribution.structure._pair")
     with chosen.Tried() as tried:
         tried.outcome(cases[0], chosen.settings("votes")[2.0])
-        assert module.CHOSEN.votes == 4
-    assert module.CHOSEN is CHOSEN
+        assert module.THRESHOLDS.votes == 4
+    assert module.THRESHOLDS is THRESHOLDS
 
 
 def test_what_is_left_out_has_no_say(chosen: Any, cases: Any) -> None:
     with chosen.Tried() as tried:
         trials = chosen.Trials(cases, tried)
-        assert trials.score(CHOSEN) > 0.8
+        assert trials.score(THRESHOLDS) > 0.8
         other = [chosen.Case("other", case.way, case.known) for case in cases]
         both = chosen.Trials([*cases, *other], tried)
-        assert both.score(CHOSEN, "other") == both.score(CHOSEN) == trials.score(CHOSEN)
-        row = chosen._row(trials, "ddp_4gpu", CHOSEN)
+        assert both.score(THRESHOLDS, "other") == both.score(THRESHOLDS) == trials.score(THRESHOLDS)
+        row = chosen._row(trials, "ddp_4gpu", THRESHOLDS)
     exactly = "100.00 % | 0.00 % | 6 of 6"
     assert row.startswith(f"| `ddp_4gpu` | threads | {exactly} | order | {exactly}")

@@ -1,11 +1,11 @@
 """How far structure rests on its numbers, and what it says of traces that had no part in them.
 
-    python benchmarks/chosen.py docs/evidence/thresholds.md TRACE...
+    python benchmarks/thresholds.py docs/evidence/thresholds.md TRACE...
 
 Two tables are written into the page, between two comments. In the first one each trace is left
 out, with all others of its program: every number is chosen anew on those that remain, and by these
 numbers structure is asked about what was left out. In the second one each number is halved and
-doubled alone. It takes some minutes; see `chosen_cases.py` for what is asked.
+doubled alone. It takes some minutes; see `threshold_cases.py` for what is asked.
 """
 
 from __future__ import annotations
@@ -18,17 +18,20 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
-from chosen_cases import Case, Outcome, Tried, cases_of, settings
+from threshold_cases import Case, Outcome, Tried, cases_of, settings
 
-from tracekit.attribution._chosen import CHOSEN, Chosen
+from tracekit.attribution._thresholds import THRESHOLDS, Thresholds
 
-_BEGIN, _END = "<!-- chosen: written by benchmarks/chosen.py -->", "<!-- end of chosen -->"
+_BEGIN, _END = (
+    "<!-- thresholds: written by benchmarks/thresholds.py -->",
+    "<!-- end of thresholds -->",
+)
 _EQUAL = 1e-6
 """Scores that differ by less are the same."""
 _SHOWN = 0.001
 """A score must change by so much to be shown."""
 
-Score = Callable[[Chosen], float]
+Score = Callable[[Thresholds], float]
 
 
 class Trials:
@@ -46,30 +49,30 @@ class Trials:
         self.cases = cases
         self._tried = tried
         for case in cases:
-            self._tried.outcome(case, CHOSEN)
+            self._tried.outcome(case, THRESHOLDS)
         self.names = self._tried.read()
 
-    def outcome(self, case: Case, by: Chosen = CHOSEN) -> Outcome:
+    def outcome(self, case: Case, by: Thresholds = THRESHOLDS) -> Outcome:
         """Return what structure says of a case."""
         return self._tried.outcome(case, by)
 
-    def score(self, by: Chosen, without: str = "") -> float:
+    def score(self, by: Thresholds, without: str = "") -> float:
         """Return the mean score of all programs but one, each the mean of its cases."""
         programs = sorted({case.program for case in self.cases} - {without})
         return float(np.mean([self._of_program(name, by) for name in programs]))
 
-    def _of_program(self, program: str, by: Chosen) -> float:
+    def _of_program(self, program: str, by: Thresholds) -> float:
         own = [case for case in self.cases if case.program == program]
         return float(np.mean([self.outcome(case, by).score for case in own]))
 
 
-def chosen_by(names: Sequence[str], score: Score) -> Chosen:
+def chosen_by(names: Sequence[str], score: Score) -> Thresholds:
     """Choose each number by itself, the others as they are.
 
     Of neighbours that are equally good the middle one is taken, so that where a number makes no
     difference none is preferred to another.
     """
-    chosen = CHOSEN
+    chosen = THRESHOLDS
     for name in names:
         tried = settings(name)
         scores = np.array([score(by) for by in tried.values()])
@@ -97,7 +100,7 @@ def left_out(trials: Trials) -> str:
     for program in dict.fromkeys(case.program for case in trials.cases):
         by = chosen_by(trials.names, lambda each, out=program: trials.score(each, out))  # type: ignore[misc]
         for name in trials.names:
-            if getattr(by, name) != getattr(CHOSEN, name):
+            if getattr(by, name) != getattr(THRESHOLDS, name):
                 others.setdefault(name, set()).add(_number(by, name))
         traces = dict.fromkeys(case.trace for case in trials.cases if case.program == program)
         rows += [_row(trials, trace, by) for trace in traces]
@@ -106,7 +109,7 @@ def left_out(trials: Trials) -> str:
     return f"{table}\n\nWhat came out otherwise for some of them: {', '.join(said)}."
 
 
-def _row(trials: Trials, trace: str, by: Chosen) -> str:
+def _row(trials: Trials, trace: str, by: Thresholds) -> str:
     ways = {case.way: case for case in trials.cases if case.trace == trace}
     cells = [f"`{trace}`"]
     for way in ("as recorded", "one thread"):
@@ -114,7 +117,7 @@ def _row(trials: Trials, trace: str, by: Chosen) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _cells(trials: Trials, case: Case, by: Chosen) -> Iterator[str]:
+def _cells(trials: Trials, case: Case, by: Thresholds) -> Iterator[str]:
     now, before = trials.outcome(case, by), trials.outcome(case)
     if not (now.same or now.other or before.same):
         yield from (now.method, "", "", "")
@@ -139,10 +142,10 @@ def sensitivity(trials: Trials) -> str:
         tried = settings(name)
         cells = [cell for factor in (0.5, 2.0) for cell in _change(trials, name, tried[factor])]
         if any(cells[2::3]):
-            rows.append(f"| `{name}` | {_number(CHOSEN, name)} | {' | '.join(cells)} |")
+            rows.append(f"| `{name}` | {_number(THRESHOLDS, name)} | {' | '.join(cells)} |")
         else:
             idle.append(f"`{name}`")
-    unread = [f"`{each.name}`" for each in fields(Chosen) if each.name not in trials.names]
+    unread = [f"`{each.name}`" for each in fields(Thresholds) if each.name not in trials.names]
     table = "\n".join(rows)
     return (
         f"{table}\n\nNothing changes for half and double of {', '.join(idle)}.\n\n"
@@ -150,18 +153,18 @@ def sensitivity(trials: Trials) -> str:
     )
 
 
-def _change(trials: Trials, name: str, by: Chosen) -> tuple[str, str, str]:
+def _change(trials: Trials, name: str, by: Thresholds) -> tuple[str, str, str]:
     """Return a number, by how much the mean score changes, and in which case it does most."""
     changes = [trials.outcome(case, by).score - trials.outcome(case).score for case in trials.cases]
     most = int(np.abs(changes).argmax())
     if abs(changes[most]) < _SHOWN:
         return _number(by, name), "0", ""
-    mean = trials.score(by) - trials.score(CHOSEN)
+    mean = trials.score(by) - trials.score(THRESHOLDS)
     case = trials.cases[most]
     return _number(by, name), f"{mean:+.3f}", f"{changes[most]:+.2f} `{case.trace}`, {case.way}"
 
 
-def _number(by: Chosen, name: str) -> str:
+def _number(by: Thresholds, name: str) -> str:
     return f"{getattr(by, name):,.4g}"
 
 

@@ -1,7 +1,7 @@
 """Thresholds of attribution: every number that was chosen on traces.
 
 What bounds time or memory, and what follows from a definition, stays beside its use. How far the
-answers rest on these numbers is measured by `benchmarks/chosen.py`, and told in
+answers rest on these numbers is measured by `benchmarks/thresholds.py`, and told in
 `docs/evidence/thresholds.md`.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Chosen:
+class Thresholds:
     """Thresholds. A share is a part of 1; all others say what they count."""
 
     # Backward passes, steps and transfers, as ranges tell them.
@@ -271,4 +271,4 @@ class Chosen:
     """Share of backward that may look like forward before it is taken for layers computed again."""
 
 
-CHOSEN = Chosen()
+THRESHOLDS = Thresholds()

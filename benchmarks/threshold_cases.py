@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "real"))
 from structure_table import known_of, on_one_thread, steps_with_work
 from structure_works import Known, taken
 
-from tracekit.attribution._chosen import CHOSEN, Chosen
+from tracekit.attribution._thresholds import THRESHOLDS, Thresholds
 from tracekit.attribution.structure import find_structure
 
 PROGRAMS = {"ddp_unet": "unet", "unet": "unet", "mnist": "mnist", "ddp_4gpu": "ddp sample"}
@@ -107,36 +107,36 @@ def _cut(known: Known) -> Known:
 
 
 class Tried:
-    """Stands for `CHOSEN` where attribution reads it, while it is entered, and notes what is read.
+    """Stands for `THRESHOLDS` where attribution reads it, while entered, and notes what is read.
 
     A case's outcome is known for all numbers that agree in what was read for it, so it is asked for
     once only.
     """
 
     def __init__(self) -> None:
-        self._by = CHOSEN
+        self._by = THRESHOLDS
         self._read: dict[str, Any] = {}
         self._seen: dict[int, list[tuple[dict[str, Any], Outcome]]] = {}
         self._readers = [
             module
             for name, module in list(sys.modules.items())
-            if name.startswith("tracekit.") and getattr(module, "CHOSEN", None) is CHOSEN
+            if name.startswith("tracekit.") and getattr(module, "THRESHOLDS", None) is THRESHOLDS
         ]
 
     def __enter__(self) -> Tried:
         for module in self._readers:
-            module.CHOSEN = self  # type: ignore[attr-defined]
+            module.THRESHOLDS = self  # type: ignore[attr-defined]
         return self
 
     def __exit__(self, *_: object) -> None:
         for module in self._readers:
-            module.CHOSEN = CHOSEN  # type: ignore[attr-defined]
+            module.THRESHOLDS = THRESHOLDS  # type: ignore[attr-defined]
 
     def __getattr__(self, name: str) -> Any:
         self._read[name] = getattr(self._by, name)
         return self._read[name]
 
-    def outcome(self, case: Case, by: Chosen) -> Outcome:
+    def outcome(self, case: Case, by: Thresholds) -> Outcome:
         """Return what structure says of a case by some numbers."""
         seen = self._seen.setdefault(id(case), [])
         for read, outcome in seen:
@@ -151,7 +151,7 @@ class Tried:
     def read(self) -> tuple[str, ...]:
         """Return the names of all numbers that any case has read so far, in their order."""
         read = {name for seen in self._seen.values() for names, _ in seen for name in names}
-        return tuple(field.name for field in fields(Chosen) if field.name in read)
+        return tuple(field.name for field in fields(Thresholds) if field.name in read)
 
 
 def _outcome(known: Known) -> Outcome:
@@ -170,14 +170,14 @@ def _outcome(known: Known) -> Outcome:
     )  # fmt: skip
 
 
-def settings(name: str) -> Mapping[float, Chosen]:
+def settings(name: str) -> Mapping[float, Thresholds]:
     """Return what is tried in place of one number, by factor.
 
     A share is at most 1: from 0.5 on, what is left to 1 is halved where others are doubled.
     """
-    value = getattr(CHOSEN, name)
+    value = getattr(THRESHOLDS, name)
     tried = {factor: _times(value, factor) for factor in (0.5, 0.7, 1.0, 1.4, 2.0)}
-    return {factor: replace(CHOSEN, **{name: other}) for factor, other in tried.items()}
+    return {factor: replace(THRESHOLDS, **{name: other}) for factor, other in tried.items()}
 
 
 def _times(value: float, factor: float) -> float:

@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 import numpy as np
 import polars as pl
 
-from tracekit.attribution._chosen import CHOSEN
+from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.attribution.structure._work import (
     D2D,
     GRADIENT_EXCHANGE,
@@ -20,7 +20,7 @@ from tracekit.attribution.structure._work import (
     Work,
 )
 from tracekit.model import KINDS
-from tracekit.support.resources import schemas
+from tracekit.support.files import schemas
 
 _LISTS = ("layer", "lookup", "optimizer", "backward", "input_gradient", "batch_norm", "fill")
 
@@ -80,7 +80,7 @@ def look_at(work: Work) -> Lane:
         symbol=symbol,
         kernel=kernel,
         exchange=np.isin(work.collective, GRADIENT_EXCHANGE),
-        batch=np.isin(work.kind, (H2D, D2D)) & (work.bytes >= CHOSEN.batch_bytes),
+        batch=np.isin(work.kind, (H2D, D2D)) & (work.bytes >= THRESHOLDS.batch_bytes),
         **said,
     )
 

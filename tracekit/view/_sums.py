@@ -1,0 +1,409 @@
+"""What pictures and searches of a run rest on: sums of its lanes and names, found in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from tracekit.analysis import closeup
+from tracekit.model import Trace
+from tracekit.support.batches import at_least_one
+from tracekit.view._kept import Unpacked, pack
+from tracekit.view._tiles import (
+    COMMUNICATION,
+    LOOKS,
+    NO_STAGE,
+    Covered,
+    Level,
+    Spans,
+    Summing,
+    Tiles,
+    first_width,
+)
+
+OF_OP = ("device", "process", "context", "stream")
+OF_RANGE = ("process", "thread", "depth")
+_BY = {"stages": OF_OP[:1], "exposed": OF_OP[:1], "ops": OF_OP, "range": OF_RANGE}
+"""What lanes of each kind are told apart by."""
+_KINDS = ("collective", "p2p", "staged")
+"""Kinds of communication between GPUs."""
+_DEEPEST = 5
+_MOST_FEW, _FEW_PARTS = 20_000, 20
+"""Spans of a lane that are kept with the sums, as they are far apart in files; of all such lanes
+this part of the ops at most."""
+_FEW = {"lane": pl.UInt32, "start": pl.Int64, "end": pl.Int64, "look": pl.UInt8,
+        "number": pl.Int64, "name": pl.UInt32, "hatched": pl.Boolean}  # fmt: skip
+_NAMES = {"ops": pl.Int64, "total": pl.Int64, "most": pl.Int64, "longest": pl.Int64}
+_LAST = (1 << 63) - 1
+_STAGE = pl.col("stage").cast(pl.String).fill_null(NO_STAGE)
+_LENGTH = pl.col("end") - pl.col("start")
+DRAWN = {
+    "start": pl.Int64, "end": pl.Int64, "stage": pl.String, "number": pl.Int64, "name": pl.String,
+    "hatched": pl.Boolean,
+}  # fmt: skip
+"""The columns that spans are drawn by."""
+Key = tuple[str, tuple[int | None, ...]]
+"""The kind of a lane, and what its spans are found by."""
+
+
+@dataclass(frozen=True)
+class RunSums:
+    """Sums of a run.
+
+    Parameters
+    ----------
+    edges
+        When the first op or range of a lane begins, and the last one ends, ns.
+    lanes
+        The number of spans of each lane, and its tiles.
+    names
+        ``name, ops, total, most, longest``, most time first: names of ops. Times are in ns;
+        `longest` is the number of the op that takes `most`.
+    few
+        All spans of lanes that have few of them, with the columns `DRAWN`.
+    """
+
+    edges: tuple[int, int]
+    lanes: Mapping[Key, tuple[int, Tiles]]
+    names: pl.DataFrame
+    few: Mapping[Key, pl.DataFrame]
+
+    @classmethod
+    def of(cls, trace: Trace) -> RunSums:
+        """Read the ops and ranges of a run, some at a time."""
+        frames = {"ops": drawn_ops(trace), "range": drawn_ranges(trace)}
+        counts = {kind: _counted(frame, _BY[kind]) for kind, frame in frames.items()}
+        both = pl.concat([each.select("first", "last") for each in counts.values()])
+        first, last = both.select(pl.col("first").min(), pl.col("last").max()).row(0)
+        edges = (0, 1) if first is None else (first, max(last, first + 1))
+        names = _Names()
+        found = [
+            _in_order(partial(_Adding, kind, counts[kind], edges, names), frames[kind])
+            for kind in ("range", "ops")
+        ]
+        lanes = {key: each for adding in found for key, each in adding.lanes().items()}
+        few = {key: own for adding in found for key, own in adding.few().items()}
+        return cls(edges, lanes, names.table(), few)
+
+    @property
+    def spans(self) -> int:
+        """How many ops and ranges there are."""
+        return sum(
+            number for (kind, _), (number, _) in self.lanes.items() if kind in ("ops", "range")
+        )
+
+    def packed(self) -> bytes:
+        """Return all of it as bytes."""
+        arrays, lanes = [], []
+        for (kind, key), (spans, tiles) in self.lanes.items():
+            level = tiles.first
+            lanes.append([kind, key, spans, [*level.busy]])
+            arrays += [*level.busy.values(), level.count, level.longest]
+        keys = [*self.lanes]
+        few = pl.concat(
+            [
+                pl.DataFrame(schema={**DRAWN, "lane": pl.UInt32}),
+                *(
+                    own.with_columns(lane=pl.lit(keys.index(key), pl.UInt32))
+                    for key, own in self.few.items()
+                ),
+            ]
+        )
+        texts = few["name"].unique(maintain_order=True).drop_nulls()
+        coded = few.with_columns(
+            # A name's number is one more than its place: 0 is none.
+            name=pl.col("name").replace_strict(texts, range(1, len(texts) + 1), default=0),
+            look=looks_of(few),
+            **{each: pl.col(each) - self.edges[0] for each in ("start", "end")},
+        )
+        columns = [
+            *self.names.drop("name"),
+            *coded.select(pl.col(name).cast(kind) for name, kind in _FEW.items()),
+        ]
+        told = {"edges": self.edges, "lanes": lanes, "few": few.height, "texts": texts.to_list(),
+                "names": self.names["name"].to_list()}  # fmt: skip
+        return pack(told, [*arrays, *(column.to_numpy() for column in columns)])
+
+    @classmethod
+    def unpacked(cls, content: bytes, trace: Trace) -> RunSums:
+        """Read what `packed` wrote of the same run.
+
+        Raises
+        ------
+        ValueError
+            If it is damaged, or cannot be of this run.
+        """
+        try:
+            return cls._unpacked(Unpacked(content), trace)
+        except (KeyError, TypeError, IndexError, AttributeError, OverflowError,
+                pl.exceptions.PolarsError) as error:  # fmt: skip
+            raise ValueError("these are no sums of a run") from error
+
+    @classmethod
+    def _unpacked(cls, read: Unpacked, trace: Trace) -> RunSums:
+        told = read.told
+        first, last = _whole(told["edges"], 2)
+        if not first < last or last - first > _LAST:
+            raise ValueError("the edges cannot be")
+        most = {"range": trace.height("ranges"), "": trace.height("ops")}
+        lanes: dict[Key, tuple[int, Tiles]] = {}
+        for kind, key, spans, looks in told["lanes"]:
+            own = kind, tuple(None if part is None else _whole([part], 1)[0] for part in key)
+            if len(key) != len(_BY[kind]) or own in lanes or not set(looks) <= set(LOOKS):
+                raise ValueError("there is no such lane")
+            if not 0 < _whole([spans], 1)[0] <= most.get(kind, most[""]):
+                raise ValueError("a lane has more spans than the run")
+            lanes[own] = spans, _tiles(read, (first, last), spans, looks)
+        names = pl.DataFrame({"name": pl.Series(told["names"], dtype=pl.String)}).with_columns(
+            pl.Series(each, read.take(len(told["names"]), _LAST), kind)
+            for each, kind in _NAMES.items()
+        )
+        return cls(
+            (first, last), lanes, names, _few(read, told, [*lanes], first, sum(most.values()))
+        )
+
+
+def _whole(values: Sequence[Any], count: int) -> Sequence[int]:
+    if len(values) != count or not all(type(each) is int and abs(each) <= _LAST for each in values):
+        raise ValueError("these are no whole numbers")
+    return values
+
+
+def _tiles(read: Unpacked, edges: tuple[int, int], spans: int, looks: Sequence[str]) -> Tiles:
+    """Read the tiles of a lane of so many spans."""
+    length = edges[1] - edges[0]
+    width = first_width(spans, length)
+    bins = -(-length // width)
+    busy = {look: read.take(bins, width) for look in looks}
+    count, longest = read.take(bins, spans), read.take(bins, length)
+    if count.sum(dtype=np.int64) > spans:
+        raise ValueError("the bins of a lane hold more spans")
+    return Tiles(edges[0], Level(width, busy, count, longest))
+
+
+def _few(
+    read: Unpacked, told: Mapping[str, Any], lanes: Sequence[Key], first: int, most: int
+) -> dict[Key, pl.DataFrame]:
+    """Read the spans of lanes that have few."""
+    height = _whole([told["few"]], 1)[0]
+    if height * _FEW_PARTS > most:
+        raise ValueError("more spans are kept than there may be")
+    texts = pl.Series([None, *told["texts"]], dtype=pl.String)
+    bounds = {"lane": len(lanes) - 1, "look": len(LOOKS) - 1, "name": len(texts) - 1}
+    few = pl.DataFrame(
+        [pl.Series(each, read.take(height, bounds.get(each, _LAST)), kind)
+         for each, kind in _FEW.items()]
+    )  # fmt: skip
+    few = few.with_columns(
+        pl.col("start", "end") + first,
+        pl.Series("stage", LOOKS, pl.String).gather(few["look"]),
+        texts.alias("name").gather(few["name"]),
+    )
+    parts = few.partition_by("lane", as_dict=True, maintain_order=True)
+    return {lanes[number]: own.select(*DRAWN) for (number,), own in parts.items()}
+
+
+def drawn_ops(trace: Trace) -> pl.LazyFrame:
+    """Return the ops of a run with what tells their lanes, and the columns `DRAWN`."""
+    return trace["ops"].select(
+        *OF_OP, "start", "end", "name", _STAGE, number="op",
+        hatched=pl.col("kind").is_in(_KINDS),
+    )  # fmt: skip
+
+
+def drawn_ranges(trace: Trace) -> pl.LazyFrame:
+    """Return the same of the ranges of the threads that drive steps."""
+    depth = pl.col("depth").fill_null(0)
+    threads = closeup.driving_threads(trace).lazy()
+    return (
+        trace["ranges"]
+        .filter(depth < _DEEPEST)
+        .join(threads, on=["process", "thread"], how="semi", maintain_order="left")
+        .select(
+            "process", "thread", "start", "end", "name", _STAGE,
+            depth=depth, number="range", hatched=pl.lit(value=False),
+        )
+    )  # fmt: skip
+
+
+def looks_of(rows: pl.DataFrame) -> pl.Series:
+    """Return which of `LOOKS` each row has by its stage."""
+    return rows["stage"].replace_strict(LOOKS, range(len(LOOKS)), return_dtype=pl.Int64)
+
+
+def spans_of(rows: pl.DataFrame) -> Spans:
+    """Return rows as spans that look as their stage does."""
+    return Spans(rows["start"].to_numpy(), rows["end"].to_numpy(), looks_of(rows).to_numpy())
+
+
+def alone(rows: pl.DataFrame) -> tuple[Spans, dict[str, Covered]]:
+    """Return when only communication runs, of the ops of a GPU."""
+    look = np.where(rows["hatched"], LOOKS.index(COMMUNICATION), 0)
+    spans, busy = Spans(rows["start"].to_numpy(), rows["end"].to_numpy(), look).exposed()
+    kept = spans.look > 0
+    own = {name: each for name, each in busy.items() if name == COMMUNICATION}
+    return Spans(spans.start[kept], spans.end[kept], spans.look[kept]), own
+
+
+def _counted(frame: pl.LazyFrame, by: Sequence[str]) -> pl.DataFrame:
+    """Return ``spans, hatched, first, last`` of each lane, in order of its key."""
+    columns = frame.select(*by, "start", "end", "hatched")
+    counts = (
+        batch.group_by(by).agg(
+            pl.len().alias("spans"), pl.col("hatched").sum(),
+            first=pl.col("start").min(), last=pl.col("end").max(),
+        )
+        for batch in at_least_one(columns)
+    )  # fmt: skip
+    sums = pl.concat(counts).group_by(by).agg(
+        pl.col("spans", "hatched").sum(), pl.col("first").min(), pl.col("last").max()
+    )  # fmt: skip
+    return sums.sort(by, nulls_last=True)
+
+
+class _DisorderError(Exception):
+    """Rows do not come by start."""
+
+
+def _in_order(begin: Callable[[], _Adding], frame: pl.LazyFrame) -> _Adding:
+    """Add all rows up, in stretches of time."""
+    try:
+        return begin().with_all(frame)
+    except _DisorderError:  # several reports saw one GPU, and each has its ops by start
+        return begin().with_all(frame.sort("start"))
+
+
+def _stretches(
+    frame: pl.LazyFrame, by: Sequence[str]
+) -> Iterator[tuple[tuple[Any, ...], pl.DataFrame, int, int]]:
+    """Cut rows into stretches of time.
+
+    Yields
+    ------
+    What rows have in the columns `by`, all of these that last in a stretch of time, and that: its
+    end is not in it, and the next one begins there.
+    """
+    held: dict[tuple[Any, ...], tuple[pl.DataFrame, int]] = {}
+    for batch in at_least_one(frame):
+        for key, new in batch.partition_by(by, as_dict=True, maintain_order=True).items():
+            before, begin = held.get(key, (new.clear(), new["start"][0]))
+            until = new["start"][-1]
+            if new["start"][0] < begin or not new["start"].is_sorted():
+                raise _DisorderError
+            rows = pl.concat([before, new])
+            yield key, rows, begin, until
+            goes_on = (pl.col("end") > until) | (pl.col("start") >= until)
+            held[key] = rows.filter(goes_on), until
+    for key, (rows, begin) in held.items():
+        yield key, rows, begin, rows.select(pl.max_horizontal("start", "end").max()).item() + 1
+
+
+class _Names:
+    """Adds up ops by name."""
+
+    def __init__(self) -> None:
+        self._parts: list[pl.DataFrame] = []
+
+    def add(self, ops: pl.DataFrame) -> None:
+        """Add ops, each once."""
+        self._parts.append(
+            ops.drop_nulls("name").group_by(pl.col("name").cast(pl.String)).agg(
+                ops=pl.len().cast(pl.Int64), total=_LENGTH.sum(), most=_LENGTH.max(),
+                longest=pl.col("number").get(_LENGTH.arg_max()),
+            )
+        )  # fmt: skip
+        if len(self._parts) > _FEW_PARTS:
+            self._parts = [self.table()]
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._parts = []
+
+    def table(self) -> pl.DataFrame:
+        """Return the sums; see `RunSums.names`."""
+        parts = pl.concat([pl.DataFrame(schema={"name": pl.String, **_NAMES}), *self._parts])
+        longest = pl.col("longest").get(pl.col("most").arg_max())
+        sums = parts.group_by("name").agg(
+            pl.col("ops", "total").sum(), pl.col("most").max(), longest=longest
+        )
+        return sums.sort("total", "name", descending=[True, False])
+
+
+class _Adding:
+    """Adds up the lanes of ops, or of ranges.
+
+    Parameters
+    ----------
+    kind
+        Which of them.
+    counts
+        The spans of each lane.
+    edges
+        From when to when the run takes, ns.
+    names
+        Where the names of ops are added up, too.
+    """
+
+    def __init__(
+        self, kind: str, counts: pl.DataFrame, edges: tuple[int, int], names: _Names
+    ) -> None:
+        self._kind, self._names = kind, names
+        names.clear()
+        self._spans: dict[Key, int] = {}
+        if kind == "ops":
+            gpus = counts.group_by("device").agg(pl.col("spans", "hatched").sum())
+            for gpu, spans, hatched in gpus.iter_rows():
+                # Its bins are as short as those of the stages: its spans are made of all ops.
+                self._spans["stages", (gpu,)] = spans
+                if hatched:
+                    self._spans["exposed", (gpu,)] = spans
+        self._spans |= {(kind, tuple(key)): spans for *key, spans, _, _, _ in counts.iter_rows()}
+        self._sums = {key: Summing(number, *edges) for key, number in self._spans.items()}
+        room = sum(counts["spans"]) // _FEW_PARTS
+        self._few: dict[Key, list[pl.DataFrame]] = {}
+        for each, number in sorted(self._spans.items(), key=itemgetter(1)):
+            if each[0] == kind and number <= min(room, _MOST_FEW):
+                self._few[each] = []
+                room -= number
+
+    def with_all(self, frame: pl.LazyFrame) -> _Adding:
+        """Add all rows of a frame."""
+        by = _BY["stages"] if self._kind == "ops" else _BY[self._kind]
+        for key, rows, begin, until in _stretches(frame, by):
+            if self._kind == "ops":
+                self._names.add(rows.filter(_starts(begin, until)))
+                self._sums["stages", key].add(
+                    spans_of(rows), spans_of(rows).exposed()[1], begin, until
+                )
+                if ("exposed", key) in self._sums:
+                    ops = spans_of(rows.filter("hatched"))
+                    self._sums["exposed", key].add(ops, alone(rows)[1], begin, until)
+            lanes = rows.partition_by(_BY[self._kind], as_dict=True, maintain_order=True)
+            for lane, own in lanes.items():
+                spans = spans_of(own)
+                self._sums[self._kind, lane].add(spans, spans.by_look(), begin, until)
+                if (few := self._few.get((self._kind, lane))) is not None:
+                    few.append(own.filter(_starts(begin, until)).select(_drawn_columns()))
+        return self
+
+    def lanes(self) -> dict[Key, tuple[int, Tiles]]:
+        """Return the number of spans of each lane, and its tiles."""
+        return {key: (self._spans[key], sums.tiles()) for key, sums in self._sums.items()}
+
+    def few(self) -> dict[Key, pl.DataFrame]:
+        """Return the spans of lanes that have few."""
+        return {key: pl.concat(own) for key, own in self._few.items()}
+
+
+def _starts(begin: int, until: int) -> pl.Expr:
+    return pl.col("start").is_between(begin, until, closed="left")
+
+
+def _drawn_columns() -> list[pl.Expr]:
+    return [pl.col(name).cast(kind) for name, kind in DRAWN.items()]
