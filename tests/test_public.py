@@ -179,7 +179,7 @@ PUBLIC = {
     "tracekit.analysis.idle_account": """
         BEHIND BLOCKING_COPY CAUSES ITEM IdleSums OS_CALLS QUEUED_NS SWITCHES
         allocations covered idle_pieces idle_ranges idle_sums idle_windows in_ranges
-        longest_gaps merged merged_in_batches pairs_of plain_name sampled waits
+        longest_gaps merged merged_in_batches of_part pairs_of plain_name sampled waits
     """,
     "tracekit.analysis.memory": "largest_batch memory_extra memory_growth memory_table memory_use",
     "tracekit.analysis.operators": """

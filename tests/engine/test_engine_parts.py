@@ -136,6 +136,14 @@ def test_parts_are_apart_whoever_works_on_them(monkeypatch) -> None:
         together = pl.concat([part.read(name) for part in run.parts(with_paths=True)])
         own = [column for column in ("op", "call", "range", "parent") if column in together]
         assert together.drop(own).equals(run.read(name).drop(own))
+    told = run.read("ops").select("op", "start", number="op", first=pl.lit(-1), device="device")
+    for part in run.parts():
+        own = part.own_ops(told)
+        assert own.select("op", "device").equals(part.read("ops").select("op", "device"))
+        assert (
+            own["number"].to_list()
+            == told.filter(pl.col("device").is_in(own["device"].implode()))["number"].to_list()
+        )
     # Of a part what is counted is numbered from 0, as tables of a report are.
     assert [part.read("ops")["op"].to_list() for part in run.parts()] == [[0, 1, 2]] * 3
     assert [part.read("ranges")["range"][0] for part in run.parts(with_paths=True)] == [0] * 3

@@ -21,7 +21,7 @@ from hybrid_job import Job, NodeClock, Ran, Recorded
 import tracekit
 from tracekit.analysis.communication import collective_calls
 from tracekit.errors import UndecidedError
-from tracekit.model import Clock
+from tracekit.model import Clock, _combine
 
 RINGS = [[0, 2, 1, 3], [0, 3, 1, 2]]
 """What the log says of communicators of four ranks."""
@@ -29,6 +29,20 @@ APART = (NodeClock(), NodeClock(off=5_000_000, drift=1e-5))
 STEPS = (NodeClock(), NodeClock(off=-9_000_000, step=70_000, at=hybrid_job.SECOND + 7_000_000))
 TWO = {"tensor": 2, "pipeline": 2, "data": 2, "per_node": 4}
 """Eight ranks on two nodes: half as many reports as by default where each rank has one."""
+
+
+def _parts_answer_as_one(store: Path) -> None:
+    """Check what ranks do together: of a run whose reports are a part each, and of one part."""
+    answers = []
+    for most in (1, 1 << 40):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_combine, "_OF_PART", most)
+            run = tracekit.open("job", store=store)
+            asked = [run.idle.answer(by) for by in ("rank,cause", "communicator,cause")]
+            asked += [run.idle.answer(longest=9), run.stragglers.answer()]
+            answers.append([f"{each.rows.write_json()} {each.meta}" for each in asked])
+            assert (len(run.trace.parts()) > 1) == (most == 1)
+    assert answers[0] == answers[1]
 
 
 def ingested(ran: Ran, folder: Path) -> tuple[tracekit.Run, Recorded]:
@@ -333,6 +347,8 @@ def test_clocks_are_as_true_as_is_said(tmp_path: Path, job: Job, most: int | Non
     assert all(bound is not None for _, bound in known)
     assert all(error <= bound for error, bound in known if bound is not None)
     assert most is None or max(off) <= most
+    if most is not None:
+        _parts_answer_as_one(tmp_path / "store")
 
 
 @pytest.mark.slow

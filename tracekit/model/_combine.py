@@ -218,6 +218,7 @@ class _CombinedTables(LaterTables):
         self._read = read
         self._is_part = False
         self._name = ""
+        self._ops_of_run = pl.DataFrame()
 
     @cached_property
     def _tree(self) -> tuple[pl.DataFrame, list[pl.Series]]:
@@ -241,6 +242,16 @@ class _CombinedTables(LaterTables):
     def name(self) -> str:
         """Which part of a run they are: its reports."""
         return self._name
+
+    def own_ops(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return rows on ops of the run that are of this part; see `Trace.own_ops`."""
+        if not self._is_part:
+            return rows
+        spans = self._ops_of_run.cast(rows.schema["op"])
+        known = rows.sort("op").join_asof(spans, left_on="op", right_on="_first")
+        place = pl.col("op") - pl.col("_first")
+        mine = known.filter(place < pl.col("_height"))
+        return mine.with_columns(op=place + pl.col("_own")).select(rows.columns)
 
     def reports_of_parts(self, together: Sequence[tuple[int, int]] = ()) -> list[list[int]]:
         """Return which reports each part has; nothing for a run that is not divided."""
@@ -271,6 +282,10 @@ class _CombinedTables(LaterTables):
         if with_paths:
             part._paths = [self._paths[number] for number in reports]
         part._is_part = True
+        part._ops_of_run = pl.DataFrame(
+            {"_first": self._changes.added["op"][reports], "_own": changes.added["op"],
+             "_height": heights["op"]}
+        ).sort("_first")  # fmt: skip
         part._name = f"{[*reports]} {with_paths}"
         # What is sent elsewhere is these rows, not all of the run's.
         return part.but({name: self[name].filter(rows).collect().lazy()

@@ -209,6 +209,10 @@ class Trace:
         """Return which reports each part has; nothing for a run that is not divided."""
         return self.tables.reports_of_parts() if isinstance(self.tables, LaterTables) else []
 
+    def own_ops(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return rows on ops of the run that are of this part, with its numbers of them in `op`."""
+        return self.tables.own_ops(rows) if isinstance(self.tables, LaterTables) else rows
+
     def sums_of_parts(self, work: Sequence[partial[Frames]]) -> list[Frames]:
         """Do work on parts of the run, except for what was done before and is kept.
 
@@ -320,6 +324,10 @@ class LaterTables(Mapping[str, pl.LazyFrame], ABC):
     def name(self) -> str:
         """Which part of a run they are."""
         return ""
+
+    def own_ops(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return the rows of a part; see `Trace.own_ops`."""
+        return rows
 
     def own(self) -> list[pl.DataFrame]:
         """Return the tables that need not be opened."""

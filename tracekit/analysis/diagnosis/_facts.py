@@ -279,6 +279,21 @@ class Facts:
         """Exposed waits of participants of collectives for the last one; see `exposed_waits`."""
         return exposed_waits(self.collectives, self.exposed)
 
+    @cached_property
+    def members(self) -> pl.DataFrame:
+        """The GPUs of processes that work in these steps: ``process, device``."""
+        return self.ops.select(MEMBER).unique().collect()
+
+    @cached_property
+    def busy(self) -> pl.DataFrame:
+        """Time in which ops of a stage run, but collectives: ``process, device, stage, length``."""
+        return self.busy_without(self.collectives["op"].drop_nulls())
+
+    def busy_without(self, exchange: pl.Series) -> pl.DataFrame:
+        """Return the same without some ops."""
+        work, by = self.ops.filter(~pl.col("op").is_in(exchange.implode())), [*MEMBER, "stage"]
+        return union_length(merged_in_batches(work, by), by)
+
     def _placed(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Return what of some rows lies in these steps, with ``iteration``."""
         pieces = cut(rows, self.steps).filter(LENGTH > 0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from functools import cached_property, partial
 from typing import Any
 
 import polars as pl
@@ -10,17 +12,18 @@ import polars as pl
 from tracekit.analysis.calls import (
     MEMBERS,
     OF_GROUPS,
+    collective_calls,
     groups_of_ops,
     members_of_rows,
     process_ranks,
     unnamed_groups,
 )
-from tracekit.analysis.diagnosis._facts import LENGTH, MEMBER, Facts, facts_of
+from tracekit.analysis.diagnosis._facts import LENGTH, MEMBER, Facts, exposed_waits, facts_of
 from tracekit.analysis.facts import how_to_record
-from tracekit.analysis.idle_account import BEHIND, idle_sums, merged_in_batches
-from tracekit.engine import has_ops, union_length
+from tracekit.analysis.idle_account import BEHIND, idle_sums, of_part
+from tracekit.engine import has_ops
 from tracekit.errors import MissingDataError, UsageError
-from tracekit.model import Answer, Trace
+from tracekit.model import Answer, Trace, with_clocks
 
 _MOSTLY = 0.8
 """GPUs can be compared that run the same kernels for this part of their time."""
@@ -35,6 +38,73 @@ _WORST = {
     "straggler_share": "last_share", "caused_ns": "caused_ns",
 }  # fmt: skip
 """Columns of the member of a group for which the others wait longest."""
+
+
+class FactsOfParts(Facts):
+    """Facts that rest on sums of ops, which each part of the run adds up by itself."""
+
+    @cached_property
+    def _calls(self) -> pl.DataFrame:
+        return with_clocks(collective_calls(self.trace), self.trace.read("reports"))
+
+    @cached_property
+    def _summed(self) -> Mapping[str, pl.DataFrame]:
+        several = pl.col("match").is_not_null() & (pl.struct(MEMBER).n_unique().over("match") > 1)
+        calls = self._calls.select("op", number="op", meets=several).drop_nulls("op")
+        parts = self.trace.parts()
+        work = [
+            partial(_work_of_part, part, of_part(self.trace, part, self.steps), part.own_ops(calls))
+            for part in parts
+        ]
+        found = self.trace.sums_of_parts(work)
+        return {name: pl.concat([each[name] for each in found]) for name in found[0]}
+
+    @cached_property
+    def collectives(self) -> pl.DataFrame:
+        """The participants of collectives: see `Facts`."""
+        steps = self._summed["calls"].select("op", "step")
+        return self._calls.join(steps, on="op", how="left", maintain_order="left")
+
+    @cached_property
+    def waits(self) -> pl.DataFrame:
+        """Exposed waits of participants: see `Facts`."""
+        exposed = self._summed["calls"].select("op", "exposed").drop_nulls()
+        return exposed_waits(self.collectives, lambda _: exposed)
+
+    @cached_property
+    def members(self) -> pl.DataFrame:
+        """The GPUs of processes: see `Facts`."""
+        return self._summed["members"]
+
+    @cached_property
+    def busy(self) -> pl.DataFrame:
+        """Time in which ops run: see `Facts`."""
+        return self._summed["busy"]
+
+
+def _work_of_part(part: Trace, steps: pl.DataFrame, calls: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """Add up the ops of a part of a run in usual steps.
+
+    Parameters
+    ----------
+    part, steps
+        As for `Facts`.
+    calls
+        Ops of collectives: ``op``, its ``number`` in the run, and ``meets``, whether others take
+        part.
+    """
+    facts = Facts(part, steps, pl.DataFrame(), has_steps=True)
+    own = pl.col("op").is_in(calls["op"].implode())
+    meeting = pl.col("op").is_in(calls.filter("meets")["op"].implode())
+    exposed = facts.exposed(meeting).group_by("op").agg(pl.col("exposed").sum())
+    placed = facts.ops.filter(own).select("op", step="iteration").collect()
+    first = placed.unique("op", keep="first", maintain_order=True)
+    known = first.join(exposed, on="op", how="left").join(calls, on="op")
+    return {
+        "calls": known.select("step", "exposed", op="number"),
+        "members": facts.members,
+        "busy": facts.busy_without(calls["op"]),
+    }
 
 
 def _held_behind(idle: pl.DataFrame) -> pl.DataFrame:
@@ -128,7 +198,8 @@ def stragglers(trace: Trace, keys: tuple[str, ...]) -> Answer:
         raise MissingDataError(
             "this run holds no GPU work", f"record with {how_to_record(trace, 'ops')}"
         )
-    facts = facts_of(trace)
+    found = facts_of(trace)
+    facts = FactsOfParts(**{each.name: getattr(found, each.name) for each in fields(found)})
     # Of each part of the run sums are enough.
     idle = idle_sums(trace, facts.steps, ["iteration", "detail"]).pieces.cast({"cause": pl.String})
     waits, held = facts.waits, _held_behind(idle)
@@ -155,10 +226,9 @@ def stragglers(trace: Trace, keys: tuple[str, ...]) -> Answer:
 
 def _times(facts: Facts, waits: pl.DataFrame, held: pl.DataFrame) -> pl.DataFrame:
     """Return ``step_ns, waited_ns, own_ns, last`` of each step on each GPU of each process."""
-    owners = facts.ops.select(MEMBER).unique().collect()
-    steps = facts.steps.drop("process").join(owners, on="device") if not facts.has_steps else (
-        facts.steps
-    )  # fmt: skip
+    steps = facts.steps
+    if not facts.has_steps:
+        steps = steps.drop("process").join(facts.members, on="device")
     waited = waits.rename({"step": "iteration"}).group_by(_CELL).agg(
         waited=pl.col("wait_ns").sum(), last=pl.col("is_last").sum().cast(pl.Int64)
     )  # fmt: skip
@@ -248,16 +318,11 @@ def _by_group(
 
 def _late_in(facts: Facts, idle: pl.DataFrame) -> pl.DataFrame:
     """Return in what each rank takes longest beyond the median one, or of two the other one."""
-    exchange = facts.collectives["op"].drop_nulls()
-    work = facts.ops.filter(~pl.col("op").is_in(exchange.implode()))
-    by = [*MEMBER, "stage"]
-    busy = union_length(merged_in_batches(work, by), by).select(
-        *MEMBER, what=pl.col("stage").cast(pl.String), time="length"
-    )
+    busy = facts.busy.select(*MEMBER, what=pl.col("stage").cast(pl.String), time="length")
     own = idle.filter(~pl.col("cause").is_in(BEHIND)).rename({"cause": "what"})
     alone = own.group_by(*MEMBER, "what").agg(time=pl.col("idle_ns").sum())
     each = pl.concat([busy, alone.select(busy.columns)])
-    members = facts.ops.select(MEMBER).unique().collect()
+    members = facts.members
     whole = members.join(each.select("what").unique(), how="cross").join(
         each, on=[*MEMBER, "what"], how="left"
     ).with_columns(pl.col("time").fill_null(0))  # fmt: skip
@@ -271,12 +336,11 @@ def _late_in(facts: Facts, idle: pl.DataFrame) -> pl.DataFrame:
 
 
 def _meta(facts: Facts, waits: pl.DataFrame, missing: list[str]) -> dict[str, Any]:
-    ranks = facts.ops.select(MEMBER).unique().collect().height
     if waits["late_ns"].has_nulls():
         missing = [*missing, "one clock of all ranks, so delays between ranks are unknown"]
     return {
         "steps": facts.number if facts.has_steps else 0,
-        "ranks": ranks,
+        "ranks": facts.members.height,
         "collectives": waits["match"].n_unique(),
         "per": "step/GPU" if facts.has_steps else "recording/GPU",
         **({"missing": missing} if missing else {}),

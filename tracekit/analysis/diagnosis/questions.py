@@ -66,7 +66,9 @@ _WRITES = Json(
     "tracekit stragglers --by iteration",
     "tracekit stragglers --by parallelism,rank",
     "tracekit stragglers --figure ranks.html",
+    "tracekit stragglers unet --dask tcp://head:8786",
     writes=_WRITES,
+    opened=("rules", "iteration", "processes", "dask"),
     figures={"figure": "Draw the own time of each rank in each step"},
 )
 def stragglers(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         waits,
     )
     from tracekit.analysis.idle_account._idle_ranges import idle_ranges, plain_name
-    from tracekit.analysis.idle_account._idle_sums import IdleSums, idle_sums, longest_gaps
+    from tracekit.analysis.idle_account._idle_sums import IdleSums, idle_sums, longest_gaps, of_part
     from tracekit.analysis.idle_account._pieces import (
         CAUSES,
         OS_CALLS,

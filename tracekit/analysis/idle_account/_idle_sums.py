@@ -76,7 +76,7 @@ def idle_sums(
         Of how many of the longest gaps pieces are wanted.
     """
     ask = _IdleOfPart(tuple(keys), longest)
-    ending, devices = last_to_work(trace, windows), trace.read("devices").select("device")
+    ending = last_to_work(trace, windows)
     edges = (windows if whole is None else whole).group_by("device").agg(
         first=pl.col("start").min(), last=pl.col("end").max()
     )  # fmt: skip
@@ -84,10 +84,8 @@ def idle_sums(
     def found_in(together: Sequence[tuple[int, int]]) -> Frames:
         work = []
         for part in trace.parts(with_paths=True, together=together):
-            listed = part.read("devices").select("device")
-            others = devices.join(listed, on="device", how="anti")["device"]
-            own = ~pl.col("device").is_in(others.implode())
-            work.append(partial(ask, part, windows.filter(own), edges.filter(own), ending))
+            own = (of_part(trace, part, each) for each in (windows, edges))
+            work.append(partial(ask, part, *own, ending))
         return _joined(trace.sums_of_parts(work))
 
     found = found_in(())
@@ -102,6 +100,13 @@ def idle_sums(
     gaps = pl.concat([found["gaps"], _gaps(last, names)])
     known = pl.concat([found["longest"], last.select(found["longest"].columns)])
     return IdleSums(_with_names(trace, pieces, keys), _with_names(trace, gaps, keys), known)
+
+
+def of_part(trace: Trace, part: Trace, rows: pl.DataFrame) -> pl.DataFrame:
+    """Leave out rows on devices that the run lists, and a part of it does not."""
+    devices, listed = (each.read("devices").select("device") for each in (trace, part))
+    others = devices.join(listed, on="device", how="anti")
+    return rows.join(others, on="device", how="anti", maintain_order="left")
 
 
 def _raw(keys: Sequence[str]) -> list[str]:
