@@ -84,8 +84,8 @@ def idle_sums(
     def found_in(together: Sequence[tuple[int, int]]) -> Frames:
         work = []
         for part in trace.parts(with_paths=True, together=together):
-            own = (of_part(trace, part, each) for each in (windows, edges))
-            work.append(partial(ask, part, *own, ending))
+            own, at = (of_part(trace, part, each) for each in (windows, edges))
+            work.append(partial(ask, part, own, at, ending))
         return _joined(trace.sums_of_parts(work))
 
     found = found_in(())
@@ -111,8 +111,8 @@ def of_part(trace: Trace, part: Trace, rows: pl.DataFrame) -> pl.DataFrame:
 
 def _raw(keys: Sequence[str]) -> list[str]:
     """Return the keys that a part knows: ranks and groups of ranks, all of the run tells."""
-    of_part = {"rank": "process", **dict.fromkeys(OF_GROUPS, "communicator")}
-    return [of_part.get(key, key) for key in keys]
+    known = {"rank": "process", **dict.fromkeys(OF_GROUPS, "communicator")}
+    return [known.get(key, key) for key in keys]
 
 
 def _with_names(trace: Trace, rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
