@@ -51,7 +51,7 @@ class FactsOfParts(Facts):
     def _summed(self) -> Mapping[str, pl.DataFrame]:
         several = pl.col("match").is_not_null() & (pl.struct(MEMBER).n_unique().over("match") > 1)
         calls = self._calls.select("op", number="op", meets=several).drop_nulls("op")
-        parts = self.trace.parts()
+        parts = self.trace.parts(with_paths=True)
         work = [
             partial(_work_of_part, part, of_part(self.trace, part, self.steps), part.own_ops(calls))
             for part in parts

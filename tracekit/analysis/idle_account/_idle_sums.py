@@ -8,12 +8,7 @@ from functools import partial
 
 import polars as pl
 
-from tracekit.analysis.calls import (
-    OF_GROUPS,
-    collective_calls,
-    communicator_groups,
-    process_ranks,
-)
+from tracekit.analysis.calls import process_ranks
 from tracekit.analysis.facts import step_phases
 from tracekit.analysis.idle_account._gaps import last_to_work
 from tracekit.analysis.idle_account._host_states import pairs_of, sampled
@@ -59,6 +54,7 @@ def idle_sums(
     *,
     whole: pl.DataFrame | None = None,
     longest: int = 0,
+    of_ops: pl.DataFrame | None = None,
 ) -> IdleSums:
     """Add up the idle time inside of windows, each part of a run wherever that is done.
 
@@ -74,6 +70,8 @@ def idle_sums(
         The windows of GPUs outside of which `outside_ns` is counted; by default `windows`.
     longest
         Of how many of the longest gaps pieces are wanted.
+    of_ops
+        ``op`` and keys that the op after a gap tells.
     """
     ask = _IdleOfPart(tuple(keys), longest)
     ending = last_to_work(trace, windows)
@@ -84,8 +82,10 @@ def idle_sums(
     def found_in(together: Sequence[tuple[int, int]]) -> Frames:
         work = []
         for part in trace.parts(with_paths=True, together=together):
-            own, at = (of_part(trace, part, each) for each in (windows, edges))
-            work.append(partial(ask, part, own, at, ending))
+            frames = [of_part(trace, part, each) for each in (windows, edges)] + [ending]
+            if of_ops is not None:
+                frames.append(part.own_ops(of_ops))
+            work.append(partial(ask, part, *frames))
         return _joined(trace.sums_of_parts(work))
 
     found = found_in(())
@@ -99,7 +99,7 @@ def idle_sums(
     pieces = pl.concat([found["sums"], _added(last, names)])
     gaps = pl.concat([found["gaps"], _gaps(last, names)])
     known = pl.concat([found["longest"], last.select(found["longest"].columns)])
-    return IdleSums(_with_names(trace, pieces, keys), _with_names(trace, gaps, keys), known)
+    return IdleSums(_with_ranks(trace, pieces, keys), _with_ranks(trace, gaps, keys), known)
 
 
 def of_part(trace: Trace, part: Trace, rows: pl.DataFrame) -> pl.DataFrame:
@@ -110,15 +110,11 @@ def of_part(trace: Trace, part: Trace, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _raw(keys: Sequence[str]) -> list[str]:
-    """Return the keys that a part knows: ranks and groups of ranks, all of the run tells."""
-    known = {"rank": "process", **dict.fromkeys(OF_GROUPS, "communicator")}
-    return [known.get(key, key) for key in keys]
+    """Return the keys that a part knows: which rank a process is, all of the run tells."""
+    return ["process" if key == "rank" else key for key in keys]
 
 
-def _with_names(trace: Trace, rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    if {*OF_GROUPS} & {*keys}:
-        groups = communicator_groups(trace, collective_calls(trace))
-        rows = rows.join(groups, on="communicator", how="left", maintain_order="left")
+def _with_ranks(trace: Trace, rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
     if "rank" not in keys:
         return rows
     ranks = process_ranks(trace)["rank"]
@@ -149,22 +145,24 @@ class _IdleOfPart:
     longest: int
 
     def __call__(
-        self, part: Trace, windows: pl.DataFrame, edges: pl.DataFrame, ending: pl.DataFrame
+        self,
+        part: Trace,
+        windows: pl.DataFrame,
+        edges: pl.DataFrame,
+        ending: pl.DataFrame,
+        of_ops: pl.DataFrame | None = None,
     ) -> Frames:
         """Return sums, what only other parts explain, and what they need from this one."""
         found = own_pieces_in(part, windows, ending)
         if "range" in self.keys:
             found = found.with_ranges(part)
         pieces = found.pieces.join(edges, on="device", maintain_order="left")
-        if {*OF_GROUPS} & {*self.keys}:
-            calls = collective_calls(part).select(after="op", communicator="communicator")
-            late = found.gaps.select("gap", "after").join(
-                calls.drop_nulls().unique("after", keep="none"), on="after"
-            )
-            pieces = pieces.join(late.drop("after"), on="gap", how="left", maintain_order="left")
         if "phase" in self.keys:
             phases = step_phases(part).select("process", "iteration", "phase")
             pieces = pieces.join(phases, on=["process", "iteration"], how="left")
+        if of_ops is not None:
+            late = found.gaps.select("gap", op="after").join(of_ops, on="op").drop("op")
+            pieces = pieces.join(late, on="gap", how="left", maintain_order="left")
         is_last = pl.col("gap").is_in(found.last["gap"].implode())
         own, last, names = pieces.filter(~is_last), pieces.filter(is_last), _raw(self.keys)
         return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
@@ -11,6 +12,7 @@ from tracekit.analysis.calls import (
     MEMBERS,
     OF_GROUPS,
     collective_calls,
+    communicator_groups,
     in_stretch,
     members_of_rows,
     unnamed_groups,
@@ -51,7 +53,7 @@ def idle(trace: Trace, keys: Sequence[str], *, skip: int, longest: int | None) -
             "this run holds no GPU work", f"record with {how_to_record(trace, 'ops')}"
         )
     windows = idle_windows(trace, skip=skip, per_iteration=is_by_steps(keys))
-    found = idle_sums(trace, windows, keys, longest=longest or 0)
+    found = _sums(trace, windows, keys, longest=longest or 0)
     meta = _meta(trace, found.pieces, windows, skip)
     if longest is not None:
         return _longest(found, meta, longest)
@@ -80,6 +82,21 @@ def idle(trace: Trace, keys: Sequence[str], *, skip: int, longest: int | None) -
         figures={"figure": "idle"},
         source=_by_device(found.pieces),
     )
+
+
+def _sums(trace: Trace, windows: pl.DataFrame, keys: Sequence[str], **options: Any) -> IdleSums:
+    """Return the idle time inside of windows, added up by all keys."""
+    if not _of_members(keys):
+        return idle_sums(trace, windows, keys, **options)
+    calls = collective_calls(trace)
+    told = calls.select("op", "communicator").drop_nulls().unique("op", keep="none")
+    others = [key for key in keys if key not in OF_GROUPS]
+    found = idle_sums(trace, windows, [*others, "communicator"], of_ops=told, **options)
+    groups = communicator_groups(trace, calls)
+    pieces, gaps = (
+        rows.join(groups, on="communicator", how="left") for rows in (found.pieces, found.gaps)
+    )
+    return replace(found, pieces=pieces, gaps=gaps)
 
 
 def _of_members(keys: Sequence[str]) -> tuple[str, ...]:
@@ -138,7 +155,7 @@ def _per_step(
             of_phase["phase"], of_phase["number"], default=None, return_dtype=pl.Int64
         )
     # Pieces outside of the steps that count are in none.
-    found = idle_sums(trace, steps, [*keys, "iteration"], whole=whole).pieces
+    found = _sums(trace, steps, [*keys, "iteration"], whole=whole).pieces
     inside = found.drop_nulls("iteration")
     names = [pl.col(key).cast(pl.String) if key == "cause" else pl.col(key) for key in keys]
     sums = inside.with_columns(names).group_by(keys).agg(length=pl.col("idle_ns").sum())
