@@ -14,12 +14,12 @@ from tracekit.support.spool import Workspace
 
 
 class Waiting:
-    """Chunks of columns of numbers that can be read as often as needed until they are dropped.
+    """Chunks of columns of numbers, kept in memory or in files until they are dropped.
 
     Parameters
     ----------
     workspace
-        Where they wait.
+        Room for the chunks.
     """
 
     def __init__(self, workspace: Workspace) -> None:
@@ -43,7 +43,7 @@ class Waiting:
         return len(self._chunks)
 
     def read(self, number: int, *columns: str) -> list[Array]:
-        """Return some columns of a chunk, in this order."""
+        """Return the named columns of a chunk, in the order of the names."""
         chunk = self._chunks[number]
         read = chunk.read if isinstance(chunk, ArrayFile) else chunk.__getitem__
         return [read(name) for name in columns]

@@ -93,20 +93,20 @@ less is none of these."""
 def place_exchanges(
     ops: PlaceRows, lines: Array, on: tuple[Array, Array], state: PlaceState, found: Exchanges
 ) -> None:
-    """Find the neighbours of collectives on the computing streams of their GPUs.
+    """Find the layer kernels before and after each collective on its GPU's computing stream.
 
     Parameters
     ----------
     ops
         The next ops.
     lines
-        By process and device the number of the computing stream, -1 where there is none.
+        Number of the computing stream of each process and device, -1 where there is none.
     on
-        The context and the stream that each of these is.
+        Context ids and stream ids of computing streams, by that number.
     state
-        What lies before these ops; updated.
+        State after the previous ops; updated.
     found
-        Becomes what lies around each collective; in order of ops.
+        Filled with the collectives and their neighbours, in order of ops.
     """
     for row in range(ops.start.size):
         role, process, device = ops.role[row], ops.process[row], ops.device[row]

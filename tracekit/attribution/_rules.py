@@ -363,20 +363,20 @@ class Unmatched:
         }
 
     def see(self, name: str, rows: pl.DataFrame, applies: Callable[[Entry], pl.Expr]) -> None:
-        """Record which entries of the list `name` some rows match."""
+        """Mark entries of the list `name` that match some row as matched."""
         left = self._left.get(name, {})
         for number, entry in list(left.items()):
             if rows.select(applies(entry).any()).item():
                 left.pop(number, None)  # which another thread may have done
 
     def see_names(self, ranges: pl.DataFrame, threads: pl.DataFrame) -> None:
-        """Record which entries names match: ``domain, base`` of ranges, ``name`` of threads."""
+        """Mark entries that match ranges (``domain, base``) or threads (``name``) as matched."""
         for name in ("range", "autograd", "iteration"):
             self.see(name, ranges, lambda e: matches(e, {"name": "base", "domain": "domain"}))
         self.see("thread", threads, lambda entry: matches(entry, {"name": "name"}))
 
     def see_kernels(self, ops: pl.DataFrame) -> None:
-        """Record which entries kernels match, among ops with ``name`` and ``kind``."""
+        """Mark entries that match kernels as matched, given ops with ``name`` and ``kind``."""
         names = ops.filter(_KERNEL).select(pl.col("name").cast(pl.String))
         self.see("kernel", names, lambda entry: matches(entry, {"name": "name"}))
         self.see(

@@ -151,13 +151,13 @@ class Machine:
     source
         Where the facts about it come from, in words; None where it was read from a dump.
     tells_peers
-        Whether it says what joins GPUs beside PCIe, be that nothing. Where it does not, no route
-        between two GPUs is known.
+        Whether links between GPUs other than PCIe are known, or known to be absent. If not, no
+        route between two GPUs is known.
     given
-        What the matrix that it was read from calls the relation of two GPUs, such as `PHB`, by
-        their names in either order.
+        Relation of two GPUs in the topology matrix that was read, such as `PHB`, by the names of
+        both in either order.
     untold
-        Two GPUs each of which it is told that links join them, but not which: no route is known.
+        Pairs of GPUs whose connection is unknown, though links of each are told: no route is known.
     through_host
         GPU and NIC between which data go through host memory, not directly: the names of both
         nodes in the direction of the data.

@@ -109,11 +109,11 @@ class Clock:
         return cls("", offset, drift, since, source="given", reason=reason)
 
     def told(self, reports: pl.DataFrame) -> pl.DataFrame:
-        """Return a table `reports` that says this clock."""
+        """Return the table `reports` with this clock in every row."""
         return clocks_told(reports, [self] * reports.height)
 
     def row(self) -> dict[str, Any]:
-        """Return the clock in a row of `reports`."""
+        """Return the clock as columns of a row of `reports`."""
         low, high = self.residual or (None, None)
         return {
             "clock": self.name,
@@ -168,7 +168,7 @@ def _steps_of(said: str | None) -> tuple[tuple[int, int], ...]:
 
 
 def clocks_told(reports: pl.DataFrame, clocks: Sequence[Clock]) -> pl.DataFrame:
-    """Return a table `reports` each of whose rows says its clock."""
+    """Return the table `reports` with the clock of each report in its row."""
     schema = {name: TABLES["reports"].schema[name] for name in Clock("").row()}
     said = pl.DataFrame([clock.row() for clock in clocks], schema)
     return TABLES["reports"].conform(reports.with_columns(said.get_columns()))

@@ -306,7 +306,7 @@ def colour_bar(title: str) -> dict[str, Any]:
 
 
 def percent_bar(across: int, length: int) -> dict[str, Any]:
-    """Return a colour bar of utilisation, so many pixels to the right of the plot, and so long."""
+    """Return a colour bar of utilisation, `across` pixels right of the plot, `length` long."""
     marks = [0, 25, 50, 75, 100]
     place = {"x": 1, "xpad": across, "y": 1, "yanchor": "top", "lenmode": "pixels", "len": length}
     ticks = {"tickvals": marks, "ticktext": [f"{mark} %" for mark in marks]}

@@ -397,7 +397,7 @@ def _options(own: inspect.Signature) -> list[inspect.Parameter]:
 
 
 def require_types(given: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
-    """Raise `UsageError` where an option is not of its type, or none of the texts that it names."""
+    """Raise `UsageError` for an option of a wrong type, or a text that is none of its choices."""
     for name, value in given.items():
         if name not in kinds or _is_of(value, kinds[name]):
             continue

@@ -210,7 +210,7 @@ def _few(
 
 
 def drawn_ops(trace: Trace) -> pl.LazyFrame:
-    """Return the ops of a run with what tells their lanes, and the columns `DRAWN`."""
+    """Return the ops of a run, with keys of their lanes, and the columns `DRAWN`."""
     return trace["ops"].select(
         *OF_OP, "start", "end", "name", _STAGE, number="op",
         hatched=pl.col("kind").is_in(_KINDS),
@@ -218,7 +218,7 @@ def drawn_ops(trace: Trace) -> pl.LazyFrame:
 
 
 def drawn_ranges(trace: Trace) -> pl.LazyFrame:
-    """Return the same of the ranges of the threads that drive steps."""
+    """Return the ranges of threads that drive steps, with keys of their lanes, and `DRAWN`."""
     depth = pl.col("depth").fill_null(0)
     threads = closeup.driving_threads(trace).lazy()
     return (

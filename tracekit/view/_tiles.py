@@ -229,14 +229,14 @@ class Summing:
 
 @dataclass(frozen=True)
 class Tiles:
-    """The levels of a lane.
+    """The spans of a lane binned at several resolutions: levels of detail, as of a map.
 
     Parameters
     ----------
     origin
-        Where the first bin of all levels begins, ns.
+        Start of the first bin of every level, ns.
     first
-        The finest of its levels; where it holds too few spans for any, that is the coarsest, too.
+        The finest level; it is also the coarsest if it holds too few spans for another.
     """
 
     origin: int

@@ -97,18 +97,18 @@ def pack(values: Array, width: int, room: Array, out: Array) -> int:
 
 
 def number(codes: Array, place: Array, example: Array, out: Array) -> int:
-    """Give distinct codes numbers in order of appearance; return how many there are.
+    """Factorize codes: number distinct ones in order of appearance; return how many there are.
 
     Parameters
     ----------
     codes
-        From 0 on.
+        The code of each row, 0 or more.
     place
-        For each code that may come -1; becomes its number.
+        -1 for each possible code; overwritten by the code's number.
     example
-        By number, becomes a row that has the code.
+        Filled with the first row of each number.
     out
-        Becomes the number of each row's code.
+        Filled with the number of each row's code.
     """
     count = 0
     for row in range(codes.size):
