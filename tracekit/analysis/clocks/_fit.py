@@ -330,15 +330,15 @@ _CLEARER = 3
 def in_order(
     labels: Ints, times: tuple[Ints, Ints], other_labels: Ints, other_times: tuple[Ints, Ints]
 ) -> Pairs | str:
-    """Match two sequences of calls by their order, wherever each of them was cut.
+    """Match two sequences of calls by order, though either may lack calls at its start or end.
 
-    Calls that belong together are of the same kind and size throughout. Of the orders that this
-    leaves, the one is right by which ends differ by the same time throughout; it has to be clear.
+    Calls are paired at each shift of one sequence against the other. A shift fits if all pairs have
+    the same label; the best one has the steadiest difference of ends, and has to be clear.
 
     Parameters
     ----------
     labels, other_labels
-        What each call does, in order of time.
+        Kind and size of each call, as one number, in order of time.
     times, other_times
         Starts and ends of the calls, ns.
 

@@ -293,10 +293,10 @@ class Host:
         return pl.col("kind").is_in(_OF_HOST) & (pl.col("weight") > 0)
 
     def length(self, *, slowest: bool) -> pl.Expr:
-        """Return their time: all of it changes, or that of launches and of short times before them.
+        """Return changed durations: of all host work, or of launches and short gaps before them.
 
-        A host that launches nothing for longer does something else, which may be as fast as before.
-        Where GPUs meet in collectives nothing of it may come of that: they meet others than before.
+        Host work without launches for longer is something else, which may stay as fast as before.
+        Where GPUs meet in collectives, launches may gain nothing, too: they meet others then.
         """
         changed = _divided(pl.col("weight"), self.factor)
         if slowest != (self.factor > 1):

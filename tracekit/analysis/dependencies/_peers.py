@@ -54,12 +54,12 @@ class Alike:
 
 @dataclass(frozen=True)
 class Stragglers:
-    """Work that ranks do alike takes each of them the same time: of all, or by `by` one by one."""
+    """Work that ranks do alike takes all ranks the same time; one change per `by`, or for all."""
 
     by: str
 
     def known(self, job: Job) -> list[Alike]:
-        """Return the changes of a job that `with_peers` returned.
+        """Return the what-if changes to replay for a job that `with_peers` returned.
 
         Raises
         ------

@@ -413,7 +413,7 @@ def busy_blocks(trace: Trace, holding: pl.Series, since: int | None = None) -> p
 
 
 def behind_blocks(pieces: pl.DataFrame, busy: pl.DataFrame) -> pl.DataFrame:
-    """Add ``behind``: what takes the longest part of each piece, if all of it takes half of it."""
+    """Add ``behind``: the longest of `BEHIND` in each piece; null if all cover under half."""
     for name in BEHIND:
         blocks = busy.filter(pl.col("what") == name).drop("what")
         pieces = covered(pieces, blocks, ["held_by"], name)

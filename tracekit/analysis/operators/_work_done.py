@@ -116,7 +116,7 @@ def precision_by_name(name: pl.Expr) -> pl.Expr:
 
 
 def precision_by_type(types: pl.Expr) -> pl.Expr:
-    """Return the precision of an operator whose operands all have one type that says it."""
+    """Return the precision that an operator's operand types agree on; null where they do not."""
     said = types.list.eval(
         pl.element().replace_strict(_BY_TYPE, default=None, return_dtype=pl.String)
     )
