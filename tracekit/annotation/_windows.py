@@ -70,7 +70,7 @@ class Windows:
         self.rests = False
         """True while nothing is written, nor seen of a step but that of its optimizers."""
         self.on_rest: Callable[..., None] | None = None
-        """Has hooks rest, but those that count steps, or no more; None where they never do."""
+        """Switches hooks, but those that count steps, off or on; None where hooks never rest."""
 
     @property
     def is_open(self) -> bool:
@@ -102,19 +102,19 @@ class Windows:
             self.rest(wanted=is_told and not is_next)
 
     def count(self, owner: Any, number: int) -> None:
-        """Have hooks rest no more where a window begins with the next step."""
+        """Switch resting hooks on again if the next step begins a window."""
         if self._schedule.length_at(number):
             self._next = owner
             self.rest(wanted=False)
 
     def rest(self, *, wanted: bool) -> None:
-        """Let hooks rest, or no more."""
+        """Switch hooks off to rest, or on again."""
         if self.on_rest is not None and wanted != self.rests:
             self.rests = wanted
             self.on_rest(wanted=wanted)
 
     def rest_no_more(self) -> None:
-        """Have hooks stay from now on."""
+        """Keep hooks on from now on."""
         self.rest(wanted=False)
         self.on_rest = None
 

@@ -31,8 +31,8 @@ def perform(plan: Plan, *, anew: bool = False, wait: str = "work") -> list[Path]
     anew
         Whether what an earlier attempt left unfinished is thrown away.
     wait
-        What is waited for when the program has ended: ``work`` of processes that it left, ``all``
-        of these, ``primary`` for none, or seconds.
+        Processes that outlive the program to wait for: those that still ``work``, ``all``, none
+        (``primary``), or all for at most a number of seconds.
 
     Raises
     ------

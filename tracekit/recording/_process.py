@@ -58,8 +58,8 @@ def run(
     program
         How many of its last words are the program that it records; by default all.
     wait
-        What is waited for when the program has ended: ``work`` of processes that it left, ``all``
-        of these, ``primary`` for none, or seconds.
+        Processes that outlive the program to wait for: those that still ``work``, ``all``, none
+        (``primary``), or all for at most a number of seconds.
     is_launched
         Whether the command begins with a launcher, and not with nsys.
 

@@ -57,7 +57,7 @@ class Configuration:
         return {"study": self.study, **own, **({_FIXED: fixed} if fixed else {})}
 
     def differs_from(self, labels: Mapping[str, str]) -> str | None:
-        """Return with which fixed options a run of this name was recorded, if with others."""
+        """Return the fixed options in the labels of a run if they differ from these, else None."""
         recorded = labels.get(_FIXED)
         return recorded if recorded not in {None, self.labels.get(_FIXED)} else None
 
