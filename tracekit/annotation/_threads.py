@@ -20,7 +20,7 @@ Call = Callable[[], Any]
 
 
 class Roles:
-    """Purpose of data sets, by identity: true if they are trained with, else evaluated.
+    """Purpose of data sets, by `id`: true if they are trained with, false if only evaluated.
 
     Both kinds of loaders are asked for batches where gradients are recorded.
     """

@@ -113,7 +113,7 @@ class Communicators:
         self.warnings = tuple(dict.fromkeys(warnings))
 
     def by_pointer(self, table: pl.DataFrame) -> pl.DataFrame:
-        """Add the ``communicator`` of a table's pointers, null where it has none."""
+        """Add the ``communicator`` that the pointer in each row belongs to, null if none."""
         found = _pointed(_lower(table), self.members)
         known = self.members.select("member", "communicator")
         return found.join(known, on="member", how="left").drop("member")

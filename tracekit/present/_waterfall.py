@@ -176,7 +176,7 @@ def add_gpus(
     unit
         Divisor and name of the unit.
     first_row
-        The row that the first of them stand in.
+        Row of subplots in which the first panels stand.
     """
     levels = [levels_of(parts) for _, parts in gpus]
     low = min(first_shown(each) for each in levels) / unit[0]

@@ -295,7 +295,8 @@ class Host:
     def length(self, *, slowest: bool) -> pl.Expr:
         """Return changed durations: of all host work, or of launches and short gaps before them.
 
-        Host work without launches for longer is something else, which may stay as fast as before.
+        `slowest` chooses which, as the end of the range with the longer steps. Longer gaps without
+        launches may be other work, as fast as before.
         Where GPUs meet in collectives, launches may gain nothing, too: they meet others then.
         """
         changed = _divided(pl.col("weight"), self.factor)

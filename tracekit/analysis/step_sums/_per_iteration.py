@@ -343,7 +343,7 @@ def _on_devices(times: StepTimes, owners: pl.DataFrame, steps: int, *, whole: bo
 
 
 def steps_of(run: Measured) -> NDArray[np.int64]:
-    """Return the steps of a run, added over devices, in their order."""
+    """Return the length of each step of a run, summed over devices, in order of steps, ns."""
     each = run.parts.drop_nulls("iteration") if run.iterations else run.parts
     steps = each.group_by("iteration").agg(pl.col("length_ns").sum()).sort("iteration")
     found: NDArray[np.int64] = steps["length_ns"].to_numpy()
