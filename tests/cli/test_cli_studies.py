@@ -194,7 +194,7 @@ def test_notes_name_runs_interval_and_method(stored: Path) -> None:
 
 def test_a_table_of_steps_holds_no_time_of_all_steps(stored: Path) -> None:
     printed = tracekit("study", "ddp").stdout
-    assert printed.startswith(" study · ms/step/GPU\n")
+    assert printed.startswith(" A step of ddp takes 3.638 ms in the mean\n study · ms/step/GPU\n")
     assert "window" not in printed
     assert document("study", "ddp")["rows"][0]["window_ns"] > 0
 

@@ -146,7 +146,7 @@ STRAGGLERS = {"rank": [0, 1], "device": [0, 1], "collectives": [8, 8], "last": [
          ("The shortest mean step is that of b, 2.000 ms; the longest is that of a, 6.000 ms "
          "(3 times)")),
         ("study", {"run": ["a"], "step_ns": [MS]}, {},
-         "The shortest mean step is that of a, 1.000 ms"),
+         "A step of a takes 1.000 ms in the mean"),
         ("study", {"run": ["a"], "step_ns": [None]}, {}, None),
         ("overhead", {"method": ["nccl"]},
          {"baseline": "p2p", "compared": 2, "min_percent": -3.0, "max_percent": 23.1},

@@ -246,7 +246,7 @@ def test_how_numbers_were_found_is_said_where_it_is_asked_for() -> None:
         ("launched", 0.5, "launching call known of 50.0 %"),
         ("launched", None, "launching call known of an unknown share"),
         ("verdict", {"training": 1, "other": 1}, "1 process other"),
-        ("cut", "end", "is cut"),
+        ("cut", "end", "may lack its end"),
     ],
 )
 def test_what_is_unusual_is_never_left_out(key: str, value: object, said: str) -> None:

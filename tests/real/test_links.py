@@ -90,7 +90,7 @@ def test_collectives_with_a_rank_that_was_not_recorded_are_on_no_link(real_run: 
     answer = real_run("kineto_ddp_2xa100_rank0").links.answer(by="link")
     assert answer.meta["collectives_of_unknown_size"] == 0
     assert answer.meta["collectives_on_no_link"] == 21
-    told = "21 NCCL kernels of known size are on no link, since GPUs that take part"
+    told = "21 collective kernels of known size are on no link, since GPUs that take part"
     assert any(text.startswith(told) for text in answer.meta["warnings"])
     drawn = answer.figure("drawing").to_json()
     assert "dotted: unknown, as 21 collectives are on no link" in drawn

@@ -283,8 +283,9 @@ def _study(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
         f"that of {printable(each['run'])}, {duration(each['step_ns'])}" for each in (least, most)
     ]
     ratio = "" if not least["step_ns"] else f" ({most['step_ns'] / least['step_ns']:.3g} times)"
-    longest = "" if least == most else f"; the longest is {ends[1]}{ratio}"
-    return f"The shortest mean step is {ends[0]}{longest}"
+    if least == most:
+        return f"A step of {printable(most['run'])} takes {duration(most['step_ns'])} in the mean"
+    return f"The shortest mean step is {ends[0]}; the longest is {ends[1]}{ratio}"
 
 
 def _overhead(_: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
