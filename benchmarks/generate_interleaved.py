@@ -3,9 +3,10 @@
     python benchmarks/generate_interleaved.py OUT.sqlite --kernels 1000000
 
 Eight processes of one thread launch in turn, so that the rows of all of them alternate. Each kernel
-has a range of its own, around its launch. No range names a stage, so that structure is asked for,
-unless `--stages` has each of them name one that no other range is around. With `--allocations` the
-kernels of the first launches alone are there, and each launch allocates memory or releases it.
+has a range of its own, around its launch; the last one of a step is an all-reduce, which ends on
+all GPUs together. No range names a stage, so that structure is asked for, unless `--stages` has
+each of them name one that no other range is around. With `--allocations` the kernels of the first
+launches alone are there, and each launch allocates memory or releases it.
 """
 
 from __future__ import annotations
@@ -49,6 +50,9 @@ def generate(
         names = [
             writer.string(f"void kernel_{n % 300}<float>(int)") for n in rng.permutation(place)
         ]
+        names[-1] = writer.string(
+            "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage)"
+        )
         ranges = [writer.string(f"{name} {n // 5}") for n, name in enumerate(passes)]
         call = writer.string("cudaLaunchKernel_v7000")
     owners = {
@@ -65,12 +69,15 @@ def generate(
             shape = (count, processes)  # so that rows of all processes alternate
             own = {name: np.broadcast_to(values, shape).ravel() for name, values in owners.items()}
             launch = _spread(1_000_000 + number * _EVERY_NS, processes)
+            together = launch + 19_000
             launch = launch + rng.integers(0, 5_000, launch.size)
             which = _spread(number % _KERNELS_OF_STEP, processes)
             correlation = _spread(number + 1, processes)
             name = np.array(names)[which]
             kernel = {
-                "start": launch + 8_000, "end": launch + 14_000, "correlationId": correlation,
+                "start": launch + 8_000,
+                "end": np.where(which == _KERNELS_OF_STEP - 1, together, launch + 14_000),
+                "correlationId": correlation,
                 "deviceId": own["deviceId"], "globalPid": own["globalPid"],
                 "demangledName": name, "shortName": name, "mangledName": name,
                 "streamId": 7, "contextId": 1, "launchType": 1,

@@ -102,9 +102,10 @@ def link_launches(
     by_thread = Launchers(np.zeros(threads, np.int64), np.full(threads, -1))
     alone = twice = 0
     for number in range(len(ops)):
-        rows = ops.read(number, *_OF_OP)
-        twice += _repeated(rows)
+        rows = ops.read(number, "process", "correlation", "kind", "device")
         numbers, missing = index.find(_keys(rows))
+        if (numbers[1:] == numbers[:-1]).any():
+            twice += _repeated(ops.read(number, *_OF_OP))
         kinds, devices = given(rows["kind"].to_physical()), given(rows["device"], null=-1)
         for chunk in chunks_of(numbers, index.first):
             launched = Launched(numbers, kinds, devices, int(index.first[chunk]))
@@ -124,12 +125,20 @@ def _repeated(ops: pl.DataFrame) -> int:
     return int(ops.select(pl.all_horizontal(same).sum()).item())
 
 
+def _may_lack(calls: pl.DataFrame, launching: Array) -> bool:
+    """Tell whether any of some calls is named after launches and launched nothing."""
+    without = calls.filter(~pl.Series(launching))["name"].unique().cast(pl.String)
+    return bool(without.str.contains(_LAUNCHES).any())
+
+
 def _lost(calls: Stream, launching: Bits) -> Lost:
     """Return the calls that launch kernels of which none was recorded.
 
     Left out are names of calls most of which launch nothing themselves, calls before the first and
     after the last one whose kernel was recorded, and processes that capture graphs.
     """
+    if not any(_may_lack(calls.read(n, "name"), launching[n]) for n in range(len(calls))):
+        return Lost(0, 0, 0)
     counts, without = [], []
     for number in range(len(calls)):
         rows = calls.read(number, "process", "name", "start")
@@ -144,8 +153,6 @@ def _lost(calls: Stream, launching: Bits) -> Lost:
             )
         )  # fmt: skip
         without.append(own.filter(~pl.col("did"), launch).select("process", "name", "start"))
-    if not counts:
-        return Lost(0, 0, 0)
     known = pl.concat(counts).group_by("process", "name").agg(
         pl.col("did").sum(), pl.col("captures").any(), pl.col("first").min(), pl.col("last").max()
     ).filter(~pl.col("captures").any().over("process"))  # fmt: skip
