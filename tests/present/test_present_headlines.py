@@ -106,6 +106,8 @@ STRAGGLERS = {"rank": [0, 1], "device": [0, 1], "collectives": [8, 8], "last": [
         ("critical-path", {"cause": ["gpu", "host"], "segments": [1, 1], "share": [0.9, 0.1]}, {},
          "The critical path is gpu 90.0 %, host 10.0 %"),
         ("whatif", CHANGES, {}, "b would save 2.000 ms (20.0 %), the most"),
+        ("whatif", CHANGES, {"trusted": False},
+         "b would save 2.000 ms (20.0 %), the most, by a replay that is not to be trusted"),
         ("links", LINKS, {}, "Most bytes: GPU1 → GPU0, 2 kB"),
         (
             "links", LINKS, {"collectives": 8, "collectives_of_unknown_size": 3},

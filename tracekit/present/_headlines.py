@@ -104,7 +104,7 @@ def _critical_path(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
     return f"The critical path is {_most(rows, _keys(rows))}"
 
 
-def _whatif(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
+def _whatif(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     changed = rows.filter(~pl.col("change").is_in(_AS_RECORDED)).drop_nulls("saved_ns")
     if changed.is_empty():
         return None
@@ -113,9 +113,9 @@ def _whatif(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
         return "No change saves anything"
     best = changed.sort("saved_ns", descending=True).row(0, named=True)
     saved = f"{duration(best['saved_ns'])} ({percent(best['saved_share'])})"
-    return f"{printable(best['change'])} would save {saved}" + (
-        ", the most" if changed.height > 1 else ""
-    )
+    doubt = ", by a replay that is not to be trusted" if meta.get("trusted") is False else ""
+    most = ", the most" if changed.height > 1 else ""
+    return f"{printable(best['change'])} would save {saved}{most}{doubt}"
 
 
 def _links(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
