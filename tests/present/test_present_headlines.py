@@ -5,7 +5,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from tracekit.model import Answer
+from tracekit.model import NO_KERNELS, WORK_MISSING, Answer
 from tracekit.present import with_headline
 
 MS = 1_000_000
@@ -103,6 +103,12 @@ STRAGGLERS = {"rank": [0, 1], "device": [0, 1], "collectives": [8, 8], "last": [
          {"window_ns": 100, "idle_ns": 10},
          "Nothing runs for 10.0 % of the time: input 80.0 %, launch 20.0 % of that"),
         ("idle", {"device": [0], "idle_ns": [9]}, {"window_ns": None, "idle_ns": 9}, None),
+        ("idle", {"device": [0], "idle_ns": [9]},
+         {"window_ns": 10, "idle_ns": 9, "warnings": [f"1 of 2 reports (b): {WORK_MISSING}: 9"]},
+         "Nothing runs for 90.0 % of the time (GPU work is missing)"),
+        ("breakdown", STAGES,
+         {"window_ns": 100, "idle_ns": 10, "warnings": [f"{NO_KERNELS}: record with nsys"]},
+         "Of the time BP 60.0 %, FP 30.0 %, idle 10.0 % (no kernels were recorded)"),
         ("critical-path", {"cause": ["gpu", "host"], "segments": [1, 1], "share": [0.9, 0.1]}, {},
          "The critical path is gpu 90.0 %, host 10.0 %"),
         ("whatif", CHANGES, {}, "b would save 2.000 ms (20.0 %), the most"),

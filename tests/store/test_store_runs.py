@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
+import zipfile
 
+import polars as pl
 import pytest
 from store_helpers import add, left_over, tiny
 
@@ -227,6 +230,27 @@ class TestKept:
         store.kept(run).write("sums", b"sums")
         again, _ = add(store, trace=lambda: tiny(2), options="[]")
         assert store.kept(again).read("sums") is None
+
+    def test_what_others_made_up_is_not_there(self, store):
+        run, _ = add(store)
+        bomb = io.BytesIO()
+        with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as file:
+            file.writestr("sums", bytes(1 << 20))
+        frames = {"sums": pl.DataFrame({"a": [1]})}
+        kept = store.kept(run)
+        kept.keep("a", frames)
+        whole = kept.read("a")
+        for content in (
+            b"",
+            b"sums",
+            bomb.getvalue(),
+            whole[:-9],
+            whole.replace(b"ARROW1", b"ARROW2"),
+        ):
+            kept.write("a", content)
+            assert kept.find("a") is None
+        kept.keep("a", frames)
+        assert kept.find("a")["sums"].equals(frames["sums"])
 
     def test_what_is_of_other_tables_or_half_written_is_collected(self, store):
         run, _ = add(store)

@@ -21,7 +21,7 @@ _PAUSE = 0.05
 
 
 class Requests:
-    """What this rank is asked for.
+    """Requests to record that this rank reads from a folder, and its answers.
 
     A request is ``ID ask`` or ``ID record STEP LENGTH``, an answer ``ID at STEP``, ``ID late STEP``
     or ``ID done STEP``.

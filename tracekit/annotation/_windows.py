@@ -17,7 +17,7 @@ _NO_HANDLE = -1
 
 
 class Schedule(Protocol):
-    """Which steps begin a window, as `Every` and `Requests` say it."""
+    """Tells which steps begin a window: `Every` by their number, `Requests` when asked."""
 
     def length_at(self, number: int) -> int:
         """Return how many steps the window has that begins with this one; 0 if none does."""
@@ -167,7 +167,7 @@ class WithinWindows:
 
 
 class _Written(threading.local):
-    """Whether each of the ranges that the calling thread has open was written."""
+    """For each range that the calling thread has open, whether its start was written."""
 
     def __init__(self) -> None:
         self.open: list[bool] = []

@@ -41,7 +41,7 @@ from tracekit.attribution._rules import Rules, Unmatched, without_unmatched
 from tracekit.attribution._stages import Launch, Stages
 from tracekit.attribution._trainers import Spans, Teams, find_teams, steps_of_teams
 from tracekit.attribution._verdict import count_names
-from tracekit.model import GRAPH_NODES, OPS, RANGES, STAGE, Recording, Stream, Trace
+from tracekit.model import GRAPH_NODES, OPS, RANGES, STAGE, WORK_MISSING, Recording, Stream, Trace
 from tracekit.support.ahead import ahead
 from tracekit.support.compiled import compiled, given
 from tracekit.support.progress import Progress
@@ -518,7 +518,7 @@ def _checks(launches: Launches, leads: Array, ops: int) -> tuple[str, ...]:
     before = f"{earlier:,} of {ops:,} ops ({length / 1e6:,.3f} ms) were launched before recording"
     lost = launches.lost
     missing = (
-        f"GPU work is missing: {lost.calls:,} of {lost.of:,} calls that launch kernels, over "
+        f"{WORK_MISSING}: {lost.calls:,} of {lost.of:,} calls that launch kernels, over "
         f"{lost.span / 1e6:,.3f} ms, have none in the recording; GPUs seem idle meanwhile"
     )
     checks = (

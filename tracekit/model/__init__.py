@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         METHODS,
         METRIC,
         METRICS_SAMPLED,
+        NO_KERNELS,
         RANGE_STYLE,
         RANGE_STYLES,
         STAGE,
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
         TESTED,
         VERDICT,
         VERDICTS,
+        WORK_MISSING,
     )
 
 __getattr__, __dir__ = lazily(__name__)

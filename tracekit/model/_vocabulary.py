@@ -23,6 +23,10 @@ copy whose ends were not recorded."""
 KERNEL_KINDS = ("compute", "collective")
 """The kinds that are kernels; all others but ``graph`` are copies and memsets."""
 
+NO_KERNELS = "no kernels were recorded, so GPU time is that of copies and memsets alone"
+WORK_MISSING = "GPU work is missing"
+"""How warnings of runs begin whose idle time is none of their GPUs."""
+
 STAGES = ("FP", "BP", "WU", "IO", "ME", "OTHER")
 """Why an op runs, highest precedence first: where two stages are busy at once the time is exposed
 time of the first one. FP and BP rank equally; where both are busy the time counts once, for FP."""

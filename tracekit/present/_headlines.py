@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.model import Answer
+from tracekit.model import NO_KERNELS, WORK_MISSING, Answer
 from tracekit.present._columns import duration, percent
 from tracekit.present._figures import BYTE_UNITS, FLOP_UNITS, unit_of
 from tracekit.present._kernel_names import readable_names
@@ -50,13 +50,21 @@ def _breakdown(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
         if meta.get("idle_ns") is not None:
             rest = "in no stage" if "basis" in meta else "idle"
             told.append(f"{rest} {percent(meta['idle_ns'] / meta['window_ns'])}")
-        return f"Of the time {', '.join(filter(None, told))}{_doubt(rows, meta)}"
+        return f"Of the time {', '.join(filter(None, told))}{_unseen(meta)}{_doubt(rows, meta)}"
     if keys == ["iteration"] and "window_ns" in rows.columns:
         return _steps(rows)
     if keys == ["device"]:
         return f"Busiest: {_most(rows.sort('share', descending=True), keys)}"
     most = _most(rows.sort("share", descending=True, nulls_last=True), keys)
     return f"Most time: {most}" if most else None
+
+
+def _unseen(meta: Mapping[str, Any]) -> str:
+    """Say that work was not recorded, where GPUs seem idle for that."""
+    told = {NO_KERNELS: "no kernels were recorded", WORK_MISSING: "GPU work is missing"}
+    warnings = meta.get("warnings", ())
+    found = (say for begin, say in told.items() if any(begin in text for text in warnings))
+    return "".join(f" ({say})" for say in found)
 
 
 def _doubt(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str:
@@ -82,7 +90,8 @@ def _steps(rows: pl.DataFrame) -> str | None:
 def _idle(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     if not meta.get("window_ns") or meta.get("idle_ns") is None:
         return None
-    said = f"Nothing runs for {percent(meta['idle_ns'] / meta['window_ns'])} of the time"
+    share = percent(meta["idle_ns"] / meta["window_ns"])
+    said = f"Nothing runs for {share} of the time{_unseen(meta)}"
     if _keys(rows) != ["cause"] or not meta["idle_ns"]:
         return said
     longest = rows.sort("idle_ns", descending=True)

@@ -1,6 +1,6 @@
-"""What is made of a run's tables, kept in its folder, so that asking again reads none of them.
+"""Cache in a run's folder of what is made of its tables, so that asking again reads none of them.
 
-They are a cache: whatever is missing, damaged or of other code is made again. A run's folder is
+Whatever is missing, damaged or of other code is made again. A run's folder is
 never written to otherwise once it is published, so its name stands for what its tables hold.
 """
 
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 
 _FOLDER = "kept"
 _DIGEST_BYTES = hashlib.sha256().digest_size
+_UNREADABLE = (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, EOFError)
 _ROOMS = ("analysis", "engine", "model", "view")
 """Of tracekit, those whose code makes it."""
 
 
 class Kept:
-    """What is made of the tables of a run: sums of its parts, and tiles of the view.
+    """Cache of what is made of the tables of a run: sums of its parts, and tiles of the view.
 
     Parameters
     ----------
@@ -64,8 +65,13 @@ class Kept:
         content = self.read(key)
         if content is None:
             return None
-        with zipfile.ZipFile(io.BytesIO(content)) as file:
-            return {name: pl.read_ipc(file.read(name)) for name in file.namelist()}
+        try:  # whoever wrote here can write a digest, too
+            with zipfile.ZipFile(io.BytesIO(content)) as file:
+                if any(each.file_size > len(content) for each in file.infolist()):
+                    return None
+                return {name: pl.read_ipc(file.read(name)) for name in file.namelist()}
+        except (*_UNREADABLE, pl.exceptions.PolarsError, pl.exceptions.PanicException):
+            return None
 
     def keep(self, key: str, frames: Mapping[str, pl.DataFrame]) -> None:
         """Keep some frames by a key, where that can be written."""

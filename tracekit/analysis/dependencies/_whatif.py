@@ -473,7 +473,7 @@ def _unmatched(job: Job, changes: Sequence[Change], replays: Sequence[_Replay]) 
 
 
 def _waited_for_input(batches: Batches) -> str:
-    """Say what is not known of the waits for a loader, or that one of them is most of all."""
+    """Say that no wait for a loader is known, or that one of them takes most of their time."""
     waits = batches.taken.filter("waited")["loading"]
     if waits.is_empty():
         return (

@@ -223,7 +223,7 @@ class Facts:
         return self._named(named.with_columns(name=plain_name(pl.col("name"))))
 
     def launched_in(self, rows: pl.DataFrame) -> tuple[str, ...]:
-        """Say of which layers ops are, or in which ranges they were launched if of none."""
+        """Name the layers of ops, and of ops without a layer the ranges that launched them."""
         work = self.trace["ops"].select("op", "range").drop_nulls().collect()
         own = rows.select("op", "start", "end").join(work, on="op")
         if own.is_empty():

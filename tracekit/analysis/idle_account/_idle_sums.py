@@ -90,10 +90,9 @@ def idle_sums(
 
     found = found_in(())
     used = launch_groups(trace)["device"].unique()
-    if not (copies := found["copies"].filter(pl.col("other").is_in(used.implode()))).is_empty():
-        found = found_in(
-            [*copies.iter_rows()]
-        )  # what a copy to another GPU holds up is known there
+    copies = found["copies"].filter(pl.col("other").is_in(used.implode()))
+    if not copies.is_empty():  # what a copy to another GPU holds up is known there
+        found = found_in(copies.rows())
     last = with_last_gaps(found["last_pieces"], found["last"], found["blocks"])
     names = _raw(keys)
     pieces = pl.concat([found["sums"], _added(last, names)])

@@ -61,7 +61,7 @@ sequences differ (section 5.3 of the paper)."""
 
 
 class _Schedule(NamedTuple):
-    """Which ops begin together, and what they wait for."""
+    """Order of a replay: groups of ops that begin together, and the ops each group waits for."""
 
     order: _Array
     """Meetings, each after those that it waits for."""

@@ -441,7 +441,7 @@ class Traffic:
 
     @cached_property
     def _off_links(self) -> pl.DataFrame:
-        """NCCL's calls of several ranks of which nothing is on a link, of matched ones of none."""
+        """NCCL collectives of several ranks for which no rank has a transfer on a link."""
         calls = in_stretch(self.calls, self.trace.stretch).filter(
             pl.col("library") == "nccl", pl.col("ranks").ne_missing(1)
         )

@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from tracekit.errors import MissingDataError
-from tracekit.model import Maker, Recording, Stream
+from tracekit.model import NO_KERNELS, Maker, Recording, Stream
 from tracekit.sources._identities import HostColumns
 from tracekit.sources._syncs import chunks
 from tracekit.sources.kineto._captures import Joined, joined
@@ -307,7 +307,7 @@ def _absences(gathered: Gathered) -> tuple[str, ...]:
         return (f"no GPU work was recorded: {_RECORD}",)
     absences = (
         (gathered.counts["kernel"],
-         "no kernels were recorded, so GPU time is that of copies and memsets alone"),
+         NO_KERNELS),
         (gathered.calls.height,
          "no CUDA calls were recorded, so no op's launch, range or iteration is known"),
         (gathered.ranges.height,

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import polars as pl
 
 from tracekit.errors import MissingDataError
-from tracekit.model import PolarsType, Recording, Stream
+from tracekit.model import NO_KERNELS, PolarsType, Recording, Stream
 from tracekit.sources._seen import Seen, no_work
 from tracekit.sources._tables import ExportFile, coercions
 from tracekit.sources._times import Times
@@ -258,7 +258,7 @@ def _absences(
     absences = (
         (
             work.has_kernels,
-            "no kernels were recorded, so GPU time is that of copies and memsets alone",
+            NO_KERNELS,
             _RECORD_BOTH,
         ),
         (

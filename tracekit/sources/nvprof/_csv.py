@@ -17,7 +17,7 @@ from pathlib import Path
 import polars as pl
 
 from tracekit.errors import DamagedTraceError, MissingDataError, UnsupportedTraceError
-from tracekit.model import KIND, Recording, Stream
+from tracekit.model import KIND, NO_KERNELS, Recording, Stream
 from tracekit.sources._copies import COPY_KINDS
 from tracekit.sources._seen import Seen, no_work
 from tracekit.sources._times import Filter, Times
@@ -502,10 +502,7 @@ def _contents(counts: dict[str, int]) -> pl.DataFrame:
 
 def _absences(counts: dict[str, int], pids: pl.Series) -> tuple[str, ...]:
     """Say what numbers must not be read as, since such a file does not hold what they need."""
-    kernels = (
-        "no kernels were recorded, so GPU time is that of copies and memsets alone: "
-        f"record with `{_RECORD}`"
-    )
+    kernels = f"{NO_KERNELS}: record with `{_RECORD}`"
     return (
         *(() if counts["kernels"] else (kernels,)),
         (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from tracekit.errors import DamagedTraceError, MissingDataError
-from tracekit.model import MACHINE, Recording, Stream
+from tracekit.model import MACHINE, NO_KERNELS, Recording, Stream
 from tracekit.sources._seen import Seen, no_work
 from tracekit.sources._tables import check_columns, coercions
 from tracekit.sources._times import Times
@@ -208,7 +208,7 @@ def _absences(ops: Seen, calls: Seen, ranges: Seen, work: GpuWork) -> tuple[str,
     absences = (
         (
             work.has_kernels,
-            "no kernels were recorded, so GPU time is that of copies and memsets alone",
+            NO_KERNELS,
             _RECORD_GPU,
         ),
         (
