@@ -167,7 +167,7 @@ def _write_calls(calls: Stream, write: Write) -> None:
 
 @dataclass(frozen=True)
 class _People:
-    """Who takes part.
+    """Threads of a report by role: which train, serve a trainer, or run backward passes.
 
     `table` holds the threads with what their names mean, `processes_of` the processes that the
     report lists; `threads` and `processes` are room for all numbers.
@@ -234,7 +234,7 @@ def _find_steps(nesting: Nesting, launches: Launches, people: _People, rules: Ru
 
 @dataclass(frozen=True)
 class _Contexts:
-    """Where each call stands, chunk by chunk."""
+    """Context of each call: the ranges, step and evidence around it, chunk by chunk."""
 
     calls: Stream
     found: Waiting
@@ -264,7 +264,7 @@ def _follow(
     workspace: Workspace,
     write: Write,
 ) -> tuple[_Contexts, pl.Series]:
-    """Write ranges; return where calls stand, and the threads that run backward."""
+    """Write ranges; return the contexts of calls, and the threads that run backward passes."""
     teams = found.teams
     number = pl.coalesce("number", number_in(pl.col("name")))
     steps = Spans(found.of_teams.select("process", "start", "end", number=number), teams.count)
@@ -297,7 +297,7 @@ def _follow(
 
 
 def _may_serve(people: _People, training: pl.DataFrame) -> Array:
-    """Tell of each thread whether it may be an autograd thread."""
+    """Return a mask of the threads that may be autograd threads."""
     may = np.ones(people.threads, np.bool_)
     busy = people.table.filter(pl.col("stage").is_not_null())["thread"]
     may[pl.concat([busy, training["thread"]]).to_numpy()] = False
@@ -305,7 +305,7 @@ def _may_serve(people: _People, training: pl.DataFrame) -> Array:
 
 
 def _ranges(ranges: Stream, nesting: Nesting, chunk: int, paths: Array) -> pl.DataFrame:
-    """Return a chunk of ranges with all that is known of them."""
+    """Return a chunk of ranges with domain, stage, parent, depth and path."""
     names, (ids, *around) = nesting.names.table, nesting.places.read(chunk, *_AROUND)
     parent, depth = (_or_null(pl.Series(numbers)) for numbers in around)
     name_id = pl.Series(ids)
@@ -327,19 +327,19 @@ def _or_null(numbers: pl.Series) -> pl.Series:
 
 @dataclass(frozen=True)
 class _Placed:
-    """Where the launches of ops stand, chunk by chunk."""
+    """Context of each op's launch, chunk by chunk."""
 
     launches: Launches
     contexts: _Contexts
     captured: Captured
 
     def calls(self, number: int) -> Array:
-        """Return the number of each op's call, -1 where none is known."""
+        """Return the number of each op's launching call, -1 if unknown."""
         [calls] = self.launches.calls.read(number, "call")
         return calls
 
     def __call__(self, number: int, rows: Array | None = None) -> dict[str, Array]:
-        """Return of each op, or of those in some rows, where its call stands."""
+        """Return the context of the launching call of each op, or of the ops in some rows."""
         calls = self.calls(number)
         return self.launch(calls if rows is None else calls[rows])
 
@@ -375,7 +375,7 @@ class _Passed:
 def _attribute_ops(
     ops: Stream, placed: _Placed, found: _Steps, says: Judged, stages: Stages, write: Write
 ) -> _Passed:
-    """Write the ops."""
+    """Write ops with launch, stage and iteration; return the sums added up on the way."""
 
     def attributed(number: int) -> _Attributed:
         made = _attributed(ops, number, placed, found.iterations, says, stages)
@@ -409,7 +409,7 @@ def _joined(one: StepSums, other: StepSums) -> StepSums:
 
 @dataclass(frozen=True)
 class _Attributed:
-    """Ops with all that is known of them, and what is added up: as in `_Passed`, and by step."""
+    """Attributed ops, and sums over them: as in `_Passed`, and by step."""
 
     ops: pl.DataFrame
     early: Array
@@ -454,7 +454,7 @@ def _attributed(
 
 
 def _in_steps(ops: StepRows, parts: Array, iterations: pl.DataFrame, sums: StepSums) -> pl.Series:
-    """Return the iterations of ops, having counted these by step."""
+    """Count ops by step; return the iteration of each."""
     numbers, height = given(iterations["iteration"]), ops.step.size
     found = np.empty(height, np.int64)
     outside = compiled(count_in_steps, height)(ops, parts, numbers, sums, found)
@@ -486,7 +486,7 @@ _NO_LAUNCH: tuple[np.integer[Any], ...] = (
 
 
 def _launch(found: Array, contexts: _Contexts) -> Context:
-    """Return of each op where its call stands, as in `_NO_LAUNCH` where none is known."""
+    """Return the context of each op's launching call, `_NO_LAUNCH` if it is unknown."""
     chunks = chunks_of(found, contexts.first)
     if not chunks:
         return Context(*(np.full(found.size, none) for none in _NO_LAUNCH))
@@ -498,7 +498,7 @@ def _launch(found: Array, contexts: _Contexts) -> Context:
 
 
 def _launched(calls: Array, launch: dict[str, Array]) -> list[pl.Series]:
-    """Return which call launched each op, where and when; null where none is known."""
+    """Return call, thread and time of each op's launch; null if unknown."""
     columns = [pl.Series("call", calls).cast(pl.Int64)]
     columns += [pl.Series(f"launch_{name}", launch[name]) for name in _OF_LAUNCH]
     unknown = pl.Series(calls < 0)
@@ -506,7 +506,7 @@ def _launched(calls: Array, launch: dict[str, Array]) -> list[pl.Series]:
 
 
 def _lasting(recording: Recording) -> tuple[str, ...]:
-    """Return the warnings of a recording but for what an earlier attribution found."""
+    """Return the warnings of a recording without those of an earlier attribution."""
     earlier = set(stored_findings(recording.tables))
     said = (*recording.warnings, *recording.late())
     return without_unmatched(tuple(warning for warning in said if warning not in earlier))

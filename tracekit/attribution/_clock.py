@@ -52,7 +52,7 @@ def waits(ops: pl.DataFrame, launched: Array) -> pl.DataFrame:
 
 
 def _placed(device: Array) -> tuple[Array, Array]:
-    """Return the devices that there may be, and which of them each one is."""
+    """Return the distinct devices, and the position of each op's device among them."""
     most = int(device.max(initial=0))
     if most < _FEW and device.min(initial=0) >= 0:
         return np.arange(most + 1), device
@@ -87,7 +87,7 @@ def late(parts: Sequence[pl.DataFrame], slack: Mapping[int, int]) -> tuple[str, 
 
 
 def _held_or_late(slack: int | None) -> str:
-    """Say why launches are late, by the least time after its work that a wait returns."""
+    """Tell held-back launches from a late clock, by the least delay of waits after their work."""
     if slack is None:
         return "the clock of the GPU is late by about so much, or something holds back every launch"
     if slack < -THRESHOLDS.lead_steady_ns:
@@ -171,7 +171,7 @@ def steady_offset(
 
 
 def _steady_lead(leads: pl.DataFrame) -> int:
-    """Return the largest lead, if it is that of most parts of the time and of each GPU; else 0."""
+    """Return the largest lead if most parts of the recording and each GPU share it; else 0."""
     part = _parts(leads["start"], leads)
     most = int(leads["lead"].max())  # type: ignore[arg-type]
     near = pl.col("lead") > most - THRESHOLDS.lead_steady_ns
@@ -199,14 +199,14 @@ def _return_early(returns: pl.DataFrame, leads: pl.DataFrame, lag: int) -> bool:
 
 
 def _parts(times: pl.Series, leads: pl.DataFrame) -> Array:
-    """Return in which part of the time of all ops each time lies."""
+    """Return the part of the recording, by number, in which each time lies."""
     first, last = leads.select(pl.col("start").min(), last=pl.col("start").max()).row(0)
     part = (times.to_numpy() - first) * THRESHOLDS.lead_parts // max(last - first + 1, 1)
     return np.asarray(np.clip(part, 0, THRESHOLDS.lead_parts - 1))
 
 
 def _at_both_ends(parts: Array) -> bool:
-    """Tell whether one of the first parts of the time and one of the last are among some."""
+    """Tell whether some parts include one of the recording's first and one of its last."""
     edge = THRESHOLDS.lead_edge
     return bool((parts < edge).any() and (parts >= THRESHOLDS.lead_parts - edge).any())
 

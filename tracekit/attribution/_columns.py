@@ -1,4 +1,4 @@
-"""Columns of the loops of attribution: named arrays of one length each."""
+"""Named arrays of equal length that the compiled loops of attribution work on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def number_type(rows: int) -> type[np.signedinteger[Any]]:
 
 
 class Stack(NamedTuple):
-    """Several stacks, one for each line such as a thread, in shared arrays.
+    """Stacks in shared arrays, one for each line (such as a thread).
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class OpenAround(NamedTuple):
 
 
 class NestedRows(NamedTuple):
-    """Ranges whose nesting is to be found.
+    """Input of the nesting loop: ranges by start.
 
     Parameters
     ----------

@@ -39,7 +39,7 @@ _LAST = np.iinfo(np.int64).max
 
 
 class Follower:
-    """Ranges and calls, followed together in the order of time.
+    """Walks ranges and calls together in order of time, to find the context of each.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ class Follower:
         return pl.Series(windows.used | (windows.fed & is_whole))
 
     def chunks(self) -> Iterator[tuple[int, Array | Context]]:
-        """Go through all, and say of each chunk that was passed what was found of its rows.
+        """Yield the context of the rows of each chunk, in order of time.
 
         Yields
         ------
@@ -118,11 +118,11 @@ class Follower:
                     chunks.advance()
 
     def paths(self) -> pl.DataFrame:
-        """Return the canonical table ``paths`` of the ranges that were passed."""
+        """Return the canonical table ``paths`` of the ranges seen so far."""
         return self._paths.table(self._labels.texts)
 
     def _pass(self, ranges: _Chunks[RangeRows, Array], calls: _Chunks[CallRows, Context]) -> None:
-        """Go on until one of the chunks is passed, making room where it is needed."""
+        """Run the loop to the end of one of the two chunks, growing the stacks as needed."""
         turn = Turn(
             np.array([ranges.row, calls.row]), ranges.rows, calls.rows,
             ranges.is_last, calls.is_last, ranges.found, _found(calls.found),
@@ -181,7 +181,7 @@ class _Open:
         )  # fmt: skip
 
     def make_room(self) -> None:
-        """Make room where there is none left."""
+        """Grow the stacks that are full."""
         self._ranges.make_room()
         self._stages.make_room()
 
@@ -222,7 +222,7 @@ _Told = TypeVar("_Told", Array, Context)
 
 
 class _Chunks(Generic[_Rows, _Told]):
-    """A table chunk by chunk: the one whose turn it is, and none when all have been.
+    """Iterator over the chunks of a table, with the current one; empty after the last.
 
     Parameters
     ----------
@@ -352,7 +352,7 @@ def autograd_threads(
 
 
 def _behaving(launches: pl.DataFrame, threads: pl.DataFrame, windows: pl.DataFrame) -> pl.Series:
-    """Return threads that launch in almost every backward window, and almost only there."""
+    """Return threads that launch in nearly all backward windows, and hardly outside of these."""
     units = windows.group_by("process").agg(units=pl.col("number").n_unique())
     units_or_none = pl.col("units").fill_null(0)
     return (

@@ -1,4 +1,4 @@
-"""Purpose of exchanges by their place: a pass, weights, gradients, or activations sent on.
+"""Purpose of collectives and peer copies by the layers around them.
 
 An all-reduce between layers of a forward pass is no exchange of gradients, for these come of
 backward: it belongs to the pass (tensor parallelism), if backward passes hold such ones between
@@ -55,7 +55,7 @@ _HALVES = ("d2h", "h2d")
 
 @dataclass(frozen=True)
 class Places:
-    """Collectives whose place shows their purpose.
+    """Collectives whose purpose follows from the layers around them.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class Places:
     process: Array
 
     def of(self, first: int, rows: int) -> Array:
-        """Return the places of ops from `first` on, counted from 1; 0 for none."""
+        """Return the place (purpose) of each op from `first` on, counted from 1; 0 if unknown."""
         found = np.zeros(rows, np.int8)
         begin, end = np.searchsorted(self.op, (first, first + rows))
         found[self.op[begin:end] - first] = self.stage[begin:end] + 1
@@ -127,7 +127,7 @@ def find_places(
 
 
 def roles_by_name(counted: pl.DataFrame, rules: Rules) -> Array:
-    """Return roles for places by the code of a kernel name; the last one is of no name."""
+    """Return the role of each kernel name by its code; the last entry is for ops without one."""
     names = counted.unique("name").with_columns(collective=pl.lit(None, pl.String))
     meant = classify_kernels(names, rules)
     is_layer = pl.col("name").cast(pl.String).str.contains(LAYERS).fill_null(value=False)
@@ -146,13 +146,13 @@ def roles_by_name(counted: pl.DataFrame, rules: Rules) -> Array:
 
 
 def roles_of(rows: pl.DataFrame, roles: Array) -> pl.Series:
-    """Return the roles of ops for places of collectives."""
+    """Return the role of each op: layer, collective, or neither."""
     codes, kernel = codes_of(rows["name"]), _IS_KERNEL[given(rows["kind"].to_physical())]
     return pl.Series("role", roles[np.where((codes < roles.size - 1) & kernel, codes, -1)])
 
 
 def _computing(ops: Stream, roles: Array, processes: pl.Series) -> pl.DataFrame:
-    """Return the stream on which each GPU of some processes spends most of the time of layers."""
+    """Return the computing stream of each GPU: the one with most time of layers."""
     parts, stride = [], max(1, ops.height // _SAMPLED)
     for number, height in enumerate(ops.heights):
         some = np.arange(-ops.first[number] % stride, height, stride)
@@ -166,7 +166,7 @@ def _computing(ops: Stream, roles: Array, processes: pl.Series) -> pl.DataFrame:
 
 
 def _placed(ops: Stream, roles: Array, streams: pl.DataFrame, exchanges: int) -> pl.DataFrame:
-    """Return each collective, and the layers around it on the computing stream of its GPU."""
+    """Return each collective with the layers before and after it on its GPU's computing stream."""
     found = Exchanges(*(np.full(exchanges, -1) for _ in Exchanges._fields))
     layer, end, waiting, fresh = np.full((4, streams.height), -1)
     earlier, total = np.full(exchanges, -1), np.zeros(1, np.int64)
@@ -219,7 +219,7 @@ def _launched(
     numbers: Array,
     structures: Structures,
 ) -> pl.DataFrame:
-    """Return ``op, on, symbol`` of some ops, and what tells their stages."""
+    """Return ``op, on, symbol`` of some ops, and the evidence for their stages."""
     parts = []
     for number, height in enumerate(ops.heights):
         first = ops.first[number]
@@ -239,7 +239,7 @@ def _launched(
 
 
 def _told(found: pl.DataFrame) -> pl.DataFrame:
-    """Return ``op, process, place`` of the collectives whose place tells what they are for."""
+    """Return ``op, process, place`` of the collectives whose purpose is known by place."""
     passes = ["FP", "BP"]
     untold = pl.col("own") == "OTHER"
     found = found.with_columns(own=pl.when(untold).then("before").otherwise("own"), untold=untold)
@@ -292,7 +292,7 @@ def _told(found: pl.DataFrame) -> pl.DataFrame:
 def find_handing(
     ops: Stream, launches: Callable[[int], Mapping[str, Array]], teams: Teams, ranges: pl.DataFrame
 ) -> pl.Series:
-    """Return processes whose copies between GPUs all carry activations or their gradients.
+    """Return processes whose peer copies all are pipeline copies: activations or their gradients.
 
     In those several threads train side by side. Copies between two GPUs go one way in forward
     ranges, and the other way with as many bytes each in backward ranges, launched by another team;
@@ -347,7 +347,7 @@ def _copies(
 
 
 def _hands_on() -> pl.Expr:
-    """Tell of the copies between two GPUs whether they are as `find_handing` says."""
+    """Tell whether the copies between two GPUs are pipeline copies, by `find_handing`."""
     forward, backward = (pl.col("stage") == stage for stage in (_FORWARD, _BACKWARD))
     sources = [pl.col("src_device").filter(way) for way in (forward, backward)]
     sizes = [pl.col("bytes").filter(way).unique().sort().implode() for way in (forward, backward)]
@@ -368,7 +368,7 @@ def _hands_on() -> pl.Expr:
 def find_relayed(
     ops: Stream, launches: Callable[[int], Mapping[str, Array]], threads: pl.Series
 ) -> Array:
-    """Return the numbers of the ops that are halves of a copy between GPUs, in order.
+    """Return the op numbers of copies that relay data from GPU to GPU through the host.
 
     Those are a copy to the host, and the next copy that the same thread launches, if it takes as
     many bytes from the host to another GPU and starts after the first one's end.
@@ -403,7 +403,7 @@ def find_relayed(
 
 
 def _may_be_relayed(ops: Stream) -> bool:
-    """Tell whether as many bytes go to the host from one GPU as from there to another, ever.
+    """Tell whether any GPU sends as many bytes to the host as another receives from there.
 
     Else no launch need be looked at.
     """

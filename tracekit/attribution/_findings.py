@@ -105,7 +105,7 @@ def _structure(verdict: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _lopsided(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
-    """Tell of training in which the forward pass is longer by far than the backward pass."""
+    """Warn of forward passes that take far longer than the backward passes."""
     if verdict["verdict"] != "training" or verdict["cut"] is not None:
         return
     decided = told.filter(
@@ -124,7 +124,7 @@ def _lopsided(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _exchanges_forward(told: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
-    """Tell of gradients that are exchanged where a range, or a thread's name, says forward."""
+    """Warn of gradients exchanged where a range, or a thread's name, says forward pass."""
     if verdict["verdict"] != "training":
         return
     exchanged = told.filter(pl.col("stage_source").cast(pl.String) == "gradient_exchange")

@@ -18,7 +18,7 @@ _OWN_DOMAIN = "tracekit"
 
 
 def training_threads(marks: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
-    """Return ``process, thread``: of each process the thread that drives its training.
+    """Return ``process, thread``: the thread that drives each process' training.
 
     That is the one whose ranges tell most of forward, backward and weight update apart, then the
     one with most such ranges, else the one that launches the most ops. What lies inside autograd
@@ -79,7 +79,7 @@ def find_iterations(ranges: pl.DataFrame, training: pl.DataFrame, rules: Rules) 
 
 
 def _outside_captures(ranges: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Drop ranges that the rules call no step, and what lies in them on the same thread."""
+    """Drop ranges that are no steps by the rules, and ranges inside these on the same thread."""
     ignored = [n for n, entry in enumerate(rules["iteration"]) if entry.get("ignore")]
     captures = ranges.filter(pl.col("rule").is_in(ignored))
     if captures.is_empty():
@@ -94,7 +94,7 @@ def _outside_captures(ranges: pl.DataFrame, rules: Rules) -> pl.DataFrame:
 
 
 def _without_updates(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
-    """Drop updates from what may be steps, unless they are around passes."""
+    """Drop weight updates from the candidates for steps, unless passes lie inside them."""
     around = pl.col("range").is_in(ranges_around_passes(ranges, training).implode())
     is_update = (pl.col("stage") == "WU").fill_null(value=False)
     return ranges.filter(~is_update | around)
@@ -128,7 +128,7 @@ def _without_input_alone(steps: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFr
 
 
 def _on_one_thread(found: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
-    """Keep the matches of the training thread, else of the thread that has the most."""
+    """Keep the matches on the training thread, else on the thread with most of them."""
     best = (
         found.group_by("process", "thread")
         .agg(count=pl.len())
@@ -143,7 +143,7 @@ def _on_one_thread(found: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
 
 
 def _repeated(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
-    """Tell steps by the repetition of forward ranges.
+    """Find steps by the repetition of forward ranges.
 
     A step begins with the first forward range after a weight update; without any weight update,
     after a backward range; without either, where the first forward range of all comes again, if
@@ -187,7 +187,7 @@ def _repeated(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
 
 
 def _length(where: pl.Expr) -> pl.Expr:
-    """Return for how long such ranges of a process last, on the host."""
+    """Return the total host time of some ranges of a process."""
     return (
         (pl.col("end") - pl.col("start")).filter(where.fill_null(value=False)).sum().over("process")
     )
@@ -212,7 +212,7 @@ def _until_evaluation(steps: pl.DataFrame, evaluations: pl.DataFrame) -> pl.Data
 
 
 def _numbered(steps: pl.DataFrame) -> pl.DataFrame:
-    """Take the numbers in names where they tell the steps of a process apart, else count.
+    """Take the numbers in names of steps if these are distinct, else count the steps.
 
     Of two steps that overlap the earlier one ends where the later one begins.
     """
@@ -312,7 +312,7 @@ _KERNELS = {
 
 
 class Opening:
-    """Kernels that a recording begins with, which may end a step whose range it has not.
+    """Kernels at the start of a recording that may belong to a step whose range is cut off.
 
     Parameters
     ----------

@@ -42,7 +42,7 @@ def slot_of(process: int, correlation: int, keys: Keys, slots: Array) -> int:
 
 
 def index_calls(keys: Keys, slots: Array) -> int:
-    """Fill a hash table of calls.
+    """Fill a hash table of calls by correlation id.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Op to launching call; for nodes of CUDA graphs, also the call that they were captured from.
+"""Join ops with launching calls, and nodes of CUDA graphs with the calls they were captured from.
 
 Correlation ids repeat across processes, so an op's call is the one with its id in its own process;
 of several, the first one.
@@ -42,7 +42,7 @@ marker of autograd."""
 
 @dataclass(frozen=True)
 class Lost:
-    """Calls that launched kernels of which none was recorded, of how many, and over how many ns."""
+    """Launches without a recorded kernel: their number, all launches, and the time span (ns)."""
 
     calls: int
     of: int
@@ -50,7 +50,7 @@ class Lost:
 
     @property
     def matters(self) -> bool:
-        """Whether these are more than what a recorder leaves out as a rule."""
+        """True if more launches lack a kernel than recorders usually lose."""
         return self.calls > _FEW * self.of
 
 
@@ -95,7 +95,7 @@ class Launches:
 def link_launches(
     ops: Stream, calls: Stream, threads: int, processes: int, workspace: Workspace
 ) -> Launches:
-    """Find the call of each op, of so many threads and processes."""
+    """Find the launching call of each op."""
     index = _Calls(calls, processes)
     found = Waiting(workspace)
     launching = Bits(calls.heights)
@@ -120,13 +120,13 @@ def link_launches(
 
 
 def _repeated(ops: pl.DataFrame) -> int:
-    """Return how many ops are like the one before: a recording holds them twice."""
+    """Count ops equal to the previous one: a recording that holds them twice."""
     same = [pl.col(name) == pl.col(name).shift() for name in _OF_OP]
     return int(ops.select(pl.all_horizontal(same).sum()).item())
 
 
 def _may_lack(calls: pl.DataFrame, launching: Array) -> bool:
-    """Tell whether any of some calls is named after launches and launched nothing."""
+    """Tell whether a call named like a launch launched nothing."""
     without = calls.filter(~pl.Series(launching))["name"].unique().cast(pl.String)
     return bool(without.str.contains(_LAUNCHES).any())
 
@@ -165,7 +165,7 @@ def _lost(calls: Stream, launching: Bits) -> Lost:
 
 
 def _launched_earlier(ops: Stream, calls: Stream, found: Waiting) -> tuple[int, int]:
-    """Return how many ops were launched before all calls, and how long they take together."""
+    """Return number and total time of the ops that were launched before the first call."""
     count = length = 0
     ids = (calls.read(number, "process", "correlation") for number in range(len(calls)))
     least = [each.group_by("process").agg(least=pl.col("correlation").min()) for each in ids]
@@ -183,7 +183,7 @@ def _launched_earlier(ops: Stream, calls: Stream, found: Waiting) -> tuple[int, 
 
 
 def _keys(frame: pl.DataFrame) -> Keys:
-    """Return what links rows to others, the process `_NO_ID` where there is no correlation id."""
+    """Return the join keys of rows; rows without correlation id get the process `_NO_ID`."""
     process, correlation = frame["process"], frame["correlation"]
     if correlation.null_count():
         process = process.set(correlation.is_null(), _NO_ID)
@@ -222,7 +222,7 @@ class _Calls:
         self._repeated = 0
 
     def find(self, keys: Keys) -> tuple[Array, int]:
-        """Return the first call with each key, -1 without any, and how many are without."""
+        """Return the first call of each key (-1 if none), and how many keys have none."""
         missing: int = keys.process.size
         found = np.full(missing, -1, self._number)
         ids = self._ids(keys)
@@ -246,7 +246,7 @@ class _Calls:
         return self._repeated
 
     def _add(self, number: int) -> None:
-        """Note which ids a chunk holds, and how many of them an earlier one holds too."""
+        """Register the ids of a chunk; count those that earlier chunks hold too."""
         index = self._of(number)
         found = np.full(index.keys.process.size, -1, self._number)
         for earlier in range(number):
@@ -259,12 +259,12 @@ class _Calls:
         self._spans.append(index.span)
 
     def _overlap(self, chunk: int, ids: tuple[Array, Array]) -> bool:
-        """Tell whether a chunk holds ids between those of the same process."""
+        """Tell whether the id ranges of two chunks of one process overlap."""
         least, most = self._spans[chunk]
         return bool(((least <= ids[1]) & (ids[0] <= most)).any())
 
     def _look(self, keys: Keys, chunk: int, found: Array) -> int:
-        """Look in a chunk for the calls of what has none yet, and return how many have none."""
+        """Search a chunk for calls still missing; return how many remain missing."""
         index = self._of(chunk)
         return self._look_up(keys, index.keys, index.slots, int(self.first[chunk]), found)
 
@@ -316,7 +316,7 @@ def chunks_of(numbers: Array, first: Array) -> range:
 
 
 class Captured:
-    """From which call each node of a graph was captured.
+    """Call from which each node of a CUDA graph was captured.
 
     Parameters
     ----------
@@ -351,7 +351,7 @@ class Captured:
 
 
 def _within(nodes: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return nodes with the latest of some calls of their thread in which they were made."""
+    """Join each graph node with the latest call of its thread during which it was created."""
     asked = nodes.join_asof(
         calls.select("thread", "start", "end", later="call"),
         left_on="time", right_on="start", by="thread", check_sortedness=False,
@@ -363,7 +363,7 @@ def _within(nodes: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def as_captured(launch: dict[str, Array], capture: dict[str, Array]) -> tuple[Array, Array, Array]:
-    """Return the ranges, evidence and threads that tell why ops run.
+    """Return ranges, evidence and threads that decide stages: a replay has those of its capture.
 
     Those of the call that an op was captured from where it lay in a range; its evidence where
     ranges say something there, unless the graph is replayed in metric evaluation.

@@ -56,7 +56,7 @@ evaluation or its process is evaluating when it begins, and it is the outermost 
 
 @inner
 def close(line: int, now: int, end: int, stack: Stack) -> int:
-    """Pop items that have ended, or end before `end`, off a line's stack; return the top."""
+    """Pop items that end before `end` off a line's stack; return the top."""
     until, below = stack.until, stack.below
     top: int = stack.tops[line]
     while top >= 0 and (until[top] <= now or until[top] < end):
@@ -81,7 +81,7 @@ def put(line: int, end: int, stack: Stack) -> int:
 
 @inner
 def advance(team: int, now: int, stretches: Stretches) -> int:
-    """Return the last stretch of a team that has begun; the one before its first if none has."""
+    """Return a team's last interval that has begun; the one before its first if none has."""
     place: int = stretches.at[team]
     while place + 1 < stretches.first[team + 1] and stretches.start[place + 1] <= now:
         place += 1
@@ -91,7 +91,7 @@ def advance(team: int, now: int, stretches: Stretches) -> int:
 
 @inner
 def stretch_at(team: int, now: int, stretches: Stretches) -> int:
-    """Return the stretch of a team that is going on; -1 if none is."""
+    """Return a team's interval that is open at a time; -1 if none is."""
     place = advance(team, now, stretches)
     return place if place >= stretches.first[team] and now < stretches.end[place] else -1
 
@@ -100,7 +100,7 @@ def stretch_at(team: int, now: int, stretches: Stretches) -> int:
 def flags_of(
     row: int, stage: int, own: int, above: int, ranges: NestedRows, opened: OpenAround
 ) -> int:
-    """Return the flags of a range by its own ones and what lies around it at `above`, if any."""
+    """Return the flags of a range: its own, and those it inherits from the range at `above`."""
     around_flags = opened.flags[above] if above >= 0 else 0
     flags: int = own | around_flags & (EVALUATES | DIFFERENTIATES)
     if flags & EVALUATES != 0 or ranges.during[row]:
@@ -127,7 +127,7 @@ def notice(row: int, stage: int, flags: int, ranges: NestedRows, seen: SeenThrea
 
 @inner
 def tells(row: int, stage: int, flags: int, passes: int, ranges: NestedRows) -> bool:
-    """Tell whether a range belongs to the skeleton whatever it is called.
+    """Tell whether a range belongs to the skeleton by its flags, whatever its name.
 
     What it repeats of the one around it counts where that one turns out to say nothing.
     """
@@ -141,7 +141,7 @@ def tells(row: int, stage: int, flags: int, passes: int, ranges: NestedRows) -> 
 def open_inside(
     row: int, stage: int, flags: int, above: int, ranges: NestedRows, opened: OpenAround
 ) -> None:
-    """Open a range on top of what lies around it at `above`, if any. There must be room."""
+    """Push a range on the stack inside the range at `above`, if any. There must be room."""
     place, number = put(ranges.thread[row], ranges.end[row], opened.stack), ranges.first + row
     around, around_flags, level, of_pass, passes = -1, 0, -1, -1, 0
     if above >= 0:
@@ -217,7 +217,7 @@ def nest(
 def note_steps(
     rows: NamedRows, steps: Stretches, numbered: Array, lowest: Array, highest: Array
 ) -> None:
-    """Note in which steps ranges of each name begin.
+    """Record the first and last step in which ranges of each name begin.
 
     Parameters
     ----------
@@ -344,7 +344,7 @@ def note_launch(thread: int, team: int, now: int, windows: Windows, serving: Ser
 
 @inner
 def tell_of(row: int, calls: CallRows, opened: Opened, teams: Teams, serving: Serving) -> int:
-    """Return what is open around a call that launches, see `_evidence`."""
+    """Return the evidence bits of what is open around a launching call; see `_evidence`."""
     now, thread, trainer = calls.start[row], calls.thread[row], teams.trainer[calls.team[row]]
     evidence = stage_on(thread, now, opened) << RANGE_STAGE
     evidence |= open_in(calls.process[row], now, opened) << PROCESS_STAGE
@@ -395,7 +395,7 @@ def follow(
     labels: NameLabels,
     nodes: PathNodes,
 ) -> int:
-    """Go through ranges and calls in order of time, and record the context of each.
+    """Merge ranges and calls in order of time, and record the context of each.
 
     Parameters
     ----------

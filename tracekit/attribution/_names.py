@@ -1,4 +1,4 @@
-"""Meanings of the names of ranges, threads and kernels under the rules."""
+"""Meanings of range, thread and kernel names by the rules."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class RangeNames:
         self._forget()
 
     def _forget(self) -> None:
-        """Drop all texts, to bound memory: many may differ without a difference in meaning."""
+        """Drop all cached texts, to bound memory; names with equal meaning share an id."""
         self._domains, self._texts = _Numbers(), _Numbers()
         self._ids = np.full((1, 1), _UNKNOWN)
 
@@ -88,7 +88,7 @@ class RangeNames:
         return pl.Series("id", found)
 
     def _known(self, names: pl.DataFrame) -> pl.DataFrame:
-        """Return names with their ``id``, having learned what is new.
+        """Return names with their ``id``; new ones are classified first.
 
         Numbers that PyTorch appends make most names differ, so they go first.
         """
@@ -237,7 +237,7 @@ def classify_threads(threads: pl.DataFrame, rules: Rules) -> pl.DataFrame:
 
 
 def _between(entries: Sequence[Entry]) -> pl.Expr:
-    """Return the stage of kernels between passes, by the entries that are for names."""
+    """Return the stage of kernels between passes, by the rules for kernel names."""
     named = [entry for entry in entries if "name" in entry]
     columns = {"name": "name_text"}
     return first_outcome(((matches(entry, columns), entry) for entry in named), "stage")

@@ -1,4 +1,4 @@
-"""Find the ranges around each range, and what follows from them.
+"""Find the enclosing ranges of each range, and marks that follow from them.
 
 A program pushes and pops the ranges of each thread as a stack, so they form a tree; where domains
 interleave, or a recording is damaged, they may cross. Either way the range around another one is
@@ -82,7 +82,7 @@ class Nesting:
 def look_at_ranges(
     ranges: Stream, threads: int, rules: Rules, workspace: Workspace, last_call: int = 0
 ) -> Nesting:
-    """Go through all ranges, in the order of their numbers.
+    """Find the nesting of all ranges in one pass, in order of their numbers.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ _READ = ("report", "process", "thread", "domain", "name", "start", "end", "open"
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Ranges as loops go over them, what was found around them, and which are of the skeleton."""
+    """A chunk of ranges as loop columns, their enclosing ranges, and which form the skeleton."""
 
     frame: pl.DataFrame
     rows: NestedRows
@@ -174,7 +174,7 @@ def _told(seen: SeenThreads) -> tuple[pl.DataFrame, pl.Series, pl.Series]:
 
 
 class _Nester:
-    """The ranges that are open on each thread, as chunk after chunk goes by."""
+    """Stacks of open ranges by thread, carried from chunk to chunk."""
 
     def __init__(self, ranges: Stream, threads: int) -> None:
         self._loop = compiled(nest, ranges.height)
@@ -186,7 +186,7 @@ class _Nester:
         """What is noticed of threads."""
 
     def nest(self, frame: pl.DataFrame, first: int, names: RangeNames) -> _Chunk:
-        """Find the ranges around the next ones, numbered from `first`; see `nest`."""
+        """Find the enclosing ranges of the next chunk, numbered from `first`; see `nest`."""
         ids, meant, height = given(names.of(frame)), names.meanings, frame.height
         process, thread, start, end = (
             given(frame[name]) for name in ("process", "thread", "start", "end")
@@ -315,7 +315,7 @@ class Stacks(Generic[Kind]):
         return self._kind(Stack(until, below, self._tops, self._free), *values)
 
     def make_room(self) -> None:
-        """Make room for twice as much where there is none left."""
+        """Double the stacks that are full."""
         if self._free[0] < 0:
             self._widen(self._rows.shape[1])
 

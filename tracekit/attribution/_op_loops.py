@@ -52,7 +52,7 @@ def count_kinds(ops: NamedOps, names: int, kinds: int, counts: Array, example: A
 
 
 def stand(found: Array, first: int, calls: Context, out: Context) -> int:
-    """Copy the contexts of calls to their ops.
+    """Copy the context of each launching call to its ops.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def place_exchanges(
 
 
 def describe(ops: CaseRows, known: KindPlaces, keys: CaseKeys) -> int:
-    """Pack everything that decides the stage of each op into two numbers.
+    """Pack the evidence for each op's stage into two integers.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ def case_slot(who: int, what: int, keys: CaseKeys, slots: Array) -> int:
 
 
 def tell_apart(keys: CaseKeys, took_ns: Array, slots: Array, told: Told) -> int:
-    """Find which ops are alike in all that decides their stages.
+    """Group ops with equal evidence into cases.
 
     Parameters
     ----------
@@ -231,7 +231,7 @@ OTHER_PART, INPUT_PART, BACKWARD_PART, UPDATE_PART = range(4)
 def count_in_steps(
     ops: StepRows, parts: Array, iterations: Array, sums: StepSums, iteration: Array
 ) -> int:
-    """Count ops by step, and say in which iteration each is.
+    """Count ops by step, and return the iteration of each.
 
     Parameters
     ----------

@@ -33,12 +33,12 @@ def passes_of(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
 
 
 def ranges_around_passes(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.Series:
-    """Return the ranges whose name means a pass and that are around passes; see `passes_of`."""
+    """Return the ranges named after a pass that enclose passes; see `passes_of`."""
     return _containers(_passes_on(ranges, training))
 
 
 def _passes_on(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
-    """Return what means a pass on training threads, with the start/end update around it if any."""
+    """Return ranges named after passes on training threads, with the enclosing update if any."""
     passes = ranges.filter(pl.col("stage").is_in(PASSES)).join(
         training, on=["process", "thread"], how="semi"
     )
@@ -55,7 +55,7 @@ def _passes_on(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
 
 
 def _without_clearing(passes: pl.DataFrame, in_container: pl.Expr) -> pl.DataFrame:
-    """Drop the updates in a range around passes that forward passes follow there.
+    """Drop updates that forward passes follow in the same range: they clear gradients.
 
     A closure clears gradients each time that it is called, which ends no step.
     """

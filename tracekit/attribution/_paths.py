@@ -1,4 +1,4 @@
-"""Names for ranges that stay the same from step to step."""
+"""Labels of ranges that stay the same from step to step."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def find_labels(ranges: Stream, nesting: Nesting, steps: Spans, teams: Teams) ->
 def _steps_of_names(
     ranges: Stream, nesting: Nesting, steps: Spans, teams: Teams, numbered: pl.Series
 ) -> tuple[pl.Series, pl.Series]:
-    """Return the lowest and the highest number of a step in which ranges of each name begin."""
+    """Return by name the first and last step in which its ranges begin."""
     least, most = np.full(len(numbered), _NEVER), np.full(len(numbered), -1)
     if numbered.any() and steps.rows.height:
         loop, where, which = compiled(note_steps, ranges.height), steps.arrays(), given(numbered)
@@ -85,7 +85,7 @@ def _steps_of_names(
 
 
 def _templates(names: pl.DataFrame, pattern: str) -> pl.Series:
-    """Return names with `N` for the number that a pattern finds, where it is the step's."""
+    """Replace the step's number in names by `N`."""
     found = names.with_columns(
         number=number_in(pl.col("base"), pattern),
         template=pl.col("base").str.replace(pattern, "${1}N${3}"),

@@ -96,13 +96,13 @@ class Known:
         return kept.group_by("process").agg(count=pl.len())
 
     def serving(self, rules: Rules) -> pl.DataFrame:
-        """Return ``process, count`` of ranges that servers of models are known by."""
+        """Return ``process, count`` of ranges typical of model servers."""
         serve = [n for n, entry in enumerate(rules["iteration"]) if entry.get("serves")]
         of_servers = self.nesting.skeleton.filter(pl.col("rule").is_in(serve))
         return of_servers.group_by("process").agg(count=pl.len())
 
     def launched(self) -> dict[int, int]:
-        """Return of how many ops of each process the launch is known."""
+        """Return by process the number of ops with a known launch."""
         counts = pl.Series("count", self.by_thread).gather(self.threads["thread"])
         sums = self.threads.select("process", counts).group_by("process").agg(pl.col("count").sum())
         return dict(sums.iter_rows())
@@ -160,7 +160,7 @@ class Judged:
     asked: str | None = None
 
     def are_relayed(self, first: int, rows: int) -> Array:
-        """Tell which ops, from `first` on, backward threads copy between GPUs through the host."""
+        """Mask ops (from `first` on) by which backward threads relay data through the host."""
         found = np.zeros(rows, np.bool_)
         begin, end = np.searchsorted(self.relayed, (first, first + rows))
         found[self.relayed[begin:end] - first] = True
@@ -179,7 +179,7 @@ class Judged:
         return held
 
     def iteration(self, ops: pl.DataFrame, step: Array) -> pl.Series:
-        """Return the iterations of ops that are known by structure, which says their steps."""
+        """Return the iteration of ops whose step structure tells."""
         steps = pl.Series(step, dtype=pl.Int64)
         told = ops["process"].is_in(list(self.counts_steps)) & (steps >= 0)
         return steps.set(~told, None)
@@ -226,7 +226,7 @@ class Judged:
         )
 
     def _steps_by(self, process: int) -> str | None:
-        """Say what is taken to be a step, where that is a choice or was asked for."""
+        """Name the chosen reading of a step, if there was a choice or a request."""
         if process in self.counts_steps:
             return self.structures.of[process].reading
         no_steps = "`--step` tells none: ranges name the steps, or the order of launches tells none"
@@ -249,7 +249,7 @@ def judged(
     *,
     has_unlaunched: bool,
 ) -> Judged:
-    """Find the structure of processes whose ranges leave stages open, and judge all.
+    """Find structure where ranges leave stages open; return the verdict on each process.
 
     Parameters
     ----------
@@ -317,7 +317,7 @@ def judged(
 def _left_by_ranges(
     ops: Stream, launches: _Placing, known: Known, processes: Collection[int], rules: Rules
 ) -> set[int]:
-    """Return processes of whose time of kernels ranges and threads leave more than a little."""
+    """Return processes whose ranges and threads leave more than a small share of kernel time."""
     told = _time_of_launches(ops, launches, known, processes, rules)
     sums = told.group_by("process").agg(
         pl.col("ns").sum(), left=pl.col("ns").filter(pl.col("stage") == "OTHER").sum()
@@ -333,7 +333,7 @@ def _filled(
     processes: Collection[int],
     rules: Rules,
 ) -> pl.DataFrame:
-    """Return where structure says what ranges say, so that it fills what these leave.
+    """Return processes where structure agrees with ranges, so that it may fill the gaps.
 
     Returns
     -------
@@ -367,7 +367,7 @@ def _time_of_launches(
     rules: Rules,
     structures: Structures | None = None,
 ) -> pl.DataFrame:
-    """Return by where they were launched the time of kernels of some processes.
+    """Return kernel time of some processes by place of launch.
 
     Returns
     -------
@@ -413,7 +413,7 @@ _NO_LAUNCHES = pl.DataFrame(
 def _input_streams(
     ops: Stream, launches: Callable[[int], Mapping[str, Array]], known: Known
 ) -> pl.DataFrame:
-    """Return the streams on which all that is known to be launched, a data loader launched."""
+    """Return the streams whose known launches all come from a data loader."""
     loaders = known.loaders()["thread"]
     if loaders.is_empty():
         return pl.DataFrame()
@@ -431,7 +431,7 @@ def _input_streams(
 
 
 def _untold(known: Known, seen: pl.Series) -> set[int]:
-    """Return the processes that lack one of the three passes by ranges and threads."""
+    """Return the processes that lack FP, BP or WU by ranges and threads."""
     passes = known.passes()
     has = {stage: set(passes.filter(stage=stage)["process"]) for stage in _PASSES}
     backward = has["BP"] | (

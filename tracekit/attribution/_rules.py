@@ -164,7 +164,7 @@ class Rules:
         return self.made((name, key, *columns.items()), lambda: first_outcome(cases, key))
 
     def any_of(self, name: str, columns: Mapping[str, str], flag: str | None = None) -> pl.Expr:
-        """Tell where any entry of a list matches (with `flag`, any entry that has it set)."""
+        """Return where any entry of a list matches (with `flag`, any entry that has it set)."""
         entries = (entry for entry in self.lists[name] if flag is None or entry.get(flag))
         return self.made(
             (name, "any of", flag, *columns.items()),
@@ -174,7 +174,7 @@ class Rules:
         )
 
     def made(self, asked: tuple[object, ...], make: Callable[[], pl.Expr]) -> pl.Expr:
-        """Return an expression that depends on the rules alone, built on first use."""
+        """Return an expression built once from the rules, cached."""
         if asked not in self._made:
             self._made[asked] = make()
         return self._made[asked]
@@ -387,7 +387,7 @@ class Unmatched:
         self.see("collective", names, lambda entry: matches(entry, {"kernel": "name"}))
 
     def warnings(self) -> Iterator[str]:
-        """Say which entries are left."""
+        """Warn of entries that have matched nothing."""
         for name, entries in self._left.items():
             for number, entry in entries.items():
                 where = f"[[{name}]] entry {number}{_pattern(entry)}"

@@ -1,4 +1,4 @@
-"""Why each op runs.
+"""Stage of each op, decided once per case of equal evidence.
 
 The rules are tried in a fixed order and the first that applies decides; ``docs/stages.md`` states
 them for users. What they look at takes few distinct combinations of values, so each combination is
@@ -214,7 +214,7 @@ class Stages:
         self._opinions: list[pl.DataFrame] = []
 
     def of(self, ops: pl.DataFrame, launch: Launch) -> Staged:
-        """Find what ops are and why they run.
+        """Return kind, stage and source of the ops of a chunk.
 
         Parameters
         ----------
@@ -232,7 +232,7 @@ class Stages:
             return Staged(told.case, self._said[numbers])
 
     def _described(self, ops: pl.DataFrame, launch: Launch) -> CaseKeys:
-        """Return what decides the stage of each op."""
+        """Return the packed evidence of each op."""
         rows = CaseRows(
             launch.codes, launch.threads, given(ops["process"]), codes_of(ops["name"]),
             given(ops["kind"].to_physical()), self._reached(ops["bytes"]), launch.structure,
@@ -249,7 +249,7 @@ class Stages:
         return keys
 
     def _reached(self, sizes: pl.Series) -> Array:
-        """Return how many thresholds each size reaches; one that is not known reaches none."""
+        """Count the thresholds that each size reaches; 0 if the size is unknown."""
         reached = np.zeros(len(sizes), np.int32)
         known = sizes.is_not_null().arg_true().to_numpy()  # few: kernels have no size
         some = sizes.drop_nulls().to_numpy()
@@ -257,7 +257,7 @@ class Stages:
         return reached
 
     def _decide(self) -> None:
-        """Give those cases their stages that were met for the first time."""
+        """Decide the stages of new cases."""
         who, what = (column[self._said.height :] for column in self._cases.keys)
         if not who.size:
             return
@@ -327,7 +327,7 @@ class Stages:
         return found.group_by(_OPINION).agg(pl.col("ops", "total_ns").sum()).sort(_OPINION)
 
     def _learn(self, ops: pl.DataFrame, keys: Array) -> Array:
-        """Classify the names and kinds that are met for the first time; return where all are."""
+        """Classify new names and kinds; return the positions of all."""
         missing = int(keys.max(initial=-1)) + 1 - self._places.size
         # What another thread looks at stays as it is.
         places = np.pad(self._places, (0, max(missing, 0)), constant_values=-1)
@@ -441,7 +441,7 @@ def _by_place(rules: Rules) -> pl.Expr:
 
 
 def _exchanged(entries: Sequence[Entry]) -> pl.Expr:
-    """Return what exchanges are for; one that is relayed is as one that the driver staged.
+    """Return the stage of exchanges; those relayed through the host count as peer copies.
 
     Copies between GPUs are none where they carry activations.
     """
@@ -455,7 +455,7 @@ def _exchanged(entries: Sequence[Entry]) -> pl.Expr:
 
 
 def _handed(rules: Rules) -> pl.Expr:
-    """Return what a copy between passes is for."""
+    """Return the stage of pipeline copies."""
     entries = [entry for entry in rules["between"] if "kind" in entry]
     cases = (
         (_in_sets(entry) & (pl.col("loads") if entry.get("loader") else pl.lit(value=True)), entry)
@@ -465,14 +465,14 @@ def _handed(rules: Rules) -> pl.Expr:
 
 
 def _opinions(cases: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Return what each source says of some combinations of evidence, in the order of `_SOURCES`."""
+    """Return the stage by each source of evidence, in the order of `_SOURCES`."""
     return cases.select(
         stage(rules).alias(f"{number} {source}") for number, (source, stage) in enumerate(_SOURCES)
     )
 
 
 def _decided(opinions: pl.DataFrame) -> pl.DataFrame:
-    """Return ``stage, stage_source``: what the first source says that says anything."""
+    """Return ``stage, stage_source`` by the first source that has a stage."""
     sources = [
         pl.when(pl.col(name).is_not_null()).then(pl.lit(source))
         for name, (source, _) in zip(opinions.columns, _SOURCES, strict=True)
@@ -506,7 +506,7 @@ def _in_sets(entry: Entry) -> pl.Expr:
 
 
 def told_apart(keys: CaseKeys, took_ns: Array, height: int) -> Told:
-    """Return which of some ops are alike.
+    """Return the case of each op: equal evidence, equal case.
 
     Parameters
     ----------

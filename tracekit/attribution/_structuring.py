@@ -143,7 +143,7 @@ def _counts(threads: Array) -> dict[int, int]:
 
 
 def _note(told: Waiting, first: Sequence[int], op: Array, found: Mapping[str, Array]) -> None:
-    """Note what is found of ops, given by their numbers, in the chunks that these are of."""
+    """Write findings about ops, given by number, into the chunks that hold these ops."""
     order = np.argsort(op)
     chunk = np.searchsorted(first, op[order], "right") - 1
     for number in np.unique(chunk).tolist():
@@ -157,7 +157,7 @@ def _note(told: Waiting, first: Sequence[int], op: Array, found: Mapping[str, Ar
 def _part(
     ops: Stream, number: int, launches: Callable[[int], Mapping[str, Array]], asked: Sequence[int]
 ) -> pl.DataFrame:
-    """Return of a chunk the ops of some processes, with when and where they were launched."""
+    """Return the ops of some processes in a chunk, with thread and time of launch."""
     launch = launches(number)
     first = ops.first[number]
     frame = ops.read(number, *_COLUMNS)
@@ -170,7 +170,7 @@ def _part(
 
 
 class _Apart:
-    """The ops of some processes, which wait to be read process by process."""
+    """Spill of the ops of some processes, to be read process by process."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._spool = Spool(workspace)
@@ -190,7 +190,7 @@ class _Apart:
         self._spool.append(rows)
 
     def names(self) -> pl.DataFrame:
-        """Return the distinct names with a kind of op that has each."""
+        """Return the distinct names, each with one kind of op that has it."""
         return pl.concat(self._names).unique("name")
 
     def pieces(self, process: int, most: int, done: Pieces) -> Iterator[tuple[pl.DataFrame, bool]]:
@@ -216,7 +216,7 @@ class _Apart:
                 rows, height = [], 0
 
     def drop(self) -> None:
-        """Let all of them go."""
+        """Drop the spilled ops."""
         for number in range(len(self._spool)):
             self._spool.drop(number)
 

@@ -18,7 +18,7 @@ from tracekit.support.compiled import given
 
 @dataclass(frozen=True)
 class Teams:
-    """Who trains with whom.
+    """Trainer threads of a process with their helper threads.
 
     A team has the number of its process; those of further training threads of a process have
     numbers that no process has.
@@ -129,7 +129,7 @@ def steps_of_teams(steps: pl.DataFrame, teams: Teams) -> tuple[pl.DataFrame, pl.
 
 
 def _spanning(iterations: pl.DataFrame, paired: pl.DataFrame) -> pl.DataFrame:
-    """Return the iterations, each as long as any training thread is in it."""
+    """Extend each iteration to the last training thread that is in it."""
     steps = pl.concat([frame.select("row", "start", "end") for frame in (iterations, paired)])
     spans = steps.drop_nulls().group_by("row").agg(pl.col("start").min(), pl.col("end").max())
     following = pl.col("start").shift(-1).over("process")
@@ -154,7 +154,7 @@ def _paired(of_team: pl.DataFrame, of_process: pl.DataFrame) -> pl.DataFrame:
 
 
 def _are_named(number: str, start: str) -> pl.Expr:
-    """Tell whether the numbers of all steps are those in their names, and rise with time."""
+    """Tell whether all steps are numbered by their names, in rising order of time."""
     is_told = (pl.col(number) == pl.col("iteration")).fill_null(value=False)
     rises = pl.col(start).drop_nulls().diff().fill_null(1).min() > 0
     return (is_told | pl.col(start).is_null()).all() & rises

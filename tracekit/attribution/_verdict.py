@@ -144,7 +144,7 @@ def _summed(parts: list[pl.DataFrame]) -> pl.DataFrame:
 
 
 def _distinct(ops: NamedOps) -> tuple[Array, Array]:
-    """Return where one op of each process, name and kind is, and how many there are."""
+    """Return the first op of each process, name and kind, and their counts."""
     names = int(ops.name.max(initial=-1)) + 2
     kinds = len(KINDS)
     size = (int(ops.process.max(initial=-1)) + 1) * names * kinds
@@ -263,7 +263,7 @@ def _counts(
     others: Mapping[str, pl.DataFrame],
     signs: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Return a row per process with how many of each sign it shows."""
+    """Return per process the count of each hint."""
     table = pl.DataFrame({"process": processes.cast(pl.Int32)})
     for stage in ("FP", "BP", "WU"):
         own = passes.filter(pl.col("stage") == stage).select(
@@ -277,7 +277,7 @@ def _counts(
 
 
 def _worded(found: str, signs: Mapping[str, Any]) -> str:
-    """Return in words what speaks for a verdict."""
+    """Word the evidence for a verdict."""
     words = _WORDS if found == "training" else _WORDS | _OF_TRAINING
     told = [
         counted(signs[name], word)

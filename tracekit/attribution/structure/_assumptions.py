@@ -64,7 +64,7 @@ def failures(assumptions: Iterable[Assumption]) -> tuple[str, ...]:
 def of_turns(
     turns: Turns, parts: Parts, pair: Pair, numbered: Numbered, stage: Array
 ) -> tuple[Assumption, ...]:
-    """Test what stages rest on that turns tell, given the stages of the ops of the pair."""
+    """Test the assumptions behind stages from a pair of threads, given these stages."""
     return (
         _who_launches(turns.lane, pair, stage),
         _layers_in_updates(turns, parts, stage),
@@ -75,7 +75,7 @@ def of_turns(
 
 
 def _who_launches(lane: Lane, pair: Pair, stage: Array) -> Assumption:
-    """Hold who launches backward against names of kernels, or these against the passes."""
+    """Check the thread that launches backward passes against kernel names."""
     spent = lane.work.end - lane.work.start
     named = lane.backward & ~lane.optimizer
     outside = int(spent[named & np.isin(stage, (FP, ME))].sum())
@@ -92,7 +92,7 @@ def _who_launches(lane: Lane, pair: Pair, stage: Array) -> Assumption:
 
 
 def _layers_in_updates(turns: Turns, parts: Parts, stage: Array) -> Assumption:
-    """Tell whether layers come between a backward pass and what ends its update."""
+    """Test that no layers run between a backward pass and the end of its update."""
     lane, spent = turns.lane, turns.lane.work.end - turns.lane.work.start
     first = turns.first[1:]
     held = total_in(lane.layer & (stage == WU), first, first + parts.head[1:]) > 0
@@ -112,7 +112,7 @@ def _layers_in_updates(turns: Turns, parts: Parts, stage: Array) -> Assumption:
 
 
 def passes_alone(lane: Lane, stage: Array, steps: int) -> Assumption:
-    """Tell how often layers run that no backward pass follows: in each step, they may be of it."""
+    """Test whether forward passes alone occur in each step, and may be part of it."""
     alone = np.flatnonzero(stage == ME)
     if not alone.size:
         return Assumption(ALONE, "holds", 0, "there is none")
@@ -126,7 +126,7 @@ def passes_alone(lane: Lane, stage: Array, steps: int) -> Assumption:
 
 
 def _steps(turns: Turns, numbered: Numbered) -> Assumption:
-    """Tell whether input speaks for each step."""
+    """Test that each step begins with a copy of input."""
     if numbered.unfed:
         return Assumption(UPDATE, "fails", None, numbered.unfed)
     if numbered.several:
@@ -161,7 +161,7 @@ def _accumulated(
 
 
 def _others_launch(lane: Lane, thread: int) -> Assumption:
-    """Tell how much of the layers' time other threads launch, whose order says nothing."""
+    """Test the share of layer time that other threads launch, outside of the known order."""
     spent = np.where(lane.layer, lane.work.end - lane.work.start, 0)
     known = lane.work.thread != NOTHING
     layers, unknown = int(spent.sum()), int(spent[~known].sum())

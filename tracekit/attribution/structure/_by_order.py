@@ -175,7 +175,7 @@ def _trains(lane: Lane) -> bool:
 
 
 def _without(lane: Lane, *why: str) -> Told:
-    """Tell nothing: refused where something speaks for training."""
+    """Return no finding; a refusal if anything suggests training."""
     signs = ", ".join(
         f"{int(mask.sum()):,} {name}"
         for name, mask in (
@@ -199,7 +199,7 @@ def _too_few(found: Repeats, expected: float) -> str:
 
 
 def _all_whole(sequence: _Sequence) -> Repeats | None:
-    """Return the repetitions from the first op on, if these and nothing else were recorded."""
+    """Return the repetitions if the recording consists of complete ones only."""
     symbols, size = sequence.own.symbol, sequence.period.size
     if symbols.size % size or (symbols[size:] != symbols[:-size]).any():
         return None
@@ -235,7 +235,7 @@ def _iterates(sequence: _Sequence, found: Repeats, usual: Array) -> Told:
 
 
 def _estimated(sequence: _Sequence, apart: Step, found: Repeats, usual: Array) -> Told:
-    """Give all work of the sequence the stages of the usual step."""
+    """Assign the stages of the usual step to all ops of the sequence."""
     lane, rows = sequence.lane, sequence.rows
     stage, step = np.full((2, len(lane)), NOTHING)
     stage[rows] = _stages(sequence.own, apart, found)

@@ -78,7 +78,7 @@ def by_threads(lane: Lane, pair: Pair, asked: str | None = None) -> Told:
 
 
 def _reading(numbered: Numbered, asked: str | None) -> str | None:
-    """Say what is taken to be a step, where it was asked or other readings tell other steps."""
+    """Name the chosen reading of a step, if asked for or if other readings differ."""
     taken, others = STEP_READINGS[numbered.reading], numbered.others
     if asked is not None and asked != numbered.reading:
         return f"steps are counted so that {taken}: `--step {asked}` tells none here"
@@ -147,7 +147,7 @@ def _stages(turns: Turns, parts: Parts, bursts: Array, *, pipeline: bool) -> _St
 
 
 def _lead(lane: Lane, stage: Array, begin: Array, end: Array) -> None:
-    """Tell what a forward pass begins with: copies of its input, and gradients that are cleared."""
+    """Mask what may begin a forward pass: copies of input, and cleared gradients."""
     kind = lane.work.kind
     fill = lane.fill | (kind == MEMSET)
     copy = np.isin(kind, (H2D, D2D, D2H))
@@ -164,7 +164,7 @@ def _lead(lane: Lane, stage: Array, begin: Array, end: Array) -> None:
 
 
 def _input_at_end(turns: Turns, parts: Parts) -> int:
-    """Return how many ops at the end are copies of the next input: no update ends with these."""
+    """Count the copies of the next input at the end: no update ends with these."""
     lane, last = turns.lane, turns.first.size - 1
     end = int(turns.first[last] + parts.head[last])
     if end < turns.stop[last]:
@@ -176,7 +176,7 @@ def _input_at_end(turns: Turns, parts: Parts) -> int:
 
 
 def _update_at_start(turns: Turns, parts: Parts) -> int:
-    """Return how many ops before the first forward pass are the end of an update."""
+    """Count the ops before the first forward pass that end an update."""
     if not parts.cut.at:
         return 0
     usual, symbol = turns.gap(parts.template), turns.lane.symbol
@@ -186,7 +186,7 @@ def _update_at_start(turns: Turns, parts: Parts) -> int:
 
 
 def _forward_at_end(turns: Turns, parts: Parts) -> int:
-    """Return how many ops after the last update are a forward pass that the recording cut off."""
+    """Count the ops after the last update: a forward pass that the recording cuts off."""
     last = turns.first.size - 1
     usual, symbol = turns.gap(parts.template), turns.lane.symbol
     forward = symbol[usual][parts.cut.at :]
@@ -198,7 +198,7 @@ def _forward_at_end(turns: Turns, parts: Parts) -> int:
 
 
 def _evaluate(turns: Turns, parts: Parts, stage: Array, begin: Array, end: Array) -> None:
-    """Tell forward passes that no backward pass follows: metric evaluation, with its input."""
+    """Mask forward passes without a backward pass: metric evaluation, with its input."""
     lane = turns.lane
     layers = total_in(lane.layer, begin, end) > 0
     usual = turns.gap(parts.template)

@@ -1,4 +1,4 @@
-"""Finds the structure of a process: device by device, then joined.
+"""Find the structure of a process: device by device, then joined.
 
 Last comes what the threads that train do not launch: collectives, input pipelines, work without a
 call.
@@ -84,7 +84,7 @@ def _tell(work: Work, asked: str | None = None) -> Told:
 
 
 def _of_one_thread(lane: Lane, asked: str | None) -> Told:
-    """Tell what one thread launches, by its period and by the names of gradients.
+    """Find stages of a single thread's launches, by their period and by names of gradients.
 
     These readings rest on different things. Where they agree, the period says more exactly where a
     pass begins, and names tell what does not repeat. Else names decide, for the period knows no
@@ -273,7 +273,7 @@ def tell_rest(lane: Lane, told: Told) -> tuple[Array, Array, tuple[Assumption, .
 
 
 def _pipelines(lane: Lane, core: Array, exchange: Array, stage: Array) -> tuple[Assumption, ...]:
-    """Tell what threads do that copy from the host to streams on which nothing is trained.
+    """Find stages of threads that copy input to streams of their own.
 
     They bring input, that of evaluation to evaluation; but where they run layers as a network does,
     forward passes without backward.
@@ -312,7 +312,7 @@ def _pipelines(lane: Lane, core: Array, exchange: Array, stage: Array) -> tuple[
 
 
 def _evaluation_waits(work: Work, trained: Array, stage: Array, copies: Array) -> Array:
-    """Tell during which copies no kernel of training runs, and the next one is of evaluation."""
+    """Mask copies during which no training kernel runs and after which evaluation follows."""
     trained = trained[np.argsort(work.start[trained], kind="stable")]
     place = np.searchsorted(work.start[trained], work.start[copies])
     ended = np.concatenate(([work.start.min()], np.maximum.accumulate(work.end[trained])))[place]
@@ -375,7 +375,7 @@ def recomputed(lane: Lane, stage: Array) -> Array:
 
 
 def _shared(symbol: Array, own: Array, other: Array) -> Array:
-    """Return where as many ops of one pass as make a run begin that the other has as well."""
+    """Return where runs in `own` begin whose kernels all occur in `other`."""
     shared = np.zeros(int(symbol.max(initial=0)) + 1, np.bool_)
     shared[symbol[other]] = True
     until = np.concatenate(([0], np.cumsum(shared[symbol[own]])))

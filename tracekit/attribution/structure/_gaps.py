@@ -281,6 +281,6 @@ def _end(turns: Turns, template: int, cut: Cut) -> int:
 
 
 def has_update(turns: Turns, parts: Parts) -> Array:
-    """Tell which gaps begin with an update: more than cleared gradients and copies."""
+    """Mask gaps that begin with an update: more than cleared gradients and copies."""
     lane = turns.lane
     return total_in(lane.kernel & ~lane.fill, turns.first, turns.first + parts.head) > 0

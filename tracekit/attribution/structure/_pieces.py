@@ -1,4 +1,4 @@
-"""The structure of a process that has more ops than are held at once, piece by piece.
+"""Structure of a process with more ops than fit in memory, piece by piece.
 
 A piece ends in the middle of a step. So its last two steps are looked at again with the next one:
 the last because it is torn, the one before because ops that were launched in it may start later.
@@ -72,7 +72,7 @@ class Pieces:
         return ops["op"].to_numpy()[~is_open], told
 
     def joined(self, most: int) -> Structure:
-        """Return what all pieces, of no more than so many ops, say of the process.
+        """Join the findings of all pieces.
 
         Steps have a further column ``ops``. Those pieces count that say most; stages and steps of
         ops are not repeated.

@@ -96,7 +96,7 @@ STEPS: dict[str, pl.DataType | type[pl.DataType]] = {
 
 @dataclass(frozen=True)
 class Doubt:
-    """Busy time around a kind of cut that could as well belong to the other side of it.
+    """Busy time near a kind of cut that could belong to either side.
 
     Parameters
     ----------
@@ -233,7 +233,7 @@ class Told(Findings):
 
 
 def nothing(size: int, *evidence: str, training: bool | None = False) -> Told:
-    """Return that nothing is told: without a sign of training, or (None) refused."""
+    """Return an empty finding: no hint of training, or (None) a refusal."""
     return Told(
         stage=np.full(size, NOTHING, np.int8),
         step=np.full(size, NOTHING, np.int32),
