@@ -20,10 +20,9 @@ if TYPE_CHECKING:
     from tracekit.runs._files import hang, nccl_inspector, straggler_cost
     from tracekit.runs._gate import gate
     from tracekit.runs._history import history
-    from tracekit.runs._opening import ingest, open
+    from tracekit.runs._opening import ingest, open, select_runs
     from tracekit.runs._projections import project
     from tracekit.runs._reports import report_of
     from tracekit.runs._run import Run
-    from tracekit.runs._selecting import select_runs
 
 __getattr__, __dir__ = lazily(__name__)

@@ -11,9 +11,8 @@ from tracekit.analysis.studies import questions as of_runs
 from tracekit.analysis.studies import waits_questions as waiting
 from tracekit.analysis.studies.questions import memory as of_memory
 from tracekit.runs._declared import called_one, shown
-from tracekit.runs._question import Finish, RunsQuestion, asking, needed
-from tracekit.runs._selecting import Reference, select_runs
-from tracekit.runs._selection import Selection
+from tracekit.runs._opening import Reference, select_runs
+from tracekit.runs._question import Finish, RunsQuestion, Selection, asking, needed
 from tracekit.support.files import StrPath
 from tracekit.support.questions import require_types
 

@@ -22,13 +22,13 @@ from tracekit.analysis.overview.questions import info
 from tracekit.analysis.studies import questions as of_runs
 from tracekit.analysis.studies import waits_questions as waiting
 from tracekit.analysis.studies.questions import memory as of_memory
-from tracekit.runs._facts import called, facts_of, of_run, simulated_of, verdicts_of
+from tracekit.runs._opened import called, facts_of, of_run, simulated_of, verdicts_of
 from tracekit.runs._question import RunQuestion, declared, of_one
 
 if TYPE_CHECKING:
     from tracekit.model import Answer
     from tracekit.runs._opened import OpenedRun
-    from tracekit.runs._selection import Selection
+    from tracekit.runs._question import Selection
 
 
 def _with_steps(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:

@@ -1,21 +1,23 @@
-"""Make runs of trace files: of one file, or of many."""
+"""Make runs of trace files, of one or many, with their digests computed beside other work."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
+import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import polars as pl
 
 from tracekit import analysis, engine, model, sources
 from tracekit.errors import DamagedTraceError, InputError, UsageError
-from tracekit.runs._digests import DigestBeside, DigestsSideBySide
 from tracekit.store import (
     NOT_YET,
     Made,
@@ -415,3 +417,103 @@ def _natural(path: Path) -> list[str | int]:
     """Return what sorts names as people do: ``rank2`` comes before ``rank10``."""
     pieces = re.split("([0-9]+)", str(path))
     return [int(piece) if index % 2 else piece for index, piece in enumerate(pieces)]
+
+
+_STEP = "check content"
+_SECONDS = 0.1
+"""How often to tell how far a digest is."""
+
+
+class DigestBeside:
+    """Digest of a trace, computed in a thread while the trace is read.
+
+    Leaving the context ends it, whether or not it is done.
+
+    Parameters
+    ----------
+    path
+        The trace.
+    progress
+        Told how much of it is read, while that is waited for.
+    """
+
+    def __init__(self, path: Path, progress: Progress) -> None:
+        self._path = path
+        self._progress = progress
+        self._size = file_size(path)
+        self._done = 0
+        self._is_wanted = True
+
+    def __enter__(self) -> Self:
+        self._pool = ThreadPoolExecutor(1, "digest")
+        self._digest = self._pool.submit(file_digest, self._path, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_wanted = False
+        self._pool.shutdown(cancel_futures=True)
+
+    def wait(self) -> str:
+        """Return the digest as soon as it is there.
+
+        Raises
+        ------
+        InputError
+            If the trace cannot be read.
+        """
+        while wait([self._digest], _SECONDS).not_done:
+            self._progress(_STEP, self._done, self._size)
+        digest = self._digest.result()
+        self._progress(_STEP, self._size, self._size)
+        return digest
+
+    def _note(self, done: int) -> None:
+        _check_wanted(self._path, self._is_wanted)
+        self._done = done
+
+
+class DigestsSideBySide:
+    """Digests of many files, made in threads, in the order of the files.
+
+    Parameters
+    ----------
+    files
+        The files.
+    progress
+        Told how much of all of them is read.
+    """
+
+    def __init__(self, files: Sequence[Path], progress: Progress) -> None:
+        self._files = files
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._done: dict[Path, int] = {}
+        self._total = sum(map(file_size, files))
+        self._is_wanted = True
+
+    def __enter__(self) -> Iterator[tuple[Path, str | InputError]]:
+        self._pool = ThreadPoolExecutor(min(cores(), len(self._files)))
+        return zip(self._files, self._pool.map(self._digest, self._files), strict=True)
+
+    def __exit__(self, *_: object) -> None:
+        self._is_wanted = False
+        self._pool.shutdown(cancel_futures=True)
+
+    def _digest(self, path: Path) -> str | InputError:
+        try:
+            sources.check_readable(path)
+            return file_digest(path, partial(self._tell, path))
+        except InputError as error:
+            return error
+
+    def _tell(self, path: Path, done: int) -> None:
+        _check_wanted(path, self._is_wanted)
+        with self._lock:
+            self._done[path] = done
+            self._progress(_STEP, sum(self._done.values()), self._total)
+
+
+def _check_wanted(path: Path, is_wanted: bool) -> None:  # noqa: FBT001
+    """End a thread that reads a file if its result is no longer wanted."""
+    if not is_wanted:
+        raise InputError(f"{path} was not read to its end")

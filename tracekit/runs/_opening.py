@@ -1,4 +1,4 @@
-"""The door: make runs of trace files, and open them."""
+"""Ingest trace files, and open and choose runs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from tracekit import attribution, sources
 from tracekit.errors import UnknownRunError, UsageError
-from tracekit.runs._digests import DigestBeside
-from tracekit.runs._ingest import OnError, Request, add_run, check_workers
+from tracekit.runs._ingest import DigestBeside, OnError, Request, add_run, check_workers
 from tracekit.runs._run import Run
 from tracekit.store import DEFAULT_MEMORY, RunRecord, Store, Workers, file_size, is_named_as_file
 from tracekit.support.files import StrPath
@@ -221,3 +220,46 @@ def _find(place: Store, reference: StrPath, progress: Progress, memory: int | No
         if known is not None:
             return known
     return ingest(path, store=place.root, progress=progress, memory=memory)[0].record
+
+
+Reference = StrPath | Run
+"""How a run may be named."""
+
+
+def select_runs(
+    references: Sequence[Reference] = (),
+    *,
+    where: Mapping[str, str] | None = None,
+    store: StrPath | None = None,
+) -> list[Run]:
+    """Return the runs of a study: named ones, and those with some labels.
+
+    Parameters
+    ----------
+    references
+        Runs; or their names, beginnings of ids, ``@latest``, or trace files.
+    where
+        Labels that all runs of the study carry. Without references and labels, all runs of the
+        store are meant.
+
+    Raises
+    ------
+    UsageError
+        If there is no such run.
+    """
+    named = [
+        reference if isinstance(reference, Run) else open(reference, store=store)
+        for reference in references
+    ]
+    if references and not where:
+        return named
+    place = Store.discover(None if store is None else Path(store))
+    known = {run.id for run in named}
+    labelled = [Run(record, place) for record in place.runs(where) if record.id not in known]
+    if not named and not labelled:
+        wanted = ", ".join(f"{key}={value}" for key, value in (where or {}).items())
+        raise UsageError(
+            f"no run with {wanted}" if wanted else "the store holds no runs",
+            "`tracekit runs` lists runs and labels; `tracekit ingest FILE --label KEY=VALUE` adds",
+        )
+    return [*named, *labelled]

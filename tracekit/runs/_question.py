@@ -1,10 +1,11 @@
-"""A question to a run or to the library, answered by rows or by a whole answer."""
+"""Ask a run, or some runs, a question, answered by rows or by a whole answer."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -17,7 +18,8 @@ from typing import (
 )
 
 from tracekit import engine
-from tracekit.runs._facts import of_run
+from tracekit.runs._opened import facts_of, of_run
+from tracekit.support.files import StrPath
 from tracekit.support.memory import NEEDS
 from tracekit.support.questions import option_of
 
@@ -26,9 +28,7 @@ if TYPE_CHECKING:
 
     from tracekit.model import Answer
     from tracekit.runs._opened import OpenedRun
-    from tracekit.runs._selection import Selection
     from tracekit.support.questions import Asked, Declaration
-
 
 P = ParamSpec("P")
 R = TypeVar("R", bound="OpenedRun")
@@ -188,10 +188,42 @@ def of_one(asked: Asked[Selection, P, Answer], finish: Finish) -> RunQuestion[Op
 
     @functools.wraps(asked)
     def answer(run: OpenedRun, /, *args: P.args, **options: P.kwargs) -> Answer:
-        from tracekit.runs._selection import Selection
 
         runs = Selection([run])
         found: Answer = finish(runs, asked(runs, *args, **options))
         return found
 
     return RunQuestion(answer, asked.declaration)
+
+
+class Selection:
+    """Runs that a question is put to.
+
+    Parameters
+    ----------
+    runs
+        The runs.
+    """
+
+    is_apart = is_chosen = True
+
+    def __init__(self, runs: Sequence[OpenedRun] = ()) -> None:
+        self.opened = [*runs]
+
+    def __iter__(self) -> Iterator[OpenedRun]:
+        return iter(self.opened)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the verdicts on the processes of each run, and which runs are simulated."""
+        return facts_of([*self])
+
+    def named(self, reference: Any) -> OpenedRun:
+        """Return another run."""
+        run: OpenedRun = reference
+        return run
+
+    def read_smi(self, path: StrPath) -> pl.DataFrame:
+        """Return samples of nvidia-smi."""
+        from tracekit.sources import read_smi
+
+        return read_smi(Path(path))

@@ -9,8 +9,8 @@ from tracekit._version import __version__
 from tracekit.analysis.studies.questions import study
 from tracekit.runs._comparisons import compare
 from tracekit.runs._declared import shown
-from tracekit.runs._facts import called
-from tracekit.runs._selection import Selection
+from tracekit.runs._opened import called
+from tracekit.runs._question import Selection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
