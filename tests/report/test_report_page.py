@@ -245,7 +245,7 @@ def test_the_path_and_links_of_a_step_add_up_to_what_commands_say(
 def test_of_very_many_ops_neither_path_nor_links_are_drawn(
     hostile_run: tracekit.Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tracekit.report._lanes.MOST_OPS", 10)
+    monkeypatch.setattr("tracekit.report._gantt.MOST_OPS", 10)
     page = report_of([hostile_run])
     kinds = {lane["kind"] for view in packed(page)["views"] for lane in view["lanes"]}
     assert kinds == {"ops", "range", "idle"}

@@ -26,8 +26,7 @@ from tracekit.report._charts import (
 )
 from tracekit.report._gantt import aligned_chart
 from tracekit.report._run import unknown
-from tracekit.report._section import Section
-from tracekit.report._subject import Close
+from tracekit.report._subject import Close, Section
 from tracekit.report._verdict import Tile
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from tracekit.present import notes
 from tracekit.present.pages import answer_table, fragment, frame_table, joined
 from tracekit.report._charts import Plot, curve, size_axis, thinned, time_axis
 from tracekit.report._communication import communication
-from tracekit.report._section import Section
-from tracekit.report._subject import Subject
+from tracekit.report._subject import Section, Subject
 from tracekit.report._times import findings, idle, ranges, ranks, stages, step_chart, steps
 from tracekit.report._verdict import verdict
 

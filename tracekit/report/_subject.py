@@ -1,13 +1,14 @@
-"""Subject of a report, with answers that several sections ask for."""
+"""Subject of a report, with answers that several sections ask for, and what a section is."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import polars as pl
+from markupsafe import Markup
 
 from tracekit.analysis import closeup
 from tracekit.analysis.comparison import modes
@@ -220,3 +221,25 @@ class Close:
 
 def _median(lengths: pl.DataFrame) -> float:
     return float(lengths["step_ns"].median() or 0)  # type: ignore[arg-type]
+
+
+class Section(NamedTuple):
+    """A part of the report.
+
+    Parameters
+    ----------
+    key
+        Its place in the page: what comes after ``#``.
+    title
+        Its heading.
+    question
+        What it answers.
+    fill
+        Returns what it says of a subject, or None where it does not concern it. Where it raises
+        that data are missing, the section says so.
+    """
+
+    key: str
+    title: str
+    question: str
+    fill: Callable[[Subject], Markup | None]
