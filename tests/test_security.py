@@ -43,7 +43,7 @@ def test_nothing_is_served_or_fetched() -> None:
     }
     assert users == {
         # A pair of connected ends, one of them in the process that is watched.
-        "tracekit/recording/_process.py": {"socket"},
+        "tracekit/recording/_perform.py": {"socket"},
         "tracekit/recording/_supervisor.py": {"socket"},
         # Whether the scheduler that the user names answers, and what this machine is called.
         "tracekit/store/_dask.py": {"socket"},

@@ -9,11 +9,10 @@ if TYPE_CHECKING:
     from tracekit.recording._calibration import Cost, calibrate, in_turn
     from tracekit.recording._launchers import LAUNCHERS, Launch, is_python, split
     from tracekit.recording._machine import gpu_count
-    from tracekit.recording._names import file_name
     from tracekit.recording._nsys import Nsys, find_nsys
     from tracekit.recording._perform import perform, unfinished
     from tracekit.recording._plan import Plan, by_window, plan, reports_in
     from tracekit.recording._profile import Wanted, profile_command, trace_names
-    from tracekit.recording._study import Configuration, Study, load_study, study_names
+    from tracekit.recording._study import Configuration, Study, file_name, load_study, study_names
 
 __getattr__, __dir__ = lazily(__name__)

@@ -15,9 +15,8 @@ from pathlib import Path
 from tracekit.annotation import step_time_variables
 from tracekit.errors import ProgramError, RecordingError
 from tracekit.recording import _stopwatch
-from tracekit.recording._perform import perform
+from tracekit.recording._perform import perform, run
 from tracekit.recording._plan import Plan
-from tracekit.recording._process import run
 
 PAIRS = 6
 """The median ratio lies between their least and largest one in 31 of 32 cases, with any noise."""

@@ -1,19 +1,38 @@
-"""Run a planned recording."""
+"""Run a planned recording to its end; after an interrupt nsys still writes its report.
+
+Elsewhere than on a terminal the program is a group of processes of its own, for three reasons.
+An interrupt reaches it once, whoever it was sent to: with a second one nsys would not write its
+report. It hears it even where a shell has let us ignore it, as in the background or under `nohup`.
+And all of it can be ended together.
+
+Between us and the program stands a supervisor, which ends whatever the program leaves behind, also
+where it is us who are killed.
+"""
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from filelock import lock_descriptor
 
 from tracekit.errors import ProgramError, RecordingError, UsageError
+from tracekit.recording import _supervisor
 from tracekit.recording._plan import Plan, reports_in
-from tracekit.recording._process import run
+from tracekit.support.process import users_environment, users_stderr
 
 _PARTIAL = ".partial"
 _LOCK = ".lock"
@@ -114,3 +133,185 @@ def _recorder(plan: Plan) -> str:
 
 def _left(folder: Path) -> str:
     return f"what was recorded is in {folder}, and `tracekit ingest` reads it"
+
+
+_INTERRUPTS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+_LONGEST_NUMBER = 16
+_PAUSE_S = 0.02
+_MARK = "TRACEKIT_SUPERVISED"
+"""Variable of all processes below the supervisor, by which they are found if it is killed."""
+
+
+def run(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    program: int | None = None,
+    wait: str = "work",
+    *,
+    is_launched: bool = False,
+) -> int:
+    """Run a command with more variables, its output on standard error, and return its exit code.
+
+    If a signal ended it that is 128 and the signal's number.
+
+    Parameters
+    ----------
+    command
+        The command.
+    environment
+        The variables.
+    program
+        How many of its last words are the program that it records; by default all.
+    wait
+        Processes that outlive the program to wait for: those that still ``work``, ``all``, none
+        (``primary``), or all for at most a number of seconds.
+    is_launched
+        Whether the command begins with a launcher, and not with nsys.
+
+    Raises
+    ------
+    RecordingError
+        If it cannot be run.
+    KeyboardInterrupt
+        If it is interrupted or terminated, once it has ended.
+    """
+    # On a terminal nsys has to stay in its foreground, where an interrupt reaches it by itself.
+    apart = not os.isatty(0)
+    at = len(command) - (len(command) if program is None else program)
+    with (
+        tempfile.TemporaryDirectory(prefix="tracekit-", ignore_cleanup_errors=True) as notes,
+        _Interrupts(others_hear=apart) as interrupts,
+    ):
+        ours, its = socket.socketpair()
+        with its:
+            words = [str(its.fileno()), notes, wait, str(int(is_launched)), str(at), *command]
+            process = _start(words, {**environment, _MARK: notes}, its, apart=apart)
+        try:
+            interrupts.let_through()
+            return _ended(process, ours, command[0])
+        except KeyboardInterrupt as interrupt:
+            if apart:
+                _signal_group(process.pid, signal.SIGINT)
+            elif isinstance(interrupt, _TerminatedError):
+                process.send_signal(signal.SIGTERM)
+            try:
+                process.wait()
+            except KeyboardInterrupt:  # again: nothing is waited for
+                ours.close()
+                process.wait()
+            raise
+        finally:
+            ours.close()
+            if (process.returncode or 0) < 0:  # by a signal, and what it started goes on
+                _end_all(f"{_MARK}={notes}")
+
+
+def _start(
+    words: Sequence[str], environment: Mapping[str, str], its: socket.socket, *, apart: bool
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # noqa: S603 - the program that the user asked for
+        [sys.executable, "-I", "-S", _supervisor.__file__, *words],
+        stdout=_stderr_number(),
+        stderr=users_stderr(),
+        env={**users_environment(), **environment},
+        process_group=0 if apart else None,
+        pass_fds=[its.fileno()],
+    )
+
+
+def _stderr_number() -> int:
+    """Return where Python writes on stderr; that of the process where it has no file number."""
+    try:
+        return sys.stderr.fileno()
+    except (AttributeError, OSError, ValueError):  # in a notebook, say
+        return sys.__stderr__.fileno() if sys.__stderr__ else subprocess.DEVNULL
+
+
+def _ended(process: subprocess.Popen[bytes], ours: socket.socket, program: str) -> int:
+    """Wait for the end of the program, and return its code."""
+    code = process.wait()
+    if said := ours.recv(_LONGEST_NUMBER):
+        raise RecordingError(f"{program} does not run ({os.strerror(int(said))})")
+    if code < 0:
+        raise RecordingError(f"what watches over {program} was ended by signal {-code}")
+    return code
+
+
+def _end_all(variable: str) -> None:
+    """End all processes with a variable in their environment, and wait until none is left."""
+    while pids := [pid for pid in _others() if variable in _environment(pid)]:
+        for pid in pids:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_PAUSE_S)
+
+
+def _others() -> list[int]:
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+
+
+def _environment(pid: int) -> list[str]:
+    """Return the variables of a process; none of one that has ended."""
+    try:
+        found = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return []
+    return os.fsdecode(found).split("\0")
+
+
+def _signal_group(group: int, sent: int) -> None:
+    """Send a signal to all processes of a group, if there are any."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, sent)
+
+
+class _TerminatedError(KeyboardInterrupt):
+    """SIGTERM or SIGHUP, which are taken as an interrupt, or the program would be left running."""
+
+
+class _Interrupts:
+    """Hold back interrupts until the program that they are to end is known.
+
+    What we ignore we go on to ignore; but a program that is started meanwhile hears SIGINT, if
+    `others_hear` it: it would inherit what is ignored, and does not inherit what is handled.
+    """
+
+    def __init__(self, *, others_hear: bool) -> None:
+        self._before: dict[int, Any] = {}
+        self._came: list[int] = []
+        self._are_held = True
+        if threading.current_thread() is threading.main_thread():  # others handle no signals
+            known = {each: signal.getsignal(each) for each in _INTERRUPTS}
+            heard = {signal.SIGINT} if others_hear else set()
+            self._before = {
+                each: handler
+                for each, handler in known.items()
+                if handler is not signal.SIG_IGN or each in heard
+            }
+
+    def __enter__(self) -> _Interrupts:
+        for each in self._before:
+            signal.signal(each, self._take)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each, handler in self._before.items():
+            signal.signal(each, handler)
+
+    def let_through(self) -> None:
+        """Raise the interrupts that were held back, and from now on all others."""
+        self._are_held = False
+        for sent in self._came:
+            self._raise(sent)
+
+    def _take(self, sent: int, _: object) -> None:
+        if self._are_held:
+            self._came.append(sent)
+        else:
+            self._raise(sent)
+
+    def _raise(self, sent: int) -> None:
+        if self._before[sent] is not signal.SIG_IGN:
+            raise KeyboardInterrupt if sent == signal.SIGINT else _TerminatedError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 import re
@@ -13,7 +14,6 @@ from types import MappingProxyType
 from typing import Any
 
 from tracekit.errors import UsageError
-from tracekit.recording._names import file_name
 from tracekit.support.files import schemas
 from tracekit.support.toml import NotToml, parse_toml
 
@@ -328,3 +328,16 @@ def _program(
 
 def _filled(part: str, options: Mapping[str, Value]) -> str:
     return _PLACE.sub(lambda found: str(options[found[1]]), part)
+
+
+_HARMLESS = frozenset("-_.=+")
+_LONGEST = 120
+
+
+def file_name(name: str) -> str:
+    """Return a name for a folder: `name` itself if it is harmless, else one that no other gets."""
+    safe = "".join(each if each.isalnum() or each in _HARMLESS else "_" for each in name)
+    if safe == name and not name.startswith(".") and len(name) <= _LONGEST:
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{safe.lstrip('.')[:_LONGEST]}-{digest}"
