@@ -14,7 +14,7 @@ from store_helpers import add, left_over, never, tiny, written
 
 from tracekit.errors import DamagedTraceError, StoreError
 from tracekit.store import Store
-from tracekit.store._identity import read_id
+from tracekit.store._store import read_id
 
 
 @pytest.fixture

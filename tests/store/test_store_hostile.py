@@ -26,8 +26,8 @@ from tracekit.cli import app
 from tracekit.errors import StoreError
 from tracekit.runs import DECLARED
 from tracekit.store import Store
-from tracekit.store._identity import read_id
 from tracekit.store._staging import MARK
+from tracekit.store._store import read_id
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 TRACE, OTHER = SAMPLES / "p2p_2gpu_start_end.sqlite", SAMPLES / "p2p_4gpu_star.sqlite"

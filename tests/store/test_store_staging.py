@@ -6,8 +6,8 @@ import fcntl
 
 import pytest
 
-from tracekit.store._identity import make_id, read_id
 from tracekit.store._staging import Folders
+from tracekit.store._store import make_id, read_id
 
 PREFIX = "0123abcd-"
 

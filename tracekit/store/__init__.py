@@ -22,9 +22,15 @@ from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
     from tracekit.store._check import Finding
-    from tracekit.store._digest import NOT_YET, file_digest, file_size, file_state, run_digest
     from tracekit.store._executors import Workers, open_executor
-    from tracekit.store._jobs import Executor
+    from tracekit.store._jobs import (
+        NOT_YET,
+        Executor,
+        file_digest,
+        file_size,
+        file_state,
+        run_digest,
+    )
     from tracekit.store._kept import Kept
     from tracekit.store._record import (
         RunRecord,

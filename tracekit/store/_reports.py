@@ -12,8 +12,7 @@ from typing import Any
 
 from tracekit.errors import InputError, StoreError
 from tracekit.model import missing_files
-from tracekit.store._digest import file_size, run_digest
-from tracekit.store._jobs import Executor, Job, Outcome, ReportJob, Tell
+from tracekit.store._jobs import Executor, Job, Outcome, ReportJob, Tell, file_size, run_digest
 from tracekit.store._report import ReportOptions
 from tracekit.store._staging import file_errors
 

@@ -1,10 +1,18 @@
-"""A store of runs: ingest, look up, open, rename, remove."""
+"""A store of runs: ingest, look up, open, rename, remove.
+
+Most commands only look a run up, and SQLAlchemy takes longer to import than they take in all: an
+SQLite catalogue is read here, and what writes, or reads of a server, is `_catalogue`.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import secrets
 import shlex
+import sqlite3
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -17,9 +25,13 @@ from tracekit.model import Trace, combine, is_checked
 from tracekit.store._access import (
     ID_FILE,
     access_of,
+    check_database,
     check_folder,
     check_owner,
     database_files,
+    put_file,
+    settings,
+    settings_of,
     share,
 )
 from tracekit.store._check import (
@@ -31,9 +43,7 @@ from tracekit.store._check import (
     unmarked,
     whole_run,
 )
-from tracekit.store._identity import make_id, put_id, read_id
 from tracekit.store._kept import Kept
-from tracekit.store._reader import read_entries
 from tracekit.store._record import (
     Entry,
     RunRecord,
@@ -44,7 +54,24 @@ from tracekit.store._record import (
     known,
     resolve,
 )
-from tracekit.store._rows import REBUILT, forget_run, read_run, write_run
+from tracekit.store._rows import (
+    COLUMNS,
+    META,
+    READING,
+    REBUILT,
+    RUNS,
+    WAIT_SECONDS,
+    UnreadableRowError,
+    begin,
+    check_tables,
+    damaged,
+    entry_of,
+    forget_run,
+    identity_of,
+    read_run,
+    unusable,
+    write_run,
+)
 from tracekit.store._staging import DATABASE, FREE_SPACE, Folders, file_errors
 from tracekit.support.labels import MOST
 from tracekit.support.lazily import load_beside
@@ -688,3 +715,96 @@ def _new_record(entries: Sequence[Entry], request: _Request) -> RunRecord:
         warnings=(),
         summary={},
     )
+
+
+_FORMAT = 1
+_MENDED = "`tracekit runs check --repair` makes it anew"
+
+
+def read_id(folders: Folders) -> str | None:
+    """Return the store's id; None where nothing was written to it yet.
+
+    Raises
+    ------
+    StoreError
+        If the folder is no store, or the file that holds the id is gone, cannot be read, makes no
+        sense, or is of a newer tracekit.
+    """
+    folders.check()
+    path = folders.root / ID_FILE
+    with file_errors(folders.root):
+        try:
+            content = settings(folders.root)
+            identity, version = str(content["id"]), int(content["format"])
+        except FileNotFoundError as error:
+            if folders.has_rows():
+                raise StoreError(f"{path} is gone", _MENDED) from error
+            return None
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise StoreError(f"{path} is damaged", _MENDED) from error
+    if version > _FORMAT:
+        raise StoreError(
+            f"the store {folders.root} was written by a newer tracekit", "upgrade tracekit"
+        )
+    return identity
+
+
+def make_id(folders: Folders) -> str:
+    """Return the store's id, giving it one where it has none; its folders exist."""
+    identity = read_id(folders)
+    if identity is not None:
+        return identity
+    with folders.claim("store-") as staged, file_errors(folders.root):
+        content = json.dumps({"format": _FORMAT, "id": secrets.token_hex(16)}) + "\n"
+        put_file(staged, ID_FILE, content.encode(), access_of(folders.root))
+        # A link appears whole or not at all, and fails where another process was first.
+        with contextlib.suppress(FileExistsError):
+            (folders.root / ID_FILE).hardlink_to(staged / ID_FILE)
+    return make_id(folders)
+
+
+def put_id(folders: Folders, identity: str) -> None:
+    """Give a store an id that it had; the file that held it is gone, or damaged."""
+    with file_errors(folders.root):
+        content, access = settings_of(folders.root, identity, _FORMAT)
+        put_file(folders.root, ID_FILE, content, access)
+
+
+def read_entries(path: Path, store: str) -> list[Entry]:
+    """Return the runs of a store, oldest first; none where the catalogue was never written.
+
+    Raises
+    ------
+    StoreError
+        If the file cannot be read, makes no sense, or is of a newer tracekit.
+    """
+    with _errors(str(path)):
+        check_database(path, REBUILT)
+        if not path.exists():
+            return []  # where connecting would create the file
+        connection = sqlite3.connect(path, timeout=WAIT_SECONDS, isolation_level=None)
+        try:
+            connection.row_factory = sqlite3.Row
+            begin(connection, READING, str(path), WAIT_SECONDS)
+            return _entries(connection, store, str(path))
+        finally:
+            connection.close()
+
+
+def _entries(connection: sqlite3.Connection, store: str, where: str) -> list[Entry]:
+    kinds = connection.execute("SELECT name, type FROM sqlite_master")
+    if not check_tables(dict(map(tuple, kinds)), where):
+        return []
+    identity_of(dict(map(tuple, connection.execute(f"SELECT key, value FROM {META}"))), where)  # noqa: S608
+    query = f"SELECT {', '.join(COLUMNS)} FROM {RUNS} WHERE store = ? ORDER BY number"  # noqa: S608 - our own names
+    return [entry_of(row) for row in connection.execute(query, (store,))]
+
+
+@contextmanager
+def _errors(where: str) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        raise unusable(where, error) from error
+    except UnreadableRowError as error:
+        raise damaged(where) from error
