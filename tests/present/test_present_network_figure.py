@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 from present_frames import HOSTILE
 
-from tracekit.present._network_figure import network_figure
+from tracekit.present._link_figures import network_figure
 
 
 def texts(figure: Any) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 from tracekit.analysis.dependencies._job import CAUSES
 from tracekit.model import STAGES
 from tracekit.present._palette import PATH_COLOURS
-from tracekit.present._path_figure import path_figure, whatif_figure
+from tracekit.present._waits_figures import path_figure, whatif_figure
 
 MS = 1_000_000
 PATH = {"iteration": pl.Int64, "part": pl.String, "path_ns": pl.Int64}

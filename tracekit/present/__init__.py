@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.present._columns import ShownColumn, duration, percent
+    from tracekit.present._columns import ShownColumn, duration, percent, shown_with_totals
     from tracekit.present._compare_figures import changes_figure, comparison_figure
     from tracekit.present._figures import (
         BYTE_UNITS,
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
         unit_of,
     )
     from tracekit.present._formats import (
+        RENDERER,
+        html,
         to_csv,
         to_json,
         to_junit,
@@ -46,7 +48,6 @@ if TYPE_CHECKING:
         STAGE_COLOURS,
         colour_of,
     )
-    from tracekit.present._renderer import RENDERER, html
     from tracekit.present._saving import check_figure_file, one_browser, save_figure
     from tracekit.present._scaling_figure import scaling_figure
     from tracekit.present._stage_figures import stage_bars_figure
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
     )
     from tracekit.present._terminal import records, terminal
     from tracekit.present._text import printable
-    from tracekit.present._totals import shown_with_totals
     from tracekit.present._waterfall import stage_name
 
 __getattr__, __dir__ = lazily(__name__)

@@ -14,11 +14,9 @@ from tracekit.present._columns import percent
 from tracekit.present._compare_figures import changes_figure, comparison_figure
 from tracekit.present._heat_figure import heat_figure
 from tracekit.present._latency_figures import histogram_figure, latency_figure
-from tracekit.present._link_figures import matrix_figure, utilisation_figure
+from tracekit.present._link_figures import matrix_figure, network_figure, utilisation_figure
 from tracekit.present._machine_figure import machine_figure
 from tracekit.present._memory_figures import memory_figure, memory_fit_figure
-from tracekit.present._network_figure import network_figure
-from tracekit.present._path_figure import path_figure, whatif_figure
 from tracekit.present._roofline_figure import roofline_figure
 from tracekit.present._scaling_figure import scaling_figure
 from tracekit.present._stage_figures import breakdown_figure, stage_bars_figure
@@ -34,7 +32,9 @@ from tracekit.present._waits_figures import (
     STALL_COLOURS,
     idle_figure,
     parts_figure,
+    path_figure,
     pipeline_figure,
+    whatif_figure,
 )
 
 

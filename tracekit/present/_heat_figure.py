@@ -10,7 +10,7 @@ import polars as pl
 import polars.selectors as cs
 
 from tracekit.errors import UsageError
-from tracekit.present._configurations import NO_RUNS, SELF_TOLD, described, distinct, not_shown
+from tracekit.present._charts import NO_RUNS, SELF_TOLD, described, distinct, not_shown
 from tracekit.present._figures import (
     MINUS,
     PLAIN_AXIS,

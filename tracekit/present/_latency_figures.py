@@ -10,9 +10,8 @@ import plotly.graph_objects as go
 import polars as pl
 
 from tracekit.errors import UsageError
-from tracekit.present._charts import SYMBOLS, series, series_figure
+from tracekit.present._charts import SYMBOLS, common_note, label_of, series, series_figure, varying
 from tracekit.present._columns import duration
-from tracekit.present._configurations import common_note, label_of, varying
 from tracekit.present._figures import (
     SERIES_COLOURS,
     TIME_UNITS,

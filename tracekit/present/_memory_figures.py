@@ -7,13 +7,15 @@ from typing import Any, NamedTuple
 import plotly.graph_objects as go
 import polars as pl
 
-from tracekit.present._charts import SYMBOLS, series, series_figure
-from tracekit.present._configurations import (
+from tracekit.present._charts import (
     MOST_ROWS,
+    SYMBOLS,
     Rows,
     common_note,
     label_of,
     rows_of,
+    series,
+    series_figure,
     show_rows,
     varying,
 )

@@ -10,16 +10,20 @@ import plotly.graph_objects as go
 import polars as pl
 
 from tracekit.errors import UsageError
-from tracekit.present._charts import SYMBOLS, cell, known_rows, paneled, series
-from tracekit.present._configurations import (
+from tracekit.present._charts import (
     NO_RUNS,
+    SYMBOLS,
     bars_note,
+    cell,
     common_note,
     described,
     distinct,
     error_bars,
+    known_rows,
     not_shown,
+    paneled,
     pooled_note,
+    series,
     with_ends,
 )
 from tracekit.present._figures import INK, MUTED, SERIES_COLOURS, empty_figure

@@ -9,9 +9,18 @@ from typing import Any
 import plotly.graph_objects as go
 import polars as pl
 
-from tracekit.present._charts import MOST_BARS, MOST_UPRIGHT, Part, bars_figure, parts_by
+from tracekit.present._charts import (
+    MOST_BARS,
+    MOST_UPRIGHT,
+    NO_RUNS,
+    Part,
+    bars_figure,
+    common_note,
+    not_shown,
+    parts_by,
+    rows_of,
+)
 from tracekit.present._columns import duration
-from tracekit.present._configurations import NO_RUNS, common_note, not_shown, rows_of
 from tracekit.present._figures import decimals_of, empty_figure
 from tracekit.present._kernel_names import readable_names
 from tracekit.present._palette import ACCENT, IDLE_COLOUR, KIND_COLOURS, STAGE_COLOURS

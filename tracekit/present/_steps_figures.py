@@ -9,8 +9,7 @@ import plotly.graph_objects as go
 import polars as pl
 from plotly.subplots import make_subplots
 
-from tracekit.present._charts import series, series_figure
-from tracekit.present._configurations import NO_RUNS, error_bars
+from tracekit.present._charts import NO_RUNS, error_bars, series, series_figure
 from tracekit.present._figures import (
     INK,
     MUTED,

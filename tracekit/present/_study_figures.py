@@ -10,23 +10,21 @@ import polars as pl
 
 from tracekit.present._charts import (
     MOST_BARS,
+    NO_RUNS,
     WIDE,
     Part,
     bars_figure,
-    known_rows,
-    paneled,
-    series,
-    series_figure,
-)
-from tracekit.present._configurations import (
-    NO_RUNS,
     bars_note,
     common_note,
     described,
     distinct,
     error_bars,
+    known_rows,
     label_of,
     not_shown,
+    paneled,
+    series,
+    series_figure,
     varying,
     with_ends,
 )

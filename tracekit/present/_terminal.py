@@ -13,15 +13,17 @@ from tracekit.present._columns import (
     NULL,
     ShownColumn,
     shown,
+    shown_with_totals,
     time_unit,
     unknown_note,
+    with_parts,
+    with_totals,
     with_values,
 )
 from tracekit.present._layout import GAP, Placed, place, total_width
 from tracekit.present._notes import brief, headed, notes
 from tracekit.present._palette import ACCENT, SIXTEEN, colour_of
 from tracekit.present._text import cells, printable, wrap
-from tracekit.present._totals import shown_with_totals, with_parts, with_totals
 
 Span = tuple[str, str | None]
 """A piece of a line and its style in rich's words, or None."""

@@ -1,11 +1,10 @@
 """Pages that open from disk: one shell, with its theme, tables and policy, around all of them."""
 
-from tracekit.present.pages._answer import answer_page
+from tracekit.present.pages._answer import answer_page, view_page
 from tracekit.present.pages._figure import figure_block, figure_page
 from tracekit.present.pages._fragments import fragment, joined
 from tracekit.present.pages._shell import PageSection, page_of
 from tracekit.present.pages._table import answer_table, frame_table
-from tracekit.present.pages._view import view_page
 
 __all__ = [
     "PageSection",

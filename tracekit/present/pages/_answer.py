@@ -1,10 +1,13 @@
-"""An answer as a page: its parts in order, each with its sentence, figures and table."""
+"""Pages of an answer, part by part, and of the view, whose script asks for its data."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from markupsafe import Markup
 
-from tracekit.model import Answer
+from tracekit.model import STAGES, Answer
 from tracekit.present._headlines import with_headline
 from tracekit.present.pages._figure import figure_block
 from tracekit.present.pages._fragments import fragment, joined
@@ -50,3 +53,34 @@ def _table(name: str, part: Answer) -> Markup | None:
         )
     meta = {key: value for key, value in part.meta.items() if key not in _SAID}
     return frame_table(part.for_people, name, part.title or "Rows", meta=meta, is_open=True)
+
+
+@dataclass(frozen=True)
+class _Entry:
+    look: str
+    text: str
+
+
+@dataclass(frozen=True)
+class _Chart:
+    label: str = "Ops of the run by GPU and stream"
+    views: Sequence[str] = ()
+    legend: Sequence[_Entry] = (
+        *(_Entry(stage, stage) for stage in STAGES),
+        _Entry("WU hid", "hatched: collectives and copies between GPUs"),
+        _Entry("idle", "ranges of no stage"),
+    )
+
+
+def view_page(version: str) -> str:
+    """Return the page of the view, which holds nothing of any run.
+
+    Parameters
+    ----------
+    version
+        Version of what serves it.
+    """
+    section = PageSection("run", "", "", fragment("run_chart", _Chart()))
+    return page_of(
+        "View", "", [section], what="view", version=version, has_contents=False, asks=True
+    )

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracekit.present._figures import CONFIG, HEAD, HEAD_HEIGHT, LEAST, LINE, NOTE, SUBTITLE
 from tracekit.present.pages._fragments import fragment
-from tracekit.present.pages._library import harmless
-from tracekit.present.pages._shell import PageSection, page_of
+from tracekit.present.pages._shell import PageSection, harmless, page_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
