@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from tracekit.cli import app
-from tracekit.cli._words import Command, Group
+from tracekit.cli._guard import Command, Group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from tracekit import present
-from tracekit.cli._guard import GuardedGroup, complain
+from tracekit.cli._guard import Command, GuardedGroup, complain
 from tracekit.cli._options import (
     MemoryOption,
     declared_options,
@@ -22,7 +22,6 @@ from tracekit.cli._options import (
     typer_option,
 )
 from tracekit.cli._output import EVERYWHERE, Format, Target
-from tracekit.cli._words import Command
 from tracekit.support.memory import NEEDS, allowing
 from tracekit.support.questions import Sort, Top, Where
 from tracekit.support.schemas import Json

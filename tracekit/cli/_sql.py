@@ -6,8 +6,8 @@ import typer
 
 from tracekit import model
 from tracekit.cli._command import command
+from tracekit.cli._guard import Command
 from tracekit.cli._options import RunArgument, open_run
-from tracekit.cli._words import Command
 from tracekit.support.quantities import parse_size
 from tracekit.support.questions import Folder, Option
 from tracekit.support.schemas import Json

@@ -8,13 +8,13 @@ import typer
 from tracekit import machine as machines
 from tracekit import model, present
 from tracekit.cli._command import Judged, action, app, command, examples
+from tracekit.cli._guard import Group
 from tracekit.cli._options import (
     LATEST,
     complete_run,
     open_run,
     write_text,
 )
-from tracekit.cli._words import Group
 from tracekit.errors import UsageError
 from tracekit.support.columns import keys
 from tracekit.support.files import StrPath
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from tracekit.machine import Machine
     from tracekit.model import Answer
-
 
 What = Literal["matrix", "links", "routes", "relays"]
 """Part of a machine to list."""
