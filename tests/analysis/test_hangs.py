@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import tracekit as tk
-from tests.hang_dumps import Dump, Rank, job, without_first, write_dumps
+from tests.hang_dumps import BEGIN, Dump, Rank, job, without_first, write_dumps
 from tracekit.cli import app
 from tracekit.errors import (
     DamagedTraceError,
@@ -335,3 +335,73 @@ def test_dumps_of_gloo_show_no_more_than_they_hold(tmp_path: Path) -> None:
     whole = _asked(job(Rank.step), tmp_path / "nccl")
     assert "join, complete or match" in whole.empty
     assert whole.warnings == ()
+
+
+def _traced(rank: int, path: Path, *, first: int = 5, size: int = 1024, began: int = BEGIN) -> Path:
+    """Write a PyTorch trace of a rank's last two steps: all-reduces of group 0, by number."""
+    events: list[dict[str, Any]] = []
+    for step in range(2):
+        at = began // 1_000 + step * 1_000
+        place = {"ph": "X", "pid": 7, "tid": 7, "ts": at, "dur": 5}
+        said = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": size,
+                "Out msg nelems": size, "Group size": 4, "Process Group Name": "0",
+                "Process Group Ranks": "[0, 1, 2, 3]", "Seq": first + 3 * step}  # fmt: skip
+        events += [
+            {**place, "cat": "user_annotation", "name": f"ProfilerStep#{step}", "ts": at - 2,
+             "dur": 900},
+            {**place, "cat": "cpu_op", "name": "record_param_comms", "args": said},
+            {**place, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": at + 1, "dur": 1,
+             "args": {"correlation": step}},
+            {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)",
+             "pid": 0, "tid": 7, "ts": at + 9, "dur": 20,
+             "args": {"device": 0, "context": 1, "stream": 7, "correlation": step}},
+        ]  # fmt: skip
+    path.write_text(json.dumps({
+        "schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "NVIDIA A100"}],
+        "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 4},
+        "traceEvents": events,
+    }))  # fmt: skip
+    return path
+
+
+def _hung_all_reduce(one: Rank) -> None:
+    """Rank 3 does not join the second all-reduce: numbers of group 0 are 1 to 6 before."""
+    one.call("0", "all_reduce", [[1024]])
+    if one.rank != 3:
+        one.call("0", "all_reduce", [[1024]], state=WAITS)
+
+
+@pytest.mark.slow
+def test_a_run_of_one_rank_tells_stage_and_step_of_all(tmp_path: Path) -> None:
+    """Dumps say who else was in a collective of the run, and who ended it."""
+    folder = write_dumps(job(_hung_all_reduce), tmp_path / "dumps")
+    trace = _traced(1, tmp_path / "rank1.json")
+    answer = tk.hang.answer([folder], run=tk.open(trace, store=tmp_path / "store"))
+    assert answer.rows.select("problem", "ranks", "sequence", "iteration").rows() == [
+        ("missing", [3], 8, 1)
+    ]
+    found = answer.tables["collectives"].select(
+        "sequence", "collective", "message_bytes", "recorded", "unrecorded", "completed",
+        "iteration",
+    )  # fmt: skip
+    assert found.rows() == [
+        (5, "all_reduce", 4096, [1], [0, 2, 3], [0, 1, 2, 3], 0),
+        (8, "all_reduce", 4096, [1], [0, 2], [], 1),
+    ]
+    ranks = answer.tables["ranks"].select("rank", "last_kernel")
+    assert [name is not None for _, name in ranks.rows()] == [False, True, False, False]
+    assert answer.meta["timeline"] == (
+        "2 collectives of the dumps are joined to calls of 1 of 1 recorded ranks, by group and "
+        "sequence number: sizes agree in all 2 that have two"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", [{"size": 512}, {"first": 50}, {"began": BEGIN + 5 * 10**9}])
+def test_a_run_of_another_job_is_refused(tmp_path: Path, wrong: dict[str, int]) -> None:
+    folder = write_dumps(job(_hung_all_reduce), tmp_path / "dumps")
+    trace = _traced(1, tmp_path / "rank1.json", **wrong)
+    asked = ["hang", str(folder), "--run", str(trace), "--store", str(tmp_path / "store")]
+    with pytest.raises(SystemExit) as ended:
+        app(asked, prog_name="tracekit")
+    assert ended.value.code == 3

@@ -655,9 +655,13 @@ def write_log(ran: Ran, path: Path, rings: list[list[int]]) -> Path:
     return path
 
 
-def write_kineto(ran: Ran, rank: int, path: Path) -> Path:
-    """Write what PyTorch's profiler traces of a rank: kernels, their launches, calls, steps."""
+def write_kineto(ran: Ran, rank: int, path: Path, first: int | None = None) -> Path:
+    """Write what PyTorch's profiler traces of a rank: kernels, their launches, calls, steps.
+
+    A group's name is its number among those of the rank; its calls are numbered from `first` on.
+    """
     job, pid, gpu = ran.job, pid_of(ran.job, rank), rank % ran.job.per_node
+    names, counts = {kind: str(n) for n, kind in enumerate(job.groups())}, Counter[str]()
     events: list[dict[str, object]] = []
 
     def add(cat: str, name: str, start: int, end: int, **args: object) -> None:
@@ -678,9 +682,12 @@ def write_kineto(ran: Ran, rank: int, path: Path) -> Path:
         if call and what == "all_reduce":
             given = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems":
                      call.size // 4, "Out msg nelems": call.size // 4, "Group size":
-                     len(call.members), "Process Group Name": str(communicator(job, call.kind,
-                     call.members)), "Process Group Description": call.kind,
+                     len(call.members), "Process Group Name": names[call.kind],
+                     "Process Group Description": call.kind,
                      "Process Group Ranks": str([*call.members])}  # fmt: skip
+            if first is not None:
+                given["Seq"] = first + counts[call.kind]
+                counts[call.kind] += 1
             add("cpu_op", "record_param_comms", launch - 1_000, launch + 4_000, **given)
     path.write_text(json.dumps({
         "schemaVersion": 1, "deviceProperties": [{"id": gpu, "name": "NVIDIA A100-SXM4-40GB"}],
@@ -723,4 +730,42 @@ def write_inspector(ran: Ran, folder: Path, first: int = 40, least: int = 8192) 
     for rank, lines in sorted(told.items()):
         paths.append(folder / f"node{job.node(rank)}-pid{pid_of(job, rank)}.log")
         paths[-1].write_text("\n".join(lines) + "\n")
+    return paths
+
+
+def write_dumps(
+    ran: Ran, folder: Path, *, first: int = 40, absent: int | None = None, later: int = 0
+) -> list[Path]:
+    """Write what PyTorch's flight recorder dumps of each rank: no messages, no broadcasts.
+
+    A group's name is its number among those of the rank. Its numbers begin at `first`, as others
+    came before; an entry is made 25 us before its kernel is launched, or up to 3 us sooner. The
+    rank `absent` did not join the last collective, in which the others wait. Clocks say `later`.
+    """
+    job, chance = ran.job, random.Random(3)
+    folder.mkdir(exist_ok=True, parents=True)
+    paths = []
+    for rank, rows in sorted(ran.kernels.items()):
+        own = {kind: next(g for g in some if rank in g) for kind, some in job.groups().items()}
+        names = {kind: str(number) for number, kind in enumerate(own)}
+        numbers, entries = dict.fromkeys(own, first - 1), []
+        for launch, *_, what, call in rows:
+            if call is None or what != "all_reduce":
+                continue
+            numbers[call.kind] += 1
+            entries.append({
+                "record_id": len(entries), "process_group": [names[call.kind], call.kind],
+                "collective_seq_id": numbers[call.kind], "profiling_name": "nccl:all_reduce",
+                "time_created_ns": EPOCH + later + launch - 25_000 - chance.randrange(3_000),
+                "input_sizes": [[call.size // 4]], "output_sizes": [[call.size // 4]],
+                "input_dtypes": ["Float"], "output_dtypes": ["Float"], "state": "completed",
+            })  # fmt: skip
+        if absent is not None:
+            entries[-1]["state"] = "started"
+        del entries[len(entries) - (rank == absent) :]
+        config = {names[kind]: {"ranks": str([*group])} for kind, group in own.items()}
+        paths.append(folder / f"rank_{rank}.json")
+        paths[-1].write_text(
+            json.dumps({"version": "2.10", "pg_config": config, "entries": entries})
+        )
     return paths

@@ -352,12 +352,12 @@ def test_clocks_are_as_true_as_is_said(tmp_path: Path, job: Job, most: int | Non
 
 
 @pytest.mark.slow
-def test_calls_of_the_inspector_are_those_of_the_timelines_of_some_ranks(tmp_path: Path) -> None:
+def test_calls_of_inspector_and_dumps_are_those_of_timelines_of_some_ranks(tmp_path: Path) -> None:
     """Of eight ranks nsys recorded two and PyTorch one: these tell the steps of their calls."""
     ran = hybrid_job.run(Job(**TWO | {"per_node": 8}, steps=5, late=60_000))
     told = hybrid_job.record(ran, tmp_path / "reports")
     files = [_said_to_be(told.files[rank], rank) for rank in (0, 5)]
-    files.append(hybrid_job.write_kineto(ran, 2, tmp_path / "rank2.json"))
+    files.append(hybrid_job.write_kineto(ran, 2, tmp_path / "rank2.json", first=40))
     run, _ = tracekit.ingest(files, name="three", store=tmp_path / "store", processes=1)
     logs = hybrid_job.write_inspector(ran, tmp_path / "logs")
     answer = tracekit.nccl_inspector.answer(logs, "iteration", run=run)
@@ -382,6 +382,45 @@ def test_calls_of_the_inspector_are_those_of_the_timelines_of_some_ranks(tmp_pat
     other = hybrid_job.write_inspector(hybrid_job.run(Job(**TWO, seed=7)), tmp_path / "other")
     with pytest.raises(UndecidedError, match="beyond doubt"):
         tracekit.nccl_inspector(other, "stage", run=run)
+    _dumps_are_of(run, ran, tmp_path)
+
+
+def _dumps_are_of(run: tracekit.Run, ran: Ran, folder: Path) -> None:
+    """Check what `hang` says of the dumps of all ranks, and of the timelines of ranks 0, 2, 5."""
+    answer = tracekit.hang.answer(hybrid_job.write_dumps(ran, folder / "dumps", absent=7), run=run)
+    # The last call was numbered by PyTorch alone: five calls on other ranks tell no shift.
+    assert answer.rows.select("problem", "ranks", "description", "sequence", "stage", "iteration"
+                              ).rows() == [("missing", [7], "world", 44, "WU", 4)]  # fmt: skip
+    expected: dict[object, object] = {}
+    numbers: Counter[object] = Counter()
+    for call in ran.calls:
+        if call.what == "all_reduce":
+            number = 40 + numbers[call.kind, call.members]
+            numbers[call.kind, call.members] += 1
+            seen = [r for r in (0, 2, 5) if r in call.members and (call.kind != "world" or r == 2)]
+            if seen:
+                others = [r for r in call.members if r not in seen]
+                if (call.kind, number) == ("world", 44):
+                    others.remove(7)
+                expected[call.kind, call.members, number] = (
+                    call.size, seen, others, _step_of(ran, seen[0], call)
+                )  # fmt: skip
+    found = answer.tables["collectives"].with_columns(
+        members=pl.col("party").str.extract("of (.*)").str.split(",").cast(pl.List(pl.Int64))
+    )
+    assert {
+        (kind, tuple(members), number): told
+        for kind, members, number, *told in found.select(
+            "description", "members", "sequence",
+            told=pl.struct("message_bytes", "recorded", "unrecorded", "iteration"),
+        ).rows()
+    } == {key: [dict(zip(("message_bytes", "recorded", "unrecorded", "iteration"), told,
+                         strict=True))] for key, told in expected.items()}  # fmt: skip
+    # Another job is not taken for this one, nor what came later.
+    for later, job in ((0, hybrid_job.run(Job(**TWO, seed=7))), (5 * hybrid_job.SECOND, ran)):
+        other = hybrid_job.write_dumps(job, folder / f"{later}", first=900, later=later)
+        with pytest.raises(UndecidedError, match="beyond doubt"):
+            tracekit.hang(other, run=run)
 
 
 def _said_to_be(report: Path, rank: int) -> Path:

@@ -7,8 +7,10 @@ import typer
 
 from tracekit import runs as library
 from tracekit.cli._command import Judged, command
+from tracekit.cli._options import open_run
 from tracekit.support.columns import keys
-from tracekit.support.schemas import NO_RUN, Json
+from tracekit.support.questions import Folder, Option
+from tracekit.support.schemas import NO_RUN, STAGES, Json
 
 if TYPE_CHECKING:
     from tracekit.model import Answer
@@ -29,6 +31,7 @@ _JSON = Json(
             "items": {"type": "integer"},
         },
         "lost": "count: Number of dumps whose ring no longer held the first entries.",
+        "timeline?": "text: How many collectives were found in the run, and by what.",
         **keys("warnings"),
     },
     rows={
@@ -56,17 +59,25 @@ _JSON = Json(
         "place": "text or null: Where in the program the first of `waiting` is.",
         "last_place": "text or null: Where the first of `ranks` last enqueued anything.",
         "says": "text: All of it as a sentence.",
+        "stage?": f"one of {STAGES} or null: Why it runs, by the run; null where that is unknown.",
+        "iteration?": "integer or null: Step of the run; null where that is unknown.",
     },
     keys={
         "tables?": {
-            "description": "ranks: the last collective of each rank.",
+            "description": "ranks: the last collective of each rank. collectives: those of the "
+            "run, with the ranks that dumps alone hold.",
             "type": "object",
         }
     },
 )
 
 
-@command("tracekit hang dumps/", "tracekit hang nccl_trace_rank_*", writes=[_JSON])
+@command(
+    "tracekit hang dumps/",
+    "tracekit hang nccl_trace_rank_*",
+    "tracekit hang dumps/ --run rank0",
+    writes=[_JSON],
+)
 def hang(
     dumps: Annotated[
         list[Path],
@@ -76,13 +87,19 @@ def hang(
             "either.",
         ),
     ],
+    *,
+    run: Annotated[
+        str | None, Option("A run of some of these ranks, to tell stages and steps.", "RUN")
+    ] = None,
+    store: Folder = None,
 ) -> "Judged":
     """Say why a job hangs: which rank is missing at which collective.
 
     Pickles are read without running what they hold. Exit code 0: nothing is wrong; 1: a cause is
     named; 3: ranks wait, and nothing tells for what. docs/hang.md says how it is found.
     """
-    answer = library.hang.answer(dumps)
+    opened = None if run is None else open_run(run, store)
+    answer = library.hang.answer(dumps, run=opened)
     return Judged(answer, _exit_code(answer))
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @question_of
-def hang(dumps: Sequence[StrPath]) -> Answer:
+def hang(dumps: Sequence[StrPath], *, run: OpenedRun | None = None) -> Answer:
     """Say why a job hangs.
 
     See `tracekit.analysis.hangs.find_hang`.
@@ -25,6 +25,8 @@ def hang(dumps: Sequence[StrPath]) -> Answer:
     ----------
     dumps
         Dumps of PyTorch's flight recorder, what `ncclras -f json` printed, or folders of them.
+    run
+        Some of these ranks, recorded meanwhile by nsys or PyTorch's profiler.
 
     Raises
     ------
@@ -35,7 +37,8 @@ def hang(dumps: Sequence[StrPath]) -> Answer:
     from tracekit.sources.hang_dumps import read_dumps
 
     found = read_dumps(dumps)
-    answer = find_hang(found.entries, found.ranks, found.peers, found.events, found.warnings)
+    trace = None if run is None else run.trace
+    answer = find_hang(found.entries, found.ranks, found.peers, found.events, found.warnings, trace)
     return replace(answer, renderer=present.RENDERER)
 
 

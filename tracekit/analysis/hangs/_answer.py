@@ -20,8 +20,9 @@ from tracekit.analysis.hangs._causes import (
     unfinished_calls,
     with_roles,
 )
+from tracekit.analysis.hangs._timeline import last_work, on_timeline
 from tracekit.errors import UndecidedError
-from tracekit.model import Answer
+from tracekit.model import Answer, Trace
 
 _SCHEMA: Mapping[str, pl.DataType | type[pl.DataType]] = {
     "role": pl.String,
@@ -55,6 +56,7 @@ def find_hang(
     peers: pl.DataFrame,
     events: pl.DataFrame,
     warnings: Sequence[str] = (),
+    trace: Trace | None = None,
 ) -> Answer:
     """Say why a job hangs.
 
@@ -66,6 +68,8 @@ def find_hang(
         Of NCCL's RAS.
     warnings
         What is known to be missing.
+    trace
+        A run of some of these ranks, which was recorded meanwhile: `on_timeline` joins it.
 
     Returns
     -------
@@ -88,17 +92,21 @@ def find_hang(
     ``place``        where in the program the first of the waiting ranks is
     ``last_place``   where the first of `ranks` was when it last enqueued anything
     ``says``         all of it as a sentence
+    ``stage``        why the program ran the collective, and ``iteration``: by `trace`, where it is
+                     given; null of a collective that it does not hold
     ===============  ============================================================================
 
     Only the first problem of a group is sure: what follows it pairs by chance. Times of hosts are
     not compared. ``meta``: ``ranks`` (number of dumps), ``entries``, ``groups``, ``without_dump``
     (ranks that groups list and that left none), ``lost`` (dumps whose ring no longer held all) and
-    ``warnings``. ``tables``: ``ranks``, with the last collective of each.
+    ``warnings``. ``tables``: ``ranks``, with the last collective of each; of a trace also the last
+    kernel and its range, and ``collectives``, as `on_timeline` returns them.
 
     Raises
     ------
     UndecidedError
-        If there is one dump, of a backend that records neither states nor members.
+        If there is one dump, of a backend that records neither states nor members; or as
+        `on_timeline`.
     """
     calls = group_calls(entries)
     members = parties(calls, ranks)
@@ -125,6 +133,17 @@ def find_hang(
     rows = [_row(each, entries, last) for each in told]
     lost = ranks.filter(pl.col("lost") > 0).height
     answer = pl.DataFrame(rows, schema=dict(_SCHEMA), orient="row")
+    tables, timeline = {"ranks": ranks.join(last, on="rank", how="left")}, None
+    if trace is not None:
+        tables["collectives"], timeline = on_timeline(calls, trace)
+        tables["ranks"] = tables["ranks"].join(last_work(trace), on="rank", how="left")
+        of_runs = tables["collectives"].unique(["party", "sequence"], keep="first")
+        answer = answer.with_columns(
+            party=pl.Series([each.get("party") for each in told], dtype=pl.String)
+        ).join(
+            of_runs.select("party", "sequence", "stage", "iteration"),
+            on=["party", "sequence"], how="left", maintain_order="left",
+        ).drop("party")  # fmt: skip
     return Answer(
         rows=answer,
         people=_for_people(answer),
@@ -134,10 +153,11 @@ def find_hang(
             "groups": members["party"].n_unique(),
             "without_dump": without,
             "lost": lost,
+            **({"timeline": timeline} if timeline else {}),
             "warnings": [*warnings, *_warnings(lost, ranks.height, without), *map(_unseen, blind)],
         },
         title=answer["says"][0] if rows else "",
-        tables={"ranks": ranks.join(last, on="rank", how="left")},
+        tables=tables,
         empty=_nothing(ranks.height, peers.height, ended=not blind),
         command="hang",
     )

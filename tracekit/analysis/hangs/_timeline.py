@@ -1,0 +1,210 @@
+"""Joins dumps of PyTorch's flight recorder with the calls that a run holds of some ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tracekit.analysis.calls import collective_kernels, process_ranks, read_calls, with_kernels
+from tracekit.errors import UndecidedError
+from tracekit.model import COLLECTIVES
+
+if TYPE_CHECKING:
+    from tracekit.model import Trace
+
+_LANE = ["process", "communicator", "kind"]
+_CALL = ["party", "sequence", "turn"]
+_LOOKED_AT = 64
+"""So many calls of a lane tell by how much its places are shifted."""
+_LEAST = 8
+"""Fewer calls that agree may do so by chance."""
+_OFF_NS, _APART = 20_000, 4
+"""By how much the times between calls may differ in both records, in the median; at any other shift
+they differ by so many times as much."""
+_AWAY_NS = 1_000_000_000
+"""By how much two clocks of one process may differ: starts of sessions are known so well."""
+_WIDTHS = {
+    "Byte": 1, "Char": 1, "Bool": 1, "Short": 2, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4,
+    "Long": 8, "Double": 8, "ComplexFloat": 8, "ComplexDouble": 16,
+}  # fmt: skip
+"""Bytes of an element, by PyTorch's name of its type."""
+_SAME_SIZE = (pl.col("message_bytes") == pl.col("size")).fill_null(value=True)
+_MORE = pl.col("created") - pl.col("unix")
+_SHIFT = pl.Schema({"process": pl.Int32(), "communicator": pl.String(), "kind": pl.String(),
+                    "party": pl.String(), "shift": pl.Int64()})  # fmt: skip
+
+
+def on_timeline(calls: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]:
+    """Return the collectives of some dumps that a run of some of their ranks holds, too.
+
+    A process is that of a dump by its rank in the job. PyTorch's traces name the group, and some
+    the number in it: these join as they say. Else the calls of one kind in a communicator come in
+    the order of the entries of one group. Times tell from which entry on: they must differ by as
+    much for all calls at one shift of one group alone, the one at which they differ least, with all
+    sizes equal. Ranks of a communicator must find the same group. What is known of one rank's call
+    is known of all.
+
+    Parameters
+    ----------
+    calls
+        The entries of all ranks, as `group_calls` returns them.
+    trace
+        The run, or some ranks of it.
+
+    Returns
+    -------
+    A row per collective, in order of ``party, sequence, turn``: ``group, description,
+    collective``; ``message_bytes``, as its ranks gave it (null if unknown, or they differ);
+    ``recorded`` and ``unrecorded`` (ranks that the run holds the call of, and that dumps alone do);
+    ``completed`` (ranks whose dump says that it ended; of gloo and MPI none does); ``stage`` and
+    ``iteration``, by the run. And a sentence that says how many were joined by what.
+
+    Raises
+    ------
+    UndecidedError
+        If none is joined.
+    """
+    own, held = _entries(calls), _held(trace)
+    named = held.drop_nulls(["name", "number"]).join(
+        own, left_on=["rank", "name", "kind", "number"],
+        right_on=["rank", "group", "kind", "sequence"], suffix="_said",
+    )  # fmt: skip
+    rest = held.join(named, on=_LANE, how="anti")
+    pairs = pl.concat(
+        [_sound(named, "sequence number"), _sound(_ordered(rest, own), "order and time")],
+        how="diagonal_relaxed",
+    )
+    if pairs.is_empty():
+        raise UndecidedError(
+            "no collective of these dumps is one of this run beyond doubt",
+            "give dumps and a run of the same time, of ranks that both know",
+        )
+    joined = pairs.select("entry", "stage", "iteration", seen=pl.lit(value=True))
+    each = own.join(joined, on="entry", how="left")
+    ended = pl.col("state") == "completed"
+    rows = (
+        each.group_by(_CALL)
+        .agg(
+            pl.col("group", "description", "collective").first(),
+            message_bytes=pl.when(pl.col("size").n_unique() == 1).then(pl.col("size").first()),
+            recorded=pl.col("rank").filter("seen").sort(),
+            unrecorded=pl.col("rank").filter(pl.col("seen").is_null()).sort(),
+            completed=pl.col("rank").filter(ended).sort(),
+            stage=pl.col("stage").drop_nulls().first(),
+            iteration=pl.col("iteration").drop_nulls().first(),
+        )
+        .filter(pl.col("recorded").list.len() > 0)
+        .sort(_CALL)
+    )
+    return rows, _said(pairs, rows.height, held)
+
+
+def last_work(trace: Trace) -> pl.DataFrame:
+    """Return ``rank, last_kernel, last_range``: what each rank of a run ran last, and where."""
+    latest = pl.col("end").arg_max()
+    names = trace["ranges"].select("range", last_range="name")
+    ran = (
+        trace["ops"].group_by("process")
+        .agg(last_kernel=pl.col("short_name").cast(pl.String).get(latest),
+             range=pl.col("range").get(latest))
+        .join(names, on="range", how="left").collect()
+    )  # fmt: skip
+    ranks = process_ranks(trace).select("process", pl.col("rank").cast(pl.Int64)).drop_nulls()
+    return ranks.join(ran, on="process").select("rank", "last_kernel", "last_range").unique("rank")
+
+
+def _entries(calls: pl.DataFrame) -> pl.DataFrame:
+    """Add to entries a number, their ``kind``, ``place`` in it, ``size`` as NCCL is given it."""
+    name = pl.col("collective").str.strip_chars_start("_").str.replace(
+        "^all(gather|reduce|toall)", "all_$1"
+    ).str.replace("^all_toall", "all_to_all")  # fmt: skip
+    kinds = sorted(COLLECTIVES, key=len, reverse=True)
+    kind = pl.coalesce(pl.when(name.str.starts_with(each)).then(pl.lit(each)) for each in kinds)
+    elements, types = (
+        pl.when(pl.col("kind") == "reduce_scatter").then(f"output_{name}")
+        .when(pl.col("kind").is_in(["all_reduce", "all_gather", "reduce", "broadcast"]))
+        .then(f"input_{name}") for name in ("elements", "types")
+    )  # fmt: skip
+    width = types.replace_strict(_WIDTHS, default=None, return_dtype=pl.Int64)
+    return (
+        calls.with_row_index("entry")
+        .with_columns(kind=kind)
+        .with_columns(
+            size=elements * width,
+            place=pl.int_range(pl.len(), dtype=pl.Int64).over("rank", "party", "kind"),
+        )
+    )
+
+
+def _held(trace: Trace) -> pl.DataFrame:
+    """Return the calls of a run: ``rank``, lane, ``place`` in it, ``name`` of PyTorch's group."""
+    kernels = collective_kernels(trace)
+    known = kernels.select("op", "iteration", pl.col("stage").cast(pl.String))
+    ranks = process_ranks(trace).select("process", pl.col("rank").cast(pl.Int64)).drop_nulls()
+    began = trace.read("reports").select("report", began="session_start")
+    rows = (
+        with_kernels(read_calls(trace), kernels)
+        .drop_nulls(["collective", "communicator"])
+        .join(known, on="op", how="left", maintain_order="left")
+        .drop("rank", "group", "name")
+        .join(ranks, on="process")
+        .join(began, on="report", how="left")
+        .with_columns(unix=pl.col("began") + pl.col("start"))
+        .sort("start")
+    )
+    return rows.select(
+        "rank", "process", "communicator", "unix", "message_bytes", "stage", "iteration",
+        kind=pl.col("collective").cast(pl.String),
+        name=pl.col("communicator").str.extract(r"^pg (\S+)"),
+        number="sequence",
+    ).with_columns(place=pl.int_range(pl.len(), dtype=pl.Int64).over(_LANE))  # fmt: skip
+
+
+def _ordered(held: pl.DataFrame, own: pl.DataFrame) -> pl.DataFrame:
+    """Pair calls with entries by their places, where times tell by how much these are shifted."""
+    few = held.filter(pl.col("place") < _LOOKED_AT)
+    found = [_shift_of(lane, own) for lane in few.partition_by(_LANE)]
+    shifts = pl.concat([_SHIFT.to_frame(), *found])
+    one = pl.col("party").n_unique().over("communicator") == 1
+    moved = held.join(shifts.filter(one), on=_LANE).with_columns(pl.col("place") + pl.col("shift"))
+    key = ["rank", "party", "kind", "place"]
+    return moved.join(own, on=key, suffix="_said")
+
+
+def _shift_of(lane: pl.DataFrame, own: pl.DataFrame) -> pl.DataFrame:
+    """Return the group and shift of one rank's calls of one kind; no row where several fit."""
+    same_group = (pl.col("name") == pl.col("group")).fill_null(value=True)
+    tried = (
+        lane.join(own, on=["rank", "kind"], suffix="_said")
+        .filter(same_group)
+        .group_by("party", shift=pl.col("place_said") - pl.col("place"))
+        .agg(pl.col(_LANE).first(), fits=_SAME_SIZE.all(), number=pl.len(),
+             off=(_MORE - _MORE.median()).abs().median(), away=_MORE.median().abs())
+    )  # fmt: skip
+    enough = (pl.col("number") >= _LEAST) & (2 * pl.col("number") >= pl.col("number").max())
+    fitting = tried.filter(enough, "fits").sort("off").with_columns(
+        other=pl.col("off").shift(-1), nearest=pl.col("away").min()
+    )  # fmt: skip
+    is_alone = (_APART * pl.col("off") <= pl.col("other")).fill_null(value=True)
+    is_near = (pl.col("away") == pl.col("nearest")) & (pl.col("away") <= _AWAY_NS)
+    return fitting.head(1).filter(is_alone, is_near, pl.col("off") <= _OFF_NS).select(*_SHIFT)
+
+
+def _sound(pairs: pl.DataFrame, by: str) -> pl.DataFrame:
+    """Return pairs with what tells them, without lanes of other sizes or another time."""
+    near = (_MORE.median().abs().over(_LANE) <= _AWAY_NS).fill_null(value=True)
+    known = pairs.filter(_SAME_SIZE.all().over(_LANE), near).unique("entry", keep="none")
+    return known.select(
+        "entry", "process", "stage", "iteration", by=pl.lit(by),
+        is_sized=pl.all_horizontal(pl.col("message_bytes", "size").is_not_null()),
+    )  # fmt: skip
+
+
+def _said(pairs: pl.DataFrame, number: int, held: pl.DataFrame) -> str:
+    processes, all_of_run = pairs["process"].n_unique(), held["process"].n_unique()
+    return (
+        f"{number:,} collectives of the dumps are joined to calls of {processes} of {all_of_run} "
+        f"recorded ranks, by group and {' or '.join(pairs['by'].unique().sort())}: sizes agree in "
+        f"all {pairs['is_sized'].sum():,} that have two"
+    )
