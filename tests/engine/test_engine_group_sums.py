@@ -108,8 +108,8 @@ def test_groups_in_windows(rows: int, ops: list[Op], edges: list[int], size: int
     numbers = pl.Series(map(keys.index, groups.select("name", "range").rows()), dtype=pl.Int32)
     whole = tally.sums()
     # As two parts of a run of which one process went over each.
-    half = GroupTotals.merged([whole.packed(), whole.packed()])
-    for sums_of, times in ((whole, 1), (whole.packed(), 1), (half, 2)):
+    parts = [GroupTotals.merged([whole.frames()] * number) for number in (1, 2)]
+    for sums_of, times in ((whole, 1), (parts[0], 1), (parts[1], 2)):
         some = pl.concat([numbers] * times)
         found = dict(zip(keys, sums_of.durations(some).rows(), strict=True))
         assert found == {key: _statistics(durations.get(key, []) * times) for key in keys}
@@ -140,7 +140,7 @@ def test_the_middle_of_lengths(rows: int, groups: list[list[int]], size: int) ->
             kept.add(owners[at : at + size], lengths[at : at + size])
         numbers = np.arange(len(groups), dtype=np.int32)[::-1].copy()
         found = [each.of(numbers, np.array([*map(len, groups)])[::-1])
-                 for each in (kept, kept.packed())]  # fmt: skip
+                 for each in (kept, Durations.merged([kept.frame()], [len(groups)]))]  # fmt: skip
     assert [each.rows() for each in found] == [[*map(_statistics, reversed(groups))]] * 2
 
 

@@ -21,6 +21,7 @@ from test_many_dask import ROOT, Cluster
 
 import tracekit
 from tracekit.analysis.idle_account import _idle_sums
+from tracekit.engine import _stream
 from tracekit.errors import InputError, StoreError, UsageError
 from tracekit.model import _combine
 from tracekit.store import Workers, _dask, open_executor
@@ -35,6 +36,7 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
     ("stage", {}), ("kernel,rank", {}), ("kernel", {"per_iteration": True}), ("range", {}),
     ("stage,iteration", {}), ("device", {"iterations": (1, 1)}),
 ]  # fmt: skip
+_KEPT = tracekit.Store.kept
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +47,8 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     tracekit.ingest(ranks, name="job", store=store, processes=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_combine, "_OF_PART", 1)
+        # Else what one test asks the next would only read.
+        patch.setattr(tracekit.Store, "kept", lambda *_: None)
         yield store
 
 
@@ -161,10 +165,15 @@ def test_memory_is_that_of_the_parts_that_are_asked_at_the_same_time(asked) -> N
         tracekit.open("job", store=asked, memory=least, processes=3).idle()
 
 
-def test_what_parts_answer_is_kept(asked, tmp_path, monkeypatch) -> None:
-    store = tracekit.Store(shutil.copytree(asked, tmp_path / "copied"))
-    folder = store.folder(store.runs()[0]) / "kept"
-    shutil.rmtree(folder, ignore_errors=True)
+@pytest.fixture
+def keeping(asked, tmp_path, monkeypatch) -> tracekit.Store:
+    """A copy of that store that keeps what parts answer."""
+    monkeypatch.setattr(tracekit.Store, "kept", _KEPT)
+    return tracekit.Store(shutil.copytree(asked, tmp_path / "copied"))
+
+
+def test_what_parts_answer_is_kept(keeping, monkeypatch) -> None:
+    store, folder = keeping, keeping.folder(keeping.runs()[0]) / "kept"
     parts: list[tracekit.model.Trace] = []
     ask = _idle_sums._IdleOfPart.__call__
     monkeypatch.setattr(
@@ -194,6 +203,24 @@ def test_what_parts_answer_is_kept(asked, tmp_path, monkeypatch) -> None:
     shutil.rmtree(folder)
     folder.touch()  # what cannot be kept is answered all the same
     assert idle() == first
+
+
+def test_what_parts_answered_of_a_breakdown_is_kept(keeping, local, monkeypatch) -> None:
+    read: list[Any] = []
+    monkeypatch.setattr(_stream, "_in_order", _counting(_stream._in_order, read))
+    for parts in (6 * len(ASKED), 0):
+        read.clear()
+        run = tracekit.open("job", store=keeping.root)
+        assert answers(run) == local
+        assert len(read) == parts
+    for by in ("stream", "kernel,stream"):  # others are asked anew
+        read.clear()
+        run.breakdown(by)
+        assert len(read) == 6
+
+
+def _counting(work: Callable[..., Any], calls: list[Any]) -> Callable[..., Any]:
+    return lambda *given: calls.append(given) or work(*given)  # type: ignore[func-returns-value]
 
 
 def test_workers_of_another_version_are_refused(monkeypatch) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -26,6 +26,9 @@ from tracekit.engine._sweep_loops import (
 )
 from tracekit.support.compiled import compiled, given
 from tracekit.support.inner import inner
+
+if TYPE_CHECKING:
+    from tracekit.model import Frames
 
 _Array: TypeAlias = NDArray[Any]
 _MOST_BITS = 10
@@ -168,23 +171,20 @@ class Durations:
         once = np.broadcast_to(np.ones(1, np.int32), rows.shape)
         self.parts.append((rows, lengths.astype(dtype), once))
 
-    def packed(self) -> Durations:
-        """Return the same with each length of a row once."""
-        names = ("row", "length", "times")
-        added = (pl.DataFrame(dict(zip(names, part, strict=True))) for part in self.parts)
+    def frame(self) -> pl.DataFrame:
+        """Return ``row, length, times``, with each length of a row once."""
+        added = (pl.DataFrame(dict(zip(_NONE.columns, part, strict=True))) for part in self.parts)
         whole = pl.concat([_NONE, *added], how="vertical_relaxed")
-        unlike = whole.group_by("row", "length").agg(pl.col("times").sum())
-        return Durations([tuple(given(unlike[name]) for name in names)])  # type: ignore[list-item]
+        return whole.group_by("row", "length").agg(pl.col("times").sum()).sort("row", "length")
 
     @classmethod
-    def merged(cls, parts: Sequence[Durations], rows: Sequence[int]) -> Durations:
-        """Merge the durations of several parts, each with so many rows of sums."""
+    def merged(cls, parts: Sequence[pl.DataFrame], rows: Sequence[int]) -> Durations:
+        """Merge the `frame` of several parts, each with so many rows of sums."""
         first = [0, *itertools.accumulate(rows)]
         return cls(
             [
-                (own + np.int32(before), lengths, times)
+                (given(part["row"]) + np.int32(before), given(part["length"]), given(part["times"]))
                 for part, before in zip(parts, first, strict=False)
-                for own, lengths, times in part.parts
             ]
         )
 
@@ -389,16 +389,16 @@ class GroupTotals:
     groups: pl.DataFrame
     lengths: Durations
 
-    def packed(self) -> GroupTotals:
-        """Return the same in less room."""
-        return replace(self, lengths=self.lengths.packed())
+    def frames(self) -> Frames:
+        """Return the tables by name, which take less room."""
+        return {"groups": self.groups, "lengths": self.lengths.frame()}
 
     @classmethod
-    def merged(cls, parts: Sequence[GroupTotals]) -> GroupTotals:
-        """Merge the sums of parts of a run."""
-        rows = [part.groups.height for part in parts]
-        lengths = Durations.merged([part.lengths for part in parts], rows)
-        return cls(pl.concat([part.groups for part in parts]), lengths)
+    def merged(cls, parts: Sequence[Frames]) -> GroupTotals:
+        """Merge the `frames` of parts of a run."""
+        groups = [part["groups"] for part in parts]
+        rows = [each.height for each in groups]
+        return cls(pl.concat(groups), Durations.merged([part["lengths"] for part in parts], rows))
 
     def durations(self, numbers: pl.Series) -> pl.DataFrame:
         """Return ``median_ns, min_ns, max_ns`` of the durations of ops, by what groups make up.

@@ -6,7 +6,7 @@ Of the devices of a report they are made while it is written, and kept with the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -19,7 +19,7 @@ from tracekit.model import DEVICE_SUMS, KERNEL_KINDS, STAGE, STAGE_SOURCE, STAGE
 from tracekit.support.compiled import compiled, given
 
 if TYPE_CHECKING:
-    from tracekit.model import Trace
+    from tracekit.model import Frames, Trace
 
 Array: TypeAlias = NDArray[Any]
 
@@ -81,15 +81,14 @@ class StageSums:
     groups: pl.DataFrame
     sources: pl.DataFrame
 
-    def packed(self) -> StageSums:
-        """Return the same: it is small."""
-        return self
+    def frames(self) -> Frames:
+        """Return the tables by name."""
+        return vars(self)
 
     @classmethod
-    def merged(cls, parts: Sequence[StageSums]) -> StageSums:
-        """Merge the sums of parts of a run, which share no window."""
-        names = [each.name for each in fields(cls)]
-        return cls(*(pl.concat([getattr(part, name) for part in parts]) for name in names))
+    def merged(cls, parts: Sequence[Frames]) -> StageSums:
+        """Merge the `frames` of parts of a run, which share no window."""
+        return cls(**{name: pl.concat([part[name] for part in parts]) for name in parts[0]})
 
 
 def kept_sums(trace: Trace) -> StageSums | None:

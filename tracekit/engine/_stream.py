@@ -24,7 +24,7 @@ from tracekit.errors import MissingDataError
 from tracekit.support.batches import at_least_one
 
 if TYPE_CHECKING:
-    from tracekit.model import Trace
+    from tracekit.model import Frames, Trace
 
 _LENGTH = pl.col("end") - pl.col("start")
 
@@ -88,7 +88,7 @@ class Sweep(Protocol):
         """Return the windows; of devices, when they began and ended."""
 
     def sums(self) -> Any:
-        """Return the sums: they can be `packed`, and `merged` with those of other parts."""
+        """Return the sums, which have `frames`; `merged` makes those of parts one."""
 
 
 @dataclass(frozen=True)
@@ -250,8 +250,19 @@ class Summed:
     whole: Sequence[Any]
 
 
-Begin = Callable[["Trace"], Receivers]
-"""Makes what adds up the ops of a part of a run, of sweeps alone; it can be sent elsewhere."""
+class Begin(Protocol):
+    """Makes what adds up the ops of a part of a run, of sweeps alone; its `repr` tells what."""
+
+    @property
+    def of_sweeps(self) -> Sequence[Any]:
+        """The classes of the sums of its sweeps."""
+
+    @property
+    def of_whole(self) -> Sequence[Any]:
+        """The classes of the sums of those in windows of the run as a whole."""
+
+    def __call__(self, part: Trace) -> Receivers:
+        """Return what adds up."""
 
 
 def sum_up(
@@ -280,28 +291,37 @@ def sum_up(
     parts = trace.parts(with_paths=with_paths)
     if len(parts) == 1:
         return _summed(trace, begin, windows, whole)
+    known = [each for each in (windows, whole) if each is not None]
+    groups = groups_of_parts(trace) if known else [pl.DataFrame()] * len(parts)
+    work = [
+        partial(_SumsOfPart(begin), part, *(_of_devices(each, own) for each in known))
+        for part, own in zip(parts, groups, strict=True)
+    ]
+    found = trace.sums_of_parts(work)
     if windows is None:
-        work = [partial(_packed, part, begin, None, None) for part in parts]
-    else:
-        devices = [groups["device"].unique() for groups in groups_of_parts(trace)]
-        own = [(_of_devices(windows, some), _of_devices(whole, some)) for some in devices]
-        work = [partial(_packed, part, begin, *each) for part, each in zip(parts, own, strict=True)]
-    found: list[Summed] = trace.spread(work)
-    if windows is None:
-        windows = pl.concat([each.windows for each in found]).sort("window")
+        windows = pl.concat([each["windows"] for each in found]).sort("window")
         _require_ops(windows.height)
     return Summed(
-        windows, _merged([each.sweeps for each in found]), _merged([each.whole for each in found])
+        windows,
+        _merged(found, "sweeps", begin.of_sweeps),
+        _merged(found, "whole", begin.of_whole),
     )
 
 
-def _of_devices(windows: pl.DataFrame | None, devices: pl.Series) -> pl.DataFrame | None:
-    return None if windows is None else windows.filter(pl.col("device").is_in(devices.implode()))
+def _of_devices(windows: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
+    return windows.filter(pl.col("device").is_in(groups["device"].unique().implode()))
 
 
-def _merged(parts: Sequence[Sequence[Any]]) -> list[Any]:
+def _merged(parts: Sequence[Frames], of: str, classes: Sequence[Any]) -> list[Any]:
     """Merge what each sweep added up of each part."""
-    return [type(own[0]).merged(own) for own in zip(*parts, strict=True)]
+    return [
+        each.merged([_within(part, f"{of} {place} ") for part in parts])
+        for place, each in enumerate(classes)
+    ]
+
+
+def _within(frames: Frames, start: str) -> Frames:
+    return {name.removeprefix(start): own for name, own in frames.items() if name.startswith(start)}
 
 
 def _summed(
@@ -314,12 +334,25 @@ def _summed(
     )
 
 
-def _packed(
-    trace: Trace, begin: Begin, windows: pl.DataFrame | None, whole: pl.DataFrame | None
-) -> Summed:
-    """Add up the ops of a part, into what takes little room on its way to the others."""
-    found = _summed(trace, begin, windows, whole)
-    return replace(found, sweeps=[each.packed() for each in found.sweeps])
+@dataclass(frozen=True)
+class _SumsOfPart:
+    """Adds up the ops of a part, into what takes little room on its way to the others."""
+
+    begin: Begin
+
+    def __call__(
+        self,
+        part: Trace,
+        windows: pl.DataFrame | None = None,
+        whole: pl.DataFrame | None = None,
+    ) -> Frames:
+        found = _summed(part, self.begin, windows, whole)
+        return {"windows": found.windows} | {
+            f"{of} {place} {name}": frame
+            for of, sums in (("sweeps", found.sweeps), ("whole", found.whole))
+            for place, each in enumerate(sums)
+            for name, frame in each.frames().items()
+        }
 
 
 def _both(

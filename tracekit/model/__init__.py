@@ -47,7 +47,14 @@ if TYPE_CHECKING:
         PolarsType,
         Table,
     )
-    from tracekit.model._trace import Stretch, Trace, TraceWriter, missing_files, replace_table
+    from tracekit.model._trace import (
+        Frames,
+        Stretch,
+        Trace,
+        TraceWriter,
+        missing_files,
+        replace_table,
+    )
     from tracekit.model._vocabulary import (
         COLLECTIVE,
         COLLECTIVES,

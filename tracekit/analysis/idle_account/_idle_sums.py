@@ -14,7 +14,7 @@ from tracekit.analysis.idle_account._gaps import last_to_work
 from tracekit.analysis.idle_account._host_states import pairs_of, sampled
 from tracekit.analysis.idle_account._pieces import IdlePieces, own_pieces_in, with_last_gaps
 from tracekit.engine import launch_groups
-from tracekit.model import Trace
+from tracekit.model import Frames, Trace
 
 _LENGTH = pl.col("end") - pl.col("start")
 _WHY = ["cause", "rests_on", "queued"]
@@ -22,8 +22,6 @@ _WHY = ["cause", "rests_on", "queued"]
 _GAP = pl.col("gap").cast(pl.Int64)
 _BITS = 32
 """Of numbers of gaps within a part, below that of the part."""
-
-Frames = dict[str, pl.DataFrame]
 
 
 @dataclass(frozen=True)

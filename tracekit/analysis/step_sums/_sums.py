@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import polars as pl
 
@@ -160,11 +160,21 @@ class _Wanted:
 
     of_pieces: bool
     columns: Sequence[str] | None
-    named: Mapping[str, Named]
+    named: Mapping[str, Named] = field(repr=False)  # which `columns` say of a run
     with_durations: bool
     stages: bool
     of_stages_alone: bool
     whole: bool
+
+    @property
+    def of_sweeps(self) -> Sequence[type[StageSums | GroupTotals]]:
+        """What sums there are of sweeps."""
+        return [*[StageSums] * self.stages, *[GroupTotals] * (self.columns is not None)]
+
+    @property
+    def of_whole(self) -> Sequence[type[StageSums]]:
+        """What sums there are of the run as a whole."""
+        return [StageSums] * self.whole
 
     def __call__(self, part: Trace) -> Receivers:
         """Return what adds up a part."""
