@@ -67,6 +67,30 @@ def test_kernels_that_are_missing_are_told_unless_they_were_queued_last() -> Non
         assert builder.attributed().warnings == ()
 
 
+def test_more_kernels_are_missing_than_were_recorded() -> None:
+    """No name of a call says that it launches nothing itself."""
+    builder = TraceBuilder()
+    for turn in range(100):
+        builder.call(10 * turn, 10 * turn + 1, correlation=turn)
+        if turn % 3 == 0:
+            builder.op("kernel", start=10 * turn + 2, correlation=turn)
+    (missing,) = builder.attributed().warnings
+    assert missing.startswith("GPU work is missing: 66 of 100 calls that launch kernels, over")
+
+
+@pytest.mark.parametrize("recorded", [0, 1])
+def test_of_calls_that_lie_in_each_other_one_launches(recorded: int) -> None:
+    """A call of the runtime makes one of the driver, which a program may make by itself, too."""
+    builder = TraceBuilder()
+    for turn in range(100):
+        builder.call(10 * turn, 10 * turn + 4, correlation=2 * turn)
+        builder.call(10 * turn + 1, 10 * turn + 3, correlation=2 * turn + 1)
+        builder.op("kernel", start=10 * turn + 4, correlation=2 * turn + recorded)
+    builder.call(1000, 1004, correlation=200)
+    builder.op("by itself", start=1004, correlation=200)
+    assert builder.attributed().warnings == ()
+
+
 def test_ops_that_were_recorded_twice_are_told() -> None:
     builder = TraceBuilder()
     builder.call(0, 1, correlation=7)

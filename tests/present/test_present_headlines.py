@@ -23,10 +23,22 @@ STAGES = {
 }  # fmt: skip
 ITERATIONS = {"iteration": [0, 1, None], "ops": [1, 1, 1], "window_ns": [MS, 3 * MS, 9 * MS],
               "share": [0.5, 0.5, None]}  # fmt: skip
-CHANGES = {
-    "change": ["measured", "a", "b", "nothing", "all of these"], "edges": [0, 1, 2, 0, 3],
-    "saved_ns": [None, 1e6, 2e6, 3e6, 9e6], "saved_share": [None, 0.1, 0.2, 0.3, 0.9],
-}  # fmt: skip
+
+
+def changes(**saved: tuple[float | None, float, float]) -> dict[str, list[Any]]:
+    """Return rows of whatif: of steps of 10 ms, what each change saves in ms, at least, at most."""
+    rows = {"nothing": (3.0, 3.0, 3.0), **saved, "all of these": (9.0, 9.0, 9.0)}
+    return {
+        "change": ["measured", "unchanged, replayed", *rows],
+        "edges": [0, 0, *(name != "nothing" for name in rows)],
+        "step_ns": [10e6, 10e6, *(s and 10e6 - s * 1e6 for s, _, _ in rows.values())],
+        "low_ns": [None, 10e6, *(10e6 - most * 1e6 for _, _, most in rows.values())],
+        "high_ns": [None, 10e6, *(10e6 - least * 1e6 for _, least, _ in rows.values())],
+        "saved_ns": [None, 0.0, *(s and s * 1e6 for s, _, _ in rows.values())],
+    }
+
+
+CHANGES = changes(a=(1.0, 0.9, 1.1), b=(2.0, 1.9, 2.1))
 COUNTERS = {
     "device": [3, None, None], "host": [None, "a", "a"], "nic": [None, "ib0", "ib1"],
     "metric": ["nvlink_tx", "nic_tx", "nic_tx"], "counted_bytes": [1_000, 90, 130_000],
@@ -114,6 +126,14 @@ STRAGGLERS = {"rank": [0, 1], "device": [0, 1], "collectives": [8, 8], "last": [
         ("whatif", CHANGES, {}, "b would save 2.000 ms (20.0 %), the most"),
         ("whatif", CHANGES, {"trusted": False},
          "b would save 2.000 ms (20.0 %), the most, by a replay that is not to be trusted"),
+        ("whatif", changes(a=(0.1, 0.0, 0.2), b=(None, 0.5, 4.0)), {},
+         "b would save 500.00 us (5.0 %) to 4.000 ms (40.0 %), the most"),
+        ("whatif", changes(a=(None, -1.0, 3.0), b=(0.5, -0.5, 1.5)), {},
+         "a would save 3.000 ms (30.0 %) at most"),
+        ("whatif", changes(a=(2.0, 1.9, 2.1), b=(None, -1.0, 4.0)), {},
+         "a would save 2.000 ms (20.0 %)"),
+        ("whatif", changes(a=(0.0, -0.1, 0.1), b=(-0.1, -0.2, 0.1)), {},
+         "No change saves anything"),
         ("links", LINKS, {}, "Most bytes: GPU1 → GPU0, 2 kB"),
         (
             "links", LINKS, {"collectives": 8, "collectives_of_unknown_size": 3},

@@ -134,14 +134,14 @@ def _may_lack(calls: pl.DataFrame, launching: Array) -> bool:
 def _lost(calls: Stream, launching: Bits) -> Lost:
     """Return the calls that launch kernels of which none was recorded.
 
-    Left out are names of calls most of which launch nothing themselves, calls before the first and
+    Left out are calls within one another (the runtime calls the driver), those before the first and
     after the last one whose kernel was recorded, and processes that capture graphs.
     """
     if not any(_may_lack(calls.read(n, "name"), launching[n]) for n in range(len(calls))):
         return Lost(0, 0, 0)
     counts, without = [], []
     for number in range(len(calls)):
-        rows = calls.read(number, "process", "name", "start")
+        rows = calls.read(number, "process", "thread", "name", "start", "end")
         names = rows["name"].unique().cast(pl.String)
         kinds = [names.filter(names.str.contains(each)) for each in (_LAUNCHES, _CAPTURES)]
         launch, capture = (pl.col("name").cast(pl.String).is_in(each.implode()) for each in kinds)
@@ -152,14 +152,18 @@ def _lost(calls: Stream, launching: Bits) -> Lost:
                 pl.col("did").sum(), pl.col("captures").any(), first=start.min(), last=start.max()
             )
         )  # fmt: skip
-        without.append(own.filter(~pl.col("did"), launch).select("process", "name", "start"))
+        own = own.filter(launch).with_columns(
+            before=pl.col("end").cum_max().shift().over("thread"),
+            after=pl.col("start").shift(-1).over("thread"),
+        )
+        nests = (pl.col("start") < pl.col("before")) | (pl.col("end") > pl.col("after"))
+        own = own.filter(~nests.fill_null(value=False), ~pl.col("did"))
+        without.append(own.select("process", "name", "start"))
     known = pl.concat(counts).group_by("process", "name").agg(
         pl.col("did").sum(), pl.col("captures").any(), pl.col("first").min(), pl.col("last").max()
     ).filter(~pl.col("captures").any().over("process"))  # fmt: skip
     inside = pl.col("start").is_between("first", "last")
-    gone = pl.concat(without).join(known, on=["process", "name"]).filter(
-        inside, inside.sum().over("process", "name") < pl.col("did")
-    )  # fmt: skip
+    gone = pl.concat(without).join(known, on=["process", "name"]).filter(inside)
     span: int = (gone["start"].max() or 0) - (gone["start"].min() or 0)  # type: ignore[operator, assignment]
     return Lost(gone.height, gone.height + int(known["did"].sum()), span)
 

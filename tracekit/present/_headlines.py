@@ -24,6 +24,8 @@ _KEYS = {
 }  # fmt: skip
 _CALLED = {"device": "GPU", "stream": "stream", "rank": "rank", "node": "node"}
 """What stands before keys that are numbers or names without a meaning of their own."""
+_SURE = 0.5
+"""Width of a range of what a change saves, as a share of it, up to which it is said as a number."""
 _AS_RECORDED = {"measured", "unchanged, replayed", "all of these"}
 
 
@@ -114,17 +116,30 @@ def _critical_path(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
 
 
 def _whatif(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
-    changed = rows.filter(~pl.col("change").is_in(_AS_RECORDED)).drop_nulls("saved_ns")
-    if changed.is_empty():
+    """Name the change that saves most, no more exactly than its range says.
+
+    It saves the most if no other may save more than it saves at least.
+    """
+    base = rows.filter(change="unchanged, replayed")["step_ns"].drop_nulls()
+    known = rows.filter(~pl.col("change").is_in(_AS_RECORDED)).drop_nulls("low_ns")
+    if base.is_empty() or known.is_empty():
         return None
-    changed = changed.filter(pl.col("edges") > 0)  # what changes nothing differs by rounding alone
-    if changed.is_empty() or changed["saved_ns"].max() <= 0:  # type: ignore[operator]
+    least, most = base[0] - pl.col("high_ns"), base[0] - pl.col("low_ns")
+    saved = known.select(
+        "change", least=least, most=most,
+        middle=pl.coalesce("saved_ns", (least + most) / 2),
+        is_point=pl.col("saved_ns").is_not_null() & (most - least <= _SURE * pl.col("saved_ns")),
+        saves=(pl.col("edges") > 0) & (pl.coalesce("saved_ns", most) > 0),  # else it is rounding
+    ).filter("saves")  # fmt: skip
+    if saved.is_empty():
         return "No change saves anything"
-    best = changed.sort("saved_ns", descending=True).row(0, named=True)
-    saved = f"{duration(best['saved_ns'])} ({percent(best['saved_share'])})"
+    best, *others = saved.sort("middle", descending=True).rows(named=True)
+    ends = [best["middle"]] if best["is_point"] else [best["least"], best["most"]]
+    text = " to ".join(f"{duration(ns)} ({percent(ns / base[0])})" for ns in ends if ns > 0)
+    text += " at most" * (ends[0] <= 0)
+    is_most = others and max(each["most"] for each in others) <= max(ends[0], 0)
     doubt = ", by a replay that is not to be trusted" if meta.get("trusted") is False else ""
-    most = ", the most" if changed.height > 1 else ""
-    return f"{printable(best['change'])} would save {saved}{most}{doubt}"
+    return f"{printable(best['change'])} would save {text}{', the most' * bool(is_most)}{doubt}"
 
 
 def _links(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
