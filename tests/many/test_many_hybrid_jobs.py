@@ -356,7 +356,7 @@ def test_calls_of_inspector_and_dumps_are_those_of_timelines_of_some_ranks(tmp_p
     """Of eight ranks nsys recorded two and PyTorch one: these tell the steps of their calls."""
     ran = hybrid_job.run(Job(**TWO | {"per_node": 8}, steps=5, late=60_000))
     told = hybrid_job.record(ran, tmp_path / "reports")
-    files = [_said_to_be(told.files[rank], rank) for rank in (0, 5)]
+    files = [_said_to_be(told.files[rank], rank) for rank in (3, 5)]
     files.append(hybrid_job.write_kineto(ran, 2, tmp_path / "rank2.json", first=40))
     run, _ = tracekit.ingest(files, name="three", store=tmp_path / "store", processes=1)
     logs = hybrid_job.write_inspector(ran, tmp_path / "logs")
@@ -364,7 +364,7 @@ def test_calls_of_inspector_and_dumps_are_those_of_timelines_of_some_ranks(tmp_p
     expected: Counter[object] = Counter()
     for call in ran.calls:
         if call.what == "all_reduce" and call.size >= 8192:
-            seen = [rank for rank in (0, 2, 5) if rank in call.members]
+            seen = [rank for rank in (2, 3, 5) if rank in call.members]
             step = _step_of(ran, seen[0], call) if seen else None
             expected[step, f"0x{hybrid_job.communicator(ran.job, call.kind, call.members):x}"] += 1
     rows = answer.rows.select("iteration", "communicator", "count").rows()
@@ -383,10 +383,31 @@ def test_calls_of_inspector_and_dumps_are_those_of_timelines_of_some_ranks(tmp_p
     with pytest.raises(UndecidedError, match="beyond doubt"):
         tracekit.nccl_inspector(other, "stage", run=run)
     _dumps_are_of(run, ran, tmp_path)
+    _calls_of_both_recorders_are_matched(run, ran)
+
+
+def _calls_of_both_recorders_are_matched(run: tracekit.Run, ran: Ran) -> None:
+    """Check who waits for whom in calls of a rank that PyTorch recorded, and of those of nsys."""
+    rows = run.collectives("collective,communicator,group,bytes").filter(collective="all_reduce")
+    found = dict(rows.select("communicator", pl.struct("count", "participants", "wait_ns")).rows())
+    for kind, members in (("world", tuple(range(8))), ("tensor", (2, 3))):
+        own = [
+            [row[2] - row[1] for rank in (2, 3, 5) for row in ran.kernels[rank] if row[5] is call]
+            for call in ran.calls
+            if (call.what, call.kind, call.members) == ("all_reduce", kind, members)
+        ]
+        waits = pl.Series([each - min(times) for times in own for each in times])
+        name = f"0x{hybrid_job.communicator(ran.job, kind, members):x}"
+        assert found[name] == {
+            "count": len(own),
+            "participants": len(own[0]),
+            "wait_ns": waits.quantile(0.5, "nearest"),
+        }
+        assert rows.filter(communicator=name)["group"].to_list() == [kind]
 
 
 def _dumps_are_of(run: tracekit.Run, ran: Ran, folder: Path) -> None:
-    """Check what `hang` says of the dumps of all ranks, and of the timelines of ranks 0, 2, 5."""
+    """Check what `hang` says of the dumps of all ranks, and of the timelines of ranks 2, 3, 5."""
     answer = tracekit.hang.answer(hybrid_job.write_dumps(ran, folder / "dumps", absent=7), run=run)
     # The last call was numbered by PyTorch alone: five calls on other ranks tell no shift.
     assert answer.rows.select("problem", "ranks", "description", "sequence", "stage", "iteration"
@@ -397,7 +418,7 @@ def _dumps_are_of(run: tracekit.Run, ran: Ran, folder: Path) -> None:
         if call.what == "all_reduce":
             number = 40 + numbers[call.kind, call.members]
             numbers[call.kind, call.members] += 1
-            seen = [r for r in (0, 2, 5) if r in call.members and (call.kind != "world" or r == 2)]
+            seen = [r for r in (2, 3, 5) if r in call.members and (call.kind != "world" or r == 2)]
             if seen:
                 others = [r for r in call.members if r not in seen]
                 if (call.kind, number) == ("world", 44):

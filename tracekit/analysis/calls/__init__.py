@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         unnamed_groups,
     )
     from tracekit.analysis.calls._ranks import outlier_ranks, process_ranks, with_devices
+    from tracekit.analysis.calls._same_groups import group_members, same_groups
     from tracekit.analysis.calls._sizes import unsized_of_others, why_unsized
 
 __getattr__, __dir__ = lazily(__name__)

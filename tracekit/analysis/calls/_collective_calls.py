@@ -23,8 +23,17 @@ from tracekit.analysis.calls._nccl_calls import (
     read_calls,
     with_kernels,
 )
+from tracekit.analysis.calls._same_groups import group_members, same_groups
 from tracekit.errors import UsageError
-from tracekit.model import COLLECTIVE, COLLECTIVE_CALLS, COLLECTIVES, Stretch, Trace, in_any
+from tracekit.model import (
+    COLLECTIVE,
+    COLLECTIVE_CALLS,
+    COLLECTIVES,
+    Stretch,
+    Trace,
+    in_any,
+    with_clocks,
+)
 
 if TYPE_CHECKING:
     from tracekit.machine import NcclLog
@@ -119,7 +128,7 @@ def _found(
 ) -> Found:
     notes: list[str] = []
     rows = participants(trace, None if log is None else _Logged.of(log, trace), notes)
-    rows = _with_user_sizes(rows, sizes or {})
+    rows = _with_same_groups(_with_user_sizes(rows, sizes or {}), trace, notes)
     order = ("start", "end", "report", "process", "op")
     rows = rows.sort(order, nulls_last=True).with_columns(
         sequence=pl.int_range(pl.len()).over("library", "process", "device", "context", "stream"),
@@ -133,6 +142,39 @@ def _found(
     )
     rows = rows.with_columns(match(lanes.select(_MATCHED_BY), trace.read("reports")))
     return Found(COLLECTIVE_CALLS.conform(rows), tuple(notes))
+
+
+def _with_same_groups(rows: pl.DataFrame, trace: Trace, notes: list[str]) -> pl.DataFrame:
+    """Call groups of ranks that nsys and PyTorch recorded by NCCL's name, where clocks are one.
+
+    Both number calls in another way, so these are matched in order.
+    """
+    named = pl.col("communicator")
+    if not rows.select(named.str.starts_with("pg ").any()).item():
+        return rows
+    same = same_groups(trace.once(group_members))
+    clocks = with_clocks(rows, trace.read("reports"))
+    both = clocks.join(same.rename({"communicator": "hash"}), left_on="communicator",
+                       right_on="group", how="left", maintain_order="left")  # fmt: skip
+    both = both.with_columns(one=pl.coalesce("hash", "communicator")).with_columns(
+        is_same=pl.col("one").is_in(same["communicator"].implode())
+    )
+    apart = both.filter("is_same").group_by("one").agg(pl.col("clock").n_unique(), pl.len())
+    apart = apart.filter(pl.col("clock") > 1)
+    if apart.height:
+        notes.append(
+            f"nsys and PyTorch recorded {apart['len'].sum():,} calls of {apart.height:,} groups of "
+            "ranks that are the same by members and sizes; their clocks are not aligned, so they "
+            "are not matched: numbers and sizes hold, and nothing tells who waits"
+        )
+    joins = pl.col("is_same") & ~pl.col("one").is_in(apart["one"].implode())
+    joins = joins.fill_null(value=False)
+    return rows.with_columns(
+        both.select(
+            communicator=pl.when(joins).then("one").otherwise("communicator"),
+            call_sequence=pl.when(~joins).then("call_sequence"),
+        )
+    )
 
 
 def nccl_messages(trace: Trace, log: NcclLog | None = None) -> pl.DataFrame:

@@ -6,6 +6,7 @@ import polars as pl
 
 from tracekit.analysis.calls._nccl_calls import group_descriptions
 from tracekit.analysis.calls._ranks import process_ranks
+from tracekit.analysis.calls._same_groups import group_members, same_groups
 from tracekit.model import Trace
 
 OF_GROUPS = ("communicator", "group", "parallelism")
@@ -38,7 +39,14 @@ def communicator_groups(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     say, with ``and`` between several, null without any; ``members``, the ranks of the job whose
     calls are in the run, such as ``0-3, 8``, null where one is unknown. A row per communicator.
     """
-    named = group_descriptions(trace).with_columns(parallelism=_parallelism(pl.col("group")))
+    described = group_descriptions(trace)
+    if calls["communicator"].str.starts_with("0x").any() and described.height:
+        same = same_groups(trace.once(group_members)).rename({"communicator": "one"})
+        known = same.join(described, left_on="group", right_on="communicator", suffix="_of")
+        described = pl.concat(
+            [described, known.select(communicator="one", group="group_of")]
+        )  # fmt: skip
+    named = described.with_columns(parallelism=_parallelism(pl.col("group")))
     ranks = process_ranks(trace).select("process", "rank")
     seen = calls.select("communicator", "process").drop_nulls("communicator").unique()
     ranked = seen.join(ranks, on="process", how="left")

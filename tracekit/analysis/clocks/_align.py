@@ -17,8 +17,16 @@ from typing import Any
 
 import polars as pl
 
+from tracekit.analysis.calls import group_members, same_groups
 from tracekit.analysis.clocks._fit import Fit, Messages, Pairs, held_to
-from tracekit.analysis.clocks._matches import Calls, best_fit, clock_calls, messages, passed
+from tracekit.analysis.clocks._matches import (
+    Calls,
+    best_fit,
+    clock_calls,
+    messages,
+    named_alike,
+    passed,
+)
 from tracekit.model import Clock, GivenClock, Trace, same_machine
 
 _MOST_TRIES = 4
@@ -106,9 +114,13 @@ class _Aligning:
         self._messages: Callable[[int, int], Messages] = cache(
             lambda one, other: passed(found()[one], found()[other])
         )
+        same: Callable[[], pl.DataFrame] = cache(
+            lambda: same_groups(pl.concat(map(group_members, traces)))
+        )
         self._match: Callable[[int, int], _Match] = cache(
             lambda one, other: best_fit(
-                self._calls(one), self._calls(other), self._messages(one, other)
+                *named_alike(self._calls(one), self._calls(other), same),
+                self._messages(one, other),
             )
         )
         self._inexact: set[int] = set()

@@ -9,7 +9,7 @@ call or kernel that sends it has begun.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,11 +85,40 @@ class Calls:
     lanes: pl.DataFrame
     numbered: pl.DataFrame
 
+    def of_groups(self, names: Mapping[str, str]) -> Calls:
+        """Return the calls of some groups in order, without their numbers, by other names."""
+        numbered = self.numbered.with_columns(
+            lane=-1 - pl.col("group").rank("dense").cast(pl.Int64), place=pl.lit(0, pl.Int64),
+            stream=pl.lit(None, pl.Int64),
+        ).sort("start")  # fmt: skip
+        rows = pl.concat([self.lanes, numbered.select(self.lanes.columns)], how="vertical_relaxed")
+        known = rows.filter(pl.col("group").is_in(list(names)))
+        return Calls(known.with_columns(pl.col("group").replace(names)), self.numbered.clear())
+
     @property
     def named(self) -> frozenset[str]:
         """Communicators that the report takes part in."""
         known = pl.concat([self.lanes["group"], self.numbered["group"]])
         return frozenset(known.filter(known.str.starts_with("nccl 0x")))
+
+
+def named_alike(
+    calls: Calls, others: Calls, same: Callable[[], pl.DataFrame]
+) -> tuple[Calls, Calls]:
+    """Return calls of two reports; if nsys and PyTorch recorded them, those of `same_groups`.
+
+    These number calls and name groups in another way.
+    """
+    of_pytorch, of_others = (
+        any(name.startswith("nccl pg ") for name in each.lanes["group"].append(
+            each.numbered["group"]).unique())
+        for each in (calls, others)
+    )  # fmt: skip
+    if of_pytorch == of_others or not (calls.named or others.named):
+        return calls, others
+    prefixed = same().select(pl.format("nccl {}", pl.all()).name.keep())
+    names = dict(prefixed.rows()) | {name: name for name in prefixed["communicator"]}
+    return calls.of_groups(names), others.of_groups(names)
 
 
 def clock_calls(trace: Trace) -> Calls:
