@@ -165,9 +165,11 @@ PUBLIC = {
     "tracekit.analysis.calls": """
         ASSUMED Found MEMBERS OF_GROUPS TOGETHER annotated_calls collective_calls
         collective_kernels communicator_groups communicators ends_by_arrivals find_collectives
-        from_the_start group_members groups_of_ops hex_ids in_stretch log_processes made_communicators
+        from_the_start group_members groups_of_ops hex_ids in_stretch log_processes
+        made_communicators
         members_of_rows mpi_calls nccl_messages outermost outlier_ranks participants
-        process_ranks read_calls same_groups unnamed_groups unsized_of_others why_unsized with_devices
+        process_ranks read_calls same_groups unnamed_groups unsized_of_others why_unsized
+        with_devices
         with_kernels within
     """,
     "tracekit.analysis.facts": """
