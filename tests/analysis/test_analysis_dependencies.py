@@ -482,6 +482,14 @@ def test_steps_without_stragglers() -> None:
     assert _saved(trace, "all") == {
         UNCHANGED: 0, "all ranks alike": pytest.approx(saved[ALL], abs=2 * US),
     }  # fmt: skip
+    kinds = _saved(trace, "op")
+    assert kinds == {
+        UNCHANGED: 0,
+        ALL: pytest.approx(saved[ALL], abs=2 * US),
+        **{f"{kind} alike": pytest.approx(saved[f"{part} alike"], abs=US) for kind, part in (
+            ("BP computing", "computing"), ("host", "host"), ("all_reduce", "communication"),
+        )},
+    }  # fmt: skip
     # Twice as fast, kernels that take 200 us take 100.
     both = _replayed(trace, without_straggler="all", speed=["wgrad=2x"])
     assert both["all ranks alike"] - both[ALL] == pytest.approx(100 * US, abs=2 * US)

@@ -28,8 +28,8 @@ _PARTS = {
 }
 """Work of ranks, by the kinds of its edges."""
 _PASSES = ("FP", "BP", "WU")
-_MOST_RANKS = 8
-"""So many ranks are replayed one by one: those that take longest beyond the others."""
+_MOST = 8
+"""So many ranks or kinds are replayed one by one: those that take longest beyond the others."""
 _UNLIKE = 0.05
 """From this share of work without peers on it is said."""
 _PLACE = ["iteration", "kind", "name", "number", "place"]
@@ -75,6 +75,8 @@ class Stragglers:
             return _ranks(job)
         if self.by == "part":
             return [Alike(f"{name} alike", own, "usual") for name, own in _PARTS.items()]
+        if self.by == "op":
+            return _kinds(job)
         if self.by == "stage":
             found = job.edges["stage"].unique()
             return [Alike(f"{stage} alike", pl.col("stage") == stage, "usual")
@@ -99,7 +101,7 @@ def _ranks(job: Job) -> list[Alike]:
         )
     ranks = process_ranks(job.trace).select("process", "rank")
     devices = job.graph.moments.ops.select("process", "device").unique().join(ranks, on="process")
-    named = longest.head(_MOST_RANKS).join(
+    named = longest.head(_MOST).join(
         devices.sort("device").unique(owner, keep="first"), on=owner, maintain_order="left"
     )
     found = named.select(pl.col(owner).alias("number"), "device", "rank").rows()
@@ -108,6 +110,14 @@ def _ranks(job: Job) -> list[Alike]:
               (pl.col(owner) == number) & (pl.col("median") < pl.col("weight")), "median")
         for number, device, rank in found
     ]  # fmt: skip
+
+
+def _kinds(job: Job) -> list[Alike]:
+    """Return a change for each kind of op, the one first whose times differ most."""
+    off = (pl.col("weight") - pl.col("usual")).abs().sum()
+    kinds = job.edges.drop_nulls(["did", "usual"]).group_by("did").agg(off=off)
+    names = kinds.filter(pl.col("off") > 0).sort(-pl.col("off"), "did")["did"].head(_MOST)
+    return [Alike(f"{name} alike", pl.col("did") == name, "usual") for name in names]
 
 
 def _who(device: int, rank: int | None) -> str:
@@ -124,7 +134,8 @@ def with_peers(job: Job) -> Job:
     -------
     The job; its edges have ``usual``: of what a rank does by itself the mean of all its peers, of
     what ranks do together the median over ranks and steps; and ``median`` of the former, the lower
-    one of an even number of ranks. Both are null of work without peers.
+    one of an even number of ranks. Both are null of work without peers. And ``did``, the kind of
+    op: computing by stage, a collective, a kind of copy, or the host.
     """
     owner = pl.struct("process", "device")  # of calls the process alone
     edges = _placed(job).with_columns(ranks=owner.n_unique().over(_PLACE))
@@ -133,7 +144,13 @@ def with_peers(job: Job) -> Job:
     in_step = pl.col("iteration").is_not_null() | pl.lit(not job.has_steps)
     is_shared = in_step & (pl.col("ranks") > 1) & (weight >= 0)
     together = weight.median().over("kind", "name", "number", "place")
-    known = edges.with_columns(
+    named = job.trace["ops"].select("op", did=pl.col("collective").cast(pl.String)).collect()
+    what = pl.when(pl.col("op_kind") == "compute").then(
+        pl.format("{} computing", "stage")
+    ).otherwise(pl.col("op_kind").cast(pl.String))  # fmt: skip
+    host = pl.when(_PARTS["host"]).then(pl.lit("host"))
+    known = edges.join(named, on="op", how="left", maintain_order="left").with_columns(
+        did=pl.coalesce("did", what, host),
         usual=pl.when(is_shared & is_alone).then(weight.mean().over(_PLACE))
         .when(is_shared & _PARTS["communication"]).then(together).round().cast(pl.Int64),
         median=pl.when(is_shared & is_alone).then(

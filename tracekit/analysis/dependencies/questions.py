@@ -243,10 +243,11 @@ def whatif(
         ),
     ] = None,
     without_straggler: Annotated[
-        Literal["all", "rank", "stage", "part"] | None,
+        Literal["all", "rank", "stage", "op", "part"] | None,
         Option(
             "Ranks take as long as each other for the same work: all of them, or rank by rank, "
-            "stage by stage, part by part (computing, host, communication).",
+            "stage by stage, one kind of op after the other, part by part (computing, host, "
+            "communication).",
             panel=_PANEL,
         ),
     ] = None,
