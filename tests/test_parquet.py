@@ -59,11 +59,13 @@ def frames(draw: st.DrawFn) -> pl.DataFrame:
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(frame=frames())
-def test_what_is_written_is_read_back(frame: pl.DataFrame, tmp_path: Path) -> None:
+@given(frame=frames(), rows=st.sampled_from([100, _file.GROUP_ROWS]))
+def test_what_is_written_is_read_back(frame: pl.DataFrame, rows: int, tmp_path: Path) -> None:
     path = tmp_path / "file.parquet"
     assert parquet.can_write(frame)
-    checksum = parquet.write(frame, path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_file, "GROUP_ROWS", rows)
+        checksum = parquet.write(frame, path)
     assert checksum == zlib.crc32(path.read_bytes())
     assert_frame_equal(pl.read_parquet(path), frame)
     assert_frame_equal(pl.read_parquet(path, columns=[0]), frame[:, :1])
@@ -128,7 +130,11 @@ def test_one_number_throughout(rows: int, tmp_path: Path) -> None:
     assert_frame_equal(pl.read_parquet(tmp_path / "file"), frame)
 
 
-def test_filters_find_by_the_least_and_greatest_what_is_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_filters_find_by_the_least_and_greatest_what_is_there(
+    rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_file, "GROUP_ROWS", rows)
     frame = pl.DataFrame({"a": [-5, None, 3], "b": pl.Series([7, 8, 9], dtype=pl.Int32)})
     parquet.write(frame, tmp_path / "file")
     scan = pl.scan_parquet(tmp_path / "file")

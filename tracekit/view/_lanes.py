@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -24,10 +24,9 @@ from tracekit.view._sums import (
     alone,
     drawn_ops,
     drawn_ranges,
-    looks_of,
     spans_of,
 )
-from tracekit.view._tiles import LOOKS, Level, Spans, Summing, Tiles, width_below
+from tracekit.view._tiles import LOOKS, Ints, Level, Spans, Summing, Tiles, width_below
 
 _KINDS = ("stages", "exposed", "idle", "ops")
 """Lanes of a GPU, in order."""
@@ -39,7 +38,7 @@ _MOST_EXPLAINED = 3_000_000
 _MOST_SPANS = 4_000
 """Spans of a lane that are drawn one by one; of more, bins are."""
 _MOST_IN_ALL = 20_000
-_MOST_NEAR = 60_000
+_MOST_NEAR = 30_000
 """Spans around those of a picture that are read with them."""
 _PIXELS = 4
 """A bin is no more pixels wide."""
@@ -74,6 +73,53 @@ class Lane:
     tiles: Tiles
 
 
+@dataclass(frozen=True)
+class _Drawn(Spans):
+    """Spans with what is drawn of each: a name, by its place in `texts`; a number; a hatching."""
+
+    name: Ints
+    number: Ints
+    hatched: Ints
+    texts: Sequence[str]
+
+    @classmethod
+    def of(cls, rows: pl.DataFrame) -> _Drawn:
+        """Return rows with the columns `DRAWN`."""
+        spans, names = spans_of(rows), rows["name"].fill_null("(no name)")
+        texts = names.unique()
+        place = names.replace_strict(texts, range(len(texts)), return_dtype=pl.Int64).to_numpy()
+        number, hatched = rows["number"].to_numpy(), rows["hatched"].to_numpy().astype(np.int64)
+        return cls(spans.start, spans.end, spans.look, place, number, hatched, texts.to_list())
+
+    @classmethod
+    def of_no_op(cls, spans: Spans) -> _Drawn:
+        """Return spans that stand for no op."""
+        none = np.zeros_like(spans.start)
+        return cls(spans.start, spans.end, spans.look, spans.look, none - 1, none, LOOKS)
+
+    def at(self, rows: Any) -> _Drawn:
+        """Return some of them."""
+        names = ("start", "end", "look", "name", "number", "hatched")
+        return replace(self, **{name: getattr(self, name)[rows] for name in names})
+
+    def during(self, start: int, end: int) -> _Drawn:
+        """Return those that last during a stretch of time."""
+        return self.at((self.start < end) & (self.end > start))
+
+    def told(self, names: dict[str, int]) -> dict[str, Any]:
+        """Return them for the script: starts as differences, and all else by number."""
+        used, place = np.unique(self.name, return_inverse=True)
+        known = [names.setdefault(self.texts[each], len(names)) for each in used]
+        return {
+            "start": np.diff(self.start, prepend=0).tolist(),
+            "length": (self.end - self.start).tolist(),
+            "name": np.array(known, np.int64)[place].tolist(),
+            "stage": self.look.tolist(),
+            "number": self.number.tolist(),
+            "hatched": self.hatched.tolist(),
+        }
+
+
 class Kept(Protocol):
     """What is kept beside the tables of a run."""
 
@@ -98,7 +144,7 @@ class RunLanes:
     def __init__(self, trace: Trace, kept: Kept | None = None) -> None:
         self._trace, self._kept = trace, kept
         self._making = threading.Lock()
-        self._near: dict[str, tuple[int, int, pl.DataFrame]] = {}
+        self._near: dict[str, tuple[int, int, Mapping[Any, _Drawn]]] = {}
         """The ops and the ranges that were read last, of all lanes, and from when to when."""
 
     @property
@@ -165,7 +211,7 @@ class RunLanes:
         spans = self._read(single, start, end)
         names: dict[str, int] = {}
         drawn = [
-            _of_spans(spans[lane.kind, lane.key], names)
+            spans[lane.kind, lane.key].told(names)
             if level is None
             else _of_bins(lane.tiles, level, start, end)
             for lane, level in zip(self.lanes, levels, strict=True)
@@ -189,13 +235,13 @@ class RunLanes:
             stage="cause", name="cause", number=pl.lit(-1, pl.Int64), hatched=pl.lit(value=False)
         )
         names: dict[str, int] = {}
-        told = {number: found.filter(device=device) for number, device in lanes.items()}
+        told = {n: _Drawn.of(found.filter(device=device)) for n, device in lanes.items()}
         width = width_below(_PIXELS * (end - start) / pixels)
         return {
             "lanes": {
-                number: _of_spans(own, names)
-                if own.height <= min(_MOST_SPANS, pixels)
-                else self._binned(spans_of(own), width, start, end)
+                number: own.told(names)
+                if len(own.start) <= min(_MOST_SPANS, pixels)
+                else self._binned(own, width, start, end)
                 for number, own in told.items()
             },
             "names": [*names],
@@ -224,47 +270,60 @@ class RunLanes:
             found.append(level)
         return found
 
-    def _read(
-        self, lanes: Sequence[Lane], start: int, end: int
-    ) -> dict[tuple[str, Any], pl.DataFrame]:
+    def _read(self, lanes: Sequence[Lane], start: int, end: int) -> Mapping[Key, _Drawn]:
         """Return the spans of lanes that last during a stretch of time, by kind and key."""
-        inside = (pl.col("start") < end) & (pl.col("end") > start)
-        found = {key: own.filter(inside) for key, own in self.sums.few.items()}
         keys = [(lane.kind, lane.key) for lane in lanes if lane.kind != "idle"]
+        found = {key: self._few[key].during(start, end) for key in keys if key in self._few}
         left = [key for key in keys if key not in found]
         of_ops = [(kind, key) for kind, key in left if kind != "range"]
         if of_ops:
-            here = [pl.col("device").is_in({key[0] for _, key in of_ops})]
+            wanted = pl.col("device").is_in({key[0] for _, key in of_ops})
             if all(kind == "ops" for kind, _ in of_ops):  # else the GPU as a whole is wanted
                 streams = {key[-1] for _, key in of_ops}
-                here.append(pl.col("stream").is_in(streams, nulls_equal=True))
-            read = self._rows("ops", start, end, here)
-            found |= _by_key("ops", read, OF_OP)
-            for (_, key), own in _by_key("stages", read, OF_OP[:1]).items():
-                found["stages", key] = _spans_frame(spans_of(own).exposed()[0])
-                found["exposed", key] = _spans_frame(alone(own)[0])
+                wanted &= pl.col("stream").is_in(streams, nulls_equal=True)
+            found |= self._rows("ops", start, end, wanted)
         if len(of_ops) < len(left):
-            found |= _by_key("range", self._rows("range", start, end, []), OF_RANGE)
-        none = pl.DataFrame(schema=DRAWN)
-        return {(lane.kind, lane.key): found.get((lane.kind, lane.key), none) for lane in lanes}
+            found |= self._rows("range", start, end, pl.lit(value=True))
+        for kind, key in left:
+            if kind in ("stages", "exposed"):
+                own = found.get(("gpu", key), _NONE)
+                spans = own.exposed() if kind == "stages" else alone(own, own.hatched)
+                found[kind, key] = _Drawn.of_no_op(spans[0])
+        return {(lane.kind, lane.key): found.get((lane.kind, lane.key), _NONE) for lane in lanes}
 
-    def _rows(self, kind: str, start: int, end: int, wanted: Sequence[pl.Expr]) -> pl.DataFrame:
-        """Return ops or ranges that last during a stretch of time, by start: at least those wanted.
+    @cached_property
+    def _few(self) -> Mapping[Key, _Drawn]:
+        return {key: _Drawn.of(own) for key, own in self.sums.few.items()}
+
+    @cached_property
+    def _frames(self) -> Mapping[str, pl.LazyFrame]:
+        return {"ops": drawn_ops(self._trace), "range": drawn_ranges(self._trace)}
+
+    def _rows(self, kind: str, start: int, end: int, wanted: pl.Expr) -> dict[Key, _Drawn]:
+        """Return ops or ranges that last during a stretch of time, by lane, and by GPU.
+
+        At least those wanted.
 
         To read a few takes as long as to read those around them, which the next picture shows.
         """
-        begin, until, rows = self._near.get(kind, (end, start, pl.DataFrame()))
+        begin, until, lanes = self._near.get(kind, (end, start, {}))
         if not begin <= start <= end <= until:
             begin, until = self._around(kind, start, end)
-            is_long = (begin, until) == (start, end)
             inside = (pl.col("start") < until) & (pl.col("end") > begin)
-            frame = drawn_ops(self._trace) if kind == "ops" else drawn_ranges(self._trace)
-            frame = frame.filter(inside, *(wanted if is_long else ()))
+            is_long = (begin, until) == (start, end)
+            frame = self._frames[kind].filter(inside, wanted if is_long else pl.lit(value=True))
             rows = frame.sort("start", "number").collect()
-            if is_long:
-                return rows
-            self._near[kind] = begin, until, rows
-        return rows.filter((pl.col("start") < end) & (pl.col("end") > start))
+            drawn, lanes = _Drawn.of(rows), {}
+            by = {"ops": OF_OP, "gpu": OF_OP[:1]} if kind == "ops" else {kind: OF_RANGE}
+            for own, key in by.items():
+                places = rows.select(*key).with_row_index("at").group_by(key).agg("at")
+                ends = np.cumsum(places["at"].list.len().to_numpy())[:-1]
+                at = np.split(places["at"].explode().to_numpy(), ends)
+                keys = [(own, each) for each in places.select(key).iter_rows()]
+                lanes |= dict(zip(keys, map(drawn.at, at), strict=False))
+            if not is_long:
+                self._near[kind] = begin, until, lanes
+        return {key: own.during(start, end) for key, own in lanes.items()}
 
     def _around(self, kind: str, start: int, end: int) -> tuple[int, int]:
         """Return a longer stretch of time around one, if that has not too many spans."""
@@ -303,33 +362,7 @@ def _lane(kind: str, key: tuple[int | None, ...], tiles: Tiles, *, several: bool
     return Lane(kind, key, *names, is_first, tiles)
 
 
-def _by_key(
-    kind: str, rows: pl.DataFrame, key: Sequence[str]
-) -> dict[tuple[str, Any], pl.DataFrame]:
-    own = rows.partition_by(key, as_dict=True, maintain_order=True)
-    return {(kind, each): frame for each, frame in own.items()}
-
-
-def _spans_frame(spans: Spans) -> pl.DataFrame:
-    """Return spans that stand for no op, as rows."""
-    stage = pl.Series("stage", np.array(LOOKS)[spans.look], pl.String)
-    return pl.DataFrame({"start": spans.start, "end": spans.end, "stage": stage}).with_columns(
-        name="stage", number=pl.lit(-1, pl.Int64), hatched=pl.lit(value=False)
-    )
-
-
-def _of_spans(rows: pl.DataFrame, names: dict[str, int]) -> dict[str, Any]:
-    """Return spans for the script: starts as differences, and all else by number."""
-    told = rows["name"].fill_null("(no name)")
-    start = rows["start"]
-    return {
-        "start": start.diff().fill_null(start.first() or 0).to_list(),
-        "length": (rows["end"] - start).to_list(),
-        "name": [names.setdefault(name, len(names)) for name in told],
-        "stage": looks_of(rows).to_list(),
-        "number": rows["number"].to_list(),
-        "hatched": rows["hatched"].cast(pl.Int8).to_list(),
-    }
+_NONE = _Drawn.of(pl.DataFrame(schema=DRAWN))
 
 
 def _of_bins(tiles: Tiles, level: Level, start: int, end: int) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from tracekit.view._tiles import (
     LOOKS,
     NO_STAGE,
     Covered,
+    Ints,
     Level,
     Spans,
     Summing,
@@ -242,10 +243,10 @@ def spans_of(rows: pl.DataFrame) -> Spans:
     return Spans(rows["start"].to_numpy(), rows["end"].to_numpy(), looks_of(rows).to_numpy())
 
 
-def alone(rows: pl.DataFrame) -> tuple[Spans, dict[str, Covered]]:
+def alone(ops: Spans, is_communication: Ints) -> tuple[Spans, dict[str, Covered]]:
     """Return when only communication runs, of the ops of a GPU."""
-    look = np.where(rows["hatched"], LOOKS.index(COMMUNICATION), 0)
-    spans, busy = Spans(rows["start"].to_numpy(), rows["end"].to_numpy(), look).exposed()
+    look = np.where(is_communication, LOOKS.index(COMMUNICATION), 0)
+    spans, busy = Spans(ops.start, ops.end, look).exposed()
     kept = spans.look > 0
     own = {name: each for name, each in busy.items() if name == COMMUNICATION}
     return Spans(spans.start[kept], spans.end[kept], spans.look[kept]), own
@@ -378,12 +379,12 @@ class _Adding:
         for key, rows, begin, until in _stretches(frame, by):
             if self._kind == "ops":
                 self._names.add(rows.filter(_starts(begin, until)))
-                self._sums["stages", key].add(
-                    spans_of(rows), spans_of(rows).exposed()[1], begin, until
-                )
+                ops = spans_of(rows)
+                self._sums["stages", key].add(ops, ops.exposed()[1], begin, until)
                 if ("exposed", key) in self._sums:
-                    ops = spans_of(rows.filter("hatched"))
-                    self._sums["exposed", key].add(ops, alone(rows)[1], begin, until)
+                    busy = alone(ops, rows["hatched"].to_numpy())[1]
+                    hatched = spans_of(rows.filter("hatched"))
+                    self._sums["exposed", key].add(hatched, busy, begin, until)
             lanes = rows.partition_by(_BY[self._kind], as_dict=True, maintain_order=True)
             for lane, own in lanes.items():
                 spans = spans_of(own)

@@ -1,4 +1,4 @@
-"""Parquet files of one group of rows."""
+"""Parquet files of groups of rows."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ _TEXTS = (pl.String, pl.Categorical, pl.Enum)
 _OPTIONAL = 1
 _UTF_8 = 0
 _UNCOMPRESSED = 0
+GROUP_ROWS = 1 << 18
+"""Rows of a group, of which a reader takes all or, by their least and greatest numbers, none."""
 _MOST_BYTES_OF_TEXT = 1 << 30
 """Of a column: the size of a page is a number of 32 bits, and lengths take some of it."""
 
@@ -51,16 +53,20 @@ def write(frame: pl.DataFrame, path: Path, coded: Iterable[pl.Series] = ()) -> i
     The CRC-32 of the file.
     """
     by_name = {column.name: column for column in coded}
+    given = [by_name.get(column.name, column) for column in frame]
     with path.open("wb") as file:
         out = _Summed(file)
         out.write(_MAGIC)
-        chunks = []
-        for column in frame:
-            pages = encoded(by_name.get(column.name, column))
-            at = out.size
-            out.write(*pages.dictionary, *pages.data)
-            chunks.append(_chunk(column, pages, at))
-        footer = _footer(frame, chunks).content
+        groups = []
+        for first in range(0, frame.height, GROUP_ROWS):
+            chunks = []
+            for column in (each.slice(first, GROUP_ROWS) for each in given):
+                pages = encoded(column)
+                at = out.size
+                out.write(*pages.dictionary, *pages.data)
+                chunks.append(_chunk(column, pages, at))
+            groups.append(_group(chunks, min(frame.height - first, GROUP_ROWS)))
+        footer = _footer(frame, groups).content
         out.write(footer, len(footer).to_bytes(4, "little"), _MAGIC)
     return out.checksum
 
@@ -102,10 +108,12 @@ def _chunk(column: pl.Series, pages: Column, at: int) -> tuple[Value, int]:
     return struct({2: int64(at), 3: meta}), of_dictionary + of_data
 
 
-def _footer(frame: pl.DataFrame, chunks: list[tuple[Value, int]]) -> Value:
+def _group(chunks: list[tuple[Value, int]], rows: int) -> Value:
     size = int64(sum(size for _, size in chunks))
-    rows = int64(frame.height)
-    group = struct({1: listed([chunk for chunk, _ in chunks]), 2: size, 3: rows, 6: size})
+    return struct({1: listed([chunk for chunk, _ in chunks]), 2: size, 3: int64(rows), 6: size})
+
+
+def _footer(frame: pl.DataFrame, groups: list[Value]) -> Value:
     arrow = struct(
         {1: binary(b"ARROW:schema"), 2: binary(_arrow_schema(tuple(frame.schema.items())))}
     )
@@ -114,8 +122,8 @@ def _footer(frame: pl.DataFrame, chunks: list[tuple[Value, int]]) -> Value:
         {
             1: int32(1),
             2: listed(list(_schema(frame))),
-            3: rows,
-            4: listed([group]),
+            3: int64(frame.height),
+            4: listed(groups),
             5: listed([arrow]),
             6: binary(b"tracekit"),
             7: listed([by_type] * frame.width),
