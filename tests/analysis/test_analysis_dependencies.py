@@ -601,8 +601,11 @@ def test_a_loader_that_is_waited_for_is_a_chain_of_its_own() -> None:
     assert low < found["measured"] - 80 * US
 
 
-def _unmarked(asleep: bool, *pauses: int) -> Trace:
-    """Return steps of 100 us without ranges, each after a pause of the host before its input."""
+def _unmarked(asleep: bool, *pauses: int, source: str = "structure") -> Trace:
+    """Return steps of 100 us, each after a pause of the host before its input.
+
+    Where ranges tell steps, the pause lies within.
+    """
     b = TraceBuilder()
     b.rows["host"] = []
     at = 0
@@ -612,8 +615,9 @@ def _unmarked(asleep: bool, *pauses: int) -> Trace:
                 {"report": 0, "process": 0, "thread": 0, "start": (at + 5) * US, "library": "os",
                  "end": (at + pause - 5) * US, "name": "poll", "group": "wait"}
             )  # fmt: skip
+        begin = at if source == "ranges" else at + pause
         at += pause
-        b.iteration(step, at * US, (at + 120) * US, source="structure")
+        b.iteration(step, begin * US, (at + 108) * US, source=source)
         _op(b, "HtoD", at, at + 7, at + 9, kind="h2d", stage="IO", iteration=step)
         _op(b, "gemm", at + 6, at + 10, at + 100, stage="FP", iteration=step)
         _call(b, "cudaDeviceSynchronize", (at + 12) * US, (at + 105) * US)
@@ -631,6 +635,15 @@ def test_who_does_not_sleep_before_input_waits_for_no_loader() -> None:
     assert any("no wait for a loader is known" in text for text in said)
 
 
+def test_who_sleeps_before_input_within_a_step_waits_for_the_loader() -> None:
+    """Ranges of steps do not say where within these a program waits."""
+    trace = _unmarked(True, *(300,) * 6, source="ranges")
+    found = _replayed(trace, loader="inf")
+    assert found["loader inf"] < found["measured"] - 200 * US
+    said = _ask(whatif, trace, parse_changes(loader="inf")).warnings
+    assert not any("no wait for a loader is known" in text for text in said)
+
+
 def test_one_wait_that_is_most_of_all_is_told() -> None:
     def said(*pauses: int) -> list[str]:
         found = _ask(whatif, _unmarked(True, *pauses), parse_changes(loader="inf"))
@@ -639,6 +652,8 @@ def test_one_wait_that_is_most_of_all_is_told() -> None:
     assert said(300, 300, 300, 300, 300) == []
     assert said(300, 300, 300, 9_000, 300, 300)[0].startswith("one wait of 9.0 ms is 8")
     assert said(30, 30, 30, 9_000, 30, 30)[0].startswith("one wait of 9.0 ms is 100 %")
+    path = _ask(critical_path, _unmarked(True, 30, 30, 30, 9_000, 30, 30))
+    assert any("one wait of 9.0 ms is 100 %" in text for text in path.warnings)
 
 
 def test_ops_that_overlap_by_rounding_still_follow_each_other() -> None:

@@ -401,3 +401,32 @@ def _annotated(domain: str) -> list[Step]:
 def test_input_that_is_not_trained_with_is_no_step_of_our_annotations() -> None:
     assert _annotated("tracekit") == [(0, 0, 100, 190), (0, 1, 200, 290)]
     assert len(_annotated("mine")) == 4
+
+
+def _trains(builder: TraceBuilder, at: int) -> None:
+    """Run a step whose passes have ranges."""
+    for n, (name, kernel) in enumerate((("forward", "f"), ("backward", "b"), ("optimizer", "w"))):
+        begin = at + 100 * n
+        builder.range(begin, begin + 90, name)
+        builder.op(kernel, begin + 10)
+
+
+@pytest.mark.parametrize(
+    ("marked", "told"),
+    [
+        (range(20), ""),
+        (range(0, 20, 2), "9 of 20"),
+        (range(0, 20, 3), "12 of 20"),
+        (range(10, 20), ""),  # a warm-up has no ranges
+    ],
+)
+def test_steps_that_ranges_do_not_mark_are_told(marked: range, told: str) -> None:
+    builder = TraceBuilder()
+    for step in range(20):
+        if step in marked:
+            builder.range(1000 * step, 1000 * step + 400, f"step {step}")
+        _trains(builder, 1000 * step + 20)
+    said = [text for text in builder.attributed().warnings if "every step" in text]
+    assert [text.partition(" ops")[0] for text in said] == [
+        f"ranges do not mark every step: {told}"
+    ] * bool(told)

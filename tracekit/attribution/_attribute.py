@@ -18,6 +18,7 @@ from tracekit.attribution._context import Follower, autograd_threads, backward_w
 from tracekit.attribution._findings import findings, stored_findings
 from tracekit.attribution._iterations import (
     Opening,
+    Unmarked,
     cuts,
     find_iterations,
     training_threads,
@@ -147,6 +148,7 @@ def attribute_recording(
         *_lasting(recording),
         *offset.warning(),
         *_checks(launches, passed.early, ops.height),
+        *passed.unmarked,
         *late(passed.waits, offset.slack),
         *findings(verdicts, opinions, people.processes_of, iterations),
         *unmatched.warnings(),
@@ -361,7 +363,8 @@ class _Passed:
 
     `early` says of ops that start before the call that launched them by how much, and `waits` how
     soon others start on idle GPUs; `sums` what was launched in each row of the iterations that
-    ranges tell, and `torn` the processes whose recording begins within a step.
+    ranges tell, and `torn` the processes whose recording begins within a step; `unmarked` warns of
+    steps that no range marks.
     """
 
     early: Array
@@ -370,6 +373,7 @@ class _Passed:
     torn: pl.Series
     recorded: pl.Series
     opinions: pl.DataFrame
+    unmarked: tuple[str, ...]
 
 
 def _attribute_ops(
@@ -385,16 +389,20 @@ def _attribute_ops(
     leads: list[Array] = [np.empty(0, np.int64)]
     waited: list[pl.DataFrame] = []
     sums, opening = _sums(found.iterations), Opening(found.iterations)
+    unmarked = Unmarked(found.iterations)
     for each in ahead(attributed, range(len(ops)), waiting=1):
         write("ops", each.ops.clone)
         opening.add(each.ops)
+        unmarked.add(each.ops)
         leads.append(each.early)
         waited.append(each.waits)
         sums = _joined(sums, each.sums)
     of_steps = StepSums(*(column[1:] for column in sums))
+    opinions = stages.opinions()
     return _Passed(
-        np.concatenate(leads), waited, of_steps, opening.torn(), says.with_work, stages.opinions()
-    )
+        np.concatenate(leads), waited, of_steps, opening.torn(), says.with_work, opinions,
+        tuple(unmarked.warnings(opinions)),
+    )  # fmt: skip
 
 
 def _sums(iterations: pl.DataFrame) -> StepSums:

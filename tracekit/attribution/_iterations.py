@@ -5,6 +5,8 @@ Then which steps hold recorded GPU work, and which of them were recorded whole.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import polars as pl
 
 from tracekit.attribution._columns import StepSums
@@ -305,6 +307,9 @@ def _beside_others(counted: pl.DataFrame) -> pl.DataFrame:
     return counted
 
 
+_UNMARKED = 0.1
+"""Share of the ops of backward passes outside and inside of marked steps, from which on unmarked
+steps lie between them."""
 _KERNELS = {
     "process": pl.Int32, "name": pl.String, "updates": pl.Boolean, "before": pl.Boolean,
     "ops": pl.Int64,
@@ -378,6 +383,50 @@ class Opening:
             & updates.any()
         )
         return found.filter("torn")["process"]
+
+
+class Unmarked:
+    """Backward work between the steps that ranges mark, in none of them.
+
+    Parameters
+    ----------
+    iterations
+        The canonical table.
+    """
+
+    def __init__(self, iterations: pl.DataFrame) -> None:
+        self._spans = iterations.group_by("process").agg(
+            begin=pl.col("start").min(), until=pl.col("start").max()
+        )
+        self._ops: list[pl.DataFrame] = []
+
+    def add(self, ops: pl.DataFrame) -> None:
+        """Count such ops in a chunk of the canonical table."""
+        if self._spans.is_empty() or not ops["iteration"].null_count():
+            return
+        outside = ops.filter(
+            pl.col("iteration").is_null(), pl.col("stage").cast(pl.String) == "BP"
+        ).join(self._spans, on="process")
+        between = pl.col("launch_start").is_between("begin", "until")
+        self._ops.append(outside.filter(between).group_by("process").agg(outside=pl.len()))
+
+    def warnings(self, opinions: pl.DataFrame) -> Iterator[str]:
+        """Say how much it is of all that `opinions` has; where all is outside, steps end early."""
+        if not self._ops:
+            return
+        stage, *sources = (
+            pl.col(name).cast(pl.String) for name in ("stage", "stage_source", "other_source")
+        )
+        backward = opinions.filter(stage == "BP", sources[0] == sources[1])
+        of_all = backward.group_by("process").agg(pl.col("ops").sum())
+        found = pl.concat(self._ops).group_by("process").agg(pl.col("outside").sum())
+        share = pl.col("outside") / pl.col("ops")
+        within = share.is_between(_UNMARKED, 1 - _UNMARKED)
+        for _, outside, ops in found.join(of_all, on="process").filter(within).iter_rows():
+            yield (
+                f"ranges do not mark every step: {outside:,} of {ops:,} ops of backward passes ran "
+                "between those they mark; what is said per step may be of two steps or more"
+            )
 
 
 def cuts(iterations: pl.DataFrame, torn: pl.Series) -> pl.DataFrame:

@@ -174,7 +174,8 @@ def _by_kernel(job: Job, meta: dict[str, Any]) -> pl.DataFrame:
 def _meta(job: Job, skip: int) -> dict[str, Any]:
     lengths = job.bounds["end"] - job.bounds["start"]
     share = job.unexplained
-    warnings = [*stand_in(job), *_kinds(lengths), *distrust(share)]
+    doubt = job.graph.batches.doubt
+    warnings = [*stand_in(job), *_kinds(lengths), *distrust(share), *filter(None, [doubt])]
     return {
         "steps": job.bounds.height,
         "steps_ns": int(lengths.sum()),

@@ -24,6 +24,8 @@ _AWAITED_NS = 100_000
 """Time of a driving thread in input ranges or between steps that is a wait for the loader."""
 _AWAITED_SHARE = 0.1
 """A loader that works ahead and is waited for is waited for long: it takes longer than the rest."""
+_SEVERAL = 4
+"""Of so many batches one alone is not waited for longer than all others."""
 _RHYTHM = 3
 """Minimum number of waits at equal distances, in batches, that make a rhythm."""
 _LONG, _USUAL = 0.25, 0.9
@@ -345,6 +347,19 @@ class Batches:
     most_ns: int | None
 
     @property
+    def doubt(self) -> str:
+        """What speaks against waits for a loader: one of them takes most of their time."""
+        waits = self.taken.filter("waited")["loading"]
+        longest, whole = waits.max() or 0, waits.sum()
+        if self.taken.height < _SEVERAL or longest <= whole / 2:  # type: ignore[operator]
+            return ""
+        return (
+            f"one wait of {longest / 1e6:,.1f} ms is {100 * longest / whole:.0f} % of what is "  # type: ignore[operator]
+            "taken for waiting for a loader: it may be something else, such as an evaluation or a "
+            "new run"
+        )
+
+    @property
     def rhythmic(self) -> pl.DataFrame:
         """Waits of a loader that never rests, with ``first, since``: when it began not to.
 
@@ -375,15 +390,17 @@ def batches_of(trace: Trace, moments: Moments, gaps: pl.DataFrame) -> Batches:
     """Return the batches of a run; `gaps` are when threads make no call.
 
     A thread that launches copies of input takes a batch with the first of them in each iteration;
-    of another one those are known that it waits for, in input ranges or between steps. Where no
-    range tells either, a thread waits while the operating system has it asleep.
+    it waits for it in input ranges and between steps, and without ranges of input also while the
+    operating system has it asleep. Of another thread only what it waits for so by ranges is known.
     """
     iterations = trace.read("iterations")
     driving = gaps.join(iterations.select("thread").unique(), on="thread", how="semi")
-    ranges = trace["ranges"].filter(pl.col("stage") == "IO").select("thread", "start", "end")
-    told = pl.concat([ranges.collect(), _between(iterations)])
-    untold = ~pl.col("thread").is_in(told["thread"].unique().implode())
-    blocks = merged(pl.concat([told, _asleep(trace).filter(untold)]), ["thread"])
+    loads = trace["ranges"].filter(pl.col("stage") == "IO").select("thread", "start", "end")
+    ranges = loads.collect()
+    told = pl.concat([ranges, _between(iterations)])
+    untold, asleep = ~pl.col("thread").is_in(told["thread"].unique().implode()), _asleep(trace)
+    naps = asleep.join(ranges, on="thread", how="anti")
+    blocks = merged(pl.concat([told, naps]), ["thread"])
     known = driving.with_columns(length=_LENGTH, loading=pl.lit(0, pl.Int64))
     if not blocks.is_empty():
         known = covered(known.drop("loading"), blocks, ["thread"], "loading")

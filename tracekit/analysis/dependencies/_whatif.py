@@ -53,8 +53,6 @@ _PREPARED_NS = 10_000
 """Most time that a thread takes to prepare such a call."""
 _OFF = 0.01
 """By how much of a step replays of changes are off beside (docs/evidence/whatif.md)."""
-_SEVERAL = 4
-"""Of so many batches one alone is not waited for longer than all others."""
 _MANY = 1_000
 """Ends of so many ms or more are told without decimals."""
 _NARROW = "ask with --loader inf if batches are ready, or for a smaller change"
@@ -474,19 +472,12 @@ def _unmatched(job: Job, changes: Sequence[Change], replays: Sequence[_Replay]) 
 
 def _waited_for_input(batches: Batches) -> str:
     """Say that no wait for a loader is known, or that one of them takes most of their time."""
-    waits = batches.taken.filter("waited")["loading"]
-    if waits.is_empty():
+    if batches.taken.filter("waited").is_empty():
         return (
             "no wait for a loader is known: ranges around it tell, or calls of the operating "
             "system in which a thread sleeps (nsys profile -t cuda,nvtx,osrt)"
         )
-    longest, whole = waits.top_k(1).item(), waits.sum()
-    if batches.taken.height < _SEVERAL or longest <= whole / 2:
-        return ""
-    return (
-        f"one wait of {longest / 1e6:,.1f} ms is {100 * longest / whole:.0f} % of what is taken "
-        "for waiting for a loader: it may be something else, such as an evaluation or a new run"
-    )
+    return batches.doubt
 
 
 def _unsplit(job: Job, size: int, edges: int) -> str:
