@@ -524,6 +524,23 @@ def test_many_collectives_that_take_nothing_but_latency() -> None:
     assert _wins(row) == pytest.approx((175 * US, 350 * US, 350 * US), rel=1e-3)
 
 
+def test_many_collectives_of_unknown_size_may_take_as_long_for_their_bytes() -> None:
+    """Ten of 93 us are ten that start slowly, or ten buckets of 25 MiB."""
+    times = [(600 + 93 * place, 693 + 93 * place) for place in range(10)]
+    row = _found(_exchanging(*times).trace())["small_buckets"]
+    assert (row["sure"], row["win_low_ns"]) == ("hint", 0)
+    assert "of unknown size: large ones take as long for their bytes" in row["evidence"]
+
+
+def test_collectives_between_the_layers_of_a_pass_are_not_merged() -> None:
+    """What tensor parallelism gathers, the next layer computes with."""
+    times = [(600 + 40 * place, 640 + 40 * place) for place in range(10)]
+    builder = _exchanging(*times)
+    for op in builder.rows["ops"]:
+        op["stage"] = "BP"
+    assert "small_buckets" not in _found(builder.trace())
+
+
 def test_few_collectives_that_take_nothing_but_start_up() -> None:
     """Of three of 40 us two can go; all but 10 us of one are exposed, and the last one stays."""
     row = _found(_exchanging((570, 610), (610, 650), (650, 690)).trace())["small_buckets"]

@@ -106,7 +106,9 @@ def late_buckets(facts: Facts) -> Finding | None:
 
 def small_buckets(facts: Facts) -> Finding | None:
     """Find gradients that are exchanged in more collectives than their bytes need."""
-    each = facts.exchanges.filter(pl.col("kind") == "collective")
+    # Those between the layers of a pass hold what the next layer computes with.
+    apart = ~pl.col("stage").cast(pl.String).is_in(["FP", "BP"])
+    each = facts.exchanges.filter(pl.col("kind") == "collective", apart)
     number = each.height / facts.cells.height
     if number < _SEVERAL:
         return None
@@ -115,7 +117,10 @@ def small_buckets(facts: Facts) -> Finding | None:
     # Of few that take long it is not known whether start-up or bytes take the time.
     if usual > _SMALL * latency or (number < _MANY and usual > _STARTS_NS):
         return None
-    needed = _needed(each, facts)
+    calls = facts.collectives.select("op", "collective", "communicator", "bytes").unique("op")
+    sized = each.select("op").join(calls, on="op")
+    is_known = not sized["bytes"].null_count() or usual <= _STARTS_NS
+    needed = _needed(sized, facts)
     saved = (number - needed) * latency
     # Of one that is hidden, or takes long for its bytes, no more is won than its exposed start-up.
     starts = each.with_columns(
@@ -129,11 +134,12 @@ def small_buckets(facts: Facts) -> Finding | None:
         finding=f"{counted(number, 'collective')} {facts.per_gpu} take {duration(usual)} in "
         f"the median, hardly more than the shortest ones, {duration(latency)}.",
         win=win,
-        low=win / 2,
+        low=win / 2 * is_known,
         high=max(win, facts.lost(starts, "most").most * (1 - needed / number)),
-        sure="likely",
+        sure="likely" if is_known else "hint",
         evidence=(
             f"as {counted(needed, 'collective')} they would take {duration(saved)} less: modelled",
+            *([] if is_known else ["of unknown size: large ones take as long for their bytes"]),
             *_exchanged(facts, each),
         ),
         advice="Merge them: use larger buckets (`bucket_cap_mb`), or fuse the exchange of several "
@@ -327,15 +333,14 @@ def _waited(facts: Facts, each: pl.DataFrame) -> str:
     return f"{duration(facts.lost(each, 'wait_ns').mean)} {facts.per} is waiting for other ranks"
 
 
-def _needed(each: pl.DataFrame, facts: Facts) -> float:
+def _needed(sized: pl.DataFrame, facts: Facts) -> float:
     """Return how many collectives of a usual bucket's size are enough for a step.
 
     Those of one operation and communicator can be one.
     """
-    calls = facts.collectives.select("op", "collective", "communicator", "bytes").unique("op")
     number = pl.len() / facts.cells.height
     sizes = pl.col("bytes").sum() / facts.cells.height / _BUCKET_BYTES
-    alike = each.select("op").join(calls, on="op").group_by("collective", "communicator").agg(
+    alike = sized.group_by("collective", "communicator").agg(
         number=number,
         needed=pl.when(pl.col("bytes").null_count() == 0).then(sizes).otherwise(number / _MANY),
     )  # fmt: skip
