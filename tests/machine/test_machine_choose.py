@@ -19,7 +19,7 @@ from tracekit.machine import (
     with_nics,
 )
 from tracekit.machine._choose import side_by_side
-from tracekit.machine._fabric import with_fabric
+from tracekit.machine._graph import with_fabric
 from tracekit.model import DEVICES
 
 V100 = "Tesla V100-SXM2-16GB"

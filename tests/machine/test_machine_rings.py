@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tracekit.machine import Link, Machine, Ring, find_rings, load_preset
 from tracekit.machine._choose import side_by_side
-from tracekit.machine._fabric import with_fabric
+from tracekit.machine._graph import with_fabric
 
 
 def _machine(gpus: int, bricks: dict[tuple[int, int], int]) -> Machine:

@@ -40,7 +40,7 @@ from tracekit.machine._graph import (
     number_of,
 )
 from tracekit.machine._pcie import pcie_bandwidth
-from tracekit.support.toml import NotToml, parse_toml
+from tracekit.support.toml import parse_toml, read_toml
 
 VERSION = 1
 _KEYS = {"version", "name", "title", "source", "warnings", "nodes", "links", "attributes",
@@ -50,7 +50,6 @@ _ATTRIBUTES: Mapping[str, type] = {
     "uuid": str, "pci_bus": str, "product": str, "numa": int, "name": str, "bandwidth": int,
 }  # fmt: skip
 _TYPES: Mapping[str, NodeType] = {prefix: kind for kind, prefix in PREFIXES.items()}
-_MOST_BYTES = 4 << 20
 _MOST_NODES = 9999
 _MOST_BANDWIDTH = 10**15
 _END = re.compile(rf"({'|'.join(_TYPES)})(\*|[0-9.,]+)")
@@ -73,29 +72,15 @@ def read_machine_toml(path: Path) -> Machine:
     Raises
     ------
     InputError
-        If the file cannot be read, is no TOML, or describes what cannot be: an unknown key, type or
-        node, a link given twice, a number out of range. The message says where.
+        If the file cannot be read, is not TOML, or describes what cannot be: an unknown key, type
+        or node, a link given twice, a number out of range. The message says where.
     """
-    return machine_of(load_toml(path), path.stem, str(path), "file")
+    return machine_of(read_toml(path), path.stem, str(path), "file")
 
 
 def machine_of_text(text: str) -> Machine:
     """Return the machine from the text that `machine_toml` wrote into a report."""
     return machine_of(parse_toml(text), "machine", "the recorded machine", "trace")
-
-
-def load_toml(path: Path) -> dict[str, Any]:
-    """Return the content of a TOML file."""
-    try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise InputError(f"{path} is too large for the description of a machine")
-        return parse_toml(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise InputError(f"{path} cannot be read", error.strerror) from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not text in UTF-8") from error
-    except (NotToml, ValueError) as error:
-        raise InputError(f"{path} is not TOML", str(error)) from error
 
 
 def machine_of(content: Mapping[str, Any], name: str, where: str, origin: Origin) -> Machine:
