@@ -15,10 +15,8 @@ from tracekit.support.lazily import lazily
 if TYPE_CHECKING:
     from tracekit.engine._group_sums import GroupTally, GroupTotals
     from tracekit.engine._host_time import Work, has_ops, innermost_stretches, on_host
-    from tracekit.engine._inclusive import inclusive_ranges, projected_ranges
-    from tracekit.engine._inclusive_kernels import inclusive_kernels
+    from tracekit.engine._inclusive import inclusive_kernels, inclusive_ranges, projected_ranges
     from tracekit.engine._intervals import layered_lengths, union_length
-    from tracekit.engine._latest import latest
     from tracekit.engine._launch_groups import NEEDED, host_marks, launch_groups
     from tracekit.engine._layer_ranges import BY_RANGE, BY_SEQUENCE, RangeLayers, range_layers
     from tracekit.engine._lines import Lines, extended
@@ -53,6 +51,7 @@ if TYPE_CHECKING:
         first_iterations,
         iteration_windows,
         iterations_in,
+        latest,
     )
 
 __getattr__, __dir__ = lazily(__name__)

@@ -356,6 +356,37 @@ def last_until(values: Array, low: int, high: int, now: int, guess: int) -> int:
     return low - 1
 
 
+def find_latest(
+    lines: Array,
+    times: Array,
+    first: Array,
+    begins: Array,
+    near: Array,
+    found: Array,
+) -> None:
+    """Find the last of the marks of each row's line that begins no later than the row.
+
+    Parameters
+    ----------
+    lines, times
+        Of the rows; of no line where that is negative.
+    first, begins
+        The marks of line n are those from ``first[n]`` to ``first[n + 1]``, by time.
+    near
+        For each line a mark to begin the search with; updated.
+    found
+        Becomes the mark of each row, -1 where there is none.
+    """
+    for row in range(lines.size):
+        line = lines[row]
+        found[row] = -1
+        if line >= 0:
+            low, high = first[line], first[line + 1]
+            place = last_until(begins, low, high, times[row], near[line])
+            if place >= low:
+                found[row] = near[line] = place
+
+
 def group(ops: Launched, processes: Array, marks: Marks, near: Array, drivers: Array,
           begins: Array, groups: Groups) -> None:  # fmt: skip
     """Put ops into groups, by which their time can be cut into iterations.
