@@ -32,7 +32,7 @@ PUBLIC = {
     """,
     "tracekit.analysis.arithmetic": "flops roofline",
     "tracekit.analysis.clocks": "Calls align aligned clock_calls clock_evidence",
-    "tracekit.analysis.closeup": """
+    "tracekit.analysis.step_detail": """
         details driving_threads exposed_communication idle_spans median_step ops_inside
         ranges_inside slowest_step stage_spans step_lengths step_spans whole_spans
     """,

@@ -27,9 +27,8 @@ from tracekit.analysis.dependencies._graph import (
     graph_of,
 )
 from tracekit.analysis.dependencies._job import TRUSTED, distrust, job_of
-from tracekit.analysis.dependencies._prices import Price
 from tracekit.analysis.dependencies._sweeps import LATEST, latest, put_in_order, replay, walk_back
-from tracekit.analysis.dependencies._whatif import ALL, UNCHANGED, _ended
+from tracekit.analysis.dependencies._whatif import ALL, UNCHANGED, Price, _ended
 from tracekit.analysis.diagnosis import KERNELS_OF, RULES
 from tracekit.engine import launch_groups, step_windows
 from tracekit.errors import MissingDataError, UndecidedError, UsageError

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 from trace_builder import TraceBuilder
 
-from tracekit.analysis.diagnosis import FINDINGS, RULES, _rules, diagnose
+from tracekit.analysis.diagnosis import FINDINGS, RULES, _diagnose, diagnose
 from tracekit.analysis.diagnosis._facts import _cold, facts_of, rounded
 from tracekit.analysis.operators import has_sizes
 from tracekit.errors import MissingDataError, UsageError
@@ -28,7 +28,7 @@ STEP = 1000 * US
 def _tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have rules be as sure as the trace makes them, as if each was tried often and was right."""
     score = {rule: {"claims": 100, "wrong": 0} for rule in RULES}
-    monkeypatch.setattr(_rules, "score", lambda: score)
+    monkeypatch.setattr(_diagnose, "score", lambda: score)
 
 
 def _op(b: TraceBuilder, at: int, start: int, end: int, *, done: int | None = None,
@@ -857,7 +857,7 @@ def test_a_rule_is_no_surer_than_it_was_right(
     monkeypatch: pytest.MonkeyPatch, claims: int, wrong: int, sure: str
 ) -> None:
     score = {"input_bound": {"claims": claims, "wrong": wrong}}
-    monkeypatch.setattr(_rules, "score", lambda: score)
+    monkeypatch.setattr(_diagnose, "score", lambda: score)
     trace = _waiting(100 * US, stage="IO").trace()
     assert _found(trace)["input_bound"]["sure"] == sure
     listed = diagnose(trace)
@@ -868,7 +868,7 @@ def test_a_rule_is_no_surer_than_it_was_right(
 
 
 def test_rules_that_are_often_wrong_come_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_rules, "score", lambda: {"input_bound": {"claims": 10, "wrong": 1}})
+    monkeypatch.setattr(_diagnose, "score", lambda: {"input_bound": {"claims": 10, "wrong": 1}})
     trace = _copying_late(100 * US).trace()
     found = diagnose(trace, top=None).rows
     assert found["rule"].to_list()[-1] == "input_bound"

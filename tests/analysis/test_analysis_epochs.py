@@ -62,7 +62,6 @@ def test_a_global_batch_is_shared_by_all_gpus() -> None:
     [
         (0, 1, "gpu", "the batch is 0"),
         (1, -1, "gpu", "the number of GPUs is -1"),
-        (1, 1, "node", "no batch scope 'node': choose among gpu, global"),
     ],
 )
 def test_numbers_that_cannot_be(batch: int, gpus: int, scope: BatchScope, message: str) -> None:

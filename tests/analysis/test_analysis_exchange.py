@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from tracekit.analysis.studies import crossovers, exchange, overhead, study_iterations
-from tracekit.analysis.studies._run_labels import parameter_count, parameters_label
+from tracekit.analysis.studies._epochs import parameter_count, parameters_label
 from tracekit.analysis.studies._study import STUDY
 from tracekit.errors import UsageError
 
@@ -104,8 +104,3 @@ def test_runs_of_few_steps_show_no_ends_of_a_crossing() -> None:
 )
 def test_what_is_found_as_batches_grow(shares: dict[int, float], found: str) -> None:
     assert crossovers(_pairs(shares)).rows["found"].item() == found
-
-
-def test_nothing_else_grows() -> None:
-    with pytest.raises(UsageError, match="nothing crosses along 'gpus'"):
-        crossovers(_pairs({16: 5}), "gpus")  # type: ignore[arg-type]

@@ -12,8 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
-from tracekit.analysis.memory import largest_batch, memory_extra, memory_growth, memory_use
-from tracekit.analysis.memory._memory_use import _lines, _predicted
+from tracekit.analysis.memory import (
+    _lines,
+    _predicted,
+    largest_batch,
+    memory_extra,
+    memory_growth,
+    memory_use,
+)
 from tracekit.analysis.studies import read_memory_table
 from tracekit.errors import InputError, UsageError
 from tracekit.model import ITERATIONS, Trace

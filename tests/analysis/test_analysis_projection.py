@@ -23,7 +23,7 @@ from tracekit.analysis.studies import (
     sweep_hardware,
     weighted_means,
 )
-from tracekit.analysis.studies._hardware import parse_rate
+from tracekit.analysis.studies._jobs import parse_rate
 from tracekit.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ def test_times_are_those_of_a_plain_loop(rows: list[tuple[Any, ...]], efficiency
         ("[[jobs]]\nname='a'", "unknown key 'jobs'"),
         ("version = 1", r"no \[\[job\]\]"),
         ("job = [1]", "no list of tables"),
-        ("a = ", "is no TOML"),
+        ("a = ", "is not TOML"),
     ],
 )
 def test_files_of_jobs_that_are_wrong(tmp_path: Path, text: str, said: str) -> None:

@@ -373,9 +373,6 @@ def test_step_times_give_the_same_speedups_as_their_epochs(times: dict[int, floa
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"mode": "medium"}, "no scaling 'medium': choose among strong, weak"),
-        ({"time": "day"}, "no time 'day': choose among step, epoch"),
-        ({"batch_scope": "node"}, "no batch scope 'node'"),
         ({"images": 0}, "the number of images is 0"),
         ({"time": "epoch"}, "the number of steps of an epoch is unknown"),
     ],

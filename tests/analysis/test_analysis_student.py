@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracekit.analysis.statistics import quantile
-from tracekit.analysis.statistics._student import tail
+from tracekit.analysis.statistics._differences import tail
 
 FREEDOM = st.one_of(
     st.integers(1, 300), st.floats(0.2, 300), st.floats(300, 1e5), st.sampled_from([999.9, 1e3])

@@ -380,8 +380,6 @@ def test_numbers_that_are_none(key: str, value: str) -> None:
 def test_other_labels_that_are_wrong() -> None:
     with pytest.raises(UsageError, match="run 'a run' has the label scaling=both: it is strong or"):
         _row(_one_step(), {"scaling": "both"})
-    with pytest.raises(UsageError, match="no batch scope 'node'"):
-        _row(_one_step(), batch_scope="node")
 
 
 # Communication.

@@ -13,7 +13,7 @@ import pytest
 from trace_builder import TraceBuilder
 
 import tracekit
-from tracekit.analysis import closeup
+from tracekit.analysis import step_detail
 from tracekit.engine import parse_iterations
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.export import export
@@ -282,7 +282,7 @@ def test_what_cannot_be_exported(run: tracekit.Run, tmp_path: Path, monkeypatch:
         run.export(path)
     if not run.trace.read("iterations").is_empty():
         run.export(path, iterations=(1, 1))
-    assert closeup.step_spans(run.trace).height
+    assert step_detail.step_spans(run.trace).height
 
 
 @pytest.mark.parametrize(

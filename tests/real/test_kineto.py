@@ -18,7 +18,7 @@ import polars as pl
 import pytest
 
 import tracekit as tk
-from tracekit.analysis import breakdown, closeup
+from tracekit.analysis import breakdown, step_detail
 from tracekit.analysis.communication import collective_calls
 from tracekit.engine import union_length
 from tracekit.model import Trace
@@ -180,7 +180,7 @@ class TestDataParallel:
         assert rows["communicator"].unique().to_list() == ["pg 0 [0, 1]"]
         assert rows["rank"].unique().to_list() == [0]
         ops = ddp.read("ops").filter(pl.col("kind") == "collective")
-        shown = closeup.details(ddp, ops)["bytes"]
+        shown = step_detail.details(ddp, ops)["bytes"]
         assert sorted(shown) == sorted(rows["message_bytes"])
 
     def test_every_op_has_its_launch(self, ddp):

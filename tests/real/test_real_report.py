@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import tracekit as tk
-from tracekit.analysis import closeup
+from tracekit.analysis import step_detail
 from tracekit.present import readable_names
 
 NAMES = (
@@ -33,12 +33,12 @@ def test_a_report_is_whole_and_small(
 @pytest.mark.parametrize("name", NAMES)
 def test_tracks_add_up(real_run: Callable[[str], tk.Run], name: str) -> None:
     run = real_run(name)
-    spans = closeup.whole_spans(run.trace)
+    spans = step_detail.whole_spans(run.trace)
     length = (pl.col("end") - pl.col("start")).sum()
-    stages = closeup.stage_spans(run.trace, spans).group_by("device", "stage").agg(length)
+    stages = step_detail.stage_spans(run.trace, spans).group_by("device", "stage").agg(length)
     wanted = run.breakdown(by="device,stage").select("device", "stage", "busy_ns")
     assert sorted(stages.rows()) == sorted(wanted.rows())
-    idle = closeup.idle_spans(run.trace, spans).select(length).item()
+    idle = step_detail.idle_spans(run.trace, spans).select(length).item()
     assert idle == run.idle()["idle_ns"].sum()
 
 

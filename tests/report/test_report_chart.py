@@ -10,7 +10,7 @@ import pytest
 from browsing import opened
 
 import tracekit
-from tracekit.analysis import closeup
+from tracekit.analysis import step_detail
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,10 +63,10 @@ def test_a_selection_has_the_numbers_of_its_time_at_the_ends_of_a_step_too(
     browser: Any, page_file: Path, heard: list[str], hostile_run: tracekit.Run
 ) -> None:
     """What began in the step before, and what other GPUs do already, is in it."""
-    spans = closeup.step_spans(hostile_run.trace)
+    spans = step_detail.step_spans(hostile_run.trace)
     page = opened(browser, page_file, heard, 1280)
-    lengths = closeup.step_lengths(spans)
-    for step in (closeup.slowest_step(lengths), closeup.median_step(lengths)):
+    lengths = step_detail.step_lengths(spans)
+    for step in (step_detail.slowest_step(lengths), step_detail.median_step(lengths)):
         own = spans.filter(iteration=step)
         page.locator(".view", has_text=f"({step})").click()
         start, end = own["start"].min(), own["end"].max()
@@ -98,14 +98,17 @@ def test_keys_alone_find_an_op_and_what_is_around_it(
 ) -> None:
     page_file, run, around = asked
     trace = run.trace
-    spans = closeup.step_spans(trace)
-    step = closeup.slowest_step(closeup.step_lengths(spans))
+    spans = step_detail.step_spans(trace)
+    step = step_detail.slowest_step(step_detail.step_lengths(spans))
     own = spans.filter(iteration=step)
-    ops = closeup.ops_inside(trace, own)
+    ops = step_detail.ops_inside(trace, own)
     zero = own["start"].min()
     reduces = ops.filter(pl.col("name").cast(pl.String).str.contains("AllReduce"))
     longest = reduces.sort(pl.col("end") - pl.col("start"), descending=True).head(1)
-    wanted = {**longest.row(0, named=True), **closeup.details(trace, longest).row(0, named=True)}
+    wanted = {
+        **longest.row(0, named=True),
+        **step_detail.details(trace, longest).row(0, named=True),
+    }
 
     page = opened(browser, page_file, heard, 1280)
     keys = page.keyboard

@@ -14,7 +14,7 @@ import pytest
 from hostile import KERNEL, MARKUP, RANGE, SAMPLES
 
 import tracekit
-from tracekit.analysis import closeup
+from tracekit.analysis import step_detail
 from tracekit.errors import UsageError
 from tracekit.present import to_json
 from tracekit.report import _verdict
@@ -165,8 +165,8 @@ def test_tiles_are_the_numbers_of_the_study(parsed: Page, hostile_run: tracekit.
         for _, own in parsed.tags if own.get("class") == "tile"
     }  # fmt: skip
     facts = tracekit.study([hostile_run], skip=0).row(0, named=True)
-    found = closeup.exposed_communication(
-        hostile_run.trace, closeup.step_spans(hostile_run.trace)
+    found = step_detail.exposed_communication(
+        hostile_run.trace, step_detail.step_spans(hostile_run.trace)
     ).sum()
     assert list(tiles) == [
         "step_ns", "busy_share", "communication_share", "idle_ns", "images_per_s"
@@ -182,7 +182,7 @@ def test_tiles_are_the_numbers_of_the_study(parsed: Page, hostile_run: tracekit.
 def test_the_busy_share_and_what_it_is_made_of_are_of_the_steps(hostile_run: tracekit.Run) -> None:
     """Of the recording beside the mean step, computing was more than the whole."""
     found = _verdict._kinds_in_steps(Subject(_Library(), (hostile_run,)))
-    spans = closeup.step_spans(hostile_run.trace)
+    spans = step_detail.step_spans(hostile_run.trace)
     busy: dict[str, int] = {}
     for process, device, _, start, end, _ in spans.rows():
         own = hostile_run.trace.read("ops").filter(process=process, device=device)
@@ -199,16 +199,16 @@ def test_the_busy_share_and_what_it_is_made_of_are_of_the_steps(hostile_run: tra
 
 def test_the_chart_holds_every_op_of_its_steps(page: str, hostile_run: tracekit.Run) -> None:
     trace = hostile_run.trace
-    spans = closeup.step_spans(trace)
-    lengths = closeup.step_lengths(spans)
+    spans = step_detail.step_spans(trace)
+    lengths = step_detail.step_lengths(spans)
     chart = packed(page)
-    wanted = [closeup.median_step(lengths), closeup.slowest_step(lengths)]
+    wanted = [step_detail.median_step(lengths), step_detail.slowest_step(lengths)]
     assert [view["step"] for view in chart["views"]][:2] == wanted
     for view, step in ((view, view["step"]) for view in chart["views"]):
         window = spans.filter(iteration=step).with_columns(
             pl.col("start").min().over("clock"), pl.col("end").max().over("clock")
         )
-        ops = closeup.ops_inside(trace, window, reaching=True)
+        ops = step_detail.ops_inside(trace, window, reaching=True)
         lanes = [lane for lane in view["lanes"] if "told" in lane]
         assert sum(len(lane["start"]) for lane in lanes) == ops.height
         assert sum(sum(lane["length"]) for lane in lanes) == int(
@@ -233,7 +233,7 @@ def test_the_path_and_links_of_a_step_add_up_to_what_commands_say(
         wanted["works"] = wanted.pop("gpu", 0) + wanted.pop("comm", 0)
         assert lengths == {**dict.fromkeys(lengths, 0), **wanted}
 
-        spans = closeup.step_spans(hostile_run.trace).filter(iteration=view["step"])
+        spans = step_detail.step_spans(hostile_run.trace).filter(iteration=view["step"])
         begin, end = spans["start"].min(), spans["end"].max()
         own = crossed.filter(pl.col("start") < end, pl.col("end") > begin)
         sums = own.group_by("src", "dst").agg(pl.col("bytes").sum())
@@ -258,9 +258,9 @@ def test_steps_of_two_runs_are_aligned_by_their_passes(
 ) -> None:
     begins = {}
     for side, run in (("A", base_run), ("B", hostile_run)):
-        spans = closeup.step_spans(run.trace)
-        own = spans.filter(iteration=closeup.median_step(closeup.step_lengths(spans)))
-        ops = closeup.ops_inside(run.trace, own).filter(pl.col("kind") == "compute")
+        spans = step_detail.step_spans(run.trace)
+        own = spans.filter(iteration=step_detail.median_step(step_detail.step_lengths(spans)))
+        ops = step_detail.ops_inside(run.trace, own).filter(pl.col("kind") == "compute")
         begins[side] = {
             stage: ops.filter(pl.col("stage") == stage)["start"].min() - own["start"].min()
             for stage in ("FP", "BP", "WU")

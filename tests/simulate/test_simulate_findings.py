@@ -13,7 +13,7 @@ from simulate.run import simulate
 from simulate.truth import read_truth, step_times
 from trace_builder import default_rules
 
-from tracekit.analysis.diagnosis import RULES, _rules, diagnose, stragglers
+from tracekit.analysis.diagnosis import RULES, _diagnose, diagnose, stragglers
 from tracekit.attribution import attribute
 from tracekit.sources import read
 
@@ -31,7 +31,7 @@ FIRST = {
 def _tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Order findings by their wins alone: rules that are often wrong come last otherwise."""
     score = {rule: {"claims": 100, "wrong": 0} for rule in RULES}
-    monkeypatch.setattr(_rules, "score", lambda: score)
+    monkeypatch.setattr(_diagnose, "score", lambda: score)
 
 
 def _rows(name: str) -> list[dict[str, object]]:

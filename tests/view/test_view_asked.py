@@ -12,7 +12,7 @@ import pytest
 from hostile import KERNEL
 
 import tracekit
-from tracekit.analysis import closeup
+from tracekit.analysis import step_detail
 from tracekit.support import batches
 from tracekit.view import _asked, _lanes
 from tracekit.view._asked import AskedRuns
@@ -196,8 +196,8 @@ def test_exposed_time_of_gpus_is_that_of_breakdown(
     for run in runs:
         lanes = lanes_of(run)
         table = run.breakdown(by="device,stage")
-        spans = closeup.whole_spans(run.trace).with_columns(iteration=pl.lit(None, pl.Int64))
-        alone = closeup.exposed_communication(run.trace, spans)
+        spans = step_detail.whole_spans(run.trace).with_columns(iteration=pl.lit(None, pl.Int64))
+        alone = step_detail.exposed_communication(run.trace, spans)
         for pixels in (1, 100_000):
             drawn = lanes.drawn(*lanes.edges, pixels)["lanes"]
             for lane, shown in zip(lanes.lanes, drawn, strict=True):
@@ -293,7 +293,7 @@ def test_ranges_are_those_of_the_threads_that_drive_steps(runs: list[tracekit.Ru
 def test_steps_are_those_of_the_gpus(client: Any, runs: list[tracekit.Run]) -> None:
     for number, run in enumerate(runs):
         told, of_step = client.data("steps", run=number), {}
-        for row in closeup.step_spans(run.trace).iter_rows(named=True):
+        for row in step_detail.step_spans(run.trace).iter_rows(named=True):
             first, last = of_step.get(row["iteration"], (row["start"], row["end"]))
             of_step[row["iteration"]] = min(first, row["start"]), max(last, row["end"])
         assert dict(zip(told["iteration"], zip(told["start"], told["end"], strict=True),
@@ -307,7 +307,7 @@ def test_a_step_that_is_unlike_the_others_is_a_place_to_go_to(
     rows = [(0, 0, n, 100 * n, 100 * n + (90 if n != 7 else 30), 0) for n in range(20)]
     names = ("process", "device", "iteration", "start", "end", "clock")
     spans = pl.DataFrame(rows, names, orient="row")
-    monkeypatch.setattr(closeup, "step_spans", lambda _: spans)
+    monkeypatch.setattr(step_detail, "step_spans", lambda _: spans)
     told = asked.steps({"run": "0"})
     assert told["unlike"] == [
         {"iteration": 7, "start": 700, "end": 730, "step_ns": 30.0, "share": 1 / 3}

@@ -9,7 +9,7 @@ import pytest
 from browsing import WIDE, complaints
 from hostile import KERNEL
 
-from tracekit.analysis import closeup
+from tracekit.analysis import step_detail
 from tracekit.view._lanes import RunLanes
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def check_steps(page: Any, run: tracekit.Run) -> None:
     page.wait_for_function("() => document.querySelector('.steps').textContent.includes('6 steps')")
     for key in ("Escape", "0", *9 * "]"):
         page.keyboard.press(key)
-    last = closeup.step_spans(run.trace).filter(iteration=5)
+    last = step_detail.step_spans(run.trace).filter(iteration=5)
     left, length = last["start"].min(), last["end"].max() - last["start"].min()
     shown = page.evaluate("() => new URLSearchParams(location.hash.slice(1)).get('t')")
     begin, end = (float(each.removesuffix("ms")) * 1e6 for each in shown.split("-"))

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analysis import closeup
+from tracekit.analysis import step_detail
 from tracekit.engine import chosen_steps
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.export import _chrome, _perfetto
@@ -51,12 +51,12 @@ def export(
     """
     if to not in _WRITERS:
         raise UsageError(f"{to!r} is no format to export to", f"there is {', '.join(FORMATS)}")
-    steps = closeup.step_spans(trace)
+    steps = step_detail.step_spans(trace)
     if steps.is_empty():
         raise MissingDataError("this run holds no GPU work", "record with `nsys profile -t cuda`")
     if iterations is None:
         _check_size(trace)
-        spans = closeup.whole_spans(trace)
+        spans = step_detail.whole_spans(trace)
     else:
         steps = chosen_steps(steps, *iterations)
         spans = steps.group_by("process", "device").agg(pl.col("start").min(), pl.col("end").max())

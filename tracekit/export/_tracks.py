@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from tracekit.analysis import closeup
+from tracekit.analysis import step_detail
 from tracekit.model import STAGES, Trace
 
 _NO_NAME = "(no name)"
@@ -49,16 +49,16 @@ def tracks_of(
     spans
         ``process, device, start, end``.
     steps
-        Where steps lie, as `closeup.step_spans` returns them.
+        Where steps lie, as `step_detail.step_spans` returns them.
     is_whole
         Whether ranges are wanted that lie before or after all GPU work, too.
     """
-    ops = closeup.ops_inside(trace, spans)
-    ops = ops.with_columns(args=closeup.details(trace, ops).to_struct())
+    ops = step_detail.ops_inside(trace, spans)
+    ops = ops.with_columns(args=step_detail.details(trace, ops).to_struct())
     groups = _gpu_names(trace)
     yield from _steps(steps, groups)
-    yield from _stages(closeup.stage_spans(trace, spans), groups)
-    yield from _idle(closeup.idle_spans(trace, spans), groups)
+    yield from _stages(step_detail.stage_spans(trace, spans), groups)
+    yield from _idle(step_detail.idle_spans(trace, spans), groups)
     yield from _streams(ops, groups)
     yield from _counters(trace, spans, groups)
     ranges = trace.read("ranges") if is_whole else _open_meanwhile(trace, spans, ops)
@@ -152,7 +152,7 @@ def _open_meanwhile(trace: Trace, spans: pl.DataFrame, ops: pl.DataFrame) -> pl.
     whole = whole.join(begun, on="process", how="left").with_columns(
         start=pl.min_horizontal("start", "begin")
     )
-    return closeup.ranges_inside(trace, whole)
+    return step_detail.ranges_inside(trace, whole)
 
 
 def _threads(trace: Trace, ranges: pl.DataFrame, ops: pl.DataFrame) -> Iterator[Track]:

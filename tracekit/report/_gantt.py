@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import polars as pl
 from markupsafe import Markup
 
-from tracekit.analysis import closeup
+from tracekit.analysis import step_detail
 from tracekit.analysis.dependencies import path_spans
 from tracekit.analysis.diagnosis import KERNELS_OF, RULES
 from tracekit.errors import MissingDataError, UsageError
@@ -78,7 +78,7 @@ def steps_chart(close: Close, title: str) -> Markup:
         spans = _of_step(close, step)
         views[what] = view_of(close, step, _window(spans), names, min(left, MOST_OPS))
         left -= views[what]["ops"]
-        ops = closeup.ops_inside(close.run.trace, spans.drop_nulls("device"))
+        ops = step_detail.ops_inside(close.run.trace, spans.drop_nulls("device"))
         tables.append(_longest(close.run.trace, ops, spans, step))
     notes = [note for what, view in views.items() for note in _notes(what, view)]
     chart = Chart(
@@ -120,13 +120,13 @@ class Place(NamedTuple):
 
 def places(close: Close) -> Mapping[str, Place | None]:
     """Return, by rule, the longest example of its finding in the slowest step."""
-    step = closeup.slowest_step(close.lengths)
+    step = step_detail.slowest_step(close.lengths)
     spans = _of_step(close, step)
-    ops = closeup.ops_inside(close.run.trace, spans.drop_nulls("device"))
+    ops = step_detail.ops_inside(close.run.trace, spans.drop_nulls("device"))
     found: dict[str, Place | None] = dict.fromkeys(RULES)
     if ops.is_empty():
         return found
-    idle = closeup.idle_spans(close.run.trace, spans)
+    idle = step_detail.idle_spans(close.run.trace, spans)
     zeros = with_zeros(spans).select("device", "zero").unique("device")
     cause, kind, name = (pl.col(column).cast(pl.String) for column in ("cause", "kind", "name"))
     about = [
@@ -171,7 +171,7 @@ def _longest(
     zeros = spans.group_by("process").agg(zero=pl.col("start").min())
     length = pl.col("end") - pl.col("start")
     most = ops.sort(length, descending=True, maintain_order=True).head(_LONGEST)
-    beside = closeup.details(trace, most)
+    beside = step_detail.details(trace, most)
     return most.join(zeros, on="process", how="left", maintain_order="left").select(
         pl.lit(step, pl.Int64).alias("iteration"), pl.col("name").cast(pl.String), "device",
         duration_ns=length, at_ns=pl.col("start") - pl.col("zero"), stage=beside["stage"],
@@ -230,7 +230,7 @@ def _of_side(lane: Mapping[str, Any], side: str) -> dict[str, Any]:
 
 def _begins(close: Close, spans: pl.DataFrame) -> dict[str, int]:
     """Return by stage when the first kernel that computes for it begins, in times of the chart."""
-    ops = closeup.ops_inside(close.run.trace, spans.drop_nulls("device"))
+    ops = step_detail.ops_inside(close.run.trace, spans.drop_nulls("device"))
     zeros = with_zeros(spans).select("process", "device", "zero")
     begun = ops.filter(pl.col("kind") == "compute").join(zeros, on=["process", "device"])
     first = begun.group_by(pl.col("stage").cast(pl.String)).agg(
@@ -328,7 +328,7 @@ def view_of(
     if spans.is_empty():
         return {"span": 1, "step": step, "ops": 0, "lost": {}, "ranges": 0, "lanes": []}
     trace, placed = close.run.trace, with_zeros(spans)
-    found = closeup.ops_inside(trace, spans.drop_nulls("device"), reaching=True)
+    found = step_detail.ops_inside(trace, spans.drop_nulls("device"), reaching=True)
     ops, is_followed = found.head(most), is_alone and found.height <= MOST_OPS
     span = int(placed.select((pl.col("end") - pl.col("zero")).max()).item())
     gpus = placed.drop_nulls("device")
@@ -361,7 +361,7 @@ def _op_lanes(
     trace: Trace, ops: pl.DataFrame, zeros: pl.DataFrame, names: Names
 ) -> Iterator[dict[str, Any]]:
     way = pl.format("{} → {}", "source", "destination")
-    beside = closeup.details(trace, ops).with_columns(way=way)
+    beside = step_detail.details(trace, ops).with_columns(way=way)
     named = ops.with_columns(
         pl.col("name").cast(pl.String).fill_null("(no name)"),
         hatched=pl.col("kind").is_in(_COMMUNICATION),
@@ -395,7 +395,7 @@ def _idle_lanes(
     """Yield why nothing runs on each GPU."""
     if spans.is_empty():
         return
-    found = closeup.idle_spans(trace, spans).join(zeros, on="device")
+    found = step_detail.idle_spans(trace, spans).join(zeros, on="device")
     named = found.with_columns(name="cause", stage="cause", hatched=pl.lit(value=False))
     for (device,), lane in named.sort("device", "start").group_by("device", maintain_order=True):
         label = f"GPU {device} · idle, why", f"GPU{device} idle"
@@ -462,8 +462,8 @@ def _range_lanes(
     Of very many those inside others are left out.
     """
     whole = placed.group_by("process").agg(pl.col("start").min(), pl.col("end").max())
-    ranges = closeup.ranges_inside(trace, whole)
-    ranges = ranges.join(closeup.driving_threads(trace), on=["process", "thread"], how="semi")
+    ranges = step_detail.ranges_inside(trace, whole)
+    ranges = ranges.join(step_detail.driving_threads(trace), on=["process", "thread"], how="semi")
     ranges = ranges.filter(pl.col("depth").fill_null(0) < _DEEPEST).join(
         whole.select("process", begin="start", until="end"), on="process"
     )

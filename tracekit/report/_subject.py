@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import polars as pl
 from markupsafe import Markup
 
-from tracekit.analysis import closeup
+from tracekit.analysis import step_detail
 from tracekit.analysis.comparison import modes
 from tracekit.present import count, duration
 
@@ -136,14 +136,14 @@ class Close:
 
     @cached_property
     def spans(self) -> pl.DataFrame:
-        """Spans of steps on GPUs; see `tracekit.analysis.closeup.step_spans`."""
-        return closeup.step_spans(self.run.trace)
+        """Spans of steps on GPUs; see `tracekit.analysis.step_detail.step_spans`."""
+        return step_detail.step_spans(self.run.trace)
 
     @cached_property
     def lengths(self) -> pl.DataFrame:
         """Lengths of steps; on the host where nothing ran on a GPU."""
         if not self.spans.is_empty():
-            return closeup.step_lengths(self.spans)
+            return step_detail.step_lengths(self.spans)
         length = (pl.col("end") - pl.col("start")).mean()
         steps = self.run.trace.read("iterations").group_by("iteration")
         return steps.agg(step_ns=length).sort("iteration")
@@ -155,8 +155,8 @@ class Close:
 
     @cached_property
     def communication(self) -> pl.DataFrame:
-        """Exposed communication of steps; see `closeup.exposed_communication`."""
-        return closeup.exposed_communication(self.run.trace, self.spans)
+        """Exposed communication of steps; see `step_detail.exposed_communication`."""
+        return step_detail.exposed_communication(self.run.trace, self.spans)
 
     @cached_property
     def idle(self) -> Answer:
@@ -184,17 +184,17 @@ class Close:
     def typical(self) -> tuple[int | None, str]:
         """The median step, and what it is called: of several kinds that which takes most time."""
         if len(self.kinds) == 1:
-            return closeup.median_step(self.lengths), "median step"
+            return step_detail.median_step(self.lengths), "median step"
         most = max(self.kinds, key=lambda own: own["step_ns"].sum())
         told = f"typical step (of {most.height:,} of {duration(_median(most))})"
-        return closeup.median_step(most), told
+        return step_detail.median_step(most), told
 
     @property
     def chosen(self) -> dict[str, int | None]:
         """The steps that are shown, by what they are; one without a number is the whole run."""
         if self.lengths.is_empty():
             return {"Whole run": None}
-        typical = [(closeup.median_step(own), own) for own in self.kinds]
+        typical = [(step_detail.median_step(own), own) for own in self.kinds]
         named = {f"Typical of {own.height:,} steps": step for step, own in typical}
         if len(typical) == 1:
             named = {"Median step": typical[0][0]}

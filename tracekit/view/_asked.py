@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import polars as pl
 
-from tracekit.analysis import closeup
+from tracekit.analysis import step_detail
 from tracekit.analysis.statistics import outliers
 from tracekit.model import STAGES
 from tracekit.present import CAUSE_COLOURS, PATH_COLOURS, printable, readable_names, to_json
@@ -122,8 +122,8 @@ class AskedRuns:
     def steps(self, given: Given) -> dict[str, Any]:
         """Return when steps begin and end on the GPUs, and which are unlike the others."""
         _only(given, "run")
-        spans = closeup.step_spans(self._seen(given).run.trace).drop_nulls("iteration")
-        lengths = closeup.step_lengths(spans)
+        spans = step_detail.step_spans(self._seen(given).run.trace).drop_nulls("iteration")
+        lengths = step_detail.step_lengths(spans)
         edges = spans.group_by("iteration").agg(pl.col("start").min(), pl.col("end").max())
         rows = edges.sort("iteration").with_columns(step_ns=lengths["step_ns"])
         unlike = rows[outliers(rows["step_ns"].to_numpy())]
@@ -247,7 +247,7 @@ class _Seen:
         trace = self.run.trace
         if trace.height("ranges") > _LONG_RUN:
             trace, op = _around(trace, op)
-        return closeup.details(trace, op).row(0, named=True)
+        return step_detail.details(trace, op).row(0, named=True)
 
     def matching(self, words: str) -> pl.DataFrame:
         """Return those of `names` that hold some words, whatever their case, or match them."""

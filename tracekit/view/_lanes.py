@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import polars as pl
 
-from tracekit.analysis import closeup
+from tracekit.analysis import step_detail
 from tracekit.model import Trace
 from tracekit.present import printable, readable_names
 from tracekit.view._sums import (
@@ -227,11 +227,11 @@ class RunLanes:
     def idle(self, start: int, end: int, pixels: int) -> dict[str, Any]:
         """Return why GPUs do nothing in a stretch of time, by the numbers of lanes; see `drawn`."""
         lanes = {n: lane.key[0] for n, lane in enumerate(self.lanes) if lane.kind == "idle"}
-        edges = closeup.whole_spans(self._trace).group_by("device").agg(
+        edges = step_detail.whole_spans(self._trace).group_by("device").agg(
             pl.col("start").min().clip(start, end), pl.col("end").max().clip(start, end)
         )  # fmt: skip
         edges = edges.filter(pl.col("start") < pl.col("end"), pl.lit(bool(lanes)))
-        found = closeup.idle_spans(self._trace, edges).with_columns(
+        found = step_detail.idle_spans(self._trace, edges).with_columns(
             stage="cause", name="cause", number=pl.lit(-1, pl.Int64), hatched=pl.lit(value=False)
         )
         names: dict[str, int] = {}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tracekit.analysis import closeup
+from tracekit.analysis import step_detail
 from tracekit.model import Trace
 from tracekit.support.batches import at_least_one
 from tracekit.view._kept import Unpacked, pack
@@ -221,7 +221,7 @@ def drawn_ops(trace: Trace) -> pl.LazyFrame:
 def drawn_ranges(trace: Trace) -> pl.LazyFrame:
     """Return the ranges of threads that drive steps, with keys of their lanes, and `DRAWN`."""
     depth = pl.col("depth").fill_null(0)
-    threads = closeup.driving_threads(trace).lazy()
+    threads = step_detail.driving_threads(trace).lazy()
     return (
         trace["ranges"]
         .filter(depth < _DEEPEST)

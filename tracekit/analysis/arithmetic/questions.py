@@ -206,7 +206,7 @@ def roofline(
 
     Bounds follow from recorded sizes and the GPU's peaks. docs/roofline.md says how.
     """
-    from tracekit.analysis.arithmetic._roofline import roofline
+    from tracekit.analysis.arithmetic._flops import roofline
 
     return roofline(
         trace, chosen_keys(by, _KEYS, "the roofline"), skip=skip, peak=peak,

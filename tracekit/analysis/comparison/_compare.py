@@ -14,6 +14,7 @@ from tracekit.analysis.comparison._outliers import (
     cold_notes,
     outlier_rows,
     step_notes,
+    step_rows,
     without_outliers,
 )
 from tracekit.analysis.comparison._prepared import (
@@ -38,7 +39,6 @@ from tracekit.analysis.comparison._step_change import (
     totals,
     with_small,
 )
-from tracekit.analysis.comparison._steps_table import step_rows
 from tracekit.analysis.facts import how_to_record
 from tracekit.analysis.idle_account import idle_ranges
 from tracekit.analysis.statistics import METHOD, OF_ROWS, Skip

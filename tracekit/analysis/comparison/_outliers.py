@@ -1,4 +1,4 @@
-"""Outlier steps, as warm-up, cut ends and stalls: comparisons without them, and their causes."""
+"""Steps one by one, and outliers among them: their causes, and comparisons without them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from tracekit.analysis.statistics import (
     Numbers,
     Regular,
     Shift,
+    Skip,
     kinds_of,
     left_out_notes,
     outliers,
     shift,
 )
-from tracekit.analysis.step_sums import Measured
+from tracekit.analysis.step_sums import Measured, per_iteration, steps_of
 from tracekit.model import Trace
 
 _LISTED = 3
@@ -211,3 +212,57 @@ def _longest(trace: Trace, windows: pl.DataFrame, stage: str) -> tuple[str, int]
     name = pl.coalesce(article + what, pl.col("name").cast(pl.String)).alias("op_name")
     rows = trace["ops"].filter(is_own).select(name, length).sort("length").tail(1).collect()
     return rows.row(0) if rows.height else None
+
+
+# -- steps one by one --------------------------------------------------------------------------
+
+
+STEPS = pl.Schema(
+    {
+        "side": pl.String,
+        "run": pl.String,
+        "iteration": pl.Int64,
+        "step_ns": pl.Float64,
+        "is_outlier": pl.Boolean,
+    }
+)
+"""Columns of a table of steps."""
+
+
+def step_rows(found: Measured, run: str, side: str | None = None) -> pl.DataFrame:
+    """Return the steps of a run, in their order.
+
+    Parameters
+    ----------
+    found
+        What was measured of it.
+    run, side
+        What it is called, and of which side of a comparison it is.
+
+    Returns
+    -------
+    ``side, run, iteration, step_ns`` (mean over devices) and ``is_outlier``, of steps that are
+    unlike the others. None of a run without iterations.
+    """
+    if not found.iterations:
+        return STEPS.to_frame()
+    steps = steps_of(found)
+    is_outlier = np.zeros(len(steps), dtype=bool)
+    is_outlier[outliers(steps)] = True
+    return pl.DataFrame(
+        {
+            "side": [side] * len(steps),
+            "run": [run] * len(steps),
+            "iteration": list(found.iterations),
+            "step_ns": steps / max(1, found.devices),
+            "is_outlier": is_outlier,
+        },
+        schema=STEPS,
+    )
+
+
+def steps_of_run(trace: Trace, run: str, *, skip: Skip = 0) -> pl.DataFrame:
+    """Return the steps of a run (`step_rows`); none if it has no iterations."""
+    if trace["iterations"].head(1).collect().is_empty():
+        return STEPS.to_frame()
+    return step_rows(per_iteration(trace, ("stage",), skip=skip), run)

@@ -22,7 +22,7 @@ from tracekit.analysis.comparison._compare import (
     with_idle,
 )
 from tracekit.analysis.comparison._headline import Metric, headline
-from tracekit.analysis.comparison._outliers import cold_notes
+from tracekit.analysis.comparison._outliers import cold_notes, step_rows
 from tracekit.analysis.comparison._prepared import (
     OUTSIDE,
     Asked,
@@ -33,7 +33,6 @@ from tracekit.analysis.comparison._prepared import (
     prepare,
 )
 from tracekit.analysis.comparison._step_change import VERDICT, matrix, verdict_of, with_small
-from tracekit.analysis.comparison._steps_table import step_rows
 from tracekit.analysis.statistics import (
     LEVEL,
     OF_ROWS,

@@ -6,8 +6,14 @@ from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
     from tracekit.analysis.diagnosis._compute_rules import KERNELS_OF
-    from tracekit.analysis.diagnosis._diagnose import FINDINGS, NOTICED, WORSE, against, diagnose
-    from tracekit.analysis.diagnosis._rules import RULES
+    from tracekit.analysis.diagnosis._diagnose import (
+        FINDINGS,
+        NOTICED,
+        RULES,
+        WORSE,
+        against,
+        diagnose,
+    )
     from tracekit.analysis.diagnosis.questions import stragglers
 
 __getattr__, __dir__ = lazily(__name__)

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 
 import polars as pl
 
-from tracekit.analysis.diagnosis._facts import LENGTH, Facts, counted, duration
-from tracekit.analysis.diagnosis._finding import Finding
+from tracekit.analysis.diagnosis._facts import LENGTH, Facts, Finding, counted, duration
 from tracekit.analysis.operators import (
     has_sizes,
     memory_bandwidths,

@@ -11,11 +11,11 @@ from tracekit.analysis.diagnosis._facts import (
     LENGTH,
     MEMBER,
     Facts,
+    Finding,
     counted,
     duration,
     rounded,
 )
-from tracekit.analysis.diagnosis._finding import Finding
 from tracekit.analysis.diagnosis._stragglers import kernel_paces, own_times, waited_for
 from tracekit.analysis.facts import is_pipeline
 from tracekit.analysis.statistics import quantile

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracekit.analysis.diagnosis._facts import LENGTH, Facts, Lost, counted, duration, rounded
-from tracekit.analysis.diagnosis._finding import Finding
+from tracekit.analysis.diagnosis._facts import (
+    LENGTH,
+    Facts,
+    Finding,
+    Lost,
+    counted,
+    duration,
+    rounded,
+)
 from tracekit.analysis.facts import RECORDERS
 from tracekit.analysis.facts import Facts as RunFacts
 from tracekit.analysis.idle_account import (

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracekit.analysis.diagnosis._facts import CELL, LENGTH, Facts, duration, rounded
-from tracekit.analysis.diagnosis._finding import Finding
+from tracekit.analysis.diagnosis._facts import CELL, LENGTH, Facts, Finding, duration, rounded
 from tracekit.analysis.diagnosis._stragglers import kernel_paces, waited_for
 from tracekit.analysis.facts import how_to_record, how_to_see_waits
 from tracekit.analysis.idle_account import merged

@@ -20,27 +20,28 @@ if TYPE_CHECKING:
         parse_keys,
         share_meaning,
     )
-    from tracekit.analysis.facts._needs import (
+    from tracekit.analysis.facts._phases import OUTSIDE_STEPS, step_phases, with_phases, with_words
+    from tracekit.analysis.facts._requirements import (
         DEGREES,
+        HOST,
         NEEDS,
         RECORDERS,
         Evidence,
         Facts,
         how_to_record,
         how_to_see_waits,
+        work_of,
     )
-    from tracekit.analysis.facts._phases import step_phases, with_phases
-    from tracekit.analysis.facts._summary import identify, summarise
     from tracekit.analysis.facts._verdicts import (
         WAITING,
         confusion,
         counted_micro_batches,
+        identify,
         is_pipeline,
+        summarise,
         unknown_passes,
         verdict_evidence,
         verdict_meta,
     )
-    from tracekit.analysis.facts._words import OUTSIDE_STEPS, with_words
-    from tracekit.analysis.facts._work import HOST, work_of
 
 __getattr__, __dir__ = lazily(__name__)

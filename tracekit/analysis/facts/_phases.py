@@ -1,4 +1,4 @@
-"""Phases of a serving engine's steps, as the names of steps say: prefill, decode, or both mixed.
+"""Phases of a serving engine's steps, by their names: prefill, decode, or both mixed; other words.
 
 vLLM, SGLang and ATOM write how many requests are in a step, and mostly how many tokens. What a name
 does not say is null: of `execute_new_0_cached_3` a cached request may still be in its prefill.
@@ -6,6 +6,7 @@ does not say is null: of `execute_new_0_cached_3` a cached request may still be 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -14,6 +15,7 @@ from tracekit.errors import MissingDataError
 
 if TYPE_CHECKING:
     from tracekit.model import Trace
+
 
 _VLLM = r"^execute_(?:\d+_)?context_(\d{1,9})\((?:sq)?(\d{1,9})[^)]*\)_generation_(\d{1,9})\((?:sq)?(\d{1,9})[^)]*\)"  # noqa: E501
 _VLLM_EARLY = r"^execute_new_([1-9]\d{0,8})_cached_0$"
@@ -65,3 +67,26 @@ def _text(pattern: str, group: int) -> pl.Expr:
 
 def _number(pattern: str, group: int) -> pl.Expr:
     return _text(pattern, group).cast(pl.Int64, strict=False)
+
+
+# -- words for what has no name in the rows that people read; data formats keep null -----------
+
+
+OUTSIDE_STEPS = "(no step)"
+"""What lies in no iteration."""
+
+
+def with_words(rows: pl.DataFrame, words: Mapping[str, str]) -> pl.DataFrame:
+    """Return rows with a word where a column is null.
+
+    Parameters
+    ----------
+    rows
+        Any rows.
+    words
+        The word of each column; columns that the rows lack, or that have no nulls, do not matter.
+    """
+    nameless = [name for name in words if name in rows.columns and rows[name].has_nulls()]
+    return rows.with_columns(
+        pl.col(name).cast(pl.String).fill_null(words[name]) for name in nameless
+    )

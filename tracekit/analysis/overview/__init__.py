@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.analysis.overview._features import features
-    from tracekit.analysis.overview._query import query
+    from tracekit.analysis.overview._features import features, query
 
 __getattr__, __dir__ = lazily(__name__)

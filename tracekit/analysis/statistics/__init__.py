@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         Shift,
         differences,
         p_values,
+        quantile,
         shift,
         told,
         welch_error,
@@ -40,6 +41,5 @@ if TYPE_CHECKING:
         Numbers,
         long_run,
     )
-    from tracekit.analysis.statistics._student import quantile
 
 __getattr__, __dir__ = lazily(__name__)

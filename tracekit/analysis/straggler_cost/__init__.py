@@ -1,5 +1,447 @@
-"""Cost of stragglers in a job: its steps replayed with and without them."""
+"""Cost of stragglers by rank, stage, worker or kind of work, by replaying a job's steps.
 
-from tracekit.analysis.straggler_cost._straggler_cost import KEYS, straggler_cost
+Rules: Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis", OSDI
+2025, section 3.2, and the code published with it. The ops of a lane run in order; a computation
+waits for the message that brings its input, a message for the computation whose result it carries;
+the first forward pass waits for the parameters; after the last backward pass gradients are summed,
+clipped and applied; the members of a collective, and the two ends of a message, begin together.
+"""
 
-__all__ = ["KEYS", "straggler_cost"]
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import networkx as nx
+import numpy as np
+import polars as pl
+
+from tracekit.errors import MissingDataError, UndecidedError, UsageError
+from tracekit.model import Answer
+from tracekit.support.compiled import compiled
+
+__all__ = [
+    "KEYS",
+    "straggler_cost",
+]
+
+_Array = np.ndarray[Any, Any]
+
+_COMPUTING = ("forward-compute", "backward-compute", "optimizer", "gc")
+"""Kinds of work that workers do by themselves; all others are communication."""
+_WORKER = ["step", "rank", "stage"]
+_MEETING = {
+    "params-all-gather": ["step", "stage"],
+    "grads-reduce-scatter": ["step", "stage"],
+    "embedding-grads-all-reduce": ["step", "rank"],
+    "optimizer-clip-main-grad": ["step"],
+}
+"""Who takes part in each collective: all workers that agree in these."""
+_AFTER_BACKWARD = (
+    "layernorm-grads-all-reduce",
+    "embedding-grads-all-reduce",
+    "grads-reduce-scatter",
+    "optimizer-clip-main-grad",
+)
+KEYS: Mapping[str, Sequence[str]] = {
+    "rank": ("rank",),
+    "stage": ("stage",),
+    "worker": ("rank", "stage"),
+    "kind": ("kind",),
+}
+"""By what stragglers can be told apart."""
+_REPLAYED = 0.9
+"""Which share of a recorded step the replay must reach to be believed."""
+_MOST_OF_IT = 0.5
+"""From which share of the cost on it is named who is slow (of a stage M_S of section 5.2)."""
+_WHO = {
+    "worker": "rank {rank} takes longer at stage {stage} than others",
+    "rank": "rank {rank} takes longer than others",
+    "stage": "stage {stage} takes longer than others",
+}
+"""Names of who takes longer, the smallest first; whether of more work or slower is not told."""
+_ALIKE = 0.9
+"""From which correlation of the two passes of a micro-batch on it is told that lengths of
+sequences differ (section 5.3 of the paper)."""
+
+
+class _Schedule(NamedTuple):
+    """Order of a replay: groups of ops that begin together, and the ops each group waits for."""
+
+    order: _Array
+    """Meetings, each after those that it waits for."""
+    first: _Array
+    """Where in `before` those of each meeting begin."""
+    before: _Array
+    """The ops that end before a meeting, by meeting."""
+    meeting: _Array
+    """Of each op, its meeting."""
+
+
+def _dependencies(ops: pl.DataFrame) -> pl.DataFrame:
+    """Return which op waits for which.
+
+    Parameters
+    ----------
+    ops
+        The ops of a timeline, with ``op``, their number.
+
+    Returns
+    -------
+    ``before`` and ``after``, numbers of ops.
+    """
+    return pl.concat(
+        [_in_lanes(ops), _of_messages(ops), _of_parameters(ops), _of_gradients(ops)]
+    ).unique()
+
+
+def _meetings(ops: pl.DataFrame) -> pl.Series:
+    """Return a number for each op, the same for ops that begin together."""
+    stage, kind = pl.col("stage"), pl.col("kind")
+    sender = pl.when(kind == "forward-recv").then(stage - 1).when(kind == "backward-recv").then(
+        stage + 1
+    ).otherwise(stage)  # fmt: skip
+    is_message = kind.str.contains("^(?:forward|backward)-(?:send|recv)$")
+    way = kind.str.head(1)
+    key = pl.when(is_message).then(
+        pl.concat_str(pl.lit("message"), way, "step", "rank", sender, "number", separator=" ")
+    ).otherwise(pl.concat_str(pl.lit("op"), "op", separator=" "))  # fmt: skip
+    for name, keys in _MEETING.items():
+        met = pl.concat_str(pl.lit(name), *keys, separator=" ")
+        key = pl.when(kind == name).then(met).otherwise(key)
+    return ops.select(key.rank("dense").cast(pl.Int64) - 1).to_series()
+
+
+def _schedule(ops: pl.DataFrame) -> _Schedule:
+    """Sort meetings topologically.
+
+    Raises
+    ------
+    UndecidedError
+        If ops wait for each other in a circle.
+    """
+    meeting = _meetings(ops).to_numpy()
+    edges = _dependencies(ops)
+    before, after = edges["before"].to_numpy(), meeting[edges["after"].to_numpy()]
+    by_meeting = np.argsort(after, kind="stable")
+    count = int(meeting.max()) + 1
+    graph = nx.DiGraph()
+    graph.add_nodes_from(range(count))
+    graph.add_edges_from(zip(meeting[before].tolist(), after.tolist(), strict=True))
+    try:
+        order = np.fromiter(nx.topological_sort(graph), np.int64, count)
+    except nx.NetworkXUnfeasible as error:
+        raise UndecidedError(
+            "ops of this timeline wait for each other in a circle",
+            "messages of its stages are not in the order of their micro-batches",
+        ) from error
+    first = np.searchsorted(after[by_meeting], np.arange(count + 1))
+    return _Schedule(order, first, before[by_meeting], meeting)
+
+
+def _begin(schedule: _Schedule, lengths: _Array, begins: _Array) -> None:
+    """Find when meetings begin: as early as what they wait for allows."""
+    for place in schedule.order:
+        for edge in range(schedule.first[place], schedule.first[place + 1]):
+            op = schedule.before[edge]
+            begins[place] = max(begins[place], begins[schedule.meeting[op]] + lengths[op])
+
+
+def _mean_step(schedule: _Schedule, lengths: _Array, turns: _Array) -> float:
+    """Return the mean length of a step when ops of given lengths begin as early as possible.
+
+    Parameters
+    ----------
+    schedule
+        What waits for what.
+    lengths
+        Of each op, ns.
+    turns
+        The step of each op, from 0 on.
+    """
+    begins = np.zeros(schedule.order.size, np.int64)
+    compiled(_begin, lengths.size)(schedule, lengths, begins)
+    steps = np.zeros(int(turns.max()) + 1, np.int64)
+    np.maximum.at(steps, turns, begins[schedule.meeting] + lengths)
+    return float(steps.mean())
+
+
+def _in_lanes(ops: pl.DataFrame) -> pl.DataFrame:
+    """Return the order of each lane; messages that begin at one time were launched as one."""
+    lane = [*_WORKER, "lane"]
+    placed = ops.sort(*lane, "start", "kind").with_columns(
+        turn=pl.when(pl.col("lane") == "pp-comm")
+        .then(pl.col("start").rle_id().over(lane))
+        .otherwise(pl.int_range(pl.len()).over(lane))
+    )
+    keys = [*lane, "turn"]
+    following = placed.select(*lane, turn=pl.col("turn") + 1, before="op")
+    return placed.select(*keys, after="op").join(following, on=keys).select("before", "after")
+
+
+def _of_messages(ops: pl.DataFrame) -> pl.DataFrame:
+    keys = [*_WORKER, "number"]
+    pairs = [
+        (f"{way}-{one}", f"{way}-{other}")
+        for way in ("forward", "backward")
+        for one, other in (("recv", "compute"), ("compute", "send"))
+    ]
+    return pl.concat([_pairs(ops, before, after, keys) for before, after in pairs])
+
+
+def _of_parameters(ops: pl.DataFrame) -> pl.DataFrame:
+    first = ops.filter(pl.col("kind") == "forward-compute").sort("number").unique(
+        _WORKER, keep="first", maintain_order=True
+    )  # fmt: skip
+    gathered = ops.filter(pl.col("kind") == "params-all-gather")
+    return _joined(gathered, first, _WORKER)
+
+
+def _of_gradients(ops: pl.DataFrame) -> pl.DataFrame:
+    last = ops.filter(pl.col("kind") == "backward-compute").sort("number").unique(
+        _WORKER, keep="last", maintain_order=True
+    )  # fmt: skip
+    after = ops.filter(pl.col("kind").is_in(_AFTER_BACKWARD))
+    collected = ops.filter(pl.col("kind") == "gc")
+    clipped = ops.filter(pl.col("kind") == "optimizer-clip-main-grad")
+    update = ops.filter(pl.col("kind") == "optimizer")
+    return pl.concat(
+        [
+            _joined(last, after, _WORKER),
+            _joined(collected, after, _WORKER),
+            _joined(clipped, update, _WORKER),
+        ]
+    )
+
+
+def _pairs(ops: pl.DataFrame, before: str, after: str, keys: list[str]) -> pl.DataFrame:
+    kind = pl.col("kind")
+    return _joined(ops.filter(kind == before), ops.filter(kind == after), keys)
+
+
+def _joined(before: pl.DataFrame, after: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+    return before.select(*keys, before="op").join(
+        after.select(*keys, after="op"), on=keys
+    ).select("before", "after")  # fmt: skip
+
+
+def straggler_cost(
+    timeline: pl.DataFrame, by: str = "stage", *, steps: Collection[int] | None = None
+) -> Answer:
+    """Return the cost of stragglers in a job.
+
+    Its steps are replayed: ideal, where each computation takes the mean of its kind over all
+    workers and steps and each communication the median; with the ops of one group alone as long as
+    they were; and recorded, but those of one group ideal.
+
+    Parameters
+    ----------
+    timeline
+        What each worker did (`tracekit.sources.job_timelines.TIMELINE_SCHEMA`).
+    by
+        One of `KEYS`: rank (data-parallel), stage (of the pipeline), worker (both), kind of work.
+    steps
+        The steps that count; all by default.
+
+    Returns
+    -------
+    The columns of the key, then
+
+    ==============  ================================================================================
+    ``ops``         number of ops
+    ``alone_ns``    mean step where these ops alone are as long as they were, and all others ideal
+    ``slowdown``    alone_ns over the ideal step; below 1 where the group is faster than the mean
+    ``without_ns``  mean step where these ops alone are ideal
+    ``win_ns``      how much shorter than the replayed step that is
+    ``win_share``   win_ns over all that stragglers cost; wins of several groups do not add up
+    ==============  ================================================================================
+
+    Groups that slow the job most come first. ``meta``: ``steps``, ``workers``, ``recorded_ns``
+    (mean step from its first op to the end of its last one), ``replayed_ns`` (the same without
+    delays between ops), ``ideal_ns``, ``slowdown`` (replayed_ns over ideal_ns: S of the paper),
+    ``sequence_correlation`` (of forward and backward passes of a micro-batch, each less its mean in
+    the worker's step; null where one of them does not vary), ``causes`` and ``warnings``.
+
+    Source: Lin et al., OSDI 2025, equation 1 and section 4.
+
+    Raises
+    ------
+    UsageError
+        If the key is unknown, or none of the steps is in the timeline.
+    MissingDataError
+        If it holds no computation.
+    UndecidedError
+        If its ops wait for each other in a circle.
+    """
+    if by not in KEYS:
+        raise UsageError(f"stragglers have no key {by!r}", f"say one of {', '.join(KEYS)}")
+    ops = timeline if steps is None else timeline.filter(pl.col("step").is_in(list(steps)))
+    if ops.is_empty():
+        raise UsageError("none of these steps is in the timeline")
+    if not ops["kind"].is_in(_COMPUTING).any():
+        raise MissingDataError(
+            "this timeline holds no computation", f"kinds {', '.join(_COMPUTING)}"
+        )
+    ops = ops.with_columns(
+        op=pl.int_range(pl.len()), turn=pl.col("step").rank("dense").cast(pl.Int64) - 1
+    )
+    return _answered(ops, by)
+
+
+def _answered(ops: pl.DataFrame, by: str) -> Answer:
+    found, turns = _schedule(ops), ops["turn"].to_numpy()
+    own, ideal = ops["length"].to_numpy(), ops.select(_ideal()).to_series().to_numpy()
+    replayed, best = (_mean_step(found, lengths, turns) for lengths in (own, ideal))
+    costs = {
+        key: _by_group(ops, list(KEYS[key]), found, (own, ideal), (replayed, best))
+        for key in (by, *_WHO)
+    }
+    recorded = _recorded(ops)
+    correlation = _sequence_correlation(ops)
+    return Answer(
+        rows=costs[by].rename({"stage": "pipeline_stage"}, strict=False),  # a stage is FP, BP, ...
+        meta={
+            "steps": int(turns.max()) + 1,
+            "workers": ops.select("rank", "stage").n_unique(),
+            "recorded_ns": recorded,
+            "replayed_ns": replayed,
+            "ideal_ns": best,
+            "slowdown": replayed / best if best else None,
+            "sequence_correlation": correlation,
+            "causes": _causes(ops, costs, correlation),
+            "warnings": _warnings(recorded, replayed),
+        },
+        title=_title(replayed, best),
+        command="straggler-cost",
+        figures={"figure": "straggler cost"},
+        source=_beyond_ideal(ops),
+    )
+
+
+def _title(replayed: float, ideal: float) -> str:
+    if not ideal:
+        return "No op of this timeline takes any time"
+    times = f"{replayed / 1e6:,.1f} ms for {ideal / 1e6:,.1f}"
+    return f"Stragglers make a step {replayed / ideal:.2f} times as long: {times}"
+
+
+def _by_group(
+    ops: pl.DataFrame,
+    keys: list[str],
+    found: _Schedule,
+    lengths: tuple[_Array, _Array],
+    steps: tuple[float, float],
+) -> pl.DataFrame:
+    """Return what each group costs; `lengths` and `steps` are those recorded, and ideal ones."""
+    own, ideal = lengths
+    replayed, best = steps
+    # Of a message there is one kind, whichever end.
+    ops = ops.with_columns(pl.col("kind").str.replace("-(?:send|recv)$", "-pp-comm"))
+    groups = ops.select(*keys).unique().sort(keys)
+    number = ops.select(*keys).join(
+        groups.with_row_index("group"), on=keys, how="left", maintain_order="left"
+    )["group"].to_numpy()  # fmt: skip
+    turns, alone, without = ops["turn"].to_numpy(), [], []
+    for group in range(groups.height):
+        inside = number == group
+        alone.append(_mean_step(found, np.where(inside, own, ideal), turns))
+        without.append(_mean_step(found, np.where(inside, ideal, own), turns))
+    cost = replayed - best
+    return (
+        groups.with_columns(
+            ops=pl.Series(np.bincount(number, minlength=groups.height), dtype=pl.Int64),
+            alone_ns=pl.Series(alone),
+            without_ns=pl.Series(without),
+        )
+        .with_columns(slowdown=pl.col("alone_ns") / best, win_ns=replayed - pl.col("without_ns"))
+        .with_columns(win_share=pl.when(pl.lit(cost > 0)).then(pl.col("win_ns") / cost))
+        .sort("slowdown", descending=True, maintain_order=True)
+        .select(*keys, "ops", "alone_ns", "slowdown", "without_ns", "win_ns", "win_share")
+    )
+
+
+def _ideal() -> pl.Expr:
+    """Return how long each op would take without stragglers, ns."""
+    length = pl.col("length")
+    return (
+        pl.when(pl.col("kind").is_in(_COMPUTING))
+        .then(length.mean().over("kind"))
+        .otherwise(length.median().over("kind"))
+        .round()
+        .cast(pl.Int64)
+    )
+
+
+def _beyond_ideal(ops: pl.DataFrame) -> pl.DataFrame:
+    """Return ``worker, step, beyond_percent``: by how much computing is longer than if ideal.
+
+    Workers whose computing is longest come first; a worker that computes nothing in a step has no
+    row.
+    """
+    whose = ["rank", "stage"]
+    computing = ops.with_columns(ideal=_ideal()).filter(
+        pl.col("kind").is_in(_COMPUTING), pl.col("ideal") > 0
+    )
+    beyond = 100 * (pl.col("length").sum() / pl.col("ideal").sum() - 1)
+    cells = computing.group_by(*whose, "step").agg(beyond_percent=beyond)
+    worst = pl.col("beyond_percent").mean().over(whose)
+    return cells.sort(-worst, *whose, "step").select(
+        "step", "beyond_percent", worker=pl.format("rank {}, stage {}", *whose)
+    )
+
+
+def _recorded(ops: pl.DataFrame) -> float:
+    lengths = ops.group_by("step").agg(
+        length=(pl.col("start") + pl.col("length")).max() - pl.col("start").min()
+    )
+    return float(lengths["length"].cast(pl.Float64).mean() or 0.0)  # type: ignore[arg-type]
+
+
+def _sequence_correlation(ops: pl.DataFrame) -> float | None:
+    """Return how far both passes of a micro-batch are long together, within a worker's step.
+
+    Beyond it they are so too where a worker is slow, or slow for some steps.
+    """
+    keys = ["step", "rank", "stage", "number"]
+    forward, backward = (
+        ops.filter(pl.col("kind") == f"{way}-compute").select(*keys, length=pl.col("length"))
+        for way in ("forward", "backward")
+    )
+    both = forward.join(backward, on=keys, suffix="_back").with_columns(
+        pl.col(name) - pl.col(name).mean().over(keys[:-1]) for name in ("length", "length_back")
+    )
+    found = both.select(pl.corr("length", "length_back")).item() if both.height else None
+    return None if found is None or np.isnan(found) else float(found)
+
+
+def _causes(
+    ops: pl.DataFrame, costs: Mapping[str, pl.DataFrame], correlation: float | None
+) -> list[str]:
+    found = [*_slow_ones(costs)][:1]
+    collected = ops.filter((pl.col("kind") == "gc") & (pl.col("length") > 0))
+    if collected.height:
+        total = sum(collected["length"]) / 1e6
+        found.append(f"garbage collection: {collected.height:,} times, {total:,.1f} ms")
+    if correlation is not None and correlation >= _ALIKE:
+        both = "forward and backward passes of a micro-batch are long together"
+        found.append(f"lengths of sequences: {both} (correlation {correlation:.2f})")
+    return found or ["unknown"]
+
+
+def _slow_ones(costs: Mapping[str, pl.DataFrame]) -> Iterator[str]:
+    """Name who takes longer: a worker, a rank at all stages, or a stage at all ranks."""
+    workers = costs["worker"]
+    several = {key: workers[key].n_unique() > 1 for key in ("rank", "stage")}
+    several["worker"] = all(several.values())  # else it is a rank or a stage, too
+    for key, text in _WHO.items():
+        worst = costs[key].sort("win_share", descending=True, nulls_last=True).row(0, named=True)
+        if several[key] and (worst["win_share"] or 0) >= _MOST_OF_IT:
+            share = f"{worst['win_share']:.0%} of what stragglers cost goes with it"
+            yield f"{text.format(**worst)}: {share}"
+
+
+def _warnings(recorded: float, replayed: float) -> list[str]:
+    if replayed >= _REPLAYED * recorded:
+        return []
+    rest = "the rest are delays between ops, or waits that its rules do not know"
+    return [f"the replay explains {replayed / recorded:.0%} of a recorded step: {rest}"]

@@ -20,20 +20,28 @@ if TYPE_CHECKING:
         bubbles_of_run,
         pipeline_bubbles,
     )
-    from tracekit.analysis.studies._crossover import Along, crossovers
     from tracekit.analysis.studies._dgx1 import QUESTIONS, Measured, dgx1_questions
     from tracekit.analysis.studies._epochs import (
         BatchScope,
+        batch_label,
+        exchange,
         images_per_step,
         of_epochs,
         study_iterations,
     )
-    from tracekit.analysis.studies._exchange import exchange
-    from tracekit.analysis.studies._hardware import Hardware, hardware_names, load_hardware
-    from tracekit.analysis.studies._jobs import JOBS, MEDIA, job_features, jobs_frame, read_jobs
+    from tracekit.analysis.studies._jobs import (
+        JOBS,
+        MEDIA,
+        Hardware,
+        hardware_names,
+        job_features,
+        jobs_frame,
+        load_hardware,
+        read_jobs,
+    )
     from tracekit.analysis.studies._measured_elsewhere import Published, load_published, read_times
     from tracekit.analysis.studies._memory import memory_points, read_memory_table
-    from tracekit.analysis.studies._overhead import overhead, overhead_matrix
+    from tracekit.analysis.studies._overhead import Along, crossovers, overhead, overhead_matrix
     from tracekit.analysis.studies._projection import (
         COMPONENTS,
         distribution,
@@ -44,7 +52,6 @@ if TYPE_CHECKING:
         sweep_hardware,
         weighted_means,
     )
-    from tracekit.analysis.studies._run_labels import batch_label
     from tracekit.analysis.studies._scaling import ScalingMode, ScalingTime, scaling
     from tracekit.analysis.studies._sensitivity import sensitivity
     from tracekit.analysis.studies._stalls import (

@@ -1,15 +1,16 @@
-"""Cost of CUDA API calls, and overhead of the profiler."""
+"""Cost of CUDA API calls, and overhead of the profiler, by run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import polars as pl
 
 from tracekit.analysis.facts import how_to_record
+from tracekit.analysis.studies._runs import Run
 from tracekit.engine import union_length
 from tracekit.errors import MissingDataError
-from tracekit.model import Trace
+from tracekit.model import Answer, Trace
 
 _MEASURES = (
     "calls", "total_ns", "mean_ns", "min_ns", "p50_ns", "max_ns", "share", "busy_ns", "wall_share"
@@ -159,3 +160,25 @@ def _window(trace: Trace, overheads: pl.DataFrame) -> int:
     known = pl.concat([*pl.collect_all(edges), overheads.select("report", "start", "end")])
     own = known.group_by("report").agg(pl.col("end").max() - pl.col("start").min())
     return int(own["end"].sum())
+
+
+def api_answer(runs: Sequence[Run]) -> Answer:
+    """List calls of the CUDA API by run and method."""
+    tables: dict[str, pl.DataFrame | None] = {}
+    for run in runs:
+        try:
+            tables[run.name] = api_calls(run.trace)
+        except MissingDataError:
+            tables[run.name] = None
+    rows = api_by_run(tables, {run.name: run.labels.get("method") for run in runs})
+    return Answer(rows=rows, title="CUDA API calls by run", command="overhead")
+
+
+def profiler_answer(runs: Sequence[Run]) -> Answer:
+    """List the profiler's overhead, by run."""
+    rows = pl.concat(
+        profiler_overhead(run.trace).select(pl.lit(run.name).alias("run"), pl.all()) for run in runs
+    )
+    return Answer(
+        rows=rows, title="time of the profiler", empty="none was recorded", command="overhead"
+    )

@@ -1,17 +1,18 @@
-"""Epochs: their number of training steps, and their time given that of a step."""
+"""What follows from a run's labels: images of a step, steps of an epoch, bytes to exchange."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+import re
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Literal
 
 import polars as pl
 
 from tracekit.errors import UsageError
-from tracekit.support.spelling import choose_among
+from tracekit.model import Answer
 
 BatchScope = Literal["gpu", "global"]
-BATCH_SCOPES = ("gpu", "global")
 """What a batch size counts: the images of each GPU, or those of all GPUs together."""
 
 MOST_IMAGES = 10**12
@@ -26,9 +27,8 @@ def images_per_step(batch: int, gpus: int, batch_scope: BatchScope = "gpu") -> i
     Raises
     ------
     UsageError
-        If a number is out of range, or the scope is unknown.
+        If a number is out of range.
     """
-    check_scope(batch_scope)
     _check("batch", batch, MOST_BATCH)
     _check("number of GPUs", gpus, MOST_GPUS)
     return batch * gpus if batch_scope == "gpu" else batch
@@ -37,12 +37,6 @@ def images_per_step(batch: int, gpus: int, batch_scope: BatchScope = "gpu") -> i
 def check_images(images: int) -> None:
     """Raise `UsageError` where `images` cannot be the size of a data set."""
     _check("number of images", images, MOST_IMAGES)
-
-
-def check_scope(batch_scope: str) -> None:
-    """Raise `UsageError` where `batch_scope` is none."""
-    if batch_scope not in BATCH_SCOPES:
-        raise UsageError(f"no batch scope {batch_scope!r}", choose_among(batch_scope, BATCH_SCOPES))
 
 
 def step_images(batch_scope: BatchScope) -> pl.Expr:
@@ -86,3 +80,150 @@ def of_epochs(
 def _check(what: str, value: int, most: int) -> None:
     if not 1 <= value <= most:
         raise UsageError(f"the {what} is {value}", f"give a whole number from 1 to {most}")
+
+
+_FACTORS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
+_MOST_PARAMETERS = 10**15
+"""Larger numbers are mistakes; up to this, bytes stay within 64 bits."""
+
+
+def batch_label(labels: Mapping[str, str], run: str) -> int | None:
+    """Return the batch size that the labels of a run give; None where they give none.
+
+    Raises
+    ------
+    UsageError
+        If it is no whole number, or out of range.
+    """
+    return label_number(labels, "batch", MOST_BATCH, run)
+
+
+def parameters_label(labels: Mapping[str, str], run: str) -> int | None:
+    """Return the number of parameters that the labels of a run give, as ``60M`` or ``60000``.
+
+    Raises
+    ------
+    UsageError
+        If it is none.
+    """
+    if "parameters" not in labels:
+        return None
+    number = parameter_count(labels["parameters"])
+    if number is None:
+        raise UsageError(
+            f"run {run!r} has the label parameters={labels['parameters']}",
+            "give a number, as parameters=60M",
+        )
+    return number
+
+
+def parameter_count(text: str) -> int | None:
+    """Return the number that a text such as ``60M``, ``1.3B`` or ``60000`` means; None if none."""
+    found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)([kmb]?)", text.strip().lower())
+    number = int(Decimal(found[1]) * _FACTORS[found[2]]) if found else 0
+    return number if 1 <= number <= _MOST_PARAMETERS else None
+
+
+def label_number(labels: Mapping[str, str], key: str, most: int, run: str) -> int | None:
+    """Return the number from 1 to `most` that a label of a run is; None without that label.
+
+    Raises
+    ------
+    UsageError
+        If it is none.
+    """
+    if key not in labels:
+        return None
+    text = labels[key].strip()
+    # No underscores, signs or other scripts' digits, all of which int() takes.
+    short = text.isascii() and text.isdecimal() and len(text) <= len(str(most))
+    if not short or not 1 <= int(text) <= most:
+        raise UsageError(
+            f"run {run!r} has the label {key}={labels[key]}", f"give a whole number, as {key}=16"
+        )
+    return int(text)
+
+
+# -- bytes to exchange -------------------------------------------------------------------------
+
+
+_BYTES = 4
+_N, _S = pl.col("gpus"), pl.col("gradient_bytes")
+
+
+def exchange(
+    study: pl.DataFrame,
+    *,
+    parameters: int | None = None,
+    images: int | None = None,
+    batch_scope: BatchScope = "gpu",
+) -> Answer:
+    """List the bytes that each run's network must exchange in a step, and those that it moved.
+
+    Gradients of S = 4 P bytes, of P parameters, are summed over n GPUs and what comes of them is
+    handed back: 2 (n - 1) S bytes in all, whatever way they take. Through one GPU (a star) that one
+    takes in (n - 1) S and sends out as many; around a ring each GPU sends 2 (n - 1) / n S.
+
+    Parameters
+    ----------
+    study
+        The table of a study.
+    parameters
+        P of runs that do not say their own (label or column ``parameters``).
+    images
+        Size of the data set; for runs labelled ``weak``, of one GPU.
+    batch_scope
+        Whether ``batch`` counts the images of each GPU or of all.
+
+    Returns
+    -------
+    ======================  ======================================================================
+    ``run, network``        the run, and its labels
+    ``batch, gpus, method``
+    ``parameters``          P; null where it is not known, and so is all that follows from it
+    ``gradient_bytes``      S
+    ``expected_bytes``      2 (n - 1) S, over all GPUs
+    ``star_root_bytes``     (n - 1) S, in and out of the root each
+    ``ring_gpu_bytes``      2 (n - 1) / n S, sent by each GPU
+    ``observed_bytes``      what moved between GPUs in a step, over all of them
+    ``observed_evidence``   ``measured`` or ``modelled``
+    ``ratio``               observed over expected
+    ``iterations``          of an epoch; null without `images`
+    ``epoch_bytes``         expected in an epoch
+    ======================  ======================================================================
+
+    Raises
+    ------
+    UsageError
+        If the number of images is out of range.
+    """
+    rows = study.with_columns(
+        parameters=pl.coalesce("parameters", pl.lit(parameters, pl.Int64)),
+        iterations=study_iterations(images, batch_scope),
+        observed_bytes="bytes_between_gpus",
+        observed_evidence="bytes_evidence",
+    ).with_columns(gradient_bytes=_BYTES * pl.col("parameters"))
+    rows = rows.with_columns(
+        expected_bytes=2 * (_N - 1) * _S,
+        star_root_bytes=(_N - 1) * _S,
+        ring_gpu_bytes=2 * (_N - 1) * _S / _N,
+    ).with_columns(
+        ratio=pl.when(pl.col("expected_bytes") > 0).then(
+            pl.col("observed_bytes") / pl.col("expected_bytes")
+        ),
+        epoch_bytes=pl.col("expected_bytes") * pl.col("iterations"),
+    )
+    shown = rows.select(
+        "run", "network", "batch", "gpus", "method", "parameters", "gradient_bytes",
+        "expected_bytes", "star_root_bytes", "ring_gpu_bytes", "observed_bytes",
+        "observed_evidence", "ratio", "iterations", "epoch_bytes",
+    )  # fmt: skip
+    return Answer(
+        rows=shown, meta=_meta(shown), title="exchange in a step", empty="no runs", command="study"
+    )
+
+
+def _meta(rows: pl.DataFrame) -> dict[str, Any]:
+    unknown = rows.filter(pl.col("parameters").is_null())["run"].to_list()
+    told = f"number of parameters not known of {', '.join(map(str, unknown))}: label parameters=60M"
+    return {"runs": rows.height, "warnings": [told] if unknown else []}

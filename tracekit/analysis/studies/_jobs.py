@@ -1,9 +1,11 @@
-"""Jobs of the analytical model of training, and their features from a trace."""
+"""Jobs and hardware of the analytical model of training: features from a trace, peaks."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,6 @@ import polars as pl
 from tracekit.analysis.calls import collective_calls
 from tracekit.analysis.facts import how_to_record
 from tracekit.analysis.statistics import Skip
-from tracekit.analysis.studies._hardware import read_toml
 from tracekit.analysis.studies._measured_elsewhere import check_values, text_table
 from tracekit.analysis.studies._study import study_row
 from tracekit.analysis.traffic import AMONG_GPUS, copy_transfers
@@ -24,9 +25,10 @@ from tracekit.engine import (
     step_windows,
     union_length,
 )
-from tracekit.errors import InputError, MissingDataError
+from tracekit.errors import InputError, MissingDataError, UsageError
 from tracekit.model import Trace
 from tracekit.support.files import schemas
+from tracekit.support.toml import read_toml
 
 MEDIA: Mapping[str, tuple[str, ...]] = {
     "1w1g": (),
@@ -318,3 +320,148 @@ def _busy(trace: Trace, skip: int) -> dict[str, float | None]:
     found = dict(busy.group_by("component").agg(mean).iter_rows())
     parts = ("input", "compute", "memory", "weights")
     return {f"measured_{part}_s": found.get(part) or None for part in parts}
+
+
+# -- hardware ----------------------------------------------------------------------------------
+
+
+RESOURCES = ("compute", "memory", "pcie", "ethernet", "nvlink")
+"""What a step's time is spent on: FLOPs, memory of the GPU, and the links to it."""
+
+_VERSION = 1
+_KEYS = {
+    "version", "title", "source", "gpus_per_server", "efficiency", "efficiencies", "peaks", "sweep",
+}  # fmt: skip
+_RATE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kMGTP]?)(FLOP|B|b)/s\s*")
+_PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+_UNITS = {"FLOP": 1.0, "B": 1.0, "b": 0.125}
+_MOST_GPUS = 9999
+_EXAMPLE = "write it as 25 Gb/s, 50 GB/s or 11 TFLOP/s"
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """A cluster, as far as the time of a step depends on it.
+
+    Parameters
+    ----------
+    name
+        Its name.
+    peaks
+        Of each of `RESOURCES` the most FLOP/s or bytes/s, links per direction.
+    efficiencies
+        Which share of these programs get.
+    gpus_per_server
+        How many GPUs NVLinks join.
+    sweep
+        Values of some resources that are worth trying, as they are written.
+    title, source
+        What it is, and where that is known from.
+    """
+
+    name: str
+    peaks: Mapping[str, float]
+    efficiencies: Mapping[str, float]
+    gpus_per_server: int = 8
+    sweep: Mapping[str, Sequence[str]] | None = None
+    title: str = ""
+    source: str = ""
+
+    def rate(self, resource: str) -> float:
+        """Return the FLOP/s or bytes/s that programs get."""
+        return self.peaks[resource] * self.efficiencies[resource]
+
+    def with_peak(self, resource: str, peak: float) -> Hardware:
+        """Return the same cluster with another peak of a resource."""
+        return replace(self, peaks={**self.peaks, resource: peak})
+
+
+def parse_rate(text: str, resource: str) -> float:
+    """Return the FLOP/s or bytes/s that a text means, such as ``25 Gb/s``.
+
+    Raises
+    ------
+    UsageError
+        If it is no rate, or none of this resource.
+    """
+    found = _RATE.fullmatch(text)
+    if found is None or (found[3] == "FLOP") != (resource == "compute"):
+        raise UsageError(f"{text!r} is no rate of {resource}", _EXAMPLE)
+    rate = float(found[1]) * _PREFIXES[found[2]] * _UNITS[found[3]]
+    if not rate:
+        raise UsageError(f"{text!r} is no rate of {resource}", "give more than 0")
+    return rate
+
+
+def hardware_names() -> list[str]:
+    """Return the names of the bundled clusters."""
+    return sorted(path.stem for path in (schemas() / "hardware").glob("*.toml"))
+
+
+def load_hardware(name: str) -> Hardware:
+    """Return a cluster that comes with tracekit, or one of a TOML file.
+
+    Raises
+    ------
+    UsageError
+        If there is none of that name.
+    InputError
+        If the file is not as ``schemas/hardware/pai.toml`` is.
+    """
+    shipped = schemas() / "hardware" / f"{name}.toml"
+    path = shipped if name in hardware_names() else Path(name)
+    if not path.is_file():
+        known = ", ".join(hardware_names())
+        raise UsageError(f"no hardware {name!r}", f"there is {known}, or give a TOML file")
+    return _made(path.stem, read_toml(path), path)
+
+
+def _made(name: str, content: Mapping[str, Any], path: Path) -> Hardware:
+    problem = next(_hardware_problems(content), None)
+    if problem:
+        raise InputError(f"{path}: {problem}", "schemas/hardware/pai.toml shows how it is written")
+    try:
+        peaks = {key: parse_rate(content["peaks"][key], key) for key in RESOURCES}
+        for key, values in content.get("sweep", {}).items():
+            for value in values:
+                parse_rate(value, key)
+    except UsageError as error:
+        raise InputError(f"{path}: {error.what}", error.hint) from error
+    every = dict.fromkeys(RESOURCES, float(content["efficiency"]))
+    own = {key: float(value) for key, value in content.get("efficiencies", {}).items()}
+    return Hardware(
+        name, peaks, {**every, **own}, content["gpus_per_server"], content.get("sweep", {}),
+        content.get("title", name), content.get("source", ""),
+    )  # fmt: skip
+
+
+def _hardware_problems(content: Mapping[str, Any]) -> Iterator[str]:
+    """Say what is wrong with what a file says."""
+    if content.get("version") != _VERSION:
+        yield f"version is {content.get('version')!r}, and {_VERSION} is known"
+    unknown = sorted(content.keys() - _KEYS)
+    if unknown:
+        yield f"the key {unknown[0]!r} is unknown"
+    tables = {key: content.get(key, {}) for key in ("peaks", "efficiencies", "sweep")}
+    for key, table in tables.items():
+        if not isinstance(table, dict) or table.keys() - set(RESOURCES):
+            yield f"{key} is no table of {', '.join(RESOURCES)}"
+    absent = [key for key in RESOURCES if not isinstance(tables["peaks"].get(key), str)]
+    if absent:
+        yield f"peaks has no text for {absent[0]}"
+    if not all(_is_texts(values) for values in tables["sweep"].values()):
+        yield "sweep holds something else than lists of texts"
+    shares = [content.get("efficiency"), *tables["efficiencies"].values()]
+    if not all(_is_share(share) for share in shares):
+        yield "an efficiency is not a number above 0, and up to 1"
+    gpus = content.get("gpus_per_server")
+    if type(gpus) is not int or not 1 <= gpus <= _MOST_GPUS:
+        yield "gpus_per_server is no number of GPUs"
+
+
+def _is_texts(values: object) -> bool:
+    return isinstance(values, list) and all(isinstance(value, str) for value in values)
+
+
+def _is_share(value: object) -> bool:
+    return type(value) in (int, float) and 0 < value <= 1  # type: ignore[operator]

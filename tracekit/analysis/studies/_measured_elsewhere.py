@@ -10,12 +10,11 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analysis.studies._epochs import MOST_BATCH, MOST_GPUS
-from tracekit.analysis.studies._hardware import read_toml
-from tracekit.analysis.studies._run_labels import parameter_count
+from tracekit.analysis.studies._epochs import MOST_BATCH, MOST_GPUS, parameter_count
 from tracekit.analysis.studies._study import SCALING_MODES, STUDY
 from tracekit.errors import InputError
 from tracekit.support.files import schemas
+from tracekit.support.toml import read_toml
 
 _REQUIRED = ("network", "batch", "gpus", "method")
 _WORDS = ("run", "network", "method", "scaling")

@@ -15,9 +15,8 @@ from tracekit.analysis.memory import (
     memory_table,
     memory_use,
 )
-from tracekit.analysis.studies._epochs import MOST_BATCH
+from tracekit.analysis.studies._epochs import MOST_BATCH, batch_label
 from tracekit.analysis.studies._measured_elsewhere import check_values, text_table, whole_number
-from tracekit.analysis.studies._run_labels import batch_label
 from tracekit.analysis.studies._runs import Run
 from tracekit.errors import InputError, UsageError
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import polars as pl
 
 from tracekit.analysis.studies._epochs import (
     BatchScope,
     check_images,
-    check_scope,
     epoch_iterations,
     step_images,
 )
 from tracekit.analysis.studies._ratios import RELATIVE, precision, ratio_interval
 from tracekit.analysis.studies._study import (
-    SCALING_MODES,
     basis_of,
     is_told_apart,
     name_of_one,
@@ -25,12 +23,9 @@ from tracekit.analysis.studies._study import (
 )
 from tracekit.errors import UsageError
 from tracekit.model import Answer
-from tracekit.support.spelling import choose_among
 
 ScalingMode = Literal["strong", "weak"]
 ScalingTime = Literal["step", "epoch"]
-SCALING_TIMES = ("step", "epoch")
-"""What can be compared: the time of a step, or that of an epoch."""
 
 _GROUP = ["network", "batch", "method"]
 _STAGES = ("fp_bp", "wu")
@@ -145,13 +140,37 @@ def scaling(
     Raises
     ------
     UsageError
-        If an option is unknown or out of range, or epochs are asked for that neither were measured
-        nor can be worked out.
+        If an option is out of range, or epochs are asked for that neither were measured nor can be
+        worked out.
     """
-    rows = _scaled(study, mode, images, batch_scope, time, apart=apart)
+    if images is not None:
+        check_images(images)
+    basis = basis_of(study)
+    compared = _compared(study, images, time)
+    alike = study.filter(is_told_apart(apart=apart)).with_columns(pool(apart=apart))
+    own = alike.filter(_is_of(mode))
+    timed = _costs(own, mode, images, batch_scope, compared)
+    strong = alike.filter(pl.col("scaling") == "strong")
+    table = _with_reduction(
+        _with_speedups(_summed(timed), mode),
+        mode,
+        _costs(strong, "strong", images, batch_scope, compared),
+    )
+    order = ("network", "method", "batch", "gpus", "run")
+    rows = table.with_columns(mode=pl.lit(mode)).select(_COLUMNS).sort(order, nulls_last=True)
     return Answer(
         rows=rows,
-        meta=_meta(study, mode, images, batch_scope, time, apart=apart),
+        meta={
+            "mode": mode,
+            "time": compared,
+            "images": images,
+            "batch_scope": batch_scope,
+            "runs": timed.height,
+            "other_mode": study.filter(~_is_of(mode)).height,
+            "untimed": own.height - timed.height,
+            **basis,
+            "warnings": [*pooling_warnings(study, apart=apart), *_warnings(timed, apart=apart)],
+        },
         title=f"{mode} scaling",
         people=without_empty(rows, _OF_SEVERAL),
         empty="no timed runs",
@@ -160,19 +179,8 @@ def scaling(
     )
 
 
-def _meta(
-    study: pl.DataFrame,
-    mode: ScalingMode,
-    images: int | None,
-    batch_scope: BatchScope,
-    time: ScalingTime | None,
-    *,
-    apart: bool,
-) -> dict[str, Any]:
-    """Return what `scaling` compares."""
-    compared = _compared(study, images, time)
-    own = study.filter(is_told_apart(apart=apart)).filter(_is_of(mode))
-    timed = _costs(own, mode, images, batch_scope, compared)
+def _warnings(timed: pl.DataFrame, *, apart: bool) -> list[str]:
+    """Warn of configurations without a run on one GPU, with several baselines or no name."""
     smallest = timed.group_by(_GROUP).agg(_N.min())
     without_one = smallest.filter(_N > 1).height
     first = timed.filter(_N.min().over(_GROUP) == _N).select(_GROUP)
@@ -186,30 +194,7 @@ def _meta(
         "of them, or choose by labels with --where": several > 0,
         f"{unnamed} runs have no label `network` and are taken to be of one network": unnamed > 1,
     }
-    return {
-        "mode": mode,
-        "time": compared,
-        "images": images,
-        "batch_scope": batch_scope,
-        "runs": timed.height,
-        "other_mode": study.filter(~_is_of(mode)).height,
-        "untimed": own.height - timed.height,
-        **basis_of(study),
-        "warnings": [
-            *pooling_warnings(study, apart=apart),
-            *(text for text, holds in warnings.items() if holds),
-        ],
-    }
-
-
-def _check(mode: str, images: int | None, batch_scope: str, time: str | None) -> None:
-    if mode not in SCALING_MODES:
-        raise UsageError(f"no scaling {mode!r}", choose_among(mode, SCALING_MODES))
-    if time not in (None, *SCALING_TIMES):
-        raise UsageError(f"no time {time!r}", choose_among(time or "", SCALING_TIMES))
-    check_scope(batch_scope)
-    if images is not None:
-        check_images(images)
+    return [text for text, holds in warnings.items() if holds]
 
 
 def _compared(study: pl.DataFrame, images: int | None, time: ScalingTime | None) -> ScalingTime:
@@ -221,27 +206,6 @@ def _compared(study: pl.DataFrame, images: int | None, time: ScalingTime | None)
             "the number of steps of an epoch is unknown", "give the size of the data set"
         )
     return time
-
-
-def _scaled(
-    study: pl.DataFrame,
-    mode: ScalingMode,
-    images: int | None,
-    batch_scope: BatchScope,
-    time: ScalingTime | None,
-    *,
-    apart: bool,
-) -> pl.DataFrame:
-    _check(mode, images, batch_scope, time)
-    basis_of(study)
-    study = study.filter(is_told_apart(apart=apart)).with_columns(pool(apart=apart))
-    compared = _compared(study, images, time)
-    table = _summed(_costs(study.filter(_is_of(mode)), mode, images, batch_scope, compared))
-    table = _with_speedups(table, mode)
-    strong = study.filter(pl.col("scaling") == "strong")
-    table = _with_reduction(table, mode, _costs(strong, "strong", images, batch_scope, compared))
-    order = ("network", "method", "batch", "gpus", "run")
-    return table.with_columns(mode=pl.lit(mode)).select(_COLUMNS).sort(order, nulls_last=True)
 
 
 def _is_of(mode: ScalingMode) -> pl.Expr:

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
+import polars.selectors as cs
 
 from tracekit.analysis.calls import collective_calls
 from tracekit.analysis.facts import HOST, unknown_passes, work_of
 from tracekit.analysis.statistics import Skip, left_out_notes
 from tracekit.analysis.step_sums import Measured, per_iteration
-from tracekit.analysis.studies._epochs import MOST_GPUS, BatchScope, check_scope, images_per_step
+from tracekit.analysis.studies._epochs import (
+    MOST_GPUS,
+    BatchScope,
+    batch_label,
+    images_per_step,
+    label_number,
+    of_epochs,
+    parameters_label,
+    study_iterations,
+)
 from tracekit.analysis.studies._ratios import step_interval
-from tracekit.analysis.studies._run_labels import batch_label, label_number, parameters_label
 from tracekit.analysis.traffic import AMONG_GPUS, copy_transfers
 from tracekit.engine import Work
 from tracekit.errors import TracekitError, UsageError
-from tracekit.model import Trace
+from tracekit.model import Answer, Trace
 
 _LENGTH, _PART = pl.col("length_ns"), pl.col("part")
 # Nothing is above FP and BP: what is exposed of them is the time in which either is busy.
@@ -171,7 +181,6 @@ def study_row(
     MissingDataError
         If the run has neither GPU work nor NVTX ranges that are stages.
     """
-    check_scope(batch_scope)
     read = _read_labels(labels, name)
     try:
         measured = _measured(trace, skip)
@@ -496,3 +505,68 @@ def _sent() -> pl.Expr:
         .when(collective == "send_recv").then(pl.col("sent_bytes"))
         .when(collective == "barrier").then(pl.lit(0))
     )  # fmt: skip
+
+
+# -- answers -------------------------------------------------------------------------------------
+
+
+def runs_answer(
+    rows: pl.DataFrame,
+    asked: Mapping[str, Any],
+    *,
+    images: int | None,
+    batch_scope: BatchScope,
+    apart: bool,
+) -> Answer:
+    """List the runs of a study; see `tracekit.study`."""
+    drawn = rows
+    if images is not None:
+        epoch = pl.col("step_ns") * study_iterations(images, batch_scope)
+        rows = rows.with_columns(epoch_ns=pl.coalesce("epoch_ns", epoch))
+        drawn = of_epochs(rows, images, batch_scope, STEP_TIMES)
+    people = rows.drop(
+        "devices", "step_se_ns", "step_effective", "slow_every", cs.ends_with("_total_ns")
+    )
+    optional = ("step_low_ns", "step_high_ns", "parameters")
+    people = people.drop(name for name in optional if not rows[name].count())
+    if not rows["skipped"].sum():
+        people = people.drop("skipped")
+    if not rows["step_ns"].has_nulls():  # the window is that of all steps, and no time per step
+        people = people.drop("window_ns")
+    return Answer(
+        rows=rows,
+        meta={
+            "runs": rows.height,
+            **asked,
+            **per_step(rows),
+            **({} if images is None else {"images": images}),
+        },
+        title="study",
+        tables={"stages": study_stages(drawn, apart=apart)},
+        people=people,
+        empty="no runs",
+        command="study",
+        figures={"figure": "stages"},
+    )
+
+
+def of_study(answer: Answer, study: pl.DataFrame) -> Answer:
+    """Return an answer about a study."""
+    some = ", some of it simulated" if "simulated" in answer.meta else ""
+    return replace(answer, source=_of_runs(study) + some)
+
+
+def per_step(study: pl.DataFrame) -> dict[str, str]:
+    """Say what times of steps are means over, where there are any."""
+    if not study["step_ns"].count():
+        return {}
+    return {"per": "step/process" if "host" in study["basis"] else "step/GPU"}
+
+
+def _of_runs(study: pl.DataFrame) -> str:
+    """Say which runs a figure is of, by name where they are few, and what was measured."""
+    names = study["run"].drop_nulls().to_list()
+    told = names_or_number(names) if names else f"{study.height:,} runs"
+    known = set(study["basis"].drop_nulls())
+    measured = {"host": ", measured on the host", "gpu": ", measured on GPUs"}
+    return told + "".join(measured[basis] for basis in sorted(known))

@@ -201,7 +201,7 @@ def study(
 
     A run's network, batch, gpus and method are its labels (`tracekit ingest --label batch=16`).
     """
-    from tracekit.analysis.studies._answers import of_study, runs_answer
+    from tracekit.analysis.studies._study import of_study, runs_answer
 
     rows, said = _studied(runs, table, skip, batch_scope)
     asked = {"skip": None if skip == "auto" else skip, "batch_scope": batch_scope}
@@ -288,7 +288,7 @@ def scaling(
     **_: Unpack[ChosenRuns],
 ) -> "Answer":
     """List speedup, efficiency and throughput by number of GPUs, network, batch and method."""
-    from tracekit.analysis.studies._answers import of_study, per_step
+    from tracekit.analysis.studies._study import of_study, per_step
 
     rows, said = _studied(runs, table, skip, batch_scope)
     found = studies.scaling(
@@ -391,7 +391,8 @@ def overhead(
     **_: Unpack[ChosenRuns],
 ) -> "Answer":
     """List how much slower one method is than another, at equal network, batch and GPUs."""
-    from tracekit.analysis.studies._answers import api_answer, of_study, per_step, profiler_answer
+    from tracekit.analysis.studies._api_calls import api_answer, profiler_answer
+    from tracekit.analysis.studies._study import of_study, per_step
 
     if api or profiler:
         if table is not None:

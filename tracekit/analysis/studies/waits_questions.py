@@ -83,7 +83,7 @@ def stalls(
 
     Of several runs, the first is the baseline of `speedup`.
     """
-    from tracekit.analysis.studies._waits import input_cost, stalls_answer
+    from tracekit.analysis.studies._stalls import input_cost, stalls_answer
 
     three = [each for each in (preloaded, cached, cold) if each is not None]
     if not three:
@@ -185,7 +185,7 @@ def bubbles(
 
     Of several runs, the first is the baseline of `speedup`.
     """
-    from tracekit.analysis.studies._waits import bubble_model, bubbles_answer
+    from tracekit.analysis.studies._stalls import bubble_model, bubbles_answer
 
     if stages is not None:
         if runs.is_chosen or micro_batches is None:

@@ -18,6 +18,21 @@ from tracekit.engine import (
 from tracekit.model import Trace, path_texts, with_clocks
 from tracekit.support.batches import at_least_one
 
+__all__ = [
+    "details",
+    "driving_threads",
+    "exposed_communication",
+    "idle_spans",
+    "median_step",
+    "ops_inside",
+    "ranges_inside",
+    "slowest_step",
+    "stage_spans",
+    "step_lengths",
+    "step_spans",
+    "whole_spans",
+]
+
 _LENGTH = pl.col("end") - pl.col("start")
 _OWNER = ["process", "device"]
 _KINDS = ("collective", "p2p", "staged")
