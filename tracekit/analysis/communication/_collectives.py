@@ -23,6 +23,7 @@ from tracekit.analysis.calls import (
     why_unsized,
 )
 from tracekit.analysis.communication._bandwidth import power_below, with_bandwidth
+from tracekit.analysis.communication._experts import expert_balance
 from tracekit.analysis.communication._rank_groups import describe_groups, rank_groups
 from tracekit.analysis.facts import OF_PROCESSES, chosen_keys
 from tracekit.model import COLLECTIVE, EVIDENCE, Answer, Trace, with_clocks
@@ -112,7 +113,7 @@ def collectives(
     GPU sends by the one that sends least and most, which is a model.
 
     By part (dispatch, combine or wait of experts' kernels, by their names), ``time_ns`` is the time
-    of all participants.
+    of all participants, and table ``experts`` is what `expert_balance` returns.
 
     By group or parallelism, ``communicators`` is how many a row is of, and ``members`` the ranks of
     the only one, as `communicator_groups` says.
@@ -140,12 +141,29 @@ def collectives(
     meta["warnings"] += _faster_than_links(rows)
     if rows["bound_share"].count():
         meta["shares"] = _SHARES
+    tables = {}
+    if "part" in keys and rows["part"].count():
+        tables["experts"], why = expert_balance(trace, found.rows)
+        meta["missing"] += [] if why is None else [why]
+        meta |= {} if why else {"experts": _uneven(tables["experts"])}
     return Answer(
         rows=rows,
         meta=meta,
+        tables=tables,
         title="collectives",
         empty="no collectives were recorded",
         command="collectives",
+    )
+
+
+def _uneven(layers: pl.DataFrame) -> str:
+    worst = layers.sort("imbalance", descending=True, nulls_last=True).row(0, named=True)
+    if worst["imbalance"] is None:
+        return "between dispatch and combine nothing computes"
+    where = "" if worst["layer"] is None else f" in {worst['layer']}"
+    return (
+        f"between dispatch and combine the busiest of {worst['ranks']} ranks computes "
+        f"{worst['imbalance']:.2f} times as long as the mean{where}"
     )
 
 

@@ -235,7 +235,14 @@ _COLLECTIVES = Json(
         ),
         "matched": "integer: Those that were matched.",
         "collectives": "integer: Into how many collectives.",
+        "experts?": "text: By part: how unevenly ranks compute between dispatch and combine.",
         **keys("missing", "warnings", "shares?", "verdict?", "given?", "cut?", "weak?"),
+    },
+    keys={
+        "tables?": {
+            "description": "experts: how unevenly ranks compute for them, by layer.",
+            "type": "object",
+        }
     },
     rows={
         "library?": "text: Library.",

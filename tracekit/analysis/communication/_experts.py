@@ -1,0 +1,106 @@
+"""How evenly experts' ranks compute between dispatch and combine, by the names of kernels."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tracekit.analysis.calls import process_ranks
+from tracekit.model import Trace, path_texts
+
+_LANE = ["process", "device"]
+_PAIR = [*_LANE, "pair"]
+_INSTANCE = ["iteration", "place"]
+BALANCE = pl.Schema({"layer": pl.String(), "count": pl.Int64(), "ranks": pl.Int64(),
+                     "computing_ns": pl.Float64(), "imbalance": pl.Float64(),
+                     "busiest_rank": pl.Int64(), "busiest_share": pl.Float64()})  # fmt: skip
+
+
+def expert_balance(trace: Trace, calls: pl.DataFrame) -> tuple[pl.DataFrame, str | None]:
+    """Return how much longer the busiest rank computes for its experts than the mean one.
+
+    What a rank computes between the end of a dispatch and the start of the combine that follows is
+    its experts' work, and what else runs then. The n-th such time of a step is that of one layer on
+    all ranks.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    calls
+        As in the table `COLLECTIVE_CALLS`.
+
+    Returns
+    -------
+    A row per ``layer``, the range in which the dispatch was launched (null if unknown): ``count``
+    (times that all ranks have), ``ranks``, ``computing_ns`` (mean), ``imbalance`` (the largest of a
+    time over its mean, in the median), ``busiest_rank`` (who has the largest most often; null if
+    its rank is unknown) and ``busiest_share`` (how often). And why there is none.
+    """
+    parts = calls.filter(pl.col("part").is_in(["dispatch", "combine"])).sort(*_LANE, "start")
+    lanes = parts.select(_LANE).unique().height
+    if lanes < 2:  # noqa: PLR2004 - one has no others
+        return BALANCE.to_frame(), "imbalance over experts' ranks: record several of them"
+    part, own = pl.col("part"), pl.col("part").shift(1).over(_LANE)
+    if parts.select((part == own).any()).item():
+        return BALANCE.to_frame(), (
+            "imbalance over experts' ranks: dispatches follow each other, of several micro-batches "
+            "or in phases, and which combine is whose is not told"
+        )
+    until = pl.col("start").shift(-1).over(_LANE)
+    windows = parts.with_columns(until=until).filter(part == "dispatch").drop_nulls("until")
+    windows = windows.select("op", *_LANE, "iteration", begin="end", until="until").with_columns(
+        pair=pl.int_range(pl.len()).over(_LANE),
+        place=pl.int_range(pl.len()).over(*_LANE, "iteration"),
+    )
+    times = windows.join(_computing(trace, windows), on=_PAIR, how="left").with_columns(
+        pl.col("computing").fill_null(0)
+    )
+    whole = times.join(_layers(trace, windows), on="op").filter(pl.len().over(_INSTANCE) == lanes)
+    if whole.is_empty():
+        return BALANCE.to_frame(), "imbalance over experts' ranks: no step has as many on each"
+    ranks = process_ranks(trace).select("process", pl.col("rank").cast(pl.Int64))
+    largest = pl.col("computing").arg_max()
+    each = whole.join(ranks, on="process", how="left").group_by(_INSTANCE).agg(
+        pl.col("layer").first(), pl.col("computing").mean(),
+        of_mean=pl.col("computing").max() / pl.col("computing").mean(),
+        busiest=pl.col("rank").get(largest),
+    )  # fmt: skip
+    usual = pl.col("busiest").drop_nulls().mode().min()
+    found = each.group_by("layer").agg(
+        count=pl.len(), ranks=pl.lit(lanes), computing_ns=pl.col("computing").mean(),
+        imbalance=pl.col("of_mean").drop_nans().median(), busiest_rank=usual,
+        busiest_share=(pl.col("busiest") == usual).mean(),
+    )  # fmt: skip
+    return found.sort("layer", nulls_last=True).select(*BALANCE).cast(BALANCE), None
+
+
+def _computing(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
+    """Return for how long kernels run in each window, those at once counted once."""
+    lanes = windows.select(_LANE).unique().lazy()
+    is_computing = pl.col("kind").cast(pl.String) == "compute"
+    ops = trace["ops"].filter(is_computing).join(lanes, on=_LANE, how="semi")
+    kernels = ops.select("op", *_LANE, "start", "end").collect()
+    known = windows.select(*_PAIR, "begin", "until").sort("begin")
+    # One that began before a window may end in it, and in the next one.
+    met = pl.concat(
+        kernels.sort(at).join_asof(known, left_on=at, right_on="begin", by=_LANE,
+                                   check_sortedness=False)
+        for at in ("start", "end")
+    ).unique(["op", "pair"])  # fmt: skip
+    inside = met.with_columns(
+        pl.max_horizontal("start", "begin"), pl.min_horizontal("end", "until")
+    ).filter(pl.col("start") < pl.col("end")).sort("start", "end")  # fmt: skip
+    before = pl.col("end").cum_max().shift(1).over(_PAIR)
+    new = pl.col("end") - pl.max_horizontal("start", before)
+    return inside.with_columns(new=new.clip(lower_bound=0)).group_by(_PAIR).agg(
+        computing=pl.col("new").sum()
+    )  # fmt: skip
+
+
+def _layers(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
+    """Return ``op, layer``: the range in which each dispatch was launched."""
+    launched = (
+        trace["ops"].select("op", "range").join(windows.select("op").lazy(), on="op", how="semi")
+    )
+    found = launched.join(trace["ranges"].select("range", "path"), on="range", how="left").collect()
+    return found.select("op", layer=path_texts(trace.read("paths"), found["path"]))
