@@ -16,6 +16,7 @@ from tracekit.analysis import step_detail
 from tracekit.support import batches
 from tracekit.view import _asked, _lanes
 from tracekit.view._asked import AskedRuns
+from tracekit.view._blocks import broken_down
 from tracekit.view._lanes import RunLanes
 from tracekit.view._sums import RunSums
 from tracekit.view._tiles import LOOKS
@@ -122,6 +123,35 @@ def lanes_of(request: pytest.FixtureRequest) -> Iterator[Callable[[tracekit.Run]
             return known[run.name]
 
         yield find
+
+
+def test_long_stretches_are_broken_down_without_their_ops(
+    runs: list[tracekit.Run], lanes_of: Callable[[tracekit.Run], RunLanes]
+) -> None:
+    for run in runs:
+        sums = lanes_of(run).sums
+        width, (first, last) = sums.block_width, sums.edges
+        aligned = first + 20 * width, first + 400 * width
+        for place, (a, b) in enumerate([sums.edges, aligned, *stretches(run, 4)]):
+            asked: list[tuple[int, int]] = []
+            by = BY[:2][place % 2] if place else "device"
+            expected = run.breakdown.answer(by=by, between=(a, b))
+            answer = broken_down(Watched(run, asked), sums, by, a, b)
+            assert answer.rows.to_dicts() == expected.rows.to_dicts()
+            for name in ("window_ns", "idle_ns", "sum_over", "warnings"):
+                assert answer.meta.get(name) == expected.meta.get(name)
+            assert sum(end - start for start, end in asked) < max(2 * width, last - first >> 8)
+
+
+class Watched:
+    """A run that notes what is asked of its ops."""
+
+    def __init__(self, run: tracekit.Run, asked: list[tuple[int, int]]) -> None:
+        self.breakdown, self._run, self._asked = self, run, asked
+
+    def answer(self, by: str, between: tuple[int, int]) -> Any:
+        self._asked.append(between)
+        return self._run.breakdown.answer(by=by, between=between)
 
 
 class Kept:
@@ -258,6 +288,9 @@ def good(runs: list[tracekit.Run]) -> bytes:
         ('["stages", [0], ', '["stages", [0], 1e300, '),
         ('"FP"', '"<img>"'),
         ('"few": ', '"few": 9'),
+        ('"blocks": [[0, ', '"blocks": [[77, '),
+        ('"blocks": [[0, "', '"blocks": [[0, "<img>'),
+        ('"gpus": [[0, ', '"gpus": [["0", '),
         ('"names": [', '"names": ["more", '),
         ('"names": [', '"names": [7, '),
         ('"<u4", ', '"<u4", 9'),

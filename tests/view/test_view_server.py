@@ -17,6 +17,7 @@ import pytest
 
 import tracekit
 from tracekit.errors import UsageError
+from tracekit.support import batches
 from tracekit.view import View, _server, _view
 from tracekit.view._server import Refused, Turns
 
@@ -211,6 +212,20 @@ def test_who_has_gone_is_not_waited_for() -> None:
         with pytest.raises(Refused) as refused, turns.taken(ours):
             pass
         assert refused.value.status == 499
+    ours.close()
+
+
+@pytest.mark.parametrize("question", ["idle", "breakdown"])
+def test_work_that_nobody_waits_for_ends(
+    runs: list[tracekit.Run], store: Path, question: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "ROWS", 100)
+    ours, theirs = socket.socketpair()
+    with Turns(1).taken(ours):
+        theirs.close()
+        with pytest.raises(Refused) as refused:
+            getattr(tracekit.open(runs[0].name, store=store), question)(between="185ms:200ms")
+    assert refused.value.status == 499
     ours.close()
 
 

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import polars as pl
 
 ROWS = 250_000
 """Rows that are read at once: a batch takes long beside handing it over; more only take memory."""
+
+_BETWEEN: ContextVar[Callable[[], None] | None] = ContextVar("between", default=None)
+
+
+@contextmanager
+def stoppable(check: Callable[[], None] | None) -> Iterator[None]:
+    """Call something between batches, which raises where nobody waits for them any more.
+
+    Parameters
+    ----------
+    check
+        What is called; None where the work is to be finished whoever waits.
+    """
+    token = _BETWEEN.set(check)
+    try:
+        yield
+    finally:
+        _BETWEEN.reset(token)
 
 
 def in_batches(frame: pl.LazyFrame, rows: int | None = None) -> Iterator[pl.DataFrame]:
@@ -22,6 +42,8 @@ def in_batches(frame: pl.LazyFrame, rows: int | None = None) -> Iterator[pl.Data
     read = 0
     for batch in frame.collect_batches(chunk_size=rows or ROWS):
         read += batch.height
+        if (check := _BETWEEN.get()) is not None:
+            check()
         yield batch
     wanted = int(frame.select(pl.len()).collect().item())
     if read != wanted:

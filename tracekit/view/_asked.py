@@ -16,6 +16,7 @@ from tracekit.analysis import step_detail
 from tracekit.analysis.statistics import outliers
 from tracekit.model import STAGES
 from tracekit.present import CAUSE_COLOURS, PATH_COLOURS, printable, readable_names, to_json
+from tracekit.view._blocks import broken_down
 from tracekit.view._lanes import MOST_TEXT, Kept, RunLanes
 from tracekit.view._server import Endpoint, Given, Refused, Turns
 from tracekit.view._tiles import COMMUNICATION, LOOKS
@@ -157,7 +158,7 @@ class AskedRuns:
         if by == _IDLE:
             answer = seen.run.idle.answer(between=(start, end))
         else:
-            answer = seen.run.breakdown.answer(by=by, between=(start, end))
+            answer = broken_down(seen.run, seen.lanes.sums, by, start, end)
         rows = answer.rows.head(_MOST_ROWS)
         text = to_json(answer.command, answer.run, answer.meta, rows)
         command = ["tracekit", answer.command, seen.run.name]

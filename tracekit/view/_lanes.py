@@ -15,6 +15,7 @@ import polars as pl
 from tracekit.analysis import step_detail
 from tracekit.model import Trace
 from tracekit.present import printable, readable_names
+from tracekit.support.batches import stoppable
 from tracekit.view._sums import (
     DRAWN,
     OF_OP,
@@ -150,7 +151,7 @@ class RunLanes:
     @property
     def sums(self) -> RunSums:
         """What the lanes rest on: read where it is kept, else found and kept."""
-        with self._making:
+        with self._making, stoppable(None):  # others wait for it
             return self._sums
 
     @cached_property

@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from tracekit.errors import TracekitError
+from tracekit.support.batches import stoppable
 
 HOST = "127.0.0.1"
 HEADER = "X-Tracekit-Token"
@@ -53,7 +54,10 @@ class Refused(Exception):  # noqa: N818 - no fault of ours
 
 
 class Turns:
-    """Limits how many requests are worked on at once; those that are given up lose their place."""
+    """Limits how many requests are worked on at once; those that are given up lose their place.
+
+    Long work ends, too, once its client has gone: between batches of rows.
+    """
 
     def __init__(self, most: int) -> None:
         self._free = threading.Semaphore(most)
@@ -69,14 +73,19 @@ class Turns:
         """
         until = time.monotonic() + _LONGEST_WAIT
         while not self._free.acquire(timeout=0.05):
-            if _has_gone(connection):
-                raise Refused(499, "given up")
+            _check_waits(connection)
             if time.monotonic() > until:
                 raise Refused(503, "too many requests are waiting")
         try:
-            yield
+            with stoppable(lambda: _check_waits(connection)):
+                yield
         finally:
             self._free.release()
+
+
+def _check_waits(connection: socket.socket) -> None:
+    if _has_gone(connection):
+        raise Refused(499, "given up")
 
 
 def _has_gone(connection: socket.socket) -> bool:

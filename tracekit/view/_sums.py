@@ -12,11 +12,12 @@ import numpy as np
 import polars as pl
 
 from tracekit.analysis import step_detail
-from tracekit.model import Trace
+from tracekit.model import KINDS, STAGES, Trace
 from tracekit.support.batches import at_least_one
 from tracekit.view._kept import Unpacked, pack
 from tracekit.view._tiles import (
     COMMUNICATION,
+    FACTOR,
     LOOKS,
     NO_STAGE,
     Covered,
@@ -26,6 +27,7 @@ from tracekit.view._tiles import (
     Summing,
     Tiles,
     first_width,
+    width_below,
 )
 
 OF_OP = ("device", "process", "context", "stream")
@@ -40,6 +42,10 @@ _MOST_FEW, _FEW_PARTS = 20_000, 20
 this part of the ops at most."""
 _FEW = {"lane": pl.UInt32, "start": pl.Int64, "end": pl.Int64, "look": pl.UInt8,
         "number": pl.Int64, "name": pl.UInt32, "hatched": pl.Boolean}  # fmt: skip
+_WORDS = {"stage": (*STAGES, NO_STAGE), "exposed": (*STAGES, NO_STAGE), "kind": KINDS}
+"""What the time of GPUs is summed up by."""
+_MOST_BLOCKS, _LEAST_BLOCKS = 1 << 15, 64
+"""Blocks of all GPUs together, about, and of each at least."""
 _NAMES = {"ops": pl.Int64, "total": pl.Int64, "most": pl.Int64, "longest": pl.Int64}
 _LAST = (1 << 63) - 1
 _STAGE = pl.col("stage").cast(pl.String).fill_null(NO_STAGE)
@@ -51,6 +57,8 @@ DRAWN = {
 """The columns that spans are drawn by."""
 Key = tuple[str, tuple[int | None, ...]]
 """The kind of a lane, and what its spans are found by."""
+BlockKey = tuple[int, str, str]
+Block = tuple[Ints, Ints, Ints]
 
 
 @dataclass(frozen=True)
@@ -68,17 +76,29 @@ class RunSums:
         `longest` is the number of the op that takes `most`.
     few
         All spans of lanes that have few of them, with the columns `DRAWN`.
+    gpus
+        From when to when the ops of each GPU last, ns.
+    blocks
+        Ops of each GPU in bins of one length, by GPU, column of `_WORDS` and word: how long any
+        runs, how many start, and the sum of their lengths.
     """
 
     edges: tuple[int, int]
     lanes: Mapping[Key, tuple[int, Tiles]]
     names: pl.DataFrame
     few: Mapping[Key, pl.DataFrame]
+    gpus: Mapping[int, tuple[int, int]]
+    blocks: Mapping[BlockKey, Block]
+
+    @property
+    def block_width(self) -> int:
+        """Length of blocks, ns."""
+        return _block_width(self.edges, len(self.gpus))
 
     @classmethod
     def of(cls, trace: Trace) -> RunSums:
         """Read the ops and ranges of a run, some at a time."""
-        frames = {"ops": drawn_ops(trace), "range": drawn_ranges(trace)}
+        frames = {"ops": drawn_ops(trace, "kind"), "range": drawn_ranges(trace)}
         counts = {kind: _counted(frame, _BY[kind]) for kind, frame in frames.items()}
         both = pl.concat([each.select("first", "last") for each in counts.values()])
         first, last = both.select(pl.col("first").min(), pl.col("last").max()).row(0)
@@ -90,7 +110,7 @@ class RunSums:
         ]
         lanes = {key: each for adding in found for key, each in adding.lanes().items()}
         few = {key: own for adding in found for key, own in adding.few().items()}
-        return cls(edges, lanes, names.table(), few)
+        return cls(edges, lanes, names.table(), few, found[-1].gpus, found[-1].blocks())
 
     @property
     def spans(self) -> int:
@@ -106,6 +126,7 @@ class RunSums:
             level = tiles.first
             lanes.append([kind, key, spans, [*level.busy]])
             arrays += [*level.busy.values(), level.count, level.longest]
+        arrays += [each for block in self.blocks.values() for each in block]
         keys = [*self.lanes]
         few = pl.concat(
             [
@@ -128,7 +149,8 @@ class RunSums:
             *coded.select(pl.col(name).cast(kind) for name, kind in _FEW.items()),
         ]
         told = {"edges": self.edges, "lanes": lanes, "few": few.height, "texts": texts.to_list(),
-                "names": self.names["name"].to_list()}  # fmt: skip
+                "names": self.names["name"].to_list(), "blocks": [*self.blocks],
+                "gpus": [(gpu, *own) for gpu, own in self.gpus.items()]}  # fmt: skip
         return pack(told, [*arrays, *(column.to_numpy() for column in columns)])
 
     @classmethod
@@ -161,13 +183,14 @@ class RunSums:
             if not 0 < _whole([spans], 1)[0] <= most.get(kind, most[""]):
                 raise ValueError("a lane has more spans than the run")
             lanes[own] = spans, _tiles(read, (first, last), spans, looks)
+        gpus = {gpu: (begin, end) for gpu, begin, end in (_whole(x, 3) for x in told["gpus"])}
+        blocks = _blocks(read, told["blocks"], (first, last), [*gpus], most[""])
         names = pl.DataFrame({"name": pl.Series(told["names"], dtype=pl.String)}).with_columns(
             pl.Series(each, read.take(len(told["names"]), _LAST), kind)
             for each, kind in _NAMES.items()
         )
-        return cls(
-            (first, last), lanes, names, _few(read, told, [*lanes], first, sum(most.values()))
-        )
+        few = _few(read, told, [*lanes], first, sum(most.values()))
+        return cls((first, last), lanes, names, few, gpus, blocks)
 
 
 def _whole(values: Sequence[Any], count: int) -> Sequence[int]:
@@ -186,6 +209,24 @@ def _tiles(read: Unpacked, edges: tuple[int, int], spans: int, looks: Sequence[s
     if count.sum(dtype=np.int64) > spans:
         raise ValueError("the bins of a lane hold more spans")
     return Tiles(edges[0], Level(width, busy, count, longest))
+
+
+def _block_width(edges: tuple[int, int], gpus: int) -> int:
+    most = max(_MOST_BLOCKS // max(gpus, 1), _LEAST_BLOCKS)
+    return FACTOR * width_below(max(edges[1] - edges[0], 1) / most)
+
+
+def _blocks(
+    read: Unpacked, keys: Sequence[Any], edges: tuple[int, int], gpus: Sequence[int], ops: int
+) -> dict[BlockKey, Block]:
+    """Read the blocks of GPUs."""
+    width, found = _block_width(edges, len(gpus)), {}
+    bins = -(-max(edges[1] - edges[0], 1) // width)
+    for gpu, by, word in keys:
+        if gpu not in gpus or word not in _WORDS[by] or (gpu, by, word) in found:
+            raise ValueError("there is no such block")
+        found[gpu, by, word] = read.take(bins, width), read.take(bins, ops), read.take(bins, _LAST)
+    return found
 
 
 def _few(
@@ -210,10 +251,10 @@ def _few(
     return {lanes[number]: own.select(*DRAWN) for (number,), own in parts.items()}
 
 
-def drawn_ops(trace: Trace) -> pl.LazyFrame:
-    """Return the ops of a run, with keys of their lanes, and the columns `DRAWN`."""
+def drawn_ops(trace: Trace, *more: str) -> pl.LazyFrame:
+    """Return the ops of a run, with keys of their lanes, the columns `DRAWN`, and more."""
     return trace["ops"].select(
-        *OF_OP, "start", "end", "name", _STAGE, number="op",
+        *OF_OP, *more, "start", "end", "name", _STAGE, number="op",
         hatched=pl.col("kind").is_in(_KINDS),
     )  # fmt: skip
 
@@ -356,10 +397,16 @@ class _Adding:
     ) -> None:
         self._kind, self._names = kind, names
         names.clear()
+        self._edges = edges
+        self._blocks: dict[BlockKey, Summing] = {}
+        self.gpus: dict[int, tuple[int, int]] = {}
         self._spans: dict[Key, int] = {}
         if kind == "ops":
-            gpus = counts.group_by("device").agg(pl.col("spans", "hatched").sum())
-            for gpu, spans, hatched in gpus.iter_rows():
+            gpus = counts.group_by("device").agg(
+                pl.col("spans", "hatched").sum(), pl.col("first").min(), pl.col("last").max()
+            )
+            for gpu, spans, hatched, first, last in gpus.iter_rows():
+                self.gpus[gpu] = first, last
                 # Its bins are as short as those of the stages: its spans are made of all ops.
                 self._spans["stages", (gpu,)] = spans
                 if hatched:
@@ -380,7 +427,9 @@ class _Adding:
             if self._kind == "ops":
                 self._names.add(rows.filter(_starts(begin, until)))
                 ops = spans_of(rows)
-                self._sums["stages", key].add(ops, ops.exposed()[1], begin, until)
+                exposed = ops.exposed()[1]
+                self._add_blocks(key[0], rows, exposed, begin, until)
+                self._sums["stages", key].add(ops, exposed, begin, until)
                 if ("exposed", key) in self._sums:
                     busy = alone(ops, rows["hatched"].to_numpy())[1]
                     hatched = spans_of(rows.filter("hatched"))
@@ -392,6 +441,27 @@ class _Adding:
                 if (few := self._few.get((self._kind, lane))) is not None:
                     few.append(own.filter(_starts(begin, until)).select(_drawn_columns()))
         return self
+
+    def _add_blocks(
+        self, gpu: int, rows: pl.DataFrame, exposed: Mapping[str, Covered], begin: int, until: int
+    ) -> None:
+        """Add ops of a GPU to its blocks."""
+        none = Spans(*np.zeros((3, 0), np.int64))
+        own = {("exposed", look): (none, covered) for look, covered in exposed.items()}
+        for by in ("stage", "kind"):
+            for (word,), ops in rows.partition_by(by, as_dict=True).items():
+                spans = spans_of(ops)
+                own[by, str(word)] = spans, Covered(spans.start, spans.end)
+        for (by, word), (spans, covered) in own.items():
+            if (gpu, by, word) not in self._blocks:
+                width = _block_width(self._edges, len(self.gpus))
+                sums = Summing(0, *self._edges, width, adds_lengths=True)
+                self._blocks[gpu, by, word] = sums
+            self._blocks[gpu, by, word].add(spans, {"": covered}, begin, until)
+
+    def blocks(self) -> dict[BlockKey, Block]:
+        """Return what is summed up of GPUs; see `RunSums.blocks`."""
+        return {key: sums.block() for key, sums in self._blocks.items()}
 
     def lanes(self) -> dict[Key, tuple[int, Tiles]]:
         """Return the number of spans of each lane, and its tiles."""

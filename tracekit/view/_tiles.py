@@ -179,14 +179,22 @@ class Summing:
         From when to when the run takes, ns; all spans lie between.
     width
         Length of a bin, ns; by default as many spans have it.
+    adds_lengths
+        Whether lengths are added up in place of taking the longest.
     """
 
-    def __init__(self, spans: int, origin: int, end: int, width: int | None = None) -> None:
+    def __init__(
+        self, spans: int, origin: int, end: int, width: int | None = None, *,
+        adds_lengths: bool = False,
+    ) -> None:  # fmt: skip
         length = max(end - origin, 1)
         self._origin, self._width = origin, width or first_width(spans, length)
         self._bins = -(-length // self._width)
         self._busy: dict[str, Ints] = {}
         self._count, self._longest = self._zeros(), self._zeros()
+        self._adds_lengths = adds_lengths
+        if adds_lengths:
+            self._longest = self._longest.astype(np.int64)
 
     def _zeros(self) -> Ints:
         return np.zeros(self._bins, np.int64 if self._width >> 31 else np.int32)
@@ -215,9 +223,17 @@ class Summing:
         start, length = spans.start[inside], (spans.end - spans.start)[inside]
         place = np.minimum((start - self._origin) // width, self._bins - 1)
         np.add.at(self._count, place, 1)
+        if self._adds_lengths:
+            np.add.at(self._longest, place, length)
+            return
         if length.max(initial=0) >> 31:
             self._longest = self._longest.astype(np.int64)
         np.maximum.at(self._longest, place, length.astype(self._longest.dtype))
+
+    def block(self) -> tuple[Ints, Ints, Ints]:
+        """Return busy time of any look, counts and lengths."""
+        busy = self._busy.get("", self._count)
+        return small(busy), small(self._count), small(self._longest)
 
     def tiles(self) -> Tiles:
         """Return the sums."""

@@ -1,0 +1,110 @@
+"""`breakdown --between` of long stretches, whose ops are not all read: most is summed up before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from tracekit.model import KINDS, STAGES, Answer
+from tracekit.view._sums import RunSums
+from tracekit.view._tiles import NO_STAGE
+
+_BY: dict[str, pl.DataType] = {
+    "stage": pl.Enum(STAGES),
+    "kind": pl.Enum(KINDS),
+    "device": pl.Int64(),
+}
+_MEASURES = ("ops", "total_ns", "busy_ns", "exposed_ns")
+_LEAST = 8
+"""Blocks of a stretch, of which the ends are read: of a shorter one all ops are."""
+
+
+def broken_down(run: Any, sums: RunSums, by: str, start: int, end: int) -> Answer:
+    """Return the rows of `breakdown --between`, and of its meta what the page shows.
+
+    Whole blocks are added up to what the question says of the two ends.
+    """
+    width, origin = sums.block_width, sums.edges[0]
+    last = min(max((done for _, done in sums.gpus.values()), default=origin), end) - 1
+    first, behind = max(-((origin - start) // width), 0), (last - origin) // width
+    edges = (start, origin + first * width), (origin + behind * width, end)
+    asked = [
+        (a, b) for a, b in edges
+        if any(a < done and b > begun and a < b for begun, done in sums.gpus.values())
+    ]  # fmt: skip
+    # One end at least is asked: the question knows what cannot be told of a run.
+    has_all = all(word != NO_STAGE for _, _, word in sums.blocks)
+    if by not in _BY or behind - first < _LEAST or not asked or not has_all:
+        answer: Answer = run.breakdown.answer(by=by, between=(start, end))
+        return answer
+    ends = [run.breakdown.answer(by=by, between=each) for each in asked]
+    parts = [_rows(sums, by, slice(first, behind)), *(_measures(each.rows, by) for each in ends)]
+    rows = pl.concat(parts, how="diagonal").group_by(by).sum()
+    windows = {
+        gpu: min(end, done) - max(start, begun)
+        for gpu, (begun, done) in sums.gpus.items()
+        if begun < end and done > start
+    }
+    busy = _busy(sums, slice(first, behind)) + sum(
+        each.meta["window_ns"] - each.meta["idle_ns"] for each in ends
+    )
+    window = sum(windows.values())
+    meta = {"window_ns": window, "idle_ns": window - busy}
+    if by != "device":
+        many = len(windows)
+        meta["sum_over"] = f"{many} GPU{'' if many == 1 else 's'}"
+    rows = _arranged(rows, by, window, windows)
+    first_end: Answer = ends[0]
+    return replace(first_end, rows=rows, meta=meta).warning(first_end.warnings)
+
+
+def _measures(rows: pl.DataFrame, by: str) -> pl.DataFrame:
+    names = [name for name in _MEASURES if name in rows.columns]
+    return rows.select(pl.col(by).cast(_BY[by]), pl.col(names).cast(pl.Int64))
+
+
+def _rows(sums: RunSums, by: str, where: slice) -> pl.DataFrame:
+    """Return the sums of blocks by a key."""
+    rows = []
+    for (gpu, column, word), (busy, count, total) in sums.blocks.items():
+        named = {"ops": count, "total_ns": total, "busy_ns": busy}
+        own = {name: int(each[where].sum(dtype=np.int64)) for name, each in named.items()}
+        key = gpu if by == "device" else word
+        if column == "exposed":
+            own = {"busy_ns" if by == "device" else "exposed_ns": own["busy_ns"]}
+        elif by == "device":
+            own["busy_ns"] = 0
+        if column == (by if by != "device" else "kind") or (by != "kind" and column == "exposed"):
+            rows.append({by: key, **own})
+    schema = {by: _BY[by], **dict.fromkeys(_MEASURES, pl.Int64())}
+    found = pl.DataFrame(rows, schema=schema).fill_null(0).group_by(by).sum()
+    there = found.filter((pl.col("ops") > 0) | (pl.col("busy_ns") > 0))
+    return _measures(there, by)
+
+
+def _busy(sums: RunSums, where: slice) -> int:
+    return sum(
+        int(busy[where].sum(dtype=np.int64))
+        for (_, column, _), (busy, _, _) in sums.blocks.items()
+        if column == "exposed"
+    )
+
+
+def _arranged(rows: pl.DataFrame, by: str, window: int, windows: dict[int, int]) -> pl.DataFrame:
+    """Return columns and rows in the order of the question."""
+    if by == "stage":
+        rows = rows.sort(by).select(
+            by, "ops", "busy_ns", "exposed_ns", overlap_ns=pl.col("busy_ns") - pl.col("exposed_ns"),
+        )  # fmt: skip
+        return rows.with_columns(share=pl.col("exposed_ns") / window)
+    if by == "kind":
+        rows = rows.sort(-pl.col("busy_ns"), by)
+        return rows.select(by, "ops", "total_ns", "busy_ns", share=pl.col("busy_ns") / window)
+    lengths = pl.col(by).replace_strict(windows, return_dtype=pl.Int64)
+    return rows.sort(by).select(
+        by, "ops", "total_ns", "busy_ns", window_ns=lengths, idle_ns=lengths - pl.col("busy_ns"),
+        share=pl.col("busy_ns") / lengths,
+    )  # fmt: skip
