@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 from trace_builder import TraceBuilder
 
-from tracekit.analysis.diagnosis import FINDINGS, RULES, _diagnose, diagnose
+from tracekit.analysis.diagnosis import FINDINGS, NOTICED, RULES, _diagnose, against, diagnose
 from tracekit.analysis.diagnosis._facts import _cold, facts_of, rounded
 from tracekit.analysis.operators import has_sizes
 from tracekit.errors import MissingDataError, UsageError
@@ -530,6 +530,24 @@ def test_many_collectives_of_unknown_size_may_take_as_long_for_their_bytes() -> 
     row = _found(_exchanging(*times).trace())["small_buckets"]
     assert (row["sure"], row["win_low_ns"]) == ("hint", 0)
     assert "of unknown size: large ones take as long for their bytes" in row["evidence"]
+
+
+@pytest.mark.parametrize("longer", [1, 4])
+def test_what_is_new_beside_a_longer_step_may_have_been_there(longer: int) -> None:
+    """As a faster loader shows what its waits hid."""
+    times = [(600 + 40 * place, 640 + 40 * place) for place in range(10)]
+    base = TraceBuilder()
+    for step in range(4):
+        begin = longer * step * STEP
+        base.iteration(step, begin, begin + STEP, ops=1, whole=True)
+        _op(base, begin, begin + 10, begin + 990 * US, stage="BP")
+    found = against(
+        [diagnose(_exchanging(*times).trace())], [diagnose(base.trace(), worth=NOTICED)]
+    )
+    (row,) = found.tables["findings"].filter(rule="small_buckets").rows(named=True)
+    assert row["state"] == "new"
+    hidden = "in the base, whose step is 2.49 times as long, waits may hide it."
+    assert row["finding"].endswith(hidden) == (longer > 1), row["finding"]
 
 
 def test_collectives_between_the_layers_of_a_pass_are_not_merged() -> None:

@@ -333,3 +333,27 @@ def _generated(seed: int, kind: str) -> tuple[Program, dict[str, Counter[tuple[s
 def test_generated_programs(kind: str, seed: int) -> None:
     program, expected = _generated(seed, kind)
     assert told(program.trace()) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "collective", "length", "worth"),
+    [
+        ("Generic_1", "unknown", 40, True),
+        ("Generic_1", "unknown", 1, False),
+        ("SendRecv", "send_recv", 40, False),
+    ],
+)
+def test_collectives_that_do_not_name_their_operation_are_told(
+    name: str, collective: str, length: int, worth: bool
+) -> None:
+    """RCCL runs any operation by a kernel of one name."""
+    builder = TraceBuilder()
+    builder.range(0, 900, "backward")
+    for turn in range(8):
+        at = 100 * turn + 10
+        builder.op("gemm_bwd", at, start=at + 2, end=at + 42)
+    builder.op(f"ncclDevKernel_{name}", 850, start=860, end=860 + length, stream=20,
+               kind="collective", collective=collective)  # fmt: skip
+    said = [text for text in builder.attributed().warnings if "name their operation" in text]
+    assert len(said) == worth
+    assert not worth or "take 11 % of GPU time" in said[0]

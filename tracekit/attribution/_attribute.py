@@ -15,6 +15,7 @@ from tracekit.attribution._chunks import Waiting
 from tracekit.attribution._clock import early, late, steady_offset, waits
 from tracekit.attribution._columns import Array, Context, Found, StepRows, StepSums
 from tracekit.attribution._context import Follower, autograd_threads, backward_windows
+from tracekit.attribution._exchanges import Unnamed
 from tracekit.attribution._findings import findings, stored_findings
 from tracekit.attribution._iterations import (
     Opening,
@@ -148,7 +149,7 @@ def attribute_recording(
         *_lasting(recording),
         *offset.warning(),
         *_checks(launches, passed.early, ops.height),
-        *passed.unmarked,
+        *passed.doubts,
         *late(passed.waits, offset.slack),
         *findings(verdicts, opinions, people.processes_of, iterations),
         *unmatched.warnings(),
@@ -363,8 +364,8 @@ class _Passed:
 
     `early` says of ops that start before the call that launched them by how much, and `waits` how
     soon others start on idle GPUs; `sums` what was launched in each row of the iterations that
-    ranges tell, and `torn` the processes whose recording begins within a step; `unmarked` warns of
-    steps that no range marks.
+    ranges tell, and `torn` the processes whose recording begins within a step; `doubts` warns
+    of steps that no range marks, and of collectives that name no operation.
     """
 
     early: Array
@@ -373,7 +374,7 @@ class _Passed:
     torn: pl.Series
     recorded: pl.Series
     opinions: pl.DataFrame
-    unmarked: tuple[str, ...]
+    doubts: tuple[str, ...]
 
 
 def _attribute_ops(
@@ -389,11 +390,12 @@ def _attribute_ops(
     leads: list[Array] = [np.empty(0, np.int64)]
     waited: list[pl.DataFrame] = []
     sums, opening = _sums(found.iterations), Opening(found.iterations)
-    unmarked = Unmarked(found.iterations)
+    doubts = Unmarked(found.iterations), Unnamed()
     for each in ahead(attributed, range(len(ops)), waiting=1):
         write("ops", each.ops.clone)
         opening.add(each.ops)
-        unmarked.add(each.ops)
+        for doubt in doubts:
+            doubt.add(each.ops)
         leads.append(each.early)
         waited.append(each.waits)
         sums = _joined(sums, each.sums)
@@ -401,7 +403,7 @@ def _attribute_ops(
     opinions = stages.opinions()
     return _Passed(
         np.concatenate(leads), waited, of_steps, opening.torn(), says.with_work, opinions,
-        tuple(unmarked.warnings(opinions)),
+        tuple(text for doubt in doubts for text in doubt.warnings(opinions)),
     )  # fmt: skip
 
 

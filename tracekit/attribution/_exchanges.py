@@ -8,7 +8,7 @@ What is gathered, or handed out, before layers are their weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +35,8 @@ from tracekit.attribution._verdict import LAYERS
 from tracekit.model import KERNEL_KINDS, KIND, KINDS, OPS, STAGES, Stream
 from tracekit.support.compiled import compiled, given
 
+_WORD = 0.01
+"""Share of GPU time from which on collectives of unknown operation are worth a word."""
 _ROLES = {
     "all_reduce": REDUCES, "reduce": REDUCES, "reduce_scatter": SCATTERS, "all_gather": GATHERS,
     "broadcast": SHARES,
@@ -429,3 +431,27 @@ def _relayed_copies(
         pl.Series("thread", launch["thread"].astype(np.int32)),
         pl.Series("launch", launch["start"]),
     ).filter(pl.col("kind").is_in(_COPIES) & pl.col("thread").is_in(threads.implode()))  # fmt: skip
+
+
+class Unnamed:
+    """Time of collectives in passes whose kernels do not say what they do, as RCCL's do not."""
+
+    def __init__(self) -> None:
+        self._ns = 0
+
+    def add(self, ops: pl.DataFrame) -> None:
+        """Add those of a chunk of the canonical table."""
+        own = ops.filter(pl.col("collective") == "unknown")
+        told = own.filter(pl.col("stage").cast(pl.String).is_in(["FP", "BP"]))
+        self._ns += int((told["end"] - told["start"]).sum())
+
+    def warnings(self, opinions: pl.DataFrame) -> Iterator[str]:
+        """Say how much of the time that `opinions` has is theirs."""
+        source, other = (pl.col(name).cast(pl.String) for name in ("stage_source", "other_source"))
+        total = int(opinions.filter(source == other)["total_ns"].sum())
+        if self._ns > _WORD * total:
+            yield (
+                "kernels of collectives that do not name their operation take "
+                f"{100 * self._ns / total:.0f} % of GPU time: which of them exchange gradients is "
+                "not known, so they count in the pass in which they run"
+            )

@@ -102,6 +102,8 @@ _PART = 0.1
 """A win that moves by less than this part of itself stays."""
 WORSE = ("new", "grown")
 """States of findings that a change of the program may be held responsible for."""
+_LONGER = 1.1
+"""Where a step of the base takes so many times as long, a finding that it lacks may not be new."""
 _ORDER = {"new": 0, "grown": 1, "unchanged": 2, "shrunk": 3, "gone": 4}
 
 
@@ -305,6 +307,13 @@ def against(found: Sequence[Answer], base: Sequence[Answer], *, top: int | None 
     rows = pl.DataFrame(
         [_changed_row(*pair) for pair in pairs if _is_listed(*pair)], schema={**own, **more}
     ).sort(order, "share", descending=[False, True], nulls_last=True, maintain_order=True)
+    lengths = [[each.meta["step_ns"] or 0 for each in side] for side in (base, found)]
+    ratio = min(lengths[0]) / max(*lengths[1], 1)
+    if ratio > _LONGER:
+        there = f"; in the base, whose step is {ratio:.3g} times as long, waits may hide it."
+        said = pl.col("finding").str.strip_suffix(".") + there
+        is_new = pl.col("state") == "new"
+        rows = rows.with_columns(finding=pl.when(is_new).then(said).otherwise("finding"))
     listed = rows if top is None else rows.head(top)
     return replace(
         found[0], rows=listed, tables={"findings": rows}, people=_for_people(listed),

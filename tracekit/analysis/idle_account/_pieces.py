@@ -70,7 +70,9 @@ _RESTS_ON = {
     "behind_stage": "work of other GPUs", "profiler": "profiler overhead",
 }  # fmt: skip
 SWITCHES, OS_CALLS, _LOADERS = "context switches", "OS calls", "loader threads"
-_SOURCE = pl.Enum([*dict.fromkeys(_RESTS_ON.values()), SWITCHES, _LOADERS, "MPI calls"])
+_BEFORE = "earlier waits"
+"""What is not measured of late launches: that a host that had not waited would have made them."""
+_SOURCE = pl.Enum([*dict.fromkeys(_RESTS_ON.values()), SWITCHES, _LOADERS, "MPI calls", _BEFORE])
 """Recorded evidence of each cause; that of input and sleep depends on the piece."""
 FEW_GAPS = 50_000
 """So few gaps are looked at together: one GPU after the other they take a multiple of the time."""
@@ -363,7 +365,7 @@ def _credited(pieces: pl.DataFrame, credits_: pl.DataFrame) -> pl.DataFrame:
     counted = known.with_columns(due=due)
     after_wait = counted.filter(pl.col("due") > 0).with_columns(
         end=pl.col("start") + pl.col("due"),
-        cause=pl.lit("waiting_call").cast(_CAUSE), rests_on=pl.lit("API calls").cast(_SOURCE),
+        cause=pl.lit("waiting_call").cast(_CAUSE), rests_on=pl.lit(_BEFORE).cast(_SOURCE),
         detail=pl.lit("late, as it had waited for the GPU before"),
     )  # fmt: skip
     rest = counted.with_columns(start=pl.col("start") + pl.col("due")).filter(_LENGTH > 0)
