@@ -405,6 +405,17 @@ def test_small_copies_are_told_apart(size: int, *, said: bool) -> None:
         assert found["small_copies"]["finding"].startswith("1 copy of no more than 64 KiB per step")
 
 
+def test_copies_to_the_host_that_nothing_hides() -> None:
+    """Whether what is copied could be copied later is not recorded."""
+    b = _copying(20)
+    for op in b.rows["ops"]:
+        op["kind"] = "d2h" if op["kind"] == "h2d" else op["kind"]
+    row = _found(b.trace())["unhidden_copies"]
+    assert _wins(row) == pytest.approx((0, 100 * US, 200 * US), rel=1e-3)
+    assert row["finding"].startswith("Copies to the host run for 200 us per step")
+    assert "batch" not in " ".join([row["advice"], *row["evidence"]])
+
+
 def test_copies_that_nothing_hides() -> None:
     row = _found(_copying(20).trace())["unhidden_copies"]
     assert _wins(row) == pytest.approx((200 * US, 200 * US, 200 * US), rel=1e-4)

@@ -212,7 +212,7 @@ def sync_in_loop(facts: Facts) -> Finding | None:
 
 def pageable_copies(facts: Facts) -> Finding | None:
     """Find copies to the GPU from pageable memory, or that block the host as these do."""
-    copies = facts.exposed(_is_large_copy() & _is_pageable())
+    copies = facts.exposed(_is_large_copy("h2d") & _is_pageable())
     lost = facts.lost(copies, "exposed")
     if not facts.is_worth(lost.mean):
         return None
@@ -241,18 +241,28 @@ def pageable_copies(facts: Facts) -> Finding | None:
 
 
 def unhidden_copies(facts: Facts) -> Finding | None:
-    """Find copies to the GPU, from pinned memory, that run while nothing else does."""
-    copies = facts.exposed(_is_large_copy() & ~_is_pageable())
+    """Find copies that run while nothing else does: to the host, or from its pinned memory."""
+    is_other = (pl.col("kind") == "d2h") | ~_is_pageable()
+    copies = facts.exposed(_is_large_copy("h2d", "d2h") & is_other)
     lost = facts.lost(copies, "exposed")
     if not facts.is_worth(lost.mean) or not facts.is_usual(copies.filter(pl.col("exposed") > 0)):
         return None
-    sure = facts.lost(_that_could_begin_earlier(facts, copies), "sure")
-    blocking = copies.filter(_holds_its_call()).height
+    to_gpu, back = (copies.filter(pl.col("kind") == kind) for kind in ("h2d", "d2h"))
+    where = "to the host" if to_gpu.is_empty() else "from and to the host"
+    sure = facts.lost(_that_could_begin_earlier(facts, to_gpu), "sure")
+    blocking = to_gpu.filter(_holds_its_call()).height
     held = f"{blocking:,} of them hold their call although their memory is pinned: they block"
+    returned = f"{duration(facts.lost(back, 'exposed').mean)} {facts.per} of them to the host"
+    waited = "they begin when they are launched: whether a batch was there before is unknown"
+    if sure.mean >= 1:
+        waited = (
+            f"{duration(sure.mean)} {facts.per} for which they waited, and what follows as well"
+        )
     return Finding(
         of_gpu=True,
-        finding=f"Copies to the GPU run for {duration(lost.mean)} {facts.per} while it computes "
-        f"nothing, {facts.share(lost.mean)}, at {_rate(copies)}.",
+        finding=f"Copies {'to the GPU' if back.is_empty() else where} run for "
+        f"{duration(lost.mean)} {facts.per} while it computes nothing, {facts.share(lost.mean)}, "
+        f"at {_rate(copies)}.",
         win=(sure.mean + lost.mean) / 2,
         low=sure.least,
         high=lost.most,
@@ -260,15 +270,16 @@ def unhidden_copies(facts: Facts) -> Finding | None:
         evidence=(
             _number(copies),
             *facts.launched_in(copies),
+            *([] if back.is_empty() else [returned]),
             *([held] if blocking else []),
-            f"{duration(sure.mean)} {facts.per} for which they waited, and what follows as well"
-            if sure.mean >= 1
-            else "they begin when they are launched: whether a batch was there before is unknown",
+            *([] if to_gpu.is_empty() else [waited]),
         ),
         advice=("Do not block in them (`non_blocking=True`). " if blocking else "")
         + "Copy the next batch while this one is computed: on a stream of its own, from "
         "pinned memory (`non_blocking=True`), and let the computing stream wait for its event. "
-        "Faster copies (fewer bytes: smaller types, decoding on the GPU) win a part.",
+        * (not to_gpu.is_empty())
+        + "Copy to the host less often, or beside the next step. " * (not back.is_empty())
+        + "Faster copies (fewer bytes: smaller types, decoding on the GPU) win a part.",
     )
 
 
@@ -328,8 +339,8 @@ def _rate(copies: pl.DataFrame) -> str:
     return f"{size / max(time, 1):.3g} GB/s"
 
 
-def _is_large_copy() -> pl.Expr:
-    is_one = (pl.col("kind") == "h2d") & (pl.col("bytes") > _PAGEABLE_BYTES)
+def _is_large_copy(*kinds: str) -> pl.Expr:
+    is_one = pl.col("kind").cast(pl.String).is_in(kinds) & (pl.col("bytes") > _PAGEABLE_BYTES)
     is_migration = (pl.col("host_memory") == "managed").fill_null(value=False)
     return (is_one & (pl.col("stage") != "ME") & ~is_migration).fill_null(value=False)
 
