@@ -357,3 +357,22 @@ def test_collectives_that_do_not_name_their_operation_are_told(
     said = [text for text in builder.attributed().warnings if "name their operation" in text]
     assert len(said) == worth
     assert not worth or "take 11 % of GPU time" in said[0]
+
+
+@pytest.mark.parametrize(("back", "told"), [(80_000, True), (80_000 // 3, False), (0, False)])
+def test_input_that_may_come_back_from_the_host_is_told(back: int, told: bool) -> None:
+    """An optimizer on the host returns weights, as input is copied."""
+    builder = TraceBuilder()
+    for turn in range(4):
+        at = 1000 * turn
+        builder.range(at, at + 200, "data loading")
+        builder.op("copy", at + 10, start=at + 20, end=at + 60, kind="h2d", bytes=200_000)
+        builder.range(at + 210, at + 900, "backward")
+        builder.op("gemm", at + 220, start=at + 230, end=at + 430)
+        for part in range(3):
+            begin = at + 440 + 10 * part
+            builder.op("copy", begin, start=begin, end=begin + 10, kind="d2h", bytes=back)
+    said = [text for text in builder.attributed().warnings if "come back" in text]
+    assert len(said) == told
+    share = "1 MB and 15 % of GPU time, may be weights or activations that come back: 1 MB are"
+    assert not told or share in said[0]

@@ -15,7 +15,7 @@ from tracekit.attribution._chunks import Waiting
 from tracekit.attribution._clock import early, late, steady_offset, waits
 from tracekit.attribution._columns import Array, Context, Found, StepRows, StepSums
 from tracekit.attribution._context import Follower, autograd_threads, backward_windows
-from tracekit.attribution._exchanges import Unnamed
+from tracekit.attribution._exchanges import Returned, Unnamed
 from tracekit.attribution._findings import findings, stored_findings
 from tracekit.attribution._iterations import (
     Opening,
@@ -364,8 +364,9 @@ class _Passed:
 
     `early` says of ops that start before the call that launched them by how much, and `waits` how
     soon others start on idle GPUs; `sums` what was launched in each row of the iterations that
-    ranges tell, and `torn` the processes whose recording begins within a step; `doubts` warns
-    of steps that no range marks, and of collectives that name no operation.
+    ranges tell, and `torn` the processes whose recording begins within a step; `doubts` are
+    words on steps that no range marks, on collectives that name no operation, and on input that
+    may be none.
     """
 
     early: Array
@@ -390,7 +391,7 @@ def _attribute_ops(
     leads: list[Array] = [np.empty(0, np.int64)]
     waited: list[pl.DataFrame] = []
     sums, opening = _sums(found.iterations), Opening(found.iterations)
-    doubts = Unmarked(found.iterations), Unnamed()
+    doubts = Unmarked(found.iterations), Unnamed(), Returned()
     for each in ahead(attributed, range(len(ops)), waiting=1):
         write("ops", each.ops.clone)
         opening.add(each.ops)

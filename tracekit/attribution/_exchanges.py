@@ -37,6 +37,10 @@ from tracekit.support.compiled import compiled, given
 
 _WORD = 0.01
 """Share of GPU time from which on collectives of unknown operation are worth a word."""
+_MUCH = 0.05
+"""Share of GPU time from which on it is worth a word that input may be something else."""
+_LARGE = 65_536
+"""Bytes from which on a copy is more than a result or a few numbers."""
 _ROLES = {
     "all_reduce": REDUCES, "reduce": REDUCES, "reduce_scatter": SCATTERS, "all_gather": GATHERS,
     "broadcast": SHARES,
@@ -447,11 +451,46 @@ class Unnamed:
 
     def warnings(self, opinions: pl.DataFrame) -> Iterator[str]:
         """Say how much of the time that `opinions` has is theirs."""
-        source, other = (pl.col(name).cast(pl.String) for name in ("stage_source", "other_source"))
-        total = int(opinions.filter(source == other)["total_ns"].sum())
+        total = _time_of(opinions)
         if self._ns > _WORD * total:
             yield (
                 "kernels of collectives that do not name their operation take "
                 f"{100 * self._ns / total:.0f} % of GPU time: which of them exchange gradients is "
                 "not known, so they count in the pass in which they run"
             )
+
+
+class Returned:
+    """Input beside copies to the host of as many bytes, which may bring these back."""
+
+    def __init__(self) -> None:
+        self._bytes = {"d2h": 0, "h2d": 0}
+        self._ns = 0
+
+    def add(self, ops: pl.DataFrame) -> None:
+        """Add large copies of a chunk of the canonical table."""
+        kind, stage = (pl.col(name).cast(pl.String) for name in ("kind", "stage"))
+        large = ops.filter(kind.is_in(["d2h", "h2d"]), pl.col("bytes") > _LARGE)
+        own = large.filter((kind == "d2h") & (stage != "ME") | (kind == "h2d") & (stage == "IO"))
+        for way in self._bytes:
+            self._bytes[way] += int(own.filter(kind == way)["bytes"].sum())
+        self._ns += int(
+            own.filter(kind == "h2d").select((pl.col("end") - pl.col("start")).sum()).item()
+        )
+
+    def warnings(self, opinions: pl.DataFrame) -> Iterator[str]:
+        """Say so where input is much of the time that `opinions` has."""
+        back, input_ = self._bytes["d2h"], self._bytes["h2d"]
+        total = _time_of(opinions)
+        if self._ns > _MUCH * total and 2 * back >= input_:
+            yield (
+                f"what is told as input, {input_ / 1e6:,.0f} MB and {100 * self._ns / total:.0f} % "
+                f"of GPU time, may be weights or activations that come back: {back / 1e6:,.0f} MB "
+                "are copied to the host"
+            )
+
+
+def _time_of(opinions: pl.DataFrame) -> int:
+    """Return the time of all ops."""
+    source, other = (pl.col(name).cast(pl.String) for name in ("stage_source", "other_source"))
+    return int(opinions.filter(source == other)["total_ns"].sum())
