@@ -55,12 +55,12 @@ PUBLIC = {
     "tracekit.analysis.straggler_cost": "KEYS straggler_cost",
     "tracekit.analysis.studies": """
         Along BatchScope Bubbles COMPONENTS Hardware JOBS MEDIA Measured Published QUESTIONS
-        STEP_TIMES ScalingMode ScalingTime WAITING api_by_run api_calls basis_of batch_label
+        WAITING api_by_run api_calls basis_of batch_label
         before_and_after bubble_theory bubbles_of_run crossovers data_stalls dgx1_questions
         differential_stalls distribution exchange gains
-        hardware_names images_per_step job_features jobs_frame
+        images_per_step job_features jobs_frame
         largest_batch load_hardware load_published measured_against memory_extra
-        memory_growth memory_points memory_table memory_use of_epochs overhead overhead_matrix
+        memory_growth memory_points memory_table memory_use overhead overhead_matrix
         pipeline_bubbles profiler_overhead project_architectures read_jobs read_memory_table
         read_times scaling sensitivity stalls_of_run step_times study study_iterations study_notes
         study_row
@@ -176,7 +176,7 @@ PUBLIC = {
         DEGREES Evidence Facts HOST KEYS NEEDS OF_PROCESSES OF_WINDOWS OUTSIDE_STEPS
         RECORDERS WAITING chosen_keys columns_of confusion counted_micro_batches dividing
         how_to_record how_to_see_waits identify is_by_stage is_by_steps is_pipeline parse_keys
-        share_meaning step_phases summarise unknown_passes verdict_evidence verdict_meta
+        require_ops share_meaning step_phases summarise unknown_passes verdict_evidence verdict_meta
         with_phases with_words work_of
     """,
     "tracekit.analysis.idle_account": """
@@ -186,10 +186,8 @@ PUBLIC = {
     """,
     "tracekit.analysis.memory": "largest_batch memory_extra memory_growth memory_table memory_use",
     "tracekit.analysis.operators": """
-        MULTIPLYING_FORMS backward_graphs backward_nodes counted_operators element_bytes
-        has_sizes memory_bandwidths multiplies named_operators of_input of_weight on_tensor_cores
-        operand_types precision_by_name precision_by_type recorded_operators with_bounds with_bytes
-        with_peaks work_done
+        element_bytes has_sizes memory_bandwidths multiplies on_tensor_cores precision_by_name
+        recorded_operators with_bounds with_peaks work_done
     """,
     "tracekit.analysis.overview": "features query",
     "tracekit.analysis.statistics": """
@@ -198,7 +196,7 @@ PUBLIC = {
         quantile regularly_slow shift told welch_error within_kinds
     """,
     "tracekit.analysis.step_sums": """
-        KeySums Measured PARTS StepTimes group_lengths grouped_sums in_one_account
+        KeySums Measured PARTS group_lengths grouped_sums in_one_account
         parse_compare_keys peak_memory per_iteration stages_of step_times steps_by_keys
         steps_by_phase steps_of sums_by_keys with_hosts_matched
     """,

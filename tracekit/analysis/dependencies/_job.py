@@ -13,10 +13,9 @@ from tracekit.analysis.dependencies._descriptions import described_edges
 from tracekit.analysis.dependencies._edges import MOMENT
 from tracekit.analysis.dependencies._graph import Graph, graph_of
 from tracekit.analysis.dependencies._sweeps import LATEST, latest, walk_back
-from tracekit.analysis.facts import how_to_record
+from tracekit.analysis.facts import require_ops
 from tracekit.engine import (
     first_iterations,
-    has_ops,
     iteration_windows,
     launch_groups,
     numbered_alike,
@@ -191,10 +190,7 @@ def job_of(
     UsageError
         If iterations are skipped that it has not.
     """
-    if not has_ops(trace):
-        raise MissingDataError(
-            "this run holds no GPU work", f"record with {how_to_record(trace, 'ops')}"
-        )
+    require_ops(trace)
     active = trace.read("processes").join(
         trace["ops"].select("process").unique().collect(engine="streaming"), on="process"
     )

@@ -73,46 +73,20 @@ def whatif(
     skip: int = 0,
     iterations: tuple[int, int] | None = None,
 ) -> Answer:
-    """Answer the question `whatif`: predicted steps after changes.
+    """Answer the question `whatif`; its declaration lists options and columns.
 
     The dependency graph of the run is replayed: each call and op comes when what it waits for has
     come, and nothing else of the recorded times is used. ``docs/whatif.md`` says what a replay
-    knows, and how well replays agreed with what really came of a change.
+    knows, and how well replays agreed with what really came of a change. There is a row for the
+    steps as measured, for the unchanged replay, for each change alone and, of several, for all of
+    them together.
 
     Parameters
     ----------
-    trace
-        The run.
-    traffic
-        What it moved.
     changes
         As `parse_changes` returns them.
-    skip
-        How many iterations to leave out at the beginning.
     iterations
         The first and the last step to look at, where `trace` is that of `some_steps`.
-
-    Returns
-    -------
-    A row for the steps as measured, for the unchanged replay, for each change alone and, of
-    several, for all of them together:
-
-    ================  ==============================================================
-    ``change``        what is changed
-    ``edges``         how many dependencies get another length
-    ``step_ns``       a step, mean over the steps that count: the middle of its range;
-                      null where that is too wide to say
-    ``low_ns, high_ns``  its range: each bound that the recording leaves open at both
-                      of its ends, and what the unchanged replay is off by
-    ``saved_ns``      how much shorter a step is than in the unchanged replay
-    ``saved_share``   the same over a step of the unchanged replay
-    ``speedup``       a step of the unchanged replay over this one
-    ``unexplained_share``  of the path of these steps, what nothing explains
-    ================  ==============================================================
-
-    ``meta`` holds ``steps, skip``, ``replay_error_share`` (that of the unchanged replay of a step,
-    absolute, over its length, in the median), ``unexplained_share`` (of the recorded path) and
-    ``trusted``: whether that is no more than a tenth, of each of the changed paths too.
 
     Raises
     ------

@@ -144,28 +144,18 @@ _WHATIF_WRITES = Json(
     },
 )
 _PANEL = "Changes"
+_CHANGING = (
+    "speed", "stage", "bandwidth", "host", "loader", "workers", "no_sync", "overlap", "bucket",
+    "without_straggler",
+)  # fmt: skip
+"""Options that change something."""
 
 
-def _changes(
-    *,
-    speed: Sequence[str],
-    stage: Sequence[str],
-    bandwidth: Sequence[str],
-    host: str | None,
-    loader: str | None,
-    workers: int | None,
-    no_sync: bool,
-    overlap: bool,
-    bucket: int | None,
-    without_straggler: str | None,
-    **_: Any,
-) -> "list[Any]":
+def _changes(**options: Any) -> "list[Any]":
+    """Return the changes that options name, of which others may be among them."""
     from tracekit.analysis.dependencies._changes import parse_changes
 
-    return parse_changes(
-        speed=speed, stage=stage, bandwidth=bandwidth, host=host, loader=loader, workers=workers,
-        no_sync=no_sync, overlap=overlap, bucket=bucket, without_straggler=without_straggler,
-    )  # fmt: skip
+    return parse_changes(**{name: options[name] for name in _CHANGING})
 
 
 @question(

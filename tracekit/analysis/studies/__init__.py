@@ -26,14 +26,12 @@ if TYPE_CHECKING:
         batch_label,
         exchange,
         images_per_step,
-        of_epochs,
         study_iterations,
     )
     from tracekit.analysis.studies._jobs import (
         JOBS,
         MEDIA,
         Hardware,
-        hardware_names,
         job_features,
         jobs_frame,
         load_hardware,
@@ -52,7 +50,7 @@ if TYPE_CHECKING:
         sweep_hardware,
         weighted_means,
     )
-    from tracekit.analysis.studies._scaling import ScalingMode, ScalingTime, scaling
+    from tracekit.analysis.studies._scaling import scaling
     from tracekit.analysis.studies._sensitivity import sensitivity
     from tracekit.analysis.studies._stalls import (
         before_and_after,
@@ -61,7 +59,6 @@ if TYPE_CHECKING:
         stalls_of_run,
     )
     from tracekit.analysis.studies._study import (
-        STEP_TIMES,
         basis_of,
         study,
         study_notes,

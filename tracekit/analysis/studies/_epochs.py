@@ -162,7 +162,8 @@ def exchange(
 
     Gradients of S = 4 P bytes, of P parameters, are summed over n GPUs and what comes of them is
     handed back: 2 (n - 1) S bytes in all, whatever way they take. Through one GPU (a star) that one
-    takes in (n - 1) S and sends out as many; around a ring each GPU sends 2 (n - 1) / n S.
+    takes in (n - 1) S and sends out as many; around a ring each GPU sends 2 (n - 1) / n S. The
+    declaration of `study` lists the columns; what follows from an unknown P is null.
 
     Parameters
     ----------
@@ -174,23 +175,6 @@ def exchange(
         Size of the data set; for runs labelled ``weak``, of one GPU.
     batch_scope
         Whether ``batch`` counts the images of each GPU or of all.
-
-    Returns
-    -------
-    ======================  ======================================================================
-    ``run, network``        the run, and its labels
-    ``batch, gpus, method``
-    ``parameters``          P; null where it is not known, and so is all that follows from it
-    ``gradient_bytes``      S
-    ``expected_bytes``      2 (n - 1) S, over all GPUs
-    ``star_root_bytes``     (n - 1) S, in and out of the root each
-    ``ring_gpu_bytes``      2 (n - 1) / n S, sent by each GPU
-    ``observed_bytes``      what moved between GPUs in a step, over all of them
-    ``observed_evidence``   ``measured`` or ``modelled``
-    ``ratio``               observed over expected
-    ``iterations``          of an epoch; null without `images`
-    ``epoch_bytes``         expected in an epoch
-    ======================  ======================================================================
 
     Raises
     ------

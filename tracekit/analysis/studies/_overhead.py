@@ -40,10 +40,11 @@ _OF_SEVERAL = (
 
 
 def overhead(study: pl.DataFrame, *, baseline: str = "p2p", apart: bool = False) -> Answer:
-    """List how much longer training takes with each method than with a baseline.
+    """Answer the question `overhead` of a study; its declaration lists options and columns.
 
     Compared are runs of equal network, batch and number of GPUs (and of equal label ``scaling``),
-    by the medians of their times. Of runs that lack a label ``network`` or ``batch`` and are alike
+    by the medians of their times; what is unknown of a configuration equals only the unknown. Runs
+    of unknown method are left out. Of runs that lack a label ``network`` or ``batch`` and are alike
     otherwise none counts, since they may be of two programs. Where every run stands by itself
     (`apart`), each is compared with each run of the baseline, and none is left out. With T of a
     method m and of the baseline b
@@ -51,47 +52,8 @@ def overhead(study: pl.DataFrame, *, baseline: str = "p2p", apart: bool = False)
         overhead_percent = 100 (T_m - T_b) / T_b
         throughput_ratio = T_b / T_m         images per second over the baseline's
 
-    Parameters
-    ----------
-    study
-        The table of a study (`study` or `read_times`).
-    baseline
-        The method that others are compared with.
-    apart
-        Whether every run stands by itself.
-
-    Returns
-    -------
-    One row per configuration and other method, or per pair of runs:
-
-    =======================  ======================================================================
-    ``network, batch``       the configuration; what is unknown of it equals only the unknown
-    ``gpus, scaling``
-    ``method``               the method; null where the baseline has no partner. Runs of which it
-                             is not known are left out
-    ``run, baseline_run``    name of the run on either side; null where several are pooled
-    ``runs, baseline_runs``  number of runs of either; null where there is none
-    ``time``                 ``step`` or ``epoch``: what was measured of both
-    ``time_ns``              time with the method
-    ``time_low_ns`` etc.     shortest and longest of the runs' times; null of one run
-    ``baseline_ns``          time with the baseline, and ``baseline_low_ns, baseline_high_ns``
-    ``overhead_percent``     as above; null where either time is missing
-    ``from_percent``         ends of its 95 % interval, ``to_percent`` the upper one; null where it
-                             is not known, as of times from a table (`ratio_interval`)
-    ``interval_of``          what the interval is by: ``steps`` of two runs, of which alone it
-                             speaks, or several ``runs``
-    ``steps``                number of steps of the runs, and ``baseline_steps``; null of a table
-    ``parameters``           number of the network's parameters; null if no run says it
-    ``low_percent``          least overhead of any run over any of the baseline's, and the
-                             greatest, ``high_percent``; null where neither side has several
-    ``throughput_ratio``     as above
-    =======================  ======================================================================
-
-    ``meta`` holds ``baseline``; the number of rows that were ``compared`` and the least and
-    greatest overhead of these, ``min_percent`` and ``max_percent`` (null without any);
-    ``without_partner``, rows of one side only; ``untimed``, rows whose sides have no time of one
-    kind; ``without_method``, runs of which the method is not known; ``basis``, what the times are
-    of, if that is known; ``warnings``, if runs are left out that nothing tells apart.
+    There is a row per configuration and other method, or per pair of runs; ``method`` is null where
+    the baseline has no partner. Intervals are those of `ratio_interval`.
 
     Raises
     ------
@@ -276,7 +238,7 @@ _SCHEMA = {
 
 
 def crossovers(overheads: pl.DataFrame, along: Along = "batch") -> Answer:
-    """Find the batch or network size at which a method overtakes the baseline.
+    """Find the batch or network size at which a method overtakes the baseline (``--crossover``).
 
     Between two neighbouring points of which the overhead is above 0 at one and at most 0 at the
     next, it is 0 where a straight line through them crosses it, over the logarithm of the size.
@@ -291,13 +253,6 @@ def crossovers(overheads: pl.DataFrame, along: Along = "batch") -> Answer:
         Rows of `overhead`, with a column ``parameters`` where that is what grows.
     along
         ``batch``, in each network, or ``parameters``, over networks.
-
-    Returns
-    -------
-    ``network`` or ``batch``, ``gpus, method, scaling``; ``points``, the ``smallest`` and the
-    ``largest`` size; ``crossing``, ``crossing_from``, ``crossing_to``; and ``found``:
-    ``overtakes``, ``always slower``, ``never slower``, or ``falls behind`` and ``several times``
-    where it is not as simple.
     """
     keys = _OTHERS[along]
     known = overheads.drop_nulls(["overhead_percent", along]).sort(*keys, along)

@@ -55,7 +55,7 @@ def scaling(
     time: ScalingTime | None = None,
     apart: bool = False,
 ) -> Answer:
-    """List speedup and efficiency by number of GPUs, of each network, batch and method.
+    """Answer the question `scaling` of a study; its declaration lists options and columns.
 
     With n GPUs, time T(n), and n0 the smallest number of GPUs there is (1 if it was measured):
 
@@ -66,76 +66,20 @@ def scaling(
     weak    n times as large    (n / n0) T(n0) / T(n): the scaled speedup   T(n0) / T(n)
     ======  ==================  ==========================================  =======================
 
+        karp_flatt        = (1/S - 1/n) / (1 - 1/n)       strong, from one GPU (Karp, Flatt 1990)
+        reduction_percent = 100 (1 - (Tw(n)/n) / Ts(n))   of runs labelled weak, and strong
+
     T is the time of an epoch: as measured, or of a step times the iterations of an epoch, of
     `images` x n images where scaling is weak. Of steps alone, with no number of images, T is the
     time of a step over the images that it handles; then speedup is throughput over that of n0.
+    Times of epochs are compared where `images` is given or any was measured, unless `time` says
+    otherwise.
 
     Of several runs of one configuration the median is taken; runs that lack a label ``network`` or
     ``batch`` and are otherwise alike are left out, since they may be of two programs. Where every
     run stands by itself (`apart`), none is pooled or left out, and where there are several on n0
     GPUs, no speedup is known. Runs without a label ``scaling`` count in both modes, and those of
-    one GPU in both whatever they say.
-
-    Parameters
-    ----------
-    study
-        The table of a study (`study` or `read_times`).
-    mode
-        Strong or weak.
-    images
-        Size of the data set; for weak scaling, of one GPU.
-    batch_scope
-        Whether ``batch`` counts the images of each GPU or of all.
-    time
-        Whether times of steps or epochs are compared; by default those of epochs if `images` is
-        given or any was measured.
-    apart
-        Whether every run stands by itself.
-
-    Returns
-    -------
-    ========================  =====================================================================
-    ``mode``                  strong or weak
-    ``network, batch``        the configuration, with
-    ``method, gpus``          the number of GPUs n
-    ``run``                   name of the run; null where several are pooled
-    ``runs``                  number of its runs
-    ``iterations_per_epoch``  null without `images`
-    ``time_ns``               time of a step or an epoch (``meta["time"]`` says which)
-    ``time_low_ns``           shortest of its runs' times; null of one run
-    ``time_high_ns``          longest of them
-    ``images_per_s``          images handled per second; null without batch or number of images
-    ``bytes_per_epoch``       bytes between GPUs in a step x iterations_per_epoch
-    ``baseline_gpus``         n0
-    ``speedup``               as above
-    ``speedup_from``          ends of its 95 % interval, ``speedup_to`` the upper one
-                              (`ratio_interval`); null where it is not known, as of times from a
-                              table, and on n0 GPUs
-    ``interval_of``           what the interval is by: ``steps`` of two runs, of which alone it
-                              speaks, or several ``runs``
-    ``steps``                 number of steps of the runs; null of a table
-    ``speedup_low``           least of any run over any of the baseline's; null where neither side
-                              has several
-    ``speedup_high``          greatest of them
-    ``efficiency``            as above, a fraction
-    ``karp_flatt``            strong, from one GPU: the serial fraction (1/S - 1/n) / (1 - 1/n)
-                              of Karp and Flatt (1990)
-    ``reduction_percent``     weak: by how much less time n GPUs take for each data set than in
-                              strong scaling, 100 (1 - (Tw(n)/n) / Ts(n)); null unless runs are
-                              labelled ``strong`` and ``weak``
-    ``reduction_from``        ends of its 95 % interval, likewise, ``reduction_to`` the upper one
-    ``speedup_fp_bp``         speedup of the stages FP and BP together
-    ``speedup_wu``            speedup of WU
-    ``speedup_fp_bp_from``    ends of the 95 % interval of that, ``speedup_fp_bp_to`` the upper one,
-                              and likewise of WU; null where neither side has several runs
-    ========================  =====================================================================
-
-    By network, method, batch and gpus. Null is what cannot be known.
-
-    ``meta`` holds ``mode``, ``time`` (``step`` or ``epoch``), ``images`` and ``batch_scope``;
-    ``runs`` that count, ``other_mode`` runs labelled for the other mode, and ``untimed`` runs that
-    lack their number of GPUs or time; ``basis``, what the times are of, if that is known;
-    ``warnings``.
+    one GPU in both whatever they say. Intervals are those of `ratio_interval`.
 
     Raises
     ------

@@ -58,6 +58,10 @@ STALLS = pl.Schema(
 def data_stalls(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
     """Return the time that each device waits for input.
 
+    Times are added over the steps that count; without iterations, from a device's first op to its
+    last one. Idle time that waits for input is that with the cause ``input`` of
+    `tracekit.analysis.idle_time.idle`.
+
     Parameters
     ----------
     trace
@@ -67,23 +71,7 @@ def data_stalls(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
 
     Returns
     -------
-    The columns `STALLS`, times added over the steps that count; without iterations, from a device's
-    first op to its last one:
-
-    ====================  ==========================================================================
-    ``iterations``        number of steps; 0 where none is known
-    ``window_ns``         their length
-    ``kernel_ns``         time in which a kernel runs; ``utilisation``, its share of the window
-    ``idle_ns``           time in which nothing runs
-    ``wait_ns``           how much of that is ``input`` by `tracekit.analysis.idle_time.idle`;
-                          ``rests_on``, what is recorded that says so, null where nothing is
-    ``input_ns``          time in which input is copied to the device, and neither a kernel nor a
-                          copy between GPUs runs
-    ``data_stall_ns``     wait_ns + input_ns; ``data_stall_share``, its share of the window
-    ``other_idle_ns``     idle_ns - wait_ns: idle time of other causes
-    ``outside_ns``        time from a device's first op to its last one that lies in no step that
-                          counts; it counts in no other column
-    ====================  ==========================================================================
+    The columns `STALLS`, whose meaning the declaration of `stalls` says.
 
     Raises
     ------

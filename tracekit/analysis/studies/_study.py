@@ -121,8 +121,9 @@ def study_row(
     trace
         The run.
     labels
-        Its labels. Read are ``network``, ``batch``, ``gpus``, ``method``, and ``scaling``, which is
-        ``strong`` or ``weak`` for a run that is part of scaling of that kind only.
+        Its labels. Read are ``network``, ``batch``, ``gpus``, ``method``, ``parameters`` (as
+        ``60M``), and ``scaling``, which is ``strong`` or ``weak`` for a run that is part of scaling
+        of that kind only.
     name
         Its name.
     skip
@@ -132,46 +133,28 @@ def study_row(
 
     Returns
     -------
+    The columns `STUDY`, whose meaning the declaration of `study` says. Of what a run is known by
+    and how it is measured:
+
     ======================  =======================================================================
-    ``run, network``        name of the run, and of the network; null without a label
-    ``batch``               label
     ``gpus``                label, else the number of devices that ran an op, or the ranks of the
                             largest NCCL communicator where that is known to have more
     ``method``              label, else what was recorded: ``nccl`` (its kernels), ``collective``
                             (kernels of other collectives), ``p2p``, ``staged`` or ``mpi`` (copies
                             between GPUs), ``none``
     ``method_source``       ``label`` or ``recorded``
-    ``scaling``             label
-    ``parameters``          label, as ``60M``: number of the network's parameters
-    ``basis``               ``gpu``, or ``host``: the run holds no GPU work, and its times are those
-                            of NVTX ranges on the host, processes in place of devices
-    ``iterations``          number of steps; 0 where none is known
-    ``window_ns``           length of all steps of a device, in the mean; without steps, from first
-                            op to last one
-    ``step_ns``             window_ns / iterations; this and what follows is null without steps
-    ``step_low_ns``         ends of its 95 % interval, ``step_high_ns`` the upper one: Student's t
-                            with an effective number of steps, for these steps alone; null of fewer
-                            than 5 steps, or if they depend on each other too much
-    ``step_se_ns``          standard error of that
-    ``step_effective``      so many independent steps would tell as much
-    ``slow_every``          every how many steps a slow one comes; null if none does regularly
+    ``window_ns``           without steps, from first op to last one; what follows is null then
+    ``step_low_ns`` etc.    Student's t with an effective number of steps; null of fewer than 5
+                            steps, or if they depend on each other too much
     ``step_p*_ns``          percentiles over steps, each the mean over devices
     ``epoch_ns``            null; times of epochs are measured elsewhere (`read_times`)
-    ``fp_bp_ns``            busy time of FP or BP in a step: the union of both
-    ``wu_ns``               busy time of WU in a step
-    ``*_exposed_ns``        exposed time of WU, IO, ME, OTHER in a step
-    ``wu_residual_ns``      step_ns - fp_bp_ns
-    ``idle_ns``             time of a step in which nothing runs, while the host is in an iteration
-    ``between_ns``          and while it is in none: with fp_bp_ns and all exposed times these two
-                            add up to step_ns
+    ``fp_bp_ns``            the union of both: with all exposed times, ``idle_ns`` (while the host
+                            is in an iteration) and ``between_ns`` (while it is in none) it adds up
+                            to ``step_ns``
     ``bytes_between_gpus``  bytes that recorded processes move to other GPUs in a step; null where
                             any of it is unknown. Of a collective each participant moves its share
                             of what the usual algorithms move in all, 2(n-1)S for an all-reduce
     ``bytes_evidence``      ``measured``, or ``modelled`` where it is so of any of them
-    ``images_per_s``        images of a step (batch x gpus, or batch if global) / step_ns
-    ``devices``             number of devices that steps ran on
-    ``*_total_ns``          sums over steps and devices, of which the means above are made: divided
-                            by iterations x devices
     ======================  =======================================================================
 
     Raises
