@@ -13,17 +13,16 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.analysis.facts import how_to_record
+from tracekit.analysis.facts import how_to_record, require_ops
 from tracekit.analysis.operators import memory_bandwidths, with_bounds, with_peaks, work_done
 from tracekit.engine import (
     chosen_windows,
     counted_steps,
-    has_ops,
     launch_groups,
     range_layers,
     with_steps,
 )
-from tracekit.errors import MissingDataError, UsageError
+from tracekit.errors import UsageError
 from tracekit.model import Answer, Trace
 
 _OF_STEPS = {"iteration", "device"}
@@ -81,10 +80,7 @@ def measured(
     """Return the FLOPs of operators, their steps, and the peaks."""
     if peak is not None and peak <= 0:
         raise UsageError(f"{peak} FLOP/s are no peak", "give --peak such as 312TFLOPS")
-    if not has_ops(trace):
-        raise MissingDataError(
-            "this run holds no GPU work", f"record with {how_to_record(trace, 'ops')}"
-        )
+    require_ops(trace)
     steps = _steps(trace, skip, needed="iteration" in keys or skip > 0)
     done = work_done(trace, causal=attention == "causal", moving=moving)
     every, peaks = with_peaks(trace, done, peak)

@@ -388,16 +388,16 @@ def _table(
         pl.lit(_steps(b), pl.Int64).alias("b_steps"),
         only_in=pl.when(~in_b).then(pl.lit("A")).when(~in_a).then(pl.lit("B")),
     )  # fmt: skip
-    return _arranged(table, columns)
+    return arranged(table, columns, (*TOTALS, *OUTSIDE, *_COUNTS))
 
 
-def _arranged(table: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
+def arranged(table: pl.DataFrame, columns: list[str], last: Sequence[str]) -> pl.DataFrame:
     """Put columns in their documented order; largest changes first, but stages in theirs."""
-    sized = ["a_bytes", "b_bytes"] if "a_bytes" in table.columns else []
+    sized = [name for name in ("a_bytes", "b_bytes") if name in table.columns]
     order = ["stage"] if columns == ["stage"] else [-pl.col("delta_ns").abs(), *sorting(columns)]
     return shown(table.sort(order, nulls_last=True)).select(
         *columns, "a_ns", "b_ns", "a_count", "b_count", *sized, "delta_ns", "ratio", *VERDICT,
-        "only_in", *TOTALS, *OUTSIDE, *_COUNTS,
+        "only_in", *last,
     )  # fmt: skip
 
 

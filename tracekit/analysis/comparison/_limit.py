@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from tracekit.analysis.comparison._headline import Metric, length_text
-from tracekit.analysis.comparison._recordings import reach_of
+from tracekit.analysis.comparison._recordings import least_enough, reach_of
 from tracekit.analysis.statistics import (
     COSINES,
     ENOUGH,
+    LEVEL,
     Flags,
     Floats,
     Regular,
@@ -29,7 +30,6 @@ from tracekit.errors import UsageError
 if TYPE_CHECKING:
     from tracekit.analysis.comparison._prepared import Comparison
 
-_LEVEL = 0.95
 _MOST_STEPS = 100_000
 """More steps than this are none that anyone records."""
 _FEW = 3
@@ -181,7 +181,7 @@ def _of_means(a: _Steps, b: _Steps, factor: float) -> _Excess | None:
             of_b.variance * numbers[1] / (numbers[1] + more),
         )
         variance, freedom = welch_error(variances, (free, free))
-        return float(quantile(freedom[0], _LEVEL) * math.sqrt(variance[0])) + off
+        return float(quantile(freedom[0], LEVEL) * math.sqrt(variance[0])) + off
 
     base, other = float(a.kept.mean()), float(b.kept.mean())
     middle, now = other - factor * base, reach(0)
@@ -190,7 +190,7 @@ def _of_means(a: _Steps, b: _Steps, factor: float) -> _Excess | None:
 
 
 def _of_typical(a: Floats, b: Floats, factor: float) -> _Excess | None:
-    found = shift(factor * a, b, level=2 * _LEVEL - 1)
+    found = shift(factor * a, b, level=2 * LEVEL - 1)
     if found.interval is None:
         return None
     base, few = float(np.median(a)), min(len(a), len(b))
@@ -214,7 +214,7 @@ def _of_recordings(step: Mapping[str, Any], factor: float, metric: Metric) -> _E
     numbers = (step["a_runs"], step["b_runs"])
 
     def reach(more: int) -> float:
-        return reach_of(spreads, (numbers[0] + more, numbers[1] + more), 2 * _LEVEL - 1)
+        return reach_of(spreads, (numbers[0] + more, numbers[1] + more), 2 * LEVEL - 1)
 
     middle, now = other - factor * base, reach(0)
     return _Excess("steps change", other / base - 1, base, middle, middle - now, middle + now,
@@ -241,18 +241,7 @@ def _judged(excess: _Excess, limit: str, left_out: list[str]) -> Limit:
 
 def _needed(excess: _Excess) -> str:
     """Say how many more of each would tell, if they go on as they are."""
-    more = 1
-    while more <= _MOST_STEPS:
-        if excess.closer(more) < abs(excess.middle):
-            return f"about {_least(excess, more):,} more {excess.noun} would tell"
-        more *= 2
-    return f"no number of {excess.noun.split()[0]} would tell, this close to the limit"
-
-
-def _least(excess: _Excess, enough: int) -> int:
-    """Return the smallest number of further ones that would tell; `enough` of them do."""
-    low, high = enough // 2, enough
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if excess.closer(middle) < abs(excess.middle) else (middle, high)
-    return high
+    more = least_enough(lambda more: excess.closer(more) < abs(excess.middle), 1, _MOST_STEPS)
+    if more is None:
+        return f"no number of {excess.noun.split()[0]} would tell, this close to the limit"
+    return f"about {more:,} more {excess.noun} would tell"

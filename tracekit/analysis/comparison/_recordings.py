@@ -6,7 +6,7 @@ memory came to lie. Only several recordings of a side do, each of which counts a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ import polars as pl
 
 from tracekit.analysis.comparison._compare import (
     all_rows,
+    arranged,
     memory_peaks,
     memory_side_by_side,
     numbers_of,
@@ -45,7 +46,6 @@ from tracekit.analysis.statistics import (
     welch_error,
 )
 from tracekit.analysis.step_sums import Measured, steps_of
-from tracekit.engine import shown, sorting
 from tracekit.errors import UsageError
 from tracekit.model import Trace
 
@@ -56,21 +56,11 @@ _METHOD = (
     f"its mean (or median) step, degrees of freedom by Welch, 95 %, {OF_ROWS}"
 )
 _SEVERAL = 2
-_LEVEL = 0.95
 _ONE_PERCENT = 1.0
 
 
-@dataclass(frozen=True)
-class _Between:
-    """Differences between the means of two groups of recordings, row by row."""
-
-    low: Floats
-    high: Floats
-    p_value: Floats
-
-
-def between(a: Floats, b: Floats, *, related: bool = True) -> _Between:
-    """Compare the means of recordings, row by row.
+def between(a: Floats, b: Floats, *, related: bool = True) -> tuple[Floats, Floats, Floats]:
+    """Return the ends of intervals of differences between means of recordings, and p values.
 
     Parameters
     ----------
@@ -86,7 +76,7 @@ def between(a: Floats, b: Floats, *, related: bool = True) -> _Between:
     if related:
         p_value[is_tried], level = told(p_value[is_tried])
     reach = quantile(freedom, (1 + level) / 2) * np.sqrt(variance)
-    return _Between(apart - reach, apart + reach, p_value)
+    return apart - reach, apart + reach, p_value
 
 
 def difference_error(a: Floats, b: Floats) -> tuple[Floats, Floats]:
@@ -133,15 +123,22 @@ def enough_recordings(spreads: tuple[float, float], change: float) -> int | None
     -------
     None, where no number that anyone records does.
     """
-    low, high = 1, 2
-    while reach_of(spreads, (high, high), LEVEL) >= change:
-        low, high = high, 2 * high
-        if high > _MOST:
+    return least_enough(
+        lambda number: reach_of(spreads, (number, number), LEVEL) < change, 2, _MOST
+    )
+
+
+def least_enough(is_enough: Callable[[int], bool], first: int, most: int) -> int | None:
+    """Return the smallest number from `first` on that is enough; None if none up to `most` is."""
+    high = first
+    while not is_enough(high):
+        high *= 2
+        if high > most:
             return None
+    low = high // 2
     while high - low > 1:
         middle = (low + high) // 2
-        is_enough = reach_of(spreads, (middle, middle), LEVEL) < change
-        low, high = (low, middle) if is_enough else (middle, high)
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
     return high
 
 
@@ -284,11 +281,8 @@ def _table(
     alone = pl.DataFrame({"in_a": of_a.is_there.any(axis=1), "in_b": of_b.is_there.any(axis=1)})
     table = pl.concat([rows.sort("row").drop("row"), numbers, found, alone], how="horizontal")
     only_in = pl.when(~pl.col("in_b")).then(pl.lit("A")).when(~pl.col("in_a")).then(pl.lit("B"))
-    order = ["stage"] if columns == ["stage"] else [-pl.col("delta_ns").abs(), *sorting(columns)]
-    return shown(table.with_columns(only_in=only_in).sort(order, nulls_last=True)).select(
-        *columns, "a_ns", "b_ns", "a_count", "b_count", *sized, "delta_ns", "ratio", *VERDICT,
-        "only_in", *OUTSIDE, "a_sd_ns", "b_sd_ns", "a_runs", "b_runs",
-    )  # fmt: skip
+    last = (*OUTSIDE, "a_sd_ns", "b_sd_ns", "a_runs", "b_runs")
+    return arranged(table.with_columns(only_in=only_in), columns, last)
 
 
 def _for_people(
@@ -373,7 +367,7 @@ def differing(
     related
         Whether p values are adjusted for the number of rows.
     """
-    found = between(a, b, related=related)
+    low, high, p_value = between(a, b, related=related)
     spreads = {
         f"{side}_sd_ns": each.std(axis=1, ddof=1) if each.shape[1] > 1 else [None] * len(each)
         for side, each in zip("ab", (a, b), strict=True)
@@ -382,9 +376,9 @@ def differing(
         {
             "a_ns": a.mean(axis=1),
             "b_ns": b.mean(axis=1),
-            "low_ns": found.low,
-            "high_ns": found.high,
-            "p_value": found.p_value,
+            "low_ns": low,
+            "high_ns": high,
+            "p_value": p_value,
             **spreads,
         },
         schema_overrides=dict.fromkeys(spreads, pl.Float64),
@@ -472,7 +466,7 @@ def _scatter_notes(step: Mapping[str, Any], least: float | None) -> list[str]:
             told.append(f"{side} is one recording, and its scatter is taken for that of the others")
     percent = [100 * spread / step["a_ns"] for spread in spreads]
     numbers = (step["a_runs"], step["b_runs"])
-    reach = reach_of((percent[0], percent[1]), numbers, _LEVEL)
+    reach = reach_of((percent[0], percent[1]), numbers, LEVEL)
     scatter = ", ".join(
         f"{percent[at]:.2g} % in {side}" for at, side in enumerate("AB") if known[at] is not None
     )

@@ -12,9 +12,8 @@ import polars as pl
 
 from tracekit.analysis.diagnosis import _compute_rules, _exchange_rules, _host_rules, _run_rules
 from tracekit.analysis.diagnosis._facts import WORTH, Facts, Finding, Sure, facts_of
-from tracekit.analysis.facts import how_to_record
-from tracekit.engine import has_ops
-from tracekit.errors import MissingDataError, UsageError
+from tracekit.analysis.facts import require_ops
+from tracekit.errors import UsageError
 from tracekit.model import Answer, Trace
 from tracekit.support.files import schemas
 from tracekit.support.toml import read_toml
@@ -168,10 +167,7 @@ def diagnose(
     asked = _chosen(rules)
     if top is not None and not (isinstance(top, int) and top >= 1):
         raise UsageError(f"{top} findings cannot be listed", "give 1 or more")
-    if not has_ops(trace):
-        raise MissingDataError(
-            "this run holds no GPU work", f"record with {how_to_record(trace, 'ops')}"
-        )
+    require_ops(trace)
     facts = facts_of(trace, traffic, worth=worth, without=without)
     said = {name: RULES[name](facts) for name in asked}
     found = [

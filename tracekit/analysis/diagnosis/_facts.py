@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 
 MEMBER = ["process", "device"]
-_OWN = pl.col("end") - pl.col("start")
 LENGTH = pl.col("end") - pl.col("start")
 CELL = ["device", "iteration"]
 """A step on a GPU."""
@@ -50,7 +49,6 @@ _MANY = 100
 _MOST_PLACES = 3
 _REPEATED = r"^(\w+::.*) \d+$"
 """Layer of a program that names no modules: an operator, and which one of its kind."""
-_OWNER = ["process", "device"]
 _STEP = pl.Schema(
     {"process": pl.Int32(), "device": pl.Int32(), "iteration": pl.Int64(), "start": pl.Int64(),
      "end": pl.Int64()}
@@ -81,11 +79,11 @@ def waits_in_collectives(calls: pl.DataFrame) -> pl.DataFrame:
     number = pl.struct(MEMBER).n_unique().over("match")
     told = calls.drop_nulls("match").filter(number > 1)
     is_common = pl.col("clock").n_unique().over("match") == 1
-    return told.sort("match", _OWN, *MEMBER).select(
+    return told.sort("match", LENGTH, *MEMBER).select(
         "match", "op", pl.col("step").max().over("match"), *MEMBER, "collective",
-        wait_ns=_OWN - _OWN.min().over("match"),
+        wait_ns=LENGTH - LENGTH.min().over("match"),
         is_last=(pl.int_range(pl.len()).over("match") == 0)
-        & (_OWN.shift(-1).over("match") != _OWN),
+        & (LENGTH.shift(-1).over("match") != LENGTH),
         late_ns=pl.when(is_common).then(
             pl.col("start") - pl.col("start").min().over("match")
         ),
@@ -518,7 +516,7 @@ def facts_of(
 def _cold(windows: pl.DataFrame) -> pl.DataFrame:
     """Return the steps before the first one that is no longer than most, at most half of all."""
     each = (
-        windows.group_by("iteration", *_OWNER).agg(pl.col("start").min(), length=LENGTH.sum())
+        windows.group_by("iteration", *MEMBER).agg(pl.col("start").min(), length=LENGTH.sum())
         .group_by("iteration").agg(pl.col("start").min(), pl.col("length").mean()).sort("start")
     )  # fmt: skip
     usual = each["length"].tail((each.height + 1) // 2).median()

@@ -19,9 +19,8 @@ from tracekit.analysis.calls import (
     unnamed_groups,
 )
 from tracekit.analysis.diagnosis._facts import LENGTH, MEMBER, Facts, exposed_waits, facts_of
-from tracekit.analysis.facts import how_to_record
+from tracekit.analysis.facts import require_ops
 from tracekit.analysis.idle_account import BEHIND, idle_sums, of_part
-from tracekit.engine import has_ops
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Answer, Trace, with_clocks
 
@@ -30,7 +29,6 @@ _MOSTLY = 0.8
 _PAIR = 2
 """Of so many GPUs none is the usual one: the faster one is."""
 _OF_GPU = r"^GPU (\d+)$"
-_OWN = pl.col("end") - pl.col("start")
 _CELL = [*MEMBER, "iteration"]
 _LAST_SHARE = pl.when(pl.col("collectives") > 0).then(pl.col("last") / pl.col("collectives"))
 _WORST = {
@@ -150,12 +148,11 @@ def own_times(facts: Facts) -> pl.DataFrame:
     ended = gaps.join(work.select("op").unique(), on="op", how="semi").collect()
     own = ~pl.col("cause").is_in(BEHIND)
     idle = facts.idle.filter(own).join(ended, on="gap", how="semi")
-    by, length = [*MEMBER, "iteration"], pl.col("end") - pl.col("start")
     sums = (
-        work.filter(pl.col("kind") != "collective").group_by(by).agg(own_ns=length.sum()),
-        idle.lazy().group_by(by).agg(own_ns=length.sum()),
+        work.filter(pl.col("kind") != "collective").group_by(_CELL).agg(own_ns=LENGTH.sum()),
+        idle.lazy().group_by(_CELL).agg(own_ns=LENGTH.sum()),
     )
-    return pl.concat(sums).group_by(by).agg(pl.col("own_ns").sum()).sort(by).collect()
+    return pl.concat(sums).group_by(_CELL).agg(pl.col("own_ns").sum()).sort(_CELL).collect()
 
 
 def kernel_paces(facts: Facts) -> pl.DataFrame:
@@ -170,7 +167,7 @@ def kernel_paces(facts: Facts) -> pl.DataFrame:
     kernels = facts.ops.filter(pl.col("kind") == "compute")
     each = pl.concat(  # which takes as much memory as one of them
         kernels.filter(pl.col("device") == device).group_by(*same, "device").agg(
-            own=_OWN.median(), number=pl.len(), total=_OWN.sum()
+            own=LENGTH.median(), number=pl.len(), total=LENGTH.sum()
         ).collect()
         for device in devices
     )  # fmt: skip
@@ -194,10 +191,7 @@ def stragglers(trace: Trace, keys: tuple[str, ...]) -> Answer:
     of_groups = [key for key in keys if key in OF_GROUPS]
     if "iteration" in keys and len(keys) > 1:
         raise UsageError("stragglers of steps are of all collectives", "leave out the other keys")
-    if not has_ops(trace):
-        raise MissingDataError(
-            "this run holds no GPU work", f"record with {how_to_record(trace, 'ops')}"
-        )
+    require_ops(trace)
     found = facts_of(trace)
     facts = FactsOfParts(**{each.name: getattr(found, each.name) for each in fields(found)})
     # Of each part of the run sums are enough.

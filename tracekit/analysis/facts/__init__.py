@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         Facts,
         how_to_record,
         how_to_see_waits,
+        require_ops,
         work_of,
     )
     from tracekit.analysis.facts._verdicts import (

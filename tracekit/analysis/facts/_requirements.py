@@ -452,6 +452,14 @@ def how_to_record(trace: Trace, need: str) -> str:
     return NEEDS[need].record_with(Facts(trace).recorders)
 
 
+def require_ops(trace: Trace) -> None:
+    """Raise `MissingDataError` if a run holds no GPU work."""
+    if not has_ops(trace):
+        raise MissingDataError(
+            "this run holds no GPU work", f"record with {how_to_record(trace, 'ops')}"
+        )
+
+
 def how_to_see_waits(trace: Trace) -> str:
     """Say how to record what an op that was launched waited for, with the recorder of a run."""
     recorders = Facts(trace).recorders

@@ -22,6 +22,7 @@ from tracekit.analysis.facts import (
     how_to_record,
     how_to_see_waits,
     is_by_steps,
+    require_ops,
     step_phases,
     with_words,
 )
@@ -33,8 +34,8 @@ from tracekit.analysis.idle_account import (
     idle_windows,
     longest_gaps,
 )
-from tracekit.engine import counted_steps, has_ops, iterations_in
-from tracekit.errors import MissingDataError, UsageError
+from tracekit.engine import counted_steps, iterations_in
+from tracekit.errors import UsageError
 from tracekit.model import Answer, Trace, with_clocks
 
 _OWNER = ["process", "device"]
@@ -48,10 +49,7 @@ def idle(trace: Trace, keys: Sequence[str], *, skip: int, longest: int | None) -
     """Answer the question `idle`; its declaration lists options and columns."""
     if longest is not None and longest < 1:
         raise UsageError(f"{longest} gaps cannot be listed", "give 1 or more")
-    if not has_ops(trace):
-        raise MissingDataError(
-            "this run holds no GPU work", f"record with {how_to_record(trace, 'ops')}"
-        )
+    require_ops(trace)
     windows = idle_windows(trace, skip=skip, per_iteration=is_by_steps(keys))
     found = _sums(trace, windows, keys, longest=longest or 0)
     meta = _meta(trace, found.pieces, windows, skip)

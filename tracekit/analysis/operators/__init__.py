@@ -12,26 +12,16 @@ if TYPE_CHECKING:
         element_bytes,
         memory_bandwidths,
         with_bounds,
-        with_bytes,
         with_peaks,
     )
-    from tracekit.analysis.operators._formulas import MULTIPLYING_FORMS
     from tracekit.analysis.operators._recorded import (
-        backward_graphs,
-        backward_nodes,
-        counted_operators,
         has_sizes,
-        named_operators,
-        operand_types,
         recorded_operators,
     )
     from tracekit.analysis.operators._work_done import (
         multiplies,
-        of_input,
-        of_weight,
         on_tensor_cores,
         precision_by_name,
-        precision_by_type,
         work_done,
     )
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     )
     from tracekit.analysis.step_sums._sums import (
         KeySums,
-        StepTimes,
         group_lengths,
         grouped_sums,
         stages_of,
