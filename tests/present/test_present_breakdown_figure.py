@@ -107,3 +107,17 @@ def test_ranges_that_are_cut_alike_are_bars_of_their_own(by: str) -> None:
 def test_every_breakdown_can_be_drawn(run: tracekit.Run, by: str) -> None:
     answer = run.breakdown.answer(by=by)
     assert answer.figure().data
+
+
+@pytest.mark.parametrize("by", ["range", "range,kernel"])
+def test_bars_of_inclusive_ranges_have_their_names_alone(run: tracekit.Run, by: str) -> None:
+    """Numbers of instances and launches were part of the labels; by kernel nothing was drawn."""
+    answer = run.breakdown.answer(by=by, inclusive=True)
+    figure = answer.figure()
+    labels = [text for text in figure.layout.yaxis.ticktext if "iteration N" in text]
+    assert labels
+    assert not any("push_pop" in text or "24" in text for text in labels)
+    measure = "busy_ns" if by == "range" else "total_ns"
+    longest = answer.rows[measure].max()
+    drawn = max(length for trace in figure.data for length in trace.x)
+    assert drawn in (pytest.approx(longest / 1e6), pytest.approx(longest / 1e9))

@@ -29,8 +29,10 @@ from tracekit.present._waterfall import stage_colour, stage_name, stage_order, s
 
 _WIDEST = 52
 _IDLE = "idle"
-_MEASURES = ("exposed_ns", "busy_ns", "window_ns")
-_NUMBERS = ("ops", "ranges")
+_MEASURES = ("exposed_ns", "total_ns", "busy_ns", "window_ns")
+_NUMBERS = ("ops", "ranges", "instances", "launching")
+_NO_KEYS = {"iteration_name", "style", "depth"}
+"""Columns before the numbers that say more of a key."""
 _PLACES = {"iteration", "device", "rank"}
 """Keys whose rows stay in the order of the table."""
 _WORDS = {"device": "GPU ", "iteration": "step ", "rank": "rank ", "stream": "stream "}
@@ -89,7 +91,10 @@ def _keys(table: pl.DataFrame) -> list[str]:
     """Return the columns of a breakdown's keys, which stand before the number of ops."""
     names = table.columns
     ends = [names.index(name) for name in (*_NUMBERS, *_MEASURES) if name in names]
-    return [name for name in names[: min(ends, default=0)] if name != "iteration_name"]
+    keys = names[: min(ends, default=0)]
+    own = [name for name in keys if name not in _NO_KEYS]
+    is_style_needed = "style" in keys and table.select(own).is_duplicated().any()
+    return [*own, "style"] if is_style_needed else own
 
 
 def _longest(bars: pl.DataFrame, most: int) -> pl.DataFrame:
@@ -119,17 +124,21 @@ def _stages(
 
 
 def _busy(rows: pl.DataFrame, keys: Sequence[str]) -> list[Part]:
-    """Return busy times in the colours of stages or kinds, and idle ones of whole windows."""
+    """Return busy times in the colours of stages or kinds, and idle ones of whole windows.
+
+    Where there are no busy times, these are sums of durations.
+    """
     labels = rows["label"].to_list()
+    busy = "busy_ns" if "busy_ns" in rows.columns else "total_ns"
     coloured = next((key for key in ("stage", "kind") if key in keys), None)
     if coloured:
         colours = {**KIND_COLOURS, **STAGE_COLOURS}
-        parts = parts_by(rows, "place", range(rows.height), coloured, "busy_ns", colours)
+        parts = parts_by(rows, "place", range(rows.height), coloured, busy, colours)
         is_told = keys == [coloured]  # beside each bar
         return [replace(part, name="" if is_told else part.name, hover=labels) for part in parts]
     idle = [name for name in ("idle", "between") if f"{name}_ns" in rows.columns]
     return [
-        Part("busy" * bool(idle), ACCENT, rows["busy_ns"].to_list(), hover=labels),
+        Part("busy" * bool(idle), ACCENT, rows[busy].to_list(), hover=labels),
         *(
             Part(stage_name(name), stage_colour(name), rows[f"{name}_ns"].to_list())
             for name in idle
