@@ -65,12 +65,16 @@ def exposed_collectives(facts: Facts) -> Finding | None:
 
 
 def _headline(facts: Facts, each: pl.DataFrame, lost: float) -> str:
+    """Say how long nothing else runs, and how much of it waiting, or the last of a step, is not."""
     exposed = facts.lost(each, "exposed").mean
-    return (
-        f"Nothing else runs during {duration(exposed)} of collectives {facts.per}, "
-        f"{facts.share(exposed)}; {duration(lost)} of that is neither waiting for other ranks nor "
-        "the last of a step."
-    )
+    said = f"Nothing else runs during {duration(exposed)} of collectives {facts.per}, "
+    said += facts.share(exposed)
+    others = ["waiting for other ranks"] if _is_wait_known(facts, each) else []
+    others += ["the last of a step"] if facts.has_steps else []
+    if not others:
+        return f"{said}."
+    neither = " nor ".join(others)
+    return f"{said}; {duration(lost)} of that is {'neither' if others[1:] else 'not'} {neither}."
 
 
 def late_buckets(facts: Facts) -> Finding | None:
@@ -324,9 +328,13 @@ def _exchanged(facts: Facts, each: pl.DataFrame) -> tuple[str, ...]:
     )
 
 
-def _waited(facts: Facts, each: pl.DataFrame) -> str:
+def _is_wait_known(facts: Facts, each: pl.DataFrame) -> bool:
     matches = facts.collectives.join(each.select("op"), on="op", how="semi")["match"]
-    if matches.is_null().all():
+    return not matches.is_null().all()
+
+
+def _waited(facts: Facts, each: pl.DataFrame) -> str:
+    if not _is_wait_known(facts, each):
         return "how much of that is waiting for other ranks is not known"
     if not each["wait_ns"].sum():
         return "none of that is waiting for other ranks"
