@@ -174,14 +174,14 @@ def test_switches_that_join_the_same_gpus_are_one_bar() -> None:
     assert [len(wire.links) for wire in drawing.wires] == [3, 3]
     figure = shown(machine)
     assert "3 x NVSwitch" in texts(figure)
-    assert [trace.name for trace in figure.data if trace.name] == ["NVLink, 6 bricks"]
+    assert [trace.name for trace in figure.data if trace.name] == ["6 NVLinks"]
 
 
 def test_the_legend_tells_types_widths_and_peaks() -> None:
     figure = shown(load_preset("dgx1v"))
     entries = sorted((t for t in figure.data if t.showlegend), key=lambda t: t.legendrank)
     assert [trace.name for trace in entries] == [
-        "NVLink, 1 brick, 25 GB/s", "NVLink, 2 bricks, 50 GB/s", "PCIe, 15.8 GB/s",
+        "1 NVLink, 25 GB/s", "2 NVLinks, 50 GB/s", "PCIe, 15.8 GB/s",
         "between sockets",
     ]  # fmt: skip
     widths = [trace.line.width for trace in entries]
@@ -206,7 +206,7 @@ def test_used_links_have_the_colour_of_their_share() -> None:
         "<b>GPU0 → GPU3</b><br>100.0 % of the peak<br>1,000,000 bytes<br>"
         "1.5 of 50 GB/s<br>measured" in hovers
     )
-    assert "<b>GPU1-GPU2</b><br>NVLink, 2 bricks, 50 GB/s<br>not used" in hovers
+    assert "<b>GPU1-GPU2</b><br>2 NVLinks, 50 GB/s<br>not used" in hovers
     assert any(trace.marker.showscale for trace in figure.data)
 
 

@@ -18,6 +18,7 @@ from tracekit.analysis import step_detail
 from tracekit.errors import UsageError
 from tracekit.present import to_json
 from tracekit.report import _verdict
+from tracekit.report._gantt import LOOKS, _legend
 from tracekit.report._subject import Subject
 from tracekit.runs._reports import _Library, report_of
 
@@ -332,3 +333,14 @@ def test_what_a_page_says_of_idle_time_is_of_the_same_steps(tmp_path: Path) -> N
     close = Subject(_Library(), (run,)).close
     idle = close.facts["idle_ns"] + close.facts["between_ns"]
     assert close.idle.rows["step_ns"].sum() == pytest.approx(idle)
+
+
+def test_the_legend_of_steps_names_the_causes_of_idle_time_in_sight() -> None:
+    lanes = [
+        {"kind": "idle", "stage": [LOOKS.index("launch"), LOOKS.index("off_cpu")]},
+        {"kind": "ops", "stage": [LOOKS.index("FP")]},
+        {"kind": "path", "stage": [LOOKS.index("host")]},
+    ]
+    texts = [entry.text for entry in _legend([{"lanes": lanes}, {"lanes": []}])]
+    assert texts[-2:] == ["idle: off cpu", "idle: launch"]
+    assert texts == [entry.text for entry in _legend([])] + texts[-2:]

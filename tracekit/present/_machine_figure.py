@@ -231,11 +231,11 @@ def _order(wire: Wire) -> tuple[int, float]:
 
 
 def _label(wire: Wire) -> str:
-    """Return what the legend calls a wire: the type, the bricks and the peak per direction."""
+    """Return what the legend calls a wire: the number and type of links, and the peak."""
     name = _TYPES[wire.links[0].type][0]
     if wire.links[0].is_peer:
         bricks = _bricks(wire)
-        name += f", {bricks} brick{'' if bricks == 1 else 's'}"
+        name = f"{bricks} {name}{'' if bricks == 1 else 's'}"
     peaks = [link.bandwidth for link in wire.links]
     known = [peak for peak in peaks if peak]
     return (

@@ -146,8 +146,8 @@ def _tiles(step: Mapping[str, Any]) -> Iterator[Tile]:
 
 
 def _change_tile(step: Mapping[str, Any], prefix: str, name: str, label: str) -> Tile:
-    told = f"{step.get(f'{prefix}verdict') or 'no verdict'}; {_interval(step, prefix)}"
-    return Tile(name, label, _signed(step[name]), told, step[name])
+    text = f"{step.get(f'{prefix}verdict') or 'no verdict'}; {_interval(step, prefix)}"
+    return Tile(name, label, _signed(step[name]), text, step[name])
 
 
 def _signed(length: float) -> str:
@@ -315,8 +315,8 @@ def _tables(subject: Subject) -> Markup:
 def method(subject: Subject) -> Markup:
     """State what the verdict is based on."""
     meta = _compared(subject, "stage").meta
-    told = [f"Method: {meta.get('method', 'none')}", f"In short: {meta.get('headline', '')}"]
-    return fragment("notes", [*map(str, meta.get("notes", ())), *told])
+    texts = [f"Method: {meta.get('method', 'none')}", f"In short: {meta.get('headline', '')}"]
+    return fragment("notes", [*map(str, meta.get("notes", ())), *texts])
 
 
 COMPARISON_SECTIONS = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import STAGES, Trace
 from tracekit.present import CAUSE_COLOURS, PATH_COLOURS, printable, readable_names
 from tracekit.present.pages import fragment, frame_table, joined
-from tracekit.report._charts import Entry
+from tracekit.report._charts import Entry, cause_looks
 from tracekit.report._subject import Close
 
 _MOST_OPS_IN_ALL = 40_000
@@ -30,7 +30,7 @@ _MOST_TEXT = 300
 _LONGEST = 20
 _LOST = {
     "ops": "{:,} more ops are not shown",
-    "ranges": "{:,} inner NVTX ranges are not shown",
+    "ranges": "{:,} inner ranges are not shown",
     "links": "{:,} directions of links are not shown",
     "path": "the critical path of {:,} ops is not shown",
 }
@@ -48,6 +48,14 @@ _LEGEND = (
 )
 
 
+def _legend(views: Iterable[Mapping[str, Any]]) -> list[Entry]:
+    """Return the legend of stages, and of those causes of idle time that the views show."""
+    lanes = (lane for view in views for lane in view["lanes"] if lane["kind"] == "idle")
+    shown = {LOOKS[look] for lane in lanes for look in lane["stage"]}
+    causes = (each for each in cause_looks().items() if each[0] in shown)
+    return [*_LEGEND, *(Entry(look, f"idle: {cause.replace('_', ' ')}") for cause, look in causes)]
+
+
 class View(NamedTuple):
     """A step that the chart can show, and its number; or the stage by which two are aligned."""
 
@@ -63,7 +71,7 @@ class Chart(NamedTuple):
     views: Sequence[View]
     data: Markup
     notes: Sequence[str]
-    legend: Sequence[Entry] = _LEGEND
+    legend: Sequence[Entry]
 
 
 def steps_chart(close: Close, title: str) -> Markup:
@@ -84,7 +92,7 @@ def steps_chart(close: Close, title: str) -> Markup:
     chart = Chart(
         title, "Ops of a step by GPU and stream",
         [View(what, view["step"]) for what, view in views.items()],
-        _packed(list(views.values()), names), notes,
+        _packed(list(views.values()), names), notes, _legend(views.values()),
     )  # fmt: skip
     drawn = fragment("gantt", chart)
     longest = pl.concat(tables)
@@ -184,7 +192,7 @@ def _notes(what: str, view: Mapping[str, Any]) -> Iterator[str]:
         if lost:
             yield f"{what}: {_LOST[kind].format(lost)}"
     if view["lanes"] and not view["ranges"]:
-        yield f"{what}: no NVTX range of the threads that drive steps is open meanwhile"
+        yield f"{what}: no range of the threads that drive steps is open meanwhile"
 
 
 def aligned_chart(sides: Mapping[str, Close], title: str) -> Markup:
@@ -220,7 +228,7 @@ def aligned_chart(sides: Mapping[str, Close], title: str) -> Markup:
             }  # fmt: skip
     chart = Chart(title, "Ops of the median step of both runs",
                   [View(text, view["step"]) for text, view in views.items()],
-                  _packed(list(views.values()), names), ())  # fmt: skip
+                  _packed(list(views.values()), names), (), _legend([first]))  # fmt: skip
     return fragment("gantt", chart)
 
 

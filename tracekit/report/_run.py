@@ -22,8 +22,8 @@ def memory(subject: Subject) -> Markup:
     """Draw the memory in use over time, and list the peaks."""
     answer = subject.run.memory.answer()
     if answer.rows.is_empty():
-        how = "record with nsys profile --cuda-memory-usage=true"
-        raise MissingDataError("no memory use was recorded", how)
+        ways = subject.run.info.answer().rows.filter(command="memory")["record_with"].drop_nulls()
+        raise MissingDataError("no memory use was recorded", f"how it is: {'; '.join(ways)}")
     return joined(
         _in_use(subject), answer_table(answer, "memory", "Most memory in use", is_open=True)
     )

@@ -177,8 +177,8 @@ class Close:
     @property
     def of_kinds(self) -> str:
         """Number and median of the steps of each kind; nothing if all are of one."""
-        told = [f"{own.height:,} of {duration(_median(own))}" for own in self.kinds]
-        return f"{', '.join(told[:-1])} and {told[-1]}" if len(told) > 1 else ""
+        texts = [f"{own.height:,} of {duration(_median(own))}" for own in self.kinds]
+        return f"{', '.join(texts[:-1])} and {texts[-1]}" if len(texts) > 1 else ""
 
     @property
     def typical(self) -> tuple[int | None, str]:
@@ -186,8 +186,8 @@ class Close:
         if len(self.kinds) == 1:
             return step_detail.median_step(self.lengths), "median step"
         most = max(self.kinds, key=lambda own: own["step_ns"].sum())
-        told = f"typical step (of {most.height:,} of {duration(_median(most))})"
-        return step_detail.median_step(most), told
+        text = f"typical step (of {most.height:,} of {duration(_median(most))})"
+        return step_detail.median_step(most), text
 
     @property
     def chosen(self) -> dict[str, int | None]:

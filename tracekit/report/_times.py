@@ -50,9 +50,9 @@ _MOST_KERNELS = 300
 
 def step_chart(subject: Subject) -> Markup:
     """Draw the median and the slowest step op by op."""
-    title = "Ops by GPU and stream, below the NVTX ranges of the threads that drive steps"
+    title = "Ops by GPU and stream, below the ranges of the threads that drive steps"
     if subject.close.spans.is_empty():
-        title = "NVTX ranges of the threads that drive steps"
+        title = "Ranges of the threads that drive steps"
     return steps_chart(subject.close, title)
 
 

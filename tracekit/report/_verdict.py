@@ -83,12 +83,12 @@ def _sentences(subject: Subject, facts: Mapping[str, Any]) -> Iterator[str]:
         yield from _without_longest(subject)
     parts = [(_passes(subject, facts), facts["fp_bp_ns"])]
     parts += [(name, facts[key]) for key, name in _PARTS.items()]
-    told = [
+    texts = [
         f"{percent(length / step)} {name}"
         for name, length in parts
         if length is not None and length / step >= _LEAST
     ]
-    yield f"{_listed(told)}{_hidden(facts)}."
+    yield f"{_listed(texts)}{_hidden(facts)}."
     yield _idle_sentence(subject, facts)
 
 
