@@ -93,7 +93,8 @@ def test_a_run_is_asked_for_what_its_trace_does_not_hold(stored: Path) -> None:
     assert "flops of ddp is not known: give it with --flops" in done.stdout
     told = ["--flops", "10G", "--memory-bytes", "1GB", "--weight-bytes", "25MB"]
     done = tracekit("project", "ddp", *told)
-    assert done.stdout.startswith(" modelled · ")
+    assert done.stdout.startswith(" A step of ddp takes ")
+    assert done.stdout.splitlines()[1].startswith(" modelled · ")
     assert "warning" not in done.stdout
     (row,) = rows("ddp", *told)
     assert row["step_ns"] > 0

@@ -25,12 +25,13 @@ def test_runs_alone_lists(stored: Path) -> None:
 def test_a_list_shows_what_tells_runs_apart(stored: Path) -> None:
     tracekit("ingest", OTHER, "--name", "p2p")
     lines = tracekit("runs").stdout.splitlines()
-    assert lines[0].split() == [
+    assert lines[0] == " 2 runs, the latest p2p"
+    assert lines[2].split() == [
         "name", "id", "created", "devices", "iterations", "ops", "labels", "files",
     ]  # fmt: skip
-    assert lines[2].split()[0] == "ddp"
-    assert lines[2].split()[-5:] == ["4", "6", "1,068", "gpus=4", "ddp_4gpu.sqlite"]
-    assert lines[3].split()[-5:] == ["2", "6", "418", "-", "p2p_2gpu_start_end.sqlite"]
+    assert lines[4].split()[0] == "ddp"
+    assert lines[4].split()[-5:] == ["4", "6", "1,068", "gpus=4", "ddp_4gpu.sqlite"]
+    assert lines[5].split()[-5:] == ["2", "6", "418", "-", "p2p_2gpu_start_end.sqlite"]
     assert lines[-1] == f" store: {stored}"
 
 
@@ -58,15 +59,15 @@ def test_another_store(stored: Path, tmp_path: Path) -> None:
 
 def test_show(stored: Path) -> None:
     lines = tracekit("runs", "show").stdout.splitlines()
-    assert lines[0] == " ddp"
-    *told, empty, below = lines[1:]
+    assert lines[:3] == [" 6 iterations, 1,068 ops on 4 devices", "", " ddp"]
+    *told, empty, below = lines[3:]
     assert (empty, below.split(":")[0]) == ("", " unknown or none")
     fields = dict(line.split(maxsplit=1) for line in told)
     assert fields["labels"] == "gpus=4"
     assert fields["files"] == "ddp_4gpu.sqlite"
     assert fields["iterations"] == "6"
     assert len(fields["digest"]) == 64
-    assert tracekit("runs", "show", fields["id"][:6]).stdout.splitlines()[0] == " ddp"
+    assert tracekit("runs", "show", fields["id"][:6]).stdout.splitlines()[2] == " ddp"
 
 
 def test_rename(stored: Path) -> None:

@@ -124,6 +124,25 @@ def test_steps_of_a_narrow_figure_are_named_apart(
     )
 
 
+NAMES = "() => [...document.querySelectorAll('.ytick text')].map((each) => each.textContent)"
+
+
+def test_names_that_a_phone_cuts_are_told_apart(
+    browser: Any, heard: list[str], tmp_path: Path
+) -> None:
+    """Cut in the middle, four names of five were alike."""
+    begin, end = "autograd::engine::evaluate_function: ", "Backward0 > aten::convolution_backward"
+    names = [f"{begin}{layer}{end}" for layer in ("Conv", "Norm", "Relu", "A<b>")]
+    ranges = pl.DataFrame({"range": [*names, "step"], "busy_ns": [5, 4, 3, 2, 1]})
+    save_figure(breakdown_figure(ranges, {}, title="", subtitle=""), tmp_path / "ranges.html")
+    page = opened(browser, tmp_path / "ranges.html", heard, 375)
+    shown = page.evaluate(NAMES)
+    assert len(set(shown)) == len(shown) == 5
+    for layer in ("Conv", "Norm", "Relu", "A<b>"):
+        assert sum(layer in name for name in shown) == 1
+    assert heard == []
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1280])

@@ -39,30 +39,30 @@ def register_question(name: str) -> None:
     declaration = DECLARED[name]
     runs_of = [each.name for each in declaration.options if option_of(each).unit == "run"]
 
-    def check(given: dict[str, Any]) -> None:
+    def check(options: dict[str, Any]) -> None:
         if declaration.check is not None:
-            declaration.check(**given)
+            declaration.check(**options)
 
     def answer_of_runs(
         runs: list[str] | None,
         *,
         where: Mapping[str, str] | None = None,
         store: Path | None = None,
-        **given: Any,
+        **options: Any,
     ) -> "Answer":
-        check(given)
+        check(options)
         ask = getattr(tracekit, declaration.name).answer
-        found: Answer = ask(runs or (), where=where or {}, store=store, **given)
+        found: Answer = ask(runs or (), where=where or {}, store=store, **options)
         return found
 
-    def answer_of_run(run: str, *, store: Path | None = None, **given: Any) -> "Answer":
-        opening = {name: given.pop(name, None) for name in declaration.opened}
-        check(given)  # what makes no sense is said before a file is read
+    def answer_of_run(run: str, *, store: Path | None = None, **options: Any) -> "Answer":
+        opening = {name: options.pop(name, None) for name in declaration.opened}
+        check(options)  # what makes no sense is said before a file is read
         for each in runs_of:
-            if given[each] is not None:
-                given[each] = open_run(given[each], store, **opening)
+            if options[each] is not None:
+                options[each] = open_run(options[each], store, **opening)
         with opened_run(run, store, **opening) as opened:
-            found: Answer = getattr(opened, declaration.name).answer(**given)
+            found: Answer = getattr(opened, declaration.name).answer(**options)
         return found
 
     answer: Any = answer_of_runs if declaration.is_of_runs else answer_of_run

@@ -176,11 +176,11 @@ def ingest(
         "nsys": nsys,
         "captures": capture or [],
     }
-    given = {"--processes": processes, "--dask": dask, "--clock": clock, "--force": force,
+    asked = {"--processes": processes, "--dask": dask, "--clock": clock, "--force": force,
              "--on-error": on_error}  # fmt: skip
     if capture and len(files) > 1:
         raise UsageError("--capture is of one file", "ingest files with captures one by one")
-    _check_names(files, name, run, [option for option, value in given.items() if value])
+    _check_names(files, name, run, [option for option, value in asked.items() if value])
     if run is not None:
         many = {"processes": processes, "dask": dask, "clocks": _clocks(clock or []),
                 "force": force}  # fmt: skip
@@ -199,7 +199,7 @@ def ingest(
     return Judged(answer, code)
 
 
-def _check_names(files: list[Path], name: str | None, run: str | None, given: list[str]) -> None:
+def _check_names(files: list[Path], name: str | None, run: str | None, asked: list[str]) -> None:
     if name is not None and run is not None:
         raise UsageError("--name and --run both name the run", "give --run alone")
     if name is not None and len(files) > 1:
@@ -207,16 +207,16 @@ def _check_names(files: list[Path], name: str | None, run: str | None, given: li
             f"--name {name!r} cannot name {len(files)} files",
             "make one run of them with --run, or ingest them one by one to name them",
         )
-    if given and run is None:
+    if asked and run is None:
         raise UsageError(
-            f"{given[0]} is for one run of many reports", "name that run with --run NAME"
+            f"{asked[0]} is for one run of many reports", "name that run with --run NAME"
         )
 
 
-def _clocks(given: list[str]) -> "dict[str, GivenClock]":
+def _clocks(asked: list[str]) -> "dict[str, GivenClock]":
     """Return what each report's clock is given."""
     found: dict[str, GivenClock] = {}
-    for text in given:
+    for text in asked:
         who, _, clock = text.rpartition("=")
         if not who or who in found:
             raise UsageError(f"the clock {text!r} is of no report, or of one that has another",

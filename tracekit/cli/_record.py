@@ -422,9 +422,9 @@ def record(
                 "leave out the program, --name, --calibrate, --times, --against, --every",
             )
         where = dict(of_study.where or {})
-        given = parse_labels(of_study.settings or [])
+        fixed = parse_labels(of_study.settings or [])
         cpu = of_study.cpu
-        return _record_study(recorder, of_study.study, where, given, cpu=cpu, dry_run=dry_run)
+        return _record_study(recorder, of_study.study, where, fixed, cpu=cpu, dry_run=dry_run)
     if of_study.where or of_study.cpu or of_study.settings:
         raise UsageError("--where, --set and --cpu are for a study", "name it with --study")
     _check_alone(calibrate=calibrate, is_series=is_series, has_windows=has_windows)
@@ -503,7 +503,7 @@ def _record_windows(recorder: "_Recorder", plan: "Plan", name: str) -> "Answer":
     ]
     for run in runs:
         held = _steps_of_reports(run)
-        typer.echo(f"{run.name}: {' and '.join(held) or 'no whole step'}", err=True)
+        typer.echo(f"{run.name}: {' and '.join(held) or 'no complete step'}", err=True)
         if len(held) > 1:
             complain(f"ranks recorded different steps in {run.name}: do not compare the ranks")
     typer.echo(f"steps are known {_steps_known(runs[0])}", err=True)

@@ -78,6 +78,7 @@ def list_runs(label: Label = None, store: Folder = None) -> "Answer":
         meta={"store": str(found.root)},
         empty="no runs; `tracekit ingest FILE` makes one",
         command="runs",
+        headline=_newest,
     )
     strays = found.strays()
     lost = f"{strays} runs of this store are not in its catalogue: `tracekit runs check` says more"
@@ -113,7 +114,23 @@ def show_run(run: RunArgument = "@latest", store: Folder = None) -> "Answer":
     """Show all that the store knows about a run."""
     record = _store(store).find(run)
     rows = rows_frame([_details(record)])
-    return model.Answer(rows=rows, run=record.name, as_records=True, command="runs show")
+    return model.Answer(
+        rows=rows, run=record.name, as_records=True, command="runs show", headline=_size
+    )
+
+
+def _newest(rows: "pl.DataFrame", _: Mapping[str, Any]) -> str:
+    return f"{present.count(rows.height, 'run')}, the latest {rows['name'][-1]}"
+
+
+def _size(rows: "pl.DataFrame", _: Mapping[str, Any]) -> str | None:
+    """Say how much GPU work a run holds."""
+    numbers = {"op": "ops", "device": "devices", "iteration": "iterations"}
+    told = rows.row(0, named=True)
+    if any(told.get(key) is None for key in numbers.values()):
+        return None
+    ops, devices, steps = (present.count(told[key], noun) for noun, key in numbers.items())
+    return f"{steps}, {ops} on {devices}"
 
 
 @action("tracekit runs rename @latest unet-fp16", name="rename", group=runs)

@@ -1,7 +1,8 @@
 """`tracekit topology`: the machine, its links and routes."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -121,6 +122,7 @@ def show(
         command="topology show",
         figures={"drawing": "plain machine"},
         source=found,
+        headline=_HEADLINES[what],
         renderer=present.RENDERER,
     )
 
@@ -162,7 +164,9 @@ def list_presets() -> "Answer":
         "switched": [bool(machine.nodes("nvswitch")) for machine in machines],
         "nics": [len(machine.nodes("nic")) for machine in machines],
     }
-    return model.Answer(rows=pl.DataFrame(rows), title="presets", command="topology list")
+    return model.Answer(
+        rows=pl.DataFrame(rows), title="presets", command="topology list", headline=_largest_preset
+    )
 
 
 _TOPOLOGY_CHECK = Json(
@@ -229,6 +233,7 @@ def check(
         empty="nothing is odd",
         command="topology check",
         run=run,
+        headline=lambda rows, _: present.count(rows.height, "problem"),
     )
     return Judged(answer, 1 if odd else 0)
 
@@ -264,3 +269,52 @@ def _table(machine: "Machine", what: What) -> "pl.DataFrame":
         "relays": machines.relay_table,
     }
     return tables[what](machine)
+
+
+def _largest_preset(rows: "pl.DataFrame", _: Mapping[str, Any]) -> str:
+    most = rows["gpus"].max()
+    return f"{present.count(rows.height, 'machine')} known by name, of up to {most} GPUs"
+
+
+def _joined(rows: "pl.DataFrame", _: Mapping[str, Any]) -> str:
+    """Say how many pairs of GPUs NVLink joins."""
+    ways = [
+        rows[gpu][place] for place, gpu in enumerate(rows["gpu"]) for gpu in rows["gpu"][:place]
+    ]
+    joined = sum(str(way).startswith("NV") for way in ways)
+    return f"NVLink joins {_of_pairs(joined, len(ways))}"
+
+
+def _widest_link(rows: "pl.DataFrame", _: Mapping[str, Any]) -> str:
+    links = present.count(rows.height, "link")
+    return f"{links}; {_ends(rows['bandwidth_gb_s'])} per direction"
+
+
+def _routes(rows: "pl.DataFrame", _: Mapping[str, Any]) -> str:
+    joined = rows.filter(type="nvlink").height
+    return (
+        f"{_of_pairs(joined, rows.height)} copy over NVLink alone; {_ends(rows['bottleneck_gb_s'])}"
+    )
+
+
+def _relays(rows: "pl.DataFrame", _: Mapping[str, Any]) -> str:
+    pairs = present.count(rows.select("src", "dst").unique().height, "pair")
+    return f"{pairs} of GPUs without an NVLink reach each other by a relay"
+
+
+def _of_pairs(number: int, of: int) -> str:
+    return f"{number:,} of {present.count(of, 'pair')} of GPUs"
+
+
+def _ends(bandwidths: "pl.Series") -> str:
+    known = bandwidths.drop_nulls().to_list()
+    if not known:
+        return "their peaks are unknown"
+    ends = dict.fromkeys(f"{each:.4g}" for each in (min(known), max(known)))
+    which = "known peaks" if len(known) < bandwidths.len() else "peaks"
+    return f"{which} are {' to '.join(ends)} GB/s"
+
+
+_HEADLINES = {
+    "matrix": _joined, "links": _widest_link, "routes": _routes, "relays": _relays,
+}  # fmt: skip

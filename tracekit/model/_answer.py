@@ -48,6 +48,10 @@ class Renderer(Protocol):
         """Return one of the drawings of the answer."""
 
 
+Headline = Callable[[pl.DataFrame, Mapping[str, Any]], str | None]
+"""Returns the first line above a table, of its rows and meta."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Answer:
     """A table with its meta, title and warnings.
@@ -82,6 +86,10 @@ class Answer:
         Data that figures need beyond the rows.
     renderer
         The renderer; None until the answer is displayed.
+    headline
+        Returns the first line above whole rows, of the rows and `meta`; None where they tell none.
+    lacking
+        Returns what to record for figures that have no data, or None where that is not known.
     """
 
     rows: pl.DataFrame
@@ -98,6 +106,8 @@ class Answer:
     figures: Mapping[str, str] = field(default_factory=dict)
     source: Any = field(default=None, repr=False)
     renderer: Renderer | None = field(default=None, repr=False, compare=False)
+    headline: Headline | None = field(default=None, repr=False, compare=False)
+    lacking: Callable[[], str | None] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # Texts are String, whichever table they come from: `.str` works on all, and frames join.

@@ -255,7 +255,7 @@ class _CombinedTables(LaterTables):
 
     def reports_of_parts(self, together: Sequence[tuple[int, int]] = ()) -> list[list[int]]:
         """Return which reports each part has; nothing for a run that is not divided."""
-        if self._is_part or not self._given.keys() <= _CARRIED:
+        if self._is_part or not self._lazy.keys() <= _CARRIED:
             return []
         ops = [trace.height("ops") for trace in self._traces]
         # A report lists all GPUs of its host; others may have used those that it did not.
@@ -276,7 +276,7 @@ class _CombinedTables(LaterTables):
         part = _CombinedTables(traces, changes, read, {})
         devices = {device for numbers in changes.devices for device in numbers.values()}
         own = {"devices": pl.col("device").is_in(devices)}
-        if "iterations" in self._given:
+        if "iterations" in self._lazy:
             processes = part["processes"].select("process").collect()["process"]
             own["iterations"] = pl.col("process").is_in(processes.implode())
         if with_paths:

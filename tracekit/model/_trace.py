@@ -268,8 +268,8 @@ def _key(work: partial[Frames]) -> str:
     """Return a text that tells what is asked of which part."""
     part, *frames = work.args
     asked = getattr(work.func, "__qualname__", None) or repr(work.func)
-    told = [f"{frame.schema} {frame.write_json()}" for frame in (*frames, *part.tables.own())]
-    return "\n".join([asked, repr(part.stretch), part.tables.name, *told])
+    texts = [f"{frame.schema} {frame.write_json()}" for frame in (*frames, *part.tables.own())]
+    return "\n".join([asked, repr(part.stretch), part.tables.name, *texts])
 
 
 class LaterTables(Mapping[str, pl.LazyFrame], ABC):
@@ -277,16 +277,16 @@ class LaterTables(Mapping[str, pl.LazyFrame], ABC):
 
     Parameters
     ----------
-    given
+    lazy
         Tables that need not be opened.
     """
 
-    def __init__(self, given: Mapping[str, pl.LazyFrame]) -> None:
-        self._given = {**given}
-        self._opened = {**given}
+    def __init__(self, lazy: Mapping[str, pl.LazyFrame]) -> None:
+        self._lazy = {**lazy}
+        self._opened = {**lazy}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": {**self._given}}
+        return {**self.__dict__, "_opened": {**self._lazy}}
 
     def __getitem__(self, name: str) -> pl.LazyFrame:
         if name not in self._opened:
@@ -303,7 +303,7 @@ class LaterTables(Mapping[str, pl.LazyFrame], ABC):
         """Return the same with others in the place of some."""
         changed = copy(self)
         # Of the same class.
-        changed._given = {**self._given, **tables}  # noqa: SLF001
+        changed._lazy = {**self._lazy, **tables}  # noqa: SLF001
         changed._opened = {**self._opened, **tables}  # noqa: SLF001
         return changed
 
@@ -331,7 +331,7 @@ class LaterTables(Mapping[str, pl.LazyFrame], ABC):
 
     def own(self) -> list[pl.DataFrame]:
         """Return the tables that need not be opened."""
-        return [self._given[name].collect() for name in sorted(self._given)]
+        return [self._lazy[name].collect() for name in sorted(self._lazy)]
 
     @abstractmethod
     def _open(self, name: str) -> pl.LazyFrame:
@@ -361,7 +361,7 @@ class _StoredTables(LaterTables):
 
     def height(self, name: str) -> int | None:
         """Return how many rows a table was written with; nothing if another is in its place."""
-        return None if name in self._given else sum(self._heights.get(name, ()))
+        return None if name in self._lazy else sum(self._heights.get(name, ()))
 
     def files(self, name: str) -> list[Path]:
         """Return the files of a table that have rows."""

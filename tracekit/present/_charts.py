@@ -327,9 +327,9 @@ def bars_figure(
         if upright is None and is_stacked and not part.is_hidden:
             figure.data[-1].update(_written(part.lengths, max(sums), divisor))
     if whiskers is not None:
-        told = [each or (length, length) for each, length in zip(whiskers, sums, strict=True)]
-        reach = [max(length, high) for length, (_, high) in zip(sums, told, strict=True)]
-        figure.add_trace(_whiskers(rows, sums, told, divisor))
+        texts = [each or (length, length) for each, length in zip(whiskers, sums, strict=True)]
+        reach = [max(length, high) for length, (_, high) in zip(sums, texts, strict=True)]
+        figure.add_trace(_whiskers(rows, sums, texts, divisor))
     what = f"{axis} ({name})" if name else axis
     most = max(reach, default=0) / divisor
     if upright is None:

@@ -227,12 +227,12 @@ def _waited(answer: Answer) -> str:
 
 def _one_step(answer: Answer) -> go.Figure:
     facts = answer.meta["pipeline"]
-    told = [answer.title.rpartition(" · ")[0], "the step with the median length"]
-    told += [f"{percent(facts['bubble_share'])} of all steps is bubble"]
+    texts = [answer.title.rpartition(" · ")[0], "the step with the median length"]
+    texts += [f"{percent(facts['bubble_share'])} of all steps is bubble"]
     if facts["theory_share"] is not None:
-        told.append(f"{percent(facts['theory_share'])} by theory")
+        texts.append(f"{percent(facts['theory_share'])} by theory")
     return pipeline_figure(
-        answer.source, title="A step of the pipeline", subtitle=", ".join(filter(None, told))
+        answer.source, title="A step of the pipeline", subtitle=", ".join(filter(None, texts))
     )
 
 

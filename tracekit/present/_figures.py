@@ -58,6 +58,9 @@ TIME_UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns"))
 NOTHING = "nothing"
 """What the layout of an empty figure says there is none of, under this key of its ``meta``."""
 
+RECORD_WITH = "record with"
+"""Its ``meta`` says under this key what to record instead, where that is known."""
+
 PLAIN_AXIS: dict[str, Any] = {
     "showgrid": False, "tickcolor": "white", "ticklen": 6, "fixedrange": True
 }  # fmt: skip

@@ -266,10 +266,14 @@ class _Renderer:
         return html(with_readable_names(answer.for_people), answer.meta, answer.title)
 
     def draw(self, answer: Answer, drawing: str) -> go.Figure:
-        """Return one of the drawings of the answer."""
+        """Return one of the drawings of the answer; one without data knows what to record."""
         from tracekit.present._drawings import DRAWINGS
+        from tracekit.present._figures import NOTHING, RECORD_WITH
 
-        return DRAWINGS[drawing](answer)
+        figure = DRAWINGS[drawing](answer)
+        if NOTHING in (figure.layout.meta or {}) and answer.lacking is not None:
+            figure.layout.meta = {**figure.layout.meta, RECORD_WITH: answer.lacking()}
+        return figure
 
 
 RENDERER = _Renderer()

@@ -34,7 +34,7 @@ def with_headline(answer: Answer) -> Mapping[str, Any]:
 
     Of chosen rows nothing is said: the one that matters may not be among them.
     """
-    find = _FOUND.get(answer.command)
+    find = answer.headline or _FOUND.get(answer.command)
     if "headline" in answer.meta or find is None or not answer.is_whole or answer.rows.is_empty():
         return answer.meta
     told = find(answer.rows, answer.meta)
@@ -48,11 +48,11 @@ def _breakdown(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     if "inclusive" in meta or keys == ["recomputed"]:  # rows lie in others, or have no names
         return None
     if keys == ["stage"]:
-        told = [_most(rows.sort("exposed_ns", descending=True), keys)]
+        texts = [_most(rows.sort("exposed_ns", descending=True), keys)]
         if meta.get("idle_ns") is not None:
             rest = "in no stage" if "basis" in meta else "idle"
-            told.append(f"{rest} {percent(meta['idle_ns'] / meta['window_ns'])}")
-        return f"Of the time {', '.join(filter(None, told))}{_unseen(meta)}{_doubt(rows, meta)}"
+            texts.append(f"{rest} {percent(meta['idle_ns'] / meta['window_ns'])}")
+        return f"Of the time {', '.join(filter(None, texts))}{_unseen(meta)}{_doubt(rows, meta)}"
     if keys == ["iteration"] and "window_ns" in rows.columns:
         return _steps(rows)
     if keys == ["device"]:
@@ -154,12 +154,12 @@ def _links(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
         return None
     share = most["utilisation"]
     full = "" if share is None else f", at {percent(share)} of its peak while it is busy"
-    told = f"{most['src']} → {most['dst']}, {size_text(most['bytes'])}{full}"
+    text = f"{most['src']} → {most['dst']}, {size_text(most['bytes'])}{full}"
     unknown = meta.get("collectives_of_unknown_size")
     if not unknown:
-        return f"Most bytes: {told}"
+        return f"Most bytes: {text}"
     of_all = f"{unknown:,} of {count(meta['collectives'], 'collective kernel')}"
-    return f"Most of the known bytes: {told}; {of_all} are of unknown size"
+    return f"Most of the known bytes: {text}; {of_all} are of unknown size"
 
 
 def _network(rows: pl.DataFrame) -> str | None:
@@ -174,13 +174,13 @@ def _network(rows: pl.DataFrame) -> str | None:
         where = f"{way} {most['nic'] or 'NICs'} of {most['host'] or 'an unnamed host'}"
     else:
         where = f"{most['src_host']} → {most['dst_host']}"
-    told = f"Most across the network: {size_text(most['bytes'])}, {printable(where)}"
+    text = f"Most across the network: {size_text(most['bytes'])}, {printable(where)}"
     full, exposed = most.get("utilisation"), most["exposed_share"]
     if full is not None:
-        told += f", at {percent(full)} of its peak while it is busy"
+        text += f", at {percent(full)} of its peak while it is busy"
     if exposed is not None:
-        told += f"; meanwhile GPUs compute nothing for {percent(exposed)} of the time"
-    return told
+        text += f"; meanwhile GPUs compute nothing for {percent(exposed)} of the time"
+    return text
 
 
 def _counters(rows: pl.DataFrame) -> str | None:
@@ -285,8 +285,8 @@ def _latency(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
     most = _largest(rows, "p50_ns", "operation", "size_bytes")
     if most is None:
         return None
-    told = f"{most['operation']} of {size_text(most['size_bytes'])}, {duration(most['p50_ns'])}"
-    return f"Longest in the median: {told}"
+    text = f"{most['operation']} of {size_text(most['size_bytes'])}, {duration(most['p50_ns'])}"
+    return f"Longest in the median: {text}"
 
 
 def _bubbles(_: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
@@ -325,8 +325,8 @@ def _memory(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
     if most is None:
         return None
     where = [most["network"], f"batch {most['batch']}" if most["batch"] else None]
-    told = ", ".join(printable(str(each)) for each in [*where, f"GPU {most['gpu']}"] if each)
-    return f"Most in training: {size_text(most['training_bytes'])} ({told})"
+    text = ", ".join(printable(str(each)) for each in [*where, f"GPU {most['gpu']}"] if each)
+    return f"Most in training: {size_text(most['training_bytes'])} ({text})"
 
 
 def _info(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:

@@ -137,11 +137,11 @@ def _launched(share: float | None) -> list[str]:
 
 def _verdict(verdicts: Mapping[str, int]) -> list[str]:
     several = sum(verdicts.values()) > 1
-    told = [
+    texts = [
         f"{count(number, 'process')} {text_of(verdict)}" if several else text_of(verdict)
         for verdict, number in verdicts.items()
     ]
-    return [f"verdict: {', '.join(told)}"] if told else []
+    return [f"verdict: {', '.join(texts)}"] if texts else []
 
 
 def _verdicts(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -194,11 +194,11 @@ def _traffic(meta: Mapping[str, Any]) -> list[str]:
     machine, origin = text_of(meta["machine"]), text_of(meta["origin"])
     lines = [f"machine {machine} ({origin}), GPUs taken by {text_of(meta['placed_by'])}"]
     transfers = meta["transfers"]
-    told = f"{_part(meta['routed'], transfers)} on known links"
+    text = f"{_part(meta['routed'], transfers)} on known links"
     listed = meta.get("listed", transfers)
     rows = "" if listed == transfers else f"{listed:,} of them in these rows, "
     sized = f"{_part(meta['sized'], transfers)} sized"
-    whole = f"{count(transfers, 'transfer')}, {rows}{told}, {sized}"
+    whole = f"{count(transfers, 'transfer')}, {rows}{text}, {sized}"
     lines.append(whole if transfers else "no transfers between devices, or with the host")
     if meta["collectives"]:
         known = meta["collectives"] - meta["collectives_of_unknown_size"]
@@ -219,11 +219,11 @@ def _collectives(meta: Mapping[str, Any]) -> list[str]:
     if not calls:
         return []
     sources = ", ".join(f"{number:,} by {text_of(source)}" for source, number in sized.items())
-    told = f"{count(calls, 'participant')}: sizes of {sources or 'none'} known"
+    text = f"{count(calls, 'participant')}: sizes of {sources or 'none'} known"
     matched = (
         f"{_part(meta['matched'], calls)} matched into {count(meta['collectives'], 'collective')}"
     )
-    return [f"{told}, {matched}", *(f"missing: {text_of(each)}" for each in meta["missing"])]
+    return [f"{text}, {matched}", *(f"missing: {text_of(each)}" for each in meta["missing"])]
 
 
 def _comparison(meta: Mapping[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracekit.errors import MissingDataError, UsageError
-from tracekit.present._figures import NOTHING
+from tracekit.present._figures import NOTHING, RECORD_WITH
 from tracekit.present._text import printable
 from tracekit.support.files import write_whole
 
@@ -53,10 +53,14 @@ def save_figure(figure: go.Figure, path: str | Path) -> None:
     """
     path = Path(path)
     check_figure_file(path)
-    if (nothing := (figure.layout.meta or {}).get(NOTHING)) is not None:
+    meta = figure.layout.meta or {}
+    if (nothing := meta.get(NOTHING)) is not None:
+        way = meta.get(RECORD_WITH)
         raise MissingDataError(
             f"there is nothing to draw in {path}: {nothing}",
-            "`tracekit info` lists what the run holds, and how to record what it lacks",
+            f"how to record it: {way}"
+            if way
+            else "`tracekit info` lists what the run holds, and how to record what it lacks",
         )
     try:
         write_whole(path, _rendered(figure, path))

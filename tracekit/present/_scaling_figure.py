@@ -263,8 +263,8 @@ def _scaling_axes(figure: go.Figure, known: pl.DataFrame, value: str, panels: in
 def _gpu_axis(figure: go.Figure, known: pl.DataFrame) -> None:
     gpus = distinct(known, "gpus")
     far = gpus[-1] > _LINEAR_GPUS
-    told = [count for count in gpus if len(gpus) <= _MOST_COUNTS or count.bit_count() == 1]
-    labels = {"tickvals": told, "ticktext": [str(count) for count in told]}
+    texts = [count for count in gpus if len(gpus) <= _MOST_COUNTS or count.bit_count() == 1]
+    labels = {"tickvals": texts, "ticktext": [str(count) for count in texts]}
     figure.update_xaxes(**labels, **_scaled(*_padded(gpus[0], gpus[-1], far=far), far=far))
 
 

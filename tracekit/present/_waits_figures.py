@@ -91,9 +91,9 @@ def pipeline_figure(timeline: pl.DataFrame, *, title: str, subtitle: str) -> go.
     shown = timeline.head(_MOST_PIECES)
     parts = [part for part in _WORK if part in shown["part"].unique().to_list()]
     names = [f"stage {stage}" for stage in stages]
-    told = [*(_WORK[part] for part in parts), "bubble"]
+    texts = [*(_WORK[part] for part in parts), "bubble"]
     left_out = not_shown(timeline.height - shown.height, "pieces")
-    layout = _layout(names, told, left_out, title, subtitle)
+    layout = _layout(names, texts, left_out, title, subtitle)
     figure = go.Figure(
         layout={**layout, "barmode": "overlay", "bargap": _GAP, "legend": legend_above(layout)}
     )

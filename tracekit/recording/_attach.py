@@ -57,11 +57,11 @@ class _Job:
         until = time.monotonic() + seconds
         while True:
             found = self.answers(identity)
-            given = {rank: each for rank, each in found.items() if each and each[0] in kinds}
-            if len(given) == len(found):
-                return given
+            replies = {rank: each for rank, each in found.items() if each and each[0] in kinds}
+            if len(replies) == len(found):
+                return replies
             if time.monotonic() > until:
-                silent = sorted(found.keys() - given.keys())
+                silent = sorted(found.keys() - replies.keys())
                 raise RecordingError(
                     f"{len(silent):,} of {len(found):,} ranks did not answer, such as {silent[0]}",
                     f"of ranks that have ended remove the files in {self.folder}",
@@ -114,16 +114,16 @@ def attach(
             f"no job has begun with {folder}", "tracekit record --attachable DIR -- PROGRAM"
         )
     for _ in range(_ATTEMPTS):
-        at, given = _recorded(job, length, told)
-        late = [rank for rank, (kind, _) in given.items() if kind == LATE]
-        if len(late) < len(given):
+        at, replies = _recorded(job, length, told)
+        late = [rank for rank, (kind, _) in replies.items() if kind == LATE]
+        if len(late) < len(replies):
             break
     if late:
         raise RecordingError(
-            f"{len(late):,} of {len(given):,} ranks had made step {at:,} before they were told",
+            f"{len(late):,} of {len(replies):,} ranks had made step {at:,} before they were told",
             "attach again, and leave the window of the others out",
         )
-    return {rank: (at, number) for rank, (_, number) in given.items()}
+    return {rank: (at, number) for rank, (_, number) in replies.items()}
 
 
 def _recorded(
@@ -144,5 +144,5 @@ def _recorded(
 
 def _steps(job: _Job) -> dict[str, int]:
     """Ask each rank which step it is at."""
-    given = job.wait(job.ask(ASK), job.patience, IS_AT)
-    return {rank: number for rank, (_, number) in given.items()}
+    replies = job.wait(job.ask(ASK), job.patience, IS_AT)
+    return {rank: number for rank, (_, number) in replies.items()}

@@ -130,8 +130,8 @@ def _split(command: Sequence[str]) -> Launch:
     end = _end_of_options(command, begin, kind)
     # A torchrun that runs the script itself, or an mpirun of several programs, has no one place
     # for nsys to stand: it is recorded as a whole.
-    given = {_spelt(each) for each in command[begin:end]}
-    if given & _WHOLE.get(kind, set()) or (kind in _MPI and ":" in command):
+    spelt = {_spelt(each) for each in command[begin:end]}
+    if spelt & _WHOLE.get(kind, set()) or (kind in _MPI and ":" in command):
         return Launch((), tuple(command))
     if end >= len(command):
         raise UsageError(

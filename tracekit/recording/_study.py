@@ -235,8 +235,8 @@ def _study(name: str, content: Mapping[str, Any]) -> Study:
     for key, values in only.items():
         if values:
             _check(key, values)
-    given = _table(content, "arguments")
-    arguments = {key: _arguments(key, grid.get(key, []), _table(given, key)) for key in given}
+    declared = _table(content, "arguments")
+    arguments = {key: _arguments(key, grid.get(key, []), _table(declared, key)) for key in declared}
     without = content.get("without", [])
     cpu = content.get("cpu", [])
     if not isinstance(cpu, list) or not all(type(each) is str for each in cpu):
@@ -314,8 +314,8 @@ def _program(
     """Return the program with what is fixed put in; raise ValueError if it makes no sense."""
     if not isinstance(parts, list) or not parts:
         raise ValueError("program is not a list of texts")
-    given = [part for key, value in fixed.items() for part in (f"--{key}", str(value))]
-    whole = (*map(str, parts), *given)
+    declared = [part for key, value in fixed.items() for part in (f"--{key}", str(value))]
+    whole = (*map(str, parts), *declared)
     named = {name for part in whole for name in _PLACE.findall(part)} - {_PYTHON}
     if unknown := named - set(options):
         raise ValueError(f"program names {min(unknown)!r}, which is not in the grid")

@@ -23,7 +23,7 @@ def memory(subject: Subject) -> Markup:
     answer = subject.run.memory.answer()
     if answer.rows.is_empty():
         ways = subject.run.info.answer().rows.filter(command="memory")["record_with"].drop_nulls()
-        raise MissingDataError("no memory use was recorded", f"how it is: {'; '.join(ways)}")
+        raise MissingDataError("no memory use was recorded", f"how to record it: {'; '.join(ways)}")
     return joined(
         _in_use(subject), answer_table(answer, "memory", "Most memory in use", is_open=True)
     )

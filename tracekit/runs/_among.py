@@ -77,10 +77,10 @@ def among_runs(asked: Asked[Selection, P, Answer], finish: Finish) -> RunsQuesti
     declaration, ask = asked.declaration, cast("Any", asked)
 
     def answer(references: Sequence[Any] = (), *args: Any, **options: Any) -> Answer:
-        given = {name: options.pop(name) for name in declaration.apart if name in options}
-        require_types({"references": references, **given}, declaration.kinds)
+        chosen = {name: options.pop(name) for name in declaration.apart if name in options}
+        require_types({"references": references, **chosen}, declaration.kinds)
         needs = needed(declaration.name, options)
-        runs = _Chosen(references, **given, is_of_latest=declaration.is_of_latest, needs=needs)
+        runs = _Chosen(references, **chosen, is_of_latest=declaration.is_of_latest, needs=needs)
         found: Answer = finish(runs, ask(runs, *args, **options))
         return found
 

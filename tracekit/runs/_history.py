@@ -69,11 +69,11 @@ def history(
         rows, schema=["value", "run", "created", "step_ns"], orient="row",
     ).with_columns(pl.col("step_ns").cast(pl.Float64))  # fmt: skip
     found = comparison.history(table, label=label, metric=metric)
-    told = [f"not comparable: {text}" for text in _apart(chosen)]
+    texts = [f"not comparable: {text}" for text in _apart(chosen)]
     per = "step/GPU" if chosen[0].trace["ops"].head(1).collect().height else "step/process"
     return replace(
         found.saying(
-            skip=None if skip == "auto" else skip, per=per, **facts_of(chosen), warnings=told
+            skip=None if skip == "auto" else skip, per=per, **facts_of(chosen), warnings=texts
         ),
         source=f"{len(chosen)} runs",
         renderer=present.RENDERER,

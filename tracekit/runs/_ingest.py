@@ -338,9 +338,9 @@ class _Together:
         from tracekit.analysis.clocks import aligned
 
         traces = [model.Trace.scan(folder) for folder in folders]
-        given = _named_reports(traces, self._request.clocks)
+        named = _named_reports(traces, self._request.clocks)
         calls = [each.calls for each in seen] if len(folders) > 1 else None
-        for folder, trace in zip(folders, aligned(traces, given, calls), strict=True):
+        for folder, trace in zip(folders, aligned(traces, named, calls), strict=True):
             model.replace_table(folder, "reports", trace.read("reports"))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakValueDictionary
@@ -284,8 +284,18 @@ def _found_in(report: Trace) -> tuple[str, ...]:
 def of_run(run: OpenedRun, answer: Answer) -> Answer:
     """Return an answer that is one of a run, to be looked at."""
     return replace(
-        answer, run=run.name, title=f"{called(run)} · {answer.title}", renderer=present.RENDERER
-    )
+        answer, run=run.name, title=f"{called(run)} · {answer.title}", renderer=present.RENDERER,
+        lacking=partial(_lacking, run, answer.command),
+    )  # fmt: skip
+
+
+def _lacking(run: OpenedRun, command: str) -> str | None:
+    """Return how to record what a command needs and a run lacks, None where it lacks nothing."""
+    import polars as pl
+
+    features = analysis.features(run.trace)
+    asked = features.filter(pl.col("command").str.split(", ").list.contains(command))
+    return "; ".join(asked["record_with"].drop_nulls().unique(maintain_order=True)) or None
 
 
 def called(run: OpenedRun) -> str:

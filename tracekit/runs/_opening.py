@@ -185,7 +185,7 @@ def open(  # noqa: A001 - the word that users of a library expect, as in traceki
         check_workers(processes if dask is None or processes != 1 else None, dask)
         workers = Workers(processes, dask, progress or _silent)
     chosen = None
-    if any(given is not None for given in (rules, iteration, verdict, step)):
+    if any(option is not None for option in (rules, iteration, verdict, step)):
         if workers is not None:
             raise UsageError(
                 "other processes read what is stored, which other rules would change",

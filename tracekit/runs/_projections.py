@@ -18,11 +18,9 @@ from tracekit.support.files import StrPath
 from tracekit.support.spelling import choose_among
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from tracekit.analysis.comparison import Skip
     from tracekit.analysis.studies import Hardware
-    from tracekit.model import Answer
+    from tracekit.model import Answer, Headline
 
 MODELLED = "no time is measured: each resource gives the same share of its peak, nothing overlaps"
 
@@ -83,6 +81,7 @@ class _Model:
 
 
 _SPEEDUPS = ("speedup", "throughput_speedup")
+_HALF = 0.5
 
 
 _WHATS: Mapping[str, tuple[str, Callable[[_Model], pl.DataFrame], str]] = {
@@ -164,7 +163,83 @@ def project(
         figures={"figure": drawing} if drawing else {},
         source=cluster.title,
         renderer=present.RENDERER,
+        headline=_HEADLINES.get(what, _longest_part),
     )
+
+
+def _volumes(rows: pl.DataFrame, _: Mapping[str, Any]) -> str:
+    """Say of how many jobs all is known that a step takes."""
+    known = rows.drop_nulls(["flops", "memory_bytes", "input_bytes", "weight_bytes"]).height
+    return f"All that a step takes is known of {known:,} of {present.count(rows.height, 'job')}"
+
+
+def _longest_part(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
+    """Say what most of a step goes to, or of the steps of most jobs."""
+    if "bound" not in rows.columns:
+        return None
+    known = rows.drop_nulls("bound")
+    if known.is_empty():
+        return "The step of no job is known"
+    if known.height == 1:
+        job = known.row(0, named=True)
+        share = present.percent(job[f"{job['bound']}_share"])
+        whole = f"A step of {job['job']} takes {present.duration(job['step_ns'])}"
+        return f"{whole}, {share} of it for {job['bound']}"
+    most = known["bound"].value_counts(sort=True).row(0)
+    return f"{most[1]:,} of {known.height:,} steps take longest for {most[0]}"
+
+
+def _fastest(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
+    """Say which architecture, or hardware, shortens a step most."""
+    known = rows.drop_nulls("speedup")
+    if known.is_empty():
+        return "The step of no job is known"
+    best = known.sort("speedup", descending=True, maintain_order=True).row(0, named=True)
+    on = best.get("to") or f"{best['resource']} of {best['value']}"
+    said = f"On {on} a step of {best['job']} is {best['speedup']:.3g} times as fast, the most"
+    samples = best.get("throughput_speedup")
+    if samples is None:
+        return said
+    return f"{said}; all replicas handle {samples:.3g} times as many samples per second"
+
+
+def _mean_part(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
+    """Say what a step takes longest for in the mean over all jobs."""
+    of_all = rows.filter(architecture="all", weighting="job")
+    if "speedup" in rows.columns:
+        return _fastest(of_all.with_columns(job=pl.lit("the mean job")), {})
+    if of_all.height != 1:
+        return None
+    parts = {name: of_all[f"{name}_share"][0] or 0.0 for name in studies.COMPONENTS}
+    most = max(parts, key=parts.__getitem__)
+    of = present.count(of_all["jobs"][0], "job")
+    return f"In the mean over {of} a step takes longest for {most}: {present.percent(parts[most])}"
+
+
+def _median_share(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
+    """Say what is the largest of the medians over jobs."""
+    halves = rows.filter(pl.col("job_share") >= _HALF).unique("measure", keep="first")
+    if halves.is_empty():
+        return None
+    measure, value = halves.sort("value", "measure").select("measure", "value").row(-1)
+    told = measure.removesuffix("_share").replace("_", " ")
+    text = present.percent(value) if measure.endswith("_share") else f"{value:.3g}"
+    return f"Half of the jobs have {told} of at most {text}, the largest median"
+
+
+def _error(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
+    """Say how far the modelled steps are off."""
+    errors = rows.filter(component="step")["error_percent"].drop_nulls()
+    if errors.is_empty():
+        return "No step is both modelled and measured"
+    ends = dict.fromkeys(f"{float(each):+.1f} %" for each in (errors.min(), errors.max()))
+    return f"Modelled steps are off by {' to '.join(ends)}"
+
+
+_HEADLINES: Mapping[str, Headline] = {
+    "jobs": _volumes, "architectures": _fastest, "hardware": _fastest, "means": _mean_part,
+    "measured": _error, "distribution": _median_share,
+}  # fmt: skip
 
 
 def _jobs(

@@ -165,8 +165,8 @@ def declared(
         def ask(subject: Any) -> Answer:
             return asked(subject, *args, **options)
 
-        given = inspect.signature(asked).bind(run, *args, **options).arguments
-        others = [given[name] for name in runs if given.get(name) is not None]
+        arguments = inspect.signature(asked).bind(run, *args, **options).arguments
+        others = [arguments[name] for name in runs if arguments.get(name) is not None]
         return (finish or _of_tables)(run.within(**stretch), ask, *others)
 
     return RunQuestion(answer, told)

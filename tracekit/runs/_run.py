@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit import analysis, model
+from tracekit import analysis, model, present
 from tracekit.analysis import diagnosis
 from tracekit.errors import MissingDataError
 from tracekit.runs._declared import DeclaredQuestions
@@ -93,7 +93,11 @@ def sql(run: OpenedRun, /, query: str) -> model.Answer:
         If the statement is wrong, or does more than read.
     """
     rows = analysis.query(run.trace, query, run.derived())
-    found = of_run(run, model.Answer(rows=rows, meta={"query": query}, command="sql"))
+    answer = model.Answer(
+        rows=rows, meta={"query": query}, command="sql",
+        headline=lambda rows, _: present.count(rows.height, "row"),
+    )  # fmt: skip
+    found = of_run(run, answer)
     return replace(found, title="")
 
 

@@ -238,8 +238,8 @@ def _check_versions(versions: Mapping[str, str]) -> None:
     """Raise where this worker has others than the process that asks."""
     unlike = [name for name, version in versions.items() if _VERSIONS[name] != version]
     if unlike:
-        told = ", ".join(f"{name} {_VERSIONS[name]} for {versions[name]}" for name in unlike)
+        text = ", ".join(f"{name} {_VERSIONS[name]} for {versions[name]}" for name in unlike)
         raise UsageError(
-            f"the worker on {socket.gethostname()} has {told}",
+            f"the worker on {socket.gethostname()} has {text}",
             "install the same versions where workers run",
         )

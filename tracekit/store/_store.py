@@ -671,17 +671,17 @@ def _scanned(folder: Path, warnings: Sequence[tuple[str, ...]]) -> list[Trace]:
 
 
 def _agreed(
-    reports: Sequence[Mapping[str, str]], given: Collection[str]
+    reports: Sequence[Mapping[str, str]], known: Collection[str]
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return the labels on which all reports agree that have them, and say on which some do not.
 
-    Nothing is said of those that the user has `given`.
+    Nothing is said of those that the user has told, which are `known`.
     """
     values: dict[str, set[str]] = {}
     for key, value in (label for labels in reports for label in labels.items()):
         values.setdefault(key, set()).add(value)
     clear = {key: next(iter(each)) for key, each in values.items() if len(each) == 1}
-    unclear = [repr(key) for key, each in values.items() if len(each) > 1 and key not in given]
+    unclear = [repr(key) for key, each in values.items() if len(each) > 1 and key not in known]
     what = f"the reports disagree on the label {listed(unclear)}, so none is taken from them"
     return dict(list(clear.items())[:MOST]), (what,) if unclear else ()
 

@@ -50,7 +50,7 @@ CAPABILITIES = (
     Capability("stragglers", "which rank is late, and what it costs", ("participants",)),
     Capability("critical-path", "what steps wait for", ("ops", "launching calls", "iterations")),
     Capability("whatif", "steps with something changed", ("ops", "launching calls", "iterations")),
-    Capability("flops", "what operators compute", ("operator sizes",)),
+    Capability("flops, roofline", "what operators compute", ("operator sizes",)),
     Capability("flops", "the share of the peak (MFU)", ("operator sizes", "iterations")),
     Capability("links", "bytes of copies between GPUs", ("peer copies",)),
     Capability("links", "bytes of NCCL", ("message sizes",)),

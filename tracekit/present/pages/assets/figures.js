@@ -90,8 +90,27 @@ function narrowNames(layout, most) {
   const axes = Object.entries(layout).filter(([name, axis]) => name.startsWith("yaxis") && axis.ticktext);
   if (layout.margin.l <= most || !axes.length) return;
   const letters = Math.max(Math.floor((most - 14) / 7.2), 4);
-  for (const [, axis] of axes) axis.ticktext = axis.ticktext.map((text) => cutText(text, letters));
+  for (const [, axis] of axes) axis.ticktext = cutApart(axis.ticktext, letters);
   layout.margin.l = most;
+}
+
+// Names are cut in the middle; those that are then alike are cut to where they begin to differ.
+function cutApart(texts, letters) {
+  const cuts = texts.map((text) => cutText(text, letters));
+  return texts.map((text, place) => {
+    const alike = texts.filter((other, at) => other !== text && cuts[at] === cuts[place]);
+    if (!alike.length) return cuts[place];
+    const bare = plain(text), begin = Math.min(...alike.map((other) => differsAt(bare, plain(other))));
+    const from = Math.max(Math.min(begin - 1, bare.length - letters + 1), 0);
+    const cut = from + letters - 2 < bare.length ? `${bare.slice(from, from + letters - 2)}…` : bare.slice(from);
+    return escaped(from ? `…${cut}` : cut);
+  });
+}
+
+function differsAt(text, other) {
+  let place = 0;
+  while (place < text.length && text[place] === other[place]) place += 1;
+  return place;
 }
 
 // Markup is taken off with what is cut; the text is escaped again, as it was.
@@ -99,8 +118,10 @@ function cutText(text, letters) {
   const bare = plain(text);
   if (bare.length <= letters) return text;
   const end = Math.floor((letters - 1) / 2);
-  return `${bare.slice(0, letters - 1 - end)}…${bare.slice(-end)}`.replace(/[&<>$]/g, (letter) => `&#${letter.charCodeAt(0)};`);
+  return escaped(`${bare.slice(0, letters - 1 - end)}…${bare.slice(-end)}`);
 }
+
+const escaped = (text) => text.replace(/[&<>$]/g, (letter) => `&#${letter.charCodeAt(0)};`);
 
 const SVG = "http://www.w3.org/2000/svg";
 const DASHES = { dot: "2 3", dash: "6 4", dashdot: "6 3 2 3", longdash: "10 4", longdashdot: "10 3 2 3" };
