@@ -106,7 +106,7 @@ def test_what_lists_has_every_format(path: tuple[str, ...], command: Any) -> Non
     else:
         assert {"--format", "--output"} <= options
         # Which open no run.
-        without = {("topology", "list"), ("hang",), ("straggler-cost",)}
+        without = {("topology", "list"), ("straggler-cost",)}
         assert ("--store" in options) == (path not in without)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ._attach import ATTACH, Requests
-from ._prepare import RING
+from ._prepare import EVENTS, RING
 from ._windows import WINDOWS, Every, Windows, WithinWindows
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ def annotate(
     loader: Any = None,
     layers: int = 1,
     ring: str | os.PathLike[str] | None = None,
+    cuda_events: bool = False,
 ) -> Annotation:
     """Write NVTX ranges of stages, layers and iterations into the trace, where one is recorded.
 
@@ -109,6 +110,9 @@ def annotate(
         Down to which depth layers get ranges of their own: 1 for the model's children.
     ring
         File of fixed size that keeps the latest ranges, with or without a profiler.
+    cuda_events
+        Whether another one, `live.gpu.ring` beside `live.ring`, keeps stages by CUDA events. Not
+        tested on a GPU.
 
     Returns
     -------
@@ -117,21 +121,29 @@ def annotate(
     if _in_place() is not None or not (os.environ.get(_LISTENER) or ring):
         return Annotation(None, loader)
     kept_in = None if ring is None else os.fspath(ring)
-    hooks = _switch_on(layers, _several(model), _several(optimizer), kept_in)
+    own = _several(model), _several(optimizer)
+    hooks = _switch_on(layers, *own, kept_in, has_events=cuda_events)
     return Annotation(hooks, loader)
 
 
 def annotate_all(layers: int) -> None:
     """Annotate a program from its first use of PyTorch to its end."""
-    _switch_on(layers, [], [], os.environ.get(RING))
+    _switch_on(layers, [], [], os.environ.get(RING), has_events=EVENTS in os.environ)
 
 
-def _switch_on(layers: int, networks: list[Any], optimizers: list[Any], ring: str | None) -> Hooks:
+def _switch_on(
+    layers: int, networks: list[Any], optimizers: list[Any], ring: str | None, *, has_events: bool
+) -> Hooks:
     import torch  # which the program has imported
 
     from ._hooks import Hooks
 
     ranges = _ranges(ring)
+    if ring and has_events:
+        from ._events import EventRanges
+        from ._ring import Both
+
+        ranges = Both(ranges, EventRanges(torch, ".gpu".join(os.path.splitext(ring))))
     windows = _windows(ranges)
     # A ring has what is between windows, too, but of a job that is asked for windows.
     is_silent = windows is not None and (ring is None or bool(os.environ.get(ATTACH)))

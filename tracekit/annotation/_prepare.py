@@ -18,6 +18,8 @@ LAYERS = "TRACEKIT_ANNOTATE"
 """Variable that says that programs are annotated, and down to which depth of layers."""
 RING = "TRACEKIT_RING"
 """Variable that names the file that keeps the latest ranges, with or without a profiler."""
+EVENTS = "TRACEKIT_RING_CUDA_EVENTS"
+"""Variable that says that a second file keeps stages as the GPU came to them."""
 _PATH = "PYTHONPATH"
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -29,6 +31,8 @@ def variables(
     ring: str | None = None,
     folder: str = _HERE,
     attach: str | None = None,
+    *,
+    cuda_events: bool = False,
 ) -> dict[str, str]:
     """Return the variables with which programs in Python annotate themselves under a profiler.
 
@@ -46,9 +50,12 @@ def variables(
         The hooks, or a copy of them that `copy_hooks` made.
     attach
         Folder in which steps to record are asked for; by default all are.
+    cuda_events
+        Whether a second ring has stages by CUDA events.
     """
     of_windows = {} if windows is None else {WINDOWS: f"{windows[0]}:{windows[1]}"}
-    more = {name: text for name, text in ((RING, ring), (ATTACH, attach)) if text is not None}
+    given = ((RING, ring), (ATTACH, attach), (EVENTS, "1" if cuda_events else None))
+    more = {name: text for name, text in given if text is not None}
     return {**_on_path(environment, folder), LAYERS: str(layers), **of_windows, **more}
 
 

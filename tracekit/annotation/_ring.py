@@ -76,7 +76,7 @@ class RingRanges:
         spans = self._local.spans
         span = spans.pop() if spans else None
         if span is not None:
-            self._write(span, end, PUSH_POP)
+            self.write(*span, end, PUSH_POP)
 
     def start(self, name: str) -> int:
         """Open a range of the process, and return what closes it."""
@@ -91,19 +91,21 @@ class RingRanges:
         end = time.perf_counter_ns()
         span = self._started.pop(opened, None)
         if span is not None:
-            self._write(span, end, START_END)
+            self.write(*span, end, START_END)
 
     def mark(self, name: str) -> None:
         """Write a mark, as a range without length."""
         now = time.perf_counter_ns()
-        self._write(_Span(name, now), now, PUSH_POP)
+        self.write(name, now, now, PUSH_POP)
 
-    def _write(self, span: _Span, end: int, style: int) -> None:
+    def write(self, name: str, start: int, end: int, style: int, thread: int | None = None) -> None:
+        """Write a range of this or another thread."""
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._file = _File.made(self._path)
         if self._file is not None:
-            self._file.write(span, end, style)
+            own = threading.get_ident() if thread is None else thread
+            self._file.write(_Span(name, start), end, style, own)
 
 
 class _Stack(threading.local):
@@ -147,13 +149,13 @@ class _File:
             sys.stderr.write(f"tracekit: no ring ({error})\n")
         return None
 
-    def write(self, span: _Span, end: int, style: int) -> None:
+    def write(self, span: _Span, end: int, style: int, thread: int) -> None:
         """Write a range over the oldest one."""
         text, _, behind = span.name.rpartition(" ")
         is_numbered = behind.isdecimal() and len(behind) < 19  # noqa: PLR2004
         name = self._number_of(text if is_numbered else span.name)
         number = int(behind) + 1 if is_numbered else 0
-        thread, turn = threading.get_ident(), next(self._turns)
+        turn = next(self._turns)
         check = SALT ^ span.start ^ end ^ thread ^ (name | style << 32) ^ number ^ turn
         place = NAMES_AT + NAMES_BYTES + (turn - 1) % CAPACITY * RECORD.size
         self._map[place : place + RECORD.size] = RECORD.pack(

@@ -190,6 +190,14 @@ class _What:
             panel=_WHAT,
         ),
     ] = None
+    cuda_events: Annotated[
+        bool,
+        Option(
+            "With --ring: keep stages as the GPU came to them in a second file, live.gpu.ring, by"
+            " CUDA events. Not tested on a GPU.",
+            panel=_WHAT,
+        ),
+    ] = False
     hook_folder: Annotated[
         Path | None,
         Option(
@@ -236,6 +244,8 @@ class _What:
         is_annotated = self.annotate or self.has_windows or self.print_hook
         if not is_annotated and (self.ring or self.hook_folder):
             raise UsageError("--ring and --hook-folder are of annotated programs", "add --annotate")
+        if self.cuda_events and self.ring is None:
+            raise UsageError("--cuda-events are kept in a ring", "add --ring live.ring")
         return recording.Wanted(
             traces=recording.trace_names(self.trace or ""),
             capture_range=self.capture_range,
@@ -252,6 +262,7 @@ class _What:
             why_idle=self.why_idle,
             windows=None if self.every is None else (self.every, self.length or _STEPS),
             ring=None if self.ring is None else str(self.ring.absolute()),
+            cuda_events=self.cuda_events,
             attachable=None if self.attachable is None else str(self.attachable.absolute()),
             hooks=None if self.hook_folder is None else str(self.hook_folder.absolute()),
         )

@@ -57,6 +57,8 @@ class Wanted:
         into a report of its own; by default all of it.
     ring
         File that keeps the latest ranges of an annotated program beside the report.
+    cuda_events
+        Whether a second file keeps stages by CUDA events.
     hooks
         Folder that the hooks are copied into, for programs that do not see those of tracekit.
     attachable
@@ -78,6 +80,7 @@ class Wanted:
     why_idle: bool = False
     windows: tuple[int, int] | None = None
     ring: str | None = None
+    cuda_events: bool = False
     hooks: str | None = None
     attachable: str | None = None
 
@@ -95,8 +98,9 @@ class Wanted:
             return {}
         own = {} if self.hooks is None else {"folder": copy_hooks(self.hooks)}
         return variables(
-            self.annotate, environment, self.windows, self.ring, attach=self.attachable, **own
-        )
+            self.annotate, environment, self.windows, self.ring, attach=self.attachable,
+            cuda_events=self.cuda_events, **own,
+        )  # fmt: skip
 
 
 def profile_command(nsys: Nsys, wanted: Wanted) -> list[str]:

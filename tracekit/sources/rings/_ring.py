@@ -40,6 +40,11 @@ _HOST_TIMES = (
     "ranges by the host's clock alone: no GPU work was recorded, and a call may return before its "
     "work on the GPU is done"
 )
+_GPU_MARK = "tracekit.cuda events"
+_GPU_TIMES = (
+    "ranges by CUDA events: from when the GPU came to their first work to when it had done their "
+    "last, with all gaps; what is told of the host is told of these"
+)
 
 
 def is_ring(path: Path) -> bool:
@@ -166,7 +171,7 @@ def _trace(path: Path, ring: _Ring, rows: pl.DataFrame, lost: int) -> Trace:
         domain=pl.lit(_DOMAIN), start=pl.col("start") - origin, end=pl.col("end") - origin,
         open=pl.lit(value=False),
     ).with_row_index("range").cast({"range": pl.Int64})  # fmt: skip
-    warnings = [_HOST_TIMES]
+    warnings = [_GPU_TIMES if _GPU_MARK in ring.names else _HOST_TIMES]
     if lost:
         warnings.append(f"{lost:,} older ranges are overwritten: the ring keeps the latest")
     return Trace.of(

@@ -1,0 +1,145 @@
+"""Time ranges on the GPU by CUDA events: nothing waits for them, and none is in a graph's capture.
+
+An event is read when it is done, which is asked whenever another one is recorded. Times count from
+the first event, as if the GPU had come to it at once.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import os
+import threading
+import time
+from typing import Any, NamedTuple
+
+from ._ring import PUSH_POP, START_END, RingRanges
+
+MARK = "tracekit.cuda events"
+"""A mark in rings of such times."""
+_NO_STAGES = ("layer ", "aten::")
+"""Ranges that are too many to be timed begin so."""
+_MOST = 4_096
+"""With so many events that are not done, as of a GPU that hangs, none is recorded."""
+
+
+class _Moment:
+    """An event on the GPU's stream; its time, host's ns, once it is read."""
+
+    __slots__ = ("ends", "event", "time")
+
+    def __init__(self, event: Any) -> None:
+        self.event = event
+        self.time = 0
+        self.ends: _Timed | None = None
+
+
+class _Timed(NamedTuple):
+    name: str
+    begin: _Moment
+    style: int
+    thread: int
+
+
+class EventRanges:
+    """Ranges from when the GPU comes to their first work to when it has done their last.
+
+    Parameters
+    ----------
+    torch
+        The package.
+    path
+        The ring that is written.
+    """
+
+    def __init__(self, torch: Any, path: str) -> None:
+        self._cuda = torch.cuda
+        self._ring = RingRanges(path)
+        self._open = threading.local()
+        self._started: dict[int, tuple[str, _Moment | None]] = {}
+        self._handles = itertools.count(1)
+        self._waiting: collections.deque[_Moment] = collections.deque()
+        self._free: list[Any] = []
+        self._last: _Moment | None = None
+        self._lock = threading.Lock()
+        self._place: tuple[int, int] | None = None
+        self._is_off = False
+
+    def push(self, name: str) -> None:
+        """Open a range on this thread."""
+        self._stack().append((name, self._begun(name)))
+
+    def pop(self) -> None:
+        """Close the range that this thread opened last."""
+        if stack := self._stack():
+            self._ended(*stack.pop(), PUSH_POP)
+
+    def start(self, name: str) -> int:
+        """Open a range of the process, and return what closes it."""
+        handle = next(self._handles)
+        self._started[handle] = name, self._begun(name)
+        return handle
+
+    start_once = start
+
+    def end(self, opened: int) -> None:
+        """Close a range of the process."""
+        self._ended(*self._started.pop(opened, ("", None)), START_END)
+
+    def mark(self, name: str) -> None:
+        """Write a mark."""
+        self._ended(name, self._begun(name), PUSH_POP)
+
+    def _stack(self) -> list[tuple[str, _Moment | None]]:
+        if not hasattr(self._open, "spans"):
+            self._open.spans = []
+        found: list[tuple[str, _Moment | None]] = self._open.spans
+        return found
+
+    def _begun(self, name: str) -> _Moment | None:
+        return None if name.startswith(_NO_STAGES) else self._recorded(None)
+
+    def _ended(self, name: str, begin: _Moment | None, style: int) -> None:
+        if begin is not None:
+            self._recorded(_Timed(name, begin, style, threading.get_ident()))
+
+    def _recorded(self, ends: _Timed | None) -> _Moment | None:
+        """Record an event on the current stream, None where there is none that may be timed."""
+        try:
+            with self._lock:
+                if self._is_off or not self._may_record():
+                    return None
+                event = self._free.pop() if self._free else self._cuda.Event(enable_timing=True)
+                moment = _Moment(event)
+                moment.ends = ends
+                event.record()
+                self._waiting.append(moment)
+                self._read()
+                return moment
+        except Exception:  # noqa: BLE001 - the program runs on, whatever CUDA says of events
+            self._is_off = True
+            return None
+
+    def _may_record(self) -> bool:
+        """Tell whether CUDA is in use, on the device and in the process of the first event."""
+        cuda = self._cuda
+        if not cuda.is_initialized() or cuda.is_current_stream_capturing():
+            return False
+        here = os.getpid(), cuda.current_device()
+        self._place = self._place or here
+        return here == self._place and len(self._waiting) < _MOST
+
+    def _read(self) -> None:
+        """Read the events that are done, in their order, and write the ranges that they end."""
+        while self._waiting and self._waiting[0].event.query():
+            moment, last = self._waiting.popleft(), self._last
+            if last is None:
+                moment.time = time.perf_counter_ns()
+                self._ring.write(MARK, moment.time, moment.time, PUSH_POP)
+            else:
+                moment.time = last.time + round(last.event.elapsed_time(moment.event) * 1e6)
+                self._free.append(last.event)
+            self._last = moment
+            if moment.ends is not None:
+                name, begin, style, thread = moment.ends
+                self._ring.write(name, begin.time, max(moment.time, begin.time), style, thread)
