@@ -145,7 +145,7 @@ PUBLIC = {
         BATCH_ROWS DTYPE MAGIC SqlType SqliteFile decoded is_packed regrouped unpack
     """,
     "tracekit.store": """
-        DEFAULT_MEMORY NOT_YET Executor Finding Kept Made ReportOptions RunRecord Store
+        DEFAULT_MEMORY NOT_YET Executor Finding Kept Made OnMissing ReportOptions RunRecord Store
         SummaryValue Workers
         check_labels check_name file_digest file_size file_state is_named_as_file make_reports
         open_executor
@@ -157,15 +157,15 @@ PUBLIC = {
         counted_steps cut extended first_iterations hand_out has_ops host_marks
         inclusive_kernels inclusive_ranges innermost_stretches inside_steps
         iteration_windows iterations_in kept_sums latest launch_groups layered_lengths
-        named_ranges numbered_alike on_host parse_between parse_iterations projected_ranges
-        range_layers range_paths shown some_steps sorting split step_windows sum_up torn
-        union_length with_path_texts with_steps within
+        named_ranges numbered_alike on_host parse_between parse_iterations parse_ranks
+        projected_ranges range_layers range_paths shown some_steps sorting split step_windows
+        sum_up torn union_length with_path_texts with_steps within
     """,
     "tracekit.analysis.breakdowns": "breakdown",
     "tracekit.analysis.calls": """
         ASSUMED Found MEMBERS OF_GROUPS TOGETHER annotated_calls collective_calls
-        collective_kernels communicator_groups communicators ends_by_arrivals find_collectives
-        from_the_start group_members groups_of_ops hex_ids in_stretch log_processes
+        collective_kernels communicator_groups communicators ends_by_arrivals excerpt
+        find_collectives from_the_start group_members groups_of_ops hex_ids in_stretch log_processes
         made_communicators
         members_of_rows mpi_calls nccl_messages outermost outlier_ranks participants
         process_ranks read_calls same_groups unnamed_groups unsized_of_others why_unsized

@@ -32,17 +32,23 @@ TWO = {"tensor": 2, "pipeline": 2, "data": 2, "per_node": 4}
 
 
 def _parts_answer_as_one(store: Path) -> None:
-    """Check what ranks do together: of a run whose reports are a part each, and of one part."""
+    """Check what ranks do together: of a part per report, of one part, and as kept."""
     answers = []
-    for most in (1, 1 << 40):
+    for most in (1, 1 << 40, 1):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(_combine, "_OF_PART", most)
             run = tracekit.open("job", store=store)
             asked = [run.idle.answer(by) for by in ("rank,cause", "communicator,cause")]
             asked += [run.idle.answer(longest=9), run.stragglers.answer()]
+            asked += [run.links.answer(by) for by in ("pair,stage", "nic", "parallelism")]
+            asked += [run.collectives.answer("collective,group,rank"), run.collectives.answer()]
+            asked += [run.breakdown.answer("kernel,rank"), tracekit.study.answer([run])]
             answers.append([f"{each.rows.write_json()} {each.meta}" for each in asked])
             assert (len(run.trace.parts()) > 1) == (most == 1)
-    assert answers[0] == answers[1]
+    assert answers[0] == answers[1] == answers[2]
+    path = tracekit.open("job", store=store, only_ranks="0-1").critical_path.answer("rank")
+    assert set(path.rows["rank"]) <= {0, 1, None}
+    assert any(text.startswith("looked at are 2 of") for text in path.meta["warnings"])
 
 
 def ingested(ran: Ran, folder: Path) -> tuple[tracekit.Run, Recorded]:

@@ -126,6 +126,24 @@ def test_a_part_whose_process_is_lost_is_done_again(tmp_path) -> None:
     assert workers() == []
 
 
+def test_a_script_that_is_imported_again_starts_no_others(tmp_path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import multiprocessing\n"
+        "from tracekit.store import open_executor\n"
+        "with open_executor(2):\n"
+        "    print('began')\n"
+        "started = multiprocessing.get_context('spawn').Process(target=print)\n"
+        "started.start()\n"
+        "started.join()\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True,
+                          text=True, timeout=100, check=True)  # fmt: skip
+    assert done.stdout == "began\n"
+    assert 'put what the script does below `if __name__ == "__main__":`' in done.stderr
+
+
 def _look(path: Path) -> bytes:
     return path.read_bytes()
 
@@ -217,6 +235,47 @@ def test_what_parts_answered_of_a_breakdown_is_kept(keeping, local, monkeypatch)
         read.clear()
         run.breakdown(by)
         assert len(read) == 6
+
+
+def test_the_share_of_reports_that_answer_is_said(keeping) -> None:
+    folder = keeping.folder(keeping.runs()[0])
+    (folder / "2" / "ops" / "00000.parquet").unlink()
+    shutil.rmtree(folder / "5")
+    with pytest.raises(StoreError, match=r"lacks 2/ops/00000\.parquet, 5/"):
+        tracekit.open("job", store=keeping.root)
+    run = tracekit.open("job", store=keeping.root, on_missing="skip")
+    said = "4 of 6 reports answer (66.7%): rank2.sqlite, rank5.sqlite lack files or have damaged"
+    answer = run.breakdown.answer("device")
+    assert [answer.rows["device"].to_list(), answer.rows["ops"].to_list()] == [
+        [0, 1, 2, 3], [200] * 4
+    ]  # fmt: skip
+    assert any(text.startswith(said) for text in answer.meta["warnings"])
+    assert not (folder / "kept").exists()  # by numbers that are those of all six
+    with pytest.raises(UsageError, match="'ignore' is not known"):
+        tracekit.open("job", store=keeping.root, on_missing="ignore")
+    for number in range(6):
+        shutil.rmtree(folder / str(number), ignore_errors=True)
+    with pytest.raises(StoreError, match="lacks"):
+        tracekit.open("job", store=keeping.root, on_missing="skip")
+
+
+def test_reports_of_chosen_ranks_are_looked_at_alone(asked) -> None:
+    run = tracekit.open("job", store=asked, only_ranks="1-2, 4")
+    assert run.table("reports").collect()["file"].to_list() == [
+        "rank1.sqlite", "rank2.sqlite", "rank4.sqlite"
+    ]  # fmt: skip
+    said = "looked at are 3 of 6 reports, those of rank 1-2, 4: what other ranks did is not known"
+    answer = run.breakdown.answer("rank")
+    assert answer.rows["rank"].sort().to_list() == [1, 2, 4]
+    assert any(text.startswith(said) for text in answer.meta["warnings"])
+    assert tracekit.open("job", store=asked, only_ranks=[5]).table("ops").collect().height == 200
+    for ranks, message in (
+        ("9", "has no rank 9: there are 0 to 5"),
+        ("3-1", "'3-1' names no ranks"),
+        ("", "'' names no ranks"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            tracekit.open("job", store=asked, only_ranks=ranks)
 
 
 def _counting(work: Callable[..., Any], calls: list[Any]) -> Callable[..., Any]:

@@ -10,6 +10,8 @@ from tracekit.cli._command import command
 from tracekit.cli._options import (
     LATEST,
     IterationOption,
+    OnlyRanksOption,
+    OnMissingOption,
     PartDaskOption,
     PartProcessesOption,
     RulesOption,
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
 _OPENING = {
     "rules": RulesOption, "iteration": IterationOption, "verdict": VerdictOption,
     "step": StepOption,
-    "processes": PartProcessesOption, "dask": PartDaskOption,
+    "processes": PartProcessesOption, "dask": PartDaskOption, "on_missing": OnMissingOption,
+    "only_ranks": OnlyRanksOption,
 }  # fmt: skip
 """Options that say how a run is read."""
 

@@ -7,6 +7,7 @@ from tracekit.cli._command import Judged, command
 from tracekit.cli._options import (
     LATEST,
     IterationOption,
+    OnlyRanksOption,
     RulesOption,
     RunArgument,
     open_run,
@@ -109,6 +110,7 @@ def diagnose(
     topology: Topology = None,
     rules: RulesOption = None,
     iteration: IterationOption = None,
+    only_ranks: OnlyRanksOption = None,
     store: Folder = None,
 ) -> Judged:
     """List avoidable time, largest first: what it costs, and what would help.
@@ -116,7 +118,7 @@ def diagnose(
     Findings come with their evidence, the largest first. docs/diagnose.md says what each rule looks
     at, and what its numbers are. SARIF and JUnit hold all findings.
     """
-    opened = open_run(run, store, rules, iteration)
+    opened = open_run(run, store, rules, iteration, only_ranks=only_ranks)
     found = opened.diagnose.answer(
         top=None if everything else top,
         only=None if only is None else split_keys(only),

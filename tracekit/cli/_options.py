@@ -202,13 +202,18 @@ def open_run(
 
 @contextmanager
 def opened_run(
-    reference: str, store: StrPath | None, *, processes: int | None = None, **opening: Any
+    reference: str,
+    store: StrPath | None,
+    *,
+    processes: int | None = None,
+    on_missing: Literal["stop", "skip"] | None = None,
+    **opening: Any,
 ) -> Iterator["tracekit.Run"]:
     """Yield the run, and show progress while it is asked."""
     with progress_bar(reference) as progress:
         yield tracekit.open(
             reference, store=store, progress=progress, memory=allowed(), processes=processes or 1,
-            **opening,
+            on_missing=on_missing or "stop", **opening,
         )  # fmt: skip
 
 
@@ -270,6 +275,18 @@ PartDaskOption = Annotated[
         "ADDRESS",
         panel=MANY,
     ),
+]
+OnMissingOption = Annotated[
+    Literal["stop", "skip"] | None,
+    Option(
+        "Stop where files of a report are lacking or damaged, or skip it and say which share of "
+        "the reports answers. Default: stop.",
+        panel=MANY,
+    ),
+]
+OnlyRanksOption = Annotated[
+    str | None,
+    Option("Look at the reports of these ranks alone, such as 0-3,8.", "RANKS", panel=MANY),
 ]
 VerdictOption = Annotated[
     str | None,

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         numbered_alike,
         parse_between,
         parse_iterations,
+        parse_ranks,
         some_steps,
         split,
         step_windows,

@@ -89,6 +89,23 @@ def parse_iterations(asked: AskedSteps) -> tuple[int, int]:
     return first, last
 
 
+def parse_ranks(asked: str | Sequence[int]) -> list[tuple[int, int]]:
+    """Return the spans of ranks that are meant by ``0-3, 8`` or [0, 1, 2, 3, 8].
+
+    Raises
+    ------
+    UsageError
+        If none are.
+    """
+    spans = []
+    for text in asked.split(",") if isinstance(asked, str) else map(str, asked):
+        found = re.fullmatch(r"\s*([0-9]{1,9})\s*(?:-\s*([0-9]{1,9}))?\s*", text)
+        if found is None or int(found[2] or found[1]) < int(found[1]):
+            raise UsageError(f"{text!r} names no ranks", "write --only-ranks 0-3,8")
+        spans.append((int(found[1]), int(found[2] or found[1])))
+    return spans
+
+
 _UNITS = {"ns": 0, "us": 3, "ms": 6, "s": 9}
 _WRITE_TIMES = "write --between 12.3s:12.9s, with units ns, us, ms or s"
 

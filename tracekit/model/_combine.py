@@ -218,7 +218,7 @@ class _CombinedTables(LaterTables):
         self._read = read
         self._is_part = False
         self._name = ""
-        self._ops_of_run = pl.DataFrame()
+        self._of_run: dict[str, pl.DataFrame] = {}
 
     @cached_property
     def _tree(self) -> tuple[pl.DataFrame, list[pl.Series]]:
@@ -247,11 +247,21 @@ class _CombinedTables(LaterTables):
         """Return rows on ops of the run that are of this part; see `Trace.own_ops`."""
         if not self._is_part:
             return rows
-        spans = self._ops_of_run.cast(rows.schema["op"])
+        spans = self._of_run["op"].cast(rows.schema["op"])
         known = rows.sort("op").join_asof(spans, left_on="op", right_on="_first")
         place = pl.col("op") - pl.col("_first")
         mine = known.filter(place < pl.col("_height"))
         return mine.with_columns(op=place + pl.col("_own")).select(rows.columns)
+
+    def in_run(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return rows of this part with the run's numbers; see `Trace.in_run`."""
+        for name, spans in self._of_run.items():
+            if name in rows.columns:
+                # Of reports without rows, which begin where the next one does, the last counts.
+                place = spans["_own"].search_sorted(rows[name].fill_null(0), side="right") - 1
+                raised = (spans["_first"] - spans["_own"]).gather(place)
+                rows = rows.with_columns((rows[name] + raised).cast(rows.schema[name]))
+        return rows
 
     def reports_of_parts(self, together: Sequence[tuple[int, int]] = ()) -> list[list[int]]:
         """Return which reports each part has; nothing for a run that is not divided."""
@@ -282,10 +292,13 @@ class _CombinedTables(LaterTables):
         if with_paths:
             part._paths = [self._paths[number] for number in reports]
         part._is_part = True
-        part._ops_of_run = pl.DataFrame(
-            {"_first": self._changes.added["op"][reports], "_own": changes.added["op"],
-             "_height": heights["op"]}
-        ).sort("_first")  # fmt: skip
+        part._of_run = {
+            name: pl.DataFrame({
+                "_first": self._changes.added[name][reports], "_own": changes.added[name],
+                "_height": heights[name],
+            }).sort("_first")
+            for name in ("op", "range")
+        }  # fmt: skip
         part._name = f"{[*reports]} {with_paths}"
         # What is sent elsewhere is these rows, not all of the run's.
         return part.but({name: self[name].filter(rows).collect().lazy()

@@ -213,6 +213,10 @@ class Trace:
         """Return rows on ops of the run that are of this part, with its numbers of them in `op`."""
         return self.tables.own_ops(rows) if isinstance(self.tables, LaterTables) else rows
 
+    def in_run(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return rows of this part with the run's numbers in `op` and `range`."""
+        return self.tables.in_run(rows) if isinstance(self.tables, LaterTables) else rows
+
     def sums_of_parts(self, work: Sequence[partial[Frames]]) -> list[Frames]:
         """Do work on parts of the run, except for what was done before and is kept.
 
@@ -327,6 +331,10 @@ class LaterTables(Mapping[str, pl.LazyFrame], ABC):
 
     def own_ops(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Return the rows of a part; see `Trace.own_ops`."""
+        return rows
+
+    def in_run(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return rows of a part with the run's numbers; see `Trace.in_run`."""
         return rows
 
     def own(self) -> list[pl.DataFrame]:

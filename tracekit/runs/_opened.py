@@ -12,17 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakValueDictionary
 
+import polars as pl
+
 from tracekit import analysis, attribution, engine, model, present
 from tracekit import machine as machines
 from tracekit.analysis import communication
+from tracekit.analysis.calls import process_ranks
+from tracekit.engine import parse_ranks
 from tracekit.errors import UnknownRunError, UsageError
-from tracekit.store import Kept, RunRecord, Store, SummaryValue, Workers
+from tracekit.store import Kept, OnMissing, RunRecord, Store, SummaryValue, Workers
 from tracekit.support.files import StrPath
 from tracekit.support.memory import is_in_parts, require
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from tracekit.attribution import Rules
     from tracekit.machine import Machine, NcclLog, Placed
     from tracekit.model import Answer, Trace
@@ -47,6 +49,10 @@ class OpenedRun:
         How much memory a question to it may take, bytes; by default what is free.
     workers
         What works on parts of it; by default this process does.
+    on_missing
+        What reports do that lack files, or have damaged ones: see `tracekit.open`.
+    only_ranks
+        Ranks whose reports are looked at alone.
     """
 
     def __init__(
@@ -56,12 +62,16 @@ class OpenedRun:
         rules: Rules | None = None,
         memory: int | None = None,
         workers: Workers | None = None,
+        on_missing: OnMissing = "stop",
+        only_ranks: str | Sequence[int] | None = None,
     ) -> None:
-        self.record, self._reports = store.open_reports(record)
+        self.record, self._reports = store.open_reports(record, on_missing)
         self._workers = workers
         self._rules = rules
         self._allowed = memory
         self._store = store
+        if only_ranks is not None:
+            self._choose(only_ranks)
 
     def __repr__(self) -> str:
         numbers = self.record.summary
@@ -120,7 +130,8 @@ class OpenedRun:
     @cached_property
     def kept(self) -> Kept | None:
         """Where what is made of its tables is kept; None where these are not as stored."""
-        return self._store.kept(self.record) if self._rules is None else None
+        is_as_stored = self._rules is None and len(self._reports) == len(self.record.files)
+        return self._store.kept(self.record) if is_as_stored else None
 
     def with_trace(self, trace: Trace) -> Self:
         """Return a copy of the run with other tables."""
@@ -144,6 +155,28 @@ class OpenedRun:
         if iterations is None and between is None:
             return self
         return self.with_trace(engine.within(self.trace, iterations=iterations, between=between))
+
+    def _choose(self, ranks: str | Sequence[int]) -> None:
+        """Leave the reports of other ranks out, and say so."""
+        reports = self.trace.read("processes").select("process", "report")
+        known = process_ranks(self.trace).join(reports, on="process").drop_nulls("rank")
+        spans = parse_ranks(ranks)
+        there = known["rank"].sort()
+        chosen = known.filter(pl.any_horizontal(pl.col("rank").is_between(*span) for span in spans))
+        told = ranks if isinstance(ranks, str) else ", ".join(map(str, ranks))
+        if chosen.is_empty():
+            raise UsageError(
+                f"the run has no rank {told}",
+                f"there are {there[0]} to {there[-1]}" if len(there) else "none is known",
+            )
+        numbers = chosen["report"].unique().sort()
+        said = (
+            f"looked at are {len(numbers)} of {len(self._reports)} reports, those of rank {told}:"
+            " what other ranks did is not known, and nobody is seen to wait for them"
+        )
+        self.record = replace(self.record, warnings=(*self.record.warnings, said))
+        self._reports = [self._reports[number] for number in numbers]
+        del self.trace, self.kept  # of all ranks
 
     def require_memory(self, question: str, *, iterations: tuple[int, int] | None = None) -> None:
         """Raise `UsageError` where a question takes more memory than there is.

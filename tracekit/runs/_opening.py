@@ -12,7 +12,15 @@ from tracekit import attribution, sources
 from tracekit.errors import UnknownRunError, UsageError
 from tracekit.runs._ingest import DigestBeside, OnError, Request, add_run, check_workers
 from tracekit.runs._run import Run
-from tracekit.store import DEFAULT_MEMORY, RunRecord, Store, Workers, file_size, is_named_as_file
+from tracekit.store import (
+    DEFAULT_MEMORY,
+    OnMissing,
+    RunRecord,
+    Store,
+    Workers,
+    file_size,
+    is_named_as_file,
+)
 from tracekit.support.files import StrPath
 from tracekit.support.memory import free
 from tracekit.support.progress import Progress, ReportProgress
@@ -157,6 +165,8 @@ def open(  # noqa: A001 - the word that users of a library expect, as in traceki
     memory: int | None = None,
     processes: int = 1,
     dask: str | None = None,
+    on_missing: OnMissing = "stop",
+    only_ranks: str | Sequence[int] | None = None,
 ) -> Run:
     """Open a run by name, by the beginning of its id, ``@latest``, or the path of a trace file.
 
@@ -169,7 +179,9 @@ def open(  # noqa: A001 - the word that users of a library expect, as in traceki
 
     Sums over several reports are computed by `processes` processes, or by the workers of the Dask
     scheduler at the address `dask`, if the question allows it: see ``docs/cluster.md``. Answers do
-    not change.
+    not change. With `on_missing` ``skip``, reports that lack files or have damaged ones are left
+    out, and a warning says which share of them answers. With `only_ranks`, such as ``0-3, 8``, the
+    reports of these ranks are looked at alone, as for a critical path across ranks of a large job.
 
     Raises
     ------
@@ -178,6 +190,8 @@ def open(  # noqa: A001 - the word that users of a library expect, as in traceki
     InputError, UsageError, StoreError
         As for `ingest`.
     """
+    if on_missing not in ("stop", "skip"):
+        raise UsageError(f"on_missing {on_missing!r} is not known", "choose stop or skip")
     place = Store.discover(None if store is None else Path(store))
     record = _find(place, reference, progress or _silent, memory)
     workers = None
@@ -194,7 +208,7 @@ def open(  # noqa: A001 - the word that users of a library expect, as in traceki
         chosen = attribution.Rules.load(
             None if rules is None else Path(rules), iteration, verdict, step
         )
-    return Run(record, place, chosen, memory, workers)
+    return Run(record, place, chosen, memory, workers, on_missing, only_ranks)
 
 
 def _find(place: Store, reference: StrPath, progress: Progress, memory: int | None) -> RunRecord:

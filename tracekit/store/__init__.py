@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     )
     from tracekit.store._report import ReportOptions
     from tracekit.store._reports import Made, make_reports
-    from tracekit.store._store import Store
+    from tracekit.store._store import OnMissing, Store
     from tracekit.support.spool import DEFAULT_MEMORY
 
 __getattr__, __dir__ = lazily(__name__)

@@ -42,6 +42,15 @@ class Finding:
     todo: str | None
 
 
+def whole_reports(folder: Path, reports: int) -> list[int]:
+    """Return the numbers of the reports of a run whose files are all there and as written."""
+    return [
+        number
+        for number in range(reports)
+        if not missing_files(folder / str(number)) and not damaged_files(folder / str(number))
+    ]
+
+
 def faults(folder: Path, reports: int, *, thorough: bool = False) -> list[str]:
     """Return the faults in the columns of a run, one clause each.
 

@@ -14,6 +14,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import cached_property, partial
 from typing import Any
 
+from tracekit.errors import UsageError
 from tracekit.store._jobs import RETRIES, Executor, Job, Outcome, Outcomes, PartJob, Tell, lost
 from tracekit.support.ahead import cores
 from tracekit.support.process import users_stderr
@@ -50,8 +51,11 @@ def open_executor(
     Raises
     ------
     UsageError
-        If there is no such scheduler, or no Dask.
+        If there is no such scheduler, or no Dask; or where a process that `multiprocessing` started
+        imports the script once more, and would start others.
     """
+    if dask is not None or processes > 1 or apart:
+        _check_not_imported_again()
     if dask is not None:
         from tracekit.store._dask import Cluster  # noqa: PLC0415 - optional, and takes long
 
@@ -65,6 +69,15 @@ def open_executor(
             executor.end()
     else:
         yield ThisProcess()
+
+
+def _check_not_imported_again() -> None:
+    started = sys.modules.get("multiprocessing.process")
+    if started and getattr(started.current_process(), "_inheriting", False):
+        raise UsageError(
+            "a process that this script started imports the script, and would start others",
+            'put what the script does below `if __name__ == "__main__":`',
+        )
 
 
 class Workers:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from tracekit.errors import NameTakenError, StoreError, UnknownRunError
 from tracekit.model import Trace, combine, is_checked
@@ -41,6 +41,7 @@ from tracekit.store._check import (
     listed,
     run_finding,
     unmarked,
+    whole_reports,
     whole_run,
 )
 from tracekit.store._kept import Kept
@@ -86,6 +87,8 @@ if TYPE_CHECKING:
     _Summarise = Callable[[Trace], Mapping[str, SummaryValue]]
     _Added = tuple[RunRecord, bool]
 
+OnMissing: TypeAlias = Literal["stop", "skip"]
+"""What reports do that lack files, or have damaged ones."""
 _FOLDER = ".tracekit"
 
 
@@ -194,8 +197,18 @@ class Store:
         now, reports = self.open_reports(record)
         return replace(combine(reports), warnings=now.warnings)
 
-    def open_reports(self, record: RunRecord) -> tuple[RunRecord, list[Trace]]:
+    def open_reports(
+        self, record: RunRecord, on_missing: OnMissing = "stop"
+    ) -> tuple[RunRecord, list[Trace]]:
         """Open the tables of each report of a run by itself; fails as `open` does.
+
+        Parameters
+        ----------
+        record
+            The run.
+        on_missing
+            Whether reports that lack files, or have damaged ones, are left out with a warning
+            (``skip``).
 
         Returns
         -------
@@ -209,13 +222,21 @@ class Store:
             )
         folder = self._folders.runs / entry.folder
         check_folder(folder)
-        wrong = self._faults(entry)
-        if wrong:
+        wrong, files = self._faults(entry), entry.record.files
+        whole = [*range(len(files))]
+        if wrong and on_missing == "skip":
+            whole = whole_reports(folder, len(files))
+        if wrong and (on_missing != "skip" or not whole):
             raise StoreError(
                 f"the run {entry.record.name!r} {' and '.join(wrong)} in {folder}", again(entry)
             )
         with file_errors(self.root):
-            return entry.record, _scanned(folder, [()] * len(entry.record.files))
+            found = [Trace.scan(folder / str(each), reports=len(whole)) for each in whole]
+        missing = [file for number, file in enumerate(files) if number not in whole]
+        share = f"{len(whole)} of {len(files)} reports answer ({len(whole) / len(files):.1%})"
+        said = f"{share}: {listed(missing)} lack files or have damaged ones"
+        told = entry.record.warnings + ((said,) if missing else ())
+        return replace(entry.record, warnings=told), found
 
     def rename(self, reference: str, name: str) -> RunRecord:
         """Give a run another name and return it.

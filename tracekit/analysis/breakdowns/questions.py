@@ -195,7 +195,7 @@ _WRITES = Json(
         "figure": "Draw the rows as bars",
         "steps": "Draw steps one by one, and their distribution",
     },
-    opened=("rules", "iteration", "verdict", "step", "processes", "dask"),
+    opened=("rules", "iteration", "verdict", "step", "processes", "dask", "on_missing"),
 )
 def breakdown(
     trace: "Trace",

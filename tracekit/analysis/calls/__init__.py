@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         nccl_messages,
         participants,
     )
+    from tracekit.analysis.calls._excerpt import excerpt
     from tracekit.analysis.calls._groups import TOGETHER, ends_by_arrivals
     from tracekit.analysis.calls._log_processes import log_processes
     from tracekit.analysis.calls._mpi_calls import annotated_calls, mpi_calls, outermost, within

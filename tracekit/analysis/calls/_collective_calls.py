@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from tracekit.analysis.calls._excerpt import excerpt
 from tracekit.analysis.calls._kernel_libraries import with_libraries
 from tracekit.analysis.calls._log_processes import log_processes
 from tracekit.analysis.calls._matching import match
@@ -298,10 +299,8 @@ def _with_collectives(rows: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     sends = called == "send_recv"
     paths = trace.read("paths")
     named_so = in_any(paths, paths["label"].str.contains(_ALL_TO_ALL))
-    ranges = rows.select("range").drop_nulls().unique().lazy()
     inside = (
-        trace["ranges"].select("range", "path")
-        .join(ranges, on="range", how="semi")
+        excerpt(trace).around
         .join(paths.lazy().filter(named_so), on="path", how="semi")
         .select("range", all_to_all=pl.lit(value=True))
         .collect()

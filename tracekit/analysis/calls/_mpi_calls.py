@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from tracekit.analysis.calls._excerpt import IS_MPI, excerpt
 from tracekit.model import Trace
 
 _BLOCKING = {
@@ -36,7 +37,7 @@ def mpi_calls(trace: Trace) -> pl.DataFrame:
     that block until that is done, ``starts_collective`` for those that begin a collective and
     return, and null for all others.
     """
-    kept = trace["host"].filter(pl.col("library") == "mpi").select(*_COLUMNS, *_OF_HOST)
+    kept = excerpt(trace).host.filter(pl.col("library") == "mpi").select(*_COLUMNS, *_OF_HOST)
     annotated = (
         annotated_calls(trace)
         .join(kept.select("process").unique(), on="process", how="anti")
@@ -55,9 +56,8 @@ def annotated_calls(trace: Trace) -> pl.LazyFrame:
 
     A name such as ``MPI_Allreduce 4096 bytes`` says the size as well, which is then ``bytes``.
     """
-    named = (pl.col("domain") == "MPI") | pl.col("name").str.starts_with("MPI_")
     said = pl.col("name").str.extract_groups(_SAYS_SIZE).struct
-    return trace["ranges"].filter(named, pl.col("style") == "push_pop").with_columns(
+    return excerpt(trace).ranges.filter(IS_MPI, pl.col("style") == "push_pop").with_columns(
         name=pl.coalesce(said.field("function"), "name"),
         bytes=said.field("bytes").cast(pl.Int64, strict=False),
     )  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from tracekit.analysis.calls._excerpt import excerpt
 from tracekit.model import Trace
 
 _COLLECTIVE = ("collective", "starts_collective")
@@ -69,5 +70,6 @@ def _of_all_ranks(calls: pl.DataFrame, begun: pl.DataFrame) -> pl.DataFrame:
 
 def from_the_start(trace: Trace) -> pl.DataFrame:
     """Return ``process, rank`` of the processes that were recorded from MPI_Init on."""
-    inits = trace["host"].filter(pl.col("library") == "mpi", pl.col("name").str.contains(_INIT))
+    host = excerpt(trace).host
+    inits = host.filter(pl.col("library") == "mpi", pl.col("name").str.contains(_INIT))
     return inits.select("process", "rank").unique().collect()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
+from tracekit.analysis.calls._excerpt import IS_NCCL, excerpt
 from tracekit.model import COLLECTIVE, Trace
 
-_DOMAIN = "NCCL"
 _FUNCTIONS = {
     "allreduce": "all_reduce",
     "allgather": "all_gather",
@@ -94,14 +94,8 @@ def group_descriptions(trace: Trace) -> pl.DataFrame:
 
 def collective_kernels(trace: Trace) -> pl.DataFrame:
     """Return the collective kernels of a run, in order of their numbers."""
-    columns = (
-        "op", "report", "process", "device", "context", "stream", "start", "end", "name",
-        "short_name", "collective", "launch_thread", "launch_start", "range", "stage", "iteration",
-        "correlation", "graph_node",
-    )  # fmt: skip
-    return (
-        trace["ops"].filter(pl.col("kind") == "collective").select(columns).collect().sort("op")
-    ).with_columns(pl.col("collective").fill_null("unknown"))
+    kernels = excerpt(trace).collectives.collect().sort("op")
+    return kernels.with_columns(pl.col("collective").fill_null("unknown"))
 
 
 def read_calls(trace: Trace) -> pl.DataFrame:
@@ -165,11 +159,11 @@ def _hex(text: str) -> str | None:
 
 
 def _nccl_ranges(trace: Trace) -> pl.DataFrame:
-    is_nccl = (pl.col("domain") == _DOMAIN) | pl.col("name").str.contains(r"^nccl[A-Z]")
     columns = (
         "range", "report", "process", "thread", "start", "end", "name", "style", "payload"
     )  # fmt: skip
-    return trace["ranges"].filter(is_nccl.fill_null(value=False)).select(columns).collect()
+    ranges = excerpt(trace).ranges
+    return ranges.filter(IS_NCCL.fill_null(value=False)).select(columns).collect()
 
 
 def _function() -> list[pl.Expr]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from tracekit.analysis.calls._excerpt import IS_RANK_MARK, excerpt
 from tracekit.analysis.calls._nccl_calls import communicators
 from tracekit.model import Trace
 from tracekit.support.labels import RANK_MARK
@@ -76,8 +77,9 @@ def _process_ranks(trace: Trace) -> pl.DataFrame:
         stated="rank",
         in_name=pl.col("file").str.extract(_IN_NAME).cast(pl.Int32),
     )
+    tells = excerpt(trace)
     by_mpi = (
-        trace["host"].filter(pl.col("rank").is_not_null())
+        tells.host.filter(pl.col("rank").is_not_null())
         .group_by("process").agg(pl.col("rank").min(), ranks=pl.col("rank").n_unique()).collect()
         .filter(pl.col("ranks") == 1)
     )  # fmt: skip
@@ -88,13 +90,12 @@ def _process_ranks(trace: Trace) -> pl.DataFrame:
         .filter(pl.col("known") == 1).drop("known")
     )  # fmt: skip
     by_program = (
-        trace["ranges"].filter(pl.col("name").str.starts_with(RANK_MARK))
+        tells.ranges.filter(IS_RANK_MARK)
         .group_by("process").agg(pl.col("name").str.extract(_SAYS).cast(pl.Int32).unique())
         .filter(pl.col("name").list.len() == 1).select("process", said=pl.col("name").list.first())
         .collect()
     )  # fmt: skip
-    active = trace["ops"].select("report", "process").unique().collect()
-    alone = active.filter(pl.len().over("report") == 1)
+    alone = tells.active.collect().filter(pl.len().over("report") == 1)
     by_report = alone.join(reports, on="report").select("process", "stated", "in_name")
     return (
         trace.read("processes")

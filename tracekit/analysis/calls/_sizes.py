@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from tracekit.analysis.calls._excerpt import excerpt
 from tracekit.model import Trace
 
 _UNSIZED = {
@@ -32,8 +33,8 @@ def why_unsized(trace: Trace) -> str:
     if len(formats) == 1 and formats[0] in _UNSIZED:
         return _UNSIZED[formats[0]]
     calls, payloads = (
-        trace["ranges"]
-        .filter(pl.col("domain") == "NCCL")
+        excerpt(trace)
+        .ranges.filter(pl.col("domain") == "NCCL")
         .select(pl.len(), payloads=pl.col("payload").count())
         .collect()
         .row(0)

@@ -63,6 +63,7 @@ class Run(Protocol):
         """Return the traffic between its GPUs."""
 
 
+_OPENED = ("rules", "iteration", "processes", "dask", "on_missing")
 _LINKS = Json(
     "links",
     meta={
@@ -192,6 +193,7 @@ _LINKS = Json(
         "network": "Draw what NICs sent and received, how full they were, and what nothing hid",
     },
     writes=_LINKS,
+    opened=_OPENED,
 )
 def links(
     run: Run,
@@ -294,7 +296,9 @@ _COLLECTIVES = Json(
 @question(
     "tracekit collectives",
     "tracekit collectives --bytes all_reduce=25MB",
+    "tracekit collectives unet --dask tcp://head:8786",
     writes=_COLLECTIVES,
+    opened=_OPENED,
 )
 def collectives(
     run: Run,

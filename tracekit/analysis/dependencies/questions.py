@@ -77,12 +77,17 @@ _PATH_WRITES = Json(
 )
 
 
+_OPENED = ("rules", "iteration", "only_ranks")
+
+
 @question(
     "tracekit critical-path",
     "tracekit critical-path mnist --by stage,cause --skip 1",
     "tracekit critical-path --kernels 10",
+    "tracekit critical-path unet --only-ranks 0-3 --iterations 10:12",
     figures={"figure": "Draw what each step waited for"},
     writes=_PATH_WRITES,
+    opened=_OPENED,
 )
 def critical_path(
     run: Waiting,
@@ -165,6 +170,7 @@ def _changes(**options: Any) -> "list[Any]":
     "tracekit whatif job --without-straggler rank",
     figures={"figure": "Draw a step under each change, with its range"},
     writes=_WHATIF_WRITES,
+    opened=_OPENED,
     check=_changes,
 )
 def whatif(

@@ -68,7 +68,7 @@ _WRITES = Json(
     "tracekit stragglers --figure ranks.html",
     "tracekit stragglers unet --dask tcp://head:8786",
     writes=_WRITES,
-    opened=("rules", "iteration", "processes", "dask"),
+    opened=("rules", "iteration", "processes", "dask", "on_missing"),
     figures={"figure": "Draw the own time of each rank in each step"},
 )
 def stragglers(

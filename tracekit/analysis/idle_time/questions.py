@@ -89,7 +89,7 @@ _WRITES = Json(
     "tracekit idle vllm --by phase,cause",
     "tracekit idle unet --dask tcp://head:8786",
     writes=_WRITES,
-    opened=("rules", "iteration", "processes", "dask"),
+    opened=("rules", "iteration", "processes", "dask", "on_missing"),
     figures={"figure": "Draw the causes of each GPU's idle time"},
 )
 def idle(

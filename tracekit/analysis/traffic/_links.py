@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from tracekit.analysis.calls import excerpt
 from tracekit.analysis.facts import OF_PROCESSES, chosen_keys
 from tracekit.analysis.traffic._exposed import exposed_parts
 from tracekit.analysis.traffic._routes import crossings, with_routes
@@ -431,7 +432,7 @@ def traffic_window(trace: Trace) -> int:
 
     Of a stretch that is what of it was recorded, or from the first of its steps to the last.
     """
-    edges = trace["ops"].group_by("report").agg(pl.col("start").min(), pl.col("end").max())
+    edges = excerpt(trace).edges
     if not trace.stretch.is_all:
         windows = chosen_windows(trace, launch_groups(trace), skip=0, per_iteration=False)
         reports = trace["devices"].select("device", "report")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tracekit.analysis.calls import mpi_calls, within
+from tracekit.analysis.calls import excerpt, mpi_calls, within
 from tracekit.model import TRANSFERS, Trace
 from tracekit.support.compiled import compiled, given
 
@@ -30,7 +30,6 @@ STAGING_GAP_NS = 1_000_000
 STAGING_GAP_DURATIONS = 10
 HOP_GAP_NS = 100_000
 
-_KINDS = ("p2p", "staged", "d2h", "h2d")
 _AS_RECORDED = (
     "op", "report", "process", "start", "end", "bytes", "stage", "iteration", "correlation",
     "graph_node", "launch_thread", "launch_start", "launch_end",
@@ -171,10 +170,10 @@ def _copies(trace: Trace) -> pl.DataFrame:
         .when(to_host).then(pl.lit("d2h"))
         .otherwise(pl.lit("h2d"))
     )  # fmt: skip
+    is_within = (kind == "p2p") & (pl.col("src_device") == pl.col("dst_device"))
     return (
-        trace["ops"]
-        .filter(pl.col("kind").is_in(_KINDS))
-        .filter((kind != "p2p") | (pl.col("src_device") != pl.col("dst_device")).fill_null(True))  # noqa: FBT003
+        excerpt(trace)
+        .copies.filter(~is_within.fill_null(value=False))
         .select(
             *_AS_RECORDED,
             pl.lit(None, pl.Int64).alias("second_op"),
