@@ -272,7 +272,7 @@ def _table(machine: "Machine", what: What) -> "pl.DataFrame":
 
 
 def _largest_preset(rows: "pl.DataFrame", _: Mapping[str, Any]) -> str:
-    most = rows["gpus"].max()
+    most = max(rows["gpus"].to_list())
     return f"{present.count(rows.height, 'machine')} known by name, of up to {most} GPUs"
 
 

@@ -229,10 +229,10 @@ def _median_share(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
 
 def _error(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
     """Say how far the modelled steps are off."""
-    errors = rows.filter(component="step")["error_percent"].drop_nulls()
-    if errors.is_empty():
+    errors = rows.filter(component="step")["error_percent"].drop_nulls().to_list()
+    if not errors:
         return "No step is both modelled and measured"
-    ends = dict.fromkeys(f"{float(each):+.1f} %" for each in (errors.min(), errors.max()))
+    ends = dict.fromkeys(f"{each:+.1f} %" for each in (min(errors), max(errors)))
     return f"Modelled steps are off by {' to '.join(ends)}"
 
 
