@@ -7,13 +7,12 @@ the first event, as if the GPU had come to it at once.
 from __future__ import annotations
 
 import collections
-import itertools
 import os
 import threading
 import time
 from typing import Any, NamedTuple
 
-from ._ring import PUSH_POP, START_END, RingRanges
+from ._ring import PUSH_POP, RingRanges
 
 MARK = "tracekit.cuda events"
 """A mark in rings of such times."""
@@ -41,7 +40,7 @@ class _Timed(NamedTuple):
     thread: int
 
 
-class EventRanges:
+class EventRanges(RingRanges):
     """Ranges from when the GPU comes to their first work to when it has done their last.
 
     Parameters
@@ -53,11 +52,8 @@ class EventRanges:
     """
 
     def __init__(self, torch: Any, path: str) -> None:
+        super().__init__(path)
         self._cuda = torch.cuda
-        self._ring = RingRanges(path)
-        self._open = threading.local()
-        self._started: dict[int, tuple[str, _Moment | None]] = {}
-        self._handles = itertools.count(1)
         self._waiting: collections.deque[_Moment] = collections.deque()
         self._free: list[Any] = []
         self._last: _Moment | None = None
@@ -65,43 +61,17 @@ class EventRanges:
         self._place: tuple[int, int] | None = None
         self._is_off = False
 
-    def push(self, name: str) -> None:
-        """Open a range on this thread."""
-        self._stack().append((name, self._begun(name)))
-
-    def pop(self) -> None:
-        """Close the range that this thread opened last."""
-        if stack := self._stack():
-            self._ended(*stack.pop(), PUSH_POP)
-
-    def start(self, name: str) -> int:
-        """Open a range of the process, and return what closes it."""
-        handle = next(self._handles)
-        self._started[handle] = name, self._begun(name)
-        return handle
-
-    start_once = start
-
-    def end(self, opened: int) -> None:
-        """Close a range of the process."""
-        self._ended(*self._started.pop(opened, ("", None)), START_END)
-
     def mark(self, name: str) -> None:
         """Write a mark."""
-        self._ended(name, self._begun(name), PUSH_POP)
+        self._close(self._opened(name), PUSH_POP)
 
-    def _stack(self) -> list[tuple[str, _Moment | None]]:
-        if not hasattr(self._open, "spans"):
-            self._open.spans = []
-        found: list[tuple[str, _Moment | None]] = self._open.spans
-        return found
+    def _opened(self, name: str) -> tuple[str, Any] | None:
+        begin = None if name.startswith(_NO_STAGES) else self._recorded(None)
+        return None if begin is None else (name, begin)
 
-    def _begun(self, name: str) -> _Moment | None:
-        return None if name.startswith(_NO_STAGES) else self._recorded(None)
-
-    def _ended(self, name: str, begin: _Moment | None, style: int) -> None:
-        if begin is not None:
-            self._recorded(_Timed(name, begin, style, threading.get_ident()))
+    def _close(self, opened: tuple[str, Any] | None, style: int) -> None:
+        if opened is not None:
+            self._recorded(_Timed(*opened, style, threading.get_ident()))
 
     def _recorded(self, ends: _Timed | None) -> _Moment | None:
         """Record an event on the current stream, None where there is none that may be timed."""
@@ -135,11 +105,11 @@ class EventRanges:
             moment, last = self._waiting.popleft(), self._last
             if last is None:
                 moment.time = time.perf_counter_ns()
-                self._ring.write(MARK, moment.time, moment.time, PUSH_POP)
+                self.write(MARK, moment.time, moment.time, PUSH_POP)
             else:
                 moment.time = last.time + round(last.event.elapsed_time(moment.event) * 1e6)
                 self._free.append(last.event)
             self._last = moment
             if moment.ends is not None:
                 name, begin, style, thread = moment.ends
-                self._ring.write(name, begin.time, max(moment.time, begin.time), style, thread)
+                self.write(name, begin.time, max(moment.time, begin.time), style, thread)

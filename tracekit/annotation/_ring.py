@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import zlib
-from typing import NamedTuple
+from typing import Any
 
 from ._spans import Ranges
 
@@ -39,11 +39,6 @@ _OPERATOR = "aten::"
 """Operators have a profiler's ranges alone: they would take most of the room here."""
 
 
-class _Span(NamedTuple):
-    name: str
-    start: int
-
-
 class RingRanges:
     """Ranges that are kept in a ring, each when it ends.
 
@@ -59,44 +54,45 @@ class RingRanges:
     def __init__(self, path: str) -> None:
         self._path = path
         self._local = _Stack()
-        self._started: dict[int, _Span] = {}
+        self._started: dict[int, tuple[str, Any] | None] = {}
         self._handles = itertools.count(1)
         self._file: _File | None = None
         self._pid = 0
 
     def push(self, name: str) -> None:
         """Open a range on this thread."""
-        is_operator = name.startswith(_OPERATOR)
-        span = None if is_operator else _Span(name, time.perf_counter_ns())
-        self._local.spans.append(span)
+        self._local.spans.append(self._opened(name))
 
     def pop(self) -> None:
         """Close the range that this thread opened last."""
-        end = time.perf_counter_ns()
         spans = self._local.spans
-        span = spans.pop() if spans else None
-        if span is not None:
-            self.write(*span, end, PUSH_POP)
+        self._close(spans.pop() if spans else None, PUSH_POP)
 
     def start(self, name: str) -> int:
         """Open a range of the process, and return what closes it."""
         handle = next(self._handles)
-        self._started[handle] = _Span(name, time.perf_counter_ns())
+        self._started[handle] = self._opened(name)
         return handle
 
     start_once = start
 
     def end(self, opened: int) -> None:
         """Close a range of the process."""
-        end = time.perf_counter_ns()
-        span = self._started.pop(opened, None)
-        if span is not None:
-            self.write(*span, end, START_END)
+        self._close(self._started.pop(opened, None), START_END)
 
     def mark(self, name: str) -> None:
         """Write a mark, as a range without length."""
         now = time.perf_counter_ns()
         self.write(name, now, now, PUSH_POP)
+
+    def _opened(self, name: str) -> tuple[str, Any] | None:
+        """Return what is kept of an open range: its name and start; None of one that is left."""
+        return None if name.startswith(_OPERATOR) else (name, time.perf_counter_ns())
+
+    def _close(self, opened: tuple[str, Any] | None, style: int) -> None:
+        end = time.perf_counter_ns()
+        if opened is not None:
+            self.write(*opened, end, style)
 
     def write(self, name: str, start: int, end: int, style: int, thread: int | None = None) -> None:
         """Write a range of this or another thread."""
@@ -105,12 +101,12 @@ class RingRanges:
             self._file = _File.made(self._path)
         if self._file is not None:
             own = threading.get_ident() if thread is None else thread
-            self._file.write(_Span(name, start), end, style, own)
+            self._file.write(name, start, end, style, own)
 
 
 class _Stack(threading.local):
     def __init__(self) -> None:
-        self.spans: list[_Span | None] = []
+        self.spans: list[tuple[str, Any] | None] = []
 
 
 class _File:
@@ -149,17 +145,17 @@ class _File:
             sys.stderr.write(f"tracekit: no ring ({error})\n")
         return None
 
-    def write(self, span: _Span, end: int, style: int, thread: int) -> None:
+    def write(self, name: str, start: int, end: int, style: int, thread: int) -> None:
         """Write a range over the oldest one."""
-        text, _, behind = span.name.rpartition(" ")
+        text, _, behind = name.rpartition(" ")
         is_numbered = behind.isdecimal() and len(behind) < 19  # noqa: PLR2004
-        name = self._number_of(text if is_numbered else span.name)
+        label = self._number_of(text if is_numbered else name)
         number = int(behind) + 1 if is_numbered else 0
         turn = next(self._turns)
-        check = SALT ^ span.start ^ end ^ thread ^ (name | style << 32) ^ number ^ turn
+        check = SALT ^ start ^ end ^ thread ^ (label | style << 32) ^ number ^ turn
         place = NAMES_AT + NAMES_BYTES + (turn - 1) % CAPACITY * RECORD.size
         self._map[place : place + RECORD.size] = RECORD.pack(
-            span.start, end, thread, name, style, number, turn, check
+            start, end, thread, label, style, number, turn, check
         )
 
     def _number_of(self, name: str) -> int:
