@@ -98,8 +98,15 @@ def keys_of(run: tracekit.Run) -> dict[tuple[Any, ...], list[tuple[int, int, str
     ops = run.trace.read("ops")
     found: dict[tuple[Any, ...], list[tuple[int, int, str, int]]] = {}
     for row in ops.iter_rows(named=True):
+        told = row["start"], row["end"], row["stage"], row["op"]
         own = found.setdefault((row["device"], row["process"], row["context"], row["stream"]), [])
-        own.append((row["start"], row["end"], row["stage"], row["op"]))
+        own.append(told)
+        ways = {
+            "h2d": (-1, row["dst_device"]), "d2h": (row["src_device"], -1),
+            "p2p": (row["src_device"], row["dst_device"]),
+        }  # fmt: skip
+        if row["kind"] in ways:
+            found.setdefault((*ways[row["kind"]], row["device"]), []).append(told)
     return found
 
 
@@ -179,9 +186,9 @@ def test_what_is_drawn_is_what_a_plain_loop_finds(
         for start, end in [lanes.edges, *stretches(run, 4), *outside]:
             drawn = lanes.drawn(start, end, pixels)["lanes"]
             for lane, shown in zip(lanes.lanes, drawn, strict=True):
-                own = ops[lane.key] if lane.kind == "ops" else []
+                own = ops[lane.key] if lane.kind in ("ops", "way") else []
                 forms.add("width" in shown)
-                if lane.kind != "ops":
+                if lane.kind not in ("ops", "way"):
                     continue
                 if "width" not in shown:
                     inside = [each for each in own if each[0] < end and each[1] > start]
@@ -381,6 +388,9 @@ def test_an_op_is_told_with_what_launched_it(client: Any, runs: list[tracekit.Ru
     assert told["name"] == KERNEL
     assert told["delay_ns"] == row["start"] - row["launch_start"]
     assert (told["stage"], told["iteration"]) == (row["stage"], row["iteration"])
+    assert told["launch_start"] == row["launch_start"]
+    launching = RunLanes(runs[0].trace).lanes[told["launch_lane"]]
+    assert launching.key == (row["process"], row["launch_thread"], 0)
     assert client.data("run", run=0)["lanes"][told["lane"]]["label"].endswith(
         f"stream {row['stream']}"
     )

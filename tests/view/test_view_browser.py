@@ -99,6 +99,7 @@ def test_by_keys_alone(
     assert told(page) == parts(runs[0], between)
     assert page.locator(".search").input_value() == "onerror"
     check_steps(page, runs[0])
+    check_marks(page)
     # Lanes, ops and zoom; another run by its button.
     for key in ("Escape", "0", "w", "w", "d", "ArrowDown", "ArrowDown", "n", "p", "s", "a", "f"):
         keys.press(key)
@@ -109,6 +110,23 @@ def test_by_keys_alone(
     assert "GPU 2" not in page.locator(".sight").text_content()
     assert page.locator("img").count() == 0
     assert heard == []
+
+
+def check_marks(page: Any) -> None:
+    """Set a mark by keys, find it in the address, go to it, and take it away."""
+    page.keyboard.press("k")
+    mark = page.locator(".marks button")
+    name = mark.text_content()
+    assert "marks=" in page.url
+    page.reload()
+    page.wait_for_selector("[data-ready]")
+    assert mark.text_content() == name
+    mark.focus()
+    page.keyboard.press("Enter")
+    page.locator("canvas").focus()
+    page.keyboard.press("k")
+    assert mark.count() == 0
+    assert "marks=" not in page.url
 
 
 def check_steps(page: Any, run: tracekit.Run) -> None:

@@ -228,7 +228,9 @@ class AskedRuns:
         same = seen.lanes.sums.names.filter(pl.col("name") == str(found["name"][0]))
         alike = same.select("ops", "total").row(0, named=True) if same.height else {}
         name = printable(str(found["name"][0] or "(no name)"))
-        return {**told, **alike, "name": name, **_place(seen, found.row(0, named=True))}
+        row = found.row(0, named=True)
+        launch = {"launch_start": row["launch_start"], "launch_lane": seen.lanes.of_thread(row)}
+        return {**told, **alike, **launch, "name": name, **_place(seen, row)}
 
     def _seen(self, given: Given) -> _Seen:
         return self._runs[_number(given, "run", 0, len(self._runs) - 1)]
@@ -267,7 +269,7 @@ def _around(trace: Trace, op: pl.DataFrame) -> tuple[Trace, pl.DataFrame]:
     times = pl.concat([steps.select("start", "end").collect(), at])
     begin, end = times.select(pl.col("start").min(), pl.col("end").max()).row(0)
     of_step = pl.col("start").is_between(begin, end) & of_process
-    own = pl.col("range").is_in(op["range"].drop_nulls().implode())
+    own = pl.col("range") == pl.lit(op["range"][0], op["range"].dtype)
     ranges = pl.concat([trace["ranges"].filter(each).collect() for each in (of_step, own)])
     ranges = ranges.unique("range").sort("range")
 

@@ -18,8 +18,10 @@ from tracekit.present import printable, readable_names
 from tracekit.support.batches import stoppable
 from tracekit.view._sums import (
     DRAWN,
+    HOST,
     OF_OP,
     OF_RANGE,
+    OF_WAY,
     Key,
     RunSums,
     alone,
@@ -55,7 +57,7 @@ class Lane:
     kind
         ``stages`` of a GPU, where each is exposed; ``exposed``, where only communication runs on
         it; ``idle``, why it does nothing, which `RunLanes.idle` tells; ``ops`` of a stream;
-        ``range`` of a thread.
+        ``range`` of a thread; ``way``, copies from one GPU, or the host, to another.
     key
         What its spans are found by, in the order of the columns of its kind.
     label, brief
@@ -190,6 +192,14 @@ class RunLanes:
         """How many lanes there are more."""
         return len(self._all) - len(self.lanes)
 
+    def of_thread(self, op: Mapping[str, Any]) -> int | None:
+        """Return the number of the lane of the ranges of the thread that launched an op."""
+        key = op["process"], op["launch_thread"]
+        own = (
+            n for n, each in enumerate(self.lanes) if (each.kind, each.key[:2]) == ("range", key)
+        )
+        return next(own, None)
+
     def of(self, op: Mapping[str, Any]) -> int | None:
         """Return the number of the lane that an op is on."""
         key = tuple(op[name] for name in OF_OP)
@@ -278,7 +288,8 @@ class RunLanes:
         left = [key for key in keys if key not in found]
         of_ops = [(kind, key) for kind, key in left if kind != "range"]
         if of_ops:
-            wanted = pl.col("device").is_in({key[0] for _, key in of_ops})
+            gpus = {key[-1 if kind == "way" else 0] for kind, key in of_ops}
+            wanted = pl.col("device").is_in(gpus)
             if all(kind == "ops" for kind, _ in of_ops):  # else the GPU as a whole is wanted
                 streams = {key[-1] for _, key in of_ops}
                 wanted &= pl.col("stream").is_in(streams, nulls_equal=True)
@@ -315,9 +326,11 @@ class RunLanes:
             frame = self._frames[kind].filter(inside, wanted if is_long else pl.lit(value=True))
             rows = frame.sort("start", "number").collect()
             drawn, lanes = _Drawn.of(rows), {}
-            by = {"ops": OF_OP, "gpu": OF_OP[:1]} if kind == "ops" else {kind: OF_RANGE}
-            for own, key in by.items():
-                places = rows.select(*key).with_row_index("at").group_by(key).agg("at")
+            of_gpus = {"ops": OF_OP, "gpu": OF_OP[:1], "way": OF_WAY}
+            for own, key in (of_gpus if kind == "ops" else {kind: OF_RANGE}).items():
+                numbered = rows.select(*key).with_row_index("at")
+                known = numbered.drop_nulls(OF_WAY[:2]) if own == "way" else numbered
+                places = known.group_by(key).agg("at")
                 ends = np.cumsum(places["at"].list.len().to_numpy())[:-1]
                 at = np.split(places["at"].explode().to_numpy(), ends)
                 keys = [(own, each) for each in places.select(key).iter_rows()]
@@ -344,7 +357,9 @@ def _order(lane: Key) -> tuple[Any, ...]:
     """Return what sorts lanes."""
     kind, key = lane
     parts = [(part is None, part or 0) for part in key]
-    return kind != "range", parts[0], 0 if kind == "range" else _KINDS.index(kind), parts
+    if kind in _KINDS:
+        return 1, parts[0], _KINDS.index(kind), parts
+    return 0 if kind == "range" else 2, parts[0], 0, parts
 
 
 def _lane(kind: str, key: tuple[int | None, ...], tiles: Tiles, *, several: bool) -> Lane:
@@ -354,6 +369,9 @@ def _lane(kind: str, key: tuple[int | None, ...], tiles: Tiles, *, several: bool
     if kind == "range":
         of, short = (f" of process {gpu}", f"{gpu}") if several else ("", "")
         names = f"NVTX{of} · {int(key[-1] or 0) + 1}", f"NVTX{short} {int(key[-1] or 0) + 1}"
+    elif kind == "way":
+        ends = ["host" if each == HOST else f"GPU {each}" for each in key[:2]]
+        names = " → ".join(ends), "→".join(ends).replace("GPU ", "")
     else:
         names = {
             "stages": (f"GPU {gpu}", f"GPU{gpu}"),

@@ -32,7 +32,10 @@ from tracekit.view._tiles import (
 
 OF_OP = ("device", "process", "context", "stream")
 OF_RANGE = ("process", "thread", "depth")
-_BY = {"stages": OF_OP[:1], "exposed": OF_OP[:1], "ops": OF_OP, "range": OF_RANGE}
+OF_WAY = ("source", "destination", "device")
+HOST = -1
+"""What copies from and to the host have in the place of a GPU."""
+_BY = {"stages": OF_OP[:1], "exposed": OF_OP[:1], "ops": OF_OP, "way": OF_WAY, "range": OF_RANGE}
 """What lanes of each kind are told apart by."""
 _KINDS = ("collective", "p2p", "staged")
 """Kinds of communication between GPUs."""
@@ -104,9 +107,10 @@ class RunSums:
         first, last = both.select(pl.col("first").min(), pl.col("last").max()).row(0)
         edges = (0, 1) if first is None else (first, max(last, first + 1))
         names = _Names()
+        ways = _counted(frames["ops"].drop_nulls(OF_WAY[:2]), OF_WAY)
         found = [
-            _in_order(partial(_Adding, kind, counts[kind], edges, names), frames[kind])
-            for kind in ("range", "ops")
+            _in_order(partial(_Adding, kind, counts[kind], own, edges, names), frames[kind])
+            for kind, own in (("range", ways.clear()), ("ops", ways))
         ]
         lanes = {key: each for adding in found for key, each in adding.lanes().items()}
         few = {key: own for adding in found for key, own in adding.few().items()}
@@ -254,9 +258,20 @@ def _few(
 def drawn_ops(trace: Trace, *more: str) -> pl.LazyFrame:
     """Return the ops of a run, with keys of their lanes, the columns `DRAWN`, and more."""
     return trace["ops"].select(
-        *OF_OP, *more, "start", "end", "name", _STAGE, number="op",
+        *OF_OP, *more, "start", "end", "name", _STAGE, *_way(), number="op",
         hatched=pl.col("kind").is_in(_KINDS),
     )  # fmt: skip
+
+
+def _way() -> list[pl.Expr]:
+    """Return from where to where an op copies; null where it does not, or that is not known."""
+    kind, host = pl.col("kind").cast(pl.String), pl.lit(HOST, pl.Int32)
+    source = pl.when(kind == "h2d").then(host)
+    destination = pl.when(kind == "d2h").then(host)
+    return [
+        source.when(kind.is_in(["d2h", "p2p"])).then("src_device").alias("source"),
+        destination.when(kind.is_in(["h2d", "p2p"])).then("dst_device").alias("destination"),
+    ]
 
 
 def drawn_ranges(trace: Trace) -> pl.LazyFrame:
@@ -384,8 +399,8 @@ class _Adding:
     ----------
     kind
         Which of them.
-    counts
-        The spans of each lane.
+    counts, ways
+        The spans of each lane, and of each direction of copies.
     edges
         From when to when the run takes, ns.
     names
@@ -393,8 +408,9 @@ class _Adding:
     """
 
     def __init__(
-        self, kind: str, counts: pl.DataFrame, edges: tuple[int, int], names: _Names
-    ) -> None:
+        self, kind: str, counts: pl.DataFrame, ways: pl.DataFrame, edges: tuple[int, int],
+        names: _Names,
+    ) -> None:  # fmt: skip
         self._kind, self._names = kind, names
         names.clear()
         self._edges = edges
@@ -411,13 +427,14 @@ class _Adding:
                 self._spans["stages", (gpu,)] = spans
                 if hatched:
                     self._spans["exposed", (gpu,)] = spans
-        self._spans |= {(kind, tuple(key)): spans for *key, spans, _, _, _ in counts.iter_rows()}
+        for name, each in ((kind, counts), ("way", ways)):
+            self._spans |= {(name, tuple(key)): spans for *key, spans, _, _, _ in each.iter_rows()}
         self._sums = {key: Summing(number, *edges) for key, number in self._spans.items()}
         room = sum(counts["spans"]) // _FEW_PARTS
         self._few: dict[Key, list[pl.DataFrame]] = {}
-        for each, number in sorted(self._spans.items(), key=itemgetter(1)):
-            if each[0] == kind and number <= min(room, _MOST_FEW):
-                self._few[each] = []
+        for lane, number in sorted(self._spans.items(), key=itemgetter(1)):
+            if lane[0] in (kind, "way") and number <= min(room, _MOST_FEW):
+                self._few[lane] = []
                 room -= number
 
     def with_all(self, frame: pl.LazyFrame) -> _Adding:
@@ -434,12 +451,14 @@ class _Adding:
                     busy = alone(ops, rows["hatched"].to_numpy())[1]
                     hatched = spans_of(rows.filter("hatched"))
                     self._sums["exposed", key].add(hatched, busy, begin, until)
-            lanes = rows.partition_by(_BY[self._kind], as_dict=True, maintain_order=True)
-            for lane, own in lanes.items():
-                spans = spans_of(own)
-                self._sums[self._kind, lane].add(spans, spans.by_look(), begin, until)
-                if (few := self._few.get((self._kind, lane))) is not None:
-                    few.append(own.filter(_starts(begin, until)).select(_drawn_columns()))
+            lanes = _by_lane(self._kind, rows)
+            if self._kind == "ops":
+                lanes |= _by_lane("way", rows.drop_nulls(OF_WAY[:2]))
+            for lane, each in lanes.items():
+                spans = spans_of(each)
+                self._sums[lane].add(spans, spans.by_look(), begin, until)
+                if (few := self._few.get(lane)) is not None:
+                    few.append(each.filter(_starts(begin, until)).select(_drawn_columns()))
         return self
 
     def _add_blocks(
@@ -470,6 +489,11 @@ class _Adding:
     def few(self) -> dict[Key, pl.DataFrame]:
         """Return the spans of lanes that have few."""
         return {key: pl.concat(own) for key, own in self._few.items()}
+
+
+def _by_lane(kind: str, rows: pl.DataFrame) -> dict[Key, pl.DataFrame]:
+    lanes = rows.partition_by(_BY[kind], as_dict=True, maintain_order=True)
+    return {(kind, key): own for key, own in lanes.items()}
 
 
 def _starts(begin: int, until: int) -> pl.Expr:

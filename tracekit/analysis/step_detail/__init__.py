@@ -152,10 +152,12 @@ def details(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
     """
     calls = _near(trace["calls"], ops["call"]).select("call", launch=pl.col("name").cast(pl.String))
     paths = _near(trace["ranges"], ops["range"]).select("range", "path")
+    none = pl.DataFrame(schema={"op": ops.schema["op"], "size_bytes": pl.Int64})
+    sizes = trace.once(_sizes) if (ops["kind"] == "collective").any() else none
     beside = (
         ops.lazy()
         .select("op", "call", "range")
-        .join(trace.once(_sizes).lazy(), on="op", how="left", maintain_order="left")
+        .join(sizes.lazy(), on="op", how="left", maintain_order="left")
         .join(calls, on="call", how="left", maintain_order="left")
         .join(paths, on="range", how="left", maintain_order="left")
         .collect()

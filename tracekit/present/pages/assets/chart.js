@@ -627,5 +627,5 @@ function hatch(c, x, y, wide, high, colour) {
   c.lineWidth = 1;
 }
 
-return { Chart, breakdown, element, firstFrom, laneOf, lengthOf, merged, spanText, timeText, unpacked };
+return { Chart, breakdown, element, firstFrom, laneOf, lengthOf, merged, shortTime, spanText, timeOf, timeText, unpacked };
 })();

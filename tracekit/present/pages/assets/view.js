@@ -1,6 +1,6 @@
 // -- the view of whole runs: the chart of a step, of data that are asked for -------------------------
 (() => {
-const { Chart, element, firstFrom, laneOf, lengthOf, merged, timeText } = tracekitChart;
+const { Chart, element, firstFrom, laneOf, lengthOf, merged, shortTime, timeOf, timeText } = tracekitChart;
 const KEPT = "tracekit-token";
 const size = (count) => count.toLocaleString("en");
 
@@ -26,7 +26,7 @@ async function ask(path, parameters, signal) {
 // Asks again, and gives up what was asked before.
 function asker(path) {
   let before = null;
-  return async (parameters) => {
+  const again = async (parameters) => {
     before?.abort();
     const own = before = new AbortController();
     try { return await ask(path, parameters, own.signal); } catch (error) {
@@ -34,6 +34,7 @@ function asker(path) {
       throw error;
     }
   };
+  return Object.assign(again, { giveUp: () => before?.abort() });
 }
 
 const state = document.getElementById("state");
@@ -67,6 +68,8 @@ class RunChart extends Chart {
 
   // Of a run that was not looked at yet.
   restore() {
+    this.flags = (new URLSearchParams(location.hash.slice(1)).get("marks") ?? "").split(",").map(timeOf).filter((time) => time !== null);
+    this.tellFlags();
     const number = this.views.findIndex((view) => view.step === new URLSearchParams(location.hash.slice(1)).get("run"));
     if (number < 0 || this.data.views[number].lanes) super.restore();
     else this.load(number).then(() => super.restore(), report);
@@ -78,6 +81,49 @@ class RunChart extends Chart {
     fill(this.data.views[number], await ask("run", { run: number }));
     Object.assign(this.views[number], this.data.views[number], { lanes: null });
     tellLanes(this.data.views[number]);
+  }
+
+  // -- own marks: kept in the address
+  note() {
+    super.note();
+    if (this.flags.length) history.replaceState(null, "", `${location.hash}&marks=${this.flags.map(shortTime)}`);
+    this.tellFlags();
+  }
+
+  tellFlags() {
+    this.find(".marks").replaceChildren(...this.flags.map((time, number) => {
+      const button = element("button", `mark ${number + 1}: ${timeText(time)}`, { type: "button" }), length = this.to - this.from;
+      button.addEventListener("click", () => { this.show(time - length / 2, length); this.note(); });
+      return button;
+    }));
+  }
+
+  flag() {
+    const at = Math.round(this.middle), near = 6 * (this.to - this.from) / this.plot;
+    const others = this.flags.filter((time) => Math.abs(time - at) > near);
+    this.flags = others.length < this.flags.length ? others : [...this.flags, at].sort((a, b) => a - b).slice(0, 20);
+    this.draw();
+  }
+
+  // Own marks, and the way from the call that launched the pinned op.
+  marksOf(c, look, top, high) {
+    super.marksOf(c, look, top, high);
+    c.strokeStyle = c.fillStyle = look.ink;
+    for (const time of this.flags) {
+      const x = this.x(time);
+      if (x < this.labels || x > this.width) continue;
+      c.fillRect(x, 14, 1, this.canvas.height);
+      c.fillRect(x - 3, 14, 7, 4);
+    }
+    const { launch_start: from, launch_lane: lane, op } = this.told ?? {};
+    if (!this.picked || this.picked.lane.number?.[this.picked.i] !== op || !(lane >= 0)) return;
+    const y = (number) => top + (number + 0.5) * high, x = this.x(this.picked.lane.start[this.picked.i]);
+    const first = this.x(from), last = y(this.view.lanes.indexOf(this.picked.lane));
+    c.save();
+    c.beginPath(); c.rect(this.labels, 0, this.plot, this.canvas.height); c.clip();
+    c.beginPath(); c.moveTo(first, y(lane)); c.bezierCurveTo(first + 20, last, x - 20, y(lane), x, last); c.stroke();
+    c.beginPath(); c.arc(first, y(lane), 3, 0, 7); c.fill();
+    c.restore();
   }
 
   // -- steps: marks on the axis, and places to go to
@@ -93,7 +139,7 @@ class RunChart extends Chart {
       return button;
     };
     const told = iteration.length ? `${size(iteration.length + lost)} steps, ${unlike.length ? "unlike the others: " : "none unlike the others."}` : "No steps are known.";
-    list.append(element("span", told), ...unlike.map(entry));
+    list.replaceChildren(element("span", told), ...unlike.map(entry));
     this.draw();
   }
 
@@ -127,9 +173,9 @@ class RunChart extends Chart {
   }
 
   key(event) {
-    const by = { "[": -1, "]": 1 }[event.key];
-    if (!by || event.ctrlKey || event.metaKey || event.altKey) { super.key(event); return; }
-    this.toStep(by);
+    const by = { "[": -1, "]": 1, k: 0 }[event.key];
+    if (by === undefined || event.ctrlKey || event.metaKey || event.altKey) { super.key(event); return; }
+    if (by) this.toStep(by); else this.flag();
     this.note();
     event.preventDefault();
   }
@@ -235,11 +281,13 @@ class RunChart extends Chart {
 
   pick(found) {
     super.pick(found);
-    if (!found || found.lane.kind !== "ops" || found.lane.bins) return;
+    if (!found || !["ops", "way"].includes(found.lane.kind) || found.lane.bins) return;
     this.askOp ??= asker("op");
     const list = this.find(".picked .facts");
     this.askOp({ run: this.number, op: found.lane.number[found.i] }).then((told) => {
       if (!told) return;
+      this.told = told;
+      this.draw();
       for (const [name, text] of factsOf(told)) list.append(element("dt", name), element("dd", text));
       if (told.name.length > 300) list.after(named(told.name));
     }, report);
@@ -325,10 +373,19 @@ class RunChart extends Chart {
   break(box, from, to) {
     this.askTable ??= asker("table");
     clearTimeout(this.breaking);
+    clearInterval(this.waiting);
     box.replaceChildren(element("p", "…", { className: "hint" }));
-    this.breaking = setTimeout(() => this.askTable({ run: this.number, from, to, by: this.by }).then((got) => {
-      if (got) box.replaceChildren(...tableOf(got));
-    }, (error) => box.replaceChildren(element("p", error.message, { className: "unknown" }))), 150);
+    this.breaking = setTimeout(() => {
+      const began = Date.now(), told = element("p", "", { className: "hint" }), stop = element("button", "Give up", { type: "button" });
+      const waiting = this.waiting = setInterval(() => {
+        told.textContent = `Being found for ${Math.round((Date.now() - began) / 1000)} s.`;
+        if (!stop.isConnected) box.replaceChildren(told, stop);
+      }, 1000);
+      const show = (...parts) => { if (waiting === this.waiting) { clearInterval(waiting); box.replaceChildren(...parts); } };
+      const asked = this.askTable({ run: this.number, from, to, by: this.by });
+      stop.addEventListener("click", () => { this.askTable.giveUp(); show(element("p", "Given up.", { className: "hint" })); });
+      asked.then((got) => { if (got) show(...tableOf(got)); }, (error) => show(element("p", error.message, { className: "unknown" })));
+    }, 150);
   }
 
   // -- what is in sight, as a table: to whole bins where a lane is drawn of bins
