@@ -376,7 +376,7 @@ def test_a_wait_goes_on_to_explain_until_it_is_used_up() -> None:
         "waiting_call": 100 + 4_980, "late_launch": 2_900 + 3_500 - 4_980,
         "launch": 20,
     }  # fmt: skip
-    assert _rests(b.trace())["waiting_call"] == "earlier waits, API calls"
+    assert _rests(b.trace())["waiting_call"] == "waits, API calls"
 
 
 def test_a_wait_explains_nothing_once_the_host_was_ahead() -> None:

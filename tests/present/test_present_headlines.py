@@ -91,6 +91,8 @@ STRAGGLERS = {"rank": [0, 1], "device": [0, 1], "collectives": [8, 8], "last": [
          "Most time: BP 50.0 %, FP 30.0 %, BP recomputed 20.0 %"),
         ("breakdown", STAGES, {"window_ns": 100, "idle_ns": None},
          "Of the time BP 60.0 %, FP 30.0 %"),
+        ("stragglers", {**STRAGGLERS, "last": [4, 4]}, {},
+         "No rank is last more often than another: each at 4 collectives"),
         ("stragglers", STRAGGLERS, {},
          "Rank 1 is last at 6 of 8 collectives, for which the others wait 5.000 ms"),
         ("breakdown", ITERATIONS, {"window_ns": 1},

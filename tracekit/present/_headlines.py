@@ -222,6 +222,8 @@ def _stragglers(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     who = f"GPU {device}" if rank is None else f"Rank {rank}"
     kind = next((most[key] for key in ("group", "parallelism") if most.get(key)), None)
     named = f" of {kind}" if kind else ""
+    if not kind and most["last"] and rows["last"].n_unique() == 1 < rows.height:
+        return f"No rank is last more often than another: each at {most['last']:,} collectives"
     return (
         f"{who} is last at {most['last']:,} of {most['collectives']:,} collectives{named}, "
         f"for which the others wait {duration(most['caused_ns'])}"

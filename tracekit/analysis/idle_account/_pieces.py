@@ -70,7 +70,7 @@ _RESTS_ON = {
     "behind_stage": "work of other GPUs", "profiler": "profiler overhead",
 }  # fmt: skip
 SWITCHES, OS_CALLS, _LOADERS = "context switches", "OS calls", "loader threads"
-_BEFORE = "earlier waits"
+_BEFORE = "waits"
 """What is not measured of late launches: that a host that had not waited would have made them."""
 _SOURCE = pl.Enum([*dict.fromkeys(_RESTS_ON.values()), SWITCHES, _LOADERS, "MPI calls", _BEFORE])
 """Recorded evidence of each cause; that of input and sleep depends on the piece."""
