@@ -17,7 +17,7 @@ from json_schemas import schema_files
 from notebook import notebook_page
 from told import pages_with_output
 
-from tracekit.analysis.facts import NEEDS
+from tracekit.analysis.facts import REQUIREMENTS
 from tracekit.analysis.overview._features import CAPABILITIES
 from tracekit.model import DERIVED, TABLES, Column, Table
 
@@ -62,7 +62,7 @@ def pages() -> dict[str, str]:
 
 
 def _needs_page() -> str:
-    says = [[each.command, each.says, ", ".join(each.needs)] for each in CAPABILITIES]
+    says = [[each.command, each.feature, ", ".join(each.requirements)] for each in CAPABILITIES]
     return "\n".join(
         (
             _NEEDS_HEAD,
@@ -78,9 +78,9 @@ def _needs_page() -> str:
 def _ways() -> list[list[str]]:
     """Return needs that are recorded alike, the recorders that do it in one way, and that way."""
     needs: dict[tuple[str, str], list[str]] = {}
-    for name in dict.fromkeys(name for each in CAPABILITIES for name in each.needs):
+    for name in dict.fromkeys(name for each in CAPABILITIES for name in each.requirements):
         by_way: dict[str, list[str]] = {}
-        for recorder, way in NEEDS[name].record.items():
+        for recorder, way in REQUIREMENTS[name].record.items():
             by_way.setdefault(way, []).append(recorder or "any")
         for way, recorders in by_way.items():
             needs.setdefault((", ".join(recorders), way), []).append(name)

@@ -173,11 +173,11 @@ PUBLIC = {
         with_kernels within
     """,
     "tracekit.analysis.facts": """
-        DEGREES Evidence Facts HOST KEYS NEEDS OF_PROCESSES OF_WINDOWS OUTSIDE_STEPS
-        RECORDERS WAITING chosen_keys columns_of confusion counted_micro_batches dividing
-        how_to_record how_to_see_waits identify is_by_stage is_by_steps is_pipeline parse_keys
-        require_ops share_meaning step_phases summarise unknown_passes verdict_evidence verdict_meta
-        with_phases with_words work_of
+        DEGREES Evidence Facts HOST KEYS OF_PROCESSES OF_WINDOWS OUTSIDE_STEPS
+        RECORDERS REQUIREMENTS WAITING chosen_keys columns_of confusion counted_micro_batches
+        dividing how_to_record how_to_see_waits identify is_by_stage is_by_steps is_pipeline
+        parse_keys require_ops share_meaning step_phases summarise unknown_passes
+        verdict_evidence verdict_meta with_phases with_words work_of
     """,
     "tracekit.analysis.idle_account": """
         BEHIND BLOCKING_COPY CAUSES ITEM IdleSums OS_CALLS QUEUED_NS SWITCHES

@@ -11,7 +11,7 @@ import pytest
 from trace_builder import TraceBuilder
 
 from tracekit.analysis import features
-from tracekit.analysis.facts import NEEDS, RECORDERS
+from tracekit.analysis.facts import RECORDERS, REQUIREMENTS
 from tracekit.analysis.overview._features import CAPABILITIES
 from tracekit.model import TABLES, Trace
 
@@ -292,8 +292,8 @@ def test_sizes_of_operators_are_what_flops_take() -> None:
 
 def test_every_capability_says_how_each_recorder_records_it() -> None:
     for each in CAPABILITIES:
-        for name, recorder in itertools.product(each.needs, RECORDERS.values()):
-            assert NEEDS[name].record_with([recorder])
+        for name, recorder in itertools.product(each.requirements, RECORDERS.values()):
+            assert REQUIREMENTS[name].record_with([recorder])
     rows = told(Trace.of({}))
-    listed = [(each.command, each.says) for each in CAPABILITIES]
+    listed = [(each.command, each.feature) for each in CAPABILITIES]
     assert [key for key in rows if key[0] is not None] == listed

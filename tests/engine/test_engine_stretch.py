@@ -146,7 +146,7 @@ def test_a_step_that_an_edge_cuts_is_none(ddp: tk.Run) -> None:
     assert numbers[-1] is None
     assert ddp.breakdown(per_iteration=True, between=(begin, end))["iterations"][0] == 2
     assert ddp.critical_path.answer(between=(begin, end)).meta["steps"] == 2
-    with pytest.raises(MissingDataError, match="no whole step"):
+    with pytest.raises(MissingDataError, match="no complete step"):
         ddp.critical_path(between=(end - 1000, end))
 
 

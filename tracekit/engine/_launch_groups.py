@@ -199,10 +199,10 @@ def host_marks(iterations: pl.DataFrame) -> pl.DataFrame:
 
 def _marks(table: pl.DataFrame, iterations: pl.DataFrame, processes: Array) -> Marks:
     """Return marks as loops take them; the last process stands for all that have none."""
-    told = iterations.filter(pl.col("source") == "ranges").select("process", "iteration")
+    recorded = iterations.filter(pl.col("source") == "ranges").select("process", "iteration")
     own = (
         table.with_row_index("mark")
-        .join(told, on=["process", "iteration"], how="semi")
+        .join(recorded, on=["process", "iteration"], how="semi")
         .sort("process", "iteration", "mark")
     )
     first, told_first = (

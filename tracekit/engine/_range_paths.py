@@ -35,10 +35,12 @@ that tells stages by threads."""
 
 def outside_code(trace: Trace) -> pl.Expr:
     """Return which of `OUTSIDE` is the name of an op, by its ``launch_thread``."""
-    told = trace.read("verdicts").filter((pl.col("structure") == "threads") & pl.col("decides"))
+    by_threads = trace.read("verdicts").filter(
+        (pl.col("structure") == "threads") & pl.col("decides")
+    )
     by_structure = (
         (pl.col("stage_source") == "structure") & (pl.col("stage") == "BP")
-        & pl.col("process").is_in(told["process"].implode())
+        & pl.col("process").is_in(by_threads["process"].implode())
     )  # fmt: skip
     backward = (
         trace["ops"].filter(pl.col("stage_source").is_in(_OF_BACKWARD) | by_structure)

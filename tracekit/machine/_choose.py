@@ -131,10 +131,10 @@ def machine_of(
     """
     hosts = _hosts(devices)
     if topology is not None:
-        told = find_machine(topology)
-        if len(hosts) > 1 and devices.height > len(told.gpus):
+        named = find_machine(topology)
+        if len(hosts) > 1 and devices.height > len(named.gpus):
             return _of_hosts(hosts, topology)
-        chosen: Machine | None = told
+        chosen: Machine | None = named
     elif len(set(recorded)) == 1:
         chosen = machine_of_text(recorded[0])
     elif len(hosts) > 1:

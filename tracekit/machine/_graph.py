@@ -549,10 +549,12 @@ def _with_used(
                     ends[memory.nodes[-1], new[nic]] = None
                 if memory is None or (gpu, nic) in used:
                     ends[f"GPU{gpu}", new[nic]] = None
-    told = {f"GPU{gpu}" for gpu, _ in used | staged}  # of these it is no longer unknown
+    used_gpus = {f"GPU{gpu}" for gpu, _ in used | staged}  # of these it is no longer unknown
     links = [Link((node, FABRIC), "network", known="told") for node in nodes]
     links += [Link(each, "pcie", known="told") for each in ends]
-    kept = [link for link in machine.links if link.ends[0] not in told or FABRIC not in link.ends]
+    kept = [
+        link for link in machine.links if link.ends[0] not in used_gpus or FABRIC not in link.ends
+    ]
     return _more(machine.with_links(kept), nodes, links)
 
 

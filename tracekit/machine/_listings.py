@@ -119,9 +119,9 @@ def _described(route: Route | None) -> Sequence[str | float | None]:
 def _relation(machine: Machine, src: int, dst: int) -> str | None:
     if src == dst:
         return "X"
-    given = machine.given.get((f"GPU{src}", f"GPU{dst}"))
+    cell = machine.given.get((f"GPU{src}", f"GPU{dst}"))
     route = machine.route(src, dst)
-    return given if given is not None or route is None else _word(route)
+    return cell if cell is not None or route is None else _word(route)
 
 
 def _word(route: Route) -> str:

@@ -316,9 +316,9 @@ def _connected(kind: list[Member], peers: Peers) -> list[list[Member]]:
 
     seen: Counter[Hashable] = Counter()
     for each in kind:
-        told = peers.get(each.member, {})
-        alike = (each.seat, each.rank, tuple(told.items()))
-        for rank in told:
+        own_peers = peers.get(each.member, {})
+        alike = (each.seat, each.rank, tuple(own_peers.items()))
+        for rank in own_peers:
             others = [other for other in by_rank[rank] if _agree(each, other, peers)]
             if len({other.seat for other in others}) == 1 and seen[alike] < len(others):
                 root[find(others[seen[alike]].member)] = find(each.member)
@@ -338,8 +338,8 @@ def _without_doubles(part: list[Member]) -> list[list[Member]]:
 def _agree(one: Member, other: Member, peers: Peers) -> bool:
     """Tell whether a member may share a communicator with one that it connects to."""
     mine, theirs = peers.get(one.member, {}), peers.get(other.member, {})
-    for a, b, told in ((one, other, mine), (other, one, theirs)):
-        device, near = told.get(b.rank, (None, False))
+    for a, b, own_peers in ((one, other, mine), (other, one, theirs)):
+        device, near = own_peers.get(b.rank, (None, False))
         if (device is not None and not b.is_on(device)) or (near and a.host != b.host):
             return False
     return all(mine[rank][0] == theirs[rank][0] for rank in mine.keys() & theirs.keys())

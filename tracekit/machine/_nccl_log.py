@@ -239,8 +239,8 @@ def _edges(lines: Lines, known: Communicators, connections: pl.DataFrame) -> pl.
     direct = pl.when(nic.is_not_null()).then(transport.str.contains("/GDRDMA", literal=True))
     ends = {"src": ~receives, "dst": receives}
     by_end = {
-        f"{name}_{what}": told.filter(end).drop_nulls().first().over(_EDGE)
-        for what, told in (("nic", nic), ("direct", direct))
+        f"{name}_{what}": value.filter(end).drop_nulls().first().over(_EDGE)
+        for what, value in (("nic", nic), ("direct", direct))
         for name, end in ends.items()
     }
     return (
@@ -331,13 +331,13 @@ def _ring_connections(connections: pl.DataFrame) -> Successors:
     only those over a network are printed. Send and receive calls have connections of index 1.
     """
     of_collectives = connections.filter(pl.col("index").fill_null(0) == 0)
-    told = pl.col("ring").is_not_null().any().over("communicator")
+    knows_rings = pl.col("ring").is_not_null().any().over("communicator")
     first = (
-        of_collectives.filter(~told, pl.col("side").fill_null("send") == "send")
+        of_collectives.filter(~knows_rings, pl.col("side").fill_null("send") == "send")
         .sort("line")
         .unique(["communicator", "channel", "from_rank"], keep="first", maintain_order=True)
     )
-    edges = pl.concat([of_collectives.filter(told, pl.col("ring")), first])
+    edges = pl.concat([of_collectives.filter(knows_rings, pl.col("ring")), first])
     return _successors(edges.select("communicator", "channel", of="from_rank", after="to_rank"))
 
 
@@ -440,9 +440,9 @@ def _trees(lines: Lines, known: Communicators) -> tuple[pl.DataFrame, list[str]]
     )
     nodes = _nodes(lists.select("line", "elements").explode("elements").drop_nulls())
     top = pl.max_horizontal("rank", "parent")
-    told = nodes.group_by("line").agg(own_rank=pl.col("rank").first(), top_rank=top.max())
+    tops = nodes.group_by("line").agg(own_rank=pl.col("rank").first(), top_rank=top.max())
     columns = ["communicator", "channel", "rank", "parent"]
-    from_lists = known.placed(lists.join(told, on="line")).select("line", "communicator")
+    from_lists = known.placed(lists.join(tops, on="line")).select("line", "communicator")
     branches = lines["branches"].with_columns(own_rank="rank", top_rank=top)
     found = pl.concat(
         [
@@ -520,8 +520,10 @@ def _tuning(lines: Lines, known: Communicators) -> pl.DataFrame:
 
 def _nvls(lines: Lines, known: Communicators) -> pl.DataFrame:
     own, top = (pl.lit(None, pl.Int64).alias(name) for name in ("own_rank", "top_rank"))
-    told = known.placed(lines["totals"].with_columns(own, top)).drop_nulls(["communicator", "nvls"])
-    return told.group_by("communicator", maintain_order=True).agg(channels=pl.col("nvls").max())
+    totals = known.placed(lines["totals"].with_columns(own, top)).drop_nulls(
+        ["communicator", "nvls"]
+    )
+    return totals.group_by("communicator", maintain_order=True).agg(channels=pl.col("nvls").max())
 
 
 def _nics(lines: Lines) -> pl.DataFrame:

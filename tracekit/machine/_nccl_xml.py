@@ -146,10 +146,10 @@ def _of_one_machine(cpus: list[ET.Element], found: _Found) -> list[ET.Element]:
 
 def _host_numbers(cpus: list[ET.Element]) -> list[int]:
     """Return the numbers of hosts: their NUMA nodes, else those that are left."""
-    given = [_integer(cpu.get("numaid")) for cpu in cpus]
+    numa_ids = [_integer(cpu.get("numaid")) for cpu in cpus]
     taken: set[int] = set()
     numbers: list[int | None] = []
-    for numa in given:
+    for numa in numa_ids:
         own = numa is not None and numa >= 0 and numa not in taken
         numbers.append(numa if own else None)
         taken |= {numa} if own and numa is not None else set()

@@ -95,12 +95,12 @@ def parse_status(text: str, source: str) -> Status:
     return status
 
 
-def _note(brick: Brick, said: str) -> None:
-    if found := _RATE.fullmatch(said):
+def _note(brick: Brick, text: str) -> None:
+    if found := _RATE.fullmatch(text):
         brick.active, brick.bandwidth = True, round(float(found[1]) * 1e9)
-    elif _INACTIVE.fullmatch(said):
+    elif _INACTIVE.fullmatch(text):
         brick.active = False
-    elif (found := _REMOTE.fullmatch(said)) and (bus := pci_bus(found[1])):
+    elif (found := _REMOTE.fullmatch(text)) and (bus := pci_bus(found[1])):
         brick.remote = bus, int(found[2]) if found[2] else None
 
 
@@ -203,11 +203,11 @@ def _own_buses(status: Status) -> dict[str, str]:
             bus, remote = brick.remote
             near = None if remote is None else number
             there[bus_of[gpu], bus, near, remote] += 1
-    told = all(
+    is_symmetric = all(
         near != far and there[far, near, remote, number] == count
         for (near, far, number, remote), count in list(there.items())
     )
-    return own if told else {}
+    return own if is_symmetric else {}
 
 
 def _by_number(status: Iterable[str]) -> list[str]:

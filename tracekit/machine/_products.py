@@ -228,16 +228,16 @@ def recognise(products: Sequence[str | None]) -> Machine | None:
             return replace(machine, warnings=(*machine.warnings, warning))
     machine = with_bandwidths(_made(f"pcie-{len(products)}", "assumed"), names)
     boards = sorted({name for name in products if name and _is_on_a_board(name)})
-    told = len(products) == 1 or not boards
-    return replace(machine, warnings=_unknown(products, boards), tells_peers=told)
+    knows_peers = len(products) == 1 or not boards
+    return replace(machine, warnings=_unknown(products, boards), tells_peers=knows_peers)
 
 
 def _is_on_a_board(product: str) -> bool:
     """Tell whether GPUs of a name come on boards that join them, in whatever number."""
     if not nvlink_of(product):
         return False
-    told = (content.get("recognise", {}).get("products") for content in _files().values())
-    return any(re.search(pattern, product) for pattern in told if pattern)
+    patterns = (content.get("recognise", {}).get("products") for content in _files().values())
+    return any(re.search(pattern, product) for pattern in patterns if pattern)
 
 
 def _unknown(products: Sequence[str | None], boards: Sequence[str]) -> tuple[str, ...]:
@@ -267,8 +267,8 @@ def _recognisable(gpus: int) -> Iterator[tuple[str, re.Pattern[str], str]]:
     """Yield the presets of so many GPUs that product names tell, with their patterns."""
     for preset, content in _files().items():
         if "recognise" in content and content["nodes"]["GPU"] == gpus:
-            told = content["recognise"]
-            yield preset, re.compile(told["products"]), told["warning"]
+            rule = content["recognise"]
+            yield preset, re.compile(rule["products"]), rule["warning"]
 
 
 def _made(name: str, origin: Origin) -> Machine:

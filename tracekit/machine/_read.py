@@ -163,10 +163,10 @@ def parse_rocm_topo(text: str, source: str, name: str) -> Machine:
     untold = [pair for pair in pairs if types[pair] not in ("XGMI", "PCIE")]
     passed_on = [pair for pair in pairs if types[pair] == "XGMI" and pair not in direct]
     if passed_on:
-        told = ", ".join("-".join(pair) for pair in passed_on[:4])
+        pairs_text = ", ".join("-".join(pair) for pair in passed_on[:4])
         more = ", ..." if len(passed_on) > 4 else ""  # noqa: PLR2004
         warnings.append(
-            f"XGMI of several hops joins {told}{more}: which links that crosses is not known"
+            f"XGMI of several hops joins {pairs_text}{more}: which links that crosses is not known"
         )
     cpus = sorted({numa.get(gpu, 0) for gpu in gpus})
     links = [
@@ -178,8 +178,8 @@ def parse_rocm_topo(text: str, source: str, name: str) -> Machine:
     made |= {f"CPU{cpu}": known(type="host", numa=cpu if numa else None) for cpu in cpus}
     machine = Machine.of(name, made, links, "file", warnings)
     without = frozenset(frozenset(map(number_of, pair)) for pair in (*passed_on, *untold))
-    given = {pair: cell for pair, cell in types.items() if pair[0] != pair[1]}
-    return replace(machine, given=given, untold=without)
+    cells = {pair: cell for pair, cell in types.items() if pair[0] != pair[1]}
+    return replace(machine, given=cells, untold=without)
 
 
 def _is_direct(weight: str | None) -> bool:

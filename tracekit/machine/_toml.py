@@ -275,12 +275,12 @@ def _links_of(
 
 
 def _bandwidth(table: Mapping[str, Any], where: str) -> int | None:
-    given = [key for key in ("bandwidth", "brick_bandwidth", "pcie") if key in table]
-    if not given:
+    keys = [key for key in ("bandwidth", "brick_bandwidth", "pcie") if key in table]
+    if not keys:
         return None
-    if len(given) > 1:
-        raise InputError(f"{where} gives {' and '.join(given)}", "give one of them")
-    key, value = given[0], table[given[0]]
+    if len(keys) > 1:
+        raise InputError(f"{where} gives {' and '.join(keys)}", "give one of them")
+    key, value = keys[0], table[keys[0]]
     if key == "pcie":
         bandwidth = pcie_interface(value) if isinstance(value, str) else None
         if bandwidth is None:

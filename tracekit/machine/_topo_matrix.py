@@ -110,9 +110,9 @@ def parse_matrix(text: str, source: str) -> Matrix | None:
         for pair, cell in _cells(block, source):
             nodes = names[pair[0]], names[pair[1]]
             found = _NVLINKS.fullmatch(cell)
-            given = nvlinks.setdefault(nodes, int(found[1])) if found else None
+            count = nvlinks.setdefault(nodes, int(found[1])) if found else None
             known = relations.setdefault(nodes, cell) if not found else cell
-            if (found and given != int(found[1])) or known != cell:
+            if (found and count != int(found[1])) or known != cell:
                 raise InputError(
                     f"{source} holds matrices that differ", "keep those of one machine"
                 )
@@ -331,12 +331,12 @@ def _affinities(blocks: Iterable[_Block]) -> tuple[dict[str, int], dict[str, str
     cpus: dict[str, str] = {}
     for block in blocks:
         for device, (_, rest) in block.rows.items():
-            given = dict(zip(block.columns, rest, strict=False))
-            node = given.get("NUMA Affinity", given.get("NUMA", ""))
+            cells = dict(zip(block.columns, rest, strict=False))
+            node = cells.get("NUMA Affinity", cells.get("NUMA", ""))
             if re.fullmatch(r"\d{1,4}", node):
                 numa.setdefault(device, int(node))
-            if re.fullmatch(r"\d{1,6}([,-][\d,-]*)?", given.get("CPU Affinity", "")):
-                cpus.setdefault(device, given["CPU Affinity"])
+            if re.fullmatch(r"\d{1,6}([,-][\d,-]*)?", cells.get("CPU Affinity", "")):
+                cpus.setdefault(device, cells["CPU Affinity"])
     return numa, cpus
 
 

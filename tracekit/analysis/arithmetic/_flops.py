@@ -230,8 +230,8 @@ def _unknown(work: pl.DataFrame, ideal: float | None, steps: int) -> str | None:
     if unknown.height:
         names = unknown["operator"].fill_null("kernels without an operator")
         most = names.value_counts(sort=True).head(3).rows()
-        told = ", ".join(f"{name} ({number:,})" for name, number in most)
-        return f"the FLOPs of {unknown.height:,} of {work.height:,} operators are not: {told}"
+        counts = ", ".join(f"{name} ({number:,})" for name, number in most)
+        return f"the FLOPs of {unknown.height:,} of {work.height:,} operators are not: {counts}"
     if not work.height:
         return "no kernels multiply"
     if ideal is None:
@@ -313,9 +313,9 @@ def _unknown_bounds(work: pl.DataFrame, bandwidths: pl.DataFrame) -> str | None:
         return None
     whats, options, frames = zip(*missing, strict=True)
     names = pl.concat([rows.select("name") for rows in frames])["name"]
-    told = names.fill_null("a GPU whose name was not recorded").unique().sort()
+    gpus = names.fill_null("a GPU whose name was not recorded").unique().sort()
     return (
-        f"no bound without the {' and the '.join(whats)} of {' and '.join(told)}:"
+        f"no bound without the {' and the '.join(whats)} of {' and '.join(gpus)}:"
         f" give {', and '.join(options)}"
     )
 

@@ -403,14 +403,14 @@ def _requests(windows: pl.DataFrame, own: Sequence[str]) -> pl.DataFrame:
     """Return the steps, requests and tokens of each phase, and the time per step and token."""
     steps = windows.filter(pl.col("phase").is_not_null()).unique(["process", "device", "iteration"])
     length = windows.group_by(own).agg(length=_LENGTH.sum())
-    told = steps.group_by(own).agg(
+    requests = steps.group_by(own).agg(
         steps=pl.len().cast(pl.Int64),
         **{
             name: pl.when(pl.col(name).is_not_null().all()).then(pl.col(name).sum())
             for name in ("requests", "tokens")
         },
     )
-    return told.join(length, on=own, how="left").select(
+    return requests.join(length, on=own, how="left").select(
         *own, "steps", "requests", "tokens",
         step_ns=pl.col("length") / pl.col("steps"),
         token_ns=pl.when(pl.col("tokens") > 0).then(pl.col("length") / pl.col("tokens")),

@@ -138,8 +138,8 @@ class _Aligning:
         """Join clocks of reports once, given what the starts of sessions say."""
         self._found, self._refused = {}, {}
         own = self._own(0)
-        if given := self._given.get(0):
-            own = replace(given, name=own.name, bound=own.bound, reason=None)
+        if clock := self._given.get(0):
+            own = replace(clock, name=own.name, bound=own.bound, reason=None)
         self._found[0] = Alignment(own)
         for index in sorted(self._given.keys() - {0}):
             self._found[index] = self._by_user(index)

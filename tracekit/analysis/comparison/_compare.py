@@ -89,15 +89,15 @@ def _phase_rows(found: Prepared) -> pl.DataFrame:
     a, b = found.measured
     if not (a.iterations and b.iterations):
         raise UsageError("runs without steps have no phases", "compare by stage")
-    told = [
+    by_run = [
         steps_by_phase(trace).filter(pl.col("iteration").is_in(run.iterations))
         for trace, run in zip(found.traces, found.measured, strict=True)
     ]
-    known = [[*each["phase"]] for each in told]
+    known = [[*each["phase"]] for each in by_run]
     shared = len([phase for phase in _PHASES if all(phase in each for each in known)])
     rows = []
     for phase in _PHASES:
-        steps = [each.filter(pl.col("phase").eq_missing(phase)) for each in told]
+        steps = [each.filter(pl.col("phase").eq_missing(phase)) for each in by_run]
         if any(each.height for each in steps):
             of_a, of_b = (_only(run, own) for run, own in zip((a, b), steps, strict=True))
             row = _row(of_a, of_b, has_verdict=found.has_verdict, phases=shared)

@@ -83,14 +83,14 @@ def headline(
     first.append(_change(step))
     standing = _standing(step, few=few, least=least) if step["delta_ns"] else [""]
     is_asked = metric != "mean" or least is not None
-    told = judged(step, metric, least)["sentence"] if is_asked else ""
+    judgement = judged(step, metric, least)["sentence"] if is_asked else ""
     last = f"not comparable ({'; '.join(reasons)})" if reasons else ""
     typical, named = [_typical(step, metric)], [*without]
     (typical if metric == "mean" and without else named).append("")
     carried = _carried(contributions, step["delta_ns"], ops or {}) or [""]
     carried += [""] if without else []
     for carry, stands, odd, usual in product(carried, standing, named, typical):
-        sentence = "; ".join(filter(None, [*first, stands, carry, usual, told, odd, last]))
+        sentence = "; ".join(filter(None, [*first, stands, carry, usual, judgement, odd, last]))
         if len(wrap(sentence, _WIDTH)) <= _LINES:
             break
     return sentence
@@ -119,17 +119,17 @@ def _standing(step: Mapping[str, Any], *, few: bool, least: float | None) -> lis
         return ["no verdict"]
     if step.get("reason"):
         return [f"unknown: {step['reason']}"]
-    told = _SHOWN.get(step["verdict"], "not shown")
-    if told == "shown":
-        told += " of these two recordings" if "a_runs" not in step else " of the two programs"
+    outcome = _SHOWN.get(step["verdict"], "not shown")
+    if outcome == "shown":
+        outcome += " of these two recordings" if "a_runs" not in step else " of the two programs"
     if step["low_ns"] is None:
-        return [told]
+        return [outcome]
     if step["verdict"] == SMALL:
         percent = LEAST_PERCENT if least is None else least
-        told = f"no difference that matters (within {percent:g} % of the step)"
+        outcome = f"no difference that matters (within {percent:g} % of the step)"
     supposed = _SUPPOSED if few else ("",)
     ends = f"{signed_length(step['low_ns'])} to {signed_length(step['high_ns'])}"
-    return [f"{told}, 95 % interval {ends}{each}" for each in supposed]
+    return [f"{outcome}, 95 % interval {ends}{each}" for each in supposed]
 
 
 def _typical(step: Mapping[str, Any], metric: Metric) -> str:
@@ -141,10 +141,10 @@ def _typical(step: Mapping[str, Any], metric: Metric) -> str:
         return ""
     ends = f"{signed_length(step['shift_low_ns'])} to {signed_length(step['shift_high_ns'])}"
     what = _OF_RECORDINGS if "a_runs" in step else _SHIFT
-    told = f"typical step {signed_length(step['shift_ns'])} ({ends}; {what})"
+    sentence = f"typical step {signed_length(step['shift_ns'])} ({ends}; {what})"
     if step["shift_ns"] * step["delta_ns"] < 0:
-        told += ", the other way than the mean"
-    return told
+        sentence += ", the other way than the mean"
+    return sentence
 
 
 def judged(step: Mapping[str, Any], metric: Metric, least: float | None) -> dict[str, Any]:
@@ -162,11 +162,13 @@ def judged(step: Mapping[str, Any], metric: Metric, least: float | None) -> dict
     base = "ns" if metric == "mean" else "median_ns"
     if least is not None and verdict is not None and None not in ends:
         verdict = _against(ends, min(step[f"{side}_{base}"] for side in "ab") * least / 100)
-    told = verdict or "no verdict"
+    outcome = verdict or "no verdict"
     if least is not None:
-        told = f"same within {least:g} %" if verdict == "same" else f"{told} (least {least:g} %)"
+        outcome = (
+            f"same within {least:g} %" if verdict == "same" else f"{outcome} (least {least:g} %)"
+        )
     found = {"metric": metric, "least_percent": least, "verdict": verdict}
-    return {**found, "sentence": f"by {metric}: {told}"}
+    return {**found, "sentence": f"by {metric}: {outcome}"}
 
 
 def _against(ends: tuple[float, float], bound: float) -> str:
@@ -230,13 +232,13 @@ def _listed(parts: pl.DataFrame, ops: Mapping[str, tuple[float, float]]) -> str:
 
 def _named(part: Mapping[str, Any], ops: Mapping[str, tuple[float, float]]) -> str:
     name, verdict = part["part"], part["verdict"]
-    told = [signed_length(part["delta_ns"])]
+    details = [signed_length(part["delta_ns"])]
     if verdict is not None and verdict not in _TOLD:
-        told.append(SMALL if verdict == SMALL else "not shown")
+        details.append(SMALL if verdict == SMALL else "not shown")
     of_a, of_b = ops.get(name, (0, 0))
     if abs(of_b - of_a) > _OTHER_WORK * max(of_a, of_b):
-        told.append(f"{of_a:,.4g} → {of_b:,.4g} ops a step")
-    return f"{_NAMES.get(name, name)} ({', '.join(told)})"
+        details.append(f"{of_a:,.4g} → {of_b:,.4g} ops a step")
+    return f"{_NAMES.get(name, name)} ({', '.join(details)})"
 
 
 def signed_length(value: float) -> str:

@@ -234,8 +234,8 @@ def _headline(rows: pl.DataFrame, label: str) -> str:
             needed = next(count for count in itertools.count(rows.height) if _can_show(count))
             return f"{number}: too few to show a change, which takes {needed}"
         return f"{number}: no change found"
-    told = [
+    texts = [
         f"{change:+.1f} % from {label} {value} on"
         for value, change in changes.select("value", "change_percent").iter_rows()
     ]
-    return f"{rows.height} points: {'; '.join(told)}"
+    return f"{rows.height} points: {'; '.join(texts)}"

@@ -156,13 +156,13 @@ def _named(lengths: Floats, is_outlier: Flags, numbers: Sequence[int], side: str
     regular = regularly_slow(lengths)
     if (~is_outlier).sum() < ENOUGH:
         return _Steps(lengths, lengths, [], regular)
-    told = [
+    names = [
         f"step {numbers[at]} of {side} ({length_text(lengths[at])})"
         for at in np.flatnonzero(is_outlier).tolist()
     ]
     if regular is not None:
         regular = replace(regular, is_slow=regular.is_slow[~is_outlier])
-    return _Steps(lengths, lengths[~is_outlier], told, regular)
+    return _Steps(lengths, lengths[~is_outlier], names, regular)
 
 
 def _of_means(a: _Steps, b: _Steps, factor: float) -> _Excess | None:
@@ -234,9 +234,9 @@ def _judged(excess: _Excess, limit: str, left_out: list[str]) -> Limit:
         return Limit("within", f"within {limit}: {change}, at most {ends[1]:+.1f} % at 95 %")
     if excess.low > 0:
         return Limit("above", f"above {limit}: {change}, at least {ends[0]:+.1f} % at 95 %")
-    told = f"cannot tell whether it is within {limit}: {change}"
+    unknown = f"cannot tell whether it is within {limit}: {change}"
     span = f"{ends[0]:+.1f} % to {ends[1]:+.1f} %, one-sided 95 % each"
-    return Limit("unknown", f"{told} ({span}); {_needed(excess)}")
+    return Limit("unknown", f"{unknown} ({span}); {_needed(excess)}")
 
 
 def _needed(excess: _Excess) -> str:

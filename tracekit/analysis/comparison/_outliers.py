@@ -73,22 +73,22 @@ def cold_notes(names: Sequence[str], measured: Sequence[Measured]) -> list[str]:
 
 
 def _outlier_notes(side: str, odd: pl.DataFrame) -> list[str]:
-    told = [
+    notes = [
         f"step {number} of {side}: {ratio:.2g} times the median ({cause})"
         for number, ratio, cause in odd.select("iteration", "ratio", "cause").iter_rows()
     ]
-    more = len(told) - _LISTED
+    more = len(notes) - _LISTED
     are = "step of {} is an outlier" if more == 1 else "steps of {} are outliers"
-    return [*told[:_LISTED], *([f"{more} more {are.format(side)}"] if more > 0 else [])]
+    return [*notes[:_LISTED], *([f"{more} more {are.format(side)}"] if more > 0 else [])]
 
 
 def _modes(side: str, steps: Numbers, devices: int, regular: Regular | None) -> list[str]:
     parts = kinds_of(steps)
-    told = [f"{len(part)} of {length_text(float(np.median(part)) / devices)}" for part in parts]
-    if not told:
+    medians = [f"{len(part)} of {length_text(float(np.median(part)) / devices)}" for part in parts]
+    if not medians:
         return []
-    number = _NUMBERS.get(len(told), str(len(told)))
-    listed = f"{', '.join(told[:-1])} and {told[-1]}"
+    number = _NUMBERS.get(len(medians), str(len(medians)))
+    listed = f"{', '.join(medians[:-1])} and {medians[-1]}"
     every = f"; a slow one every {regular.period} steps" if regular else ""
     none = "" if has_typical(steps) else "; none is typical of all"
     return [f"steps of {side} are of {number} kinds: {listed} (medians){every}{none}"]
@@ -170,11 +170,11 @@ def without_outliers(odd: pl.DataFrame, step: Mapping[str, Any], steps: Steps) -
         f"step {number} of {side} ({cause})"
         for side, number, cause in far.select("side", "iteration", "cause").iter_rows()
     ]
-    told = f"a change of {signed_length(delta)} is {'not shown' if delta else 'none'}"
+    outcome = f"a change of {signed_length(delta)} is {'not shown' if delta else 'none'}"
     if is_told:
-        told = f"B is {found['verdict']} by {length_text(abs(delta))}"
+        outcome = f"B is {found['verdict']} by {length_text(abs(delta))}"
     return [
-        f"without {' and '.join([*named[:few], *([f'{more} more'] if more > 0 else [])])} {told}"
+        f"without {' and '.join([*named[:few], *([f'{more} more'] if more > 0 else [])])} {outcome}"
         for few in range(_FEW, 0, -1)
         for more in [len(named) - few]
     ]

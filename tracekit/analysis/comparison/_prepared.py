@@ -361,14 +361,14 @@ def _times_per(keys: tuple[str, ...], *, is_host: bool) -> str | None:
     return "step/process" if is_host or keys == ("api",) else "step/GPU"
 
 
-def _verdict_notes(told: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
+def _verdict_notes(verdicts: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
     """Say what the processes of either run do, where they do not all train or a run is cut."""
-    if all(set(each.get("verdict", ())) <= {"training"} and "cut" not in each for each in told):
+    if all(set(each.get("verdict", ())) <= {"training"} and "cut" not in each for each in verdicts):
         return []
     worded = [
         f"{name}: {', '.join(each.get('verdict', ())) or 'unknown'}"
         + (f", cut ({each['cut']})" if "cut" in each else "")
-        for name, each in zip(names, told, strict=True)
+        for name, each in zip(names, verdicts, strict=True)
     ]
     return [f"verdict: {'; '.join(worded)}"]
 
@@ -384,8 +384,8 @@ def _left_out(names: Sequence[str], measured: Sequence[Measured]) -> list[str]:
 def _outside_notes(table: pl.DataFrame) -> list[str]:
     """Say what columns of work outside of steps hold, where there is any."""
     some = any(table[name].sum() for name in OUTSIDE[:2] if name in table.columns)
-    told = "outside: work before the first step, after the last one and in steps that do not count"
-    return [f"{told}; in all, mean over devices"] if some else []
+    note = "outside: work before the first step, after the last one and in steps that do not count"
+    return [f"{note}; in all, mean over devices"] if some else []
 
 
 _SAME_LABELS = ("network", "batch", "gpus")

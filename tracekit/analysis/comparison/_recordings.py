@@ -459,22 +459,24 @@ def _scatter_notes(step: Mapping[str, Any], least: float | None) -> list[str]:
     """
     if not step["a_ns"]:
         return []
-    told, known = [], [step[f"{side}_sd_ns"] for side in "ab"]
+    notes, known = [], [step[f"{side}_sd_ns"] for side in "ab"]
     spreads = tuple(known[1 - at] if known[at] is None else known[at] for at in (0, 1))
     for at, side in enumerate("AB"):
         if known[at] is None:
-            told.append(f"{side} is one recording, and its scatter is taken for that of the others")
+            notes.append(
+                f"{side} is one recording, and its scatter is taken for that of the others"
+            )
     percent = [100 * spread / step["a_ns"] for spread in spreads]
     numbers = (step["a_runs"], step["b_runs"])
     reach = reach_of((percent[0], percent[1]), numbers, LEVEL)
     scatter = ", ".join(
         f"{percent[at]:.2g} % in {side}" for at, side in enumerate("AB") if known[at] is not None
     )
-    told.append(
+    notes.append(
         f"recordings scatter by {scatter}; with {numbers[0]} and {numbers[1]} changes of "
         f"{reach:.2g} % or more are shown"
     )
-    return [*told, *_recommended(step, (percent[0], percent[1]), reach, least)]
+    return [*notes, *_recommended(step, (percent[0], percent[1]), reach, least)]
 
 
 def _recommended(

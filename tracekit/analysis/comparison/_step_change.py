@@ -163,9 +163,9 @@ def with_small(
     ]
     worded = {}
     for prefix, base in (("", "ns"), ("shift_", "median_ns")):
-        low, high, told = (step[prefix + name] for name in ("low_ns", "high_ns", "verdict"))
+        low, high, outcome = (step[prefix + name] for name in ("low_ns", "high_ns", "verdict"))
         own = share * min(step[f"a_{base}"] or 0, step[f"b_{base}"] or 0)
-        if told == NOT_SHOWN and -own < low and high < own:
+        if outcome == NOT_SHOWN and -own < low and high < own:
             worded[f"{prefix}verdict"] = SMALL
     return named, {**step, **worded}
 

@@ -186,7 +186,7 @@ def job_of(
     Raises
     ------
     MissingDataError
-        If it holds no GPU work, is on several clocks, or holds no step that was recorded whole.
+        If it holds no GPU work, is on several clocks, or holds no complete step.
     UsageError
         If iterations are skipped that it has not.
     """
@@ -212,9 +212,11 @@ def job_of(
         whole = bounds.filter(pl.col("end") > pl.col("start"))
         marks = marks.filter((whole["start"] >= begin) & (whole["end"] <= end))
         if marks.is_empty():
-            raise MissingDataError("no whole step lies in that time", "give --between more of it")
+            raise MissingDataError(
+                "no complete step lies in that time", "give --between more of it"
+            )
     if marks.is_empty():
-        raise MissingDataError("this run holds no whole step", "record longer, or skip fewer")
+        raise MissingDataError("this run holds no complete step", "record longer, or skip fewer")
     return Job(alike, traffic, graph, marks)
 
 
@@ -302,8 +304,8 @@ def distrust(share: float | None) -> list[str]:
     """Return a warning where more is not explained than an answer can be trusted with."""
     if share is None or share <= TRUSTED:
         return []
-    told = f"{share:.0%} of the steps is unexplained by the recording, more than {TRUSTED:.0%}"
-    return [f"{told}: do not trust answers from dependencies here"]
+    text = f"{share:.0%} of the steps is unexplained by the recording, more than {TRUSTED:.0%}"
+    return [f"{text}: do not trust answers from dependencies here"]
 
 
 def stand_in(job: Job) -> list[str]:

@@ -195,5 +195,5 @@ def unlike(job: Job, changes: Sequence[object]) -> list[str]:
     ).row(0)
     if alone <= _UNLIKE * total:
         return []
-    told = f"{alone / total:.0%} of the time of kernels and copies stays as it is"
-    return [f"{told}: no other rank has as many of that name in that step"]
+    text = f"{alone / total:.0%} of the time of kernels and copies stays as it is"
+    return [f"{text}: no other rank has as many of that name in that step"]

@@ -44,9 +44,9 @@ def wait_edges(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFra
     Beside them ``giver, target, lag``: calls that make a stream wait for an event, and the call of
     another thread that recorded it.
     """
-    told, event_waits = _syncs(trace, moments)
+    syncs, event_waits = _syncs(trace, moments)
     fetches, sends = (_copies(moments, way) for way in ("d2h", None))
-    calls = pl.concat([told, _by_name(moments, told), fetches])
+    calls = pl.concat([syncs, _by_name(moments, syncs), fetches])
     blocked = pl.concat([sends, _begun(moments), _frees(moments)]).unique(maintain_order=True)
     streams, handed = _events(trace, moments)
     followed = pl.concat([streams, _untold(moments, streams)]).unique(maintain_order=True)
@@ -109,10 +109,10 @@ def _last_launched(moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def _by_name(moments: Moments, told: pl.DataFrame) -> pl.DataFrame:
+def _by_name(moments: Moments, syncs: pl.DataFrame) -> pl.DataFrame:
     """Return ``source, target`` of calls that synchronise by their name alone."""
     calls = moments.calls_named(_SYNCHRONISES)
-    untold = calls.join(told.select(finish="target"), on="finish", how="anti").select(
+    untold = calls.join(syncs.select(finish="target"), on="finish", how="anti").select(
         "process", "start", target="finish", ended="end",
         device_wide=~pl.col("name").cast(pl.String).str.contains("Stream|Event"),
     )  # fmt: skip
@@ -249,15 +249,15 @@ def _recorded(trace: Trace, moments: Moments, waits: pl.DataFrame) -> pl.DataFra
     )  # fmt: skip
 
 
-def _untold(moments: Moments, told: pl.DataFrame) -> pl.DataFrame:
+def _untold(moments: Moments, syncs: pl.DataFrame) -> pl.DataFrame:
     """Return ``source, target`` where calls make streams wait, and no event was recorded.
 
     The next op that the calling thread launches, and the next one that its process does, is taken
     to wait for the last one that its process had launched on each other stream of that GPU, where
     it did start after it: the thread that ends a backward pass makes the optimizer's stream wait.
     """
-    if not told.is_empty():
-        return told.clear()
+    if not syncs.is_empty():
+        return syncs.clear()
     waits = moments.calls_named(_STREAM_WAITS)
     launched = moments.ops.select(
         *LANE, "launch_thread", "launch_start", "start", "end", "begin", "finish"
@@ -397,10 +397,10 @@ def batches_of(trace: Trace, moments: Moments, gaps: pl.DataFrame) -> Batches:
     driving = gaps.join(iterations.select("thread").unique(), on="thread", how="semi")
     loads = trace["ranges"].filter(pl.col("stage") == "IO").select("thread", "start", "end")
     ranges = loads.collect()
-    told = pl.concat([ranges, _between(iterations)])
-    untold, asleep = ~pl.col("thread").is_in(told["thread"].unique().implode()), _asleep(trace)
+    periods = pl.concat([ranges, _between(iterations)])
+    untold, asleep = ~pl.col("thread").is_in(periods["thread"].unique().implode()), _asleep(trace)
     naps = asleep.join(ranges, on="thread", how="anti")
-    blocks = merged(pl.concat([told, naps]), ["thread"])
+    blocks = merged(pl.concat([periods, naps]), ["thread"])
     known = driving.with_columns(length=_LENGTH, loading=pl.lit(0, pl.Int64))
     if not blocks.is_empty():
         known = covered(known.drop("loading"), blocks, ["thread"], "loading")
@@ -503,9 +503,9 @@ def _asleep(trace: Trace) -> pl.DataFrame:
 
 def _between(iterations: pl.DataFrame) -> pl.DataFrame:
     """Return ``thread, start, end`` of the time between steps, where ranges tell them."""
-    told = iterations.filter(pl.col("source") == "ranges")
-    threads = told.select("process", "thread").unique("process")
-    marks = host_marks(told).sort("process", "time")
+    from_ranges = iterations.filter(pl.col("source") == "ranges")
+    threads = from_ranges.select("process", "thread").unique("process")
+    marks = host_marks(from_ranges).sort("process", "time")
     spans = marks.with_columns(end=pl.col("time").shift(-1).over("process"))
     empty = spans.filter(pl.col("iteration").is_null()).drop_nulls("end")
     return empty.join(threads, on="process").select("thread", start="time", end="end")

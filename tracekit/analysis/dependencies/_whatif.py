@@ -376,8 +376,8 @@ def _error(job: Job, base: _Replay) -> float | None:
 
 def _row(replay: _Replay, measured: _Replay, base: _Replay, error: float) -> dict[str, Any]:
     unchanged, is_measured = base.low_ns, replay is measured
-    told = replay.is_told(measured, error)
-    step = (replay.low_ns + replay.high_ns) / 2 if told else None
+    is_told = replay.is_told(measured, error)
+    step = (replay.low_ns + replay.high_ns) / 2 if is_told else None
     compared = step is not None and not is_measured and bool(unchanged)
     return {
         "change": replay.label,
@@ -516,10 +516,10 @@ class Price:
     @property
     def text(self) -> str:
         """The `whatif` command, and the predicted range of a step, in words."""
-        told = f"`tracekit whatif {self.options}`"
+        command = f"`tracekit whatif {self.options}`"
         if self.low_ns is None or self.high_ns is None:
-            return f"{told}: too wide a range to say"
-        return f"{told}: a step of {self.low_ns / _MS:,.3f} to {self.high_ns / _MS:,.3f} ms"
+            return f"{command}: too wide a range to say"
+        return f"{command}: a step of {self.low_ns / _MS:,.3f} to {self.high_ns / _MS:,.3f} ms"
 
 
 def price_of(rule: str, trace: Trace, traffic: Traffic) -> Price | None:

@@ -52,7 +52,7 @@ def fp32_products(facts: Facts) -> Finding | None:
     if lost.mean < _OFTEN * facts.step_ns or rows.is_empty():
         return None
     first = peaks[rows["device"][0]]
-    told = {name: f"{peak / _TERA:.4g}" for name, peak in first.items()}
+    tera = {name: f"{peak / _TERA:.4g}" for name, peak in first.items()}
     times = max(first.get(name, 0) for name in _FASTER) / first["fp32"]
     return Finding(
         finding=f"Matrix products in FP32 take {duration(lost.mean)} {facts.per} "
@@ -65,7 +65,7 @@ def fp32_products(facts: Facts) -> Finding | None:
         evidence=(
             _most_of(facts, rows),
             *facts.launched_in(rows),
-            f"{names[rows['device'][0]]}: {told['fp32']} TFLOP/s in FP32, {told['tf32']} in TF32",
+            f"{names[rows['device'][0]]}: {tera['fp32']} TFLOP/s in FP32, {tera['tf32']} in TF32",
         ),
         advice="Let FP32 products use TF32 (`torch.set_float32_matmul_precision('high')`), or "
         "train in bfloat16 or half, where the network bears less exact products. Products that "

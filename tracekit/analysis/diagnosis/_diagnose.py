@@ -169,10 +169,10 @@ def diagnose(
         raise UsageError(f"{top} findings cannot be listed", "give 1 or more")
     require_ops(trace)
     facts = facts_of(trace, traffic, worth=worth, without=without)
-    said = {name: RULES[name](facts) for name in asked}
+    answers = {name: RULES[name](facts) for name in asked}
     found = [
         _row(facts, name, finding)
-        for name, finding in said.items()
+        for name, finding in answers.items()
         if finding is not None and _is_left(facts, finding)
     ]
     rows = pl.DataFrame(found, schema=FINDINGS).sort(
@@ -253,12 +253,12 @@ def _for_people(rows: pl.DataFrame) -> pl.DataFrame:
         "{} ms per step ({} to {})", *map(_milliseconds, ("win_ns", "win_low_ns", "win_high_ns"))
     )
     unknown = pl.format("unknown: {}", "win_unknown")
-    told = pl.when(pl.col("win_ns").is_null()).then(unknown).otherwise(win)
+    wins = pl.when(pl.col("win_ns").is_null()).then(unknown).otherwise(win)
     state = []
     if "state" in rows.columns:
         before = pl.format("{}, {} ms per step before", "state", _milliseconds("base_win_ns"))
         state = [pl.coalesce(before, "state").alias("state")]
-    return rows.select("rule", *state, "finding", told.alias("win"), "sure", "evidence", "advice")
+    return rows.select("rule", *state, "finding", wins.alias("win"), "sure", "evidence", "advice")
 
 
 def _milliseconds(name: str) -> pl.Expr:

@@ -77,9 +77,9 @@ def waits_in_collectives(calls: pl.DataFrame) -> pl.DataFrame:
     collectives of several.
     """
     number = pl.struct(MEMBER).n_unique().over("match")
-    told = calls.drop_nulls("match").filter(number > 1)
+    matched = calls.drop_nulls("match").filter(number > 1)
     is_common = pl.col("clock").n_unique().over("match") == 1
-    return told.sort("match", LENGTH, *MEMBER).select(
+    return matched.sort("match", LENGTH, *MEMBER).select(
         "match", "op", pl.col("step").max().over("match"), *MEMBER, "collective",
         wait_ns=LENGTH - LENGTH.min().over("match"),
         is_last=(pl.int_range(pl.len()).over("match") == 0)
@@ -252,8 +252,8 @@ class Facts:
         """Name the functions that the host executed in pieces of gaps, from sampled call stacks."""
         met = sampled(self.trace, pieces, pairs_of(self.trace, self.gaps))
         each = met.group_by("name").len().sort("len", "name", descending=[True, False])
-        told = each.head(_MOST_PLACES).rows()
-        return tuple(f"{number} of {met.height} samples in {name}" for name, number in told)
+        functions = each.head(_MOST_PLACES).rows()
+        return tuple(f"{number} of {met.height} samples in {name}" for name, number in functions)
 
     @cached_property
     def ops(self) -> pl.LazyFrame:

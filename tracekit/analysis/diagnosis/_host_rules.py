@@ -63,13 +63,13 @@ def input_bound(facts: Facts) -> Finding | None:
     waited, both = facts.lost(own), facts.lost(pl.concat([own, outside]))
     if not facts.is_worth(both.mean):
         return None
-    told = facts.lost(own.filter(~pl.col("rests_on").is_in(_SLEEP)))
+    recorded = facts.lost(own.filter(~pl.col("rests_on").is_in(_SLEEP)))
     is_input = 2 * waited.mean >= both.mean
-    is_told = 2 * told.mean >= both.mean
+    is_told = 2 * recorded.mean >= both.mean
     what = "for input" if is_input else "while the host is outside of its steps"
     parts = (
-        (told.mean, "in ranges of input, or until a loader launched"),
-        (waited.mean - told.mean, "asleep until input was copied"),
+        (recorded.mean, "in ranges of input, or until a loader launched"),
+        (waited.mean - recorded.mean, "asleep until input was copied"),
         (both.mean - waited.mean, "outside of steps, of unknown cause"),
     )
     return Finding(
@@ -191,7 +191,9 @@ def sync_in_loop(facts: Facts) -> Finding | None:
         return None
     by_name = _during(facts, waits(facts.trace))
     most = by_name.row(0, named=True)["name"] if by_name.height else ""
-    told = f"{duration(hidden)} {facts.per} late otherwise, which a host that had not waited hides"
+    hidden_text = (
+        f"{duration(hidden)} {facts.per} late otherwise, which a host that had not waited hides"
+    )
     return Finding(
         finding=f"GPUs run dry for {duration(lost.mean + hidden)} {facts.per} because the host "
         f"waits for them, {facts.share(lost.mean + hidden)}.",
@@ -201,7 +203,7 @@ def sync_in_loop(facts: Facts) -> Finding | None:
         sure="measured" if facts.number > 1 else "hint",  # one step is no loop
         evidence=(
             f"{duration(lost.mean)} {facts.per} in calls that wait, or late by as much",
-            *([told] if hidden >= 1 else []),
+            *([hidden_text] if hidden >= 1 else []),
             *_called(facts, by_name),
             *facts.places(own),
         ),
@@ -216,7 +218,7 @@ def pageable_copies(facts: Facts) -> Finding | None:
     lost = facts.lost(copies, "exposed")
     if not facts.is_worth(lost.mean):
         return None
-    told = facts.lost(copies.filter(pl.col("host_memory") == "pageable"), "exposed")
+    recorded = facts.lost(copies.filter(pl.col("host_memory") == "pageable"), "exposed")
     pinned = pl.col("bytes") / _PINNED_BYTES_PER_NS
     least = facts.lost(copies.with_columns(
         gain=(pl.col("exposed") - pinned).clip(0, None)), "gain"
@@ -227,11 +229,11 @@ def pageable_copies(facts: Facts) -> Finding | None:
         win=(least.mean + lost.mean) / 2,
         low=least.least,
         high=lost.most,
-        sure="measured" if 2 * told.mean >= lost.mean else "likely",
+        sure="measured" if 2 * recorded.mean >= lost.mean else "likely",
         evidence=(
             _number(copies),
             *facts.launched_in(copies),
-            f"{duration(told.mean)} {facts.per} from memory that was recorded as pageable",
+            f"{duration(recorded.mean)} {facts.per} from memory that was recorded as pageable",
             f"{duration(lost.mean)} {facts.per} in which nothing else runs",
         ),
         advice="Let them begin in pinned memory (`pin_memory=True`) and not block "
@@ -389,7 +391,7 @@ def launch_bound(facts: Facts) -> Finding | None:
         return None
     kernel, apart = _paces(facts)
     is_short = kernel is not None and apart is not None and kernel < apart
-    told = () if kernel is None or apart is None else (
+    pace_texts = () if kernel is None or apart is None else (
         (f"half of all kernels take less than {duration(kernel)}, "
         f"half of all launches of a thread are more than {duration(apart)} apart"),
     )  # fmt: skip
@@ -402,7 +404,7 @@ def launch_bound(facts: Facts) -> Finding | None:
         high=facts.lost(short).most,
         sure="measured" if is_short else "likely",
         evidence=(
-            *told, f"in {late['gap'].n_unique():,} gaps of no more than 1 ms",
+            *pace_texts, f"in {late['gap'].n_unique():,} gaps of no more than 1 ms",
             *_in_ranges(facts, late), *facts.places(late),
         ),
         advice="Launch less: CUDA graphs, compiled or fused operators (`torch.compile`), a fused "

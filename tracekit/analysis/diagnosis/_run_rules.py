@@ -156,8 +156,8 @@ def slow_clocks(facts: Facts) -> Finding | None:
 
 def missing_evidence(facts: Facts) -> Finding | None:
     """Find missing data that would tell more."""
-    found = [told for told in (_no_steps(facts), _unexplained(facts), _unstaged(facts),
-                               _unmatched(facts)) if told is not None]  # fmt: skip
+    found = [missing for missing in (_no_steps(facts), _unexplained(facts), _unstaged(facts),
+                               _unmatched(facts)) if missing is not None]  # fmt: skip
     if not found:
         return None
     what = "; ".join(what for what, _ in found)

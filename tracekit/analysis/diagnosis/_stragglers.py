@@ -176,11 +176,11 @@ def kernel_paces(facts: Facts) -> pl.DataFrame:
     )
     middle = pl.col("own").min() if devices.len() <= _PAIR else pl.col("own").median()
     shared = each.with_columns(is_shared=is_shared, usual=middle.over(same))
-    told = pl.col("total").filter("is_shared").sum()
+    shared_ns = pl.col("total").filter("is_shared").sum()
     expected = (pl.col("total") / pl.col("own") * pl.col("usual")).filter("is_shared").sum()
     paces = shared.group_by("device").agg(
-        pace=told / expected, kernels=pl.col("number").filter("is_shared").sum(),
-        told=told / pl.col("total").sum(),
+        pace=shared_ns / expected, kernels=pl.col("number").filter("is_shared").sum(),
+        told=shared_ns / pl.col("total").sum(),
         least=(pl.col("own") / pl.col("usual")).filter("is_shared").quantile(0.25),
     )  # fmt: skip
     return paces if (paces["told"] >= _MOSTLY).all() else paces.clear()

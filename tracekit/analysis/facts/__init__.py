@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from tracekit.analysis.facts._requirements import (
         DEGREES,
         HOST,
-        NEEDS,
         RECORDERS,
+        REQUIREMENTS,
         Evidence,
         Facts,
         how_to_record,

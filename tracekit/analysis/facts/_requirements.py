@@ -251,7 +251,7 @@ def _operator_sizes(facts: Facts) -> Evidence:
 
 
 @dataclass(frozen=True)
-class Need:
+class Requirement:
     """A kind of data that questions need.
 
     Parameters
@@ -301,10 +301,10 @@ _SAMPLED = (
     "program, given with --smi"
 )
 
-NEEDS: Mapping[str, Need] = MappingProxyType(
+REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
     {
-        "ops": Need(_ops, _WORK),
-        "launching calls": Need(
+        "ops": Requirement(_ops, _WORK),
+        "launching calls": Requirement(
             _launches,
             _by(
                 "nsys profile -t cuda, without trimming the export",
@@ -313,8 +313,8 @@ NEEDS: Mapping[str, Need] = MappingProxyType(
                 *_OTHERS,
             ),
         ),
-        "CUDA calls": Need(_rows("calls", "CUDA calls"), _CALLED),
-        "ranges": Need(
+        "CUDA calls": Requirement(_rows("calls", "CUDA calls"), _CALLED),
+        "ranges": Requirement(
             _rows("ranges", "ranges"),
             _by(
                 "nsys profile -t cuda,nvtx, with NVTX ranges in the program",
@@ -323,7 +323,7 @@ NEEDS: Mapping[str, Need] = MappingProxyType(
                 *(f"{marker} in the program" for marker in _MARKERS),
             ),
         ),
-        "stages": Need(
+        "stages": Requirement(
             _stages,
             _by(
                 f"nsys profile -t cuda,nvtx, or name your ranges: --rules FILE; {_STRUCTURE}",
@@ -334,7 +334,7 @@ NEEDS: Mapping[str, Need] = MappingProxyType(
                 *(f"{marker} around stages; {_STRUCTURE}" for marker in _MARKERS),
             ),
         ),
-        "iterations": Need(
+        "iterations": Requirement(
             _iterations,
             _by(
                 _STEPS,
@@ -344,7 +344,7 @@ NEEDS: Mapping[str, Need] = MappingProxyType(
                 "jax.profiler.StepTraceAnnotation around each training step",
             ),
         ),
-        "physical GPUs": Need(
+        "physical GPUs": Requirement(
             _gpus,
             _by(
                 "a report with GPU information: nsys profile on the host that has the GPUs",
@@ -352,7 +352,7 @@ NEEDS: Mapping[str, Need] = MappingProxyType(
                 "PyTorch 1.9 or newer, whose traces describe GPUs (deviceProperties)",
             ),
         ),
-        "ranks": Need(
+        "ranks": Requirement(
             _ranks,
             _by(
                 "a report per rank, of a launcher that sets RANK (torchrun, mpirun): "
@@ -364,7 +364,7 @@ NEEDS: Mapping[str, Need] = MappingProxyType(
                 "its profiles name no rank",
             ),
         ),
-        "nodes": Need(
+        "nodes": Requirement(
             _nodes,
             _by(
                 "an export that was not stripped of TARGET_INFO_SYSTEM_ENV",
@@ -372,9 +372,9 @@ NEEDS: Mapping[str, Need] = MappingProxyType(
                 "its traces name no host: record with nsys profile",
             ),
         ),
-        "peer copies": Need(_peers, _WORK),
-        "collectives": Need(_collectives, _WORK),
-        "message sizes": Need(
+        "peer copies": Requirement(_peers, _WORK),
+        "collectives": Requirement(_collectives, _WORK),
+        "message sizes": Requirement(
             _sizes,
             _by(
                 "nsys profile -t cuda,nvtx of NCCL 2.16 or later, and nsys export "
@@ -383,14 +383,14 @@ NEEDS: Mapping[str, Need] = MappingProxyType(
                 f"PyTorch 2.2 or newer; or {_BY_LOG}",
             ),
         ),
-        "participants": Need(
+        "participants": Requirement(
             _participants,
             {"": "record all ranks, and make one run of them: tracekit ingest FILE... --run NAME"},
         ),
-        "machine": Need(
+        "machine": Requirement(
             _machine, {"": "give --topology FILE: the output of `nvidia-smi topo -m`, or a preset"}
         ),
-        "link counters": Need(
+        "link counters": Requirement(
             _rows(
                 "metrics",
                 "samples of NVLink, PCIe or NICs",
@@ -402,7 +402,7 @@ NEEDS: Mapping[str, Need] = MappingProxyType(
                 f"{_NSYS_ALONE} nsys profile --gpu-metrics-devices=all",
             ),
         ),
-        "operator sizes": Need(
+        "operator sizes": Requirement(
             _operator_sizes,
             _by(
                 f"tracekit record --annotate, or {_SHAPES}",
@@ -410,8 +410,10 @@ NEEDS: Mapping[str, Need] = MappingProxyType(
                 "torch.profiler.profile(record_shapes=True)",
             ),
         ),
-        "pipeline": Need(_pipeline, {"": "say that it is one: --micro-batches, or --schedule"}),
-        "memory": Need(
+        "pipeline": Requirement(
+            _pipeline, {"": "say that it is one: --micro-batches, or --schedule"}
+        ),
+        "memory": Requirement(
             _rows("memory", "allocations and releases"),
             _by(
                 _ALLOCATIONS,
@@ -422,11 +424,11 @@ NEEDS: Mapping[str, Need] = MappingProxyType(
                 "not read from its profiles",
             ),
         ),
-        "memory events": Need(
+        "memory events": Requirement(
             _rows("memory", "allocations and releases"),
             _by(_ALLOCATIONS, f"{_NSYS_ALONE} {_ALLOCATIONS}", f"{_NSYS_ALONE} {_ALLOCATIONS}"),
         ),
-        "MPI calls": Need(
+        "MPI calls": Requirement(
             _rows("host", "calls of MPI", pl.col("library") == "mpi"),
             _by(
                 "nsys profile -t cuda,mpi --mpi-impl=openmpi (or mpich)",
@@ -434,7 +436,7 @@ NEEDS: Mapping[str, Need] = MappingProxyType(
                 f"{_NSYS_ALONE} nsys profile -t cuda,mpi",
             ),
         ),
-        "profiler": Need(
+        "profiler": Requirement(
             _rows("host", "stretches of profiling", pl.col("library") == "profiler"),
             _by(
                 "nsys profile, which records them where it has any",
@@ -447,9 +449,9 @@ NEEDS: Mapping[str, Need] = MappingProxyType(
 """What questions need, by name."""
 
 
-def how_to_record(trace: Trace, need: str) -> str:
-    """Say how to record one of `NEEDS` with the recorder of a run."""
-    return NEEDS[need].record_with(Facts(trace).recorders)
+def how_to_record(trace: Trace, requirement: str) -> str:
+    """Say how to record one of `REQUIREMENTS` with the recorder of a run."""
+    return REQUIREMENTS[requirement].record_with(Facts(trace).recorders)
 
 
 def require_ops(trace: Trace) -> None:

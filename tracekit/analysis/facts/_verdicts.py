@@ -82,8 +82,8 @@ def _assumed(each: Mapping[str, Any]) -> str:
 
 def _worded(each: Mapping[str, Any]) -> Iterator[str]:
     """Say of a process what its verdict rests on, and what is counted: gaps, doubt, iterations."""
-    given = " (as given)" if each["given"] else ""
-    yield f"{each['verdict']}{given}: {each['evidence']}"
+    as_given = " (as given)" if each["given"] else ""
+    yield f"{each['verdict']}{as_given}: {each['evidence']}"
     if each["structure_evidence"]:
         yield f"structure: {_METHODS[each['structure']]}: {each['structure_evidence']}"
     if each["gaps"]:
@@ -94,7 +94,7 @@ def _worded(each: Mapping[str, Any]) -> Iterator[str]:
     if each["iterations"]:
         yield (
             f"iterations: {each['iterations']:,} known, {each['with_work']:,} with GPU work, "
-            f"{each['whole']:,} whole"
+            f"{each['whole']:,} complete"
         )
     if each["contradictions"]:
         yield f"contradicted: {each['contradictions']}"
@@ -136,8 +136,8 @@ def _decided(trace: Trace) -> pl.DataFrame:
     opinions = trace.read("opinions")
     if opinions.is_empty():
         length = (pl.col("end") - pl.col("start")).sum().alias("total_ns")
-        told = trace["ops"].group_by("process", "stage", "stage_source").agg(length)
-        return told.collect()
+        sums = trace["ops"].group_by("process", "stage", "stage_source").agg(length)
+        return sums.collect()
     source, other = (pl.col(name).cast(pl.String) for name in ("stage_source", "other_source"))
     return opinions.filter(source == other)
 
@@ -154,9 +154,9 @@ def unknown_passes(trace: Trace) -> str | None:
         trains = decided["process"].unique()
     if trains.is_empty():
         return "no process is known to train"
-    told = decided.filter(pl.col("stage_source").cast(pl.String).is_in(_STRONG))
+    strong = decided.filter(pl.col("stage_source").cast(pl.String).is_in(_STRONG))
     for stage, name in (("FP", "forward"), ("BP", "backward")):
-        known = told.filter(pl.col("stage") == stage)["process"]
+        known = strong.filter(pl.col("stage") == stage)["process"]
         if not trains.is_in(known.implode()).all():
             return f"the {name} pass is not known by ranges, threads or structure"
     return None
@@ -270,15 +270,15 @@ def _counts(trace: Trace) -> dict[str, int]:
 
 def _verdict(trace: Trace) -> str | None:
     """Return the verdicts, each with the evidence where all agree, and what is missing."""
-    told = verdict_meta(trace)
-    if "verdict" not in told:
+    meta = verdict_meta(trace)
+    if "verdict" not in meta:
         return None
-    verdicts = ", ".join(told["verdict"])
+    verdicts = ", ".join(meta["verdict"])
     evidence = trace.read("verdicts")["evidence"].unique(maintain_order=True)
     why = f" ({evidence[0]})" if len(evidence) == 1 else ""
-    cut = f", cut: {told['cut']}" if "cut" in told else ""
-    given = ", as given" if told.get("given") else ""
-    return f"{verdicts}{given}{cut}{why}"
+    cut = f", cut: {meta['cut']}" if "cut" in meta else ""
+    as_given = ", as given" if meta.get("given") else ""
+    return f"{verdicts}{as_given}{cut}{why}"
 
 
 def _coverage(trace: Trace) -> float | None:

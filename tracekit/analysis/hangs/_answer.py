@@ -114,23 +114,23 @@ def find_hang(
         *_collective_problems(calls, members),
         *_message_problems(entries, ranks),
     ]
-    told = [
+    found = [
         *with_roles(problems),
         *silent_peers(peers, events),
         *uneven_counts(peers),
     ]
     last = _last_of(entries)
     without = members.filter(~pl.col("dumped"))["rank"].unique().sort().to_list()
-    told = [*_without_dump(without, members, calls, told), *told]
+    found = [*_without_dump(without, members, calls, found), *found]
     untracked = calls.filter(pl.col("backend").is_in(UNTRACKED))["backend"].unique().sort()
-    blind: list[str] = [] if told else untracked.to_list()
+    blind: list[str] = [] if found else untracked.to_list()
     if blind and ranks.height == 1:
         raise UndecidedError(
             f"{blind[0]} records neither who belongs to a group nor whether a collective ended: "
             "one dump shows nothing",
             "give the dumps of all ranks",
         )
-    rows = [_row(each, entries, last) for each in told]
+    rows = [_row(each, entries, last) for each in found]
     lost = ranks.filter(pl.col("lost") > 0).height
     answer = pl.DataFrame(rows, schema=dict(_SCHEMA), orient="row")
     tables, timeline = {"ranks": ranks.join(last, on="rank", how="left")}, None
@@ -213,10 +213,10 @@ def _message_problems(entries: pl.DataFrame, ranks: pl.DataFrame) -> list[Proble
 
 
 def _without_dump(
-    without: Sequence[int], members: pl.DataFrame, calls: pl.DataFrame, told: Sequence[Problem]
+    without: Sequence[int], members: pl.DataFrame, calls: pl.DataFrame, problems: Sequence[Problem]
 ) -> list[Problem]:
     """Return who left no dump although others wait in its groups, unless a cause is known."""
-    if not without or any(each["role"] == "cause" for each in told):
+    if not without or any(each["role"] == "cause" for each in problems):
         return []
     groups = members.filter(pl.col("rank").is_in(list(without)))["party"].unique()
     waiting = (
@@ -330,17 +330,17 @@ def _unseen(backend: str) -> str:
 
 
 def _warnings(lost: int, dumps: int, without: Sequence[int]) -> list[str]:
-    told = []
+    warnings = []
     if lost:
-        told.append(
+        warnings.append(
             f"the recorders of {lost:,} of {dumps:,} ranks no longer held their first collectives: "
             "groups are compared from where all held them; for more set TORCH_FR_BUFFER_SIZE"
         )
     if without:
-        told.append(
+        warnings.append(
             f"no dump of ranks {rank_texts(without)}: they ended, or their files are elsewhere"
         )
-    return told
+    return warnings
 
 
 def _list(row: Mapping[str, Any], key: str) -> list[int]:

@@ -280,15 +280,15 @@ def with_roles(problems: Sequence[Problem]) -> Sequence[Problem]:
         for rank in _ranks(each, "ranks") + _ranks(each, "waiting")
     }  # fmt: skip
     rings = _in_circles(waits)
-    told = [_with_role(each, waits, wrong, rings) for each in problems]
-    has_cause = any(each["role"] == "cause" for each in told)
-    told = [
+    found = [_with_role(each, waits, wrong, rings) for each in problems]
+    has_cause = any(each["role"] == "cause" for each in found)
+    found = [
         {**each, "role": "consequence"} if has_cause and each["role"] == "unknown" else each
-        for each in told
+        for each in found
     ]
     order = ("cause", "unknown", "consequence")
     return sorted(
-        told,
+        found,
         key=lambda each: (
             order.index(str(each["role"])), -len(_ranks(each, "waiting")), str(each["group"])
         ),
@@ -336,7 +336,7 @@ def silent_peers(peers: pl.DataFrame, events: pl.DataFrame) -> list[Problem]:
         .when(pl.col("error").fill_null(0) != 0).then(pl.lit("error"))
     )  # fmt: skip
     found = latest.with_columns(problem=problem).filter(pl.col("problem").is_not_null())
-    told: list[Problem] = []
+    problems: list[Problem] = []
     for row in found.iter_rows(named=True):
         others = latest.filter(
             pl.col("communicator") == row["communicator"], ~pl.col("is_missing"),
@@ -347,7 +347,7 @@ def silent_peers(peers: pl.DataFrame, events: pl.DataFrame) -> list[Problem]:
             "unresponsive": "does not answer",
             "error": f"has the asynchronous error {row['error']}",
         }[row["problem"]]
-        told.append(
+        problems.append(
             {
                 "role": "cause",
                 "problem": row["problem"],
@@ -361,7 +361,7 @@ def silent_peers(peers: pl.DataFrame, events: pl.DataFrame) -> list[Problem]:
         )
     known = set(found.select("host", "pid").iter_rows())
     ended = events.filter(pl.col("event").is_in(_ENDED))
-    told.extend(
+    problems.extend(
         {
             "role": "cause",
             "problem": "unresponsive" if row["event"] == "PEER_UNRESPONSIVE" else "dead",
@@ -372,7 +372,7 @@ def silent_peers(peers: pl.DataFrame, events: pl.DataFrame) -> list[Problem]:
         for row in ended.iter_rows(named=True)
         if (row["host"], row["pid"]) not in known
     )
-    return told
+    return problems
 
 
 def uneven_counts(peers: pl.DataFrame) -> list[Problem]:

@@ -87,9 +87,9 @@ def _sums(trace: Trace, windows: pl.DataFrame, keys: Sequence[str], **options: A
     if not _of_members(keys):
         return idle_sums(trace, windows, keys, **options)
     calls = collective_calls(trace)
-    told = calls.select("op", "communicator").drop_nulls().unique("op", keep="none")
+    communicators = calls.select("op", "communicator").drop_nulls().unique("op", keep="none")
     others = [key for key in keys if key not in OF_GROUPS]
-    found = idle_sums(trace, windows, [*others, "communicator"], of_ops=told, **options)
+    found = idle_sums(trace, windows, [*others, "communicator"], of_ops=communicators, **options)
     groups = communicator_groups(trace, calls)
     pieces, gaps = (
         rows.join(groups, on="communicator", how="left") for rows in (found.pieces, found.gaps)
@@ -197,9 +197,9 @@ def _longest(found: IdleSums, meta: dict[str, Any], number: int) -> Answer:
 
 def _evidence(pieces: pl.DataFrame) -> pl.DataFrame:
     """Return ``gap, cause, evidence, range``: what holds of most of each gap, and all in words."""
-    said = pl.col("cause").cast(pl.String).replace_strict(CAUSES)
+    meaning = pl.col("cause").cast(pl.String).replace_strict(CAUSES)
     per_piece = pieces.group_by("gap", "cause", "detail", "range").agg(length=_LENGTH.sum())
-    ordered = per_piece.with_columns(said=said)
+    ordered = per_piece.with_columns(said=meaning)
     of_cause = ordered.group_by("gap", "cause", "said", "detail").agg(pl.col("length").sum())
     detail = pl.when(pl.col("detail").is_null()).then(pl.lit("")).otherwise(
         pl.format(" ({})", "detail")
@@ -248,11 +248,11 @@ def _collective_wait(trace: Trace) -> dict[str, Any]:
     seen = own.group_by("match").agg(
         wait=(_LENGTH - _LENGTH.min()).sum(), clocks=pl.col("clock").n_unique(), number=pl.len()
     )
-    told = seen.filter((pl.col("clocks") == 1) & (pl.col("number") > 1))
-    if told.is_empty():
+    matched = seen.filter((pl.col("clocks") == 1) & (pl.col("number") > 1))
+    if matched.is_empty():
         why = "no collective of two ranks on one clock was recorded"
         return {"collective_wait_ns": None, "collective_wait_unknown": why}
-    return {"collective_wait_ns": int(told["wait"].sum())}
+    return {"collective_wait_ns": int(matched["wait"].sum())}
 
 
 def _missing(trace: Trace, pieces: pl.DataFrame) -> dict[str, list[str]]:

@@ -50,8 +50,8 @@ def with_bytes(rows: pl.DataFrame) -> pl.DataFrame:
         ``element_bytes``, how wide elements are that a kernel copies, by its name.
     """
     of_operands = pl.when(pl.col("form").is_in(list(MULTIPLYING_FORMS))).then("precision")
-    told = rows.with_columns(types_text=pl.col("types").list.join("\t"), operands=of_operands)
-    found = told.join(_of_arguments(told), on=_ARGUMENTS, how="left", nulls_equal=True,
+    typed = rows.with_columns(types_text=pl.col("types").list.join("\t"), operands=of_operands)
+    found = typed.join(_of_arguments(typed), on=_ARGUMENTS, how="left", nulls_equal=True,
                       maintain_order="left")  # fmt: skip
     found = found.join(table().select("operator", *_PLACES), on="operator", how="left",
                        maintain_order="left")  # fmt: skip
@@ -88,8 +88,8 @@ def _of_arguments(rows: pl.DataFrame) -> pl.DataFrame:
     """
     alike = rows.unique(_ARGUMENTS).drop_nulls("shapes").with_row_index("key")
     same = pl.col("shapes").list.len() == pl.col("types").list.len()
-    given = pl.when(same).then("types")
-    filled = alike.with_columns(types=given).filter(pl.col("types").is_not_null()
+    same_types = pl.when(same).then("types")
+    filled = alike.with_columns(types=same_types).filter(pl.col("types").is_not_null()
                                                     | pl.col("types_text").is_null())  # fmt: skip
     none = pl.lit(None, pl.String).repeat_by(pl.col("shapes").list.len())
     arguments = (
@@ -246,8 +246,8 @@ def memory_bandwidths(trace: Trace, given: int | None) -> pl.DataFrame:
     names = devices["name"].unique().drop_nulls().to_list()
     by_name = {name: peak_memory_bandwidth(name) for name in names}
     of_product = pl.col("name").replace_strict(by_name, default=None, return_dtype=pl.Int64)
-    told = pl.coalesce(pl.lit(given, pl.Int64), "peak_memory_bandwidth", of_product)
-    return devices.select("device", pl.col("name").replace("", None), bandwidth=told)
+    bandwidth = pl.coalesce(pl.lit(given, pl.Int64), "peak_memory_bandwidth", of_product)
+    return devices.select("device", pl.col("name").replace("", None), bandwidth=bandwidth)
 
 
 def with_bounds(trace: Trace, work: pl.DataFrame, bandwidths: pl.DataFrame) -> pl.DataFrame:

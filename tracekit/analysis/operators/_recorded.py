@@ -155,8 +155,8 @@ def has_sizes(trace: Trace) -> bool:
     """Tell whether sizes of any operator were recorded."""
     name, payload = pl.col("name"), pl.col("payload")
     sized = name.str.contains(_SIZES) | name.str.starts_with("{'mod'")
-    told = sized | payload.str.starts_with(_KINETO)
-    some = trace["ranges"].filter(told.fill_null(value=False)).select("range").head(1)
+    is_sized = sized | payload.str.starts_with(_KINETO)
+    some = trace["ranges"].filter(is_sized.fill_null(value=False)).select("range").head(1)
     return not some.collect().is_empty()
 
 
@@ -165,8 +165,8 @@ def named_operators(trace: Trace) -> pl.DataFrame:
 
     Operators are shown by the names they have without the namespace ``aten``.
     """
-    told = pl.coalesce(pl.col("name").str.extract(pattern) for pattern in _NAMED)
-    rows = trace["ranges"].select("range", "name", "payload", operator=told)
+    operator = pl.coalesce(pl.col("name").str.extract(pattern) for pattern in _NAMED)
+    rows = trace["ranges"].select("range", "name", "payload", operator=operator)
     found = rows.filter(pl.col("operator").is_not_null()).collect()
     typed = found.with_columns(_shapes_text(), types=_told("types", "Input type"))
     types = _decoded("types", _TEXTS, _STRINGS)
@@ -178,9 +178,9 @@ def operand_types(rows: pl.DataFrame) -> pl.DataFrame:
 
     A number among the arguments counts where all of them are numbers, and else not.
     """
-    told = pl.col("types").list.join("\t")
+    text = pl.col("types").list.join("\t")
     alike = (
-        rows.select("sizes", "types", text=told).drop_nulls().unique(["sizes", "text"])
+        rows.select("sizes", "types", text=text).drop_nulls().unique(["sizes", "text"])
         .with_columns(shapes=_decoded("sizes", _SHAPES, _SHAPE))
         .filter(pl.col("shapes").list.len() == pl.col("types").list.len())
         .with_row_index("key")
@@ -195,7 +195,7 @@ def operand_types(rows: pl.DataFrame) -> pl.DataFrame:
         .select("key", dtype=pl.col("dtype").list.join(", "))
     )  # fmt: skip
     keyed = alike.select("key", "sizes", "text").join(found, on="key").drop("key")
-    return rows.with_columns(text=told).join(
+    return rows.with_columns(text=text).join(
         keyed, on=["sizes", "text"], how="left", maintain_order="left"
     ).drop("text")  # fmt: skip
 
@@ -366,7 +366,7 @@ def _with_recomputed(rows: pl.DataFrame, graphed: Sequence[int]) -> pl.DataFrame
     all_numbered = (pl.col("numbered") | ~is_inside).all().over("process")
     is_graphed = pl.col("process").is_in(list(graphed)) | pl.col("all_numbered")
     ran = pl.col("ran").fill_null(value=False)
-    told = (
+    recomputed = (
         pl.when(~again).then(pl.lit(value=False))
         .when(is_graphed & ~ran).then(pl.lit(value=False))
         .when(~is_graphed & ran).then(pl.lit(value=True))
@@ -376,7 +376,7 @@ def _with_recomputed(rows: pl.DataFrame, graphed: Sequence[int]) -> pl.DataFrame
         .join(forward.with_columns(ran=pl.lit(value=True)), on=alike, how="left",
               maintain_order="left")
         .with_columns(all_numbered=all_numbered)
-        .with_columns(recomputed=told).drop("ran", "numbered", "all_numbered")
+        .with_columns(recomputed=recomputed).drop("ran", "numbered", "all_numbered")
     )  # fmt: skip
 
 
@@ -392,12 +392,12 @@ def _outer() -> pl.Expr:
 
 def _known_positions() -> pl.Expr:
     """Return a forward convolution's output positions, where stride and padding are recorded."""
-    told = formulas.output_positions(
+    positions = formulas.output_positions(
         _A, _B, pl.col("stride"), pl.col("padding"),
         pl.coalesce("dilation", pl.lit([1], pl.List(pl.Int64))),
     )  # fmt: skip
     turned = formulas.positions(_A, _B)
-    return pl.when(pl.col("transposed").fill_null(value=False)).then(turned).otherwise(told)
+    return pl.when(pl.col("transposed").fill_null(value=False)).then(turned).otherwise(positions)
 
 
 def _flops(positions: pl.Expr, forms: Container[str]) -> pl.Expr:
@@ -449,10 +449,10 @@ def _with_forward_convolutions(rows: pl.DataFrame) -> pl.DataFrame:
     alone = rows.filter(_FORM == "convolution", pl.col("node").is_null()).drop_nulls("sequence")
     nests = alone.unique(["nest", *_KEY]).unique(_KEY, keep="none")
     of_nest = nests.join(found, on=_KEY).unique("nest", keep="none")
-    told = rows.join(of_nest.select("nest", "known", "weight"), on="nest", how="left",
+    joined = rows.join(of_nest.select("nest", "known", "weight"), on="nest", how="left",
                      maintain_order="left")  # fmt: skip
     same = (_FORM == "convolution") & (pl.col("weight") == _B)
-    return told.with_columns(
+    return joined.with_columns(
         flops=pl.coalesce("flops", pl.when(same).then("known"))
     ).drop("known", "weight")  # fmt: skip
 
@@ -473,8 +473,8 @@ def _with_backward_matrices(rows: pl.DataFrame) -> pl.DataFrame:
         pl.col("known").first(), several=pl.col("known").n_unique() > 1
     ).filter(~pl.col("several"))  # fmt: skip
     back = found.select("process", "known", node="sequence")
-    told = rows.join(back, on=["process", "node"], how="left", maintain_order="left")
-    return told.with_columns(
+    joined = rows.join(back, on=["process", "node"], how="left", maintain_order="left")
+    return joined.with_columns(
         flops=pl.coalesce("flops", pl.when(is_matrix).then("known"))
     ).drop("known")  # fmt: skip
 

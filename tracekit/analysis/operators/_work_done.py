@@ -90,8 +90,8 @@ def on_tensor_cores(name: pl.Expr) -> pl.Expr:
 
 def multiplies(name: pl.Expr) -> pl.Expr:
     """Tell which kernels multiply matrices, or convolve."""
-    told = name.str.replace_all(_NO_MULTIPLICATION, "")
-    return told.str.contains(_MULTIPLIES).fill_null(value=False)
+    plain = name.str.replace_all(_NO_MULTIPLICATION, "")
+    return plain.str.contains(_MULTIPLIES).fill_null(value=False)
 
 
 def of_weight(name: pl.Expr) -> pl.Expr:
@@ -117,11 +117,11 @@ def precision_by_name(name: pl.Expr) -> pl.Expr:
 
 def precision_by_type(types: pl.Expr) -> pl.Expr:
     """Return the precision that an operator's operand types agree on; null where they do not."""
-    said = types.list.eval(
+    precisions = types.list.eval(
         pl.element().replace_strict(_BY_TYPE, default=None, return_dtype=pl.String)
     )
-    return pl.when(said.list.drop_nulls().list.n_unique() == 1).then(
-        said.list.drop_nulls().list.first()
+    return pl.when(precisions.list.drop_nulls().list.n_unique() == 1).then(
+        precisions.list.drop_nulls().list.first()
     )
 
 
@@ -150,10 +150,10 @@ def work_done(trace: Trace, *, causal: bool = False, moving: bool = False) -> pl
     own = _of_operators(owned.filter(pl.col("range").is_not_null()), counted, causal=causal)
     others = owned.filter(pl.col("range").is_null(), *(() if moving else ("multiplies",)))
     alone = _of_others(trace, others) if moving else others
-    told = {name: pl.lit(None, own.schema[name])
+    nulls = {name: pl.lit(None, own.schema[name])
             for name in {*_COLUMNS, "types"}.difference(alone.columns)}  # fmt: skip
     alone = alone.with_columns(
-        **told
+        **nulls
         | {"precision": precision_by_name(pl.col("name")), "kernel_ns": _LENGTH,
            "kernels": pl.lit(1, pl.UInt32), **_ON_TENSOR_CORES},
     )  # fmt: skip
@@ -175,10 +175,10 @@ def _kernels(trace: Trace) -> pl.DataFrame:
     )  # fmt: skip
     kernels = _with_captures(trace, kernels)
     name = pl.col("name")
-    told = kernels.select("name").unique().with_columns(
+    traits = kernels.select("name").unique().with_columns(
         multiplies=multiplies(name), is_on_tensor_cores=on_tensor_cores(name)
     )  # fmt: skip
-    return kernels.join(told, on="name", how="left", nulls_equal=True, maintain_order="left")
+    return kernels.join(traits, on="name", how="left", nulls_equal=True, maintain_order="left")
 
 
 def _with_captures(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
@@ -222,7 +222,7 @@ def _of_operators(kernels: pl.DataFrame, counted: pl.DataFrame, *, causal: bool)
         "multiplies", _LENGTH, "start", descending=[True, True, False]
     )
     name = pl.col("name")
-    told = longest.group_by("range", "replay", maintain_order=True).agg(
+    by_range = longest.group_by("range", "replay", maintain_order=True).agg(
         *(pl.col(column).first() for column in _OF_KERNEL),
         by_name=_by_what_multiplies(),
         kernels=pl.len(),
@@ -235,7 +235,7 @@ def _of_operators(kernels: pl.DataFrame, counted: pl.DataFrame, *, causal: bool)
     )
     rows = (
         counted.drop("process")
-        .join(told, on="range")
+        .join(by_range, on="range")
         .with_columns(
             precision=pl.coalesce("by_name", precision_by_type(pl.col("types"))), **_wanted()
         )
@@ -267,10 +267,10 @@ def _only(values: pl.Expr) -> pl.Expr:
 
 def _wanted() -> dict[str, pl.Expr]:
     """Return which gradients a backward convolution finds: an argument says it, or its kernels."""
-    told = [pl.col("mask").list.get(place, null_on_oob=True) for place in (0, 1)]
+    masks = [pl.col("mask").list.get(place, null_on_oob=True) for place in (0, 1)]
     by_kernels = pl.when(pl.col("weight") & ~pl.col("others"))
     unsaid = pl.col("gradients").is_null()
     return {
-        "wants_input": pl.when(unsaid).then(by_kernels.then("input")).otherwise(told[0]),
-        "wants_weight": pl.when(unsaid).then(by_kernels.then("weight")).otherwise(told[1]),
+        "wants_input": pl.when(unsaid).then(by_kernels.then("input")).otherwise(masks[0]),
+        "wants_weight": pl.when(unsaid).then(by_kernels.then("weight")).otherwise(masks[1]),
     }

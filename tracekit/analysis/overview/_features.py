@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from tracekit.analysis.facts import DEGREES, NEEDS, Evidence, Facts
+from tracekit.analysis.facts import DEGREES, REQUIREMENTS, Evidence, Facts
 from tracekit.errors import UsageError
 from tracekit.model import DERIVED, Trace
 
@@ -19,21 +19,21 @@ _UNDERSTOOD = ("launching calls", "physical GPUs")
 
 @dataclass(frozen=True)
 class Capability:
-    """One thing that a command can answer, and what it needs.
+    """Something that a command can answer, and the data it requires.
 
     Parameters
     ----------
     command
         The command.
-    says
-        What it says.
-    needs
-        What it takes, names of `NEEDS`.
+    feature
+        What it answers.
+    requirements
+        The data it takes, names of `REQUIREMENTS`.
     """
 
     command: str
-    says: str
-    needs: tuple[str, ...]
+    feature: str
+    requirements: tuple[str, ...]
 
 
 CAPABILITIES = (
@@ -75,7 +75,7 @@ CAPABILITIES = (
     Capability("latency", "collectives by size", ("message sizes",)),
     Capability("latency", "what MPI asks of CUDA", ("MPI calls", "CUDA calls")),
 )
-"""What commands can say, and what it takes."""
+"""What commands can answer, and the data that takes."""
 
 
 def features(trace: Trace) -> pl.DataFrame:
@@ -90,22 +90,22 @@ def features(trace: Trace) -> pl.DataFrame:
     the reports; null where nothing is missing).
     """
     facts = Facts(trace)
-    evidence = {name: need.measure(facts) for name, need in NEEDS.items()}
-    told = [_row(each, evidence, facts.recorders) for each in CAPABILITIES]
-    told += [_row(Capability("", name, (name,)), evidence, facts.recorders) for name in _UNDERSTOOD]
-    table = pl.DataFrame(told, schema=dict.fromkeys(_COLUMNS, pl.String), orient="row")
+    evidence = {name: each.measure(facts) for name, each in REQUIREMENTS.items()}
+    rows = [_row(each, evidence, facts.recorders) for each in CAPABILITIES]
+    rows += [_row(Capability("", name, (name,)), evidence, facts.recorders) for name in _UNDERSTOOD]
+    table = pl.DataFrame(rows, schema=dict.fromkeys(_COLUMNS, pl.String), orient="row")
     return pl.concat([table, _recorded(trace)])
 
 
 def _row(
     capability: Capability, evidence: dict[str, Evidence], recorders: list[str]
 ) -> tuple[str | None, ...]:
-    found = {name: evidence[name] for name in capability.needs}
+    found = {name: evidence[name] for name in capability.requirements}
     available = min((each.available for each in found.values()), key=DEGREES.index)
     missing = [name for name, each in found.items() if each.available in ("no", "partly")]
-    ways = dict.fromkeys(NEEDS[name].record_with(recorders) for name in missing)
-    said = ", ".join(each.found for each in found.values())
-    return capability.command or None, capability.says, available, said, "; ".join(ways) or None
+    ways = dict.fromkeys(REQUIREMENTS[name].record_with(recorders) for name in missing)
+    words = ", ".join(each.found for each in found.values())
+    return capability.command or None, capability.feature, available, words, "; ".join(ways) or None
 
 
 def _recorded(trace: Trace) -> pl.DataFrame:

@@ -282,8 +282,8 @@ def tail(freedom: ArrayLike, reach: ArrayLike) -> Floats:
     found = np.full(free.shape, np.nan)
     is_told = (free > 0) & (far >= 0)
     found[is_told & np.isinf(far)] = 0.0
-    told = is_told & np.isfinite(far)
-    for some, tail_of in ((told & (free < _MANY), _exact), (told & (free >= _MANY), _summed)):
+    finite = is_told & np.isfinite(far)
+    for some, tail_of in ((finite & (free < _MANY), _exact), (finite & (free >= _MANY), _summed)):
         if some.any():
             found[some] = tail_of(np.minimum(free[some], _NORMAL), far[some])
     return found

@@ -240,9 +240,9 @@ def _comes_regularly(lengths: NDArray[np.float64], at: int, fence: float) -> boo
 def left_out_notes(skipped: Mapping[str, int]) -> list[str]:
     """Name the runs whose first iterations are left out, and how many."""
     some = {name: number for name, number in skipped.items() if number}
-    told = ", ".join(f"{number} of {name}" for name, number in some.items())
+    text = ", ".join(f"{number} of {name}" for name, number in some.items())
     if len(some) > _FEW:
         least, most = min(some.values()), max(some.values())
         of_each = f"{least}" if least == most else f"{least} to {most}"
-        told = f"{of_each} of each of {len(some)} runs"
-    return [f"left out at the beginning: {told}; --skip 0 keeps all"] if some else []
+        text = f"{of_each} of each of {len(some)} runs"
+    return [f"left out at the beginning: {text}; --skip 0 keeps all"] if some else []

@@ -154,16 +154,16 @@ def per_iteration(
     paired = numbered_alike(trace)
     if traffic is not None and paired is not trace:
         traffic = replace(traffic, trace=numbered_alike(traffic.trace))
-    given = 0 if skip == "auto" else skip
-    found = _measured(paired, by, given, whole=whole, traffic=traffic)
+    skipped = 0 if skip == "auto" else skip
+    found = _measured(paired, by, skipped, whole=whole, traffic=traffic)
     cold = cold_steps(steps_of(found)) if found.iterations else 0
     if skip == "auto" and cold:
         # Iterations that do not count, as where the recording cut them, are skipped with them.
         before = pl.col("iteration") < found.iterations[cold]
         number = paired["iterations"].filter(before).group_by("process").len()
-        given, cold = int(number.select(pl.col("len").max()).collect().item()), 0
-        found = _measured(paired, by, given, whole=whole, traffic=traffic)
-    return replace(found, skipped=given, cold=cold)
+        skipped, cold = int(number.select(pl.col("len").max()).collect().item()), 0
+        found = _measured(paired, by, skipped, whole=whole, traffic=traffic)
+    return replace(found, skipped=skipped, cold=cold)
 
 
 def _measured(

@@ -38,10 +38,10 @@ def ends(rows: pl.DataFrame, name: str, form: str) -> str:
     if known.is_empty():
         return _UNKNOWN
     low, high = known[[0, -1]].rows(named=True)
-    told = [number_of(row[name], form) for row in (low, high)]
-    if told[0] == told[1]:
-        return told[0]
-    return f"{told[0]}{_of(low)} to {told[1]}{_of(high)}"
+    texts = [number_of(row[name], form) for row in (low, high)]
+    if texts[0] == texts[1]:
+        return texts[0]
+    return f"{texts[0]}{_of(low)} to {texts[1]}{_of(high)}"
 
 
 def _of(row: Mapping[str, object]) -> str:
@@ -51,22 +51,22 @@ def _of(row: Mapping[str, object]) -> str:
     return f" ({', '.join(words)})" if words else ""
 
 
-def holds(values: pl.Series, said: Callable[[pl.Series], bool]) -> bool | None:
+def holds(values: pl.Series, claim: Callable[[pl.Series], bool]) -> bool | None:
     """Return whether something that is said of values is so; None where there are none."""
     known = values.drop_nulls()
-    return bool(said(known)) if known.len() else None
+    return bool(claim(known)) if known.len() else None
 
 
-def _all_shown(overheads: pl.DataFrame, said: pl.Expr) -> bool | None:
+def _all_shown(overheads: pl.DataFrame, claim: pl.Expr) -> bool | None:
     """Tell whether every overhead is shown; None if an interval lacks and none contradicts."""
-    told = overheads.select(said=said)["said"]
-    return told.all(ignore_nulls=False) if told.len() else None
+    shown = overheads.select(said=claim)["said"]
+    return shown.all(ignore_nulls=False) if shown.len() else None
 
 
-def _any_shown(overheads: pl.DataFrame, said: pl.Expr) -> bool | None:
+def _any_shown(overheads: pl.DataFrame, claim: pl.Expr) -> bool | None:
     """Tell whether one overhead is shown; None if an interval lacks and none is."""
-    told = overheads.select(said=said)["said"]
-    return told.any(ignore_nulls=False) if told.len() else None
+    shown = overheads.select(said=claim)["said"]
+    return shown.any(ignore_nulls=False) if shown.len() else None
 
 
 COMMAND = "study dgx1"
@@ -234,8 +234,8 @@ def _agreement(rows: pl.DataFrame) -> str:
         )
     if bounds.len():
         parts.append(f"{bounds.sum()} of {bounds.len()} published bounds hold")
-    told = "; ".join(parts) or "nothing was published for these configurations"
-    return f"{told[0].upper()}{told[1:]}."
+    text = "; ".join(parts) or "nothing was published for these configurations"
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _methods(measured: Measured) -> Answer:

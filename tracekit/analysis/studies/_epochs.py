@@ -209,5 +209,7 @@ def exchange(
 
 def _meta(rows: pl.DataFrame) -> dict[str, Any]:
     unknown = rows.filter(pl.col("parameters").is_null())["run"].to_list()
-    told = f"number of parameters not known of {', '.join(map(str, unknown))}: label parameters=60M"
-    return {"runs": rows.height, "warnings": [told] if unknown else []}
+    warning = (
+        f"number of parameters not known of {', '.join(map(str, unknown))}: label parameters=60M"
+    )
+    return {"runs": rows.height, "warnings": [warning] if unknown else []}

@@ -141,7 +141,7 @@ def _meta(
         "untimed": table.height - alone - found.count(),
         "without_method": study["method"].null_count(),
         **basis_of(study),
-        **({"warnings": told} if (told := pooling_warnings(study, apart=apart)) else {}),
+        **({"warnings": warnings} if (warnings := pooling_warnings(study, apart=apart)) else {}),
     }
 
 

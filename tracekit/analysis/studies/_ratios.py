@@ -43,15 +43,15 @@ def step_interval(found: Measured) -> dict[str, float | None]:
         return dict.fromkeys(names)
     regular = regularly_slow(steps)
     within, off = within_kinds(steps[np.newaxis, :], regular)
-    told = long_run(within)
-    if told.drifts[0]:
+    certainty = long_run(within)
+    if certainty.drifts[0]:
         return dict.fromkeys(names)
     factor = float(quantile(COSINES, (1 + LEVEL) / 2))
-    error = (float(np.sqrt(told.variance[0])) + abs(float(off[0])) / factor) / devices
+    error = (float(np.sqrt(certainty.variance[0])) + abs(float(off[0])) / factor) / devices
     mean = float(steps.mean()) / devices
     low, high = max(0.0, mean - factor * error), mean + factor * error
     every = None if regular is None else regular.period
-    return dict(zip(names, (low, high, error, float(told.effective[0]), every), strict=True))
+    return dict(zip(names, (low, high, error, float(certainty.effective[0]), every), strict=True))
 
 
 def precision(time: str, relative: pl.Expr | None = None) -> dict[str, pl.Expr]:

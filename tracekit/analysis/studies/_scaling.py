@@ -215,8 +215,8 @@ def _stage_precision() -> dict[str, pl.Expr]:
     """Return how well the times of stages are known, which several runs alone tell."""
     found: dict[str, pl.Expr] = {}
     for stage in _STAGES:
-        told = precision(f"cost_{stage}")
-        found |= {f"{stage}_{name}": told[name] for name in ("spread", "freedom", "scatter")}
+        known = precision(f"cost_{stage}")
+        found |= {f"{stage}_{name}": known[name] for name in ("spread", "freedom", "scatter")}
         found[f"{stage}_runs"] = pl.col(f"cost_{stage}").count().clip(1).cast(pl.Int64)
     return found
 

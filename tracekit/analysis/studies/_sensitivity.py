@@ -64,11 +64,11 @@ def _speedups(steps: pl.DataFrame) -> pl.DataFrame:
 
 def _figures(known: Published) -> pl.DataFrame:
     """Return published speedups, and those of alexnet, which were said to be like lenet's."""
-    given = known.speedups.select(*_FIGURE, "published", "relation")
-    alike = given.filter(network="lenet").with_columns(
+    speedups = known.speedups.select(*_FIGURE, "published", "relation")
+    alike = speedups.filter(network="lenet").with_columns(
         network=pl.lit("alexnet"), relation=pl.lit("~")
     )
-    return pl.concat([given, alike])
+    return pl.concat([speedups, alike])
 
 
 def _reached(low: pl.Expr, high: pl.Expr, slack: float = 0.0) -> pl.Expr:
@@ -158,11 +158,11 @@ def _fits(speedups: pl.DataFrame, figures: pl.DataFrame) -> pl.DataFrame:
         rows = figures.filter(pl.col("method") == method).with_columns(
             assumption=pl.lit(str(curve)), cost_ns=pl.lit(cost, pl.Float64)
         )
-        told = [
+        predictions = [
             None if cost is None else np.interp(cost, by[key]["cost"], by[key]["speedup"])
             for key in rows.select(_FIGURE).rows()
         ]
-        parts.append(rows.with_columns(predicted=pl.Series(told, dtype=pl.Float64)))
+        parts.append(rows.with_columns(predicted=pl.Series(predictions, dtype=pl.Float64)))
     nothing = figures.clear().with_columns(
         assumption=pl.lit(""), cost_ns=pl.lit(0.0), predicted=pl.lit(0.0)
     )

@@ -280,8 +280,8 @@ def _outside_steps(runs: Sequence[Run], tables: Sequence[pl.DataFrame]) -> dict[
         outside, length = table.select(pl.col("outside_ns", "window_ns").max()).row(0)
         if length and outside > _OUTSIDE * length:
             found.append(f"{outside / 1e6:,.3f} ms ({run.name})")
-    told = f"up to {', '.join(found)} of a GPU lie in no step that counts"
-    return {"outside_steps": told} if found else {}
+    text = f"up to {', '.join(found)} of a GPU lie in no step that counts"
+    return {"outside_steps": text} if found else {}
 
 
 def input_cost(runs: Runs, times: Sequence[Any], skip: int) -> Answer:

@@ -184,13 +184,13 @@ def study_row(
 def study_notes(study: pl.DataFrame) -> list[str]:
     """Say which steps of the runs of a study are left out, and where slow ones come regularly."""
     slow = study.drop_nulls("slow_every").group_by("slow_every").agg("run").sort("slow_every")
-    told = ", ".join(
+    text = ", ".join(
         f"every {every} of {names_or_number(runs)}" for every, runs in slow.iter_rows()
     )
     return [
         *left_out_notes(dict(study.select("run", pl.col("skipped").fill_null(0)).iter_rows())),
-        *([f"slow steps come regularly: {told}; means are as certain as those of either kind"]
-          if told else []),
+        *([f"slow steps come regularly: {text}; means are as certain as those of either kind"]
+          if text else []),
     ]  # fmt: skip
 
 
@@ -406,9 +406,10 @@ def _means(found: Measured) -> dict[str, Any]:
 def _percentiles(found: Measured) -> dict[str, Any]:
     """Return percentiles of the lengths of steps: of one alone, its length as the median."""
     steps = found.parts.drop_nulls("iteration").group_by("iteration").agg(_LENGTH.sum())
-    told = [name for name in _QUANTILES if name == "step_p50_ns" or steps.height >= _SEVERAL]
+    known = [name for name in _QUANTILES if name == "step_p50_ns" or steps.height >= _SEVERAL]
     return dict.fromkeys(_QUANTILES) | steps.select(
-        (_LENGTH.quantile(_QUANTILES[name], "nearest") / found.devices).alias(name) for name in told
+        (_LENGTH.quantile(_QUANTILES[name], "nearest") / found.devices).alias(name)
+        for name in known
     ).row(0, named=True)
 
 
@@ -549,7 +550,7 @@ def per_step(study: pl.DataFrame) -> dict[str, str]:
 def _of_runs(study: pl.DataFrame) -> str:
     """Say which runs a figure is of, by name where they are few, and what was measured."""
     names = study["run"].drop_nulls().to_list()
-    told = names_or_number(names) if names else f"{study.height:,} runs"
+    text = names_or_number(names) if names else f"{study.height:,} runs"
     known = set(study["basis"].drop_nulls())
     measured = {"host": ", measured on the host", "gpu": ", measured on GPUs"}
-    return told + "".join(measured[basis] for basis in sorted(known))
+    return text + "".join(measured[basis] for basis in sorted(known))

@@ -203,15 +203,15 @@ def study(
     """
     from tracekit.analysis.studies._study import of_study, runs_answer
 
-    rows, said = _studied(runs, table, skip, batch_scope)
+    rows, facts = _studied(runs, table, skip, batch_scope)
     asked = {"skip": None if skip == "auto" else skip, "batch_scope": batch_scope}
     if what == "exchange":
         found = studies.exchange(
             rows, parameters=parameters, images=images, batch_scope=batch_scope
         )
-        return of_study(found.saying(**asked, **said), rows)
+        return of_study(found.saying(**asked, **facts), rows)
     found = runs_answer(rows, asked, images=images, batch_scope=batch_scope, apart=runs.is_apart)
-    return of_study(found.saying(**said), rows)
+    return of_study(found.saying(**facts), rows)
 
 
 _SCALING = Json(
@@ -290,14 +290,14 @@ def scaling(
     """List speedup, efficiency and throughput by number of GPUs, network, batch and method."""
     from tracekit.analysis.studies._study import of_study, per_step
 
-    rows, said = _studied(runs, table, skip, batch_scope)
+    rows, facts = _studied(runs, table, skip, batch_scope)
     found = studies.scaling(
         rows, mode=mode, images=images, batch_scope=batch_scope, time=time, apart=runs.is_apart
     )
     per = per_step(rows) if found.meta["time"] == "step" else {}
     drawing = {"time": "run time", "images": "images per second", "stages": "stage speedups"}
     figures = {"figure": drawing.get(value, value)}
-    return of_study(replace(found.saying(**said, **per), figures=figures), rows)
+    return of_study(replace(found.saying(**facts, **per), figures=figures), rows)
 
 
 _OVERHEAD = Json(
@@ -401,11 +401,11 @@ def overhead(
             )
         asked = [*runs]
         return (api_answer(asked) if api else profiler_answer(asked)).saying(**runs.facts())
-    rows, said = _studied(runs, table, skip)
-    found = studies.overhead(rows, baseline=baseline, apart=runs.is_apart).saying(**said)
+    rows, facts = _studied(runs, table, skip)
+    found = studies.overhead(rows, baseline=baseline, apart=runs.is_apart).saying(**facts)
     if crossover is not None:
         return of_study(
-            studies.crossovers(found.rows, crossover).saying(baseline=baseline, **said), rows
+            studies.crossovers(found.rows, crossover).saying(baseline=baseline, **facts), rows
         )
     drawn = replace(found, tables={"overheads": found.rows})
     if as_matrix:
@@ -487,7 +487,7 @@ def _points(
             raise UsageError("memory is of runs or of a table", "give either, not both")
         return studies.read_memory_table(Path(table)), {"table": str(table)}
     points, metas = memory_of(runs, None if smi is None else runs.read_smi(smi))
-    told = [f"{name}: {text}" for name, meta in metas.items()
+    warnings = [f"{name}: {text}" for name, meta in metas.items()
             for text in (*meta["missing"], *meta["warnings"])]  # fmt: skip
-    said = {"runs": list(metas), **runs.facts(), "warnings": told, "peak_of": "each GPU"}
-    return points, said
+    facts = {"runs": list(metas), **runs.facts(), "warnings": warnings, "peak_of": "each GPU"}
+    return points, facts
