@@ -13,6 +13,7 @@ from effort import examples
 
 import tracekit as tk
 from tracekit.model import STAGES
+from tracekit.view import _blocks
 from tracekit.view._asked import AskedRuns
 
 TRACES = ("ddp_unet_4xa100_rank0", "mnist_1xa100_phases", "sendrecv_2xh100_two_processes")
@@ -78,6 +79,12 @@ def _check_one(run: tk.Run, asked: AskedRuns, database: sqlite3.Connection, a: i
 
 def _table(asked: AskedRuns, a: int, b: int, by: str) -> Any:
     return asked.table({"run": "0", "from": str(a), "to": str(b), "by": by})
+
+
+@pytest.fixture(autouse=True)
+def _none_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Add up what is kept of stretches of any length."""
+    monkeypatch.setattr(_blocks, "MANY", 0)
 
 
 @pytest.mark.parametrize("name", TRACES)

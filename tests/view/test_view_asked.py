@@ -14,7 +14,7 @@ from hostile import KERNEL
 import tracekit
 from tracekit.analysis import step_detail
 from tracekit.support import batches
-from tracekit.view import _asked, _lanes
+from tracekit.view import _asked, _blocks, _lanes
 from tracekit.view._asked import AskedRuns
 from tracekit.view._blocks import broken_down
 from tracekit.view._lanes import RunLanes
@@ -133,8 +133,11 @@ def lanes_of(request: pytest.FixtureRequest) -> Iterator[Callable[[tracekit.Run]
 
 
 def test_long_stretches_are_broken_down_without_their_ops(
-    runs: list[tracekit.Run], lanes_of: Callable[[tracekit.Run], RunLanes]
+    runs: list[tracekit.Run],
+    lanes_of: Callable[[tracekit.Run], RunLanes],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(_blocks, "MANY", 0)
     for run in runs:
         sums = lanes_of(run).sums
         width, (first, last) = sums.block_width, sums.edges

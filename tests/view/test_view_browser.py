@@ -10,11 +10,11 @@ from browsing import WIDE, complaints
 from hostile import KERNEL
 
 from tracekit.analysis import step_detail
+from tracekit.view import View
 from tracekit.view._lanes import RunLanes
 
 if TYPE_CHECKING:
     import tracekit
-    from tracekit.view import View
 
 pytestmark = pytest.mark.slow
 
@@ -174,6 +174,31 @@ def test_what_is_in_sight_is_a_table(
             own = ops.filter(device=device, stream=stream)
             assert int(starting.replace(",", "")) == own.height
     assert heard == []
+
+
+def test_two_runs_are_aligned_by_step(
+    browser: Any, runs: list[tracekit.Run], heard: list[str]
+) -> None:
+    from playwright.sync_api import expect
+
+    with View([runs[0], runs[0], runs[1]], opens=False) as view:
+        page = opened(browser, view.address, heard)
+        page.get_by_role("button", name="Two runs").focus()
+        page.keyboard.press("Enter")
+        page.wait_for_function("() => document.querySelectorAll('[data-listed]').length === 2")
+        for each in page.locator(".steps").all():
+            expect(each).to_contain_text("6 steps")
+        page.locator("canvas").first.focus()
+        page.keyboard.press("]")
+        page.keyboard.press("]")
+        upper, lower = page.locator(".stretch").all()
+        expect(upper).not_to_contain_text("From 180.727983 ms")
+        expect(lower).to_have_text(str(upper.text_content()))
+        assert complaints(page) == []
+        page.get_by_role("button", name="Two runs").focus()
+        page.keyboard.press("Enter")
+        assert page.locator("canvas").count() == 1
+        assert heard == []
 
 
 def test_a_page_without_token_says_so(browser: Any, served: View, heard: list[str]) -> None:

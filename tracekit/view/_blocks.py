@@ -18,8 +18,8 @@ _BY: dict[str, pl.DataType] = {
     "device": pl.Int64(),
 }
 _MEASURES = ("ops", "total_ns", "busy_ns", "exposed_ns")
-_LEAST = 8
-"""Blocks of a stretch, of which the ends are read: of a shorter one all ops are."""
+MANY = 300_000
+"""Ops of a stretch of which only the ends are read: to ask twice takes as long as to read these."""
 
 
 def broken_down(run: Any, sums: RunSums, by: str, start: int, end: int) -> Answer:
@@ -37,20 +37,20 @@ def broken_down(run: Any, sums: RunSums, by: str, start: int, end: int) -> Answe
     ]  # fmt: skip
     # One end at least is asked: the question knows what cannot be told of a run.
     has_all = all(word != NO_STAGE for _, _, word in sums.blocks)
-    if by not in _BY or behind - first < _LEAST or not asked or not has_all:
+    where = slice(first, max(behind, first))
+    read = sum(int(own[1][where].sum()) for key, own in sums.blocks.items() if key[1] == "kind")
+    if by not in _BY or read <= MANY or not asked or not has_all:
         answer: Answer = run.breakdown.answer(by=by, between=(start, end))
         return answer
     ends = [run.breakdown.answer(by=by, between=each) for each in asked]
-    parts = [_rows(sums, by, slice(first, behind)), *(_measures(each.rows, by) for each in ends)]
+    parts = [_rows(sums, by, where), *(_measures(each.rows, by) for each in ends)]
     rows = pl.concat(parts, how="diagonal").group_by(by).sum()
     windows = {
         gpu: min(end, done) - max(start, begun)
         for gpu, (begun, done) in sums.gpus.items()
         if begun < end and done > start
     }
-    busy = _busy(sums, slice(first, behind)) + sum(
-        each.meta["window_ns"] - each.meta["idle_ns"] for each in ends
-    )
+    busy = _busy(sums, where) + sum(each.meta["window_ns"] - each.meta["idle_ns"] for each in ends)
     window = sum(windows.values())
     meta = {"window_ns": window, "idle_ns": window - busy}
     if by != "device":

@@ -139,7 +139,7 @@ def find_hang(
         tables["ranks"] = tables["ranks"].join(last_work(trace), on="rank", how="left")
         of_runs = tables["collectives"].unique(["party", "sequence"], keep="first")
         answer = answer.with_columns(
-            party=pl.Series([each.get("party") for each in told], dtype=pl.String)
+            party=pl.Series([each.get("party") for each in found], dtype=pl.String)
         ).join(
             of_runs.select("party", "sequence", "stage", "iteration"),
             on=["party", "sequence"], how="left", maintain_order="left",

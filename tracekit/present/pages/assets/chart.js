@@ -574,7 +574,7 @@ class Chart {
     canvas.addEventListener("keydown", (event) => this.key(event));
     for (const name of ["focus", "blur"]) canvas.addEventListener(name, () => this.draw());
     document.addEventListener("keydown", (event) => {
-      if (event.key !== "/" || /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName)) return;
+      if (event.defaultPrevented || event.key !== "/" || /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName)) return;
       this.find(".search").focus();
       event.preventDefault();
     });

@@ -71,8 +71,10 @@ class RunChart extends Chart {
     this.flags = (new URLSearchParams(location.hash.slice(1)).get("marks") ?? "").split(",").map(timeOf).filter((time) => time !== null);
     this.tellFlags();
     const number = this.views.findIndex((view) => view.step === new URLSearchParams(location.hash.slice(1)).get("run"));
-    if (number < 0 || this.data.views[number].lanes) super.restore();
-    else this.load(number).then(() => super.restore(), report);
+    const below = new URLSearchParams(location.hash.slice(1)).get("below");
+    const restore = () => { super.restore(); if (below && !this.lower) this.beside(below); };
+    if (number < 0 || this.data.views[number].lanes) restore();
+    else this.load(number).then(restore, report);
   }
 
   async load(number) {
@@ -83,9 +85,31 @@ class RunChart extends Chart {
     tellLanes(this.data.views[number]);
   }
 
+  // -- another run below, which goes to the same steps
+  beside(name) {
+    if (this.lower) { this.lower.figure.remove(); this.lower = null; this.note(); return; }
+    const figure = this.figure.cloneNode(true), views = this.data.views.map((view) => ({ ...view }));
+    for (const each of ["ready", "listed", "explained"]) delete figure.dataset[each];
+    for (const each of figure.querySelectorAll("[aria-label]")) each.ariaLabel += ", of the run below";
+    figure.querySelector(".both").remove();
+    this.figure.after(figure);
+    this.lower = new LowerChart(figure, { ...this.data, views });
+    redraws.push(() => this.lower?.draw());
+    const named = views.findIndex((view) => view.step === name);
+    this.lower.choose(named < 0 ? (this.number + 1) % views.length : named);
+    this.lower.upper = this;
+    this.note();
+  }
+
+  show(from, length) {
+    super.show(from, length);
+    this.lower?.follow();
+  }
+
   // -- own marks: kept in the address
   note() {
     super.note();
+    if (this.lower) history.replaceState(null, "", `${location.hash}&below=${encodeURIComponent(this.lower.view.step)}`);
     if (this.flags.length) history.replaceState(null, "", `${location.hash}&marks=${this.flags.map(shortTime)}`);
     this.tellFlags();
   }
@@ -132,6 +156,7 @@ class RunChart extends Chart {
     list.replaceChildren();
     view.steps ??= await ask("steps", { run: this.number });
     if (view !== this.view) return;
+    (this.lower ?? this).follow?.();
     const { unlike, iteration, lost } = view.steps;
     const entry = ({ iteration: number, share, start, end }) => {
       const button = element("button", `step ${number}: ${share.toFixed(2)} times the median`, { type: "button" });
@@ -412,6 +437,21 @@ class RunChart extends Chart {
   }
 }
 
+// Shows as long a time as the chart above, as far from the step of the same number.
+class LowerChart extends RunChart {
+  restore() { this.flags = []; }
+  note() { this.upper?.note(); }
+
+  follow() {
+    const upper = this.upper, [over, own] = [upper?.view.steps, this.view.steps];
+    if (!over || !own || !this.view.lanes) return;
+    const last = firstFrom(over.start, (upper.from + upper.to) / 2 + 1) - 1, number = Math.max(last, 0);
+    const same = own.iteration.indexOf(over.iteration[number]);
+    const [here, there] = same < 0 ? [upper.begin, this.begin] : [over.start[number], own.start[same]];
+    this.show(upper.from - here + there, Math.min(upper.to - upper.from, this.view.span));
+  }
+}
+
 function inSight(lane, from, to, stages) {
   const busy = {}, parts = {};
   let count = 0, longest = 0;
@@ -515,6 +555,9 @@ async function begin() {
     button.dataset.view = number;
     return button;
   }));
+  const both = element("button", "Two runs", { type: "button", className: "both" });
+  if (views.length > 1) figure.querySelector(".runs").after(both);
+  both.addEventListener("click", () => chart.beside());
   tellLanes(views[first]);
   figure.hidden = false;
   const chart = new RunChart(figure, { views, stages: told.stages, order: told.order, keys: told.keys, colours: told.colours, names: [], full: [] });
