@@ -78,11 +78,11 @@ def of(network: str) -> pl.DataFrame:
     return slides().filter(pl.col("gpu") == 0, pl.col("network") == network)
 
 
-def memory_at(points: pl.DataFrame, batches: list[int], level: float = 0.95) -> pl.DataFrame:
+def memory_at(points: pl.DataFrame, batches: list[int]) -> pl.DataFrame:
     """Return what the line of `largest_batch` says of given batches."""
     each = _lines(points, ()).join(pl.DataFrame({"at": batches}), how="cross")
     ends = {f"{name}_bytes": name for name in ("predicted", "low", "high")}
-    return _predicted(each, level).select("extrapolated", **ends)
+    return _predicted(each).select("extrapolated", **ends)
 
 
 class TestStudyTables:
@@ -227,8 +227,6 @@ class TestLargestBatch:
     def test_options_out_of_range(self, capacity: int, margin: float) -> None:
         with pytest.raises(UsageError, match="makes no sense"):
             largest_batch(of("LeNet"), capacity, margin)
-        with pytest.raises(UsageError, match="level"):
-            memory_at(of("LeNet"), [1], level=1.0)
 
     @settings(deadline=None)
     @given(

@@ -310,15 +310,13 @@ def _opened(held: _Held) -> pl.DataFrame:
     return rows.filter(there).sort(-pl.col("busy_ns"), -pl.col("host_ns"), "path")
 
 
-def projected_ranges(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
+def projected_ranges(trace: Trace) -> pl.DataFrame:
     """Return the GPU time of each range, from its first op to its last, nested ranges included.
 
     Parameters
     ----------
     trace
         The run.
-    skip
-        How many iterations to leave out at the beginning.
 
     Returns
     -------
@@ -326,7 +324,7 @@ def projected_ranges(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
     their durations), ``kernels`` and ``kernel_ns`` likewise; ``gpu_start`` and ``gpu_end``, when
     the first of the ops starts and the last one ends, on any device.
     """
-    held = _held(Work(trace), skip)
+    held = _held(Work(trace), skip=0)
     columns = ("range", *SUMS, pl.col("first").alias("gpu_start"), pl.col("last").alias("gpu_end"))
     both = pl.concat([some.select(columns) for some in (held.pushed, held.opened)])
     return both.drop_nulls("gpu_start").sort("range")

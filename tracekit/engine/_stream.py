@@ -218,7 +218,6 @@ def hand_out(
     *,
     skip: int,
     per_iteration: bool,
-    cutter: Cutter = iteration_windows,
 ) -> pl.DataFrame:
     """Stream all ops inside the windows to aggregators.
 
@@ -228,14 +227,14 @@ def hand_out(
         The run.
     receivers
         What adds up.
-    skip, per_iteration, cutter
+    skip, per_iteration
         As for `chosen_windows`; with neither, each device is a window, cut to the run's stretch.
 
     Returns
     -------
     The windows: ``window, device, iteration, start, end``.
     """
-    windows, whole = _both(trace, skip, cutter, per_iteration=per_iteration)
+    windows, whole = _both(trace, skip, iteration_windows, per_iteration=per_iteration)
     found = _in_order(trace, receivers, windows, whole)
     _require_ops(found.height)
     return found
@@ -283,7 +282,7 @@ def sum_up(
     begin
         Makes what adds up the ops of a part.
     skip, per_iteration, cutter
-        As for `hand_out`.
+        As for `chosen_windows`.
     with_paths
         Whether sums are by paths of ranges.
     """

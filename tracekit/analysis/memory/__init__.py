@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from tracekit.analysis.statistics import quantile
+from tracekit.analysis.statistics import LEVEL, quantile
 from tracekit.errors import UsageError
 from tracekit.model import KERNEL_KINDS, Answer, Trace, with_clocks
 
@@ -443,7 +443,6 @@ def largest_batch(
     margin: float = 0.1,
     *,
     by: Sequence[str] = (),
-    level: float = 0.95,
 ) -> pl.DataFrame:
     """Return the largest batch whose training would fit into memory, by a straight line.
 
@@ -462,8 +461,6 @@ def largest_batch(
         Part of it that is to stay free, from 0 to 1.
     by
         What has a line of its own, such as ``network``.
-    level
-        How sure the prediction interval is.
 
     Returns
     -------
@@ -488,7 +485,7 @@ def largest_batch(
     lines = _lines(points, by).with_columns(
         at=pl.when(pl.col("slope") > 0).then(fits).cast(pl.Int64)
     )
-    return _predicted(lines, level).select(
+    return _predicted(lines).select(
         *by, "points", slope_bytes="slope", intercept_bytes="intercept",
         usable_bytes=pl.lit(int(usable), pl.Int64), largest_batch="at",
         predicted_bytes="predicted", low_bytes="low", high_bytes="high",
@@ -529,17 +526,15 @@ def _lines(points: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     )
 
 
-def _predicted(lines: pl.DataFrame, level: float) -> pl.DataFrame:
-    """Add what a line says at ``at``, with the interval for one more measurement there.
+def _predicted(lines: pl.DataFrame) -> pl.DataFrame:
+    """Add what a line says at ``at``, with the 95 % interval for one more measurement there.
 
     With n points and s^2 their squared distance from the line over n - 2, it is the prediction
     plus and minus t s sqrt(1 + 1/n + (at - mean)^2 / sum (x - mean)^2), where t is the quantile of
     Student's distribution with n - 2 degrees of freedom.
     """
-    if not 0 < level < 1:
-        raise UsageError(f"an interval of level {level} makes no sense", "give one between 0 and 1")
     freedom = (lines["points"] - 2).clip(lower_bound=1).cast(pl.Float64).to_numpy()
-    reach = pl.Series("t", quantile(freedom, (1 + level) / 2), pl.Float64)
+    reach = pl.Series("t", quantile(freedom, (1 + LEVEL) / 2), pl.Float64)
     n, away = pl.col("points"), pl.col("at") - pl.col("x")
     variance = pl.col("rest") / (n - 2) * (1 + 1 / n + away * away / pl.col("xx"))
     predicted = pl.col("intercept") + pl.col("slope") * pl.col("at")

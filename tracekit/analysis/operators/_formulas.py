@@ -70,24 +70,11 @@ _SLIDING = Operator("convolution", (0, 1), geometry=(3, 4, 5))
 _TRANSPOSED = Operator("transposed", (0, 1))
 
 
-def _attending(causal: int | None) -> Operator:
-    return Operator("attention", (0, 1, 2), causal=causal)
-
-
-def _attending_backward(causal: int) -> Operator:
-    return Operator("attention_backward", (1, 2, 3), causal=causal)
-
-
-def _by_position(causal: int | None, starts: int | None = None) -> Operator:
-    return Operator("attention_by_position", (0, 1, 2), causal=causal, starts=starts)
-
-
-def _by_position_backward(causal: int, starts: int | None = None) -> Operator:
-    return Operator("attention_by_position_backward", (1, 2, 3), causal=causal, starts=starts)
-
-
-def _gradients_by_position(causal: int | None, starts: int) -> Operator:
-    return Operator("attention_by_position_gradients", (1, 2, 3), causal=causal, starts=starts)
+_attending = functools.partial(Operator, "attention", (0, 1, 2))
+_attending_backward = functools.partial(Operator, "attention_backward", (1, 2, 3))
+_by_position = functools.partial(Operator, "attention_by_position", (0, 1, 2))
+_by_position_backward = functools.partial(Operator, "attention_by_position_backward", (1, 2, 3))
+_gradients_by_position = functools.partial(Operator, "attention_by_position_gradients", (1, 2, 3))
 
 
 def _elementwise(inputs: int, names: str, form: Form = "elementwise") -> dict[str, Operator]:
@@ -113,25 +100,25 @@ MULTIPLYING = {
         "convolution_backward", (0, 1, 2), transposed=7, mask=10
     ),
     "cudnn_convolution_backward": Operator("convolution_backward", (1, 0, 2)),
-    "scaled_dot_product_attention": _attending(5),
-    "_scaled_dot_product_flash_attention": _attending(4),
-    "_scaled_dot_product_efficient_attention": _attending(6),
-    "_scaled_dot_product_cudnn_attention": _attending(6),
-    "_scaled_dot_product_attention_math": _attending(5),
-    "_scaled_dot_product_fused_attention_overrideable": _attending(5),
-    "_scaled_dot_product_flash_attention_backward": _attending_backward(11),
-    "_scaled_dot_product_efficient_attention_backward": _attending_backward(11),
-    "_scaled_dot_product_cudnn_attention_backward": _attending_backward(14),
-    "_scaled_dot_product_fused_attention_overrideable_backward": _attending_backward(13),
-    **dict.fromkeys(("_flash_attn_forward", "FlashAttnFunc"), _by_position(5)),
-    "_flash_attn_varlen_forward": _by_position(9, starts=3),
-    "FlashAttnVarlenFunc": _by_position(None, starts=3),
-    "_flash_attn_backward": _by_position_backward(11),
-    "_flash_attn_varlen_backward": _by_position_backward(15, starts=9),
-    "_flash_attention_forward": _by_position(8, starts=3),
-    "_efficient_attention_forward": _by_position(None, starts=4),
-    "_flash_attention_backward": _gradients_by_position(11, starts=6),
-    "_efficient_attention_backward": _gradients_by_position(None, starts=6),
+    "scaled_dot_product_attention": _attending(causal=5),
+    "_scaled_dot_product_flash_attention": _attending(causal=4),
+    "_scaled_dot_product_efficient_attention": _attending(causal=6),
+    "_scaled_dot_product_cudnn_attention": _attending(causal=6),
+    "_scaled_dot_product_attention_math": _attending(causal=5),
+    "_scaled_dot_product_fused_attention_overrideable": _attending(causal=5),
+    "_scaled_dot_product_flash_attention_backward": _attending_backward(causal=11),
+    "_scaled_dot_product_efficient_attention_backward": _attending_backward(causal=11),
+    "_scaled_dot_product_cudnn_attention_backward": _attending_backward(causal=14),
+    "_scaled_dot_product_fused_attention_overrideable_backward": _attending_backward(causal=13),
+    **dict.fromkeys(("_flash_attn_forward", "FlashAttnFunc"), _by_position(causal=5)),
+    "_flash_attn_varlen_forward": _by_position(causal=9, starts=3),
+    "FlashAttnVarlenFunc": _by_position(starts=3),
+    "_flash_attn_backward": _by_position_backward(causal=11),
+    "_flash_attn_varlen_backward": _by_position_backward(causal=15, starts=9),
+    "_flash_attention_forward": _by_position(causal=8, starts=3),
+    "_efficient_attention_forward": _by_position(starts=4),
+    "_flash_attention_backward": _gradients_by_position(causal=11, starts=6),
+    "_efficient_attention_backward": _gradients_by_position(starts=6),
     "aiter::mha_batch_prefill": Operator("attention_paged", (0, 1, 2), causal=12),
     **dict.fromkeys(("vllm::unified_attention", "vllm::unified_attention_with_output"),
                     Operator("attention_cached", (0, 1, 2))),
