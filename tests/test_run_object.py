@@ -17,6 +17,7 @@ import tracekit
 from tracekit.cli import app
 from tracekit.engine import StageTally
 from tracekit.errors import UsageError
+from tracekit.model import STEPS_UNMARKED
 from tracekit.present import html
 
 SAMPLE = Path(__file__).resolve().parents[1] / "sample_traces" / "ddp_4gpu.sqlite"
@@ -235,6 +236,17 @@ def test_a_warning_that_runs_share_is_told_once(
     for second, names in ((run, "ddp"), (other, f"ddp, {other.name}")):
         said = tracekit.compare(run, second).warnings
         assert list(said) == [f"{names}: a clock was reset"]
+
+
+def test_studies_say_what_steps_of_a_run_rest_on(
+    run: tracekit.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    doubt = f"{STEPS_UNMARKED}: 9 of 20 ops"
+    monkeypatch.setattr(type(run), "warnings", (doubt, "a clock was reset"))
+    for question in (tracekit.study, tracekit.scaling):
+        said = question.answer([run]).warnings
+        assert [text for text in said if "9 of 20" in text] == [f"{run.name}: {doubt}"]
+        assert not any("a clock was reset" in text for text in said)
 
 
 @pytest.mark.slow

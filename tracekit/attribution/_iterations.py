@@ -15,6 +15,7 @@ from tracekit.attribution._passes import PASSES, outermost, passes_of, ranges_ar
 from tracekit.attribution._rules import Rules
 from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.errors import MissingDataError
+from tracekit.model import STEPS_UNMARKED
 
 _OWN_DOMAIN = "tracekit"
 
@@ -424,7 +425,7 @@ class Unmarked:
         within = share.is_between(_UNMARKED, 1 - _UNMARKED)
         for _, outside, ops in found.join(of_all, on="process").filter(within).iter_rows():
             yield (
-                f"ranges do not mark every step: {outside:,} of {ops:,} ops of backward passes ran "
+                f"{STEPS_UNMARKED}: {outside:,} of {ops:,} ops of backward passes ran "
                 "between those they mark; what is said per step may be of two steps or more"
             )
 

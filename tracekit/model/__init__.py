@@ -75,6 +75,7 @@ if TYPE_CHECKING:
         STAGE_SOURCE,
         STAGE_SOURCES,
         STAGES,
+        STEPS_UNMARKED,
         SYNC_TYPE,
         TESTED,
         VERDICT,

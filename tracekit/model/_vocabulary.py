@@ -26,6 +26,8 @@ KERNEL_KINDS = ("compute", "collective")
 NO_KERNELS = "no kernels were recorded, so GPU time is that of copies and memsets alone"
 WORK_MISSING = "GPU work is missing"
 """How warnings of runs begin whose idle time is none of their GPUs."""
+STEPS_UNMARKED = "ranges do not mark every step"
+"""How the warning of a run begins whose steps may be of several."""
 
 STAGES = ("FP", "BP", "WU", "IO", "ME", "OTHER")
 """Why an op runs, highest precedence first: where two stages are busy at once the time is exposed

@@ -77,12 +77,21 @@ def among_runs(asked: Asked[Selection, P, Answer], finish: Finish) -> RunsQuesti
     declaration, ask = asked.declaration, cast("Any", asked)
 
     def answer(references: Sequence[Any] = (), *args: Any, **options: Any) -> Answer:
+        from tracekit.model import STEPS_UNMARKED, WORK_MISSING
+
         chosen = {name: options.pop(name) for name in declaration.apart if name in options}
         require_types({"references": references, **chosen}, declaration.kinds)
         needs = needed(declaration.name, options)
         runs = _Chosen(references, **chosen, is_of_latest=declaration.is_of_latest, needs=needs)
         found: Answer = finish(runs, ask(runs, *args, **options))
-        return found
+        said = set(found.warnings)
+        doubts = [
+            f"{run.name}: {text}"
+            for run in runs.opened
+            for text in run.warnings
+            if text.startswith((WORK_MISSING, STEPS_UNMARKED)) and text not in said
+        ]
+        return found.warning(doubts)
 
     signature = declaration.signature_of("tracekit.Answer", of_one=False)
     text = declaration.text("polars.DataFrame", of_one=False)
