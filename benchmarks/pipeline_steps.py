@@ -23,7 +23,7 @@ from typing import Any
 import tracekit
 from tracekit import analysis
 from tracekit.model import _trace
-from tracekit.runs import _digests
+from tracekit.runs import _ingest
 from tracekit.sources.sqlite import _btree, _columns
 
 PAGES, WRITING, DIGEST = "pages to columns", "writing", "digest"
@@ -94,7 +94,7 @@ def measured(export: str, store: str) -> Clock:
 
     for owner, name, work in (
         (analysis, "summarise", watched),
-        (_digests, "file_digest", clock.apart_by_bits(DIGEST, _digests.file_digest)),
+        (_ingest, "file_digest", clock.apart_by_bits(DIGEST, _ingest.file_digest)),
         (_columns.Decoder, "decode", clock.apart(PAGES, _columns.Decoder.decode)),
         (_btree.PageReader, "read", clock.apart(PAGES, _btree.PageReader.read)),
         (_trace, "_write", clock.apart(WRITING, _trace._write)),  # noqa: SLF001 - see above

@@ -283,8 +283,10 @@ def test_the_example_of_a_command_passes_the_tests_that_list_commands(tmp_path: 
     registry = copy / "tracekit" / "runs" / "_declared.py"
     line = "    latency = declared(latency, _beside)\n"
     text = registry.read_text().replace(line, f"{line}    longest = declared(longest)\n")
-    imported = "from tracekit.analysis.longest.questions import longest\nfrom tracekit.runs._opened"
-    registry.write_text(text.replace("from tracekit.runs._opened", imported, 1))
+    imported = (
+        "from tracekit.analysis.longest.questions import longest\nfrom tracekit.runs._question"
+    )
+    registry.write_text(text.replace("from tracekit.runs._question", imported, 1))
     here = {**os.environ, "PYTHONPATH": str(copy)}
     for words in (
         ["docs/generate.py"],

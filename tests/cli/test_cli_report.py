@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from cli_helpers import tracekit
 
-import tracekit.cli._report as commands
+import tracekit.cli._pages as commands
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tracekit.recording import _process, _supervisor
+from tracekit.recording import _perform, _supervisor
 
 _TIMES = {"_LAST_WORDS_S": 0.2, "_IDLE_S": 0.5, "_LOADING_S": 0.0, "_LOOK_S": 0.2}
 
@@ -21,4 +21,4 @@ def hasten(folder: Path, monkeypatch: pytest.MonkeyPatch, **changes: float) -> N
         assert found == 1
     hasty = folder / "hasty.py"
     hasty.write_text(text)
-    monkeypatch.setattr(_process, "_supervisor", SimpleNamespace(__file__=str(hasty)))
+    monkeypatch.setattr(_perform, "_supervisor", SimpleNamespace(__file__=str(hasty)))

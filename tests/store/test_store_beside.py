@@ -13,7 +13,7 @@ from store_helpers import add, left_over
 
 import tracekit as tk
 from tracekit.errors import DamagedTraceError, InputError
-from tracekit.runs import _digests
+from tracekit.runs import _ingest
 from tracekit.store import Store, file_digest, file_size
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
@@ -28,7 +28,7 @@ class Held:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.may_go_on = threading.Event()
         self.was_begun = threading.Event()
-        monkeypatch.setattr(_digests, "file_digest", self._digest)
+        monkeypatch.setattr(_ingest, "file_digest", self._digest)
 
     def _digest(self, path: Path, note: Callable[[int], None]) -> str:
         self.was_begun.set()
@@ -193,7 +193,7 @@ def test_that_a_file_cannot_be_read_is_told_rather_than_what_came_of_it(
     with pytest.raises(InputError) as damaged:
         tk.ingest(trace, store=store.root)
     assert "Input/output error" not in str(damaged.value)
-    monkeypatch.setattr(_digests, "file_digest", unreadable)
+    monkeypatch.setattr(_ingest, "file_digest", unreadable)
     with pytest.raises(InputError, match="Input/output error"):
         tk.ingest(trace, store=store.root)
     assert not store.root.exists()
@@ -221,7 +221,7 @@ def test_opening_a_new_file_makes_its_digest_once(
         made.append(path)
         return file_digest(path, note)
 
-    monkeypatch.setattr(_digests, "file_digest", counted)
+    monkeypatch.setattr(_ingest, "file_digest", counted)
     run = tk.open(trace, store=store.root)
     assert made == [trace]
     assert tk.open(trace, store=store.root).id == run.id

@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from tracekit.errors import InputError
-from tracekit.store import _digest, file_digest
+from tracekit.store import _jobs, file_digest
 
 ABC = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
@@ -21,7 +21,7 @@ def test_it_is_sha_256(tmp_path, content, digest):
 
 
 def test_chunks_are_reported_and_do_not_matter(tmp_path, monkeypatch):
-    monkeypatch.setattr(_digest, "_CHUNK", 4)
+    monkeypatch.setattr(_jobs, "_CHUNK", 4)
     path = tmp_path / "file"
     path.write_bytes(b"0123456789")
     seen = []

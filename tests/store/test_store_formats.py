@@ -16,7 +16,7 @@ import pytest
 
 import tracekit as tk
 from tracekit.runs import _ingest
-from tracekit.store import Store, _identity, _rows
+from tracekit.store import Store, _rows, _store
 
 FOLDER = Path(__file__).with_name("formats")
 STORES = sorted(FOLDER.glob("*.zip"))
@@ -35,7 +35,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_there_is_a_store_of_this_version() -> None:
-    versions = f"{_identity._FORMAT}-{_rows.SCHEMA}-{_ingest._FORMAT}"
+    versions = f"{_store._FORMAT}-{_rows.SCHEMA}-{_ingest._FORMAT}"
     assert versions in {path.stem for path in STORES}
 
 

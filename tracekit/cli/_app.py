@@ -20,7 +20,12 @@ _COMMANDS = (
     "nccl_inspector", "hang", "latency", "memory", "study", "scaling", "overhead", "dgx1",
     "project", "stalls", "bubbles", "report", "view", "export", "topology", "info", "sql",
 )  # fmt: skip
-"""Modules that register commands, and declared questions, in the order of the help."""
+"""Commands with a module of their own name, and declared questions, in the order of the help."""
+_TOGETHER = {
+    "hang": "files", "nccl_inspector": "files", "straggler_cost": "files",
+    "report": "pages", "view": "pages", "export": "pages", "gate": "compare",
+}  # fmt: skip
+"""Commands that share a module."""
 
 
 def in_order() -> list[str]:
@@ -43,17 +48,14 @@ def _register(name: str) -> None:
     from tracekit.runs import DECLARED
 
     if name not in DECLARED:
-        importlib.import_module(f"tracekit.cli._{name}")
+        importlib.import_module(f"tracekit.cli._{_TOGETHER.get(name, name)}")
     elif name not in map(_home, app.registered_commands):
         register_question(name)
 
 
 def _home(each: CommandInfo) -> str:
-    """Return the question of a command, or the module that registers it."""
-    home = each.callback.__module__ if each.callback else ""
-    if each.callback and home == register_question.__module__:
-        return each.callback.__name__
-    return home.rpartition("._")[2]
+    """Return the question of a command, or the function that answers it."""
+    return each.callback.__name__ if each.callback else ""
 
 
 def _print_version(wanted: bool) -> None:

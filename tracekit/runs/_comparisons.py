@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from tracekit import present
 from tracekit.analysis import comparison
 from tracekit.analysis.step_sums import parse_compare_keys
-from tracekit.runs._opened import OpenedRun, called
+from tracekit.runs._opened import OpenedRun
+from tracekit.runs._question import called
 from tracekit.support.files import StrPath
 
 if TYPE_CHECKING:

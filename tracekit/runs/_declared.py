@@ -22,8 +22,16 @@ from tracekit.analysis.overview.questions import info
 from tracekit.analysis.studies import questions as of_runs
 from tracekit.analysis.studies import waits_questions as waiting
 from tracekit.analysis.studies.questions import memory as of_memory
-from tracekit.runs._opened import called, facts_of, of_run, simulated_of, verdicts_of
-from tracekit.runs._question import RunQuestion, declared, of_one
+from tracekit.runs._question import (
+    RunQuestion,
+    called,
+    declared,
+    facts_of,
+    of_one,
+    of_run,
+    simulated_of,
+    verdicts_of,
+)
 
 if TYPE_CHECKING:
     from tracekit.model import Answer

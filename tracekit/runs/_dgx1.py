@@ -16,9 +16,9 @@ import polars as pl
 
 from tracekit import analysis, model, present
 from tracekit.errors import UsageError
-from tracekit.runs._opened import OpenedRun, is_simulated
+from tracekit.runs._opened import OpenedRun
 from tracekit.runs._opening import Reference, ingest, select_runs
-from tracekit.runs._question import question_of
+from tracekit.runs._question import is_simulated, question_of
 from tracekit.store import Store
 from tracekit.support.files import StrPath, schemas
 from tracekit.support.process import users_stderr

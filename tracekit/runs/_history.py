@@ -11,9 +11,9 @@ import polars as pl
 from tracekit import present
 from tracekit.analysis import comparison
 from tracekit.errors import UsageError
-from tracekit.runs._opened import OpenedRun, facts_of
+from tracekit.runs._opened import OpenedRun
 from tracekit.runs._opening import Reference, select_runs
-from tracekit.runs._question import question_of
+from tracekit.runs._question import facts_of, question_of
 from tracekit.support.files import StrPath
 
 if TYPE_CHECKING:

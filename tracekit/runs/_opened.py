@@ -1,33 +1,31 @@
-"""An opened run: its tables, machine and traffic, and facts that its answers state."""
+"""An opened run: its tables, machine and traffic."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from datetime import datetime
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 from weakref import WeakValueDictionary
 
-import polars as pl
-
-from tracekit import analysis, attribution, engine, model, present
+from tracekit import analysis, attribution, engine, model
 from tracekit import machine as machines
 from tracekit.analysis import communication
-from tracekit.analysis.calls import process_ranks
-from tracekit.engine import parse_ranks
 from tracekit.errors import UnknownRunError, UsageError
 from tracekit.store import Kept, OnMissing, RunRecord, Store, SummaryValue, Workers
 from tracekit.support.files import StrPath
 from tracekit.support.memory import is_in_parts, require
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from tracekit.attribution import Rules
     from tracekit.machine import Machine, NcclLog, Placed
-    from tracekit.model import Answer, Trace
+    from tracekit.model import Trace
 
 _BESIDE = 2
 """How many steps are looked at beside those that are asked for: see `some_steps`."""
@@ -158,6 +156,11 @@ class OpenedRun:
 
     def _choose(self, ranks: str | Sequence[int]) -> None:
         """Leave the reports of other ranks out, and say so."""
+        import polars as pl
+
+        from tracekit.analysis.calls import process_ranks
+        from tracekit.engine import parse_ranks
+
         reports = self.trace.read("processes").select("process", "report")
         known = process_ranks(self.trace).join(reports, on="process").drop_nulls("rank")
         spans = parse_ranks(ranks)
@@ -312,53 +315,3 @@ def _found_in(report: Trace) -> tuple[str, ...]:
     return attribution.stored_findings(
         {name: report.read(name) for name in ("verdicts", "opinions", "processes")}
     )
-
-
-def of_run(run: OpenedRun, answer: Answer) -> Answer:
-    """Return an answer that is one of a run, to be looked at."""
-    return replace(
-        answer, run=run.name, title=f"{called(run)} · {answer.title}", renderer=present.RENDERER,
-        lacking=partial(_lacking, run, answer.command),
-    )  # fmt: skip
-
-
-def _lacking(run: OpenedRun, command: str) -> str | None:
-    """Return how to record what a command needs and a run lacks, None where it lacks nothing."""
-    import polars as pl
-
-    features = analysis.features(run.trace)
-    asked = features.filter(pl.col("command").str.split(", ").list.contains(command))
-    return "; ".join(asked["record_with"].drop_nulls().unique(maintain_order=True)) or None
-
-
-def called(run: OpenedRun) -> str:
-    """Return the name of a run for titles; simulated runs are marked."""
-    return f"{run.name} (simulated)" if is_simulated(run) else run.name
-
-
-def is_simulated(run: OpenedRun) -> bool:
-    """Tell whether a run is simulated, by its label."""
-    return run.labels.get("simulated") == "yes"
-
-
-def verdicts_of(run: OpenedRun) -> dict[str, Any]:
-    """Return the verdicts on the processes of a run."""
-    return analysis.verdict_meta(run.trace)
-
-
-def facts_of(chosen: Sequence[OpenedRun]) -> dict[str, Any]:
-    """Return ``verdicts`` on the processes of each run, and which runs are ``simulated``."""
-    verdicts = {run.name: verdicts_of(run) for run in chosen}
-    return {"verdicts": verdicts, **simulated_of(chosen)}
-
-
-def simulated_of(chosen: Sequence[OpenedRun]) -> dict[str, Any]:
-    """Return as ``simulated`` the names of runs that no GPU ran; nothing where there is none."""
-    names = [run.name for run in chosen if is_simulated(run)]
-    return {"simulated": names} if names else {}
-
-
-def require_known(what: str, subject: str, known: Iterable[str]) -> None:
-    """Raise `UsageError` for a question that this subject has no data for."""
-    if what not in (names := list(known)):
-        raise UsageError(f"{what!r} is not known of {subject}", f"ask for {', '.join(names)}")

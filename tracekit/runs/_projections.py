@@ -11,9 +11,8 @@ import polars as pl
 from tracekit import present
 from tracekit.analysis import studies
 from tracekit.errors import UsageError
-from tracekit.runs._opened import require_known
 from tracekit.runs._opening import Reference, select_runs
-from tracekit.runs._question import question_of
+from tracekit.runs._question import question_of, require_known
 from tracekit.support.files import StrPath
 from tracekit.support.spelling import choose_among
 

@@ -1,10 +1,12 @@
-"""Ask a run, or some runs, a question, answered by rows or by a whole answer."""
+"""Ask a run, or some runs, a question, and state facts about them in its answer."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -17,8 +19,8 @@ from typing import (
     overload,
 )
 
-from tracekit import engine
-from tracekit.runs._opened import facts_of, of_run
+from tracekit import analysis, engine, present
+from tracekit.errors import UsageError
 from tracekit.support.files import StrPath
 from tracekit.support.memory import NEEDS
 from tracekit.support.questions import option_of
@@ -227,3 +229,53 @@ class Selection:
         from tracekit.sources import read_smi
 
         return read_smi(Path(path))
+
+
+def of_run(run: OpenedRun, answer: Answer) -> Answer:
+    """Return an answer that is one of a run, to be looked at."""
+    return replace(
+        answer, run=run.name, title=f"{called(run)} · {answer.title}", renderer=present.RENDERER,
+        lacking=partial(_lacking, run, answer.command),
+    )  # fmt: skip
+
+
+def _lacking(run: OpenedRun, command: str) -> str | None:
+    """Return how to record what a command needs and a run lacks, None where it lacks nothing."""
+    import polars as pl
+
+    features = analysis.features(run.trace)
+    asked = features.filter(pl.col("command").str.split(", ").list.contains(command))
+    return "; ".join(asked["record_with"].drop_nulls().unique(maintain_order=True)) or None
+
+
+def called(run: OpenedRun) -> str:
+    """Return the name of a run for titles; simulated runs are marked."""
+    return f"{run.name} (simulated)" if is_simulated(run) else run.name
+
+
+def is_simulated(run: OpenedRun) -> bool:
+    """Tell whether a run is simulated, by its label."""
+    return run.labels.get("simulated") == "yes"
+
+
+def verdicts_of(run: OpenedRun) -> dict[str, Any]:
+    """Return the verdicts on the processes of a run."""
+    return analysis.verdict_meta(run.trace)
+
+
+def facts_of(chosen: Sequence[OpenedRun]) -> dict[str, Any]:
+    """Return ``verdicts`` on the processes of each run, and which runs are ``simulated``."""
+    verdicts = {run.name: verdicts_of(run) for run in chosen}
+    return {"verdicts": verdicts, **simulated_of(chosen)}
+
+
+def simulated_of(chosen: Sequence[OpenedRun]) -> dict[str, Any]:
+    """Return as ``simulated`` the names of runs that no GPU ran; nothing where there is none."""
+    names = [run.name for run in chosen if is_simulated(run)]
+    return {"simulated": names} if names else {}
+
+
+def require_known(what: str, subject: str, known: Iterable[str]) -> None:
+    """Raise `UsageError` for a question that this subject has no data for."""
+    if what not in (names := list(known)):
+        raise UsageError(f"{what!r} is not known of {subject}", f"ask for {', '.join(names)}")

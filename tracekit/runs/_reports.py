@@ -9,8 +9,7 @@ from tracekit._version import __version__
 from tracekit.analysis.studies.questions import study
 from tracekit.runs._comparisons import compare
 from tracekit.runs._declared import shown
-from tracekit.runs._opened import called
-from tracekit.runs._question import Selection
+from tracekit.runs._question import Selection, called
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

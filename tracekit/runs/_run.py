@@ -14,8 +14,8 @@ from tracekit.analysis import diagnosis
 from tracekit.errors import MissingDataError
 from tracekit.runs._declared import DeclaredQuestions
 from tracekit.runs._gate import diagnosed_against
-from tracekit.runs._opened import OpenedRun, of_run
-from tracekit.runs._question import RunQuestion
+from tracekit.runs._opened import OpenedRun
+from tracekit.runs._question import RunQuestion, of_run
 from tracekit.support.files import StrPath, write_whole
 
 if TYPE_CHECKING:
