@@ -478,7 +478,7 @@ COLLECTIVES: dict[str | None, str] = {
 
 def _kernels(names: list[str], kind: str = "compute") -> pl.DataFrame:
     frame = pl.DataFrame({"name": names}).with_columns(
-        pl.col("name").cast(pl.Categorical), kind=pl.lit(kind), collective=pl.lit(None, pl.String)
+        pl.col("name").cast(pl.Categorical), kind=pl.lit(kind)
     )
     return classify_kernels(frame, RULES)
 

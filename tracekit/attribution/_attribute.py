@@ -15,7 +15,7 @@ from tracekit.attribution._chunks import Waiting
 from tracekit.attribution._clock import early, late, steady_offset, waits
 from tracekit.attribution._columns import Array, Context, Found, StepRows, StepSums
 from tracekit.attribution._context import Follower, autograd_threads, backward_windows
-from tracekit.attribution._exchanges import Returned, Unnamed
+from tracekit.attribution._exchanges import Returned, Unnamed, roles_by_name
 from tracekit.attribution._findings import findings, stored_findings
 from tracekit.attribution._iterations import (
     Opening,
@@ -124,6 +124,7 @@ def attribute_recording(
     known = Known(
         nesting, found.teams, found.windows, autograd, people.table, launches.by_thread,
         people.processes_of, found.iterations["process"].unique(), counted,
+        roles_by_name(counted, rules),
     )  # fmt: skip
     placed = _Placed(launches, contexts, captured)
     says = judged(ops, placed, known, rules, workspace, has_unlaunched=launches.alone > 0)
@@ -181,7 +182,7 @@ class _People:
     threads: int
     processes: int
 
-    @property
+    @cached_property
     def reports(self) -> dict[int, int]:
         """The report of each process."""
         return dict(self.processes_of.select("process", "report").iter_rows())

@@ -285,7 +285,8 @@ def backward_windows(
         "process", "start", "end", unit="range", ranged=pl.lit(value=True)
     )
     silent = passes.join(marked, on="process", how="anti")
-    return pl.concat([marked, _gaps(silent, iterations)]).sort("start")
+    gaps = [] if silent.is_empty() else [_gaps(silent, iterations)]
+    return pl.concat([marked, *gaps]).sort("start")
 
 
 def _gaps(passes: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
@@ -339,16 +340,10 @@ def autograd_threads(
     training
         The training threads, which are never autograd threads, as data loaders are not.
     """
-    behaving = _behaving(launches, threads, windows)
-    qualifies = (
-        pl.col("autograd") | pl.col("thread").is_in(marked.implode())
-        | pl.col("thread").is_in(behaving.implode())
-    )  # fmt: skip
-    return threads.filter(
-        qualifies
-        & ~pl.col("thread").is_in(training["thread"].implode())
-        & pl.col("stage").is_null()
-    )["thread"]
+    thread, behaving = threads["thread"], _behaving(launches, threads, windows)
+    qualifies = pl.col("autograd") | pl.lit(np.isin(thread, marked) | np.isin(thread, behaving))
+    others = ~np.isin(thread, training["thread"])
+    return threads.filter(qualifies, pl.col("stage").is_null(), others)["thread"]
 
 
 def _behaving(launches: pl.DataFrame, threads: pl.DataFrame, windows: pl.DataFrame) -> pl.Series:

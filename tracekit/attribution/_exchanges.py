@@ -97,7 +97,7 @@ class Places:
 def find_places(
     ops: Stream,
     launches: Callable[..., Mapping[str, Array]],
-    counted: pl.DataFrame,
+    known: tuple[pl.DataFrame, Array],
     evidence: Evidence,
     structures: Structures,
     rules: Rules,
@@ -110,8 +110,8 @@ def find_places(
         The ops.
     launches
         Returns of a chunk of ops, or of some rows of it, where their launches stand.
-    counted
-        What `count_names` returned.
+    known
+        What `count_names` returned, and what `roles_by_name` did of it.
     evidence
         What launches say of stages.
     structures
@@ -119,9 +119,8 @@ def find_places(
     rules
         What names mean.
     """
-    trains = evidence.processes.filter("trains")["process"]
-    own = counted.filter(pl.col("process").is_in(trains.implode()))
-    roles = roles_by_name(own, rules)
+    (counted, roles), trains = known, evidence.processes.filter("trains")["process"]
+    own = counted.filter(np.isin(counted["process"], trains))
     exchanges = int(own.filter(roles_of(own, roles) > LAYER)["ops"].sum())
     streams = _computing(ops, roles, trains) if exchanges else pl.DataFrame()
     if streams.is_empty():
@@ -134,8 +133,7 @@ def find_places(
 
 def roles_by_name(counted: pl.DataFrame, rules: Rules) -> Array:
     """Return the role of each kernel name by its code; the last entry is for ops without one."""
-    names = counted.unique("name").with_columns(collective=pl.lit(None, pl.String))
-    meant = classify_kernels(names, rules)
+    meant = classify_kernels(counted.unique("name"), rules)
     is_layer = pl.col("name").cast(pl.String).str.contains(LAYERS).fill_null(value=False)
     role = meant.select(
         pl.when(pl.col("kind") == "collective")

@@ -74,7 +74,9 @@ def find_iterations(ranges: pl.DataFrame, training: pl.DataFrame, rules: Rules) 
                 "`tracekit breakdown --by range` shows the names of ranges",
             )
         return _numbered(named)
-    rest = training.join(named.select("process").unique(), on="process", how="anti")
+    rest = training.join(named, on="process", how="anti")
+    if rest.is_empty():
+        return _numbered(named)
     repeated = _until_evaluation(_repeated(outside, rest), ranges.filter("begins"))
     return pl.concat([_numbered(named), _numbered(repeated)], how="diagonal").sort(
         "process", "start"
@@ -98,6 +100,8 @@ def _outside_captures(ranges: pl.DataFrame, rules: Rules) -> pl.DataFrame:
 
 def _without_updates(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
     """Drop weight updates from the candidates for steps, unless passes lie inside them."""
+    if ranges.filter(pl.col("stage") == "WU", pl.col("rule").is_not_null()).is_empty():
+        return ranges
     around = pl.col("range").is_in(ranges_around_passes(ranges, training).implode())
     is_update = (pl.col("stage") == "WU").fill_null(value=False)
     return ranges.filter(~is_update | around)
@@ -116,6 +120,8 @@ def _without_input_alone(steps: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFr
     They begin when a batch is asked for, and it may turn out that there is none, or that it is not
     trained with; the number goes to the next one then.
     """
+    if not (steps["domain"] == _OWN_DOMAIN).any():
+        return steps
     held = (
         ranges.filter(pl.col("stage").is_in(PASSES))
         .select("process", "thread", at="start")
@@ -272,7 +278,7 @@ def with_work(iterations: pl.DataFrame, sums: StepSums, recorded: pl.Series) -> 
     comparable = ~at_end | pl.col("name").is_not_null()
     is_unlike = comparable & alike & (pl.col("steady") < THRESHOLDS.like_others * pl.col("least"))
     enough = (
-        pl.when(pl.col("between").fill_null(0) >= THRESHOLDS.iterations_between)
+        pl.when(pl.col("between") >= THRESHOLDS.iterations_between)
         .then(pl.when(is_told).then(pl.col("steady") >= pl.col("most")).otherwise(~is_unlike))
         .otherwise(~is_told)
     )  # fmt: skip
@@ -290,22 +296,18 @@ def _beside_others(counted: pl.DataFrame) -> pl.DataFrame:
     ``between`` these, with the ``least, usual, most`` ops that one of them holds; and
     ``all_updated`` of all but the last one.
     """
-    row, steady = pl.col("row"), pl.col("steady")
-    held = counted.filter(pl.col("ops") > 0)
-    place, count = (each.over("process") for each in (pl.int_range(pl.len()), pl.len()))
-    of_processes = (
-        counted.group_by("process").agg(first_of_all=row.first(), last_of_all=row.last()),
-        held.group_by("process").agg(first=row.first(), last=row.last()),
-        held.filter((place > 0) & (place < count - 1)).group_by("process").agg(
-            least=steady.min(), usual=steady.median(), most=steady.max(), between=pl.len()
-        ),
-        held.filter(place < count - 1).group_by("process").agg(
-            all_updated=pl.col("updated").all()
-        ),
-    )  # fmt: skip
-    for table in of_processes:
-        counted = counted.join(table, on="process", how="left", maintain_order="left")
-    return counted
+    held = (pl.col("ops") > 0).fill_null(value=False)
+    place, count = held.cum_sum(), held.sum()
+    is_between = held & (place > 1) & (place < count)
+    row, steady = pl.col("row"), pl.col("steady").filter(is_between)
+    updated = pl.col("updated").filter(held & (place < count))
+    found = {
+        "first_of_all": row.first(), "last_of_all": row.last(),
+        "first": row.filter(held).first(), "last": row.filter(held).last(),
+        "least": steady.min(), "usual": steady.median(), "most": steady.max(),
+        "between": is_between.sum(), "all_updated": pl.when(count > 1).then(updated.all()),
+    }  # fmt: skip
+    return counted.with_columns(**{name: one.over("process") for name, one in found.items()})
 
 
 _UNMARKED = 0.1

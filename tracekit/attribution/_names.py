@@ -252,7 +252,7 @@ def classify_kernels(ops: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """
     kernel = pl.col("kind").cast(pl.String).is_in(["compute", "collective"])
     named = by_distinct(
-        ops.drop("collective"),
+        ops,
         ["name"],
         rules,
         lambda: {

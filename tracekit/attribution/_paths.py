@@ -53,17 +53,11 @@ def find_labels(ranges: Stream, nesting: Nesting, steps: Spans, teams: Teams) ->
     numbered = names.select(pl.col("base").str.contains(r"\d")).to_series()
     lowest, highest = _steps_of_names(ranges, nesting, steps, teams, numbered)
     names = names.with_columns(lowest=lowest, highest=highest)
-    templates = [_templates(names, pattern) for pattern in (_LAST_NUMBER, _FIRST_NUMBER)]
-    inside = pl.select(pl.coalesce(*templates, names["base"])).to_series()
-    texts = pl.concat([inside, names["base"]]).unique(maintain_order=True)
-    ids = (
-        pl.DataFrame({"text": texts}).with_row_index("id").with_columns(pl.col("id").cast(pl.Int32))
-    )
-    found = [
-        pl.DataFrame({"text": some}).join(ids, on="text", how="left", maintain_order="left")["id"]
-        for some in (inside, names["base"])
-    ]
-    return Labels(texts, *found)
+    inside = _templates(names) if lowest.count() else names["base"]
+    both = pl.concat([inside, names["base"]])
+    texts = both.unique(maintain_order=True)
+    ids = both.cast(pl.Enum(texts)).to_physical().cast(pl.Int32)
+    return Labels(texts, ids[: len(inside)], ids[len(inside) :])
 
 
 def _steps_of_names(
@@ -84,21 +78,22 @@ def _steps_of_names(
     return lowest.set(never, None), highest.set(never, None)
 
 
-def _templates(names: pl.DataFrame, pattern: str) -> pl.Series:
-    """Replace the step's number in names by `N`."""
-    found = names.with_columns(
-        number=number_in(pl.col("base"), pattern),
-        template=pl.col("base").str.replace(pattern, "${1}N${3}"),
-    )
-    inside = pl.all_horizontal(pl.col("lowest", "number").is_not_null())
-    same = (pl.col("lowest") == pl.col("number")) & (pl.col("highest") == pl.col("number"))
-    repeats = same.all() & (pl.col("number").n_unique() > 1)
-    kept = found.filter(inside).group_by("template").agg(repeats=repeats)
-    return (
-        found.join(kept, on="template", how="left", maintain_order="left")
-        .select(pl.when(inside & pl.col("repeats")).then("template"))
-        .to_series()
-    )
+def _templates(names: pl.DataFrame) -> pl.Series:
+    """Return names with `N` for the last or the first number in them, where it is the step's."""
+    base, patterns = pl.col("base"), {"last": _LAST_NUMBER, "first": _FIRST_NUMBER}
+    numbers = {f"{which}_number": number_in(base, each) for which, each in patterns.items()}
+    texts = {which: base.str.replace(each, "${1}N${3}") for which, each in patterns.items()}
+    found = names.with_columns(**numbers, **texts)
+    return found.select(pl.coalesce(*map(_template, patterns), "base")).to_series()
+
+
+def _template(which: str) -> pl.Expr:
+    """Return the names in a column with `N`, where the number is that of the step in all of one."""
+    lowest, highest, number = (pl.col(n) for n in ("lowest", "highest", f"{which}_number"))
+    inside = lowest.is_not_null() & number.is_not_null()
+    same = ((lowest == number) & (highest == number)).filter(inside).all()
+    repeats = same & (number.filter(inside).n_unique() > 1)
+    return pl.when(inside & repeats.over(which)).then(which)
 
 
 def number_in(name: pl.Expr, pattern: str = _LAST_NUMBER) -> pl.Expr:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import polars as pl
@@ -14,7 +15,6 @@ from tracekit.attribution._exchanges import (
     find_handing,
     find_places,
     find_relayed,
-    roles_by_name,
     roles_of,
 )
 from tracekit.attribution._nesting import Nesting
@@ -56,6 +56,8 @@ class Known:
         Processes of which ranges name the iterations.
     counted
         Ops by process, name and kind, see `count_names`.
+    roles
+        What `roles_by_name` returned of these.
     """
 
     nesting: Nesting
@@ -67,14 +69,16 @@ class Known:
     processes: pl.DataFrame
     named: pl.Series
     counted: pl.DataFrame
+    roles: Array
 
     @property
     def training(self) -> pl.DataFrame:
         """The training threads: ``process, thread``."""
         return self.teams.trainers
 
+    @cached_property
     def passes(self) -> pl.DataFrame:
-        """Return ``process, stage, count`` of ranges of passes on training threads, or in none."""
+        """``process, stage, count`` of ranges of passes on training threads, or in none."""
         skeleton = self.nesting.skeleton
         trains = pl.struct("process", "thread").is_in(
             self.training.select(pl.struct("process", "thread")).to_series().implode()
@@ -87,11 +91,12 @@ class Known:
             .agg(count=pl.len())
         )
 
+    @cached_property
     def backward_threads(self) -> pl.DataFrame:
-        """Return ``process, count`` of autograd threads that launch work, or hold markers."""
-        works = pl.Series(self.by_thread > 0).gather(self.threads["thread"])
-        marked = self.threads["thread"].is_in(self.nesting.marked.implode())
-        own = self.threads["thread"].is_in(self.autograd.implode())
+        """``process, count`` of autograd threads that launch work, or hold markers."""
+        works = self.by_thread[self.threads["thread"].to_numpy()] > 0
+        marked = np.isin(self.threads["thread"], self.nesting.marked)
+        own = np.isin(self.threads["thread"], self.autograd)
         kept = self.threads.filter((own & works) | marked)
         return kept.group_by("process").agg(count=pl.len())
 
@@ -103,18 +108,18 @@ class Known:
 
     def launched(self) -> dict[int, int]:
         """Return by process the number of ops with a known launch."""
-        counts = pl.Series("count", self.by_thread).gather(self.threads["thread"])
-        sums = self.threads.select("process", counts).group_by("process").agg(pl.col("count").sum())
-        return dict(sums.iter_rows())
+        counts = pl.Series("count", self.by_thread[self.threads["thread"].to_numpy()])
+        own = pl.DataFrame([self.threads["process"], counts])
+        return dict(own.group_by("process").agg(pl.col("count").sum()).iter_rows())
 
+    @cached_property
     def loaders(self) -> pl.DataFrame:
-        """Return ``process, thread`` of data loaders that launch work of their own."""
-        works = pl.Series(self.by_thread > 0).gather(self.threads["thread"])
-        loads = pl.col("stage").fill_null("") == "IO"
-        in_ranges = pl.col("thread").is_in(self.nesting.loading.implode())
-        drives = pl.col("thread").is_in(self.training["thread"].implode())
-        kept = self.threads.filter(works & (loads | in_ranges) & ~drives)
-        return kept.select("process", "thread")
+        """``process, thread`` of data loaders that launch work of their own."""
+        works = self.by_thread[self.threads["thread"].to_numpy()] > 0
+        in_ranges = np.isin(self.threads["thread"], self.nesting.loading)
+        drives = np.isin(self.threads["thread"], self.training["thread"])
+        loads = (pl.col("stage") == "IO").fill_null(value=False) | pl.lit(in_ranges)
+        return self.threads.filter(loads, works & ~drives).select("process", "thread")
 
 
 _STREAM = ("process", "context", "stream")
@@ -283,7 +288,7 @@ def judged(
     )
     claims = {process: bool(found.training) for process, found in structures.of.items()}
     verdicts = judge(
-        seen, known.passes(), known.backward_threads(), known.serving(rules), signs, claims, rules
+        seen, known.passes, known.backward_threads, known.serving(rules), signs, claims, rules
     )
     trains = set(verdicts.filter("trains")["process"])
     decides = [
@@ -305,7 +310,7 @@ def judged(
     agreeing = filled.filter("all_agree")["process"].unique().to_list()
     evidence = _evidence(known, verdicts, [*decides, *agreeing], handing, filled)
     decides += filled.filter("fills")["process"].unique().sort().to_list()
-    places = find_places(ops, launches, known.counted, evidence, structures, rules)
+    places = find_places(ops, launches, (known.counted, known.roles), evidence, structures, rules)
     return Judged(
         evidence, with_places(verdicts, places.counts()), structures, decides, counts_steps,
         signs["process"],
@@ -340,6 +345,8 @@ def _filled(
     ``process, thread, fills``: of each thread that launches kernels, by what it launches itself
     where ranges tell more than a little of that, else by ``all_agree``: what all its process does.
     """
+    if not processes:
+        return _NO_FILLS.with_columns(all_agree="fills")
     told = _time_of_launches(ops, launches, known, processes, rules, structures)
     own = told.filter(pl.col("stage") != "OTHER", pl.col("structure") >= 0).with_columns(
         agrees=pl.col("stage")
@@ -373,14 +380,14 @@ def _time_of_launches(
     -------
     ``process, thread, code, structure, ns``, and the ``stage`` that ranges and threads tell.
     """
-    parts, roles = [], roles_by_name(known.counted, rules)
+    parts = []
     for number, height in enumerate(ops.heights if processes else ()):
         launch = launches(number)
         says = -1 if structures is None else structures.read(number, height)[0]
         read = ops.read(number, "process", "name", "kind", "start", "end")
         rows = read.select(
             "process", ns=pl.col("end") - pl.col("start"),
-            computes=roles_of(read, roles).is_in([LAYER, OTHER]) | (read["kind"] == "graph"),
+            computes=roles_of(read, known.roles).is_in([LAYER, OTHER]) | (read["kind"] == "graph"),
             thread=pl.Series(launch["thread"]), code=pl.Series(launch["evidence"]),
             structure=pl.Series(np.broadcast_to(np.asarray(says, np.int8), height)),
         )  # fmt: skip
@@ -414,7 +421,7 @@ def _input_streams(
     ops: Stream, launches: Callable[[int], Mapping[str, Array]], known: Known
 ) -> pl.DataFrame:
     """Return the streams whose known launches all come from a data loader."""
-    loaders = known.loaders()["thread"]
+    loaders = known.loaders["thread"]
     if loaders.is_empty():
         return pl.DataFrame()
     parts = [
@@ -432,11 +439,9 @@ def _input_streams(
 
 def _untold(known: Known, seen: pl.Series) -> set[int]:
     """Return the processes that lack FP, BP or WU by ranges and threads."""
-    passes = known.passes()
+    passes = known.passes
     has = {stage: set(passes.filter(stage=stage)["process"]) for stage in _PASSES}
-    backward = has["BP"] | (
-        set(known.backward_threads()["process"]) & set(known.windows["process"])
-    )
+    backward = has["BP"] | (set(known.backward_threads["process"]) & set(known.windows["process"]))
     return set(seen) - (has["FP"] & has["WU"] & backward)
 
 
@@ -455,23 +460,22 @@ def _evidence(
     handing: pl.Series,
     filled: pl.DataFrame,
 ) -> Evidence:
-    process = pl.col("process")
+    thread, process = known.threads["thread"], verdicts["process"]
     fills = filled.select(pl.col("thread").cast(pl.Int32), "fills")
     return Evidence(
-        known.threads.join(fills, on="thread", how="left", maintain_order="left").select(
+        known.threads.select(
             "thread",
-            "fills",
             thread_stage="stage",
-            autograd=pl.col("thread").is_in(known.autograd.implode()),
-            drives=pl.col("thread").is_in(known.training["thread"].implode()),
-        ),
+            autograd=np.isin(thread, known.autograd),
+            drives=np.isin(thread, known.training["thread"]),
+        ).join(fills, on="thread", how="left", maintain_order="left"),
         verdicts.select(
             "process",
             "trains",
             "infers",
-            ranged=process.is_in(known.windows.filter("ranged")["process"].implode()),
-            loads=process.is_in(known.loaders()["process"].unique().implode()),
-            structured=process.is_in(list(decides)),
-            hands_on=process.is_in(handing.implode()),
+            ranged=np.isin(process, known.windows.filter("ranged")["process"]),
+            loads=np.isin(process, known.loaders["process"]),
+            structured=np.isin(process, list(decides)),
+            hands_on=np.isin(process, handing),
         ),
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import polars as pl
 
@@ -16,6 +16,8 @@ from tracekit.errors import RuleError
 from tracekit.model import COLLECTIVES, KINDS, STAGES, UNMATCHED, VERDICTS
 from tracekit.support.files import schemas
 from tracekit.support.toml import NotToml, parse_toml
+
+T = TypeVar("T")
 
 _IGNORED = "-"
 """Stands for the value of a rule that says that a name means nothing."""
@@ -81,7 +83,7 @@ class Rules:
     step: str | None = None
     file: str | None = None
     given: Mapping[str, int] = field(default_factory=dict)
-    _made: dict[tuple[object, ...], pl.Expr] = field(
+    _made: dict[tuple[object, ...], Any] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
     """What was asked for before: to make it takes longer than to look few names up."""
@@ -132,7 +134,8 @@ class Rules:
             raise RuleError(f"no verdict {verdict!r}", f"there are {', '.join(_SAID)}")
         if step is not None and step not in STEP_READINGS:
             raise RuleError(f"no step by {step!r}", f"there are {', '.join(STEP_READINGS)}")
-        return replace(rules, verdict=verdict, step=step)
+        told = verdict is not None or step is not None
+        return replace(rules, verdict=verdict, step=step) if told else rules
 
     def canonical(self) -> str:
         """Return a text that is the same for the same rules."""
@@ -173,11 +176,12 @@ class Rules:
             ),
         )
 
-    def made(self, asked: tuple[object, ...], make: Callable[[], pl.Expr]) -> pl.Expr:
-        """Return an expression built once from the rules, cached."""
+    def made(self, asked: tuple[object, ...], make: Callable[[], T]) -> T:
+        """Return expressions that depend on the rules alone, built on first use."""
         if asked not in self._made:
             self._made[asked] = make()
-        return self._made[asked]
+        made: T = self._made[asked]
+        return made
 
     def meaning(
         self, of: str, names: pl.DataFrame, look_up: Callable[[pl.DataFrame], pl.DataFrame]
@@ -230,14 +234,14 @@ def by_distinct(
     """Add columns that depend on `rules` and the texts of `keys`, once per distinct value."""
     texts = {f"{key}_text": pl.col(key).cast(pl.String) for key in keys}
     meant = make()
-    distinct = frame.select(keys).unique().with_columns(**texts)
+    told = frame.with_columns(**texts)
     meaning = rules.meaning(
         f"{', '.join(meant)} of {', '.join(keys)}",
-        distinct.select(*texts),
+        told.select(*texts).unique(),
         lambda names: names.with_columns(**meant),
     )
-    distinct = distinct.join(meaning, on=list(texts), how="left", nulls_equal=True).drop(*texts)
-    return frame.join(distinct, on=list(keys), how="left", nulls_equal=True, maintain_order="left")
+    on = list(texts)
+    return told.join(meaning, on, how="left", nulls_equal=True, maintain_order="left").drop(on)
 
 
 def matches(entry: Entry, columns: Mapping[str, str]) -> pl.Expr:

@@ -27,11 +27,11 @@ from tracekit.attribution._evidence import (
     RANGE_STAGE,
     RELAYED,
     SIZE,
-    STAGE_BITS,
     STRUCTURE,
     TRAINER_EVALUATES,
     TRAINER_STAGE,
 )
+from tracekit.attribution._evidence import STAGE as _STAGE_BITS
 from tracekit.attribution._names import classify_kernels, codes_of
 from tracekit.attribution._op_loops import (
     BACKWARD_PART,
@@ -45,11 +45,8 @@ from tracekit.attribution._rules import Entry, Rules, Unmatched, first_outcome
 from tracekit.model import COLLECTIVE, KERNEL_KINDS, KIND, KINDS, STAGE, STAGE_SOURCE, STAGES
 from tracekit.support.compiled import compiled, given
 
-_CODES = pl.DataFrame(
-    {"code": range(len(STAGES) + 1), "stage": [None, *STAGES]},
-    schema={"code": pl.Int32, "stage": pl.String},
-)
-"""How `follow` writes a stage: 0 is none."""
+_WRITTEN = pl.Series([None, *STAGES])
+"""The stages as `follow` writes them: 0 is none."""
 _ROOM = 1 << 10
 """How many cases there is room for at first."""
 
@@ -88,16 +85,19 @@ class Evidence:
         ``between``, whether a training thread launches it outside backward windows; ``autograd``,
         ``trains``, ``infers``, ``loads``, ``structured`` and ``hands_on``.
         """
-        bits = cases.select(
-            "thread", "process",
-            range_code=_stage(RANGE_STAGE), process_code=_stage(PROCESS_STAGE),
-            trainer_code=_stage(TRAINER_STAGE),
-            evaluates=_is(IN_EVALUATION), differentiates=_is(IN_AUTOGRAD),
-            trainer_evaluates=_is(TRAINER_EVALUATES), in_window=_is(IN_WINDOW),
-        )  # fmt: skip
-        for who in ("range", "process", "trainer"):
-            stages = _CODES.rename({"code": f"{who}_code", "stage": f"{who}_stage"})
-            bits = bits.join(stages, on=f"{who}_code", how="left", maintain_order="left")
+        code = cases["code"].to_numpy()
+        stages = {
+            "range_stage": RANGE_STAGE, "process_stage": PROCESS_STAGE,
+            "trainer_stage": TRAINER_STAGE,
+        }  # fmt: skip
+        flags = {
+            "evaluates": IN_EVALUATION, "differentiates": IN_AUTOGRAD,
+            "trainer_evaluates": TRAINER_EVALUATES, "in_window": IN_WINDOW,
+        }  # fmt: skip
+        bits = cases.select("thread", "process").hstack(
+            [_WRITTEN[code >> first & _STAGE_BITS].alias(name) for name, first in stages.items()]
+            + [pl.Series(name, code & flag != 0) for name, flag in flags.items()]
+        )
         known = bits.join(self.threads, on="thread", how="left", maintain_order="left").join(
             self.processes, on="process", how="left", maintain_order="left"
         )
@@ -113,14 +113,6 @@ class Evidence:
             backward_stage=pl.when("autograd").then(backward),
             between=pl.col("drives").fill_null(value=False) & ~pl.col("in_window"),
         )  # fmt: skip
-
-
-def _stage(first: int) -> pl.Expr:
-    return pl.col("code") // (1 << first) % (1 << STAGE_BITS)
-
-
-def _is(bit: int) -> pl.Expr:
-    return pl.col("code") // bit % 2 > 0
 
 
 @dataclass(frozen=True)
@@ -271,10 +263,7 @@ class Stages:
         ).cast(pl.Int32)
         kinds, size = self._kinds[what >> KIND_PLACE], what >> SIZE & ((1 << KIND_PLACE - SIZE) - 1)
         bytes_ = pl.Series(np.array([-1, *self._thresholds]))[size]
-        structure, place = (
-            pl.Series([None, *STAGES])[what >> first & ((1 << STAGE_BITS) - 1)]
-            for first in (STRUCTURE, PLACE)
-        )
+        structure, place = (_WRITTEN[what >> first & _STAGE_BITS] for first in (STRUCTURE, PLACE))
         cases = pl.concat(
             [
                 kinds.select(_EVIDENCE).with_columns(
@@ -291,7 +280,7 @@ class Stages:
         for name in ("exchange", "copy", "between"):
             self._unmatched.see(name, cases, _in_sets)
         opinions = _opinions(cases, self._rules)
-        stages = _decided(opinions)
+        stages = opinions.select(**_DECIDED)
         told = kinds.select("kind", "collective").hstack(stages)
         self._said = pl.concat([self._said, told])
         self._opinions.append(
@@ -306,7 +295,7 @@ class Stages:
         if not self._opinions:
             return _NOTHING_TOLD
         sums = pl.DataFrame({"ops": self._cases.ops, "total_ns": self._cases.total_ns})
-        sources = {f"{number} {source}": source for number, (source, _) in enumerate(_SOURCES)}
+        sources = {name: source for name, (source, _) in zip(_NAMES, _SOURCES, strict=True)}
         told = pl.concat([pl.concat(self._opinions), sums], how="horizontal")
         found = (
             # Launches make many cases, of which few differ in what is said.
@@ -334,7 +323,7 @@ class Stages:
         unknown = np.flatnonzero(places[keys] < 0)
         new, example = np.unique(keys[unknown], return_index=True)
         if new.size:
-            some = ops.select("name", "kind", "collective")[unknown[example]]
+            some = ops.select("name", "kind")[unknown[example]]
             self._unmatched.see_kernels(some)
             meant = classify_kernels(some, self._rules).select(_KINDS.columns).cast(_KINDS.schema)
             # Of many names most mean the same.
@@ -396,6 +385,15 @@ _SOURCES: tuple[tuple[str, Callable[[Rules], pl.Expr]], ...] = (
     ("structure", lambda _: pl.col("structure_stage")),  # a second opinion, after all is decided
 )
 """What tells stages, in the order in which it is asked, and what it says."""
+_NAMES = [f"{number} {source}" for number, (source, _) in enumerate(_SOURCES)]
+_DECIDED = {
+    "stage": pl.coalesce(_NAMES).cast(STAGE),
+    "stage_source": pl.coalesce(
+        pl.when(pl.col(name).is_not_null()).then(pl.lit(source))
+        for name, (source, _) in zip(_NAMES, _SOURCES, strict=True)
+    ).cast(STAGE_SOURCE),
+}
+"""``stage, stage_source`` of what the sources say: of the first one that says anything."""
 
 
 def _is_kernel() -> pl.Expr:
@@ -421,11 +419,11 @@ def stages_of_launches(launches: pl.DataFrame, evidence: Evidence, rules: Rules)
     nothing = dict.fromkeys(("collective", "kernel_stage", "between_stage", "place"), _NO_TEXT)
     cases = different.select(
         **nothing, kind=pl.lit("compute"), bytes=pl.lit(None, pl.Int64),
-        structure_stage=pl.Series([None, *STAGES])[structure],
+        structure_stage=_WRITTEN[structure],
         on_input_stream=pl.lit(value=False), relayed=pl.lit(value=False),
     )  # fmt: skip
     known = evidence.of(different.select("code", "thread", "process").cast(pl.Int32))
-    told = _decided(_opinions(pl.concat([cases, known], how="horizontal"), rules))
+    told = _opinions(pl.concat([cases, known], how="horizontal"), rules).select(**_DECIDED)
     stage = different.with_columns(told["stage"].cast(pl.String))
     return launches.join(stage, on=launches.columns, how="left", maintain_order="left")["stage"]
 
@@ -467,19 +465,10 @@ def _handed(rules: Rules) -> pl.Expr:
 def _opinions(cases: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """Return the stage by each source of evidence, in the order of `_SOURCES`."""
     return cases.select(
-        stage(rules).alias(f"{number} {source}") for number, (source, stage) in enumerate(_SOURCES)
-    )
-
-
-def _decided(opinions: pl.DataFrame) -> pl.DataFrame:
-    """Return ``stage, stage_source`` by the first source that has a stage."""
-    sources = [
-        pl.when(pl.col(name).is_not_null()).then(pl.lit(source))
-        for name, (source, _) in zip(opinions.columns, _SOURCES, strict=True)
-    ]
-    return opinions.select(
-        stage=pl.coalesce(pl.all()).cast(STAGE),
-        stage_source=pl.coalesce(sources).cast(STAGE_SOURCE),
+        rules.made(
+            ("opinions",),
+            lambda: [stage(rules).alias(n) for n, (_, stage) in zip(_NAMES, _SOURCES, strict=True)],
+        )
     )
 
 

@@ -225,7 +225,7 @@ class _Names:
     """The distinct names of kernels, and which collectives they are."""
 
     def __init__(self, kernels: pl.DataFrame, rules: Rules) -> None:
-        meant = classify_kernels(kernels.with_columns(collective=pl.lit(None, pl.String)), rules)
+        meant = classify_kernels(kernels, rules)
         self._codes = meant.with_row_index("code").select(
             "name",
             pl.col("code").cast(pl.Int32),

@@ -79,15 +79,17 @@ def find_teams(
     first
         The number of the first further team.
     """
+    own = training.with_columns(team=pl.col("process"))
+    further = np.full(devices.size, -1, np.int32)
+    if marks.select("process", "thread").n_unique() == marks["process"].n_unique():
+        return Teams(own, further, first)
     on = pl.DataFrame({"thread": range(devices.size), "device": devices}).cast(pl.Int32)
     placed = threads.select("process", "thread").join(on, on="thread", maintain_order="left")
     side_by_side = _side_by_side(training, marks, placed)
     others = side_by_side.join(training, on=["process", "thread"], how="anti").sort("thread")
     numbered = others.with_columns(team=pl.int_range(first, first + pl.len(), dtype=pl.Int32))
     served = placed.join(numbered.drop("thread"), on=["process", "device"])
-    further = np.full(devices.size, -1, np.int32)
     further[served["thread"].to_numpy()] = served["team"].to_numpy()
-    own = training.with_columns(team=pl.col("process"))
     trainers = pl.concat([own, numbered.select(own.columns)])
     return Teams(trainers, further, first + numbered.height)
 
@@ -116,14 +118,16 @@ def steps_of_teams(steps: pl.DataFrame, teams: Teams) -> tuple[pl.DataFrame, pl.
     iterations = steps.join(further, left_on="process", right_on="team", how="anti").sort(
         "process", "start", maintain_order=True
     )
-    numbered = iterations.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
+    numbered = iterations.with_columns(row=pl.int_range(pl.len()))
+    columns = ("process", "name", "start", "end", "number", "row")
+    if further.is_empty():
+        return iterations, numbered.select(columns)
     of_process = numbered.join(further, on="process").select(
         pl.col("team").alias("process"), "iteration", "name", "number", "start", "end", "row"
     )
     of_team = steps.join(further.select(process="team"), on="process", how="semi")
     paired = _paired(of_team, of_process)
     left = of_process.join(paired, on="process", how="anti")
-    columns = ("process", "name", "start", "end", "number", "row")
     every = pl.concat([frame.select(columns) for frame in (numbered, paired, left)])
     return _spanning(numbered, paired), every.sort("process", "start", maintain_order=True)
 

@@ -89,7 +89,7 @@ def kernel_hints(counted: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     """
     if counted.is_empty():
         return pl.DataFrame(schema={"process": pl.Int32, "ops": pl.Int64, **_SIGNS})
-    meant = classify_kernels(counted.with_columns(collective=pl.lit(None, pl.String)), rules)
+    meant = classify_kernels(counted, rules)
     gradients = [
         word for entry in rules["exchange"] if entry.get("stage") == "WU"
         for word in entry.get("collective", [])
@@ -264,15 +264,13 @@ def _counts(
     signs: pl.DataFrame,
 ) -> pl.DataFrame:
     """Return per process the count of each hint."""
-    table = pl.DataFrame({"process": processes.cast(pl.Int32)})
-    for stage in ("FP", "BP", "WU"):
-        own = passes.filter(pl.col("stage") == stage).select(
-            "process", pl.col("count").alias(stage)
-        )
-        table = table.join(own, on="process", how="left")
-    for name, found in others.items():
-        table = table.join(found.rename({"count": name}), on="process", how="left")
-    table = table.join(signs, on="process", how="left")
+    counts = {
+        stage: pl.when(pl.col("stage") == stage).then("count") for stage in ("FP", "BP", "WU")
+    }
+    shown = [signs, passes.select("process", **counts)]
+    shown += [found.rename({"count": name}) for name, found in others.items()]
+    sums = pl.concat(shown, how="diagonal_relaxed").group_by("process").agg(pl.all().sum())
+    table = pl.DataFrame({"process": processes.cast(pl.Int32)}).join(sums, on="process", how="left")
     return table.with_columns(pl.exclude("process").fill_null(0).cast(pl.Int64))
 
 

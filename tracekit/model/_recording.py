@@ -80,9 +80,9 @@ class Stream:
 
     def read(self, number: int, *columns: str) -> pl.DataFrame:
         """Return the columns of chunk `number`: all, or those named."""
+        schema = self._table.schema
         found = self.coded(number, *columns)
-        texts = [name for name, dtype in found.schema.items() if dtype != self._table.schema[name]]
-        return found.with_columns(found[name].cast(pl.String) for name in texts) if texts else found
+        return pl.DataFrame([c if c.dtype == schema[c.name] else c.cast(pl.String) for c in found])
 
     def coded(self, number: int, *columns: str) -> pl.DataFrame:
         """Return what `read` does, but for texts that are kept as categories: these stay so."""
@@ -139,8 +139,9 @@ class _Frame:
         self.heights = [frame.height] if frame.height else []
 
     def read(self, _number: int, *columns: str) -> pl.DataFrame:
-        present = [name for name in columns if name in self._frame.columns]
-        return self._frame.select(present) if columns else self._frame
+        there = self._frame.columns
+        wanted = [self._frame[name] for name in columns if name in there]
+        return pl.DataFrame(wanted) if columns else self._frame
 
 
 KEYS = {"ops": "op", "calls": "call", "ranges": "range"}

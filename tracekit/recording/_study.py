@@ -28,6 +28,9 @@ _PLACE = re.compile(r"\{([\w-]+)\}")
 _FIXED = "fixed"
 _RESERVED = frozenset({_PYTHON, "study", "run", "status", _FIXED})
 """What cannot be an option: other labels and columns have these names."""
+_HARMLESS = frozenset("-_.=+")
+"""What means nothing to a file system, nor to nsys, which replaces %p and such."""
+_LONGEST = 120
 
 Value = str | int | float
 
@@ -328,10 +331,6 @@ def _program(
 
 def _filled(part: str, options: Mapping[str, Value]) -> str:
     return _PLACE.sub(lambda found: str(options[found[1]]), part)
-
-
-_HARMLESS = frozenset("-_.=+")
-_LONGEST = 120
 
 
 def file_name(name: str) -> str:

@@ -22,4 +22,4 @@ from tracekit.attribution.structure._kernel_hints import _matches
 def test_gradients_are_told_by_names_that_no_forward_pass_has(
     name: str, *, is_gradient: bool
 ) -> None:
-    assert _matches((name,), "backward").tolist() == [is_gradient]
+    assert _matches((name,))["backward"].tolist() == [is_gradient]

@@ -71,7 +71,11 @@ class Lane:
 def look_at(work: Work) -> Lane:
     """Look at the ops of one device."""
     kernel = np.isin(work.kind, (*KERNELS, GRAPH)) & (work.collective == 0)
-    said = {name: _said(name, work, kernel) for name in _LISTS}
+    # The last one is of ops without a name.
+    said = {
+        name: np.asarray(kernel & np.append(found, values=False)[work.name])
+        for name, found in _matches(tuple(work.names)).items()
+    }
     # A graph holds what a layer holds, and more.
     said["layer"] = (said["layer"] & ~said["optimizer"]) | (work.kind == GRAPH)
     symbol = np.where(work.name >= 0, work.name + len(KINDS), work.kind).astype(np.int64)
@@ -85,19 +89,16 @@ def look_at(work: Work) -> Lane:
     )
 
 
-def _said(name: str, work: Work, kernel: Array) -> Array:
-    """Tell which kernels have a name that a list knows."""
-    matches = _matches(tuple(work.names), name)
-    found = np.append(matches, values=False)[work.name]  # the last one is of ops without a name
-    return np.asarray(kernel & found)
-
-
 @cache
 def _patterns() -> dict[str, str]:
     content = tomllib.loads((schemas() / "stages" / "structure.toml").read_text(encoding="utf-8"))
     return {name: "|".join(f"(?:{pattern})" for pattern in content[name]) for name in _LISTS}
 
 
-@lru_cache(len(_LISTS))  # processes of one report have the same names
-def _matches(names: tuple[str, ...], what: str) -> Array:
-    return pl.Series(names, dtype=pl.String).str.contains(_patterns()[what]).to_numpy()
+@lru_cache(1)  # processes of one report have the same names
+def _matches(names: tuple[str, ...]) -> dict[str, Array]:
+    """Tell by list which names it knows."""
+    name = pl.col("name").str
+    known = {what: name.contains(pattern) for what, pattern in _patterns().items()}
+    found = pl.DataFrame({"name": names}, schema={"name": pl.String}).select(**known)
+    return {column.name: column.to_numpy() for column in found}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import pickle
+import pickletools
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,14 +14,18 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.errors import DamagedTraceError, InputError, NotATraceError
+from tracekit.errors import (
+    DamagedTraceError,
+    InputError,
+    NotATraceError,
+    UnsupportedTraceError,
+)
 from tracekit.sources.hang_dumps._flight_recorder import (
     ENTRY_SCHEMA,
     RANK_SCHEMA,
     is_flight_recorder,
     read_flight_recorder,
 )
-from tracekit.sources.hang_dumps._plain_pickle import read_plain_pickle
 from tracekit.sources.hang_dumps._ras import (
     EVENT_SCHEMA,
     PEER_SCHEMA,
@@ -31,6 +38,13 @@ from tracekit.support.files import StrPath
 _MOST_BYTES = 64 * 2**20
 """Of one dump. A ring of 20,000 entries with their frames takes some 30 MB."""
 _PICKLE = b"\x80"
+_PLAIN_OPCODES = (
+    "PROTO STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT BINUNICODE "
+    "EMPTY_DICT EMPTY_LIST EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 APPEND APPENDS SETITEM SETITEMS "
+    "BINPUT BINGET LONG_BINPUT LONG_BINGET"
+)
+"""Opcodes that make plain values. PyTorch's C++ pickler (protocol 2) writes no others.
+None of them names a class or calls anything."""
 
 
 @dataclass(frozen=True)
@@ -145,9 +159,50 @@ def _values(path: Path) -> Iterator[Any]:
         raise NotATraceError(f"{path.name} is larger than a dump is ({kind.st_size:,} bytes)")
     data = path.read_bytes()
     if data[:1] == _PICKLE:
-        yield read_plain_pickle(data, path.name)
+        yield _plain_pickle(data, path.name)
         return
     yield from _json_values(data, path)
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """An unpickler that finds no class, were an opcode to ask for one."""
+
+    def find_class(self, module: str, name: str, /) -> Any:
+        raise UnsupportedTraceError(f"the pickle asks for {module}.{name}")
+
+
+def _plain_pickle(data: bytes, where: str) -> Any:
+    """Return the plain values of a pickle.
+
+    Each opcode is looked at before the first is carried out.
+
+    Parameters
+    ----------
+    data
+        The pickle.
+    where
+        What to call it in messages.
+
+    Raises
+    ------
+    UnsupportedTraceError
+        If an opcode stands in it that could run code.
+    DamagedTraceError
+        If it is cut, or no pickle.
+    """
+    plain = frozenset(_PLAIN_OPCODES.split())
+    try:
+        foreign = next(
+            (op.name for op, _, _ in pickletools.genops(data) if op.name not in plain), None
+        )
+        if foreign is None:
+            return _PlainUnpickler(io.BytesIO(data)).load()
+    except (ValueError, EOFError, KeyError, IndexError, TypeError, pickle.UnpicklingError) as error:
+        raise DamagedTraceError(f"{where} is no whole pickle ({error})") from error
+    raise UnsupportedTraceError(
+        f"{where} is a pickle that could run code (opcode {foreign})",
+        "a dump of the flight recorder holds none; nothing of it was carried out",
+    )
 
 
 def _json_values(data: bytes, path: Path) -> Iterator[Any]:
