@@ -127,6 +127,8 @@ def find_collectives(
 def _found(
     trace: Trace, log: NcclLog | None = None, sizes: Mapping[str, int] | None = None
 ) -> Found:
+    if log is None and not _has_collectives(trace):
+        return Found(COLLECTIVE_CALLS.empty(), ())
     notes: list[str] = []
     rows = participants(trace, None if log is None else _Logged.of(log, trace), notes)
     rows = _with_same_groups(_with_user_sizes(rows, sizes or {}), trace, notes)
@@ -176,6 +178,12 @@ def _with_same_groups(rows: pl.DataFrame, trace: Trace, notes: list[str]) -> pl.
             call_sequence=pl.when(~joins).then("call_sequence"),
         )
     )
+
+
+def _has_collectives(trace: Trace) -> bool:
+    """Tell whether there is any kernel or call that may be one."""
+    of_gpu = trace["ops"].select((pl.col("kind") == "collective").any()).collect().item()
+    return bool(of_gpu) or not mpi_calls(trace).is_empty()
 
 
 def nccl_messages(trace: Trace, log: NcclLog | None = None) -> pl.DataFrame:

@@ -309,12 +309,12 @@ class Facts:
         length
             The column to add up, instead of their lengths.
         """
+        if rows.is_empty():
+            return Lost(0.0, 0.0, 0.0)
         value = LENGTH if length is None else pl.col(length)
         sums = rows.group_by(CELL).agg(lost=value.sum())
-        each = self.cells.join(sums, on=CELL, how="left").with_columns(pl.col("lost").fill_null(0))
-        steps = each.group_by("iteration").agg(
-            least=pl.col("lost").min(), mean=pl.col("lost").mean(), most=pl.col("lost").max()
-        )
+        each, lost = self.cells.join(sums, on=CELL, how="left"), pl.col("lost").fill_null(0)
+        steps = each.group_by("iteration").agg(least=lost.min(), mean=lost.mean(), most=lost.max())
         means = steps.select(pl.col("least", "mean", "most").mean()).row(0)
         return Lost(*(float(mean or 0) for mean in means))
 

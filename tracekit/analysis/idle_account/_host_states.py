@@ -66,11 +66,11 @@ def waits(trace: Trace) -> pl.DataFrame:
     """
     calls = trace["calls"]
     waiting = _NAME.str.contains(_WAITING) & ~_NAME.str.contains(_NOT_WAITING)
-    by_name = calls.filter(_is_named(calls, waiting))
+    by_name = calls.filter(_is_named(trace, waiting))
     waited = trace["syncs"].filter(pl.col("type") != "stream_wait_event").select(
         "process", "correlation"
     ).drop_nulls("correlation").unique()  # fmt: skip
-    asking = _is_named(calls, _NAME.str.contains("Query"))  # they return at once
+    asking = _is_named(trace, _NAME.str.contains("Query"))  # they return at once
     told = calls.filter(~asking).join(waited, on=["process", "correlation"], how="semi")
     is_copy = pl.col("copy_kind").is_not_null()
     takes_long = pl.col("launch_end") - pl.col("launch_start") > _STAGED_NS
@@ -97,7 +97,7 @@ def _copy_name() -> pl.Expr:
 def allocations(trace: Trace) -> pl.DataFrame:
     """Return ``thread, start, end, name``: calls that allocate or free memory."""
     calls = trace["calls"]
-    own = calls.filter(_is_named(calls, _NAME.str.contains(_ALLOCATING)))
+    own = calls.filter(_is_named(trace, _NAME.str.contains(_ALLOCATING)))
     return own.select("thread", "start", "end", _NAME).collect()
 
 
@@ -113,17 +113,21 @@ def loads(trace: Trace, least: int) -> pl.DataFrame:
     """
     calls = trace["calls"]
     is_long = pl.col("end") - pl.col("start") > least
-    loading = _is_named(calls, _NAME.str.contains(_LOADING))
+    loading = _is_named(trace, _NAME.str.contains(_LOADING))
     own = calls.filter(
-        loading | (is_long & _is_named(calls, _NAME.str.contains(_LOADING_AT_FIRST)))
+        loading | (is_long & _is_named(trace, _NAME.str.contains(_LOADING_AT_FIRST)))
     )
     return own.select("thread", "start", "end", _NAME).collect()
 
 
-def _is_named(calls: pl.LazyFrame, condition: pl.Expr) -> pl.Expr:
+def _is_named(trace: Trace, condition: pl.Expr) -> pl.Expr:
     """Return which calls have a name that meets a condition; each name is looked at once."""
-    names = calls.select("name").unique().collect().filter(condition)["name"]
+    names = trace.once(_names_of_calls, of_all=True).filter(condition)["name"]
     return pl.col("name").is_in(names.implode())
+
+
+def _names_of_calls(trace: Trace) -> pl.DataFrame:
+    return trace["calls"].select("name").unique().collect()
 
 
 def messages(trace: Trace, *, is_collective: bool) -> pl.DataFrame:
@@ -183,6 +187,8 @@ def of_both(intervals: pl.DataFrame, asleep: pl.DataFrame, pairs: pl.DataFrame) 
     columns = ["pair", "start", "end", "name"]
     alone = (pl.col("driver") == pl.col("launch_thread")).fill_null(value=True)
     known = intervals.rename({"thread": "launch_thread"}).join(pairs, on="launch_thread")
+    if known.is_empty():
+        return known.select(columns)
     of_driver = asleep.rename({"thread": "driver"}).join(pairs, on="driver")
     beside = name_states(of_driver.filter(~alone).select(columns), "beside")
     cut = split_at(known.filter(~alone).select(columns), beside, "pair", "beside")
@@ -207,8 +213,10 @@ def compilations(trace: Trace, gaps: pl.DataFrame, asleep: pl.DataFrame) -> pl.D
         ``thread, start, end``: whenever any thread sleeps.
     """
     calls = trace["calls"]
-    made = calls.filter(_is_named(calls, _NAME.str.contains(f"{_LINKING}|{_LOADING}")))
+    made = calls.filter(_is_named(trace, _NAME.str.contains(f"{_LINKING}|{_LOADING}")))
     built = made.select("process", "start", "end", name=_NAME).collect()
+    if built.is_empty():
+        return gaps.select("pair", "start", "end", name=pl.lit(None, pl.String)).clear()
     is_link = pl.col("name").str.contains(_LINKING)
     children = trace["host"].filter(
         pl.col("library") == "os", pl.col("group") == "child", pl.col("name") != "fork"

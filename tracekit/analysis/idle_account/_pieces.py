@@ -261,11 +261,7 @@ def _by_host(
     pairs = pairs.join(gaps, on="pair", how="semi")
     for state, whole in hosts.items():
         intervals = whole.join(pairs, on="pair", how="semi", maintain_order="left")
-        pieces = (
-            pieces.with_columns(pl.lit(None, pl.String).alias(state))
-            if intervals.is_empty()
-            else split_at(pieces, name_states(intervals, state), "pair", state)
-        )
+        pieces = split_at(pieces, name_states(intervals, state), "pair", state)
     pieces = in_ranges(trace, pieces, pairs, "stage")
     pieces = split_at(pieces, step_states(trace), "process", "in_step")
     stepping = trace["iterations"].select("process", has_steps=True).unique().collect()

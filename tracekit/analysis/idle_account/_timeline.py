@@ -28,7 +28,7 @@ def states(intervals: pl.DataFrame, key: str, state: str) -> pl.DataFrame:
         What it says.
     """
     if intervals.is_empty():
-        return intervals.select(key, state, time="start").select(key, "time", state)
+        return intervals.select(key, pl.col("start").alias("time"), state)
     held = intervals.filter(pl.col("end") > pl.col("start"))
     nothing = pl.lit(None, intervals.schema[state]).alias(state)
     if not held[state].null_count() and follow(held, key):
@@ -82,6 +82,8 @@ def split_at(pieces: pl.DataFrame, marks: pl.DataFrame, key: str, state: str) ->
     -------
     The columns of `pieces`, and `state`; null before the first mark.
     """
+    if marks.is_empty():
+        return pieces.with_columns(pl.lit(None, marks.schema[state]).alias(state))
     always = marks.select(
         key, pl.lit(_NEVER).alias("time"), pl.lit(None, marks.schema[state]).alias(state)
     )
@@ -117,10 +119,12 @@ def merged(intervals: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     by
         What forms a group.
     """
+    wanted = intervals.select(*by, "start", "end")
+    if wanted.is_empty():
+        return wanted
     furthest = pl.col("end").cum_max()
     is_first = (pl.col("start") > furthest.shift()).fill_null(value=True)
     is_last = is_first.shift(-1, fill_value=True)
-    wanted = intervals.select(*by, "start", "end")
     ordered = wanted if wanted["start"].is_sorted() else wanted.sort("start")
     return (
         ordered.group_by(by, maintain_order=True)
@@ -151,6 +155,8 @@ def covered(rows: pl.DataFrame, blocks: pl.DataFrame, by: Sequence[str], name: s
     name
         Name of the column.
     """
+    if blocks.is_empty():
+        return rows.with_columns(pl.lit(0, pl.Int64).alias(name))
     summed = blocks.sort("start").with_columns(
         sum=_LENGTH.cum_sum().over(by) - _LENGTH, block_start="start", block_end="end"
     )
