@@ -489,13 +489,10 @@ def _write(frame: pl.DataFrame, path: Path, coded: Sequence[pl.Series] = ()) -> 
 
     if frame.height >= compiled.FEW_ROWS and parquet.can_write(frame):
         return Check.of(path, parquet.write(frame, path, coded))
-    try:
-        frame.write_parquet(path, compression="zstd", compression_level=1)
-    except pl.exceptions.ComputeError:
-        # What polars says of a file that cannot be written may lack why, as of a full disk.
-        content = io.BytesIO()
-        frame.write_parquet(content, compression="zstd", compression_level=1)
-        path.write_bytes(content.getbuffer())
+    # Polars takes twice as long to write a small file itself, and may not say why it cannot.
+    content = io.BytesIO()
+    frame.write_parquet(content, compression="zstd", compression_level=1)
+    path.write_bytes(content.getbuffer())
     return Check.of(path)
 
 
