@@ -152,10 +152,11 @@ def _with_same_groups(rows: pl.DataFrame, trace: Trace, notes: list[str]) -> pl.
 
     Both number calls in another way, so these are matched in order.
     """
-    named = pl.col("communicator")
-    if not rows.select(named.str.starts_with("pg ").any()).item():
+    if not rows["communicator"].str.starts_with("pg ").any():
         return rows
     same = same_groups(trace.once(group_members))
+    if same.is_empty():
+        return rows
     clocks = with_clocks(rows, trace.read("reports"))
     both = clocks.join(same.rename({"communicator": "hash"}), left_on="communicator",
                        right_on="group", how="left", maintain_order="left")  # fmt: skip

@@ -137,13 +137,7 @@ def find_hang(
     if trace is not None:
         tables["collectives"], timeline = on_timeline(calls, trace)
         tables["ranks"] = tables["ranks"].join(last_work(trace), on="rank", how="left")
-        of_runs = tables["collectives"].unique(["party", "sequence"], keep="first")
-        answer = answer.with_columns(
-            party=pl.Series([each.get("party") for each in found], dtype=pl.String)
-        ).join(
-            of_runs.select("party", "sequence", "stage", "iteration"),
-            on=["party", "sequence"], how="left", maintain_order="left",
-        ).drop("party")  # fmt: skip
+        answer = _with_stages(answer, found, tables["collectives"])
     return Answer(
         rows=answer,
         people=_for_people(answer),
@@ -161,6 +155,17 @@ def find_hang(
         empty=_nothing(ranks.height, peers.height, ended=not blind),
         command="hang",
     )
+
+
+def _with_stages(
+    rows: pl.DataFrame, told: Sequence[Problem], collectives: pl.DataFrame
+) -> pl.DataFrame:
+    """Add stage and step of the collectives that a run holds a call of."""
+    call = ["party", "sequence"]
+    known = collectives.unique(call, keep="first").select(*call, "stage", "iteration")
+    of_rows = pl.Series("party", [each.get("party") for each in told], dtype=pl.String)
+    joined = rows.with_columns(of_rows).join(known, on=call, how="left", maintain_order="left")
+    return joined.drop("party")
 
 
 def rank_texts(ranks: Iterable[int]) -> str:

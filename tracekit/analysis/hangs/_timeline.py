@@ -23,7 +23,7 @@ _OFF_NS, _APART = 20_000, 4
 """By how much the times between calls may differ in both records, in the median; at any other shift
 they differ by so many times as much."""
 _AWAY_NS = 1_000_000_000
-"""By how much two clocks of one process may differ: starts of sessions are known so well."""
+"""By how much the clock of a run may differ from that of a dump's host."""
 _WIDTHS = {
     "Byte": 1, "Char": 1, "Bool": 1, "Short": 2, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4,
     "Long": 8, "Double": 8, "ComplexFloat": 8, "ComplexDouble": 16,
