@@ -5,10 +5,10 @@ from __future__ import annotations
 import polars as pl
 
 from tracekit.analysis.calls import process_ranks
+from tracekit.engine import cut, union_length
 from tracekit.model import Trace, path_texts
 
 _LANE = ["process", "device"]
-_PAIR = [*_LANE, "pair"]
 _INSTANCE = ["iteration", "place"]
 BALANCE = pl.Schema({"layer": pl.String(), "count": pl.Int64(), "ranks": pl.Int64(),
                      "computing_ns": pl.Float64(), "imbalance": pl.Float64(),
@@ -48,13 +48,12 @@ def expert_balance(trace: Trace, calls: pl.DataFrame) -> tuple[pl.DataFrame, str
         )
     until = pl.col("start").shift(-1).over(_LANE)
     windows = parts.with_columns(until=until).filter(part == "dispatch").drop_nulls("until")
-    windows = windows.select("op", *_LANE, "iteration", begin="end", until="until").with_columns(
-        pair=pl.int_range(pl.len()).over(_LANE),
-        place=pl.int_range(pl.len()).over(*_LANE, "iteration"),
+    windows = windows.select("op", *_LANE, "iteration", start="end", end="until").with_columns(
+        place=pl.int_range(pl.len()).over(*_LANE, "iteration")
     )
-    times = windows.join(_computing(trace, windows), on=_PAIR, how="left").with_columns(
-        pl.col("computing").fill_null(0)
-    )
+    times = windows.with_row_index("window").join(
+        _computing(trace, windows), on="window", how="left"
+    ).with_columns(pl.col("computing").fill_null(0))  # fmt: skip
     whole = times.join(_layers(trace, windows), on="op").filter(pl.len().over(_INSTANCE) == lanes)
     if whole.is_empty():
         return BALANCE.to_frame(), "imbalance over experts' ranks: no step has as many on each"
@@ -79,22 +78,9 @@ def _computing(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     lanes = windows.select(_LANE).unique().lazy()
     is_computing = pl.col("kind").cast(pl.String) == "compute"
     ops = trace["ops"].filter(is_computing).join(lanes, on=_LANE, how="semi")
-    kernels = ops.select("op", *_LANE, "start", "end").collect()
-    known = windows.select(*_PAIR, "begin", "until").sort("begin")
-    # One that began before a window may end in it, and in the next one.
-    met = pl.concat(
-        kernels.sort(at).join_asof(known, left_on=at, right_on="begin", by=_LANE,
-                                   check_sortedness=False)
-        for at in ("start", "end")
-    ).unique(["op", "pair"])  # fmt: skip
-    inside = met.with_columns(
-        pl.max_horizontal("start", "begin"), pl.min_horizontal("end", "until")
-    ).filter(pl.col("start") < pl.col("end")).sort("start", "end")  # fmt: skip
-    before = pl.col("end").cum_max().shift(1).over(_PAIR)
-    new = pl.col("end") - pl.max_horizontal("start", before)
-    return inside.with_columns(new=new.clip(lower_bound=0)).group_by(_PAIR).agg(
-        computing=pl.col("new").sum()
-    )  # fmt: skip
+    kernels = ops.select(*_LANE, "start", "end").collect()
+    inside = cut(kernels, windows.select(*_LANE, "start", "end"))
+    return union_length(inside, ["window"]).select("window", computing="length")
 
 
 def _layers(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
