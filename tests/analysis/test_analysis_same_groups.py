@@ -76,3 +76,32 @@ def test_calls_are_matched_on_one_clock_alone(clocks: tuple[str, str], matched: 
     rows = answer.rows.select("communicator", "count", "participants", "wait_ns").rows()
     assert rows == ([("0xa", 3, 2, 100)] if matched else
                     [("0xa", 3, 1, None), ("pg 0 [0, 1]", 3, 1, None)])  # fmt: skip
+
+
+def test_numbers_of_one_recorder_stay_where_the_other_has_no_calls() -> None:
+    """A root leaves a broadcast before the other rank comes: numbers tell that, and order not."""
+    builder = TraceBuilder()
+    for report, name in enumerate(("0xa", "0xa", "pg 0 [0, 1, 2]")):
+        thread = 10 * report
+        builder.rows["reports"].append(
+            {"report": report, "file": f"{report}", "format": "", "size": 0, "clock": "host a"}
+        )
+        said = {"NCCL communicator ID": name, "commRank": report, "No. of ranks": 3,
+                "Message size [bytes]": 64}  # fmt: skip
+        calls = [("Broadcast", n, 1_000 * n + 300 * report, 100) for n in range(3)]
+        calls = [*(calls if report < 2 else []), ("AllReduce", 9, 9_000, 500)]
+        for function, number, at, length in calls:
+            kind = {"Broadcast": "broadcast", "AllReduce": "all_reduce"}[function]
+            builder.range(
+                at, at + 50, f"nccl{function}", thread=thread, report=report, domain="NCCL",
+                payload=json.dumps(said | {"seqNumber": number + 100 * (report == 2)}),
+            )  # fmt: skip
+            kernel = f"ncclDevKernel_{function}_RING_LL"
+            builder.op(
+                kernel, at + 5, thread=thread, report=report, device=report, kind="collective",
+                collective=kind, start=at + 60, end=at + 60 + length, short_name=kernel,
+            )  # fmt: skip
+    rows = collectives(builder.trace()).rows
+    assert rows.select("collective", "communicator", "count", "participants").rows() == [
+        ("all_reduce", "0xa", 1, 3), ("broadcast", "0xa", 3, 2),
+    ]  # fmt: skip

@@ -150,7 +150,8 @@ def _found(
 def _with_same_groups(rows: pl.DataFrame, trace: Trace, notes: list[str]) -> pl.DataFrame:
     """Call groups of ranks that nsys and PyTorch recorded by NCCL's name, where clocks are one.
 
-    Both number calls in another way, so these are matched in order.
+    Both number calls in another way, so what both have is matched in order; rooted collectives,
+    which a rank may leave before others come, stay apart.
     """
     if not rows["communicator"].str.starts_with("pg ").any():
         return rows
@@ -171,8 +172,9 @@ def _with_same_groups(rows: pl.DataFrame, trace: Trace, notes: list[str]) -> pl.
             "ranks that are the same by members and sizes; their clocks are not aligned, so they "
             "are not matched: numbers and sizes hold, and nothing tells who waits"
         )
-    joins = pl.col("is_same") & ~pl.col("one").is_in(apart["one"].implode())
-    joins = joins.fill_null(value=False)
+    of_both = pl.col("hash").is_null().n_unique().over("one", "kind") > 1
+    is_near = ~pl.col("one").is_in(apart["one"].implode()) & ~pl.col("kind").is_in(_ROOTED)
+    joins = (pl.col("is_same") & is_near & of_both).fill_null(value=False)
     return rows.with_columns(
         both.select(
             communicator=pl.when(joins).then("one").otherwise("communicator"),
