@@ -193,8 +193,8 @@ def _check_times(trace: Trace, begin: int, end: int) -> None:
 def _edges(trace: Trace) -> tuple[int | None, int | None]:
     """Return when the first op or range begins, and the last one ends, ns."""
     work = trace["ops"] if has_ops(trace) else trace["ranges"]
-    edges = work.select(first=pl.col("start").min(), last=pl.col("end").max()).collect()
-    first, last = edges.row(0)
+    edges = work.select(first=pl.col("start").min(), last=pl.col("end").max())
+    first, last = edges.collect(engine="streaming").row(0)  # whose memory is that of a few batches
     return first, last
 
 

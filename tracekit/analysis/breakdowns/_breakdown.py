@@ -279,7 +279,8 @@ def _recomputed(work: Work, own: Sequence[str], skip: int) -> dict[str, Any]:
 
 
 def _runs_again(trace: Trace) -> bool:
-    return bool(trace["ops"].select(pl.col("recomputed").any()).collect().item())
+    again = trace["ops"].select(pl.col("recomputed").any())
+    return bool(again.collect(engine="streaming").item())
 
 
 def _whole_meta(trace: Trace, skip: int) -> dict[str, Any]:
