@@ -22,7 +22,7 @@ from tracekit.errors import DamagedTraceError, NotATraceError
 
 GZIP = b"\x1f\x8b"
 
-_BLOCK = 1 << 24
+_BLOCK = 1 << 22
 """Bytes that are read at once."""
 _HEAD = 1 << 16
 FEWEST_BYTES = 1 << 21

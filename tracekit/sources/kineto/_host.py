@@ -67,11 +67,11 @@ class HostRanges:
 
     def of(self, events: pl.DataFrame) -> pl.DataFrame:
         """Return the ranges of some events; names carry sequence numbers as in NVTX ranges."""
-        numbered = pl.format(
-            "{}, seq = {}", "name", pl.col("sequence_number").cast(pl.Int64, strict=False)
-        )
-        is_number = pl.col("sequence_number").cast(pl.Int64, strict=False) >= 0
-        name = pl.when((pl.col("group") == "operator") & is_number).then(numbered).otherwise("name")
+        number = pl.col("sequence_number").cast(pl.Int64, strict=False)
+        is_numbered = (pl.col("group") == "operator") & (number >= 0)
+        added = pl.when(is_numbered).then(pl.format(", seq = {}", number)).otherwise(pl.lit(""))
+        # Texts of its own: those of events keep what all of their piece is called.
+        name = pl.format("{}{}", "name", added)
         ranges = events.with_columns(
             name=name, domain=pl.lit(None, pl.String), payload=_arguments()
         )

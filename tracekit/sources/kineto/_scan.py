@@ -95,17 +95,22 @@ class Scanner:
         odd = kinds[:rows] == loops.ODD
         sizes[:rows][odd] = -1
         numbers[:rows][odd] = loops.NONE
-        none = pl.Series([None], dtype=pl.String).new_from_index(0, rows)
-        columns = {
-            name: _text_column(chars, begins, sizes, slot, rows) if used[slot] else none
-            for slot, name in enumerate(self.texts)
-        } | {
-            name: _number_column(numbers[:rows, slot]) for slot, name in enumerate(self.numbers)
-        }  # fmt: skip
+        columns = {"is_odd": pl.Series(odd)}
+        absent = [pl.lit(value=False).alias("mistimed")]
+        for slot, name in enumerate(self.texts):
+            if used[slot]:
+                columns[name] = _text_column(chars, begins, sizes, slot, rows)
+            else:  # a constant takes no room for each row
+                absent.append(pl.lit(None, pl.String).alias(name))
+        for slot, name in enumerate(self.numbers):
+            own = np.ascontiguousarray(numbers[:rows, slot])
+            is_none = own == loops.NONE
+            if is_none.all():
+                absent.append(pl.lit(None, pl.Int64).alias(name))
+            else:
+                columns[name] = pl.Series(own).set(pl.Series(is_none), None)
         lines = [text[begin:end] for begin, end in spans[:rows][odd].tolist()]
-        return pl.DataFrame(columns).with_columns(
-            pl.Series("is_odd", odd), mistimed=pl.lit(value=False)
-        ), lines
+        return pl.DataFrame(columns).with_columns(absent), lines
 
 
 class _Words:
@@ -147,8 +152,3 @@ def _text_column(
     nulls = int((own == -1).sum())
     array = c_array_from_buffers(large_string(), rows, [bits, offsets, data[: offsets[-1]]], nulls)
     return pl.Series(array)
-
-
-def _number_column(values: NDArray[np.int64]) -> pl.Series:
-    column = pl.Series(values)
-    return column.set(column == loops.NONE, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -40,6 +40,9 @@ _YEAR_2001, _YEAR_2096 = 10**18, 4 * 10**18
 """Unix times, ns: what lies between them is one, and what does not is a clock of its own."""
 _WAITING = 1
 """Pieces of text that wait for each thread: they are large."""
+
+_ROWS = 1 << 16
+"""How many events to sort in at once, at least."""
 
 _CONTENTS = (
     ("kernels", "kernel", ("kernel",), "GPU time by stage and kernel", _PROFILE),
@@ -106,10 +109,22 @@ def _gather(document: Document, gathered: Gathered, progress: Progress) -> None:
     size = document.path.stat().st_size
     parse: Callable[[Piece], pl.DataFrame] = partial(read_events, path=document.path)
     progress("read events", 0, size)
-    for events in ahead(parse, document.pieces(), _WAITING):
+    for events in _together(ahead(parse, document.pieces(), _WAITING)):
         gathered.add(events)
         progress("read events", min(document.done, size), size)
     progress("read events", size, size)
+
+
+def _together(pieces: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """Yield several pieces as one: to begin with one takes long beside its rows."""
+    waiting: list[pl.DataFrame] = []
+    for piece in pieces:
+        waiting.append(piece)
+        if sum(each.height for each in waiting) >= _ROWS:
+            yield pl.concat(waiting)
+            waiting.clear()
+    if waiting:
+        yield pl.concat(waiting)
 
 
 def _told(around: Mapping[str, Any], key: str) -> int | None:

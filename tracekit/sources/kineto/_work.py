@@ -5,8 +5,6 @@ PyTorch records the last two if it is asked to.
 
 from __future__ import annotations
 
-from itertools import product
-
 import polars as pl
 
 from tracekit.model import HOST_MEMORY, KIND
@@ -23,7 +21,10 @@ _DEVICE_MEMORY = ("Device", "Array", "Device Static")
 _HOST_MEMORY = ("Pageable", "Pinned", "Host")
 _INT32 = (1 << 31) - 1
 _FIRST_NUMBER = r"(\d+)"
-_THREE_NUMBERS = r"^\[\s*(\d{1,10})\s*,\s*(\d{1,10})\s*,\s*(\d{1,10})\s*\]$"
+_SIZES = {
+    given: r"^\[\s*" + r"\s*,\s*".join(rf"(?P<{name}>\d{{1,10}})" for name in names) + r"\s*\]$"
+    for given, names in (("grid", LAUNCH_SIZE[:3]), ("block", LAUNCH_SIZE[3:]))
+}
 
 
 def gpu_work(events: pl.DataFrame, names: ShortNames) -> pl.DataFrame:
@@ -52,10 +53,8 @@ def gpu_work(events: pl.DataFrame, names: ShortNames) -> pl.DataFrame:
         ),
         graph_node=pl.when(pl.col("graph_node") != 0).then("graph_node"),
     )
-    ops = ops.with_columns(pl.col("name").str.extract_groups(_COPY).struct.unnest())
-    ops = ops.with_columns(
-        pl.when(pl.col("group") == "copy").then(pl.col("copy_kind", "source", "target"))
-    )
+    copied = pl.when(pl.col("group") == "copy").then("name")
+    ops = ops.with_columns(copied.str.extract_groups(_COPY).struct.unnest())
     ops = ops.with_columns(_copied()).with_columns(*_ends(), _of_host())
     return ops.with_columns(*_named(ops, names), *_launch_sizes(ops)).select(
         "start", "end", "device", "context", "stream", "correlation", "graph_node",
@@ -66,15 +65,17 @@ def gpu_work(events: pl.DataFrame, names: ShortNames) -> pl.DataFrame:
 
 def _launch_sizes(ops: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
     """Return grid times block of kernels, from texts such as ``[512, 1, 1]``, and block alone."""
-    kernels = pl.when(pl.col("group") == "kernel")
-    numbers = [
-        kernels.then(pl.col(given).str.extract(_THREE_NUMBERS, place).cast(pl.Int64)).alias(name)
-        for (given, place), name in zip(product(("grid", "block"), (1, 2, 3)), LAUNCH_SIZE,
-                                        strict=True)
-    ]  # fmt: skip
-    sizes = ops.select(numbers)
+    given = ops.select(pl.when(pl.col("group") == "kernel").then(pl.col(*_SIZES)))
+    distinct = given.unique()
+    sizes = distinct.select(
+        pl.col(name).str.extract_groups(numbers).struct.unnest().cast(pl.Int64)
+        for name, numbers in _SIZES.items()
+    )
     grid = [pl.lit(1, pl.Int64).alias(name) for name in LAUNCH_SIZE[:3]]
-    return launch_size(sizes), launch_size(sizes.with_columns(grid)).alias("block_size")
+    blocks = launch_size(sizes.with_columns(grid)).alias("block_size")
+    made = distinct.with_columns(launch_size(sizes), blocks)
+    found = given.join(made, on=list(_SIZES), how="left", nulls_equal=True, maintain_order="left")
+    return found["launch_size"], found["block_size"]
 
 
 def counted_in_threads(calls: pl.DataFrame) -> pl.Series:
