@@ -1,18 +1,21 @@
 """Compile the loops that the usual ingest and its questions run.
 
-    python .ci/compile_loops.py FOLDER
+    python .ci/compile_loops.py FOLDER [TRIPLE]
 
 What is compiled goes to a folder (see `tracekit.support.native`), for any processor of the kind
 that this machine has. Which types of arguments loops are given, traces tell: simulated ones are
 ingested and asked. Loops run as they stand there, while other processes compile them; but those
 that never do so elsewhere are waited for. What another trace needs beyond that is compiled where it
-is met.
+is met. With what LLVM calls another machine by, such as `aarch64-unknown-linux-gnu`, object files
+for that one are written beside: nothing loads them yet.
 """
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -40,7 +43,7 @@ def main() -> int:
     os.environ |= {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
     with tempfile.TemporaryDirectory() as place:
         os.environ["NUMBA_CACHE_DIR"] = str(Path(place) / "nothing")
-        with _Compilers(folder) as compilers:
+        with _Compilers(folder, *sys.argv[2:]) as compilers:
             export, trace = Path(place) / "export.sqlite", Path(place) / "trace.json"
             for generator, path, *size in (
                 ("generate_export.py", export, "--kernels", str(KERNELS)),
@@ -51,7 +54,7 @@ def main() -> int:
                     check=True, stdout=subprocess.DEVNULL,
                 )  # fmt: skip
             run_loops(export, trace, Path(place), compilers)
-    loops = list(folder.iterdir())
+    loops = list(folder.glob("*.loop"))
     print(f"{len(loops)} loops, {sum(path.stat().st_size for path in loops):,} bytes")
     return 0
 
@@ -63,11 +66,13 @@ class _Compilers:
     ----------
     folder
         Where the code goes.
+    triple
+        Another machine to compile for as well.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, triple: str = "") -> None:
         processes = min(len(os.sched_getaffinity(0)), MOST_PROCESSES)
-        self._folder, self._lock = folder, Lock()
+        self._folder, self._triple, self._lock = folder, triple, Lock()
         self._pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
         self._met: dict[tuple[Any, str], Future[None]] = {}
         for _ in range(processes):  # which are started when there is something to do
@@ -88,7 +93,9 @@ class _Compilers:
         met = (loop, native.arguments(given).types)
         with self._lock:
             if met not in self._met:
-                task = self._pool.submit(_compile, self._folder, loop, _emptied(given))
+                task = self._pool.submit(
+                    _compile, self._folder, self._triple, loop, _emptied(given)
+                )
                 self._met[met] = task
             return self._met[met]
 
@@ -130,12 +137,32 @@ def _get_ready() -> None:
     gc.disable()  # which would look a tenth of the time for what is left over
 
 
-def _compile(folder: Path, loop: Callable[..., Any], given: tuple[Any, ...]) -> None:
-    from tracekit.support import native
-    from tracekit.support.compiler import Compiled
+def _compile(folder: Path, triple: str, loop: Callable[..., Any], given: tuple[Any, ...]) -> None:
+    from tracekit.support import compiler, native
 
-    native._FOLDER, native.keep = folder, native.keep_for_all
-    Compiled(loop).compile(*given)
+    native._FOLDER = folder
+    taken, made = native.arguments(given), compiler._compile(loop, given)
+    code = native.extracted(made, taken.codes)
+    if code is None:
+        return
+    native.keep_for_all(loop, taken.types, code)
+    if triple:
+        name = hashlib.sha256(code.symbol.encode()).hexdigest()
+        (folder / f"{name}.o").write_bytes(_for_other(made.library.get_llvm_str(), triple))
+
+
+def _for_other(text: str, triple: str) -> bytes:
+    """Return an object file of LLVM's text for another machine than the one it was made for."""
+    from llvmlite import binding as llvm
+
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    machine = llvm.Target.from_triple(triple).create_target_machine(opt=3, reloc="pic")
+    module = llvm.parse_assembly(re.sub(r"(?m)^target .*$", "", text))
+    module.triple, module.data_layout = triple, str(machine.target_data)
+    module.verify()
+    code: bytes = machine.emit_object(module)
+    return code
 
 
 def run_loops(export: Path, trace: Path, place: Path, compilers: _Compilers) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import threading
@@ -169,6 +170,37 @@ compile_loops.ask(run)
 """
         command = [sys.executable, "-c", program, tmp_path / "store"]
         subprocess.run(command, cwd=ROOT, check=True)
+
+
+def symbols(code: bytes) -> tuple[int, set[str], set[str]]:
+    """The machine of an ELF object of 64 bits, and what it defines and wants: functions by name."""
+    machine, sections = *struct.unpack_from("<H", code, 18), *struct.unpack_from("<Q", code, 40)
+    size, count = struct.unpack_from("<HH", code, 58)
+    table = [struct.unpack_from("<IIQQQQIIQQ", code, sections + size * n) for n in range(count)]
+    [found] = [each for each in table if each[1] == 2]  # the table of symbols
+    names = table[found[6]][4]
+    known: dict[bool, set[str]] = {True: set(), False: set()}
+    for at in range(found[4] + 24, found[4] + found[5], 24):
+        name, info, _, section = struct.unpack_from("<IBBH", code, at)
+        if info >> 4:  # others are seen in the file alone
+            text = code[names + name : code.index(b"\0", names + name)].decode()
+            known[section != 0].add(text)
+    return machine, known[True], known[False]
+
+
+@linked
+@pytest.mark.nightly
+def test_each_loop_compiles_for_aarch64_and_calls_nothing_but_libc(tmp_path: Path) -> None:
+    command = [sys.executable, ROOT / ".ci" / "compile_loops.py", tmp_path]
+    subprocess.run([*command, "aarch64-unknown-linux-gnu"], check=True)
+    files = list(tmp_path.glob("*.loop"))
+    here = [native.Code.unpacked(path.read_bytes()) for path in files]
+    there = [symbols(path.read_bytes()) for path in tmp_path.glob("*.o")]
+    assert len(there) == len(here) > 40
+    assert {machine for machine, _, _ in there} == {183}
+    defined = set().union(*(names for _, names, _ in there))
+    assert {code.symbol for code in here if code} <= defined
+    assert not set().union(*(names for _, _, names in there)) - native._LIBRARY
 
 
 @pytest.mark.parametrize("name", ["llvmlite", "numba", "polars"])

@@ -60,10 +60,6 @@ class Compiled:
                 return run(taken, given)
         return self._loop(*given)
 
-    def compile(self, *given: Any) -> None:
-        """Compile the loop for these argument types, unless cached."""
-        self._made(native.arguments(given), given)
-
     def _found(self, taken: native.Arguments) -> _Run | None:
         """Return what runs code that was compiled before; None where there is none."""
         if run := self._known.get(taken.types):
