@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import hybrid_job
 import pytest
 from many_helpers import await_true, workers, write_ranks
 from test_many_dask import ROOT, Cluster
@@ -61,6 +62,7 @@ def local(asked: Path) -> list[str]:
 def answers(run: tracekit.Run) -> list[str]:
     found = [run.breakdown.answer(by, **options) for by, options in ASKED]
     found += [run.idle.answer("rank,cause"), run.idle.answer(longest=3)]
+    found += [run.collectives.answer(), run.links.answer("pair")]
     return [f"{each.rows.write_json()} {each.meta}" for each in found]
 
 
@@ -171,6 +173,37 @@ def test_a_cluster_answers_as_one_process_does(asked, local, tmp_path, number) -
         assert cluster.workers[0].wait(20) == -signal.SIGKILL
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("number", [1, 2, 8])
+@pytest.mark.parametrize("job", ["simulated", "recorded"])
+def test_a_cluster_answers_of_eight_ranks_together(tmp_path, monkeypatch, real_trace, job, number):
+    if job == "recorded":
+        folder = real_trace("ddp_unet_4xa100_rank0").with_name("kineto_dlrm_8xv100")
+        files = sorted(folder.glob("*.json"))
+    else:
+        ran = hybrid_job.run(hybrid_job.Job(tensor=2, pipeline=2, data=2, per_node=4))
+        files = hybrid_job.record(ran, tmp_path / "reports").files
+    store = tmp_path / "ranks"
+    tracekit.ingest(files, name="job", store=store, processes=1)
+    monkeypatch.setattr(_combine, "_OF_PART", 1)
+    monkeypatch.setattr(tracekit.Store, "kept", lambda *_: None)
+
+    def told(run: tracekit.Run) -> list[str]:
+        found = [run.breakdown.answer("kernel,rank"), run.stragglers.answer(), run.links.answer(),
+                 run.links.answer("pair,stage"), run.collectives.answer("collective,bytes,rank"),
+                 run.idle.answer("communicator,cause"), tracekit.study.answer([run]),
+                 run.latency.answer(), run.diagnose.answer()]  # fmt: skip
+        return [f"{each.rows.write_json()} {each.meta}" for each in found]
+
+    here = told(tracekit.open("job", store=store))
+    assert told(tracekit.open("job", store=store, processes=number)) == here
+    with ExitStack() as stack:
+        cluster = Cluster(stack, tmp_path)
+        for _ in range(number):
+            cluster.add_worker()
+        assert told(tracekit.open("job", store=store, dask=cluster.address)) == here
+
+
 def test_memory_is_that_of_the_parts_that_are_asked_at_the_same_time(asked) -> None:
     run = tracekit.open("job", store=asked)
     rows = [max(map(report.height, ("ops", "calls", "ranges"))) for report in run.reports]
@@ -269,6 +302,8 @@ def test_reports_of_chosen_ranks_are_looked_at_alone(asked) -> None:
     assert answer.rows["rank"].sort().to_list() == [1, 2, 4]
     assert any(text.startswith(said) for text in answer.meta["warnings"])
     assert tracekit.open("job", store=asked, only_ranks=[5]).table("ops").collect().height == 200
+    renewed = tracekit.open("job", store=asked, only_ranks="4", iteration="step")
+    assert renewed.breakdown("rank").rows()[0][0] == 4
     for ranks, message in (
         ("9", "has no rank 9: there are 0 to 5"),
         ("3-1", "'3-1' names no ranks"),

@@ -161,8 +161,9 @@ class OpenedRun:
         from tracekit.analysis.calls import process_ranks
         from tracekit.engine import parse_ranks
 
-        reports = self.trace.read("processes").select("process", "report")
-        known = process_ranks(self.trace).join(reports, on="process").drop_nulls("rank")
+        trace = model.combine(self._reports) if self._rules else self.trace
+        reports = trace.read("processes").select("process", "report")
+        known = process_ranks(trace).join(reports, on="process").drop_nulls("rank")
         spans = parse_ranks(ranks)
         there = known["rank"].sort()
         chosen = known.filter(pl.any_horizontal(pl.col("rank").is_between(*span) for span in spans))
@@ -179,7 +180,8 @@ class OpenedRun:
         )
         self.record = replace(self.record, warnings=(*self.record.warnings, said))
         self._reports = [self._reports[number] for number in numbers]
-        del self.trace, self.kept  # of all ranks
+        for of_all in ("trace", "kept"):
+            self.__dict__.pop(of_all, None)
 
     def require_memory(self, question: str, *, iterations: tuple[int, int] | None = None) -> None:
         """Raise `UsageError` where a question takes more memory than there is.
