@@ -167,7 +167,7 @@ def _on_lines(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def _outside_evaluation(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Drop what lies inside a range of metric evaluation on its thread."""
+    """Drop ranges inside a range of metric evaluation on their thread."""
     evaluated = pl.when(pl.col("stage") == "ME").then("end").cum_max().shift(1).over("thread")
     ordered = ranges.sort("thread", "range")
     inside = (pl.col("end") <= evaluated.forward_fill().over("thread")).fill_null(value=False)
@@ -221,7 +221,7 @@ class Work:
     is_host: bool = False
 
     def counting(self, *, is_cut: bool) -> Counting:
-        """Return how what is measured is counted."""
+        """Return how ops are counted."""
         whole, pieces = (HOST_WHOLE, HOST_CUT) if self.is_host else (WHOLE, CUT)
         return pieces if is_cut else whole
 

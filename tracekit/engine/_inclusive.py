@@ -110,7 +110,7 @@ class RangeTally:
         self._count_twice(crowded)
 
     def _count(self, own: pl.DataFrame) -> None:
-        """Count in what some ranges launched; those that are not of the tree are dropped."""
+        """Add the sums of launching ranges; ranges outside of the tree are dropped."""
         ordered, numbers = own.sort("range"), self.tree.ranges["range"].to_numpy()
         wanted = ordered["range"].to_numpy()
         rows = np.searchsorted(numbers, wanted)
@@ -208,7 +208,7 @@ def _lengths(tree: PathTree, pushed: RangeTally) -> pl.DataFrame:
 
 
 def _carried_up(ranges: pl.DataFrame, launched: Launched) -> pl.DataFrame:
-    """Add to what each range launched what those inside it did, and return the ranges with it."""
+    """Return the ranges with the sums of what they and the ranges inside them launched."""
     sums, _, first, last = launched
     compiled(carry_up, ranges.height)(parent_rows(ranges), sums, first, last)
     known = pl.when(pl.Series(last >= first))

@@ -129,7 +129,7 @@ def _steps(trace: Trace, table: pl.DataFrame) -> pl.Series:
 
 
 def _with_sequences(table: pl.DataFrame, parents: Array) -> pl.DataFrame:
-    """Give the engine's markers, which NVTX has no number of, that of what is first in them."""
+    """Number the engine's markers, which have none in NVTX, by the first range inside each."""
     inner = pl.DataFrame({"row": parents}).hstack(table.select("sequence", "marker"))
     known = inner.filter(pl.col("marker") & pl.col("sequence").is_not_null() & (pl.col("row") >= 0))
     first = known.group_by("row").agg(inside=pl.col("sequence").first())
@@ -158,7 +158,7 @@ def _forward_rows(ranges: _Ranges) -> pl.Series:
 
 
 def _module_texts(ranges: _Ranges, module: Array, labels: pl.DataFrame) -> pl.Series:
-    """Return by row what a module is called: its label below those of the modules around it."""
+    """Return each module's name: its label below those of the modules around it."""
     paths = ranges.table["path"]
     around = _gathered(pl.Series(module), ranges.parents)
     rows = ranges.table.select("path", "module", above=_gathered(paths, around))

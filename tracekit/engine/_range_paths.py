@@ -282,7 +282,7 @@ class OpenTally:
             self._busy += _running(own, times, self._open.filter(of_process))
 
     def _during(self, own: pl.DataFrame, times: Array, ranges: pl.DataFrame) -> pl.DataFrame:
-        """Return `SUMS`, ``first, last`` of what is launched during each range."""
+        """Return `SUMS`, first start and last end of the ops launched during each range."""
         begin, until = _rows_during(times, ranges)
         some = np.flatnonzero(until > begin)
         begin, until = begin[some], until[some]

@@ -164,7 +164,7 @@ def feed(
 
 
 def _add(line: _Line, rows: pl.DataFrame, take: Callable[[pl.DataFrame], None]) -> None:
-    """Hand on what lies between the first and the last lull in `rows`, and keep the rest."""
+    """Hand on the rows between the first and the last lull, and keep the rest."""
     begin, furthest = rows["start"][0], line.furthest
     reached = pl.col("end").cum_max().shift(1, fill_value=furthest)
     if begin < furthest:
@@ -312,7 +312,7 @@ def _of_devices(windows: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
 
 
 def _merged(parts: Sequence[Frames], of: str, classes: Sequence[Any]) -> list[Any]:
-    """Merge what each sweep added up of each part."""
+    """Merge the sums of each sweep over parts."""
     return [
         each.merged([_within(part, f"{of} {place} ") for part in parts])
         for place, each in enumerate(classes)

@@ -28,7 +28,7 @@ class Ops(NamedTuple):
     starts: Array
     ends: Array
     stages: Array
-    """Places in `STAGES`: what comes first has precedence."""
+    """Places in `STAGES`: the first one has precedence."""
     sources: Array
     counted: Array
     """Whether the row stands for an op; of several pieces of one only the first does."""

@@ -223,7 +223,7 @@ def _wires(
     first: int,
     warnings: list[str],
 ) -> tuple[dict[str, Wire], list[str]]:
-    """Return what each GPU and bridge is plugged into, and the names of the hosts."""
+    """Return the slot of each GPU and bridge, and the names of the hosts."""
     bridges = {_bus_below(row) for row in rows if row["type"] == _PCIE_BRIDGE}
     plugged: dict[str, tuple[tuple[int, int], int | None]] = {}
     for row in rows:

@@ -241,7 +241,7 @@ def _is_on_a_board(product: str) -> bool:
 
 
 def _unknown(products: Sequence[str | None], boards: Sequence[str]) -> tuple[str, ...]:
-    """Return what a user should know where nothing but PCIe is assumed."""
+    """Return the warnings of a machine for which only PCIe is assumed."""
     if len(products) == 1:
         return ()
     links = "xGMI links" if all(name and "Instinct" in name for name in products) else "NVLinks"

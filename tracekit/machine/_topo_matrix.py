@@ -317,7 +317,7 @@ def _cells(block: _Block, source: str) -> Iterator[tuple[_Pair, str]]:
 
 
 def _node_names(devices: Sequence[str]) -> dict[str, str]:
-    """Return the node of each device: what is no GPU is a NIC, numbered where its name is not."""
+    """Return the node of each device; all but GPUs are NICs, numbered if their names are not."""
     nics = [device for device in devices if not _GPU.fullmatch(device)]
     numbered = all(re.fullmatch(r"NIC\d{1,4}", nic) for nic in nics)
     numbers = {nic: f"NIC{number}" for number, nic in enumerate(nics)}

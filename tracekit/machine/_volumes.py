@@ -244,9 +244,10 @@ def _over_trees(trees: Sequence[Tree]) -> Iterator[Edge]:
 
 
 def _pairs(algorithm: str, gpus: Sequence[int]) -> Iterator[Edge]:
-    """Yield what each GPU stores at, and is read by, each other one.
+    """Yield the transfers between each two GPUs, by stores and reads.
 
-    In one shot that is all that it has; in two its part of the input, and the part that it reduced.
+    In one shot a GPU moves all that it has; in two its part of the input, and the part that it
+    reduced.
     """
     parts = {"one_shot": Fraction(1), "two_shot": Fraction(2, len(gpus))}
     share = parts.get(algorithm, Fraction(1, len(gpus)))

@@ -160,13 +160,13 @@ def _utilisations() -> dict[str, pl.Expr]:
 
 
 def _ideal() -> pl.Expr:
-    """Return how long what is known takes at the peak, null where a peak is not known."""
+    """Return the ideal time of all known FLOPs at the peak; null where a peak is unknown."""
     missing = (_KNOWN & pl.col("ideal_ns").is_null()).any()
     return pl.when(_KNOWN.any() & ~missing).then(pl.col("ideal_ns").sum())
 
 
 def _ideal_of_model() -> pl.Expr:
-    """Return the same of what is not recomputed, null where that is not known."""
+    """Return the ideal time without recomputed FLOPs; null where recomputation is unknown."""
     own = pl.col("ideal_ns").filter(~pl.col("recomputed")).sum()
     return pl.when(_ideal().is_not_null() & ~_may_be_recomputed().any()).then(own)
 
@@ -377,7 +377,7 @@ def _rate(amount: str) -> pl.Expr:
 
 
 def _headroom() -> pl.Expr:
-    """Return the time above the bound; what a cache makes faster than it has none."""
+    """Return the time above the bound; 0 for kernels that a cache makes faster."""
     return (pl.col("kernel_ns") - pl.col("bound_ns")).clip(0)
 
 

@@ -284,7 +284,7 @@ def _runs_again(trace: Trace) -> bool:
 
 
 def _whole_meta(trace: Trace, skip: int) -> dict[str, Any]:
-    """Return what the stages of a run are measured against, whatever its rows are by."""
+    """Return the meta of a breakdown by stage, for rows by any other key."""
     work = work_of(trace, ("stage",))
     return _meta(work, sums_by_keys(work, ("stage",), skip=skip, with_whole=True).of_all, skip)
 
@@ -314,7 +314,7 @@ def _for_people(table: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def _meta(work: Work, found: StageSums, skip: int) -> dict[str, Any]:
-    """Return what a breakdown is measured against."""
+    """Return the meta of a breakdown: window, idle time, coverage and verdict."""
     stages, windows = found.stages, found.windows
     window = int((windows["end"] - windows["start"]).sum())
     busy = int(stages["exposed_ns"].sum())
@@ -341,7 +341,7 @@ def _meta(work: Work, found: StageSums, skip: int) -> dict[str, Any]:
 
 
 def _residual(work: Work, length: int) -> dict[str, Any]:
-    """Return the weight update as what the passes leave, where these are known; else why not."""
+    """Return the weight update as the residual of the passes; else why it is unknown."""
     unknown = None if work.is_host else unknown_passes(work.trace)
     if unknown is None:
         return {"wu_residual_ns": length}

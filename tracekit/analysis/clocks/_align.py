@@ -135,7 +135,7 @@ class _Aligning:
                 return found
 
     def _once(self) -> list[Alignment]:
-        """Join clocks of reports once, given what the starts of sessions say."""
+        """Join clocks of reports once, beginning from their session starts."""
         self._found, self._refused = {}, {}
         own = self._own(0)
         if clock := self._given.get(0):
@@ -347,34 +347,14 @@ CLOCK_COLUMNS = {
 
 
 def clock_evidence(traces: Sequence[Trace]) -> pl.DataFrame:
-    """Return the evidence for common clocks, one row per report.
+    """Answer `info --clocks`: the evidence for common clocks, one row per report.
+
+    The declaration of `info` lists the columns.
 
     Parameters
     ----------
     traces
         The reports, with the clocks that they were given when a run was made of them.
-
-    Returns
-    -------
-    ====================  =========================================================================
-    ``report, file``      the report
-    ``clock``             its clock; reports with the same one can be compared
-    ``known_by``          ``session_start``, ``collectives``, ``messages`` or ``given``; null for a
-                          report on its own
-    ``offset_ns``         what was added to its times
-    ``drift_ppm``         by how much its own clock was stretched, in millionths
-    ``sessions_say_ns``   what the starts of sessions say the offset was
-    ``against``           the report that it was compared with
-    ``calls``             how many calls of both were matched; null where none could be
-    ``median_call_ns``    median length of these, of the participant that came last
-    ``p5_ns, p95_ns``     5th and 95th percentile of by how much their ends still differ
-    ``bound_ns``          by how much its times may be off on that clock; null where unknown
-    ``steps``             how often its own clock was set anew
-    ``violations``        how many end before they have begun in the other report, by over 2 us
-    ``messages``          how many messages between both match beyond doubt; null where none do
-    ``early_messages``    how many of these are received before they are sent, by over 2 us
-    ``evidence``          what speaks for the clock, or why none is known
-    ====================  =========================================================================
     """
     found = align(traces, _given(traces))
     starts: list[int | None] = [_row(trace).get("session_start") for trace in traces]
@@ -399,7 +379,7 @@ def clock_evidence(traces: Sequence[Trace]) -> pl.DataFrame:
 
 
 def _given(traces: Sequence[Trace]) -> dict[int, GivenClock]:
-    """Return what the user had given, as the reports keep it."""
+    """Return the clocks that the user gave, from the reports' tables."""
     rows = [_row(trace) for trace in traces]
     return {
         index: (row["clock_offset"] - (_later(rows[0]["session_start"], row["session_start"]) or 0),

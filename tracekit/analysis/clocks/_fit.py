@@ -22,7 +22,7 @@ _ENOUGH_NUMBERED = 3
 """The same of calls that carry their number."""
 _LONG_ENOUGH_FOR_DRIFT = 10_000_000_000
 _WELL_UNDER = 3
-"""How many times what is left over has to go into the median call."""
+"""How many times smaller than the median call the residuals have to be."""
 _MOST_VIOLATIONS = 0.05
 """What share of calls may end before they begin elsewhere, as matches go wrong now and then."""
 SLACK = 2_000

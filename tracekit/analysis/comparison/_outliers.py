@@ -47,7 +47,7 @@ OUTLIERS = pl.Schema(
 _FEW = 2
 """Maximum number of outliers that are named."""
 _HALF = 0.5
-"""An op is the cause that makes up so much of what is too long."""
+"""Minimum share of the excess time for an op to be named as its cause."""
 
 
 def step_notes(steps: Steps, odd: pl.DataFrame) -> list[str]:
@@ -181,7 +181,7 @@ def without_outliers(odd: pl.DataFrame, step: Mapping[str, Any], steps: Steps) -
 
 
 def _cause(trace: Trace, run: Measured, number: int, *, sign: int) -> str:
-    """Name what is longer in a step than in the median one: an op, a stage, or idle time.
+    """Name the cause of a step's excess over the median one: an op, a stage, or idle time.
 
     Of a step that is shorter (`sign` -1), name what is shorter.
     """

@@ -362,7 +362,7 @@ def _times_per(keys: tuple[str, ...], *, is_host: bool) -> str | None:
 
 
 def _verdict_notes(verdicts: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-    """Say what the processes of either run do, where they do not all train or a run is cut."""
+    """Describe the processes of either run, where not all train or a run is cut."""
     if all(set(each.get("verdict", ())) <= {"training"} and "cut" not in each for each in verdicts):
         return []
     worded = [

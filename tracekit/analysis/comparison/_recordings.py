@@ -288,7 +288,7 @@ def _table(
 def _for_people(
     table: pl.DataFrame, sides: tuple[Sequence[Measured], Sequence[Measured]]
 ) -> pl.DataFrame:
-    """Return the table as people read it: what lies outside of steps, if any, on a device."""
+    """Return the printed table: time outside of steps, if any, as a mean over devices."""
     unread = {"a_runs", "b_runs", "a_sd_ns", "b_sd_ns", "a_sd_bytes", "b_sd_bytes", *OUTSIDE}
     devices = {
         f"{side}_outside_ns": max(1, *(run.devices for run in runs))
@@ -321,7 +321,7 @@ def _memory_table(a: Sequence[Recorded], b: Sequence[Recorded]) -> pl.DataFrame:
 
 
 def _inside(run: Measured) -> pl.DataFrame:
-    """Return what a recording's steps hold."""
+    """Return the values of a recording's steps."""
     return run.values.drop_nulls("iteration") if run.iterations else run.values
 
 
@@ -401,7 +401,7 @@ def _step(
     *,
     has_verdict: bool,
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Return what the change of the step is made of, and the change."""
+    """Return the parts of the step's change, and the change."""
     of_a, of_b = (np.stack([_parts(run, names) for run in side], axis=1) for side in sides)
     first = ("part", "a_ns", "b_ns", "delta_ns", "share", *VERDICT)
     step = differing(
@@ -429,7 +429,7 @@ def _step(
 
 
 def _parts(run: Measured, names: Sequence[str]) -> Floats:
-    """Return what a recording's mean step is made of, on a device."""
+    """Return the parts of a recording's mean step, on a device."""
     rows = pl.DataFrame({"part": names}).with_row_index("row")
     lengths = matrix(run, run.parts, rows, ["part"])
     means: Floats = lengths.sum(axis=1) / (lengths.shape[1] * max(1, run.devices))

@@ -442,7 +442,7 @@ def _one_of(name: str, known: Sequence[str], what: str) -> str:
 
 
 def _pattern(text: str) -> str:
-    """Return a pattern that names are held against; what is none is taken as it stands."""
+    """Return a pattern that names are matched with, or refuse it."""
     try:
         pl.Series([""]).str.contains(f"(?i){text}")
     except pl.exceptions.ComputeError as error:

@@ -412,7 +412,7 @@ def _groups(moments: Moments, rows: pl.DataFrame) -> Array:
 
 
 def _fitted(moments: Moments, rows: pl.DataFrame, time: Array) -> tuple[pl.Series, Array]:
-    """Find the lengths that were not recorded: of each kind and group, what is usual.
+    """Find unrecorded lengths: the usual one of each kind and group.
 
     It is the mean lag of the edges that held their moment last, of those within what is tolerated.
     Which these are depends on the lengths, so both are found in turns.

@@ -40,7 +40,7 @@ _MARKS = pl.Schema(
      "is_last": pl.Boolean()}
 )  # fmt: skip
 TRUSTED = 0.1
-"""Answers of which nothing explains more than this share are not to be trusted."""
+"""Largest unexplained share of steps with which answers are trusted."""
 
 
 def path_segments(graph: Graph, bounds: pl.DataFrame) -> pl.DataFrame:

@@ -139,7 +139,7 @@ def whatif(
 
 
 def _known(job: Job, change: Change | Workers | Stragglers) -> Sequence[Change]:
-    """Return what a change is of this job."""
+    """Return the changes to replay for this job."""
     if isinstance(change, Stragglers):
         return change.known(job)
     return [change.known(job.graph.batches.workers) if isinstance(change, Workers) else change]
@@ -261,7 +261,7 @@ def _changed(edges: pl.DataFrame, changes: Sequence[Change], *, slowest: bool) -
 
 
 def _ended(job: Job, changes: Sequence[Change], *, slowest: bool) -> pl.DataFrame:
-    """Return the edges of a job with what a recording leaves open at one of its ends.
+    """Return the edges of a job with all unknown lengths at one end of their ranges.
 
     - A batch that was not waited for was there before, or came no sooner than it was taken.
     - Copies between host and GPUs meet none that they did not meet, or as those of other GPUs did.
@@ -349,7 +349,7 @@ def _unexplained(job: Job, edges: pl.DataFrame, time: Array, bounds: pl.DataFram
 
 
 def _least_ns(job: Job, edges: pl.DataFrame) -> float:
-    """Return what a step takes at least, however well communication overlaps with other work.
+    """Return the lower bound of a step under perfect overlap of communication.
 
     That is the work of the stream that has most of it, and for how long bytes move between GPUs on
     the GPU where that is longest.
@@ -418,7 +418,7 @@ def _assumed(job: Job) -> list[str]:
 
 
 def _require_kernels(changes: Sequence[Change], alone: Sequence[_Replay]) -> None:
-    """Refuse a name that no kernel has: what was meant is something else."""
+    """Refuse a pattern that matches no kernel."""
     for change, found in zip(changes, alone, strict=False):
         if isinstance(change, Speed) and change.name is not None and not found.edges:
             raise UsageError(

@@ -157,7 +157,7 @@ _CHANGING = (
 
 
 def _changes(**options: Any) -> "list[Any]":
-    """Return the changes that options name, of which others may be among them."""
+    """Return the changes that options name; other options are ignored."""
     from tracekit.analysis.dependencies._changes import parse_changes
 
     return parse_changes(**{name: options[name] for name in _CHANGING})

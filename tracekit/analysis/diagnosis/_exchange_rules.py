@@ -23,7 +23,7 @@ from tracekit.analysis.statistics import quantile
 _MANY = 8
 """Minimum number of collectives in a step that may be too many."""
 _SEVERAL = 2
-"""Minimum number of collectives in a step, some of which may be spared."""
+"""Minimum number of collectives in a step for some to be redundant."""
 _STARTS_NS = 50_000
 """Few collectives of that time move less than a bucket's bytes: 25 MiB reduced by 8 GPUs take as
 long at 900 GB/s."""

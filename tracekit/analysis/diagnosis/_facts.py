@@ -93,7 +93,7 @@ def waits_in_collectives(calls: pl.DataFrame) -> pl.DataFrame:
 def exposed_waits(
     calls: pl.DataFrame, exposed_of: Callable[[pl.Expr], pl.DataFrame]
 ) -> pl.DataFrame:
-    """Return the same of usual steps, of waits only what is exposed.
+    """Return waits in collectives of usual steps, their exposed part alone.
 
     ``caused_ns`` is what the others wait in collectives in which one is last, their mean.
 

@@ -1,4 +1,4 @@
-"""Rules on what the host does while GPUs have nothing to do."""
+"""Rules on the host's work while GPUs are idle."""
 
 from __future__ import annotations
 
@@ -359,7 +359,7 @@ def _holds_its_call() -> pl.Expr:
 
 
 def _that_could_begin_earlier(facts: Facts, copies: pl.DataFrame) -> pl.DataFrame:
-    """Add ``sure``: for how long a copy, and then what comes after it, waited to be run.
+    """Add ``sure``: how long a copy, and then the kernel after it, waited to be run.
 
     A copy that was launched could have run since then; what comes after it could have run in its
     place since it was launched itself.

@@ -311,7 +311,7 @@ def _by_group(
 
 
 def _late_in(facts: Facts, idle: pl.DataFrame) -> pl.DataFrame:
-    """Return in what each rank takes longest beyond the median one, or of two the other one."""
+    """Return the stage or cause in which each rank exceeds the median one (of two: the other)."""
     busy = facts.busy.select(*MEMBER, what=pl.col("stage").cast(pl.String), time="length")
     own = idle.filter(~pl.col("cause").is_in(BEHIND)).rename({"cause": "what"})
     alone = own.group_by(*MEMBER, "what").agg(time=pl.col("idle_ns").sum())

@@ -17,7 +17,7 @@ from tracekit.errors import MissingDataError, TracekitError
 from tracekit.model import Trace, with_clocks
 
 Degree = Literal["no", "none", "partly", "yes"]
-"""Whether a run holds something, the worst first; ``none`` is what was recorded and did not run."""
+"""Whether a run holds something, worst first; ``none``: it was recorded and did not run."""
 DEGREES: tuple[Degree, ...] = ("no", "none", "partly", "yes")
 
 RECORDERS = {
@@ -510,7 +510,7 @@ def work_of(trace: Trace, keys: Sequence[str] = ("stage",)) -> Work:
 
 
 def _held(trace: Trace) -> str:
-    """Say what a recording holds of a program that used no GPU, the most first."""
+    """List the contents of a recording without GPU work, the most rows first."""
     contents = trace.read("contents").filter(pl.col("rows") > 0).sort("rows", descending=True)
     rows = contents.select("rows", "feature").unique("feature", maintain_order=True).head(3)
     held = ", ".join(f"{count:,} rows of {feature}" for count, feature in rows.iter_rows())

@@ -81,7 +81,7 @@ def _assumed(each: Mapping[str, Any]) -> str:
 
 
 def _worded(each: Mapping[str, Any]) -> Iterator[str]:
-    """Say of a process what its verdict rests on, and what is counted: gaps, doubt, iterations."""
+    """Describe a process: evidence of its verdict, gaps, doubt and iterations."""
     as_given = " (as given)" if each["given"] else ""
     yield f"{each['verdict']}{as_given}: {each['evidence']}"
     if each["structure_evidence"]:
@@ -129,7 +129,7 @@ def _weak(trace: Trace, verdicts: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def _decided(trace: Trace) -> pl.DataFrame:
-    """Return what the deciding source says of ops: each op once.
+    """Return the opinions of the deciding source: each op once.
 
     An earlier version stored no opinions, and what decided stands with the ops.
     """
@@ -269,7 +269,7 @@ def _counts(trace: Trace) -> dict[str, int]:
 
 
 def _verdict(trace: Trace) -> str | None:
-    """Return the verdicts, each with the evidence where all agree, and what is missing."""
+    """Return the verdicts in words, with shared evidence, and which end is cut."""
     meta = verdict_meta(trace)
     if "verdict" not in meta:
         return None

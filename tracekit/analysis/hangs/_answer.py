@@ -179,7 +179,7 @@ def rank_texts(ranks: Iterable[int]) -> str:
 
 
 def _collective_problems(calls: pl.DataFrame, members: pl.DataFrame) -> list[Problem]:
-    """Return the first problem of each party: what is unequal comes before what is missing."""
+    """Return the first problem of each party: unequal calls come before missing ones."""
     sizes = members.group_by("party").agg(members=pl.len())
     names = calls.group_by("party").agg(pl.col("group", "description").first())
     found = [

@@ -9,7 +9,7 @@ import networkx as nx
 import polars as pl
 
 UNTRACKED = ("gloo", "mpi")
-"""Backends of which PyTorch records no start and no end: their entries stay `scheduled`."""
+"""Backends without recorded starts and ends: their entries stay `scheduled`."""
 _FIELDS: Mapping[str, str] = {
     "collective": "type",
     "input_sizes": "size",

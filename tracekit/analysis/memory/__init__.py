@@ -288,7 +288,7 @@ def _sample_warnings(
 
 
 def _with_extra(table: pl.DataFrame) -> pl.DataFrame:
-    """Add what each GPU holds beyond the median of the others that ran ops."""
+    """Add the excess of each GPU's memory over the median of other GPUs that ran ops."""
     active = table.filter("active").select("source", "device", "training_bytes")
     others = (
         active.select("source", "device")
@@ -527,7 +527,7 @@ def _lines(points: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
 
 
 def _predicted(lines: pl.DataFrame) -> pl.DataFrame:
-    """Add what a line says at ``at``, with the 95 % interval for one more measurement there.
+    """Add a line's prediction at ``at``, and the 95 % interval for one more measurement.
 
     With n points and s^2 their squared distance from the line over n - 2, it is the prediction
     plus and minus t s sqrt(1 + 1/n + (at - mean)^2 / sum (x - mean)^2), where t is the quantile of

@@ -169,7 +169,7 @@ GRADIENTS = ("linear_backward", "convolution_backward")
 """Forms that multiply once for each gradient that is wanted: of the input, and of the weight."""
 MULTIPLYING_FORMS = frozenset(each.form for each in MULTIPLYING.values())
 OPERATORS = {**MULTIPLYING, **MOVING}
-"""All operators of which anything is known."""
+"""All known operators."""
 
 
 def table() -> pl.DataFrame:

@@ -245,13 +245,13 @@ def _shapes_text() -> pl.Expr:
 
 
 def _of_kineto(key: str) -> pl.Expr:
-    """Return what a payload holds that is one of PyTorch's profiler."""
+    """Return the contents of a payload of PyTorch's profiler."""
     payload = pl.when(pl.col("payload").str.starts_with(_KINETO)).then("payload")
     return payload.str.json_path_match(f"$['{key}']")
 
 
 def _told(column: str, key: str) -> pl.Expr:
-    """Return what the name of a range says behind the sizes, else its payload."""
+    """Return the text after the sizes in a range's name, else its payload."""
     return pl.coalesce(pl.col("name").str.extract(_TOLD[column]), _of_kineto(key))
 
 
@@ -344,7 +344,7 @@ def _in_nodes(operators: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
 
 
 def _nested(rows: pl.DataFrame) -> pl.DataFrame:
-    """Add ``is_outer``, and ``nest``: a number for what lies in the same outermost operator."""
+    """Add ``is_outer``, and ``nest``: the number of the outermost operator around each row."""
     outer = _outer()
     ordered = rows.sort("thread", "start", "end", descending=[False, False, True])
     return ordered.with_columns(is_outer=outer).with_columns(nest=pl.col("is_outer").cum_sum())

@@ -109,7 +109,7 @@ def _row(
 
 
 def _recorded(trace: Trace) -> pl.DataFrame:
-    """Return the rows of what the reports hold, kind by kind."""
+    """Return a row per kind of data in the reports."""
     contents = (
         trace.read("contents")
         .group_by("feature", maintain_order=True)

@@ -286,7 +286,7 @@ def stages_of(found: KeySums) -> pl.DataFrame:
 def steps_by_keys(
     work: Work, keys: Sequence[str], skip: int, *, with_stages: bool = False
 ) -> tuple[KeySums, Counted]:
-    """Return what was added up, and the steps that count, which the windows have the numbers of."""
+    """Return the sums by key, and the steps that count, whose numbers the windows have."""
     found = sums_by_keys(work, [*keys, "iteration"], skip=0, with_stages=with_stages)
     counted = counted_steps(found.windows, work.trace.read("iterations"), skip)
     return replace(found, windows=counted.windows), counted

@@ -332,7 +332,7 @@ def _by_group(
     lengths: tuple[_Array, _Array],
     steps: tuple[float, float],
 ) -> pl.DataFrame:
-    """Return what each group costs; `lengths` and `steps` are those recorded, and ideal ones."""
+    """Return the cost of each group; `lengths` and `steps` are recorded and ideal ones."""
     own, ideal = lengths
     replayed, best = steps
     # Of a message there is one kind, whichever end.

@@ -33,7 +33,7 @@ def number_of(value: object, form: str) -> str:
 
 
 def ends(rows: pl.DataFrame, name: str, form: str) -> str:
-    """Return the least and the greatest value of a column, with what each is of; one if alike."""
+    """Return the range of a column, with the configuration of each end; one value if equal."""
     known = rows.drop_nulls(name).sort(name)
     if known.is_empty():
         return _UNKNOWN
@@ -45,7 +45,7 @@ def ends(rows: pl.DataFrame, name: str, form: str) -> str:
 
 
 def _of(row: Mapping[str, object]) -> str:
-    """Return what a row is of: network, method and batch, as far as it says."""
+    """Return the configuration of a row: network, method and batch, where known."""
     words = [str(row[key]) for key in ("network", "method") if row.get(key) is not None]
     words += [f"batch {row['batch']}"] if row.get("batch") is not None else []
     return f" ({', '.join(words)})" if words else ""
@@ -138,7 +138,7 @@ class Measured:
         return max(self.study["gpus"].drop_nulls(), default=0)
 
     def epochs(self) -> pl.DataFrame:
-        """Return `scaling` of the published data set, of what was measured on one GPU too."""
+        """Return `scaling` of the published data set, for configurations with a run on one GPU."""
         rows = scaling(self.strong, images=self.published.images).rows
         return rows.filter(pl.col("baseline_gpus") == 1, _gpus.max().over(_KEY[:3]) > 1)
 
@@ -373,7 +373,7 @@ def _memory(measured: Measured) -> Answer:
 
 
 def _memory_rows(measured: Measured) -> pl.DataFrame:
-    """Return extra memory and growth of GPU 0 on most GPUs, with what was published."""
+    """Return extra memory and growth of GPU 0 on most GPUs, beside published numbers."""
     points, known = measured.memory.filter(_gpus == measured.most).drop("gpus"), measured.published
     growth = memory_growth(points, by=_MEMORY[:2]).select(*_MEMORY, "increase_percent")
     grown = beside(growth, known.memory_growth, "increase_percent").select(

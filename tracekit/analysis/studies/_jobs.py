@@ -173,7 +173,7 @@ def _checked(rows: list[dict[str, Any]], path: Path) -> pl.DataFrame:
 
 
 def _problems(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Say what is wrong with a job, and what would be right."""
+    """Yield the problems of a job, each with its remedy."""
     unknown = sorted(row.keys() - JOBS.keys())
     if unknown:
         yield f"{unknown[0]!r} is unknown", f"known: {', '.join(JOBS)}"
@@ -291,7 +291,7 @@ def _input_bytes(trace: Trace, steps: pl.DataFrame, owners: int) -> float | None
 
 
 def _weight_bytes(trace: Trace, steps: pl.DataFrame, owners: int, method: str) -> float | None:
-    """Return what a device exchanges; a job on one exchanges nothing, which tells nothing."""
+    """Return the bytes that a device exchanges; null for a job on one device."""
     copies = copy_transfers(trace).filter(
         pl.col("method").is_in(AMONG_GPUS),
         (pl.col("src_device") != pl.col("dst_device")).fill_null(value=True),
@@ -436,7 +436,7 @@ def _made(name: str, content: Mapping[str, Any], path: Path) -> Hardware:
 
 
 def _hardware_problems(content: Mapping[str, Any]) -> Iterator[str]:
-    """Say what is wrong with what a file says."""
+    """Yield the problems of a hardware file."""
     if content.get("version") != _VERSION:
         yield f"version is {content.get('version')!r}, and {_VERSION} is known"
     unknown = sorted(content.keys() - _KEYS)

@@ -42,7 +42,7 @@ def memory_points(chosen: Iterable[Run]) -> pl.DataFrame:
 def memory_of(
     chosen: Iterable[Run], samples: pl.DataFrame | None
 ) -> tuple[pl.DataFrame, dict[str, Mapping[str, Any]]]:
-    """Return `memory_points`, and by run what is unknown about its memory."""
+    """Return `memory_points`, and by run the meta of `memory_use`."""
     runs = [*chosen]
     found = {run.name: memory_use(run.trace, samples) for run in runs}
     points = pl.concat(

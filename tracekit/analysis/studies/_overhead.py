@@ -101,7 +101,7 @@ def overhead(study: pl.DataFrame, *, baseline: str = "p2p", apart: bool = False)
 
 
 def _with_intervals(table: pl.DataFrame) -> pl.DataFrame:
-    """Add how well overheads are known, by the precision of what was measured of both sides."""
+    """Add the intervals of overheads, from the precision of both sides' times."""
     kinds = {"step_ns": pl.col("time") == "step", "epoch_ns": pl.col("time") == "epoch"}
     chosen = [
         pl.coalesce(
@@ -203,7 +203,7 @@ def _ends(name: str, end: str) -> pl.Expr:
 
 
 def _timed(pairs: pl.DataFrame) -> pl.DataFrame:
-    """Choose what was measured of both sides: a step, else an epoch. One side alone has its own."""
+    """Choose the time that both sides have: a step, else an epoch; one side alone has its own."""
     alone = pl.any_horizontal(pl.col("runs", "baseline_runs").is_null())
 
     def known(name: str) -> pl.Expr:

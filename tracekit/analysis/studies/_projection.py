@@ -82,7 +82,7 @@ def _at_most(most: int) -> pl.Expr:
 
 
 def _exchange_seconds(hardware: Hardware) -> pl.Expr:
-    """Return the time of what a worker exchanges, over each link on its way."""
+    """Return the time of a worker's exchange, over each link on its way."""
     each = {
         name: sum((1 / hardware.rate(medium) for medium in media), 0.0)
         for name, media in MEDIA.items()
@@ -260,10 +260,10 @@ def gains(table: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     """
     measures = {"speedup": "faster_share", "throughput_speedup": "throughput_faster_share"}
     known = {each: share for each, share in measures.items() if each in table.columns}
-    said = table.with_columns(
+    counted = table.with_columns(
         (pl.col(each) > 1).cast(pl.Float64).alias(share) for each, share in known.items()
     )
-    return weighted_means(said, [name for pair in known.items() for name in pair], by)
+    return weighted_means(counted, [name for pair in known.items() for name in pair], by)
 
 
 def distribution(table: pl.DataFrame, measure: str) -> pl.DataFrame:

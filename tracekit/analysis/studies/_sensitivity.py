@@ -72,7 +72,7 @@ def _figures(known: Published) -> pl.DataFrame:
 
 
 def _reached(low: pl.Expr, high: pl.Expr, slack: float = 0.0) -> pl.Expr:
-    """Tell whether something from low to high is what was published, give or take a percentage."""
+    """Tell whether a range contains the published value, give or take a percentage."""
     published, relation = pl.col("published"), pl.col("relation")
     near = pl.when(relation == "~").then(ALIKE).otherwise(slack) / 100
     between = (low <= published * (1 + near)) & (high >= published * (1 - near))

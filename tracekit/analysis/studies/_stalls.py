@@ -369,7 +369,7 @@ def _bubble_parts(table: pl.DataFrame, name: str) -> pl.DataFrame:
 
 
 def _stall_parts(table: pl.DataFrame, name: pl.Expr) -> pl.DataFrame:
-    """Return what bars of stalls are made of; what is left are copies that are no input."""
+    """Return the parts of stall bars; the rest are copies other than input."""
     rest = pl.col("window_ns") - pl.sum_horizontal(_STALLS.values())
     parts = {part: pl.col(column) for part, column in _STALLS.items()}
     return table.select(name=name, **parts, **{"other copies": rest})

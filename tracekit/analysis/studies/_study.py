@@ -265,7 +265,7 @@ def pooling_warnings(study: pl.DataFrame, *, apart: bool = False) -> list[str]:
 
 
 def without_empty(rows: pl.DataFrame, names: Iterable[str]) -> pl.DataFrame:
-    """Leave out those of some columns that say nothing, as the spread of what is not pooled."""
+    """Drop those of some columns that are all null, as the spread of unpooled runs."""
     return rows.drop(name for name in names if rows[name].null_count() == rows.height)
 
 
@@ -449,7 +449,7 @@ def _messages(trace: Trace) -> bool:
 def _bytes(
     trace: Trace, copies: pl.DataFrame, calls: pl.DataFrame, skip: int, method: str
 ) -> dict[str, Any]:
-    """Add up what each process moves in its steps, over the number of these."""
+    """Return the bytes per step of each process, added up over processes."""
     iterations = trace.read("iterations").sort("process", "start")
     kept = iterations.filter(pl.int_range(pl.len()).over("process") >= skip).select(
         "process", "iteration", steps=pl.len().over("process")
@@ -548,7 +548,7 @@ def per_step(study: pl.DataFrame) -> dict[str, str]:
 
 
 def _of_runs(study: pl.DataFrame) -> str:
-    """Say which runs a figure is of, by name where they are few, and what was measured."""
+    """Name the runs of a figure, or count them, and say where they were measured."""
     names = study["run"].drop_nulls().to_list()
     text = names_or_number(names) if names else f"{study.height:,} runs"
     known = set(study["basis"].drop_nulls())
