@@ -175,7 +175,7 @@ def test_a_catalogue_whose_locks_fail_is_told_at_once(
     def begin(*_: object) -> None:
         raise sqlite3.OperationalError(cause)
 
-    for module in ("_catalogue", "_reader"):
+    for module in ("_catalogue", "_store"):
         monkeypatch.setattr(f"tracekit.store.{module}.begin", begin)
     for use in (store.runs, lambda: add(store, "bb")):
         with pytest.raises(StoreError, match="may have no locks"):
