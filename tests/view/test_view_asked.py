@@ -105,8 +105,10 @@ def keys_of(run: tracekit.Run) -> dict[tuple[Any, ...], list[tuple[int, int, str
             "h2d": (-1, row["dst_device"]), "d2h": (row["src_device"], -1),
             "p2p": (row["src_device"], row["dst_device"]),
         }  # fmt: skip
-        if row["kind"] in ways:
-            found.setdefault((*ways[row["kind"]], row["device"]), []).append(told)
+        halves = {"HtoD": "h2d", "DtoH": "d2h"}
+        kind = halves.get(row["copy_kind"]) if row["kind"] == "staged" else row["kind"]
+        if kind in ways:
+            found.setdefault((*ways[kind], row["device"]), []).append(told)
     return found
 
 

@@ -266,6 +266,8 @@ def drawn_ops(trace: Trace, *more: str) -> pl.LazyFrame:
 def _way() -> list[pl.Expr]:
     """Return from where to where an op copies; null where it does not, or that is not known."""
     kind, host = pl.col("kind").cast(pl.String), pl.lit(HOST, pl.Int32)
+    half = pl.col("copy_kind").replace_strict({"HtoD": "h2d", "DtoH": "d2h"}, default=None)
+    kind = pl.when(kind == "staged").then(half).otherwise(kind)
     source = pl.when(kind == "h2d").then(host)
     destination = pl.when(kind == "d2h").then(host)
     return [
