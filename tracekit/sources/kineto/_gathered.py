@@ -103,25 +103,25 @@ class Gathered:
         self.syncs.add(waits(timed.filter(pl.col("group") == "sync")))
         self.event_records.add(by_call(records(whole.filter(pl.col("group") == "event_record"))))
         host = self._on_threads(timed.filter(pl.col("group").is_in((*_RANGES, "call"))))
-        is_call = pl.col("group") == "call"
-        calls = cuda_calls(host.filter(is_call))
-        ranges = self.host.of(host.filter(~is_call))
+        calls = self._add_host(host)
         self.counted_in_threads.append(counted_in_threads(calls))
         self._callers.update(dict(calls["pid"].value_counts().iter_rows()))
-        for rows, frame in ((self.calls, calls), (self.ranges, ranges)):
-            self._threads.update(frame.select("pid", "tid").unique().iter_rows())
-            rows.add(frame)
         spans = timed.filter((pl.col("group") == "span") & (pl.col("end") != OPEN))
         self.recorded = _most(self.recorded, spans["end"].max())
 
     def add_captured(self, host: pl.DataFrame) -> None:
         """Add what the host did while graphs were captured: ``group, pid, tid, start, end``."""
+        self._add_host(host)
+        self.first = _least(self.first, host["start"].min())
+
+    def _add_host(self, host: pl.DataFrame) -> pl.DataFrame:
+        """Add calls and ranges; return the former."""
         is_call = pl.col("group") == "call"
         calls, ranges = cuda_calls(host.filter(is_call)), self.host.of(host.filter(~is_call))
         for rows, frame in ((self.calls, calls), (self.ranges, ranges)):
             self._threads.update(frame.select("pid", "tid").unique().iter_rows())
             rows.add(frame)
-        self.first = _least(self.first, host["start"].min())
+        return calls
 
     def _timed(self, events: pl.DataFrame) -> pl.DataFrame:
         """Add ``start`` and ``end``; what has no start, or a length that is none, is left out."""
