@@ -66,19 +66,16 @@ class Scanner:
         names = [*fields.values(), *arguments.values()]
         self.texts = [name for name in names if name not in (*numbers, *times)]
         self.numbers = [*numbers, *times]
-        self._words = _Words()
+        words = [(loops.EVENT, "args", loops.ARGUMENTS, 0)]
         for where, keys in ((loops.EVENT, fields), (loops.ARGUMENT, arguments)):
             for key, name in keys.items():
-                if name in self.texts:
-                    self._words.add(where, key, loops.TEXT, self.texts.index(name))
-                else:
-                    role = loops.TIME if name in times else loops.NUMBER
-                    self._words.add(where, key, role, self.numbers.index(name))
-        self._words.add(loops.EVENT, "args", loops.ARGUMENTS, 0)
-        for role, categories in ((loops.DROPPED, dropped), (loops.BARE, bare)):
-            for category in categories:
-                self._words.add(loops.CATEGORY, category, role, 0)
-        self._tables = self._words.tables()
+                role = loops.TIME if name in times else loops.NUMBER
+                is_text = name in self.texts
+                slot = (self.texts if is_text else self.numbers).index(name)
+                words.append((where, key, loops.TEXT if is_text else role, slot))
+        words += [(loops.CATEGORY, category, loops.DROPPED, 0) for category in dropped]
+        words += [(loops.CATEGORY, category, loops.BARE, 0) for category in bare]
+        self._tables = _tables(words)
 
     def scan(self, text: bytes) -> tuple[pl.DataFrame, list[bytes]]:
         """Return the events of use, and the lines of those that another parser has to read.
@@ -113,28 +110,18 @@ class Scanner:
         return pl.DataFrame(columns).with_columns(absent), lines
 
 
-class _Words:
-    """Words that mean something, for `scan`."""
-
-    def __init__(self) -> None:
-        self._rows: list[tuple[bytes, int, int]] = []
-
-    def add(self, where: int, word: str, role: int, slot: int) -> None:
-        """Add a word."""
-        self._rows.append((bytes([where]) + word.encode(), role, slot))
-
-    def tables(self) -> tuple[NDArray[Any], ...]:
-        """Return them as `scan` takes them."""
-        table = np.full(_PLACES, -1, np.int64)
-        for number, (word, _, _) in enumerate(self._rows):
-            at = loops.hashed(word, 1, len(word), word[0])
-            while table[at] >= 0:
-                at = (at + 1) % _PLACES
-            table[at] = number
-        words = [word for word, _, _ in self._rows]
-        places = np.cumsum([0, *map(len, words)])
-        roles, slots = np.array([row[1:] for row in self._rows], np.int64).T.copy()
-        return table, np.frombuffer(b"".join(words), np.uint8), places, roles, slots
+def _tables(rows: Sequence[tuple[int, str, int, int]]) -> tuple[NDArray[Any], ...]:
+    """Return words that mean something as `scan` takes them: where, the word, its role and slot."""
+    table = np.full(_PLACES, -1, np.int64)
+    words = [bytes([where]) + word.encode() for where, word, _, _ in rows]
+    for number, word in enumerate(words):
+        at = loops.hashed(word, 1, len(word), word[0])
+        while table[at] >= 0:
+            at = (at + 1) % _PLACES
+        table[at] = number
+    places = np.cumsum([0, *map(len, words)])
+    roles, slots = np.array([row[2:] for row in rows], np.int64).T.copy()
+    return table, np.frombuffer(b"".join(words), np.uint8), places, roles, slots
 
 
 def _text_column(
