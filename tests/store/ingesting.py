@@ -1,15 +1,16 @@
 """Adds a run, and dies or pauses on its way.
 
-Arguments: the store, the URL of its catalogue or nothing, the digest, what happens (``die`` or
-``pause``), where (``make``, ``staged``, ``published`` or ``committed``), and the options. Writes
-``paused`` where it pauses, until a line comes in; at the end the run's id and whether it was made.
+What happens is ``die`` or ``pause``; where: ``make``, ``staged``, ``published`` or ``committed``.
+Says ``paused`` where it pauses, until it hears something; at the end the run's id and whether it
+was made.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
+from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -18,47 +19,47 @@ from tracekit.store import Made, Store
 from tracekit.store._staging import Folders
 
 
-def say(*words: object) -> None:
-    sys.stdout.write(" ".join(map(str, words)) + "\n")
-    sys.stdout.flush()
-
-
-def happen(event: str) -> None:
-    if event == "die":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if event == "pause":
-        say("paused")
-        sys.stdin.readline()
-
-
-def let_happen(event: str, owner: type, method: str, *, after: bool) -> None:
-    """Let `event` happen whenever `method` is called, before or after what it does."""
+def let_happen(happen: Callable[[], object], owner: type, method: str, *, after: bool) -> None:
+    """Let something happen whenever `method` is called, before or after what it does."""
     original = getattr(owner, method)
 
     def patched(*arguments: Any, **options: Any) -> Any:
-        happen("" if after else event)
+        if not after:
+            happen()
         result = original(*arguments, **options)
-        happen(event if after else "")
+        if after:
+            happen()
         return result
 
     setattr(owner, method, patched)
 
 
-def main(arguments: list[str]) -> None:
-    root, catalog, content, event, point, options = arguments
+def main(
+    parent: Connection, root: Path, catalog: str | None,
+    content: str, event: str, point: str, options: str,
+) -> None:  # fmt: skip
+    """Add a run to a store over a catalogue, with a digest and options."""
+
+    def happen() -> None:
+        if event == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        parent.send(["paused"])
+        parent.recv()
+
     if point == "staged":
-        let_happen(event, Folders, "publish", after=False)
+        let_happen(happen, Folders, "publish", after=False)
     if point == "published":
-        let_happen(event, Store, "_commit", after=False)
+        let_happen(happen, Store, "_commit", after=False)
     if point == "committed":
-        let_happen(event, Store, "_commit", after=True)
+        let_happen(happen, Store, "_commit", after=True)
 
     def make(folder: Path) -> Made:
-        happen(event if point == "make" else "")
+        if point == "make":
+            happen()
         Trace.of({}).write(folder / "0")
         return Made(content, (content,), ((),))
 
-    record, made = Store(Path(root), catalog or None).add(
+    record, made = Store(root, catalog).add(
         digest=content,
         options=options,
         files=[content],
@@ -68,8 +69,4 @@ def main(arguments: list[str]) -> None:
         make=make,
         summarise=lambda _: {},
     )
-    say(record.id, made)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+    parent.send([record.id, str(made)])

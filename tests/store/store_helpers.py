@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import ingesting
 import polars as pl
 import pytest
 
-import tracekit
 from tracekit.model import Trace
 from tracekit.store import Made
 from tracekit.store._staging import file_errors
@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
     Maker = Callable[[Path], Made]
 
-PROGRAM = Path(__file__).with_name("ingesting.py")
+_FORKED = multiprocessing.get_context("forkserver")
+_FORKED.set_forkserver_preload(
+    ["tracekit.store._store", "tracekit.store._catalogue", "tracekit.model", "psycopg", "filelock",
+     "tracekit.support.parquet", "polars._utils.parquet", "sqlalchemy.dialects.sqlite",
+     "sqlalchemy.dialects.postgresql", "ssl"]
+)  # fmt: skip
 
 
 def tiny(devices: int = 1, warnings: tuple[str, ...] = ()) -> Trace:
@@ -85,28 +90,35 @@ def left_over(store: Store) -> list[str]:
 
 
 class Child:
-    """An ingest in a process of its own."""
+    """An ingest in a process of its own, forked from one that has imported all and done nothing."""
 
     def __init__(self, store: Store, catalog: str | None, *arguments: str) -> None:
-        environment = {**os.environ, "PYTHONPATH": str(Path(tracekit.__file__).parents[1])}
-        command = [sys.executable, PROGRAM, store.root, catalog or "", *arguments]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
+        self._said, said = _FORKED.Pipe()
+        options = (said, store.root, catalog, *arguments)
+        self._process = _FORKED.Process(target=ingesting.main, args=options)
+        self._process.start()
+        said.close()
 
     def pause(self) -> None:
         """Wait until it has come to the point where it was told to pause."""
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == "paused\n"
+        assert self._said.recv() == ["paused"]
 
     def interrupt(self) -> None:
-        self._process.send_signal(signal.SIGINT)
+        assert self._process.pid is not None
+        os.kill(self._process.pid, signal.SIGINT)
 
-    def end(self) -> tuple[int, list[str]]:
+    def end(self) -> tuple[int | None, list[str]]:
         """Let it go on; return its exit status and the words that it wrote."""
-        output, _ = self._process.communicate("go\n", timeout=60)
-        return self._process.returncode, output.split()
+        words: list[str] = []
+        with suppress(BrokenPipeError):
+            self._said.send("go")
+        with suppress(ConnectionResetError, EOFError):
+            while self._said.poll(60):
+                words += self._said.recv()
+        self._process.join(60)
+        return self._process.exitcode, words
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.communicate()
+        self._process.join()
+        self._said.close()
