@@ -27,7 +27,6 @@ from tracekit.analysis.step_sums import (
     group_lengths,
     grouped_sums,
     stages_of,
-    steps_by_keys,
     sums_by_keys,
 )
 from tracekit.engine import (
@@ -39,6 +38,7 @@ from tracekit.engine import (
     Receivers,
     StageSums,
     Work,
+    counted_steps,
     hand_out,
     inclusive_kernels,
     inclusive_ranges,
@@ -474,9 +474,10 @@ def _with_statistics(
         )
     columns = columns_of(keys)
     paired = replace(work, trace=numbered_alike(work.trace))
-    found, _ = steps_by_keys(paired, keys, skip)
-    inside = found.windows.drop_nulls("iteration")
-    each = group_lengths(keys, found).drop_nulls("iteration")
+    found = sums_by_keys(paired, [*keys, "iteration"], skip=0)
+    steps = counted_steps(found.windows, paired.trace.read("iterations"), skip).windows
+    inside = steps.drop_nulls("iteration")
+    each = group_lengths(keys, replace(found, windows=steps)).drop_nulls("iteration")
     statistics = (
         table.select(columns)
         .join(inside.select("iteration").unique(), how="cross")

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         grouped_sums,
         stages_of,
         step_times,
-        steps_by_keys,
         sums_by_keys,
     )
 

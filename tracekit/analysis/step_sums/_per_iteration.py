@@ -154,23 +154,23 @@ def per_iteration(
     paired = numbered_alike(trace)
     if traffic is not None and paired is not trace:
         traffic = replace(traffic, trace=numbered_alike(traffic.trace))
+    named = _by_collective(paired) if by == ("collective",) else paired
+    times_without = step_times(named, _keys_of_ops(by), whole=whole)
     skipped = 0 if skip == "auto" else skip
-    found = _measured(paired, by, skipped, whole=whole, traffic=traffic)
+    found = _measured(paired, by, times_without(skipped), whole=whole, traffic=traffic)
     cold = cold_steps(steps_of(found)) if found.iterations else 0
     if skip == "auto" and cold:
         # Iterations that do not count, as where the recording cut them, are skipped with them.
         before = pl.col("iteration") < found.iterations[cold]
         number = paired["iterations"].filter(before).group_by("process").len()
         skipped, cold = int(number.select(pl.col("len").max()).collect().item()), 0
-        found = _measured(paired, by, skipped, whole=whole, traffic=traffic)
+        found = _measured(paired, by, times_without(skipped), whole=whole, traffic=traffic)
     return replace(found, skipped=skipped, cold=cold)
 
 
 def _measured(
-    trace: Trace, by: Sequence[str], skip: int, *, whole: bool, traffic: Traffic | None
+    trace: Trace, by: Sequence[str], times: StepTimes, *, whole: bool, traffic: Traffic | None
 ) -> Measured:
-    named = _by_collective(trace) if by == ("collective",) else trace
-    times = step_times(named, _keys_of_ops(by), skip=skip, whole=whole)
     values = _values(trace, by, times, whole=whole, traffic=traffic)
     values = values.with_columns(pl.col("per").fill_null(1))
     columns = tuple(name for name in values.columns if name not in _MEASURES)

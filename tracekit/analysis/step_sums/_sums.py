@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import polars as pl
@@ -19,7 +19,6 @@ from tracekit.analysis.facts import (
     work_of,
 )
 from tracekit.engine import (
-    Counted,
     GroupTally,
     GroupTotals,
     Named,
@@ -264,32 +263,30 @@ class StepTimes:
     empty: int = 0
 
 
-def step_times(trace: Trace, keys: Sequence[str], *, skip: int, whole: bool) -> StepTimes:
-    """Return the times of each step, or of the whole run, by some keys."""
+def step_times(trace: Trace, keys: Sequence[str], *, whole: bool) -> Callable[[int], StepTimes]:
+    """Read a run once; return its times by keys: of steps after the first N, or of the whole."""
     work, names = work_of(trace, keys), ("window", *_OWNER, "iteration", "start", "end", "on_host")
     if whole:
         found = sums_by_keys(work, keys, skip=0, with_stages=True)
         windows = found.windows.with_columns(process=pl.lit(None, pl.Int32), on_host=True)
-        return StepTimes(group_lengths(keys, found), stages_of(found), windows.select(names))
-    found, counted = steps_by_keys(work, keys, skip, with_stages=True)
-    return StepTimes(
-        group_lengths(keys, found), stages_of(found), counted.windows.select(names),
-        counted.left_out, counted.annotated, counted.empty,
-    )  # fmt: skip
+        times = StepTimes(group_lengths(keys, found), stages_of(found), windows.select(names))
+        return lambda _: times
+    found = sums_by_keys(work, [*keys, "iteration"], skip=0, with_stages=True)
+
+    def without(skip: int) -> StepTimes:
+        counted = counted_steps(found.windows, work.trace.read("iterations"), skip)
+        numbered = replace(found, windows=counted.windows)
+        return StepTimes(
+            group_lengths(keys, numbered), stages_of(found), counted.windows.select(names),
+            counted.left_out, counted.annotated, counted.empty,
+        )  # fmt: skip
+
+    return without
 
 
 def stages_of(found: KeySums) -> pl.DataFrame:
     """Return ``window, stage, busy_ns, exposed_ns``."""
     return _there(found.stages).stages.select("window", "stage", "busy_ns", "exposed_ns")
-
-
-def steps_by_keys(
-    work: Work, keys: Sequence[str], skip: int, *, with_stages: bool = False
-) -> tuple[KeySums, Counted]:
-    """Return the sums by key, and the steps that count, whose numbers the windows have."""
-    found = sums_by_keys(work, [*keys, "iteration"], skip=0, with_stages=with_stages)
-    counted = counted_steps(found.windows, work.trace.read("iterations"), skip)
-    return replace(found, windows=counted.windows), counted
 
 
 def group_lengths(keys: Sequence[str], found: KeySums) -> pl.DataFrame:
