@@ -54,6 +54,7 @@ COMMANDS: dict[str, Sequence[str]] = {
     "gate": ["p2p", "p2p"],
     "study dgx1": ["p2p"],
     "project": ["p2p"],
+    "hang": ["rank0.log", "--run", "p2p"],
     "nccl-inspector": ["rank0.log", "--run", "p2p"],
     "report": ["p2p", "-o", "../out.html"],
     "export": ["p2p", "-o", "../out.json"],
