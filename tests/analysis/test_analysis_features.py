@@ -285,7 +285,7 @@ def test_sizes_of_operators_are_what_flops_take() -> None:
     builder = TraceBuilder()
     builder.range(0, 9, "aten::mm, seq = 1, sizes = [[2, 3], [3, 4]]")
     builder.range(10, 19, "aten::mm, seq = 2")
-    available, found, hint = told(builder.trace())["flops", "what operators compute"]
+    available, found, hint = told(builder.trace())["flops, roofline", "what operators compute"]
     assert (available, found) == ("partly", "sizes of 1 of 2 operators that multiply")
     assert "emit_nvtx(record_shapes=True)" in (hint or "")
 

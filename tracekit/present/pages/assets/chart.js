@@ -500,7 +500,7 @@ class Chart {
     const span = spanOf(asked.get("t") ?? "", 0), selected = spanOf(asked.get("select") ?? "", 0);
     if (span && span[1] > span[0]) this.show(span[0], Math.min(span[1] - span[0], this.view.span));
     if (selected) this.select(selected);
-    if (asked.has("find")) { this.find(".search").value = asked.get("find"); this.search(asked.get("find")); this.longest(); }
+    if (asked.has("find")) { this.find(".search").value = asked.get("find"); this.search(asked.get("find")); if (!span) this.longest(); }
     this.figure.scrollIntoView({ block: "nearest" });
   }
 

@@ -116,8 +116,8 @@ class RunChart extends Chart {
 
   tellFlags() {
     this.find(".marks").replaceChildren(...this.flags.map((time, number) => {
-      const button = element("button", `mark ${number + 1}: ${timeText(time)}`, { type: "button" }), length = this.to - this.from;
-      button.addEventListener("click", () => { this.show(time - length / 2, length); this.note(); });
+      const button = element("button", `mark ${number + 1}: ${timeText(time)}`, { type: "button" });
+      button.addEventListener("click", () => { this.show(time - (this.to - this.from) / 2, this.to - this.from); this.note(); });
       return button;
     }));
   }
