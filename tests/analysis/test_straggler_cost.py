@@ -117,6 +117,74 @@ def test_one_slow_worker_is_no_slow_stage() -> None:
     assert cause.startswith("rank 1 takes longer at stage 1 than others: ")
 
 
+LINK = {"forward-recv": 1, "backward-send": 1, "forward-send": 0, "backward-recv": 0}
+"""Of each end of a message, by how much its stage is above the lower one."""
+
+
+def _slow_between(rank: int, lower: int, times: int, *, slow_steps: int = 4, compute: float = 1.0):  # type: ignore[no-untyped-def]
+    """Return the length of ops where a link of a rank takes `times` as long in some steps."""
+
+    def length(step: int, own: int, stage: int, kind: str, _: int) -> int:
+        if kind in LINK:
+            is_slow = (own, stage - LINK[kind]) == (rank, lower) and step < slow_steps
+            return MS * (times if is_slow else 1)
+        slower = compute if (own, stage) == (rank, lower) else 1
+        return int(
+            MS * slower * {"forward-compute": 10, "backward-compute": 20, "gc": 0}.get(kind, 1)
+        )
+
+    return length
+
+
+def test_a_slow_link_by_hand() -> None:
+    # One rank, four stages, one micro-batch: messages between stages 1 and 2 take 9 ms, others 1.
+    # Gathering takes 1; forward passes 4 * 10 and messages 1 + 9 + 1; backward passes 4 * 20 and
+    # 11 again; three sums, clipping and the update of stage 0 follow, 1 each. Ideal: 16 less.
+    answer = straggler_cost(frame(pipeline(4, 1, 4, 1, _slow_between(0, 1, 9))))
+    assert answer.meta["replayed_ns"] == (1 + 51 + 91 + 5) * MS
+    assert answer.meta["ideal_ns"] == (1 + 43 + 83 + 5) * MS
+    (cause,) = answer.meta["causes"]
+    assert cause == (
+        "one link or more bytes: backward messages and forward messages of stages 1 and 2 of rank "
+        "0 take 9.000 ms in the median, others 1.000 and 1.000 at most (at least 2 times as long "
+        "in 4 of 4 steps), while computing there takes 1.00 of the mean: 100% of what stragglers "
+        "cost goes with it"
+    )
+
+
+def test_a_link_is_told_from_more_bytes_by_other_ranks() -> None:
+    drawn, slow = Random(3), _slow_between(1, 0, 9)
+    jittered = pipeline(4, 3, 3, 4, lambda *key: int(slow(*key) * drawn.uniform(1, 1.1)))
+    (cause,) = straggler_cost(frame(jittered)).meta["causes"]
+    assert cause.startswith("one link: backward messages and forward messages of stages 0 and 1 of")
+
+
+@pytest.mark.parametrize(
+    ("length", "stages"),
+    [
+        (_slow_between(1, 0, 2), 2),  # two links: which one is unusual is not told
+        (_slow_between(1, 0, 9, slow_steps=3), 3),  # not in all steps
+        (_slow_between(1, 0, 9, compute=1.2), 3),  # its rank computes slowly, too
+    ],
+)
+def test_no_link_is_named_without_proof(length: Any, stages: int) -> None:
+    (cause,) = straggler_cost(frame(pipeline(4, stages, stages, 4, length))).meta["causes"]
+    assert not cause.startswith("one link")
+
+
+def test_a_slow_data_parallel_group() -> None:
+    def length(_: int, __: int, stage: int, kind: str, ___: int) -> int:
+        if kind in ("params-all-gather", "grads-reduce-scatter"):
+            return MS * (50 if stage == 1 else 10)
+        return MS * {"forward-compute": 10, "backward-compute": 20}.get(kind, 0)
+
+    (cause,) = straggler_cost(frame(pipeline(3, 2, 3, 2, length))).meta["causes"]
+    assert cause.startswith(
+        "one link or more bytes: grads-reduce-scatter and params-all-gather of the data-parallel "
+        "group of stage 1 take 50.000 ms in the median, others 10.000 and 10.000 at most"
+    )
+
+
 def plain_step(ops: list[Op], lengths: list[int]) -> float:  # noqa: C901 - read as one piece
     """Return the mean step by trying all ops again until none begins any later."""
     ends, begins, changed = [0] * len(ops), [0] * len(ops), True

@@ -65,6 +65,15 @@ _ALIKE = 0.9
 sequences differ (section 5.3 of the paper)."""
 
 
+_FAR = 2
+"""A slow link takes so many times as long as any of its peers in the median step, and as the median
+one in most steps (links of the published jobs: at most 1.3 times)."""
+_STEADY = 0.9
+"""In which share of steps a slow link is slow."""
+_NO_SLOWER = 1.05
+"""By how much the ranks at a slow link may compute longer than the mean."""
+
+
 class _Schedule(NamedTuple):
     """Order of a replay: groups of ops that begin together, and the ops each group waits for."""
 
@@ -308,7 +317,7 @@ def _answered(ops: pl.DataFrame, by: str) -> Answer:
             "ideal_ns": best,
             "slowdown": replayed / best if best else None,
             "sequence_correlation": correlation,
-            "causes": _causes(ops, costs, correlation),
+            "causes": _causes(ops, costs, correlation, _slow_links(ops, found, own, ideal)),
             "warnings": _warnings(recorded, replayed),
         },
         title=_title(replayed, best),
@@ -379,14 +388,20 @@ def _beyond_ideal(ops: pl.DataFrame) -> pl.DataFrame:
     row.
     """
     whose = ["rank", "stage"]
-    computing = ops.with_columns(ideal=_ideal()).filter(
-        pl.col("kind").is_in(_COMPUTING), pl.col("ideal") > 0
-    )
-    beyond = 100 * (pl.col("length").sum() / pl.col("ideal").sum() - 1)
-    cells = computing.group_by(*whose, "step").agg(beyond_percent=beyond)
+    cells = _computing(ops, "step").with_columns(beyond_percent=100 * (pl.col("beyond") - 1))
     worst = pl.col("beyond_percent").mean().over(whose)
     return cells.sort(-worst, *whose, "step").select(
         "step", "beyond_percent", worker=pl.format("rank {}, stage {}", *whose)
+    )
+
+
+def _computing(ops: pl.DataFrame, *keys: str) -> pl.DataFrame:
+    """Return ``beyond`` by worker and `keys`: its computing over the ideal time of the same ops."""
+    computing = ops.with_columns(ideal=_ideal()).filter(
+        pl.col("kind").is_in(_COMPUTING), pl.col("ideal") > 0
+    )
+    return computing.group_by("rank", "stage", *keys).agg(
+        beyond=pl.col("length").sum() / pl.col("ideal").sum()
     )
 
 
@@ -415,9 +430,12 @@ def _sequence_correlation(ops: pl.DataFrame) -> float | None:
 
 
 def _causes(
-    ops: pl.DataFrame, costs: Mapping[str, pl.DataFrame], correlation: float | None
+    ops: pl.DataFrame,
+    costs: Mapping[str, pl.DataFrame],
+    correlation: float | None,
+    links: Iterator[str],
 ) -> list[str]:
-    found = [*_slow_ones(costs)][:1]
+    found = [*links, *_slow_ones(costs)][:1]
     collected = ops.filter((pl.col("kind") == "gc") & (pl.col("length") > 0))
     if collected.height:
         total = sum(collected["length"]) / 1e6
@@ -438,6 +456,98 @@ def _slow_ones(costs: Mapping[str, pl.DataFrame]) -> Iterator[str]:
         if several[key] and (worst["win_share"] or 0) >= _MOST_OF_IT:
             share = f"{worst['win_share']:.0%} of what stragglers cost goes with it"
             yield f"{text.format(**worst)}: {share}"
+
+
+def _slow_links(ops: pl.DataFrame, found: _Schedule, own: _Array, ideal: _Array) -> Iterator[str]:
+    """Name links that cost half of it or more: far slower than their peers, between usual ranks."""
+    exchanges, computing = _exchanges(ops), _computing(ops)
+    turns = ops["turn"].to_numpy()
+    replayed, best = (_mean_step(found, lengths, turns) for lengths in (own, ideal))
+    for link in _far_slower(exchanges).iter_rows(named=True):
+        ends = computing.filter(
+            pl.col("stage").is_in(link["stages"]),
+            pl.col("rank") == pl.coalesce(pl.lit(link["rank"], pl.Int64), "rank"),
+        )["beyond"].max()
+        slow = exchanges.filter(
+            pl.col("rank").eq_missing(link["rank"]), pl.col("stages") == link["stages"],
+            pl.col("way").is_in(link["ways"]),
+        )["op"]  # fmt: skip
+        lengths = own.copy()
+        lengths[slow.to_numpy()] = ideal[slow.to_numpy()]
+        won = replayed - _mean_step(found, lengths, turns)
+        share = won / (replayed - best) if replayed > best else 0.0
+        if ends is not None and ends <= _NO_SLOWER and share >= _MOST_OF_IT:  # type: ignore[operator]
+            yield _link_text(link, float(ends), share)  # type: ignore[arg-type]
+
+
+def _link_text(link: Mapping[str, Any], ends: float, share: float) -> str:
+    took, usual, longest = (f"{link[name] / 1e6:,.3f}" for name in ("took", "usual", "next"))
+    between = " and ".join(map(str, link["stages"]))
+    where = (
+        f"the data-parallel group of stage {between}"
+        if link["rank"] is None
+        else f"stages {between} of rank {link['rank']}"
+    )
+    return (
+        f"{'one link' if link['is_sized'] else 'one link or more bytes'}: "
+        f"{' and '.join(link['ways'])} of {where} take {took} ms in the median, others {usual} and "
+        f"{longest} at most (at least {_FAR} times as long in {link['slow']} of {link['steps']} "
+        f"steps), while computing there takes {ends:.2f} of the mean: {share:.0%} of what "
+        "stragglers cost goes with it"
+    )
+
+
+def _exchanges(ops: pl.DataFrame) -> pl.DataFrame:
+    """Return ``op, step, way, rank, stages, length`` of messages and collectives of a link.
+
+    A link joins two stages of a rank, or the ranks of a stage: ``rank`` is null then.
+    """
+    kind, stage = pl.col("kind"), pl.col("stage")
+    lower = pl.when(kind.is_in(["forward-recv", "backward-send"])).then(stage - 1).otherwise(stage)
+    message = kind.str.extract("^(forward|backward)-(?:send|recv)$") + " messages"
+    in_group = kind.is_in([name for name, keys in _MEETING.items() if keys == ["step", "stage"]])
+    tied = kind == "embedding-grads-all-reduce"
+    at_ends = pl.concat_list(stage.min().over("rank", "kind"), stage.max().over("rank", "kind"))
+    return ops.filter(message.is_not_null() | in_group | tied).select(
+        "op", "step", "length",
+        way=pl.coalesce(message, kind),
+        rank=pl.when(~in_group).then("rank"),
+        stages=pl.when(in_group).then(pl.concat_list(stage)).when(tied).then(at_ends)
+        .otherwise(pl.concat_list(lower, lower + 1)),
+    )  # fmt: skip
+
+
+def _far_slower(exchanges: pl.DataFrame) -> pl.DataFrame:
+    """Return links that take far longer than their peers, from the last participant's arrival on.
+
+    Of two links it is not told which one is unusual. ``is_sized``: another rank has such a link
+    between the same stages, which carries as many bytes.
+    """
+    link, took = ["way", "rank", "stages"], pl.col("took")
+    in_steps = exchanges.group_by(*link, "step").agg(took=pl.col("length").median()).with_columns(
+        usual=took.median().over("way", "step")
+    )  # fmt: skip
+    is_slow = (took > 0) & (took >= _FAR * pl.col("usual"))
+    links = (
+        in_steps.group_by(link)
+        .agg(took.median(), pl.col("usual").median(), slow=is_slow.sum(), steps=pl.len())
+        .sort("way", "took", descending=[False, True])
+        .with_columns(
+            next=took.shift(-1).over("way"),
+            peers=pl.len().over("way") - 1,
+            is_sized=pl.col("rank").n_unique().over("way", "stages") > 1,
+        )
+        .unique("way", keep="first", maintain_order=True)
+    )
+    far = links.filter(
+        pl.col("peers") > 1, took > 0, took >= _FAR * pl.col("next"),
+        pl.col("slow") >= _STEADY * pl.col("steps"),
+    )  # fmt: skip
+    return (
+        far.sort("took", "way", descending=[True, False])
+        .group_by("rank", "stages", maintain_order=True)
+        .agg(pl.col("way").sort().alias("ways"), pl.exclude("way").first())
+    )
 
 
 def _warnings(recorded: float, replayed: float) -> list[str]:
