@@ -40,6 +40,7 @@ def test_the_busiest_rank_is_held_against_the_mean() -> None:
         [("dispatch", 0, 100), ("gemm", 120, 160), ("combine", 200, 300),
          ("dispatch", 400, 500), ("combine", 600, 700)],
     )  # fmt: skip
+    assert answer.listed == ["experts"]  # in JSON and on pages
     assert answer.tables["experts"].rows() == [
         ("moe", 2, 3, pytest.approx(30), pytest.approx(1.65), 0, 0.5)
     ]

@@ -364,6 +364,23 @@ def _traced(rank: int, path: Path, *, first: int = 5, size: int = 1024, began: i
     return path
 
 
+def test_json_and_pages_list_the_last_collective_of_each_rank(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for form in ("json", "html"):
+        with pytest.raises(SystemExit):
+            app(["hang", str(RECORDED), "--format", form], prog_name="tracekit")
+        told = capsys.readouterr().out
+        if form == "json":
+            ranks = json.loads(told)["tables"]["ranks"]
+            assert [(row["rank"], row["last"]) for row in ranks] == [
+                *((rank, "all_reduce 5 of group 0") for rank in range(3)),
+                (3, "barrier 4 of group 0"),
+            ]
+    assert told.count("<td>all_reduce 5 of group 0</td>") == 3
+    assert told.count("<td>barrier 4 of group 0</td>") == 1
+
+
 def _hung_all_reduce(one: Rank) -> None:
     """Rank 3 does not join the second all-reduce: numbers of group 0 are 1 to 6 before."""
     one.call("0", "all_reduce", [[1024]])
@@ -388,8 +405,9 @@ def test_a_run_of_one_rank_tells_stage_and_step_of_all(tmp_path: Path) -> None:
         (5, "all_reduce", 4096, [1], [0, 2, 3], [0, 1, 2, 3], 0),
         (8, "all_reduce", 4096, [1], [0, 2], [], 1),
     ]
-    ranks = answer.tables["ranks"].select("rank", "last_kernel")
-    assert [name is not None for _, name in ranks.rows()] == [False, True, False, False]
+    ranks = answer.tables["ranks"].select("rank", "last_kernel", "earlier_ns")
+    assert [name is not None for _, name, _ in ranks.rows()] == [False, True, False, False]
+    assert ranks["earlier_ns"].to_list() == [None, 0, None, None]
     assert answer.meta["timeline"] == (
         "2 collectives of the dumps are joined to calls of 1 of 1 recorded ranks, by group and "
         "sequence number: sizes agree in all 2 that have two"
@@ -398,10 +416,15 @@ def test_a_run_of_one_rank_tells_stage_and_step_of_all(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wrong", [{"size": 512}, {"first": 50}, {"began": BEGIN + 5 * 10**9}])
-def test_a_run_of_another_job_is_refused(tmp_path: Path, wrong: dict[str, int]) -> None:
+def test_a_run_of_another_job_is_left_out(
+    tmp_path: Path, wrong: dict[str, int], capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = write_dumps(job(_hung_all_reduce), tmp_path / "dumps")
     trace = _traced(1, tmp_path / "rank1.json", **wrong)
     asked = ["hang", str(folder), "--run", str(trace), "--store", str(tmp_path / "store")]
     with pytest.raises(SystemExit) as ended:
         app(asked, prog_name="tracekit")
-    assert ended.value.code == 3
+    assert ended.value.code == 1  # as without the run
+    told = capsys.readouterr().out
+    assert "rank 3 did not join all_reduce 8" in told
+    assert "the run is left out, no collective of these dumps is one of this run" in told

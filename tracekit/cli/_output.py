@@ -134,7 +134,12 @@ class Target:
         parts = list(answer.parts.values()) or [answer]
         ways: dict[Format, Callable[[], str | bytes]] = {
             Format.JSON: lambda: present.to_json(
-                answer.command, answer.run, answer.meta, answer.rows, answer.parts
+                answer.command,
+                answer.run,
+                answer.meta,
+                answer.rows,
+                answer.parts,
+                {name: answer.tables[name] for name in answer.listed},
             ),
             Format.CSV: lambda: present.to_csv(answer.rows),
             Format.PARQUET: lambda: present.to_parquet(answer.rows),

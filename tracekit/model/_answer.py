@@ -66,6 +66,8 @@ class Answer:
         Line above the table on a terminal or a page.
     tables
         Further tables, by name.
+    listed
+        Which of these JSON and pages list below the rows.
     people
         The rows as displayed, if they differ from `rows`.
     empty
@@ -96,6 +98,7 @@ class Answer:
     meta: Mapping[str, Any] = field(default_factory=dict)
     title: str = ""
     tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    listed: Sequence[str] = ()
     people: pl.DataFrame | None = None
     empty: str = "no rows"
     is_whole: bool = True

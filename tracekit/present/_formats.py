@@ -50,10 +50,12 @@ def to_json(
     meta: Mapping[str, Any],
     rows: pl.DataFrame,
     parts: Mapping[str, Answer] | None = None,
+    tables: Mapping[str, pl.DataFrame] | None = None,
 ) -> str:
     """Return `{"command", "run", "meta", "rows"}` as JSON text, one line per row.
 
     With parts it has a member ``parts``: of each, by its name, ``title``, ``meta`` and ``rows``.
+    With tables it has ``tables``: the rows of each, by its name.
 
     Times are ISO 8601 texts, spans of time ns, binary values hexadecimal texts; a number that is
     not finite is null. The text is ASCII.
@@ -68,6 +70,9 @@ def to_json(
             for name, part in parts.items()
         ]
         members.append('  "parts": {\n' + ",\n".join(blocks) + "\n  }")
+    if tables:
+        blocks = [f"    {_dumps(name)}: {_json_rows(t, '    ')}" for name, t in tables.items()]
+        members.append('  "tables": {\n' + ",\n".join(blocks) + "\n  }")
     return "{\n" + ",\n".join(members) + "\n}\n"
 
 

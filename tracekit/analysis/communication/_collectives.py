@@ -150,6 +150,7 @@ def collectives(
         rows=rows,
         meta=meta,
         tables=tables,
+        listed=[*tables],
         title="collectives",
         empty="no collectives were recorded",
         command="collectives",

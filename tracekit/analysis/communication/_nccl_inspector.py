@@ -8,7 +8,7 @@ import polars as pl
 
 from tracekit.analysis.communication._bandwidth import power_below, with_bandwidth
 from tracekit.analysis.communication._inspector_timeline import on_timeline
-from tracekit.errors import MissingDataError, UsageError
+from tracekit.errors import MissingDataError, UndecidedError, UsageError
 from tracekit.model import Answer, Trace
 
 KEYS: Mapping[str, Sequence[str]] = {
@@ -67,7 +67,8 @@ def nccl_inspector(
     warnings
         What was left out of the logs.
     trace
-        A run of some of these ranks, which was recorded meanwhile: `on_timeline` joins it.
+        A run of some of these ranks, which was recorded meanwhile: `on_timeline` joins it. One that
+        it cannot join is left out, and a warning says so.
 
     Returns
     -------
@@ -105,7 +106,7 @@ def nccl_inspector(
     MissingDataError
         If the logs hold no record.
     UndecidedError
-        As `on_timeline`.
+        As `on_timeline`, by stage or iteration.
     """
     if by not in KEYS:
         raise UsageError(
@@ -115,7 +116,12 @@ def nccl_inspector(
         raise MissingDataError("these logs hold no record of a collective")
     timeline = None
     if trace is not None:
-        records, timeline = on_timeline(records, trace)
+        try:
+            records, timeline = on_timeline(records, trace)
+        except UndecidedError as error:
+            if by in _OF_RUN:
+                raise
+            warnings = [*warnings, f"the run is left out, {error}"]
     elif by in _OF_RUN:
         raise UsageError(f"logs alone tell no {by}", "give the run of some of their ranks: --run")
     numbered = _numbered(records)

@@ -69,7 +69,8 @@ def find_hang(
     warnings
         What is known to be missing.
     trace
-        A run of some of these ranks, which was recorded meanwhile: `on_timeline` joins it.
+        A run of some of these ranks, which was recorded meanwhile: `on_timeline` joins it. One that
+        it cannot join is left out, and a warning says so.
 
     Returns
     -------
@@ -99,14 +100,13 @@ def find_hang(
     Only the first problem of a group is sure: what follows it pairs by chance. Times of hosts are
     not compared. ``meta``: ``ranks`` (number of dumps), ``entries``, ``groups``, ``without_dump``
     (ranks that groups list and that left none), ``lost`` (dumps whose ring no longer held all) and
-    ``warnings``. ``tables``: ``ranks``, with the last collective of each; of a trace also the last
-    kernel and its range, and ``collectives``, as `on_timeline` returns them.
+    ``warnings``. ``tables``: ``ranks``, with the last collective of each; of a trace also what
+    `last_work` returns, and ``collectives``, as `on_timeline` returns them.
 
     Raises
     ------
     UndecidedError
-        If there is one dump, of a backend that records neither states nor members; or as
-        `on_timeline`.
+        If there is one dump, of a backend that records neither states nor members.
     """
     calls = group_calls(entries)
     members = parties(calls, ranks)
@@ -135,9 +135,13 @@ def find_hang(
     answer = pl.DataFrame(rows, schema=dict(_SCHEMA), orient="row")
     tables, timeline = {"ranks": ranks.join(last, on="rank", how="left")}, None
     if trace is not None:
-        tables["collectives"], timeline = on_timeline(calls, trace)
-        tables["ranks"] = tables["ranks"].join(last_work(trace), on="rank", how="left")
-        answer = _with_stages(answer, found, tables["collectives"])
+        try:
+            tables["collectives"], timeline = on_timeline(calls, trace)
+        except UndecidedError as error:
+            warnings = [*warnings, f"the run is left out, {error}"]
+        else:
+            tables["ranks"] = tables["ranks"].join(last_work(trace), on="rank", how="left")
+            answer = _with_stages(answer, found, tables["collectives"])
     return Answer(
         rows=answer,
         people=_for_people(answer),
@@ -152,6 +156,7 @@ def find_hang(
         },
         title=answer["says"][0] if rows else "",
         tables=tables,
+        listed=[*tables],
         empty=_nothing(ranks.height, peers.height, ended=not blind),
         command="hang",
     )

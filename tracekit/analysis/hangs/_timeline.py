@@ -8,7 +8,7 @@ import polars as pl
 
 from tracekit.analysis.calls import collective_kernels, process_ranks, read_calls, with_kernels
 from tracekit.errors import UndecidedError
-from tracekit.model import COLLECTIVES
+from tracekit.model import COLLECTIVES, with_clocks
 
 if TYPE_CHECKING:
     from tracekit.model import Trace
@@ -101,17 +101,24 @@ def on_timeline(calls: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]:
 
 
 def last_work(trace: Trace) -> pl.DataFrame:
-    """Return ``rank, last_kernel, last_range``: what each rank of a run ran last, and where."""
+    """Return ``rank, last_kernel, last_range, clock, earlier_ns``: what ranks ran last, and when.
+
+    ``earlier_ns``: how much earlier it ended than the last op of all ranks with the same ``clock``.
+    """
     latest = pl.col("end").arg_max()
     names = trace["ranges"].select("range", last_range="name")
     ran = (
         trace["ops"].group_by("process")
         .agg(last_kernel=pl.col("short_name").cast(pl.String).get(latest),
-             range=pl.col("range").get(latest))
+             range=pl.col("range").get(latest), ended=pl.col("end").max())
         .join(names, on="range", how="left").collect()
     )  # fmt: skip
     ranks = process_ranks(trace).select("process", pl.col("rank").cast(pl.Int64)).drop_nulls()
-    return ranks.join(ran, on="process").select("rank", "last_kernel", "last_range").unique("rank")
+    clocks = with_clocks(trace.read("processes"), trace.read("reports")).select("process", "clock")
+    last = ranks.join(ran, on="process").join(clocks, on="process").unique("rank").with_columns(
+        earlier_ns=pl.col("ended").max().over("clock") - pl.col("ended")
+    )  # fmt: skip
+    return last.select("rank", "last_kernel", "last_range", "clock", "earlier_ns")
 
 
 def _entries(calls: pl.DataFrame) -> pl.DataFrame:

@@ -41,6 +41,10 @@ def _body(name: str, part: Answer) -> Markup:
         fragment("paragraphs", [str(headline)], "lead") if headline else None,
         *(figure_block(part.figure(each), f"{name}-{each}") for each in drawings),
         _table(name, part),
+        *(
+            frame_table(part.tables[each], each, each.capitalize(), is_open=True)
+            for each in part.listed
+        ),
     )
 
 
