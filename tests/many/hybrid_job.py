@@ -78,7 +78,8 @@ class Job:
     """A job, how its ranks are spread, and how it is recorded.
 
     `order` lists the kinds of parallelism whose groups have neighbouring ranks first. `late` is by
-    how much a rank's computing varies, `spread` by how much ends of a call do, ns.
+    how much a rank's computing varies, `spread` by how much ends of a call do, ns. Calls of `slow`
+    ranks take 100 us longer.
     """
 
     tensor: int = 4
@@ -99,6 +100,7 @@ class Job:
     inits: bool = True
     broadcasts: int = 3
     per_node: int = 8
+    slow: tuple[int, ...] = ()
 
     def node(self, rank: int) -> int:
         """Return the number of a rank's node."""
@@ -198,6 +200,7 @@ def _meet(ran: Ran, call: Call, now: list[int], lags: list[int], chance: random.
     ran.calls.append(call)
     spread = ran.job.spread
     done = max(now[rank] for rank in call.members) + 12_000 + call.size // 100
+    done += 100_000 if call.members == ran.job.slow else 0
     for rank in call.members:
         first = min(call.members) if call.what != "send" else call.members[0]
         is_root = call.what == "broadcast" and rank == first

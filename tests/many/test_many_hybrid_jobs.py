@@ -6,6 +6,7 @@ are sums of `hybrid_job`, which shares no code with what is tested.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -458,6 +459,29 @@ def _dumps_are_of(run: tracekit.Run, ran: Ran, folder: Path) -> None:
         alone = tracekit.hang.answer(other, run=run)
         assert any("beyond doubt" in text for text in alone.warnings)
         assert alone.rows.equals(tracekit.hang(other))
+
+
+@pytest.mark.slow
+def test_one_slow_link_is_named(tmp_path: Path) -> None:
+    """Two all-reduces a step of ranks 1 and 5 take 123 us, those of the other three pairs 23."""
+    for slow, times in (((1, 5), 123 / 22.9), ((), None)):
+        ran = hybrid_job.run(Job(tensor=4, pipeline=1, data=2, steps=5, slow=slow))
+        files = hybrid_job.record(ran, tmp_path / f"{slow}").files
+        run, _ = tracekit.ingest(
+            files, name=f"job{len(slow)}", store=tmp_path / "store", processes=1
+        )
+        answer = run.whatif.answer(without_straggler="link")
+        (cause,) = answer.meta["causes"]
+        if times is None:
+            assert cause == "unknown"
+            continue
+        told = re.match(r"one link: collectives of ranks 1, 5 take ([\d.]+) times as long", cause)
+        assert told is not None
+        assert float(told[1]) == pytest.approx(times, rel=0.01)
+        assert "2 times in 5 of 5 steps" in cause
+        # Two calls in five steps, each end of which waits for both ranks. Hosts of this simulation
+        # launch as GPUs get there, so that no shorter call shortens a step.
+        assert answer.rows.filter(change="ranks 1, 5 alike")["edges"].item() == 2 * 5 * 2 * 2
 
 
 def _said_to_be(report: Path, rank: int) -> Path:

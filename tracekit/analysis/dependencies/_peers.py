@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracekit.analysis.calls import process_ranks
+from tracekit.analysis.calls import collective_calls, process_ranks
+from tracekit.analysis.straggler_cost import FAR, NO_SLOWER, STEADY
 from tracekit.errors import UndecidedError
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ _PARTS = {
 _PASSES = ("FP", "BP", "WU")
 _MOST = 8
 """So many ranks or kinds are replayed one by one: those that take longest beyond the others."""
+_FEWEST = 3
+"""Of fewer groups it is not told which one is unusual."""
 _UNLIKE = 0.05
 """From this share of work without peers on it is said."""
 _PLACE = ["iteration", "kind", "name", "number", "place"]
@@ -77,6 +80,10 @@ class Stragglers:
             return [Alike(f"{name} alike", own, "usual") for name, own in _PARTS.items()]
         if self.by == "op":
             return _kinds(job)
+        if self.by == "link":
+            groups = _links(job).select("communicator", "who").rows()
+            return [Alike(f"ranks {who} alike", pl.col("communicator") == name, "usual")
+                    for name, who in groups]  # fmt: skip
         if self.by == "stage":
             found = job.edges["stage"].unique()
             return [Alike(f"{stage} alike", pl.col("stage") == stage, "usual")
@@ -120,6 +127,63 @@ def _kinds(job: Job) -> list[Alike]:
     return [Alike(f"{name} alike", pl.col("did") == name, "usual") for name in names]
 
 
+def _links(job: Job) -> pl.DataFrame:
+    """Return communicators whose collectives take longer than their peers', the longest first.
+
+    From the arrival of the last participant on: ``communicator, who, times`` (as long as peers),
+    ``next`` (the same of the next one), ``slow, steps`` (in how many it is slow), ``links``
+    (communicators at the same places), ``is_sized`` (all give as many bytes there), ``computing``
+    (the most that one of its ranks computes, of the mean).
+
+    Raises
+    ------
+    UndecidedError
+        If there is none.
+    """
+    weight, usual, owner = pl.col("weight"), pl.col("usual"), ["process", "device"]
+    known = job.edges.drop_nulls("usual").filter(weight >= 0)
+    times = weight.sum() / usual.sum()
+    computing = known.filter(_PARTS["computing"]).group_by(owner).agg(computing=times)
+    moved = known.drop_nulls("communicator").filter(kind="transfer").join(
+        process_ranks(job.trace).select("process", "rank"), on="process", how="left"
+    ).join(computing, on=owner, how="left")  # fmt: skip
+    steps = moved.group_by("communicator", "iteration").agg(is_slow=times >= FAR)
+    ranks = pl.coalesce("rank", "device").unique().sort()
+    number, texts = ranks.len(), ranks.cast(pl.String)
+    whose = pl.when(number <= _MOST).then(texts.str.join(", ")).otherwise(
+        pl.format("{} and {} others", texts.first(), number - 1)
+    )  # fmt: skip
+    found = moved.group_by("communicator").agg(
+        whose.alias("who"), times=times, off=(weight - usual).sum(), links=pl.col("links").min(),
+        is_sized=pl.col("is_sized").all(), computing=pl.col("computing").max(),
+    )  # fmt: skip
+    slow = steps.group_by("communicator").agg(slow=pl.col("is_slow").sum(), steps=pl.len())
+    far = found.join(slow, on="communicator").sort("times", "communicator", descending=True)
+    longer = far.with_columns(next=pl.col("times").shift(-1)).filter(pl.col("off") > 0)
+    if longer.is_empty():
+        raise UndecidedError(
+            "no group's collectives take longer than their peers'",
+            "ask for --without-straggler all",
+        )
+    return longer.head(_MOST)
+
+
+def slow_link(job: Job) -> str:
+    """Name the link whose collectives take far longer than others', or say `unknown`."""
+    one = _links(job).row(0, named=True)
+    is_far = one["next"] is not None and one["times"] >= max(FAR, FAR * one["next"])
+    is_steady = one["slow"] >= STEADY * one["steps"] and one["links"] >= _FEWEST
+    computing = one["computing"]  # null of ranks whose computing has no peers
+    if not is_far or not is_steady or computing is None or computing > NO_SLOWER:
+        return "unknown"
+    return (
+        f"{'one link' if one['is_sized'] else 'one link or more bytes'}: collectives of ranks "
+        f"{one['who']} take {one['times']:.2f} times as long as their peers', others "
+        f"{one['next']:.2f} at most (at least {FAR} times in {one['slow']} of {one['steps']} "
+        f"steps), while computing there takes {computing:.2f} of the mean"
+    )
+
+
 def _who(device: int, rank: int | None) -> str:
     return f"GPU {device}" if rank is None else f"rank {rank}"
 
@@ -145,6 +209,8 @@ def with_peers(job: Job) -> Job:
     is_shared = in_step & (pl.col("ranks") > 1) & (weight >= 0)
     together = weight.median().over("kind", "name", "number", "place")
     named = job.trace["ops"].select("op", did=pl.col("collective").cast(pl.String)).collect()
+    calls = collective_calls(job.trace).select("op", "communicator", "message_bytes")
+    named = named.join(calls.unique("op"), on="op", how="left")
     what = pl.when(pl.col("op_kind") == "compute").then(
         pl.format("{} computing", "stage")
     ).otherwise(pl.col("op_kind").cast(pl.String))  # fmt: skip
@@ -153,12 +219,16 @@ def with_peers(job: Job) -> Job:
         did=pl.coalesce("did", what, host),
         usual=pl.when(is_shared & is_alone).then(weight.mean().over(_PLACE))
         .when(is_shared & _PARTS["communication"]).then(together).round().cast(pl.Int64),
+        is_sized=(
+            (pl.col("message_bytes").n_unique() == 1) & (pl.col("message_bytes").null_count() == 0)
+        ).over(_PLACE[1:]),
+        links=pl.col("communicator").n_unique().over(_PLACE[1:]),
         median=pl.when(is_shared & is_alone).then(
             weight.quantile(0.5, "lower").over(_PLACE)
         ).cast(pl.Int64),
     )  # fmt: skip
     made = replace(job)
-    made.__dict__["edges"] = known.drop("iteration", "number", "place", "ranks")
+    made.__dict__["edges"] = known.drop("number", "place", "ranks", "message_bytes")
     return made
 
 

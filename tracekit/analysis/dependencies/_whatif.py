@@ -33,7 +33,7 @@ from tracekit.analysis.dependencies._job import (
     path_segments,
     stand_in,
 )
-from tracekit.analysis.dependencies._peers import Stragglers, unlike, with_peers
+from tracekit.analysis.dependencies._peers import Stragglers, slow_link, unlike, with_peers
 from tracekit.analysis.idle_account import merged
 from tracekit.errors import UndecidedError, UsageError
 from tracekit.model import Answer
@@ -122,6 +122,7 @@ def whatif(
             "skip": skip,
             "replay_error_share": error,
             "unexplained_share": job.unexplained,
+            **({"causes": [slow_link(job)]} if Stragglers("link") in changes else {}),
             "trusted": job.unexplained is not None and share <= TRUSTED,
             "warnings": [
                 *stand_in(job),

@@ -131,6 +131,7 @@ _WHATIF_WRITES = Json(
         "over its length, in the median.",
         "unexplained_share": "share or null: Share of the recorded steps that is unexplained.",
         "trusted": "flag: Whether that is at most a tenth, and of all changed paths too.",
+        "causes?": "texts: One link, by the numbers that tell it, or unknown.",
         **keys("warnings?"),
     },
     rows={
@@ -239,11 +240,11 @@ def whatif(
         ),
     ] = None,
     without_straggler: Annotated[
-        Literal["all", "rank", "stage", "op", "part"] | None,
+        Literal["all", "rank", "stage", "op", "part", "link"] | None,
         Option(
             "Ranks take as long as each other for the same work: all of them, or rank by rank, "
             "stage by stage, one kind of op after the other, part by part (computing, host, "
-            "communication).",
+            "communication), or the collectives of one group of ranks after the other (link).",
             panel=_PANEL,
         ),
     ] = None,

@@ -21,7 +21,10 @@ from tracekit.model import Answer
 from tracekit.support.compiled import compiled
 
 __all__ = [
+    "FAR",
     "KEYS",
+    "NO_SLOWER",
+    "STEADY",
     "straggler_cost",
 ]
 
@@ -65,12 +68,12 @@ _ALIKE = 0.9
 sequences differ (section 5.3 of the paper)."""
 
 
-_FAR = 2
+FAR = 2
 """A slow link takes so many times as long as any of its peers in the median step, and as the median
 one in most steps (links of the published jobs: at most 1.3 times)."""
-_STEADY = 0.9
+STEADY = 0.9
 """In which share of steps a slow link is slow."""
-_NO_SLOWER = 1.05
+NO_SLOWER = 1.1
 """By how much the ranks at a slow link may compute longer than the mean."""
 
 
@@ -476,7 +479,7 @@ def _slow_links(ops: pl.DataFrame, found: _Schedule, own: _Array, ideal: _Array)
         lengths[slow.to_numpy()] = ideal[slow.to_numpy()]
         won = replayed - _mean_step(found, lengths, turns)
         share = won / (replayed - best) if replayed > best else 0.0
-        if ends is not None and ends <= _NO_SLOWER and share >= _MOST_OF_IT:  # type: ignore[operator]
+        if ends is not None and ends <= NO_SLOWER and share >= _MOST_OF_IT:  # type: ignore[operator]
             yield _link_text(link, float(ends), share)  # type: ignore[arg-type]
 
 
@@ -491,7 +494,7 @@ def _link_text(link: Mapping[str, Any], ends: float, share: float) -> str:
     return (
         f"{'one link' if link['is_sized'] else 'one link or more bytes'}: "
         f"{' and '.join(link['ways'])} of {where} take {took} ms in the median, others {usual} and "
-        f"{longest} at most (at least {_FAR} times as long in {link['slow']} of {link['steps']} "
+        f"{longest} at most (at least {FAR} times as long in {link['slow']} of {link['steps']} "
         f"steps), while computing there takes {ends:.2f} of the mean: {share:.0%} of what "
         "stragglers cost goes with it"
     )
@@ -527,7 +530,7 @@ def _far_slower(exchanges: pl.DataFrame) -> pl.DataFrame:
     in_steps = exchanges.group_by(*link, "step").agg(took=pl.col("length").median()).with_columns(
         usual=took.median().over("way", "step")
     )  # fmt: skip
-    is_slow = (took > 0) & (took >= _FAR * pl.col("usual"))
+    is_slow = (took > 0) & (took >= FAR * pl.col("usual"))
     links = (
         in_steps.group_by(link)
         .agg(took.median(), pl.col("usual").median(), slow=is_slow.sum(), steps=pl.len())
@@ -540,8 +543,8 @@ def _far_slower(exchanges: pl.DataFrame) -> pl.DataFrame:
         .unique("way", keep="first", maintain_order=True)
     )
     far = links.filter(
-        pl.col("peers") > 1, took > 0, took >= _FAR * pl.col("next"),
-        pl.col("slow") >= _STEADY * pl.col("steps"),
+        pl.col("peers") > 1, took > 0, took >= FAR * pl.col("next"),
+        pl.col("slow") >= STEADY * pl.col("steps"),
     )  # fmt: skip
     return (
         far.sort("took", "way", descending=[True, False])
