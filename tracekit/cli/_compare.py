@@ -78,11 +78,7 @@ _GATE = Json(
         "base_win_ns": "amount or null: The same of A.",
         "base_share": "amount or null: What is won of a step of A.",
         "sure": "one of measured, likely, hint, perhaps or null: How sure the finding is.",
-        "evidence": {
-            "description": "The numbers that say so.",
-            "type": ["array", "null"],
-            "items": {"type": "string"},
-        },
+        "evidence": "texts or null: The numbers that say so.",
         "advice": "text or null: What to do.",
         "win_unknown": "text or null: Why win_ns is null; else null.",
         "fingerprint": "text or null: Names the finding, in any run.",

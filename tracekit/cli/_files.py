@@ -25,11 +25,7 @@ _HANG = Json(
         "ranks": "count: Number of ranks that left a dump.",
         "entries": "count: Number of their entries.",
         "groups": "count: Number of groups of ranks.",
-        "without_dump": {
-            "description": "Ranks that groups list and that left no dump.",
-            "type": "array",
-            "items": {"type": "integer"},
-        },
+        "without_dump": "integers: Ranks that groups list and that left no dump.",
         "lost": "count: Number of dumps whose ring no longer held the first entries.",
         "timeline?": "text: How many collectives were found in the run, and by what.",
         **keys("warnings"),
@@ -39,16 +35,8 @@ _HANG = Json(
         "job, or wait in another row; unknown where nothing tells.",
         "problem": "one of missing, deadlock, type, size, dtype, order, unstarted, unfinished, "
         "no_dump, unresponsive, dead, error, behind: What is wrong.",
-        "ranks": {
-            "description": "Who is missing, or differs.",
-            "type": "array",
-            "items": {"type": "integer"},
-        },
-        "waiting": {
-            "description": "Who joined and has not completed it.",
-            "type": "array",
-            "items": {"type": "integer"},
-        },
+        "ranks": "integers: Who is missing, or differs.",
+        "waiting": "integers: Who joined and has not completed it.",
         "group": "text or null: Name of the group of ranks, or hash of NCCL's communicator.",
         "description": "text or null: What PyTorch says of the group.",
         "members": "count or null: Number of ranks of the group.",

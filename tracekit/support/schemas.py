@@ -20,6 +20,7 @@ _KINDS: Mapping[str, Schema] = {
     "text": {"type": "string"},
     "texts": {"type": "array", "items": {"type": "string"}},
     "integer": {"type": "integer"},
+    "integers": {"type": "array", "items": {"type": "integer"}},
     "count": {"type": "integer", "minimum": 0},
     "positive": {"type": "integer", "minimum": 1},
     "number": {"type": "number"},
@@ -32,9 +33,9 @@ _KINDS: Mapping[str, Schema] = {
     "null": {"type": "null"},
 }
 _TYPES = {"text": "String", "texts": "List(String)", "id": "String", "one of": "String",
-          "integer": "Int64", "count": "Int64", "positive": "Int64", "number": "Float64",
-          "amount": "Float64", "share": "Float64", "flag": "Boolean", "true": "Boolean",
-          "date": "Datetime"}  # fmt: skip
+          "integer": "Int64", "integers": "List(Int64)", "count": "Int64", "positive": "Int64",
+          "number": "Float64", "amount": "Float64", "share": "Float64", "flag": "Boolean",
+          "true": "Boolean", "date": "Datetime"}  # fmt: skip
 _UNITS = {"ns": "ns", "bytes": "bytes", "gb_s": "GB/s", "percent": "%", "flops": "FLOP",
           "flops_s": "FLOP/s", "share": "ratio"}  # fmt: skip
 _LINE = re.compile(r"(one of )?([^:]+)(?:: (.+))?")

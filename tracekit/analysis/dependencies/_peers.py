@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracekit.analysis.calls import collective_calls, process_ranks
-from tracekit.analysis.straggler_cost import FAR, NO_SLOWER, STEADY
+from tracekit.analysis.statistics import FAR, NO_SLOWER, STEADY
 from tracekit.errors import UndecidedError
 
 if TYPE_CHECKING:

@@ -41,5 +41,6 @@ if TYPE_CHECKING:
         Numbers,
         long_run,
     )
+    from tracekit.analysis.statistics._slow_links import FAR, NO_SLOWER, STEADY
 
 __getattr__, __dir__ = lazily(__name__)

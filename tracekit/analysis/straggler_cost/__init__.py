@@ -16,15 +16,13 @@ import networkx as nx
 import numpy as np
 import polars as pl
 
+from tracekit.analysis.statistics import FAR, NO_SLOWER, STEADY
 from tracekit.errors import MissingDataError, UndecidedError, UsageError
 from tracekit.model import Answer
 from tracekit.support.compiled import compiled
 
 __all__ = [
-    "FAR",
     "KEYS",
-    "NO_SLOWER",
-    "STEADY",
     "straggler_cost",
 ]
 
@@ -66,15 +64,6 @@ _WHO = {
 _ALIKE = 0.9
 """From which correlation of the two passes of a micro-batch on it is told that lengths of
 sequences differ (section 5.3 of the paper)."""
-
-
-FAR = 2
-"""A slow link takes so many times as long as any of its peers in the median step, and as the median
-one in most steps (links of the published jobs: at most 1.3 times)."""
-STEADY = 0.9
-"""In which share of steps a slow link is slow."""
-NO_SLOWER = 1.1
-"""By how much the ranks at a slow link may compute longer than the mean."""
 
 
 class _Schedule(NamedTuple):
@@ -198,7 +187,8 @@ def _of_messages(ops: pl.DataFrame) -> pl.DataFrame:
         for way in ("forward", "backward")
         for one, other in (("recv", "compute"), ("compute", "send"))
     ]
-    return pl.concat([_pairs(ops, before, after, keys) for before, after in pairs])
+    of = {kind: ops.filter(kind=kind) for pair in pairs for kind in pair}
+    return pl.concat([_joined(of[before], of[after], keys) for before, after in pairs])
 
 
 def _of_parameters(ops: pl.DataFrame) -> pl.DataFrame:
@@ -214,21 +204,10 @@ def _of_gradients(ops: pl.DataFrame) -> pl.DataFrame:
         _WORKER, keep="last", maintain_order=True
     )  # fmt: skip
     after = ops.filter(pl.col("kind").is_in(_AFTER_BACKWARD))
-    collected = ops.filter(pl.col("kind") == "gc")
+    before = pl.concat([last, ops.filter(pl.col("kind") == "gc")])
     clipped = ops.filter(pl.col("kind") == "optimizer-clip-main-grad")
     update = ops.filter(pl.col("kind") == "optimizer")
-    return pl.concat(
-        [
-            _joined(last, after, _WORKER),
-            _joined(collected, after, _WORKER),
-            _joined(clipped, update, _WORKER),
-        ]
-    )
-
-
-def _pairs(ops: pl.DataFrame, before: str, after: str, keys: list[str]) -> pl.DataFrame:
-    kind = pl.col("kind")
-    return _joined(ops.filter(kind == before), ops.filter(kind == after), keys)
+    return pl.concat([_joined(before, after, _WORKER), _joined(clipped, update, _WORKER)])
 
 
 def _joined(before: pl.DataFrame, after: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
