@@ -41,7 +41,7 @@ A range refers to its path by number. `path_texts` says it in words:
 
 _NEEDS_HEAD = """# What each command needs, and how to record it
 
-[`tracekit info RUN`](info.md) says which of this a run holds. This page is written by
+[`tracekit info RUN`](info.md) says which of these needs a run meets. This page is written by
 `docs/generate.py`.
 """
 
