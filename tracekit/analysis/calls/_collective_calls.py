@@ -148,10 +148,10 @@ def _found(
 
 
 def _with_same_groups(rows: pl.DataFrame, trace: Trace, notes: list[str]) -> pl.DataFrame:
-    """Call groups of ranks that nsys and PyTorch recorded by NCCL's name, where clocks are one.
+    """Rename groups of ranks that both nsys and PyTorch recorded to NCCL's id, on a common clock.
 
-    Both number calls in another way, so what both have is matched in order; rooted collectives,
-    which a rank may leave before others come, stay apart.
+    nsys and PyTorch number calls differently, so the calls of a group are matched in order. Rooted
+    collectives keep their names: a rank may leave one before the others enter it.
     """
     if not rows["communicator"].str.starts_with("pg ").any():
         return rows
@@ -299,9 +299,9 @@ def _directed(direction: str) -> pl.Expr:
 
 
 def _with_collectives(rows: pl.DataFrame, trace: Trace) -> pl.DataFrame:
-    """Say what each kernel carries out, where its calls or ranges know that better than its name.
+    """Add the collective of each kernel by its API calls or ranges, where these beat its name.
 
-    ``kind`` is what its name says. A size counts only if its calls and its name agree.
+    ``kind`` is the collective by the name. A size counts only if calls and name agree.
     """
     named, called = pl.col("collective").cast(pl.String), pl.col("called").cast(pl.String)
     unnamed = named == "unknown"
@@ -368,11 +368,11 @@ def _with_ranks(rows: pl.DataFrame, trace: Trace, logged: _Logged | None) -> pl.
 
 
 def _numbered(rows: pl.DataFrame, made: pl.DataFrame) -> pl.DataFrame:
-    """Count the calls of each communicator, of each kind in order, where all of them are known.
+    """Number the calls of each communicator by kind, in order, where all of them were recorded.
 
-    They are where the communicator was made while recorded, or a log has as many calls as the
-    trace; but not in a process that replays collectives in CUDA graphs or ran one of an unknown
-    communicator, which may be of any. Numbers that calls carry stay.
+    All were recorded if the communicator was created during the recording, or if a log has as many
+    calls as the trace. A process is left out if it replays collectives in CUDA graphs, or ran a
+    collective of an unknown communicator, which may be any of its. Numbers that calls carry stay.
     """
     of_one = ["process", "communicator"]
     known = made.select(*of_one, made=pl.lit(value=True))

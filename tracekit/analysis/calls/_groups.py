@@ -187,9 +187,10 @@ def _of_group(times: _Times, lanes: NDArray[np.int64], whole: Callable[..., _Tim
 
 
 def ends_by_arrivals(by_ends: _Times, by_starts: _Times) -> float:
-    """Return the spread of ends over the spread of arrivals, where arrivals spread most.
+    """Return the ratio of the spread of ends to the spread of arrivals.
 
-    Where all arrive at the same time ends say nothing. Not a number where they always do.
+    Only calls with the widest spread of arrivals count: if all lanes arrive at the same time, ends
+    tell nothing. NaN if lanes always arrive at the same time.
     """
     apart = np.abs(by_starts)
     most = np.argsort(-apart, kind="stable")[: max(len(apart) // 4, min(len(apart), 4))]

@@ -102,11 +102,10 @@ def _numbered(keyed: pl.DataFrame, between_clocks: int) -> pl.Series:
 
 
 def _end_together(between_clocks: int) -> pl.Expr:
-    """Test whether the times of an instance fit one call, as participants wait for each other.
+    """Test whether matched calls fit one collective, whose participants wait for each other.
 
-    In a pipeline the messages of neighbouring stages overlap, and so do those of other neighbours.
-    Of a collective the root may end long before the others. What is known by other than its order
-    is not refuted by times.
+    Messages of a pipeline need only overlap in time, and the root of a rooted collective may end
+    long before the others. Matches by number or launch are not tested.
     """
     apart = pl.col("end").max() - pl.col("end").min()
     is_message = (pl.col("kind") == "send_recv").any()
@@ -169,11 +168,11 @@ def _by_order(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _on_streams(rows: pl.DataFrame, is_rooted: pl.Expr) -> list[pl.DataFrame]:
-    """Return ``row, instance, ...`` of rows that name no communicator, of one clock.
+    """Return ``row, instance, ...`` of rows without a communicator, on one clock.
 
-    A stream is that of one communicator: groups that one kind of collective proves hold for others
-    on their streams, which are told by their place between calls of that kind. Messages need only
-    overlap and end in order, as not all of a group take part in one.
+    A stream serves one communicator, so groups proven by one kind of collective hold for other
+    kinds on the same streams; those are matched by their place between calls of the proven kind.
+    Messages need only overlap and end in order, since not all members of a group take part in one.
     """
     kinds = rows.filter(~is_rooted).partition_by("kind", maintain_order=True)
     found = [_NONE, *(_clusters(some, "unknown") for some in kinds)]

@@ -52,9 +52,9 @@ def mpi_calls(trace: Trace) -> pl.DataFrame:
 
 
 def annotated_calls(trace: Trace) -> pl.LazyFrame:
-    """Return the ranges that are calls of MPI by their domain or name.
+    """Return the NVTX ranges that are MPI calls by their domain or name.
 
-    A name such as ``MPI_Allreduce 4096 bytes`` says the size as well, which is then ``bytes``.
+    The column ``bytes`` is the size from a name such as ``MPI_Allreduce 4096 bytes``, else null.
     """
     said = pl.col("name").str.extract_groups(_SAYS_SIZE).struct
     return excerpt(trace).ranges.filter(IS_MPI, pl.col("style") == "push_pop").with_columns(

@@ -18,12 +18,12 @@ _OWNER = ["process", "communicator"]
 
 
 def with_order(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return calls of MPI with their number in the communicator of all ranks.
+    """Number the MPI calls on the communicator of all ranks.
 
-    That is the only one that a process has with as many ranks as the run, whose processes are all
-    the ranks there are, each once. Calls count from MPI_Init on, blocking or not. Nothing is
-    numbered where a process' MPI_Init was not recorded, or where calls of one number are of
-    different functions, since then some are missing.
+    It is recognised as the only communicator of a process with as many ranks as the run has
+    processes; every rank must be recorded once. Calls count from MPI_Init on, blocking or not.
+    Nothing is numbered if a process's MPI_Init was not recorded, or if calls with one number call
+    different functions, since then calls are missing.
 
     Parameters
     ----------

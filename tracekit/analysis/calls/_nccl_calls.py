@@ -80,9 +80,9 @@ def made_communicators(trace: Trace) -> pl.DataFrame:
 
 
 def group_descriptions(trace: Trace) -> pl.DataFrame:
-    """Return ``communicator, group``: what the program calls groups of ranks, such as ``mesh_tp``.
+    """Return ``communicator, group``: the program's name of its group, such as ``mesh_tp``.
 
-    PyTorch records it; a communicator that several groups share has no row.
+    PyTorch records the name; a communicator shared by several groups has no row.
     """
     rows = trace.once(_nccl_ranges).select(
         _text("NCCL communicator ID", "commHash").alias("communicator"),
@@ -267,9 +267,10 @@ def _without_twins(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def with_kernels(calls: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Add to `read_calls` the kernels that each call launched, of `collective_kernels`.
+    """Add to each NCCL call the kernels that it launched.
 
-    ``ops`` are all of them, null where none is known; ``op`` is its kernel, where that is one.
+    ``ops`` lists all of them (null if none is known); ``op`` is the kernel if there is exactly one.
+    `calls` are from `read_calls`, `kernels` from `collective_kernels`.
     """
     operations = calls.drop_nulls("collective")
     launched = kernels.drop_nulls(["launch_thread", "launch_start"]).select(

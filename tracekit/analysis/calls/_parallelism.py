@@ -70,9 +70,9 @@ def groups_of_ops(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def members_of_rows() -> list[pl.Expr]:
-    """Aggregate rows of `communicator_groups`: ``communicators``, and ``members`` of the only one.
+    """Aggregate rows of `communicator_groups` into ``communicators`` and ``members``.
 
-    ``communicators`` is how many the rows are of.
+    ``communicators`` is their number; ``members`` are those of the only one, else null.
     """
     only = pl.when(pl.col("members").n_unique() == 1).then(pl.col("members").first())
     number = pl.col("communicator").drop_nulls().n_unique()

@@ -119,10 +119,10 @@ def _process_ranks(trace: Trace) -> pl.DataFrame:
 
 
 def outlier_ranks(by_rank: pl.DataFrame) -> list[dict[str, float | int]]:
-    """Return ranks whose GPUs are busy for much longer or shorter than those of most.
+    """Return the ranks whose GPUs' busy time is far from the median of all ranks.
 
-    That is by more than 3.5 times the median absolute deviation, as of normal values [B. Iglewicz,
-    D. Hoaglin, 1993], and 1 % of the median, among 5 ranks or more.
+    Far is more than 3.5 times the median absolute deviation, scaled to normal values [B. Iglewicz,
+    D. Hoaglin, 1993], and more than 1 % of the median. Needs 5 ranks or more.
 
     Parameters
     ----------

@@ -13,10 +13,11 @@ _NONE = pl.DataFrame(schema={"group": pl.String, "communicator": pl.String})
 
 
 def group_members(trace: Trace) -> pl.DataFrame:
-    """Return ``communicator, place, ranks, rank, sizes`` of each process in a group of ranks.
+    """Return one row per process and communicator: ``communicator, place, ranks, rank, sizes``.
 
-    ``place`` is its rank in the group, which has so many ``ranks``; ``rank`` its rank in the job;
-    ``sizes`` are texts of what it called there, such as ``all_reduce 4096``.
+    ``place`` is the process's rank in the communicator, ``ranks`` the size of the communicator,
+    ``rank`` its rank in the job; ``sizes`` lists its calls there as texts such as ``all_reduce
+    4096``.
     """
     own = ["process", "communicator"]
     made = communicators(trace).select(*own, "rank", "ranks").drop_nulls("communicator")

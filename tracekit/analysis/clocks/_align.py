@@ -1,11 +1,10 @@
-"""Join clocks of reports by ranked evidence, or refuse to.
+"""Put the clocks of several reports on one time base by ranked evidence, or refuse to.
 
-1. What the user gives.
-2. Reports of one machine (its host's name, or a GPU's UUID in both) have its clock: the starts of
-   their sessions say how far they are apart, unless calls or messages that match beyond doubt
-   contradict. Where they contradict one, starts on that machine are not known as well as calls are.
-3. Calls that match beyond doubt say how far other clocks are apart, where what is left over is well
-   under the median call; else messages both ways do.
+1. Clock offsets that the user gives. 2. Reports of one machine (its host's name, or a GPU's UUID in
+both) share its clock: the starts of their sessions give the offset, unless matched calls or
+messages contradict it. If they contradict one report, the session starts of that machine count less
+than calls. 3. Matched calls give the offset of other clocks, if the remaining differences are well
+under the median call; else messages in both directions do.
 """
 
 from __future__ import annotations
@@ -39,16 +38,17 @@ _Match = tuple[Fit, Pairs] | str
 
 @dataclass(frozen=True)
 class Alignment:
-    """Clock of a report, and the report that it was compared with.
+    """Correction of a report's clock, and the report that it was compared with.
 
     Parameters
     ----------
     clock
-        The clock.
+        Correction of the report's times.
     against
-        The report that it was compared with.
+        Index of the report that it was compared with.
     check
-        How well calls and messages of both agree under it; None where none were matched.
+        How well calls and messages of both reports agree under the clock; None if none were
+        matched.
     """
 
     clock: Clock
@@ -68,10 +68,10 @@ def align(
     traces
         The reports, each on its own clock.
     given
-        What the user knows of reports, by number: what to add to their times once they are set
-        apart by the starts of their sessions.
+        Report index -> correction that the user gives, added to its times after the alignment by
+        session starts.
     calls
-        What `clock_calls` returns of each report, where that is known.
+        Result of `clock_calls` for each report; computed if None.
     """
     return _Aligning(traces, given or {}, calls).result()
 
@@ -92,7 +92,7 @@ def aligned(
 
 
 class _Aligning:
-    """Puts one report after the other on a clock."""
+    """Joins one report after the other to the common clock."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class _Aligning:
                 return found
 
     def _once(self) -> list[Alignment]:
-        """Join clocks of reports once, beginning from their session starts."""
+        """Join the clocks of all reports once, starting from their session starts."""
         self._found, self._refused = {}, {}
         own = self._own(0)
         if clock := self._given.get(0):
@@ -160,7 +160,7 @@ class _Aligning:
     def _join(
         self, waiting: list[int], on: list[int] | None = None, *, by_calls: bool = True
     ) -> list[int]:
-        """Put on the clock of some reports what can be put on it; return the others."""
+        """Align the reports `waiting` with those in `on`; return those that stay unaligned."""
         known = list(self._found) if on is None else on
         while True:
             joined = []
@@ -192,9 +192,9 @@ class _Aligning:
         return Alignment(clock, 0, check)
 
     def _machine(self, index: int, known: Sequence[int]) -> Alignment | None:
-        """Put a report on the clock of one of the same machine, unless calls contradict.
+        """Align a report with one of the same machine by session starts, unless calls contradict.
 
-        Messages with any report of that machine may contradict, not only those with this one.
+        Messages with any report of that machine can contradict, not only those between the two.
         """
         same = self._of_machine(index, known)
         near = self._nearest(index, list(same))
@@ -228,7 +228,7 @@ class _Aligning:
         ))  # fmt: skip
 
     def _of_machine(self, index: int, known: Sequence[int]) -> dict[int, int]:
-        """Return other reports of a report's machine, and how much later its session began."""
+        """Return reports of the same machine: index -> delay of this one's session start, ns."""
         apart = {other: self._apart(other, index) for other in known if other != index}
         return {
             other: later
@@ -238,9 +238,9 @@ class _Aligning:
         }
 
     def _on(self, other: int, own: Clock) -> Clock:
-        """Compose a report's clock from another report's and the difference between them.
+        """Compose a report's clock from another report's clock and the difference between both.
 
-        How far it may be off adds up along the reports between.
+        Their bounds of error add up.
         """
         base = self._found[other].clock
         bounds = base.bound, own.bound
@@ -256,7 +256,7 @@ class _Aligning:
         return "one session: both began at the same instant"
 
     def _by_calls(self, index: int, known: Sequence[int]) -> Alignment | None:
-        """Put a report on the clock of another one by calls or messages that match beyond doubt."""
+        """Align a report with another by matched calls or messages."""
         matches = {other: self._match(other, index) for other in self._nearest(index, known)}
         found = [
             Alignment(self._set_by(match[0], other), other, match[0])
@@ -277,7 +277,7 @@ class _Aligning:
         )  # fmt: skip
 
     def _nearest(self, index: int, known: Sequence[int]) -> list[int]:
-        """Return the reports that tell most of a report's clock: they share its communicators."""
+        """Return the reports to compare a report with, those that share its communicators first."""
         here, named = self._places[index], self._named(index)
 
         def away(other: int) -> tuple[int, bool, float]:
@@ -290,7 +290,7 @@ class _Aligning:
         return sorted(known, key=away)[:_MOST_TRIES]
 
     def _why_not(self, index: int) -> str:
-        """Say why the clock of a report could not be put on that of the first one."""
+        """Say why a report's clock could not be aligned with the first report's."""
         if index in self._refused:
             return self._refused[index]
         matched = self._match(0, index)
@@ -299,9 +299,9 @@ class _Aligning:
         return matched[0].refused or "the report that it was compared with is on another clock"
 
     def _check(self, one: int, other: int, clock: Clock) -> Fit | None:
-        """Return how well calls and messages agree under a clock that is known otherwise.
+        """Check calls and messages against a clock that is known from other evidence.
 
-        Calls that are not matched beyond doubt bound nothing.
+        Calls whose match is not certain bound nothing.
         """
         matched = self._match(one, other)
         pairs = Pairs.none() if isinstance(matched, str) else matched[1]
@@ -311,7 +311,7 @@ class _Aligning:
         return replace(held_to(pairs, sent, clock), bound=self._sure(one, other, clock).bound)
 
     def _sure(self, one: int, other: int, clock: Clock) -> Fit:
-        """Return how well those agree that are matched beyond doubt."""
+        """Check calls and messages whose match is certain."""
         matched = self._match(one, other)
         pairs = Pairs.none()
         if not isinstance(matched, str) and matched[0].refused is None:
@@ -319,12 +319,12 @@ class _Aligning:
         return held_to(pairs, self._messages(one, other), clock)
 
     def _apart(self, one: int, other: int) -> int | None:
-        """Return how much later a session began than another, by what they say."""
+        """Return the difference of two recorded session starts, ns; None if either is missing."""
         return _later(*(self._rows[index].get("session_start") for index in (one, other)))
 
 
 def _off(found: Alignment) -> float:
-    """Return by how much a clock may be off, where that is not known without limit."""
+    """Return the largest possible error of a clock, ns; infinite if unknown."""
     return float("inf") if found.clock.bound is None else found.clock.bound
 
 
@@ -347,14 +347,14 @@ CLOCK_COLUMNS = {
 
 
 def clock_evidence(traces: Sequence[Trace]) -> pl.DataFrame:
-    """Answer `info --clocks`: the evidence for common clocks, one row per report.
+    """Answer `info --clocks`: the evidence for a common clock, one row per report.
 
     The declaration of `info` lists the columns.
 
     Parameters
     ----------
     traces
-        The reports, with the clocks that they were given when a run was made of them.
+        The reports, with the clocks that the run assigned to them at ingest.
     """
     found = align(traces, _given(traces))
     starts: list[int | None] = [_row(trace).get("session_start") for trace in traces]
@@ -379,7 +379,7 @@ def clock_evidence(traces: Sequence[Trace]) -> pl.DataFrame:
 
 
 def _given(traces: Sequence[Trace]) -> dict[int, GivenClock]:
-    """Return the clocks that the user gave, from the reports' tables."""
+    """Return the clocks that the user gave, from the tables ``reports``: report index -> clock."""
     rows = [_row(trace) for trace in traces]
     return {
         index: (row["clock_offset"] - (_later(rows[0]["session_start"], row["session_start"]) or 0),
@@ -390,7 +390,7 @@ def _given(traces: Sequence[Trace]) -> dict[int, GivenClock]:
 
 
 def _later(one: int | None, other: int | None) -> int | None:
-    """Return how much later a session began than another, by what they say, ns."""
+    """Return the difference of two recorded session starts, ns; None if either is missing."""
     return None if one is None or other is None else other - one
 
 

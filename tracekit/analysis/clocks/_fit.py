@@ -1,8 +1,8 @@
 """Fit the difference of two clocks from events that both recorded: offset, drift, steps, bound.
 
-Participants of a collective end it together, and none leaves before the last has entered; no
-message is received before it begins to be sent. The first gives an estimate. The others bound it,
-whatever ends do: a bound holds if the calls and messages are the same ones.
+Participants of a collective end it together, which gives an estimate of the offset. None leaves
+before the last has entered, and no message is received before it begins to be sent: both bound the
+offset, provided that calls and messages are matched correctly.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Pairs:
-    """Calls of one report and the same calls of another one, row by row, times in ns."""
+    """Times of collective calls in one report and of the same calls in another report, ns."""
 
     start: Ints
     end: Ints
@@ -55,7 +55,7 @@ class Pairs:
 
     @property
     def typical(self) -> int:
-        """Median length of a call, taken of the participant that came last."""
+        """Median length of a call at the participant that entered it last, ns."""
         own, other = self.end - self.start, self.other_end - self.other_start
         return int(np.median(np.minimum(own, other))) if len(self) else 0
 
@@ -68,7 +68,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Messages:
-    """Times at which messages between two reports are sent and received, both ways, ns."""
+    """Times at which messages between two reports are sent and received, in both directions, ns."""
 
     sent: Ints
     other_received: Ints
@@ -86,26 +86,27 @@ class Messages:
 
 @dataclass(frozen=True)
 class Fit:
-    """Correction of the other report's times, and how well both then agree.
+    """Clock correction between two reports, and how well their calls and messages then agree.
 
     Parameters
     ----------
     clock
-        Its offset, drift and steps.
+        Correction added to the other report's times: offset, drift and steps.
     calls, messages
-        How many were matched.
+        Number of matched calls and of matched messages.
     typical
-        Median length of these calls, ns.
+        Median length of the matched calls, ns.
     residual
-        5th and 95th percentile of by how much ends of calls still differ, ns; None without calls.
+        Remaining difference between the ends of matched calls: 5th and 95th percentile, ns; None
+        without calls.
     violations, early
-        How many calls a participant then leaves before another one enters; how many messages are
-        received before they are sent.
+        Number of calls that stay impossible after correction (one participant leaves before another
+        enters), and number of messages that are received before they are sent.
     bound
-        By how much the clock may be off at most, ns: by more, calls would be left before they are
-        entered, or messages received before they are sent. None where that bounds one side only.
+        Largest possible error of the correction, ns: a larger one would make calls or messages
+        impossible. None if it is limited in one direction only.
     refused
-        Why it is not believed; None where it is.
+        Why the correction is not used; None if it is used.
     """
 
     clock: Clock
@@ -135,12 +136,12 @@ class Fit:
 
 
 def fit(pairs: Pairs, messages: Messages) -> Fit:
-    """Return the offset of two clocks by matched calls, or else by messages both ways.
+    """Return the offset of two clocks from matched calls, or else from messages in both directions.
 
-    The offset is the median of by how much ends differ, moved into the bounds that causality sets
-    where these agree; of messages alone it is the middle of these bounds. It is believed if there
-    are enough, if what is left over is well under the median call, and if hardly any call is left
-    before it was entered.
+    The offset is the median difference of ends, moved into the bounds set by causality if these
+    agree; from messages alone it is the middle of the bounds. It is accepted if there are enough
+    calls, if the remaining differences are well under the median call, and if hardly any call is
+    left by one participant before another enters.
     """
     pieces = _pieces(pairs.other_end, pairs.end - pairs.other_end)
     drift = _drift_of(pieces)
@@ -165,7 +166,7 @@ def fit(pairs: Pairs, messages: Messages) -> Fit:
 
 
 def held_to(pairs: Pairs, messages: Messages, clock: Clock) -> Fit:
-    """Check matched calls and messages under a clock that is known otherwise."""
+    """Check matched calls and messages against a clock that is known from other evidence."""
     return _judged(pairs, messages, clock)
 
 
@@ -208,7 +209,7 @@ _Limit = tuple[Ints, Ints]
 
 
 def _limits(pairs: Pairs, messages: Messages, clock: Clock) -> tuple[_Limit, _Limit]:
-    """Return bounds of a clock's correction: no call may end before it begins elsewhere."""
+    """Return bounds of a clock's correction: no call ends before another participant enters it."""
 
     def limits(own: Sequence[Ints], others: Sequence[Ints]) -> _Limit:
         mine, times = np.concatenate(own), np.concatenate(others)
@@ -221,10 +222,10 @@ def _limits(pairs: Pairs, messages: Messages, clock: Clock) -> tuple[_Limit, _Li
 
 
 def _bound(low: _Limit, high: _Limit) -> int | None:
-    """Return by how much a clock may be off at most, anywhere in a recording.
+    """Return the largest possible error of a clock at any time of a recording, ns.
 
-    Limits that contradict each other, as where a clock steps or times are rounded, leave what lies
-    between them and as much beyond.
+    If lower and upper limit contradict each other (clock steps, rounded times), the gap between
+    them is added to the error.
     """
     if not len(low[0]) or not len(high[0]):
         return None
@@ -249,7 +250,7 @@ _Piece = tuple[Ints, NDArray[Any]]
 
 
 def _pieces(times: Ints, apart: Ints, steps: int = _MOST_STEPS) -> list[_Piece]:
-    """Cut calls, in order of time, where one of the clocks steps."""
+    """Split calls, sorted by time, where one of the clocks steps."""
     order = np.argsort(times, kind="stable")
     times, apart = times[order], apart[order]
     if len(times) < 2 * _IN_A_PIECE or not steps:
@@ -272,17 +273,17 @@ def _pieces(times: Ints, apart: Ints, steps: int = _MOST_STEPS) -> list[_Piece]:
 
 
 def _straight(piece: _Piece) -> NDArray[Any]:
-    """Return by how much ends differ without offset and drift."""
+    """Return the differences of ends that remain after offset and drift, ns."""
     times, apart = piece
     flat = apart - (times - times[0]) * _drift_of([piece])
     return np.asarray(flat - np.median(flat))
 
 
 def _drift_of(pieces: Sequence[_Piece]) -> float:
-    """Return by how much two clocks run apart, as a fraction; 0 where that does not show.
+    """Return the drift of two clocks as a fraction of time; 0 if it is not significant.
 
-    It is the median of slopes between the ends of collectives half a piece apart [P. K. Sen, 1968],
-    which single late ones do not move. It has to explain more than what is left over.
+    It is the median slope [P. K. Sen, 1968] between the ends of collectives that lie half a piece
+    apart, robust against single late ones. It must exceed the remaining differences.
     """
     long = [
         (times, apart)
@@ -305,10 +306,9 @@ def _slopes(times: Ints, apart: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _width(values: NDArray[Any], share: float) -> float:
-    """Return how wide the middle of some values is that holds such a share of them.
+    """Return the width of the central interval that holds a given share of the values.
 
-    It is what percentiles of NumPy say, which take ten times as long for the few values of one
-    order out of a thousand.
+    It equals the difference of NumPy's percentiles, which take ten times as long for few values.
     """
     ordered = np.sort(values)
     cut = (1 - share) / 2 * (len(ordered) - 1)
@@ -330,21 +330,21 @@ _CLEARER = 3
 def in_order(
     labels: Ints, times: tuple[Ints, Ints], other_labels: Ints, other_times: tuple[Ints, Ints]
 ) -> Pairs | str:
-    """Match two sequences of calls by order, though either may lack calls at its start or end.
+    """Match two sequences of calls by order; either may lack calls at its start or end.
 
     Calls are paired at each shift of one sequence against the other. A shift fits if all pairs have
-    the same label; the best one has the steadiest difference of ends, and has to be clear.
+    equal labels; the one with the steadiest difference of ends wins, if it is clearly the best.
 
     Parameters
     ----------
     labels, other_labels
-        Kind and size of each call, as one number, in order of time.
+        Kind and size of each call, encoded as one number, sorted by time.
     times, other_times
         Starts and ends of the calls, ns.
 
     Returns
     -------
-    The calls that were matched, or why there are none.
+    The matched calls, or a sentence that says why there are none.
     """
     if min(len(labels), len(other_labels)) < ENOUGH:
         return f"only {min(len(labels), len(other_labels))} calls could be matched"
@@ -367,7 +367,7 @@ def in_order(
 
 
 def _spread(ends: Ints, other_ends: Ints) -> float:
-    """Return by how much the ends of some calls differ more than those of others, ns."""
+    """Return the spread of the differences between ends of paired calls, ns."""
     some = slice(None, None, -(-len(ends) // _SAMPLE))
     times = other_ends[some]
     apart = ends[some] - times

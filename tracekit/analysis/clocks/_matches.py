@@ -1,10 +1,10 @@
-"""Match calls and messages of two reports that are the same, beyond doubt.
+"""Match calls and messages between two reports where the match is certain.
 
 Messages of MPI from one rank to another, of one tag on one communicator, are received in the order
-in which they were sent. So where both sides were recorded from MPI_Init on, the n-th that is sent
-is the n-th that is received. So it is with those of NCCL, which have no tags: the n-th send of a
-rank to another one is the n-th receive there from it. A message is not received whole before the
-call or kernel that sends it has begun.
+in which they were sent. So if both sides were recorded from MPI_Init on, the n-th message sent is
+the n-th received. NCCL has no tags: the n-th send of one rank to another is the n-th receive there
+from it. A message is not complete at the receiver before the call or kernel that sends it has
+begun.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ _NONE = pl.DataFrame(
 
 @dataclass(frozen=True)
 class Calls:
-    """Joint calls of a report: by lane, and those with a number of their own.
+    """Joint calls of a report (see `joint_calls`): by lane, and those with a sequence number.
 
     Parameters
     ----------
     lanes
-        ``group, lane, place, stream, operation, size, start, end``, in order of time. The group is
-        called the same by other reports; a lane holds calls of one group.
+        ``group, lane, place, stream, operation, size, start, end``, sorted by time. A group has the
+        same name in all reports; a lane (calls of one stream or thread) belongs to one group.
     numbered
         ``group, operation, call_sequence, start, end, size``.
     """
@@ -86,7 +86,7 @@ class Calls:
     numbered: pl.DataFrame
 
     def of_groups(self, names: Mapping[str, str]) -> Calls:
-        """Return the calls of some groups in order, without their numbers, by other names."""
+        """Return the calls of the groups in `names` (name -> new name), without their numbers."""
         numbered = self.numbered.with_columns(
             lane=-1 - pl.col("group").rank("dense").cast(pl.Int64), place=pl.lit(0, pl.Int64),
             stream=pl.lit(None, pl.Int64),
@@ -97,7 +97,7 @@ class Calls:
 
     @property
     def named(self) -> frozenset[str]:
-        """Communicators that the report takes part in."""
+        """Ids of the communicators that the report's calls name."""
         known = pl.concat([self.lanes["group"], self.numbered["group"]])
         return frozenset(known.filter(known.str.starts_with("nccl 0x")))
 
@@ -105,9 +105,9 @@ class Calls:
 def named_alike(
     calls: Calls, others: Calls, same: Callable[[], pl.DataFrame]
 ) -> tuple[Calls, Calls]:
-    """Return calls of two reports; if nsys and PyTorch recorded them, those of `same_groups`.
+    """Return the calls of two reports with equal group names; `same` matches nsys's and PyTorch's.
 
-    These number calls and name groups in another way.
+    These recorders number calls and name groups differently.
     """
     of_pytorch, of_others = (
         any(name.startswith("nccl pg ") for name in each.lanes["group"].append(
@@ -122,14 +122,14 @@ def named_alike(
 
 
 def clock_calls(trace: Trace) -> Calls:
-    """Return the calls of a report that can set its clock."""
+    """Return the calls of a report that can align its clock."""
     calls = _grouped(joint_calls(trace))
     columns = ["group", "lane", "place", "stream", "operation", "size", *_TIMES]
     return Calls(calls.filter(~_is_numbered()).select(columns), _once(calls))
 
 
 def joint_calls(trace: Trace) -> pl.DataFrame:
-    """Return the calls that no participant leaves before all have entered, unmatched.
+    """Return the calls that no participant leaves before all have entered, not matched yet.
 
     These are all_reduce, all_gather, reduce_scatter, all_to_all and barriers, and kernels of NCCL
     that both send and receive.
@@ -153,7 +153,7 @@ def joint_calls(trace: Trace) -> pl.DataFrame:
 
 
 def _may_have_calls(trace: Trace) -> bool:
-    """Tell whether a report holds anything to look for calls in: looking takes many queries."""
+    """Tell whether a report can hold joint calls, so that others are spared the many queries."""
     places = (
         trace["ops"].filter(pl.col("kind") == "collective"),
         trace["host"].filter(pl.col("library") == "mpi"),
@@ -172,9 +172,9 @@ def _is_numbered() -> pl.Expr:
 def _grouped(calls: pl.DataFrame) -> pl.DataFrame:
     """Return `joint_calls` of a report with their ``group``, ``lane`` and ``size``.
 
-    The group is the communicator of NCCL; of MPI, whose handles mean something in one process only,
-    the number of its ranks; and nothing where it is not known. Of several participants in one
-    communicator the one is kept that has most calls. Of streams that name none each is a lane.
+    The group is NCCL's communicator; for MPI, whose handles are valid in one process only, the
+    number of its ranks; empty if unknown. Of several participants in one communicator the one with
+    most calls is kept. Each stream that names no communicator is a lane.
     """
     named = pl.when(pl.col("library") == "mpi").then(
         pl.format("{} ranks", pl.col("ranks"))
@@ -206,7 +206,8 @@ def best_fit(calls: Calls, others: Calls, messages: Messages) -> tuple[Fit, Pair
 
     Returns
     -------
-    The fit, which may be refused, with the calls that it is of; or why there are none.
+    The fit, which may be refused, with its matched calls; or a sentence that says why there are
+    none.
     """
     best: tuple[Fit, Pairs] | None = None
     why = _NO_CALLS
@@ -226,7 +227,7 @@ def best_fit(calls: Calls, others: Calls, messages: Messages) -> tuple[Fit, Pair
 
 
 def _all_pairs(calls: Calls, others: Calls) -> Iterator[Pairs | str]:
-    """Yield calls that may be the same ones, surest first, or why those of two lanes are not."""
+    """Yield candidate matches of calls, surest first, or the reason why two lanes do not match."""
     numbered = _numbered(calls.numbered, others.numbered)
     if numbered is not None:
         yield numbered
@@ -239,9 +240,9 @@ def _all_pairs(calls: Calls, others: Calls) -> Iterator[Pairs | str]:
 
 
 def _lanes(calls: Calls, others: Calls) -> Iterator[tuple[pl.DataFrame, pl.DataFrame, bool]]:
-    """Yield lanes of one group, and whether the calls of one may be those of another lane.
+    """Yield pairs of lanes of one group, and whether either has other candidates.
 
-    Those come first that are alike in stream and place, as the most likely ones.
+    Pairs with equal stream and place come first, as the most likely ones.
     """
     key = ["group", "lane", "place", "stream"]
     mine, theirs = (
@@ -265,7 +266,7 @@ def _lanes(calls: Calls, others: Calls) -> Iterator[tuple[pl.DataFrame, pl.DataF
 
 
 def _end_together(pairs: Pairs) -> bool:
-    """Tell whether ends differ far less than arrivals do, as those of calls of one group."""
+    """Tell whether ends differ far less than arrivals do, as for calls of one group."""
     ends, starts = (
         times - np.median(times)
         for times in (pairs.end - pairs.other_end, pairs.start - pairs.other_start)
@@ -275,7 +276,7 @@ def _end_together(pairs: Pairs) -> bool:
 
 
 def _numbered(calls: pl.DataFrame, others: pl.DataFrame) -> Pairs | None:
-    """Match calls that carry their number in a communicator."""
+    """Match calls by their sequence number in a communicator."""
     if calls.is_empty() or others.is_empty():
         return None
     same_size = pl.col("size").eq_missing(pl.col("size_right"))
@@ -287,7 +288,7 @@ def _numbered(calls: pl.DataFrame, others: pl.DataFrame) -> Pairs | None:
 
 
 def _once(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return the calls that carry their number; participants of one report are one."""
+    """Return calls with a sequence number; several participants of one report become one call."""
     return (
         calls.filter(_is_numbered())
         .group_by(_NUMBER)
@@ -312,13 +313,14 @@ def _ints(frame: pl.DataFrame, column: str) -> Ints:
 
 
 def messages(traces: Sequence[Trace]) -> list[pl.DataFrame]:
-    """Return the messages of MPI and NCCL that each report sends and receives, numbered.
+    """Return the numbered MPI and NCCL messages that each report sends and receives.
 
-    None are where it is not beyond doubt what they are; of NCCL see `nccl_messages`.
+    Messages whose number is uncertain are left out; see `nccl_messages` for NCCL.
 
     Returns
     -------
-    Of each report ``communicator, source, target, tag, number, bytes, start, end, sent, waits``.
+    One table per report: ``communicator, source, target, tag, number, bytes, start, end, sent,
+    waits``.
     """
     of_mpi = _mpi_messages(traces)
     return [
@@ -328,19 +330,19 @@ def messages(traces: Sequence[Trace]) -> list[pl.DataFrame]:
 
 
 def _with_tag(found: pl.DataFrame) -> pl.DataFrame:
-    """Return messages of NCCL, which have no tag, and are there when their kernel has ended."""
+    """Add a constant tag to NCCL messages, and take the end of their kernel as their arrival."""
     return found.with_columns(tag=pl.lit(0, pl.Int64), waits=pl.lit(value=True)).select(
         _NONE.columns
     )
 
 
 def _mpi_messages(traces: Sequence[Trace]) -> list[pl.DataFrame]:
-    """Return those of MPI.
+    """Return the numbered MPI messages of each report.
 
-    None are where a rank of the job is not there or was not recorded from MPI_Init on, or where a
-    process receives from any source or of any tag, both sends and receives in one call, starts
-    persistent requests, or has several communicators of all ranks. Messages within that
-    communicator alone count, since ranks mean the same there.
+    There are none if a rank of the job is missing or was not recorded from MPI_Init on, or if a
+    process receives from any source or any tag, sends and receives in one call, starts persistent
+    requests, or has several communicators of all ranks. Only messages in the communicator of all
+    ranks count, since ranks mean the same there.
     """
     begun = [from_the_start(trace) for trace in traces]
     ranks = pl.concat([each["rank"] for each in begun]).sort().to_list()
@@ -352,12 +354,12 @@ def _mpi_messages(traces: Sequence[Trace]) -> list[pl.DataFrame]:
 
 
 def passed(own: pl.DataFrame, others: pl.DataFrame) -> Messages:
-    """Return messages between two reports that match beyond doubt and were waited for.
+    """Return messages between two reports that match for certain and that a call waited for.
 
     Parameters
     ----------
     own, others
-        Of `messages`.
+        Two tables from `messages`.
     """
     if own.is_empty() or others.is_empty():
         return Messages.none()
@@ -367,7 +369,7 @@ def passed(own: pl.DataFrame, others: pl.DataFrame) -> Messages:
 
 
 def _pairs(senders: pl.DataFrame, receivers: pl.DataFrame) -> pl.DataFrame:
-    """Return when messages begin to be sent and when they have been received."""
+    """Return the times at which matched messages begin to be sent and have been received."""
     sent, received = senders.filter("sent"), receivers.filter(~pl.col("sent"))
     both = sent.join(received, on=_MESSAGE, suffix="_received")
     alike = pl.col("bytes").eq(pl.col("bytes_received")).fill_null(value=False)
@@ -401,7 +403,7 @@ def _numbered_messages(trace: Trace, begun: pl.DataFrame, ranks: int) -> pl.Data
 
 
 def _doubtful(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return the processes with calls that may match any message."""
+    """Return the processes with calls that can match any message (any source, any tag)."""
     name = pl.col("name")
     plain = name.str.contains(_SEND) | name.str.contains(_RECEIVE)
     known = pl.all_horizontal(pl.col("tag", "remote_rank").is_not_null())
@@ -411,7 +413,7 @@ def _doubtful(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _calls(trace: Trace) -> pl.DataFrame:
-    """Return the calls of MPI that have to do with messages."""
+    """Return the MPI calls that send, receive or wait for messages."""
     of_messages = (pl.col("group") == "p2p") | pl.col("name").str.contains(_PERSISTENT)
     return (
         trace["host"]
@@ -423,16 +425,16 @@ def _calls(trace: Trace) -> pl.DataFrame:
 
 
 def nccl_messages(trace: Trace) -> pl.DataFrame:
-    """Return the messages of NCCL that a report's processes send and receive, numbered.
+    """Return the numbered NCCL messages that a report's processes send and receive.
 
-    Those of communicators alone that were made while their process was recorded, for else it is not
-    known which message is the first. None are of a communicator in a process where a send or
-    receive names no peer, has several kernels, or was made while another one to the same peer was;
-    or of a process that replays collectives in CUDA graphs, which repeat messages without a call.
+    Only communicators created during the recording count; otherwise the first message is unknown. A
+    communicator is left out in a process where a send or receive names no peer, has several
+    kernels, or overlaps another call to the same peer; so are processes that replay collectives in
+    CUDA graphs, which repeat messages without a call.
 
     Returns
     -------
-    The columns of `_NCCL_MESSAGE`: when the kernel runs, and whether it sends.
+    The columns of `_NCCL_MESSAGE`, with the times of the kernel and whether it sends.
     """
     made = made_communicators(trace).rename({"rank": "here"})
     if made.is_empty():
@@ -457,7 +459,7 @@ def nccl_messages(trace: Trace) -> pl.DataFrame:
 
 
 def _is_clear() -> pl.Expr:
-    """Tell of a call which message it is, beyond doubt."""
+    """Tell for which calls the number of the message is certain."""
     named = pl.col("peer", "message_bytes").is_not_null()
     alone = pl.col("ops").list.len().fill_null(0) <= 1
     apart = pl.col("start") >= pl.col("end").shift(1).over(_NCCL_LANE, order_by="start")

@@ -24,12 +24,12 @@ def with_bandwidth(operations: pl.DataFrame, duration: pl.Expr) -> pl.DataFrame:
     operations
         ``operation``, ``n`` (its ranks; null if unknown) and ``bytes``.
     duration
-        How long each takes, ns.
+        Duration of each operation, ns.
 
     Returns
     -------
-    `operations` with ``algorithm_bandwidth_gb_s``, bytes over duration, and
-    ``bus_bandwidth_gb_s``, that times `machine.bus_factor`; null where it is not known.
+    `operations` with ``algorithm_bandwidth_gb_s`` (bytes over duration) and ``bus_bandwidth_gb_s``
+    (algorithm bandwidth times `machine.bus_factor`); null if unknown.
     """
     pairs = operations.select("operation", "n").drop_nulls().unique()
     factors = [bus_factor(str(operation), n) for operation, n in pairs.rows()]

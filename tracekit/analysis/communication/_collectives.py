@@ -65,9 +65,9 @@ def collectives(
     """Return the cost of collectives, by operation, size and communicator.
 
     The duration of a collective is the time from the first start to the last end of its
-    participants. Where only one was found in the run it is that one's own time, which includes
-    waiting for the others; the column ``basis`` says so. If some of a row's collectives have
-    several participants, times and bandwidths are those of these.
+    participants. If the run holds only one participant, it is that participant's own time, which
+    includes waiting for the others; the column ``basis`` says so. If any collective of a row has
+    several participants, only those collectives count for the row's times and bandwidths.
 
     Parameters
     ----------
@@ -81,7 +81,8 @@ def collectives(
         rank, node, iteration. By rank or node, a collective counts for each that takes part, and
         ``wait_ns`` is that one's own; by others it counts once.
     sent
-        What GPUs send in collectives on their machine, as `Traffic.sent` says.
+        Bytes that GPUs send in collectives and bounds of the links, from `Traffic.sent`; None
+        leaves these columns out.
 
     Returns
     -------
@@ -172,7 +173,7 @@ def _uneven(layers: pl.DataFrame) -> str:
 
 
 def _with_sent(calls: pl.DataFrame, sent: pl.DataFrame | None) -> pl.DataFrame:
-    """Add the links' bound, and what GPUs send where any algorithm is told or one of several."""
+    """Add the bound by the links, and the bytes that GPUs send if any algorithm is known."""
     if sent is None:
         return calls.with_columns(bound_ns=pl.lit(None, pl.Int64))
     is_told = calls["algorithm"].is_not_null().any()
@@ -183,7 +184,7 @@ def _with_sent(calls: pl.DataFrame, sent: pl.DataFrame | None) -> pl.DataFrame:
 
 
 def _instances(calls: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per collective: those of one match together, others alone."""
+    """Return one row per collective: matched participants form one, unmatched calls one each."""
     own = pl.col("end") - pl.col("start")
     timed = with_clocks(calls, reports).with_row_index("row")
     alone = -1 - pl.col("row").cast(pl.Int64)
@@ -270,7 +271,7 @@ def _sent_columns(calls: pl.DataFrame) -> tuple[str, ...]:
 
 
 def _by_process(each: pl.DataFrame, owners: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per collective and owner of its participants, which waited for the others."""
+    """Return one row per collective and owner (rank or node), with the wait of that owner."""
     keys = owners.columns[1:]
     members = each.select("instance", "waits", process="processes").explode("waits", "process")
     owned = members.join(owners, on="process", how="left", maintain_order="left")
@@ -279,7 +280,7 @@ def _by_process(each: pl.DataFrame, owners: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_classes(each: pl.DataFrame) -> pl.DataFrame:
-    """Add ``class``: the size, or the power of two below it where sizes are many."""
+    """Add ``class``: the size, or the power of two below it if there are many sizes."""
     of = ["library", "collective", "communicator"]
     many = pl.col("bytes").n_unique().over(of) > _SIZES
     return each.with_columns(
@@ -335,7 +336,7 @@ def _source() -> pl.Expr:
 
 
 def _stragglers(each: pl.DataFrame, groups: Sequence[str]) -> pl.DataFrame:
-    """Return who starts last most often, and how often."""
+    """Return the device and rank that start last most often, and how often they do."""
     seen = each.filter((pl.col("participants") > 1) & pl.col("common"))
     who = ["late_device", "late_rank"]
     return (
@@ -354,7 +355,7 @@ def _stragglers(each: pl.DataFrame, groups: Sequence[str]) -> pl.DataFrame:
 
 
 def _size_of_run(trace: Trace, calls: pl.DataFrame) -> dict[str, int]:
-    """Return how many participants a collective of all of the run has, by library."""
+    """Return the number of participants of a collective over the whole run: library -> number."""
     active = trace["devices"].filter("active").select(pl.len()).collect().item()
     seen = calls.group_by("library").agg(
         devices=pl.col("device").n_unique(), processes=pl.col("process").n_unique()
@@ -379,7 +380,7 @@ def _with_bandwidth(table: pl.DataFrame, sizes: Mapping[str, int]) -> pl.DataFra
 
 
 def _faster_than_links(rows: pl.DataFrame) -> list[str]:
-    """Count rows whose transfers are faster than their links can be."""
+    """Warn of rows whose transfers are faster than the peak of their links."""
     faster = rows.filter(pl.col("bound_share") > _OVER).height
     text = (
         f"{faster:,} rows are faster than their links can be: sizes, peaks or the algorithm are not"
@@ -389,7 +390,7 @@ def _faster_than_links(rows: pl.DataFrame) -> list[str]:
 
 
 def _basis() -> pl.Expr:
-    """Say what a duration is."""
+    """Return the basis of a duration: matched participants, or one participant's own time."""
     fewest, most, ranks = pl.col("fewest"), pl.col("most"), pl.col("ranks")
     seen = (
         pl.when(fewest == most)
@@ -432,7 +433,7 @@ def _meta(trace: Trace, found: Found, log: NcclLog | None) -> dict[str, Any]:
 
 
 def _missing_sizes(trace: Trace, rows: pl.DataFrame) -> list[str]:
-    """Say of how many collectives the size is not known, why, and what would tell it."""
+    """Say how many collectives have no known size, why, and how to record it."""
     nccl = rows.filter((pl.col("library") == "nccl") & pl.col("bytes").is_null())
     found = unsized_of_others(rows)
     if nccl.height:

@@ -1,4 +1,4 @@
-"""How evenly experts' ranks compute between dispatch and combine, by the names of kernels."""
+"""Balance of expert parallelism: compute time of ranks between dispatch and combine kernels."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ BALANCE = pl.Schema({"layer": pl.String(), "count": pl.Int64(), "ranks": pl.Int6
 
 
 def expert_balance(trace: Trace, calls: pl.DataFrame) -> tuple[pl.DataFrame, str | None]:
-    """Return how much longer the busiest rank computes for its experts than the mean one.
+    """Return the imbalance of experts' compute time: the busiest rank's time over the mean rank's.
 
-    What a rank computes between the end of a dispatch and the start of the combine that follows is
-    its experts' work, and what else runs then. The n-th such time of a step is that of one layer on
-    all ranks.
+    The work of a rank's experts is taken as everything that it computes between the end of a
+    dispatch and the start of the next combine. The n-th interval of a step belongs to the same
+    layer on all ranks.
 
     Parameters
     ----------
@@ -31,10 +31,11 @@ def expert_balance(trace: Trace, calls: pl.DataFrame) -> tuple[pl.DataFrame, str
 
     Returns
     -------
-    A row per ``layer``, the range in which the dispatch was launched (null if unknown): ``count``
-    (times that all ranks have), ``ranks``, ``computing_ns`` (mean), ``imbalance`` (the largest of a
-    time over its mean, in the median), ``busiest_rank`` (who has the largest most often; null if
-    its rank is unknown) and ``busiest_share`` (how often). And why there is none.
+    The table, and the reason if it is empty. One row per ``layer`` (the range in which the dispatch
+    was launched; null if unknown): ``count`` (intervals that all ranks have), ``ranks``,
+    ``computing_ns`` (mean compute time of an interval), ``imbalance`` (median over intervals of the
+    longest rank's time over the mean), ``busiest_rank`` (rank that computes longest most often;
+    null if unknown) and ``busiest_share`` (the share of intervals in which it does).
     """
     parts = calls.filter(pl.col("part").is_in(["dispatch", "combine"])).sort(*_LANE, "start")
     lanes = parts.select(_LANE).unique().height
@@ -74,7 +75,7 @@ def expert_balance(trace: Trace, calls: pl.DataFrame) -> tuple[pl.DataFrame, str
 
 
 def _computing(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return for how long kernels run in each window, those at once counted once."""
+    """Return the time in each window in which at least one kernel runs."""
     lanes = windows.select(_LANE).unique().lazy()
     is_computing = pl.col("kind").cast(pl.String) == "compute"
     ops = trace["ops"].filter(is_computing).join(lanes, on=_LANE, how="semi")

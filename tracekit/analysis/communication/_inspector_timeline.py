@@ -1,4 +1,4 @@
-"""Joins records of NCCL's inspector with the kernels of a timeline."""
+"""Join records of NCCL's inspector with the kernels of a trace."""
 
 from __future__ import annotations
 
@@ -28,31 +28,30 @@ _FOUND = pl.Schema({"row": pl.UInt32(), "stage": pl.String(), "iteration": pl.In
 
 
 def on_timeline(records: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]:
-    """Say in which stage and step the collectives of some records ran, by a trace of some ranks.
+    """Add stage and step to records of NCCL's inspector, from a trace of some of the ranks.
 
-    A process is that of a log by its rank in a communicator of one hash, else by its id and host,
-    else by its rank in a group that has a name of its own; its other communicators are the same by
-    hash, else by name. Its kernels of one collective come in the order of their numbers, and so do
-    the records. From which number on kernels were recorded is found by their sizes, which must all
-    agree, and times, which must agree at one shift alone. What is known of one rank's kernel is
-    known of the call.
+    Processes of trace and log are matched by rank in a communicator with the same hash, else by
+    process id and host, else by rank in a uniquely named group; communicators by hash, else by
+    name. Kernels of one collective and their records both come in the order of sequence numbers.
+    The number of the first recorded kernel is the shift at which all sizes agree and, as the only
+    one, all times. Stage and step of one rank's kernel hold for the whole call.
 
     Parameters
     ----------
     records
-        What each rank logged (`tracekit.sources.nccl_inspector.RECORD_SCHEMA`).
+        Records that each rank logged (`tracekit.sources.nccl_inspector.RECORD_SCHEMA`).
     trace
-        The run, or some ranks of it.
+        A trace of the same job, or of some of its ranks.
 
     Returns
     -------
-    `records` with ``stage`` and ``iteration``, null where nothing is known; and a sentence that
-    says how many were joined by what.
+    `records` with ``stage`` and ``iteration`` (null if unknown); and a sentence that says how many
+    records were joined, and by which evidence.
 
     Raises
     ------
     UndecidedError
-        If no shift is found, of any collective.
+        If no collective has a clear shift.
     """
     rows = records.with_row_index("row").with_columns(hex_ids(records["communicator"]))
     who = pl.struct("host", "pid").rank("dense").cast(pl.Int64)
@@ -79,7 +78,7 @@ def on_timeline(records: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]
 
 
 def _kernels(trace: Trace, own: pl.DataFrame) -> pl.DataFrame:
-    """Return kernels of collectives with the communicator of the logs, ``place`` and ``length``."""
+    """Return kernels of collectives with the log's communicator, ``place`` and ``length``."""
     calls = (
         collective_calls(trace)
         .filter(pl.col("library") == "nccl")
@@ -109,7 +108,7 @@ def _kernels(trace: Trace, own: pl.DataFrame) -> pl.DataFrame:
 
 
 def _processes(trace: Trace, calls: pl.DataFrame, own: pl.DataFrame) -> pl.DataFrame:
-    """Return ``process, who``: which process of the logs each one of the trace is."""
+    """Return ``process, who``: each process of the trace, and the same process in the logs."""
     by_hash = calls.join(own, on=["communicator", "rank"]).select("process", "who")
     of_groups = own.drop_nulls("name").select(*_IN_GROUP, "who").unique()
     by_name = calls.join(of_groups.unique(_IN_GROUP, keep="none"), on=_IN_GROUP)
@@ -131,7 +130,7 @@ def _by_pid(trace: Trace, own: pl.DataFrame) -> pl.DataFrame:
 
 
 def _shifts(kernels: pl.DataFrame, own: pl.DataFrame) -> pl.DataFrame:
-    """Return by how much numbers exceed places: ``who, communicator, collective, shift``."""
+    """Return ``who, communicator, collective, shift``: sequence numbers less places of kernels."""
     few = kernels.filter(pl.col("place") < _LOOKED_AT)
     found = [
         _shift_of(some, own.join(some.select(_LANE).head(1), on=_LANE, how="semi"))
@@ -141,7 +140,7 @@ def _shifts(kernels: pl.DataFrame, own: pl.DataFrame) -> pl.DataFrame:
 
 
 def _shift_of(kernels: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
-    """Return the shift of one rank's collective in a communicator; no row where several fit."""
+    """Return the shift of one rank's collective in a communicator; no row if several shifts fit."""
     length, more = pl.col("length"), pl.col("length_said") - pl.col("length")
     tried = kernels.select(*_LANE, "place", "length", "message_bytes").join(
         records.select("sequence", "message_bytes", "length"), how="cross", suffix="_said"
@@ -161,7 +160,7 @@ def _shift_of(kernels: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
 
 
 def _joined(kernels: pl.DataFrame, own: pl.DataFrame, shifts: pl.DataFrame) -> pl.DataFrame:
-    """Pair kernels with records, but for collectives in which pairs of any two ranks disagree."""
+    """Pair kernels with records; leave out collectives for which ranks disagree."""
     numbered = kernels.join(shifts, on=_LANE).with_columns(
         sequence=pl.col("place") + pl.col("shift")
     )

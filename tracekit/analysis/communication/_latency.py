@@ -62,15 +62,15 @@ def latency(
     Parameters
     ----------
     calls
-        The run; or its `collective_calls`, times on one clock.
+        The run, or its `collective_calls` with all times on one clock.
     library
         ``mpi`` or ``nccl``; by default both.
     buckets
         ``power2``: sizes from one power of two to the next; ``exact``: each size; ``class``: small
         (up to 8 KiB), medium (up to 512 KiB), large.
     measure
-        What the statistics are of: ``osu_mean``, ``span`` or ``active``; the latter two are known
-        of matched collectives only.
+        Duration that the statistics describe: ``osu_mean``, ``span`` or ``active``; the latter two
+        are known for matched collectives only.
     log, sizes
         As for `collective_calls`.
 
@@ -94,14 +94,14 @@ def latency(
     ============================  ==================================================================
 
     The size of a message is what the call is given: of all-gather, reduce-scatter, gather and
-    scatter one rank's part. If participants were matched of some of a row's operations, the others,
-    of which one is known, are left out of it. A call that takes part alone has its own time as the
-    mean over ranks, waiting for others included.
+    scatter one rank's part. If some operations of a row have matched participants, those with a
+    single known participant are left out of it. Otherwise the duration is the own time of that
+    participant, waiting for others included.
 
-    ``meta`` says of a run, of all its libraries: ``operations``, how many there are; ``unmatched``,
-    collectives of which one participant is known; ``unsized``, those of unknown size (barriers
-    aside); ``not_blocking``, calls of MPI that are left out since they return before the message
-    has gone; ``missing``, what is not known and how to record it; ``warnings``; ``measure``.
+    ``meta`` counts, over all libraries of the run: ``operations``; ``unmatched`` (collectives with
+    one known participant); ``unsized`` (operations of unknown size, barriers aside);
+    ``not_blocking`` (MPI calls that are left out since they return before the message has gone). It
+    also holds ``missing`` (what is not known and how to record it), ``warnings`` and ``measure``.
 
     Raises
     ------
@@ -134,7 +134,7 @@ def latency(
 def _meta(
     trace: Trace, log: NcclLog | None, sizes: Mapping[str, int] | None, measure: Measure
 ) -> dict[str, Any]:
-    """Return what the latencies leave unknown, over all libraries."""
+    """Return the meta of the latencies: counts, missing data and warnings, over all libraries."""
     found = find_collectives(trace, log, sizes)
     operations = _operations(pl.concat([_of_collectives(found.rows, trace), _messages(trace)]))
     collective = ~pl.col("operation").is_in(_MESSAGES)
@@ -167,7 +167,7 @@ def _meta(
 
 
 def latency_speedup(base: pl.DataFrame, new: pl.DataFrame) -> pl.DataFrame:
-    """Return how much faster one run's operations are than another's, bucket by bucket.
+    """Return the speedup of one run's operations over another's, by bucket of size.
 
         speedup           = L_base / L_new
         reduction_percent = 100 (1 - L_new / L_base)
@@ -175,15 +175,15 @@ def latency_speedup(base: pl.DataFrame, new: pl.DataFrame) -> pl.DataFrame:
     Parameters
     ----------
     base, new
-        Tables of `latency` with the same buckets. If they have no library in common, as of a run
-        with NCCL and one with MPI, operations are compared across libraries.
+        Tables of `latency` with the same buckets. If they have no library in common (one run with
+        NCCL, one with MPI), operations are compared across libraries.
 
     Returns
     -------
     ``operation, size_bytes, class`` (as far as the tables have them); ``base_library,
     new_library``; ``base_count, new_count``; ``base_ns, new_ns``; ``speedup, reduction_percent``.
-    What only one table has is there, with null for the other. Messages of unknown size have no
-    speedup, since they may be of other sizes; barriers have no size.
+    Rows of only one table are kept, with null for the other. Messages of unknown size have no
+    speedup, since their sizes may differ; barriers have no size.
 
     Raises
     ------
@@ -234,8 +234,8 @@ def message_histogram(
     Returns
     -------
     ``library, operation``; ``size_bytes`` (the power of two; null if unknown), ``class``;
-    ``count``, operations, of which those that participants were matched of count once; ``calls``,
-    of all participants; ``bytes``, of each operation once; ``share``, of the bytes of that library
+    ``count``, the number of operations (matched participants count once); ``calls``, the calls of
+    all participants; ``bytes``, counted once per operation; ``share``, of the bytes of that library
     and operation.
     """
     found = _with_bucket(_operations(_calls(calls, library, log, sizes)), "power2")
@@ -312,7 +312,7 @@ def _of_collectives(calls: pl.DataFrame, trace: Trace | None = None) -> pl.DataF
 
 
 def _size() -> pl.Expr:
-    """Return the size that the call is given."""
+    """Return the size of the message in bytes, as the program passes it to the call."""
     part, whole = pl.col("message_bytes"), pl.col("bytes")
     return (
         pl.when(pl.col("operation").is_in(_PER_RANK))
@@ -346,7 +346,7 @@ def _shaped(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _operations(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per operation: the calls of one match together, others alone."""
+    """Return one row per operation: matched calls form one row, unmatched calls one each."""
     own = pl.col("end") - pl.col("start")
     numbered = calls.with_row_index("row").with_columns(own=own)
     alone = -1 - pl.col("row").cast(pl.Int64)
@@ -421,7 +421,7 @@ def _statistics() -> list[pl.Expr]:
 
 
 def _side(table: pl.DataFrame, side: str, keys: list[str]) -> pl.DataFrame:
-    """Return what the table of one run brings to a comparison: medians."""
+    """Return one run's columns of the comparison: its medians by bucket, named by `side`."""
     own = {"library": f"{side}_library", "count": f"{side}_count", "p50_ns": f"{side}_ns"}
     if "class" not in keys:
         own["class"] = f"{side}_class"

@@ -1,4 +1,4 @@
-"""Collectives by NCCL's inspector: how long, how fast, who waits, and what its logs lost."""
+"""Collectives by NCCL's inspector: durations, bandwidths, stragglers, and lost records."""
 
 from __future__ import annotations
 
@@ -48,27 +48,27 @@ def nccl_inspector(
     warnings: Sequence[str] = (),
     trace: Trace | None = None,
 ) -> Answer:
-    """Return what logs of NCCL's inspector say of collectives.
+    """Summarise collectives from logs of NCCL's inspector.
 
-    Records of one call have its communicator, collective and sequence number. The participant that
-    came last is the shortest one: it waited least for others. That holds where all ranks were
-    recorded, none was timed on the host from its enqueueing on, and the collective lets no rank
-    leave before all have come (no broadcast or reduction to a root).
+    Records of one call share communicator, collective and sequence number. The participant with the
+    shortest time came last: it waited least for others. That holds if all ranks were recorded, if
+    no rank was timed on the host from enqueueing on, and if no rank may leave before all have come
+    (so not for a broadcast or a reduction to a root).
 
     Parameters
     ----------
     records
-        What each rank logged (`tracekit.sources.nccl_inspector.RECORD_SCHEMA`).
+        Records that each rank logged (`tracekit.sources.nccl_inspector.RECORD_SCHEMA`).
     dropped
-        How many records rings lost, as NCCL counts them (`DROPPED_SCHEMA` beside it).
+        Number of records that ring buffers lost, as NCCL counts them (schema `DROPPED_SCHEMA`).
     by
-        One of `KEYS`: size (collective, bytes per rank, communicator), collective, rank; stage and
-        iteration, as `trace` tells them.
+        One of `KEYS`: size (collective, bytes per rank, communicator), collective, rank; or stage
+        and iteration, which need `trace`.
     warnings
-        What was left out of the logs.
+        Sentences on records that were left out of the logs.
     trace
-        A run of some of these ranks, which was recorded meanwhile: `on_timeline` joins it. One that
-        it cannot join is left out, and a warning says so.
+        A trace of some of these ranks, recorded at the same time; joined by `on_timeline`, or left
+        out with a warning.
 
     Returns
     -------
@@ -150,7 +150,7 @@ def nccl_inspector(
 
 
 def _with_groups(rows: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
-    """Add, after the key, what the program calls each communicator."""
+    """Add ``group``, the program's name of each communicator, after the key."""
     groups = records.group_by("communicator").agg(group=pl.col("name").drop_nulls().first())
     joined = rows.join(groups, on="communicator", how="left", maintain_order="left")
     names = [name for name in rows.columns if name != "communicator"]
@@ -159,7 +159,7 @@ def _with_groups(rows: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
 
 
 def _numbered(records: pl.DataFrame) -> pl.DataFrame:
-    """Tell messages apart, and mark records of a rank that have one number."""
+    """Number each send and receive, and mark records of a rank with the same sequence number."""
     is_message = pl.col("peer").is_not_null()
     rows = records.with_columns(message=pl.when(is_message).then(pl.int_range(pl.len())))
     return rows.with_columns(repeated=pl.len().over(*_CALL, "rank") > 1)
@@ -201,7 +201,7 @@ def _calls(records: pl.DataFrame) -> pl.DataFrame:
 
 
 def _participants(records: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """Add to each record how long its rank waited, and whether it came last."""
+    """Add to each record the wait of its rank, and whether the rank came last."""
     of_call = calls.select(*_CALL, "compared", "shortest", "alone", "late_rank", "others_wait")
     late = pl.col("compared") & pl.col("alone") & (pl.col("rank") == pl.col("late_rank"))
     return records.join(
@@ -277,7 +277,7 @@ def _measures() -> list[pl.Expr]:
 
 
 def _stragglers(calls: pl.DataFrame, groups: Sequence[str]) -> pl.DataFrame:
-    """Return who comes last alone most often, and at which share of compared calls."""
+    """Return the rank that most often comes last alone, and its share of compared calls."""
     rank = pl.when("alone").then("late_rank").alias("straggler_rank")
     return (
         calls.filter("compared")
@@ -300,14 +300,14 @@ def _for_people(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def with_traffic(rows: pl.DataFrame, duration: str) -> pl.DataFrame:
-    """Add the traffic of collectives by NCCL's definition, and their bandwidths.
+    """Add the bytes moved by collectives, by NCCL's definition of traffic, and their bandwidths.
 
     Parameters
     ----------
     rows
         ``collective``, ``n`` (ranks; null where unknown), ``message_bytes``.
     duration
-        The column that holds how long they take, ns.
+        Name of the column of durations, ns.
 
     Returns
     -------
@@ -329,7 +329,7 @@ def with_traffic(rows: pl.DataFrame, duration: str) -> pl.DataFrame:
 
 
 def _differ(records: pl.DataFrame) -> int:
-    """Return of how many records NCCL says other bandwidths than follow from size and time."""
+    """Count records whose logged bandwidths differ from those computed from size and time."""
     found = with_traffic(records.with_columns(n="ranks"), "length")
     differs = [
         (pl.col(ours) - pl.col(said)).abs() > _DIGITS * (1 + pl.col(ours))
@@ -372,9 +372,9 @@ def _by_rank(each: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _gaps(records: pl.DataFrame, dropped: pl.DataFrame) -> pl.DataFrame:
-    """Return how many sequence numbers each rank of a communicator has no record of.
+    """Count the sequence numbers without a record, by rank and communicator.
 
-    Numbers run from the first to the last one that any rank has, for each collective by itself.
+    Per collective, numbers run from the first to the last that any rank has.
     """
     rows = records.filter(pl.col("message").is_null())
     one = ["communicator", "collective"]
@@ -481,7 +481,7 @@ def _warnings(records: pl.DataFrame, calls: pl.DataFrame, gaps: pl.DataFrame) ->
 
 
 def _reasons(elsewhere: int, nowhere: int) -> list[str]:
-    """Return why sequence numbers have no record, with how many other ranks recorded."""
+    """Say why sequence numbers have no record, and how many of them other ranks recorded."""
     lost = (
         f"{elsewhere:,} that other ranks recorded are lost (rings hold 1,024: "
         "NCCL_INSPECTOR_DUMP_COLL_RING_SIZE)"

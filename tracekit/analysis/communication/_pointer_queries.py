@@ -17,12 +17,13 @@ _FROM_ROOT, _TO_ROOT = r"^P?MPI_(Bcast|Scatter)", r"^P?MPI_(Reduce(_c)?$|Gather)
 
 
 def pointer_queries(trace: Trace) -> Answer:
-    """Return the share of the time of each MPI function that goes into pointer queries.
+    """Return the share of each MPI function's time that is spent in pointer queries.
 
-    A CUDA-aware MPI asks the driver of every buffer whether it is on a GPU, unless it caches the
+    For every buffer a CUDA-aware MPI asks the driver whether it lies on a GPU, unless it caches the
     answers (Awan et al., CCGrid 2019). Queries are calls of ``cuPointerGetAttribute``,
     ``cuPointerGetAttributes`` and ``cudaPointerGetAttributes`` within an MPI call of the same
-    thread; one within another, as a runtime call makes of the driver, counts as part of that one.
+    thread; a query inside another query (a runtime call that calls the driver) counts as part of
+    it.
 
         share = time of queries within MPI calls / time of MPI calls
 
@@ -37,12 +38,12 @@ def pointer_queries(trace: Trace) -> Answer:
     ``calls_with_queries``      calls that made any
     ==========================  ====================================================================
 
-    The longest time of queries first, then the longest time of calls. All about queries is null if
-    the run holds none, inside MPI or outside: nsys leaves them out unless told otherwise
-    (``meta["missing"]``), so that none were made is not known.
+    Rows are sorted by time of queries, then by time of calls, longest first. All columns on queries
+    are null if the run holds no query at all: nsys does not record them by default
+    (``meta["missing"]``), so their absence proves nothing.
 
-    ``meta`` holds ``queries``, those that the run holds at all, those ``inside`` MPI, and
-    ``missing``, what is not known and how to record it.
+    ``meta`` holds ``queries`` (number in the run), ``inside`` (number inside MPI calls), and
+    ``missing`` (what is not known and how to record it).
     """
     queries = _queries(trace)
     calls = mpi_calls(trace).with_row_index("call").rename({"name": "function"})
@@ -113,11 +114,11 @@ def _duration() -> pl.Expr:
 
 
 def staging(trace: Trace) -> Answer:
-    """Say how many MPI collectives went through host memory, and how many reduced on the GPU.
+    """Count the MPI collectives that went through host memory, and those that reduced on the GPU.
 
     Returns
     -------
-    One row per function, by name, of what `staging_calls` says of its calls:
+    One row per function, sorted by name, that sums up `staging_calls`:
 
     ==========================  ====================================================================
     ``function``                MPI's
@@ -156,22 +157,22 @@ def staging(trace: Trace) -> Answer:
 def staging_calls(trace: Trace) -> pl.DataFrame:
     """Return each blocking MPI collective of each rank, and the GPU work inside it.
 
-    An op is of the collective within which its thread launched it. If another thread did (one that
-    drives MPI's progress), it is of the collective of the process that began last before that and
-    lasted beyond it; if no launch was recorded, so it is by when it ran.
+    An op belongs to the collective during which its thread launched it. If another thread launched
+    it (one that drives MPI's progress), it belongs to the process's collective that was open then,
+    the last begun; without a recorded launch, the time at which the op ran decides.
 
-    A collective is ``staged`` if copies of at least the message's bytes went to host memory, and of
-    as many from it. Of a broadcast or scatter it takes one of the two: the root's data goes to the
-    host, the others' comes from it; of a reduce or gather only the root's result comes back.
-    ``gpu_reduce`` says that a kernel ran whose name says that it reduces or sums up (Awan et al.,
+    A collective is ``staged`` if at least the message's bytes were copied to host memory and back.
+    For a broadcast or scatter one direction is enough: the root's data goes to the host, that of
+    the others comes from it; for a reduce or gather only the root's result comes back.
+    ``gpu_reduce`` means that a kernel ran whose name contains a reduction or sum (Awan et al.,
     CCGrid 2019).
 
     Returns
     -------
-    ``report, process, thread, rank, function, start, end``, by process and start;
-    ``message_bytes`` (which this rank sends; receives, if it sends none); ``d2h_bytes``,
-    ``h2d_bytes``; ``kernels``, ``reduce_kernels``; ``staged``, null if the size is not known and
-    there are such copies; ``gpu_reduce``. All about GPU work is null for a process without any op.
+    ``report, process, thread, rank, function, start, end``, by process and start; ``message_bytes``
+    (sent by this rank; received, if it sends none); ``d2h_bytes``, ``h2d_bytes``; ``kernels``,
+    ``reduce_kernels``; ``staged`` (null if there are copies and the size of the message is
+    unknown); ``gpu_reduce``. All columns on GPU work are null for a process without any op.
     """
     calls = mpi_calls(trace).filter(
         pl.col("does") == "collective", ~pl.col("name").str.contains(_BARRIER)
@@ -197,7 +198,7 @@ def staging_calls(trace: Trace) -> pl.DataFrame:
 
 
 def _held(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return ``call`` and the GPU work in it, of calls with any."""
+    """Return one row per call that holds GPU work: ``call`` and sums of that work."""
     kind, name = pl.col("kind"), pl.coalesce("short_name", "name").cast(pl.String)
     ops = (
         trace["ops"]
@@ -230,7 +231,7 @@ def _held(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _launched_elsewhere(ops: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return ``op, call`` of what lies in a call of another thread: in the one that began last."""
+    """Return ``op, call``: ops launched by other threads, with the open call that began last."""
     callers = calls.select("process", "thread").unique()
     found = within(ops.drop("thread").join(callers, on="process"), calls)
     # Calls are numbered by start within a process.
@@ -250,5 +251,5 @@ def _staged() -> pl.Expr:
 
 
 def _copied(name: str) -> pl.Expr:
-    """Say whether as much as the message was copied; nothing is not, however large that is."""
+    """Tell whether at least the message's bytes were copied; false without any copy."""
     return (pl.col(name) > 0) & (pl.col(name) >= pl.col("message_bytes"))

@@ -1,4 +1,4 @@
-"""The groups of ranks that calls without a named communicator were matched in."""
+"""Groups of ranks that were found for calls without a named communicator."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ _PASSES = ("FP", "BP", "ME")
 
 
 def rank_groups(calls: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
-    """Return the groups of ranks whose calls end together, of calls that name no communicator.
+    """Return the groups of ranks whose calls without a named communicator end together.
 
     Parameters
     ----------
     calls
-        `collective_calls`.
+        Result of `collective_calls`.
     ranks
-        ``process, rank``; a process without a rank is called by its device.
+        ``process, rank``; a process without a rank is named by its device.
 
     Returns
     -------
-    ``members`` (sorted), ``of`` (``rank`` or ``device``), ``size``, ``calls`` that they ran
-    together, ``parallelism``: ``tensor`` where these belong to a pass, ``pipeline`` where they are
-    messages of two ranks, ``data`` where they are of the weight update, null where they are of
-    several; ``ends_ns`` and ``arrivals_ns``: medians of how far ends and starts of a call differ.
+    ``members`` (sorted), ``of`` (``rank`` or ``device``), ``size``, ``calls`` (number that they ran
+    together), ``parallelism`` (``tensor`` if the calls belong to a pass, ``pipeline`` if they are
+    messages of two ranks, ``data`` if they belong to the weight update, null if mixed); ``ends_ns``
+    and ``arrivals_ns``: median spread of the ends and of the starts of a call, ns.
     """
     unnamed = calls.filter(pl.col("communicator").is_null() & pl.col("match").is_not_null())
     known = unnamed.drop("rank").join(ranks, on="process", how="left")
@@ -66,7 +66,7 @@ def rank_groups(calls: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
 
 
 def describe_groups(groups: pl.DataFrame) -> list[str]:
-    """List the groups of ranks with their evidence; nothing if there is only one."""
+    """Describe each group of ranks and its evidence in a sentence; none if there is one group."""
     if groups.height < 2:  # noqa: PLR2004
         return []
     keys = ("size", "parallelism")

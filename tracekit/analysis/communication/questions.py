@@ -42,7 +42,7 @@ class Run(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the run."""
 
     @property
     def id(self) -> str:
@@ -50,7 +50,7 @@ class Run(Protocol):
 
     @property
     def trace(self) -> "Trace":
-        """Its tables."""
+        """Tables of the run."""
 
     def traffic(
         self,
@@ -326,7 +326,7 @@ def collectives(
 
 
 def _read(nccl_log: Sequence[StrPath]) -> "NcclLog | None":
-    """Return what logs of NCCL say, or None without any."""
+    """Read logs of NCCL; None if none are given."""
     return machines.read_nccl_log(*map(Path, nccl_log)) if nccl_log else None
 
 

@@ -1,4 +1,4 @@
-"""Comparisons of runs: their steps, the differences, and which are shown."""
+"""Comparisons of runs: their steps, the differences, and which of these are significant."""
 
 from typing import TYPE_CHECKING
 

@@ -73,11 +73,11 @@ _FEW = 4
 
 
 def _phase_rows(found: Prepared) -> pl.DataFrame:
-    """Return a row per phase: how long a step of it takes in A and in B.
+    """Return one row per phase (prefill, decode) with the time of its steps in A and in B.
 
-    Each phase has steps of its own, so that its rows do not add up to the mean step. Intervals and
-    p values are adjusted for the number of phases that both runs have (Bonferroni). Steps whose
-    phase is not known, or whose processes are in several, are a row without one.
+    Each step has one phase, so the rows do not add up to the mean step. Intervals and p values are
+    adjusted for the number of phases that both runs have (Bonferroni). Steps of unknown phase, or
+    with processes in several phases, form a row whose phase is null.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def _phase_rows(found: Prepared) -> pl.DataFrame:
 
 
 def _only(run: Measured, steps: pl.DataFrame) -> Measured:
-    """Return a run with some of its steps alone."""
+    """Return the run limited to the steps in `steps`."""
     numbers = steps["iteration"]
     return replace(
         run,
@@ -120,7 +120,7 @@ def _only(run: Measured, steps: pl.DataFrame) -> Measured:
 
 
 def _row(a: Measured, b: Measured, *, has_verdict: bool, phases: int) -> dict[str, object]:
-    """Return how long a step takes in A and in B; of one that has none, nothing."""
+    """Return the time of a step in A and in B; null for a run without steps."""
     sides = {"a": a, "b": b}
     counts = {
         **{f"{side}_steps": len(run.iterations) for side, run in sides.items()},
@@ -158,10 +158,11 @@ def compare(
 ) -> Comparison:
     """Compare two runs, step by step.
 
-    All that is in either run is listed; what a step lacks counts as 0 in it, and what lies outside
-    of steps stands beside it. Times are those of `per_iteration`: exposed time by stage, sums of
-    durations for CUDA calls, else busy time, averaged over steps and devices (CUDA and MPI calls:
-    over steps and processes; links: over steps). A run without iterations counts as a whole.
+    The groups of both runs are listed; a group that a step lacks counts as 0 there, and time
+    outside of steps has columns of its own. Times are those of `per_iteration`: exposed time by
+    stage, sums of durations for CUDA calls, else busy time, averaged over steps and devices (CUDA
+    and MPI calls: over steps and processes; links: over steps). A run without iterations is
+    compared as a whole.
 
     The time of a step runs from an iteration's first op on a device to the first one of the next
     iteration there, and the last one ends with its last op on any device (``docs/breakdown.md``).
@@ -170,35 +171,36 @@ def compare(
     changes, add up to the whole.
 
     A verdict is given where the interval, adjusted for the number of rows, excludes 0;
-    ``meta["method"]`` names the methods. It tells these two recordings apart. Iterations of one
-    recording vary less than recordings do: of the same program, run twice, small differences can be
-    shown that mean nothing.
+    ``meta["method"]`` names the methods. It holds for these two recordings. Iterations of one
+    recording vary less than recordings do, so two recordings of the same program can show small
+    differences that mean nothing.
 
     Parameters
     ----------
     a, b
         The runs.
     by
-        Keys out of `COMPARE_KEYS`, as a sequence or separated by commas.
+        Keys from `COMPARE_KEYS`, as a sequence or separated by commas.
     skip
-        How many iterations to leave out at the beginning; ``auto``: those that are cold.
+        Number of iterations to leave out at the beginning; ``auto``: the cold (slow first) ones.
     names
-        What messages call the runs.
+        Names of the runs in messages.
     match_names
-        Whether kernels are matched by `normalised_name`, as after an upgrade of a library.
+        Whether kernels are matched by `normalised_name`, for example after a library upgrade.
     traffic
-        What each run moved, for a comparison by link.
+        Traffic of each run; needed for a comparison by link.
     labels
-        Labels of each run; different networks, batches or numbers of GPUs are not comparable.
+        Labels of each run: label -> value. Runs with different networks, batches or numbers of GPUs
+        are not comparable.
     anyway
-        Whether runs that are not comparable get verdicts too.
+        Whether to give verdicts although the runs are not comparable.
     metric
-        What the step is judged by in the headline: its ``mean``, or its ``median``: the median
-        of the differences of all pairs of steps, which few long steps do not move.
+        How the headline judges the step: by its ``mean``, or by its ``median`` (the median of the
+        differences of all pairs of steps, robust against few long steps).
     least
-        The least change of the step that matters, in percent: the headline says whether the step
-        is faster or slower by more, the same within it, or that this is unknown. A row whose whole
-        interval lies within it is too small to matter.
+        Least change of the step that matters, in percent: the headline says whether the step is
+        faster or slower by more, the same within it, or unknown. A row whose whole interval lies
+        within it is too small to matter. None: no such limit for the headline.
     one_run
         Whether both are the same run, which the headline says.
 
@@ -246,7 +248,7 @@ def compare(
 def _rows(
     found: Prepared, keys: tuple[str, ...], parts: pl.DataFrame, steps: Steps
 ) -> pl.DataFrame:
-    """Return the groups that are compared, side by side."""
+    """Return the rows of the comparison: each group's numbers in A and B, and the differences."""
     if keys == ("step",):
         return parts
     if keys == ("phase",):
@@ -267,10 +269,10 @@ def _rows(
 
 
 def _by_device(a: Measured, b: Measured) -> pl.DataFrame:
-    """Return what steps of both runs are made of on each GPU that both ran on.
+    """Return the parts of the step in both runs for each GPU that both used.
 
-    ``device, part, a_ns, b_ns, delta_ns``, in the order of devices and parts; a part that one of
-    them lacks took no time there.
+    ``device, part, a_ns, b_ns, delta_ns``, sorted by device and part; a part that one run lacks has
+    0 ns there.
     """
     key = ["device", "part"]
     sides = [run.on_devices.rename({"mean_ns": f"{side}_ns"}) for side, run in (("a", a), ("b", b))]
@@ -287,10 +289,10 @@ def _by_device(a: Measured, b: Measured) -> pl.DataFrame:
 
 
 def _for_people(table: pl.DataFrame) -> pl.DataFrame:
-    """Return a comparison as people read it.
+    """Return the printed table of a comparison.
 
-    Sums and the numbers that they are divided by are left out; what lies outside of steps is a mean
-    over devices too, and is left out where there is nothing.
+    It lacks sums and their divisors; time outside of steps is a mean over devices, and is left out
+    if there is none.
     """
     outside = [name for name in OUTSIDE[:2] if name in table.columns]
     is_some = any(table[name].sum() for name in outside)
@@ -306,7 +308,7 @@ def _for_people(table: pl.DataFrame) -> pl.DataFrame:
 def _notes(
     found: Prepared, keys: tuple[str, ...], steps: Steps, step: Mapping[str, Any], odd: pl.DataFrame
 ) -> list[str]:
-    """Say what else is worth knowing of two runs and their steps."""
+    """Return notes on two runs and their steps: outliers, dependence, missing data, idle ranges."""
     names = [run.name for run in found.runs]
     return [
         *_missing_notes(found),
@@ -318,7 +320,7 @@ def _notes(
 
 
 def _missing_notes(found: Prepared) -> list[str]:
-    """Say what one run alone holds."""
+    """Name data that only one of the runs holds."""
     held = [_recorded(run.trace) for run in found.runs]
     names = [run.name for run in found.runs]
     return [
@@ -329,7 +331,7 @@ def _missing_notes(found: Prepared) -> list[str]:
 
 
 def _idle_notes(found: Prepared) -> list[str]:
-    """Say in which ranges the hosts were while nothing ran inside steps."""
+    """Name the ranges in which the hosts were while GPUs were idle inside steps."""
     notes = []
     for side, run, numbers in zip("AB", found.traces, found.measured, strict=True):
         if not numbers.iterations or run["ranges"].head(1).collect().is_empty():
@@ -392,7 +394,7 @@ def _table(
 
 
 def arranged(table: pl.DataFrame, columns: list[str], last: Sequence[str]) -> pl.DataFrame:
-    """Put columns in their documented order; largest changes first, but stages in theirs."""
+    """Put columns in documented order; sort rows by change, largest first, but stages as usual."""
     sized = [name for name in ("a_bytes", "b_bytes") if name in table.columns]
     order = ["stage"] if columns == ["stage"] else [-pl.col("delta_ns").abs(), *sorting(columns)]
     return shown(table.sort(order, nulls_last=True)).select(
@@ -406,7 +408,8 @@ def with_idle(
 ) -> pl.DataFrame:
     """Add idle time to a table of stages, so that its rows add up to the step.
 
-    Stages are parts of steps, and known as these are. `more` is what else the added rows hold.
+    `parts` are the parts of steps with their idle time. `more` maps further columns to their value
+    in the added rows.
     """
     of_a, of_b = pl.col("a_ns"), pl.col("b_ns")
     known = table.with_columns(pl.col("stage").cast(pl.String)).drop(VERDICT)
@@ -421,7 +424,7 @@ def with_idle(
 
 
 def ops_of(table: pl.DataFrame) -> dict[str, tuple[float, float]]:
-    """Return the ops of a step in A and in B, by stage; nothing by other keys."""
+    """Return the number of ops of a step: stage -> (in A, in B); empty for other keys."""
     if table.columns[0] != "stage" or "a_ns" not in table.columns[1:2]:
         return {}
     counts = table.select("stage", "a_count", "b_count").drop_nulls()
@@ -433,7 +436,7 @@ def _steps(run: Measured) -> int:
 
 
 def all_rows(trace: Trace, runs: Sequence[pl.DataFrame], columns: list[str]) -> pl.DataFrame:
-    """Return the groups of any run, numbered, with the texts of their paths."""
+    """Return the groups of all runs, numbered, with range paths as text."""
     groups = pl.concat([run.select(columns).unique() for run in runs]).unique()
     texts = with_path_texts(trace, groups).with_columns(pl.col(pl.Categorical).cast(pl.String))
     return texts.sort(sorting(columns), nulls_last=True).with_row_index("row")
@@ -457,7 +460,7 @@ def numbers_of(run: Measured, side: str) -> pl.DataFrame:
 
 
 def memory_peaks(run: Trace, name: str) -> pl.DataFrame:
-    """Return ``device, bytes``, the peak of each; `MissingDataError` if there are no events."""
+    """Return ``device, bytes``: peak memory; `MissingDataError` without memory events."""
     peaks = peak_memory(run)
     if peaks.is_empty():
         how = how_to_record(run, "memory events")
@@ -466,7 +469,7 @@ def memory_peaks(run: Trace, name: str) -> pl.DataFrame:
 
 
 def memory_side_by_side(a: pl.DataFrame, b: pl.DataFrame) -> pl.DataFrame:
-    """Join ``a_bytes`` and ``b_bytes`` by device, and say how they differ."""
+    """Join ``a_bytes`` and ``b_bytes`` by device, and add difference and ratio."""
     of_a, of_b = pl.col("a_bytes"), pl.col("b_bytes")
     return (
         a.join(b, on="device", how="full", coalesce=True)

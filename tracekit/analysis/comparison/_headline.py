@@ -39,7 +39,7 @@ Metric = Literal["mean", "median"]
 
 
 def check_metric(metric: str) -> None:
-    """Refuse a metric that is none of `Metric`."""
+    """Raise `UsageError` if a metric is none of `Metric`."""
     if metric not in get_args(Metric):
         raise UsageError(f"{metric!r} is no metric", f"there is {', '.join(get_args(Metric))}")
 
@@ -56,28 +56,29 @@ def headline(
     without: Sequence[str] = (),
     ops: Mapping[str, tuple[float, float]] | None = None,
 ) -> str:
-    """Say how much the step changed, whether that is shown, and which part carries it.
+    """Say how much the step changed, whether that is significant, and which parts make up the
+    change.
 
-    Where that takes more than two lines of 120 columns, the typical step is left out if outliers
-    are named, then fewer of these are; what few steps suppose is said shorter, and what changed the
-    other way is left to the table. What carries the change goes last, beside outliers alone.
+    The text is shortened to two lines of 120 columns in this order: the typical step is dropped if
+    outliers are named, fewer outliers are named, the caveat on few steps is shortened, parts that
+    changed the other way are dropped, and last the parts that make up the change.
 
     Parameters
     ----------
     contributions, step
-        Of a comparison.
+        Parts of the change and the change of the step, from a comparison.
     reasons
         Why the runs are not comparable.
     metric, least
-        What the step is judged by.
+        Metric of the step, and least change that matters, in percent: as for `compare`.
     few
-        Whether so few steps could hide that they depend on each other.
+        Whether there are so few steps that a dependence between them could go unnoticed.
     one_run
         Whether A and B are the same run.
     without
-        What changed without outliers, in words: at length, and shorter.
+        The change without outliers, in words: a long and a shorter version.
     ops
-        How many ops a step has in A and in B, by stage.
+        Number of ops of a step: stage -> (in A, in B).
     """
     first = ["A and B are one run"] if one_run else []
     first.append(_change(step))
@@ -114,7 +115,7 @@ def _recordings(step: Mapping[str, Any], side: str) -> str:
 
 
 def _standing(step: Mapping[str, Any], *, few: bool, least: float | None) -> list[str]:
-    """Say whether the change is shown; of few steps what that supposes at length, and shorter."""
+    """Say whether the change is significant; for few steps add the caveat, long and short."""
     if step["verdict"] is None:
         return ["no verdict"]
     if step.get("reason"):
@@ -133,7 +134,7 @@ def _standing(step: Mapping[str, Any], *, few: bool, least: float | None) -> lis
 
 
 def _typical(step: Mapping[str, Any], metric: Metric) -> str:
-    """Say how a typical step changed, where the mean does not say as much, or it is judged."""
+    """Say how the typical step changed, if it differs from the mean or is the metric."""
     if step.get("shift_low_ns") is None or not (step["delta_ns"] or step["shift_ns"]):
         return ""
     is_told = step["shift_verdict"] in _TOLD and step["shift_verdict"] != step["verdict"]
@@ -153,9 +154,10 @@ def judged(step: Mapping[str, Any], metric: Metric, least: float | None) -> dict
     Returns
     -------
     ``metric``, ``least_percent`` (or None), ``verdict`` and a ``sentence``. With a least change the
-    verdict is ``faster`` or ``slower`` where the whole interval is beyond it, ``same`` where all of
-    it is within it, else ``unknown``; without interval as without a least change. It is a share of
-    the shorter step, as in tables, so that exchanging the runs changes no more than the direction.
+    verdict is ``faster`` or ``slower`` if the whole interval lies beyond it, ``same`` if the whole
+    interval lies within it, else ``unknown``; without an interval it is the verdict without a least
+    change. The least change is a share of the shorter step, as in tables, so that swapping the runs
+    only swaps the direction.
     """
     prefix = "" if metric == "mean" else "shift_"
     verdict, ends = step[f"{prefix}verdict"], (step[f"{prefix}low_ns"], step[f"{prefix}high_ns"])
@@ -184,9 +186,10 @@ def _against(ends: tuple[float, float], bound: float) -> str:
 def _carried(
     contributions: pl.DataFrame, change: float, ops: Mapping[str, tuple[float, float]]
 ) -> list[str]:
-    """Name the parts that carry a change, with numbers of ops where these differ.
+    """Name the parts that make up most of a change, with numbers of ops where these differ.
 
-    What went the other way is named too; then comes the same without it, and without either.
+    Returns versions from long to short: with the parts that changed the other way, without these,
+    and without any part.
     """
     if not change:
         return []
@@ -199,16 +202,17 @@ def _carried(
 
 @dataclass(frozen=True)
 class Carriers:
-    """The parts that a change of the step is made of.
+    """The parts that make up a change of the step.
 
     Parameters
     ----------
     most
-        What changed most the way the step did, and further parts until they make up half of it.
+        Parts that changed in the direction of the step, largest first, until they make up half of
+        the change.
     are_shown
-        Whether each of these is itself shown to change: else they do not carry it.
+        Whether the change of each of these parts is significant.
     against
-        What changed by more than half as much the other way.
+        Parts that changed in the other direction by more than half as much.
     """
 
     most: pl.DataFrame
@@ -217,7 +221,7 @@ class Carriers:
 
 
 def carriers(contributions: pl.DataFrame, change: float) -> Carriers:
-    """Return which parts carry a change of the mean step; see `Carriers`."""
+    """Return the parts that make up a change of the mean step; see `Carriers`."""
     parts = contributions.sort(-pl.col("delta_ns").abs())
     with_it, against = (parts.filter(pl.col("delta_ns") * change * sign > 0) for sign in (1, -1))
     before = with_it["delta_ns"].abs().cum_sum().shift(1, fill_value=0)

@@ -50,28 +50,28 @@ HISTORY = pl.Schema(
 
 @dataclass(frozen=True)
 class Change:
-    """A change of level in a series: its first point, and how sure it is."""
+    """A change of level in a series: the first point of the new level, and the p value."""
 
     place: int
     p_value: float
 
 
 def history(recordings: pl.DataFrame, *, label: str, metric: Metric = "mean") -> Answer:
-    """List the step of recordings in the order of a label, and where it changed.
+    """List the step time of recordings in the order of a label, and where it changed.
 
-    Recordings with one value of the label are a point: the mean of their steps. Points are in the
-    order of their values where all of these are numbers or dates (as 2026-11-30), else in the order
-    in which they were first ingested.
+    Recordings with the same value of the label form one point: the mean of their steps. Points are
+    sorted by value if all values are numbers or dates (such as 2026-11-30), else by the time of
+    their first ingest.
 
     Parameters
     ----------
     recordings
-        ``value`` (of the label, text), ``run`` (name), ``created`` (time) and ``step_ns`` (null
-        where no step is known), a row per recording.
+        One row per recording: ``value`` (of the label, text), ``run`` (name), ``created`` (time)
+        and ``step_ns`` (null if no step is known).
     label
         The label.
     metric
-        What ``step_ns`` is of the steps.
+        Statistic in ``step_ns``: the mean or the median of the recording's steps.
 
     Returns
     -------
@@ -156,17 +156,17 @@ def _points(timed: pl.DataFrame) -> pl.DataFrame:
 
 
 def change_points(values: Floats) -> list[Change]:
-    """Return where a series changes its level.
+    """Return the points at which a series changes its level.
 
-    It is cut in two where the ranks of the points before and after a place differ most, beside what
-    they would by chance: if of 1,999 random orders of the points at most one in a hundred has a
-    place at which they differ as much. Either part is looked at likewise (binary segmentation).
-    Ranks are not moved by how far off single points are.
+    The series is split where the ranks of the points before and after differ most, if that is
+    significant: of 1,999 random orders of the points at most one in a hundred differs as much
+    anywhere. Both parts are split likewise (binary segmentation). Ranks are robust against single
+    far points.
 
     Parameters
     ----------
     values
-        The points, in order.
+        The points of the series, in order.
     """
     found: list[Change] = []
     parts = [(0, len(values))]
@@ -180,7 +180,7 @@ def change_points(values: Floats) -> list[Change]:
 
 
 def _cut(values: Floats) -> Change | None:
-    """Return where a series is cut best, and how often chance does it as well."""
+    """Return the best split of a series and its p value; None if it cannot be split."""
     number = len(values)
     if number < 2 * _LEAST or values.min() == values.max():
         return None
@@ -195,16 +195,16 @@ def _cut(values: Floats) -> Change | None:
 
 
 def _can_show(points: int) -> bool:
-    """Tell whether any values of so many points can show a change (by exact permutation).
+    """Tell whether a series of this length can show a significant change (exact permutation).
 
-    Half of them above all others is the clearest change; of ``comb(n, n / 2)`` ways to choose
-    that half, two are as clear.
+    The clearest change has one half of the points above the other; of the ``comb(n, n / 2)`` ways
+    to choose that half, two are equally clear.
     """
     return 2 / math.comb(points, points // 2) <= _SURE
 
 
 def _farthest(centred: Floats) -> tuple[np.ndarray[Any, Any], Floats]:
-    """Return where sums of ranks are farthest from what they are on average, and how far."""
+    """Return the split at which the sum of ranks is farthest from its expectation, and how far."""
     number = centred.shape[1]
     places = np.arange(_LEAST, number - _LEAST + 1)
     sums = centred.cumsum(axis=1)[:, places - 1]
@@ -213,7 +213,7 @@ def _farthest(centred: Floats) -> tuple[np.ndarray[Any, Any], Floats]:
 
 
 def _with_levels(points: pl.DataFrame, changes: Sequence[Change]) -> pl.DataFrame:
-    """Add the level of each point, and by how much it differs from the one before."""
+    """Add the level of each point, and the change against the level before."""
     begins = {change.place: change.p_value for change in changes}
     place = pl.int_range(pl.len())
     levelled = points.with_columns(

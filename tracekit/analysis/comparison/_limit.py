@@ -45,7 +45,7 @@ class Limit:
     outcome
         ``within`` or ``above``, each shown at 95 %, or ``unknown``.
     sentence
-        What was found, and of what is unknown what would tell.
+        The result in words; if unknown, also what would decide it.
     """
 
     outcome: Literal["within", "above", "unknown"]
@@ -54,18 +54,19 @@ class Limit:
 
 @dataclass(frozen=True)
 class _Excess:
-    """By how much B is slower than A and the limit allow together.
+    """Excess of B's time over the limit: ``b - (1 + limit) a``, with its one-sided interval.
 
     Parameters
     ----------
     change
-        B over A, less 1, and what of it: ``steps change``.
+        Relative change, B over A less 1; `what` is its subject and verb in words.
     base
-        A's time, by which ends are told in percent.
+        A's time, ns; ends of the interval are printed in percent of it.
     middle, low, high
         The excess and its one-sided bounds at 95 %, in ns.
     closer
-        How far the bound that decides is from the middle, with so many more of `noun`.
+        Function: factor of more data (number of `noun`) -> distance of the deciding bound from the
+        middle, ns.
     """
 
     what: str
@@ -83,26 +84,26 @@ def check_limit(
 ) -> Limit:
     """Test whether B's steps are slower than A's by more than `percent` of A's.
 
-    Of the mean steps without outliers (which the sentence names), or the typical ones, a and b,
-    ``b - (1 + percent / 100) a`` is held against 0, one-sided at 95 %: below it is shown to be
-    within the limit, above it to be above. Of several recordings a side it is Welch's t test on
-    their means. It is unknown where steps drift.
+    Let a and b be the mean steps without outliers (which the sentence names), or the typical steps.
+    ``b - (1 + percent / 100) a`` is tested against 0, one-sided at 95 %: significantly below 0 is
+    ``within`` the limit, above 0 is ``above``. For several recordings per side it is Welch's t test
+    on their means. The outcome is unknown if steps drift.
 
     Parameters
     ----------
     comparison
         The comparison.
     percent
-        The limit.
+        The limit, in percent of A's step.
     metric
-        ``mean``, or ``median``: the typical step, by the differences of all pairs.
+        ``mean`` step, or ``median``: the typical step, by the differences of all pairs of steps.
     anyway
-        Whether runs that are not comparable are judged too.
+        Whether to test runs that are not comparable.
 
     Raises
     ------
     UsageError
-        If `percent` is no limit.
+        If `percent` is not a valid limit.
     """
     if not (math.isfinite(percent) and percent >= 0):
         raise UsageError(f"{percent} % is no limit", "give 0 or more")
@@ -152,7 +153,7 @@ def _steps(comparison: Comparison, side: str) -> _Steps:
 
 
 def _named(lengths: Floats, is_outlier: Flags, numbers: Sequence[int], side: str) -> _Steps:
-    """Set outliers aside, unless too few steps would be left."""
+    """Separate outliers from the other steps, unless too few steps would be left."""
     regular = regularly_slow(lengths)
     if (~is_outlier).sum() < ENOUGH:
         return _Steps(lengths, lengths, [], regular)
@@ -206,7 +207,7 @@ def _of_typical(a: Floats, b: Floats, factor: float) -> _Excess | None:
 
 
 def _of_recordings(step: Mapping[str, Any], factor: float, metric: Metric) -> _Excess:
-    """Hold recordings against the limit; of one the scatter is taken for that of the others."""
+    """Compute the excess from recordings; a single one is given the scatter of the other side."""
     own = "median_ns" if metric == "median" else "ns"
     base, other = step[f"a_{own}"], step[f"b_{own}"]
     a, b = step["a_sd_ns"], step["b_sd_ns"]
@@ -240,7 +241,7 @@ def _judged(excess: _Excess, limit: str, left_out: list[str]) -> Limit:
 
 
 def _needed(excess: _Excess) -> str:
-    """Say how many more of each would tell, if they go on as they are."""
+    """Say how many more steps or recordings would decide, if they continue like the present ones."""
     more = least_enough(lambda more: excess.closer(more) < abs(excess.middle), 1, _MOST_STEPS)
     if more is None:
         return f"no number of {excess.noun.split()[0]} would tell, this close to the limit"

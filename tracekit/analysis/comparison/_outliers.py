@@ -1,4 +1,4 @@
-"""Steps one by one, and outliers among them: their causes, and comparisons without them."""
+"""Single steps and outliers among them: their causes, and comparisons without them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _HALF = 0.5
 
 
 def step_notes(steps: Steps, odd: pl.DataFrame) -> list[str]:
-    """Name the outliers of each run with their causes, and its kinds of steps."""
+    """Name the outliers of each run with their causes, and the run's kinds (modes) of steps."""
     sides = zip("AB", steps.lengths, steps.devices, steps.regular, strict=True)
     notes = [
         note
@@ -65,7 +65,7 @@ def step_notes(steps: Steps, odd: pl.DataFrame) -> list[str]:
 
 
 def cold_notes(names: Sequence[str], measured: Sequence[Measured]) -> list[str]:
-    """Say how many iterations are left out at the beginning, and how many others are cold."""
+    """Say how many iterations were skipped at the beginning, and how many cold ones remain."""
     skipped = {name: run.skipped for name, run in zip(names, measured, strict=True)}
     cold = [f"{run.cold} of {name}" for name, run in zip(names, measured, strict=True) if run.cold]
     lie = f"cold steps at the beginning: {', '.join(cold)}; --skip auto leaves them out"
@@ -95,7 +95,7 @@ def _modes(side: str, steps: Numbers, devices: int, regular: Regular | None) -> 
 
 
 def _mode_by_mode(steps: Steps) -> list[str]:
-    """Compare the steps of each kind with those of the same kind, if both runs have as many."""
+    """Compare steps mode by mode, if both runs have equally many modes of step length."""
     (a, b), (of_a, of_b) = map(kinds_of, steps.lengths), steps.devices
     if not a or len(a) != len(b):
         return []
@@ -119,17 +119,18 @@ def _shift_text(found: Shift, scale: int) -> str:
 def outlier_rows(
     traces: Sequence[Trace], measured: Sequence[Measured], steps: Steps
 ) -> pl.DataFrame:
-    """Return the steps of A and of B that are unlike the others, each with its cause.
+    """Return the outliers among the steps of A and of B, each with its cause.
 
     Parameters
     ----------
     traces, measured, steps
-        Of A and of B: the run, what was measured, and its steps.
+        Of A and of B: the run, its measured steps, and their lengths.
 
     Returns
     -------
     ``side, iteration, step_ns`` (mean over devices), ``ratio`` to the median step of the side, and
-    ``cause``: what is longer than in the median step, or of a shorter one what is shorter.
+    ``cause``: the part that is longer than in the median step (shorter, for a step that is
+    shorter).
     """
     found = [
         (side, run.iterations[place], each[place] / max(1, run.devices), each[place] / median,
@@ -144,18 +145,19 @@ def outlier_rows(
 def without_outliers(odd: pl.DataFrame, step: Mapping[str, Any], steps: Steps) -> list[str]:
     """Say how the mean step changed without outliers, if that differs.
 
-    Those that are furthest off are named with their cause: a few, and then fewer.
+    The farthest outliers are named with their causes; the second version names fewer.
 
     Parameters
     ----------
     odd
         As `outlier_rows` returns them.
     step, steps
-        How the step changed with them, and the steps of A and of B.
+        The change of the step with outliers, and the steps of A and of B.
 
     Returns
     -------
-    Nothing where there are no outliers, too few other steps, or as much is known with them.
+    A long and a shorter version; empty if there are no outliers or too few other steps, or if
+    outliers do not change the result.
     """
     places = [outliers(each) for each in steps.lengths]
     kept = steps.without(places)
@@ -181,9 +183,9 @@ def without_outliers(odd: pl.DataFrame, step: Mapping[str, Any], steps: Steps) -
 
 
 def _cause(trace: Trace, run: Measured, number: int, *, sign: int) -> str:
-    """Name the cause of a step's excess over the median one: an op, a stage, or idle time.
+    """Name the cause of a step's excess over the median step: an op, a stage, or idle time.
 
-    Of a step that is shorter (`sign` -1), name what is shorter.
+    For a shorter step (`sign` -1), name the part that is shorter.
     """
     part = pl.col("part").replace({"between": "idle"})
     each = run.parts.group_by(part, "iteration").agg(pl.col("length_ns").sum())
@@ -203,7 +205,7 @@ def _cause(trace: Trace, run: Measured, number: int, *, sign: int) -> str:
 
 
 def _longest(trace: Trace, windows: pl.DataFrame, stage: str) -> tuple[str, int] | None:
-    """Return the name of the longest op of a stage in a step, and how long it takes."""
+    """Return name and duration (ns) of the longest op of a stage in a step; None without any."""
     start, end = windows["start"].min(), windows["end"].max()
     length = (pl.col("end") - pl.col("start")).alias("length")
     is_own = (pl.col("start") < end) & (pl.col("end") > start) & (pl.col("stage") == stage)
@@ -230,19 +232,19 @@ STEPS = pl.Schema(
 
 
 def step_rows(found: Measured, run: str, side: str | None = None) -> pl.DataFrame:
-    """Return the steps of a run, in their order.
+    """Return one row per step of a run, in order.
 
     Parameters
     ----------
     found
-        What was measured of it.
+        Measured steps of the run.
     run, side
-        What it is called, and of which side of a comparison it is.
+        Name of the run, and its side in a comparison (``A`` or ``B``; None leaves the column out).
 
     Returns
     -------
-    ``side, run, iteration, step_ns`` (mean over devices) and ``is_outlier``, of steps that are
-    unlike the others. None of a run without iterations.
+    ``side, run, iteration, step_ns`` (mean over devices) and ``is_outlier`` (whether the step is
+    unlike the others). No rows if the run has no iterations.
     """
     if not found.iterations:
         return STEPS.to_frame()
@@ -262,7 +264,7 @@ def step_rows(found: Measured, run: str, side: str | None = None) -> pl.DataFram
 
 
 def steps_of_run(trace: Trace, run: str, *, skip: Skip = 0) -> pl.DataFrame:
-    """Return the steps of a run (`step_rows`); none if it has no iterations."""
+    """Return one row per step of a run (see `step_rows`); no rows without iterations."""
     if trace["iterations"].head(1).collect().is_empty():
         return STEPS.to_frame()
     return step_rows(per_iteration(trace, ("stage",), skip=skip), run)

@@ -1,4 +1,4 @@
-"""Shared by all comparisons: measure both sides, and warn where they compare badly."""
+"""Shared by all comparisons: measure both sides, and find reasons why they are not comparable."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _ONE_ACCOUNT = "idle: inside of steps and between them, for not all runs tell wh
 
 
 def with_names_alike(runs: Sequence[Trace]) -> list[Trace]:
-    """Return runs in which kernels are spelled alike that differ in nothing but blanks.
+    """Return runs with one spelling for kernel names that differ only in blanks.
 
-    One compiler writes ``double *``, another one ``double*``; the first spelling stands.
+    Compilers write ``double *`` or ``double*``; the first spelling found is kept.
     """
     known = sorted({name for run in runs for name in _kernels(run)})
     spelled: dict[str, str] = {}
@@ -72,9 +72,9 @@ class Recorded:
     Parameters
     ----------
     trace, name, labels
-        The run, what messages call it, and its labels.
+        The run, its name in messages, and its labels (label -> value).
     traffic
-        What it moved, for a comparison by link.
+        Its traffic, for a comparison by link; else None.
     """
 
     trace: Trace
@@ -185,22 +185,23 @@ class Comparison(Answer):
 
 @dataclass(frozen=True)
 class Prepared:
-    """Runs that are measured for a comparison.
+    """Measured runs, ready to be compared.
 
     Parameters
     ----------
     runs, traces, measured
-        As they were given, with names that agree, and what their steps took; in one order.
+        The recordings as given, their traces with unified kernel names, and their measured steps,
+        in the same order.
     parts
-        What steps are made of.
+        Names of the parts of steps.
     reasons
         Why the runs are not comparable.
     has_verdict
         Whether verdicts are given.
     verdicts
-        What the processes of each do, by its name.
+        Run name -> verdicts on what its processes do.
     notes
-        What is said of them.
+        Notes on the runs, in words.
     """
 
     runs: Sequence[Recorded]
@@ -214,7 +215,7 @@ class Prepared:
 
     @property
     def basis(self) -> dict[str, str]:
-        """Basis of runs without GPU work, as in meta."""
+        """``basis`` for the meta if the runs have no GPU work; else empty."""
         return {} if has_ops(self.runs[0].trace) else {"basis": HOST}
 
 
@@ -255,7 +256,7 @@ def answered(
     tables: Mapping[str, pl.DataFrame],
     more: Mapping[str, Any] | None = None,
 ) -> Comparison:
-    """Return a comparison with facts about both sides; `more` is additional meta."""
+    """Assemble a `Comparison` with facts about both sides; `more` is additional meta."""
     keys = asked.keys
     meta = {
         "headline": headline,
@@ -312,7 +313,7 @@ def _reasons(runs: Sequence[Recorded], keys: tuple[str, ...]) -> list[str]:
 
 
 def _with_names_alike(traces: Sequence[Trace], asked: Asked) -> Sequence[Trace]:
-    """Return runs whose kernels and ranges are called alike."""
+    """Return runs with unified names of kernels and ranges."""
     if asked.match_names:
         traces = [with_normalised_names(each) for each in traces]
     elif "kernel" in asked.keys:
@@ -323,11 +324,11 @@ def _with_names_alike(traces: Sequence[Trace], asked: Asked) -> Sequence[Trace]:
 def _measure(
     runs: Sequence[Trace], asked: Asked, names: Sequence[str], traffic: Sequence[Traffic | None]
 ) -> tuple[list[Measured], list[str]]:
-    """Measure the steps of runs that are compared; each as a whole where any has none.
+    """Measure the steps of the runs; if any run has no steps, measure each run as a whole.
 
     Returns
     -------
-    What was measured, and why its steps are not comparable.
+    The measured steps of each run, and the reasons why they are not comparable.
     """
     keys, skip = asked.keys, asked.skip
     whole = not all(map(has_iterations, runs))
@@ -355,14 +356,14 @@ def _measure(
 
 
 def _times_per(keys: tuple[str, ...], *, is_host: bool) -> str | None:
-    """Say what times are means over."""
+    """Say what times are means over, such as steps and devices."""
     if keys in (("link",), ("memory",)):
         return "step" if keys == ("link",) else None
     return "step/process" if is_host or keys == ("api",) else "step/GPU"
 
 
 def _verdict_notes(verdicts: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-    """Describe the processes of either run, where not all train or a run is cut."""
+    """Describe the processes of a run if not all of them train, or if the recording is cut."""
     if all(set(each.get("verdict", ())) <= {"training"} and "cut" not in each for each in verdicts):
         return []
     worded = [
@@ -382,7 +383,7 @@ def _left_out(names: Sequence[str], measured: Sequence[Measured]) -> list[str]:
 
 
 def _outside_notes(table: pl.DataFrame) -> list[str]:
-    """Say what columns of work outside of steps hold, where there is any."""
+    """Explain the columns of work outside of steps, if there is any."""
     some = any(table[name].sum() for name in OUTSIDE[:2] if name in table.columns)
     note = "outside: work before the first step, after the last one and in steps that do not count"
     return [f"{note}; in all, mean over devices"] if some else []
@@ -409,14 +410,14 @@ def comparability(
 ) -> list[str]:
     """Return why two runs cannot be compared, in words; nothing if they can be.
 
-    These are another number or model of GPUs, another number of ranks in the job, labels `network`,
-    `batch` or `gpus` that differ, iterations in one run alone, and launches (or by stage: stages)
-    that are known of much less of one run than of the other, or that are known otherwise.
+    Reasons are: different number or model of GPUs, different number of ranks, different labels
+    `network`, `batch` or `gpus`, iterations in one run only, and launches (or by stage: stages)
+    that are known for a much smaller share of one run, or by other evidence.
 
     Raises
     ------
     MissingDataError
-        If one run has GPU work and the other has none: nothing is no improvement.
+        If one run has GPU work and the other has none, which is not an improvement.
     """
     facts = [summarise(run) for run in (a, b)]
     without_work = [not run["ops"] for run in facts]
@@ -453,7 +454,7 @@ def _of_labels(labels: tuple[Mapping[str, str], Mapping[str, str]]) -> list[tupl
 
 
 def _of_shares(facts: Sequence[Mapping[str, object]], by: Sequence[str]) -> list[tuple[str, str]]:
-    """Say of how much of each run something is known, where these are not about the same."""
+    """Compare the known shares (launches, stages) of each run; return those that differ much."""
     shares = [("launched", _LAUNCHED, "launching calls known of {:.0%} of the ops")]
     if "stage" in by or "step" in by:
         shares.append(("coverage", _COVERED, "stages known of {:.0%} of GPU busy time"))
@@ -476,13 +477,13 @@ def _models(trace: Trace) -> str:
 
 
 def _world(trace: Trace) -> str:
-    """Name the size of the job, as far as its largest communicator tells."""
+    """Return the number of ranks of the job in words, by its largest communicator."""
     ranks = communicators(trace).select(pl.col("ranks").max()).item()
     return "" if ranks is None else f"a job of {ranks} ranks"
 
 
 def _of_sources(a: Trace, b: Trace) -> list[tuple[str, str]]:
-    """Say how most of a stage is known in each run, where one way gave way to another."""
+    """Name stages whose main source of evidence differs between the runs."""
     known = [_main_sources(run) for run in (a, b)]
     return [
         (f"{stage} known by {known[0][stage]}", f"{stage} known by {known[1][stage]}")
@@ -492,7 +493,7 @@ def _of_sources(a: Trace, b: Trace) -> list[tuple[str, str]]:
 
 
 def _main_sources(trace: Trace) -> dict[str, str]:
-    """Return by what most of each stage is known, of stages that take a notable part of the time.
+    """Return the main source of evidence: stage -> source, for stages with a notable share of time.
 
     Time is the sum of ops' durations.
     """
@@ -507,7 +508,7 @@ def _main_sources(trace: Trace) -> dict[str, str]:
 
 
 def empty_steps(measured: Sequence[Measured], names: Sequence[str]) -> list[str]:
-    """Name runs in which many annotated steps hold no work, as where a recording was cut."""
+    """Name runs in which many annotated steps hold no GPU work, as in a cut recording."""
     found = []
     for name, run in zip(names, measured, strict=True):
         if not run.iterations:
@@ -520,5 +521,5 @@ def empty_steps(measured: Sequence[Measured], names: Sequence[str]) -> list[str]
 
 
 def has_iterations(trace: Trace) -> bool:
-    """Tell whether iterations of a run are known."""
+    """Tell whether the run has known iterations."""
     return trace["iterations"].head(1).collect().height > 0

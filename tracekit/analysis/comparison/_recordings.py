@@ -1,7 +1,7 @@
 """Compare two programs that were recorded several times each.
 
-Steps of one recording know nothing of how recordings differ as a whole: clocks, neighbours, where
-memory came to lie. Only several recordings of a side do, each of which counts as one number.
+Steps of one recording cannot show how recordings differ as a whole (clock rates, other jobs on the
+machine, placement of memory). Several recordings per side can; each counts as one number.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ _ONE_PERCENT = 1.0
 
 
 def between(a: Floats, b: Floats, *, related: bool = True) -> tuple[Floats, Floats, Floats]:
-    """Return the ends of intervals of differences between means of recordings, and p values.
+    """Return lower ends, upper ends and p values of the differences between means of recordings.
 
     Parameters
     ----------
     a, b
-        A row per group, a column per recording; two columns or more on either side or both.
+        One row per group, one column per recording; at least one side has two columns or more.
     related
-        Whether the rows are one table, for the number of which p values and intervals are adjusted.
+        Whether the rows form one table; p values and intervals are then adjusted for their number.
     """
     variance, freedom = difference_error(a, b)
     apart = b.mean(axis=1) - a.mean(axis=1)
@@ -82,7 +82,7 @@ def between(a: Floats, b: Floats, *, related: bool = True) -> tuple[Floats, Floa
 def difference_error(a: Floats, b: Floats) -> tuple[Floats, Floats]:
     """Return the variance of the difference of means of recordings, and its degrees of freedom.
 
-    The scatter of one recording is not known, and is taken for that of the other side's.
+    A side with a single recording is given the scatter of the other side.
     """
     numbers = (a.shape[1], b.shape[1])
     if min(numbers) > 1:
@@ -102,10 +102,9 @@ def reach_of(spreads: tuple[float, float], numbers: tuple[int, int], level: floa
     spreads
         Standard deviations of the recordings of either side.
     numbers
-        How many recordings either side has. Of one alone the scatter is taken for known as well as
-        that of the other side is.
+        Number of recordings of either side. A single recording is given the other side's scatter.
     level
-        How often the interval is to hold the truth.
+        Confidence level of the interval, such as 0.95.
     """
     most = max(numbers)
     variances = [np.array([s**2 / n]) for s, n in zip(spreads, numbers, strict=True)]
@@ -117,11 +116,11 @@ def reach_of(spreads: tuple[float, float], numbers: tuple[int, int], level: floa
 
 
 def enough_recordings(spreads: tuple[float, float], change: float) -> int | None:
-    """Return how many recordings a side would show a change, given their scatter.
+    """Return the number of recordings per side that would show a change, given their scatter.
 
     Returns
     -------
-    None, where no number that anyone records does.
+    None if no practical number would.
     """
     return least_enough(
         lambda number: reach_of(spreads, (number, number), LEVEL) < change, 2, _MOST
@@ -144,7 +143,7 @@ def least_enough(is_enough: Callable[[int], bool], first: int, most: int) -> int
 
 @dataclass(frozen=True)
 class _Side:
-    """The numbers of one side: a row per group, a column per recording."""
+    """The numbers of one side: one row per group, one column per recording."""
 
     means: Floats
     counts: Floats
@@ -168,17 +167,16 @@ def compare_recordings(
 ) -> Comparison:
     """Compare two programs by several recordings of either.
 
-    Of each recording the mean step counts, and of each group its mean over steps and devices, as
-    for `compare`; verdicts are of Welch's t test on these numbers, and hold for further recordings
-    of the same programs. Where a side has one recording alone, its scatter is taken for that of the
-    other side.
+    Each recording contributes one number per group, the mean over steps and devices as in
+    `compare`. Verdicts come from Welch's t test on these numbers, and hold for further recordings
+    of the same programs. A side with a single recording is given the scatter of the other side.
 
     Parameters
     ----------
     a, b
-        The recordings of either side, three or more in all.
+        The recordings of each side, three or more in all.
     names
-        What either side is called.
+        Names of the sides.
     by, skip, match_names, anyway, metric, least
         As for `compare`; a recording's typical step is its median.
 
@@ -228,7 +226,7 @@ def _rows(
     parts: pl.DataFrame,
     sides: tuple[Sequence[Recorded], Sequence[Recorded]],
 ) -> pl.DataFrame:
-    """Return the groups that are compared, side by side."""
+    """Return the rows of the comparison: each group's numbers in A and B, and the differences."""
     if keys == ("step",):
         return parts
     if keys == ("memory",):
@@ -303,7 +301,7 @@ def _for_people(
 
 
 def _memory_table(a: Sequence[Recorded], b: Sequence[Recorded]) -> pl.DataFrame:
-    """Return the peaks of each device side by side: means of recordings, and how they scatter."""
+    """Return the memory peaks of each device for A and B: mean and standard deviation."""
     sides = []
     for side, recordings in zip("ab", (a, b), strict=True):
         peaks = pl.concat([memory_peaks(each.trace, each.name) for each in recordings])
@@ -321,7 +319,7 @@ def _memory_table(a: Sequence[Recorded], b: Sequence[Recorded]) -> pl.DataFrame:
 
 
 def _inside(run: Measured) -> pl.DataFrame:
-    """Return the values of a recording's steps."""
+    """Return the rows of a recording's `Measured.values` that lie in steps."""
     return run.values.drop_nulls("iteration") if run.iterations else run.values
 
 
@@ -361,9 +359,9 @@ def differing(
     Parameters
     ----------
     a, b
-        A row per group, a column per recording.
+        One row per group, one column per recording.
     has_verdict
-        Whether verdicts are given.
+        Whether to give verdicts.
     related
         Whether p values are adjusted for the number of rows.
     """
@@ -401,7 +399,7 @@ def _step(
     *,
     has_verdict: bool,
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Return the parts of the step's change, and the change."""
+    """Return the parts of the step's change, and the change of the step."""
     of_a, of_b = (np.stack([_parts(run, names) for run in side], axis=1) for side in sides)
     first = ("part", "a_ns", "b_ns", "delta_ns", "share", *VERDICT)
     step = differing(
@@ -429,7 +427,7 @@ def _step(
 
 
 def _parts(run: Measured, names: Sequence[str]) -> Floats:
-    """Return the parts of a recording's mean step, on a device."""
+    """Return the length of each part of a recording's mean step, per device, ns."""
     rows = pl.DataFrame({"part": names}).with_row_index("row")
     lengths = matrix(run, run.parts, rows, ["part"])
     means: Floats = lengths.sum(axis=1) / (lengths.shape[1] * max(1, run.devices))
@@ -448,7 +446,7 @@ def _all_steps(
 
 
 def _scatter_notes(step: Mapping[str, Any], least: float | None) -> list[str]:
-    """Describe the scatter of recordings, and how many would show a smaller change.
+    """Describe the scatter of recordings, and how many of them would show a smaller change.
 
     Parameters
     ----------
@@ -482,7 +480,9 @@ def _scatter_notes(step: Mapping[str, Any], least: float | None) -> list[str]:
 def _recommended(
     step: Mapping[str, Any], percent: tuple[float, float], reach: float, least: float | None
 ) -> list[str]:
-    """Say how many recordings a side show the least change that matters, or the one that is."""
+    """Say how many recordings per side would show the least change that matters, or the present
+    one.
+    """
     seen = abs(100 * step["delta_ns"] / step["a_ns"])
     is_shown = step["verdict"] in ("faster", "slower")
     change = least or (seen if seen and not is_shown else _ONE_PERCENT)

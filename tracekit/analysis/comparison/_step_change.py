@@ -44,7 +44,7 @@ Kinds = tuple[Regular | None, Regular | None]
 
 
 def matrix(run: Measured, values: pl.DataFrame, rows: pl.DataFrame, columns: list[str]) -> Numbers:
-    """Return lengths: a row per group, a column per step."""
+    """Return lengths, ns: one row per group, one column per step; 0 if the step lacks the group."""
     numbers = pl.Series("iteration", run.iterations or (None,), dtype=pl.Int64)
     iterations = numbers.to_frame().with_row_index("column")
     sample = np.zeros((rows.height, iterations.height), dtype=np.int64)
@@ -88,9 +88,10 @@ def show(
     regular: Kinds = (None, None),
     tables: int = 1,
 ) -> pl.DataFrame:
-    """Return the interval of the difference, its p value, and the conclusion.
+    """Return interval, p value and verdict of the difference of each row.
 
-    Both are adjusted for the number of rows where these are related, and for that of `tables`.
+    Interval and p value are adjusted for the number of rows if these are `related`, and for the
+    number of `tables`.
     """
     if min(a.shape[1], b.shape[1]) < ENOUGH:
         nothing = {name: [None] * len(a) for name in VERDICT[:3]}
@@ -120,7 +121,7 @@ def show(
 
 
 def verdict_of(*, has_verdict: bool = True) -> pl.Expr:
-    """Return the verdict that an interval allows."""
+    """Return the verdict that follows from an interval."""
     verdict = (
         pl.when(pl.col("low_ns") > 0).then(pl.lit(SLOWER))
         .when(pl.col("high_ns") < 0).then(pl.lit(FASTER))
@@ -175,16 +176,16 @@ def with_small(
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of A and of B, added over devices.
+    """Lengths of the steps of A and of B, added over devices.
 
     Parameters
     ----------
     lengths
-        In their order.
+        Lengths in the order of the steps, ns.
     devices
-        Over how many devices either's are added.
+        Number of devices over which each run's lengths are added.
     regular
-        The slow ones of either that come regularly.
+        The slow steps of each run that come regularly, or None.
     """
 
     lengths: tuple[Numbers, Numbers]
@@ -199,7 +200,7 @@ class Steps:
         return cls(lengths, devices, (regularly_slow(lengths[0]), regularly_slow(lengths[1])))
 
     def without(self, places: Sequence[Sequence[int]]) -> Steps:
-        """Return a copy without the steps of A and of B at some places."""
+        """Return a copy without the steps of A and of B at the given positions."""
         kept = [
             np.isin(np.arange(len(each)), own, invert=True)
             for each, own in zip(self.lengths, places, strict=True)
@@ -212,7 +213,7 @@ class Steps:
         return Steps(lengths, self.devices, (regular[0], regular[1]))
 
     def long_runs(self) -> list[LongRun]:
-        """Return the standard error of either mean step."""
+        """Return the long-run certainty of the mean step of each run."""
         sides = zip(self.lengths, self.regular, strict=True)
         return [long_run(within_kinds(each[np.newaxis, :], own)[0]) for each, own in sides]
 
@@ -220,7 +221,7 @@ class Steps:
 def contributions(
     a: Measured, b: Measured, steps: Steps, *, has_verdict: bool, names: Sequence[str] = PARTS
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Return the parts of the step's change, and the change."""
+    """Return the parts of the step's change, and the change of the step."""
     rows = pl.DataFrame({"part": names}).with_row_index("row")
     samples = (matrix(a, a.parts, rows, ["part"]), matrix(b, b.parts, rows, ["part"]))
     devices = tuple(np.full(rows.height, number) for number in steps.devices)
@@ -242,7 +243,7 @@ def contributions(
 
 
 def change(steps: Steps, *, has_verdict: bool) -> dict[str, Any]:
-    """Return the change of the step, in the mean and of the typical step."""
+    """Return the change of the mean step and of the typical step."""
     a, b = (each[np.newaxis, :] for each in steps.lengths)
     of_a, of_b = (np.full(1, number) for number in steps.devices)
     shown = show(a, b, (of_a, of_b), has_verdict=has_verdict, regular=steps.regular)
@@ -280,7 +281,7 @@ def _typical(
 
 
 def has_typical(steps: Numbers) -> bool:
-    """Tell whether one step can stand for most: the steps are of one kind, or nearly all are."""
+    """Tell whether a typical step exists: all or nearly all steps are of one kind (mode)."""
     return max(map(len, kinds_of(steps)), default=len(steps)) >= _TYPICAL * len(steps)
 
 
@@ -291,7 +292,7 @@ def _typical_verdict(low: float | None, high: float | None, steps: int) -> str:
 
 
 def dependence_note(step: Mapping[str, Any], steps: Steps) -> list[str]:
-    """Name the runs whose steps vary slowly."""
+    """Name the runs whose steps vary slowly, so that neighbouring steps are dependent."""
     return [
         f"{len(lengths)} steps of {side.upper()} vary slowly: their mean is as certain as that of "
         f"{effective:.2g} independent ones"
@@ -301,7 +302,7 @@ def dependence_note(step: Mapping[str, Any], steps: Steps) -> list[str]:
 
 
 def _reason(steps: Steps, known: Sequence[LongRun]) -> str:
-    """Say why nothing is known of the means of steps."""
+    """Say why the means of steps have no interval."""
     return "; ".join(
         f"{len(lengths)} steps of {side} drift through the recording, and have no mean that more "
         "of them would approach"

@@ -42,7 +42,7 @@ _WAITS = ("event", "return", "block", "stream")
 
 @dataclass(frozen=True)
 class Bucket:
-    """Gradient buckets of at least this many bytes, as far as a step has enough."""
+    """Gradient buckets of at least this many bytes, if a step exchanges as many."""
 
     size: int
 
@@ -52,28 +52,28 @@ class Bucket:
         return f"bucket {self.size / 1e6:g}MB"
 
     def touches(self) -> pl.Expr:
-        """Return that it changes no edges by itself: `bucketed` gives a job others."""
+        """Return false: this change alters no edge lengths; `bucketed` makes a new job instead."""
         return pl.lit(value=False)
 
     def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
-        """Return the length as it is."""
+        """Return the unchanged length."""
         return pl.col("weight")
 
 
 def bucketed(job: Job, size: int) -> tuple[Job, int]:
-    """Return a job with larger all-reduces, and how many edges are others.
+    """Merge all-reduces into larger ones; return the job, and the number of changed edges.
 
-    Those of a step that follow each other on a stream become one until it has so many bytes: it
-    begins when the last of them did, takes what they took together, less the constant part of all
-    but one, and what waited for any of them waits for it. One that is larger stays as it is: in how
-    many tensors its bytes are, which are not taken apart, is not recorded.
+    Consecutive all-reduces of a step on a stream are merged until they hold `size` bytes. The
+    merged one begins when the last of them did, takes their total time less the constant part of
+    all but one, and is waited for by everything that waited for any of them. Larger all-reduces
+    stay as they are: the sizes of their tensors, which cannot be split, are not recorded.
 
     Parameters
     ----------
     job
         The job; all-reduces of unknown size are left as they are.
     size
-        How many bytes are exchanged at once.
+        Least bytes of a merged all-reduce.
     """
     rows = _exchanges(job, size)
     if rows.is_empty():
@@ -99,7 +99,7 @@ def bucketed(job: Job, size: int) -> tuple[Job, int]:
 
 
 def _changed(known: pl.DataFrame, done: pl.Expr, waits: pl.Expr) -> pl.DataFrame:
-    """Give work its new length, and what waits its new source."""
+    """Give merged all-reduces their new length, and edges that wait for them their new source."""
     return known.with_columns(
         weight=pl.when(done).then("bucket").otherwise("weight"),
         source=pl.when(waits).then("later").otherwise("source"),
@@ -118,7 +118,7 @@ def _sized(job: Job) -> pl.DataFrame:
 
 
 def _exchanges(job: Job, size: int) -> pl.DataFrame:
-    """Return all-reduces of known size: ``finish, length, last``, the end of what they become."""
+    """Return all-reduces of known size: ``finish, length, last`` (end of the merged all-reduce)."""
     sized = _sized(job)
     took = (
         job.edges.filter(pl.col("kind").is_in(_DONE))
@@ -142,7 +142,7 @@ def _exchanges(job: Job, size: int) -> pl.DataFrame:
 
 
 def _overhead(rows: pl.DataFrame) -> float:
-    """Return what an all-reduce of no bytes would take, by a straight line through all of them."""
+    """Return the time of an all-reduce of 0 bytes, by linear regression over all of them, ns."""
     if rows["size"].n_unique() < 2:  # noqa: PLR2004 - no line goes through a point
         return 0.0
     size, took = (rows[name].cast(pl.Float64).to_numpy() for name in ("size", "took"))
@@ -151,17 +151,17 @@ def _overhead(rows: pl.DataFrame) -> float:
 
 
 class Change(Protocol):
-    """A change for `whatif`."""
+    """A change for `whatif`: new lengths for some edges of the dependency graph."""
 
     @property
     def label(self) -> str:
         """Option that asks for it."""
 
     def touches(self) -> pl.Expr:
-        """Return which edges it changes."""
+        """Return an expression that is true for the edges that it changes."""
 
     def length(self, *, slowest: bool) -> pl.Expr:
-        """Return their new ``weight``: the most that it may be, or the least."""
+        """Return the new ``weight`` of these edges: upper bound if `slowest`, else lower bound."""
 
 
 @dataclass(frozen=True)
@@ -180,14 +180,14 @@ class Speed:
         return f"speed {self.name}={_times(self.factor)}"
 
     def touches(self) -> pl.Expr:
-        """Return the work of these kernels, collectives aside."""
+        """Select the execution of these kernels, collectives excluded."""
         kernels = pl.col("kind").is_in(_DONE) & (pl.col("work") == "compute")
         if self.stage is not None:
             return kernels & (pl.col("stage") == self.stage)
         return kernels & pl.col("name").cast(pl.String).str.contains(f"(?i){self.name}")
 
     def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
-        """Return their time."""
+        """Return the new time of these kernels."""
         return _divided(pl.col("weight"), self.factor)
 
 
@@ -204,7 +204,7 @@ class Bandwidth:
         return f"bandwidth {self.link}={_times(self.factor)}"
 
     def touches(self) -> pl.Expr:
-        """Return the transfers that a link of this type holds up."""
+        """Select the transfers that a link of this type limits."""
         over = pl.col("work") == "comm" if self.link == "collective" else pl.lit(value=True)
         own = pl.col("op_kind") == "collective" if self.link == "collective" else (
             pl.col("link") == self.link
@@ -212,9 +212,10 @@ class Bandwidth:
         return pl.col("kind").is_in(_DONE) & own & over
 
     def length(self, *, slowest: bool) -> pl.Expr:
-        """Return the time of a transfer: other links on its way carry no more than they can.
+        """Return the new time of a transfer, limited by the other links on its route.
 
-        How much of it is no bandwidth is not recorded: nothing, or as much as the shortest takes.
+        The part that does not depend on bandwidth is not recorded: it lies between 0 and the time
+        of the shortest transfer.
         """
         bound = (1 / pl.col("others_use")).clip(lower_bound=1.0).fill_null(float("inf"))
         constant = _latency() if slowest == (self.factor > 1) else pl.lit(0)
@@ -238,11 +239,11 @@ class Loader:
         return f"loader {_times(self.factor)}"
 
     def touches(self) -> pl.Expr:
-        """Return the edges of waits for batches, and of their pace."""
+        """Select the waits for batches, and the intervals between batches."""
         return pl.col("kind").is_in(["loader", "wait", "pace"]) & (pl.col("weight") >= 0)
 
     def length(self, *, slowest: bool) -> pl.Expr:
-        """Return shorter waits: a batch may be there already, or come sooner."""
+        """Return shorter waits: a batch may be ready already, or come sooner."""
         least = self.factor if self.least is None else self.least
         sooner = _divided(pl.col("weight"), least if slowest else self.factor)
         is_wait = pl.col("kind") == "wait"
@@ -258,15 +259,15 @@ class Workers:
     count: int
 
     def known(self, workers: int | None) -> Loader:
-        """Return the change for a run whose loader has this number of workers.
+        """Return the loader's speedup for a run that now has `workers` loader workers.
 
-        More of them make as many batches more, or are in each other's way so that each makes half
-        as many as before.
+        The upper end scales with the number of workers; at the lower end workers slow each other
+        down, so that each makes half as many batches as before.
 
         Raises
         ------
         UndecidedError
-            If it is not known how many it has.
+            If the present number of workers is unknown.
         """
         if workers is None:
             raise UndecidedError(
@@ -289,15 +290,16 @@ class Host:
         return f"host {_times(self.factor)}"
 
     def touches(self) -> pl.Expr:
-        """Return the calls of threads, the time between these, and what waits for a launch."""
+        """Select calls of threads, the time between calls, and waits for launches."""
         return pl.col("kind").is_in(_OF_HOST) & (pl.col("weight") > 0)
 
     def length(self, *, slowest: bool) -> pl.Expr:
         """Return changed durations: of all host work, or of launches and short gaps before them.
 
-        `slowest` chooses which, as the end of the range with the longer steps. Longer gaps without
-        launches may be other work, as fast as before.
-        Where GPUs meet in collectives, launches may gain nothing, too: they meet others then.
+        `slowest` chooses the latter, the end of the range with longer steps: longer gaps without
+        launches may be other work, which stays as fast as before.
+
+        If GPUs wait for each other in collectives, launches may gain nothing either.
         """
         changed = _divided(pl.col("weight"), self.factor)
         if slowest != (self.factor > 1):
@@ -316,7 +318,7 @@ class NoSync:
     label: str = "no synchronisation"
 
     def touches(self) -> pl.Expr:
-        """Return the waits of calls."""
+        """Select the edges by which calls wait for GPU work."""
         return pl.col("kind") == "return"
 
     def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
@@ -331,7 +333,7 @@ class Overlap:
     label: str = "perfect overlap"
 
     def touches(self) -> pl.Expr:
-        """Return the edges by which other work and calls wait for communication."""
+        """Select the edges by which computation and calls wait for communication."""
         return (
             pl.col("kind").is_in(_WAITS)
             & (pl.col("of_source") == "comm")
@@ -348,7 +350,7 @@ def _times(factor: float) -> str:
 
 
 def _latency() -> pl.Expr:
-    """Return the most of a transfer's time that bandwidth does not shorten."""
+    """Return the upper bound of the part of a transfer's time that bandwidth does not shorten."""
     most = pl.when(pl.col("op_kind") == "collective").then(_LATENCY_NS["collective"]).otherwise(
         _LATENCY_NS["copy"]
     )  # fmt: skip
@@ -357,7 +359,7 @@ def _latency() -> pl.Expr:
 
 
 def _divided(length: pl.Expr, factor: float | pl.Expr) -> pl.Expr:
-    """Return times at a factor of the speed; with an infinite one they take nothing."""
+    """Return times divided by a speed factor; 0 for an infinite factor."""
     return (length / factor).round().cast(pl.Int64)
 
 
@@ -374,12 +376,12 @@ def parse_changes(
     bucket: int | None = None,
     without_straggler: str | None = None,
 ) -> list[Change | Workers | Stragglers]:
-    """Return the changes that texts such as ``gemm=2x`` mean.
+    """Parse the options of `whatif`, such as ``gemm=2x``, into changes.
 
     Raises
     ------
     UsageError
-        If one means none, or nothing is changed.
+        If a text is invalid, or no change is given.
     """
     # Others change the times that work has then.
     changes: list[Change | Workers | Stragglers] = (
@@ -442,7 +444,7 @@ def _one_of(name: str, known: Sequence[str], what: str) -> str:
 
 
 def _pattern(text: str) -> str:
-    """Return a pattern that names are matched with, or refuse it."""
+    """Return the pattern if it is a valid regular expression; else raise `UsageError`."""
     try:
         pl.Series([""]).str.contains(f"(?i){text}")
     except pl.exceptions.ComputeError as error:

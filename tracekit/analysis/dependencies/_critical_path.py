@@ -70,22 +70,23 @@ def path_spans(trace: Trace, traffic: Traffic, step: int | None) -> pl.DataFrame
 
     Returns
     -------
-    ``start, end, cause, stage, name``, each span after the one before; `name` is null where no op
-    works. Their lengths by cause are those that `critical_path` tells of the step.
+    ``start, end, cause, stage, name``, without gaps or overlaps; `name` is null if no op runs. Sums
+    of lengths by cause equal those that `critical_path` gives for the step.
 
     Raises
     ------
     MissingDataError
-        As of `job_of`.
+        As for `job_of`.
     """
     job = job_of(trace, traffic, 0, None if step is None else (step, step))
     return _parts(job).select("start", "end", "cause", "stage", "name").sort("start", "end")
 
 
 def _parts(job: Job) -> pl.DataFrame:
-    """Return the parts of paths: where they lie, and what they are.
+    """Return the parts of critical paths, with place, cause and length.
 
-    A segment is a part of the cause of its edge, and after that one that nothing explains.
+    Each segment gives a part with the cause of its edge, followed by the part that nothing
+    explains.
 
     Returns
     -------
@@ -112,7 +113,7 @@ def _parts(job: Job) -> pl.DataFrame:
 
 
 def _by_step(job: Job) -> pl.DataFrame:
-    """Return ``iteration, part, path_ns``, which is what drawings show: work by its stage."""
+    """Return ``iteration, part, path_ns`` for figures; work is split by stage."""
     staged = pl.format("gpu, {}", pl.col("stage").cast(pl.String))
     cause = pl.col("cause").cast(pl.String)
     part = pl.when(cause == "gpu").then(pl.coalesce(staged, cause)).otherwise(cause)
@@ -137,7 +138,7 @@ def _shared(parts: pl.DataFrame, keys: Sequence[str], meta: dict[str, Any]) -> p
 
 
 def _by_kernel(job: Job, meta: dict[str, Any]) -> pl.DataFrame:
-    """Return the ops of the steps by name, those that take longest on the path first."""
+    """Return the ops of the steps by name, sorted by time on the path, longest first."""
     done = job.followed.select("kind", "op", "edge").filter(
         pl.col("kind").cast(pl.String).is_in(["work", "transfer"])
     )
@@ -189,7 +190,7 @@ def _meta(job: Job, skip: int) -> dict[str, Any]:
 
 
 def _kinds(lengths: pl.Series) -> list[str]:
-    """Name the kinds of steps: the median of all may be the length of none."""
+    """Describe the modes of step lengths, if there are several."""
     kinds = kinds_of(lengths.to_numpy())
     each = [f"{len(kind):,} of {float(np.median(kind)) / _MS:,.2f} ms" for kind in kinds]
     return [f"steps are of {len(each)} kinds: {' and '.join(each)} (medians)"] if each else []

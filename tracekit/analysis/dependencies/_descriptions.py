@@ -1,4 +1,4 @@
-"""Describe edges: op or call, stage, cause, and the link that limits each transfer."""
+"""Describe edges of the dependency graph: op or call, stage, cause, and limiting link."""
 
 from __future__ import annotations
 
@@ -29,10 +29,9 @@ _FOUND = pl.Schema({"op": pl.Int64(), "link": pl.String(), "others_use": pl.Floa
 def _link_of_ops(traffic: Traffic, moments: Moments) -> pl.DataFrame:
     """Return ``op, link, others_use`` of ops that move bytes.
 
-    `link` is the type of link that holds an op up, or `UNTOLD`; `others_use` is how much of what
-    they can carry the other links on its way carried meanwhile, that of the fullest one: where its
-    own link gets faster, these bound it. Of collectives it is NVLink where NVLinks join all GPUs of
-    the run, else PCIe.
+    `link` is the type of the link that limits an op, or `UNTOLD`; `others_use` is the utilisation
+    of the fullest other link on its route meanwhile, which bounds the gain from a faster link. For
+    collectives the link is NVLink if NVLinks join all GPUs of the run, else PCIe.
     """
     moving = moments.ops.filter(pl.col("work").is_in(["comm", "host_copy"]))
     copies = _copies(traffic, moments)
@@ -47,7 +46,7 @@ def _link_of_ops(traffic: Traffic, moments: Moments) -> pl.DataFrame:
 
 
 def _copies(traffic: Traffic, moments: Moments) -> pl.DataFrame:
-    """Return ``op, link, others_use`` of copies whose route is known."""
+    """Return ``op, link, others_use`` of copies with a known route."""
     transfers = traffic.transfers.filter(~pl.col("method").is_in(["nccl", "collective"]))
     if transfers.is_empty():
         return pl.DataFrame(schema=_FOUND)
@@ -75,10 +74,10 @@ def _copies(traffic: Traffic, moments: Moments) -> pl.DataFrame:
 
 
 def _by_op(crossed: pl.DataFrame) -> pl.DataFrame:
-    """Return crossings with the copy that crosses: the first or second one of a transfer, or both.
+    """Add to each crossing of a link the op that crosses it: first or second copy of a transfer.
 
-    Near which CPU the memory between two copies is does not show, so that either may cross what
-    lies between CPUs.
+    The CPU to which the intermediate memory belongs is unknown, so links between CPUs may be
+    crossed by either copy.
     """
     first = crossed.filter(
         pl.col("first_end").is_null() | (pl.col("start") < pl.col("first_end"))
@@ -89,10 +88,10 @@ def _by_op(crossed: pl.DataFrame) -> pl.DataFrame:
 
 
 def _used(crossed: pl.DataFrame) -> pl.DataFrame:
-    """Add ``use``: what a link carried while a transfer crossed it, of what it can carry.
+    """Add ``use``: the share of its capacity that a link carried while a transfer crossed it.
 
-    That is its peak, or less where no transfer that links of this type held up came so far.
-    ``of_peak`` is what it carried of its peak.
+    The capacity is the peak, or the highest rate of transfers that this type of link limited.
+    ``of_peak`` is the share of the peak.
     """
     way = ["link", "src", "dst"]
     rate = pl.col("bytes") / (pl.col("end") - pl.col("start"))
@@ -126,7 +125,7 @@ def _used(crossed: pl.DataFrame) -> pl.DataFrame:
 
 
 def _joined_by(traffic: Traffic, moving: pl.DataFrame) -> str:
-    """Return what collectives cross: NVLinks if these join all GPUs that take part."""
+    """Return the type of link that collectives cross: NVLink if it joins all participating GPUs."""
     place = traffic.placed.place
     devices = moving.filter(pl.col("kind") == "collective")["device"].unique()
     gpus = [f"GPU{place[device]}" for device in devices if device in place]
@@ -147,10 +146,9 @@ def described_edges(
 
     Returns
     -------
-    The columns of `rows`, and ``op, name, work, op_kind, stage, link, others_use`` of the op that
-    waits or works (null of calls, but ``stage``, which is that of the next op that the thread
-    launches, and ``name``), ``process, device``, and ``of_source``: what the op does that is waited
-    for.
+    The columns of `rows`; ``op, name, work, op_kind, stage, link, others_use`` of the op that waits
+    or runs (calls have only ``name`` and ``stage``, that of the next op that the thread launches);
+    ``process, device``; and ``of_source``, the ``work`` of the op that is waited for.
     """
     moments = graph.moments
     targets = rows.select("target").unique()
@@ -164,14 +162,14 @@ def described_edges(
 
 
 def _ended(rows: pl.DataFrame, moments: Moments) -> pl.Series:
-    """Return which op ends at the source of each edge; null where none does."""
+    """Return the op that ends at the source of each edge; null if none does."""
     source, first = pl.col("source"), moments.first_of_ops
     does_end = (source >= first) & (source % 2 == 1)
     return rows.select(pl.when(does_end).then((source - first) // 2)).to_series()
 
 
 def _at(rows: pl.DataFrame, targets: pl.DataFrame) -> pl.DataFrame:
-    """Return those of ops or calls that begin or end at some moments, with ``target``."""
+    """Return the ops or calls that begin or end at the given moments, with ``target``."""
     edges = ("begin", "finish")
     return pl.concat(
         [
@@ -196,7 +194,7 @@ def op_names(trace: Trace) -> pl.DataFrame:
 
 
 def _calls(moments: Moments) -> pl.DataFrame:
-    """Return calls; their stage is that of the next op that their thread launches."""
+    """Return calls with the stage of the next op that their thread launches."""
     launched = moments.ops.select("call", "stage").drop_nulls("call").unique("call", keep="first")
     return (
         moments.calls.join(launched, on="call", how="left", maintain_order="left")
