@@ -368,7 +368,7 @@ def _with_ranks(rows: pl.DataFrame, trace: Trace, logged: _Logged | None) -> pl.
 
 
 def _numbered(rows: pl.DataFrame, made: pl.DataFrame) -> pl.DataFrame:
-    """Number the calls of each communicator by kind, in order, where all of them were recorded.
+    """Count through the calls of each communicator by kind, if all of them were recorded.
 
     All were recorded if the communicator was created during the recording, or if a log has as many
     calls as the trace. A process is left out if it replays collectives in CUDA graphs, or ran a

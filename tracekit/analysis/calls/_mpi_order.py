@@ -18,7 +18,7 @@ _OWNER = ["process", "communicator"]
 
 
 def with_order(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
-    """Number the MPI calls on the communicator of all ranks.
+    """Add to each MPI call its number in the communicator of all ranks.
 
     It is recognised as the only communicator of a process with as many ranks as the run has
     processes; every rank must be recorded once. Calls count from MPI_Init on, blocking or not.

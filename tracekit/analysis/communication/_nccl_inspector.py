@@ -159,7 +159,7 @@ def _with_groups(rows: pl.DataFrame, records: pl.DataFrame) -> pl.DataFrame:
 
 
 def _numbered(records: pl.DataFrame) -> pl.DataFrame:
-    """Number each send and receive, and mark records of a rank with the same sequence number."""
+    """Give messages distinct numbers, and mark records of a rank with equal sequence numbers."""
     is_message = pl.col("peer").is_not_null()
     rows = records.with_columns(message=pl.when(is_message).then(pl.int_range(pl.len())))
     return rows.with_columns(repeated=pl.len().over(*_CALL, "rank") > 1)

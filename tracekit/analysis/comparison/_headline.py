@@ -56,8 +56,7 @@ def headline(
     without: Sequence[str] = (),
     ops: Mapping[str, tuple[float, float]] | None = None,
 ) -> str:
-    """Say how much the step changed, whether that is significant, and which parts make up the
-    change.
+    """Say how much the step changed, whether that is significant, and which parts make it up.
 
     The text is shortened to two lines of 120 columns in this order: the typical step is dropped if
     outliers are named, fewer outliers are named, the caveat on few steps is shortened, parts that
@@ -189,7 +188,7 @@ def _carried(
     """Name the parts that make up most of a change, with numbers of ops where these differ.
 
     Returns versions from long to short: with the parts that changed the other way, without these,
-    and without any part.
+    and without numbers of ops.
     """
     if not change:
         return []

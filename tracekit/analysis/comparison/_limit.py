@@ -241,7 +241,7 @@ def _judged(excess: _Excess, limit: str, left_out: list[str]) -> Limit:
 
 
 def _needed(excess: _Excess) -> str:
-    """Say how many more steps or recordings would decide, if they continue like the present ones."""
+    """Say how many more steps or recordings like the present ones would decide the test."""
     more = least_enough(lambda more: excess.closer(more) < abs(excess.middle), 1, _MOST_STEPS)
     if more is None:
         return f"no number of {excess.noun.split()[0]} would tell, this close to the limit"

@@ -480,9 +480,7 @@ def _scatter_notes(step: Mapping[str, Any], least: float | None) -> list[str]:
 def _recommended(
     step: Mapping[str, Any], percent: tuple[float, float], reach: float, least: float | None
 ) -> list[str]:
-    """Say how many recordings per side would show the least change that matters, or the present
-    one.
-    """
+    """Say how many recordings per side would show the least change that matters, or this one."""
     seen = abs(100 * step["delta_ns"] / step["a_ns"])
     is_shown = step["verdict"] in ("faster", "slower")
     change = least or (seen if seen and not is_shown else _ONE_PERCENT)

@@ -48,7 +48,7 @@ class Bucket:
 
     @property
     def label(self) -> str:
-        """Option that asks for it."""
+        """The command-line option that asks for this change."""
         return f"bucket {self.size / 1e6:g}MB"
 
     def touches(self) -> pl.Expr:
@@ -155,7 +155,7 @@ class Change(Protocol):
 
     @property
     def label(self) -> str:
-        """Option that asks for it."""
+        """The command-line option that asks for this change."""
 
     def touches(self) -> pl.Expr:
         """Return an expression that is true for the edges that it changes."""
@@ -174,7 +174,7 @@ class Speed:
 
     @property
     def label(self) -> str:
-        """Option that asks for it."""
+        """The command-line option that asks for this change."""
         if self.stage is not None:
             return f"stage {self.stage}={_times(self.factor)}"
         return f"speed {self.name}={_times(self.factor)}"
@@ -200,7 +200,7 @@ class Bandwidth:
 
     @property
     def label(self) -> str:
-        """Option that asks for it."""
+        """The command-line option that asks for this change."""
         return f"bandwidth {self.link}={_times(self.factor)}"
 
     def touches(self) -> pl.Expr:
@@ -233,7 +233,7 @@ class Loader:
 
     @property
     def label(self) -> str:
-        """Option that asks for it."""
+        """The command-line option that asks for this change."""
         if self.workers is not None:
             return f"{self.workers}{WORKERS}"
         return f"loader {_times(self.factor)}"
@@ -286,7 +286,7 @@ class Host:
 
     @property
     def label(self) -> str:
-        """Option that asks for it."""
+        """The command-line option that asks for this change."""
         return f"host {_times(self.factor)}"
 
     def touches(self) -> pl.Expr:

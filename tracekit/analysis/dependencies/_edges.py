@@ -1,4 +1,4 @@
-"""Moments and edges of the dependency graph: their kinds and columns."""
+"""Moments (nodes) and edges of the dependency graph: their kinds and columns."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ EDGES = pl.Schema(
 
 @dataclass(frozen=True)
 class Moments:
-    """Calls, ops, and the numbers of the moments at which they begin and end.
+    """Calls and ops of a run, with the moments (nodes of the graph) at which they begin and end.
 
     Parameters
     ----------
     calls
         ``call, process, thread, start, end, name, correlation, begin, finish``, by thread and
-        start; `begin` and `finish` are moments.
+        start; `begin` and `finish` are numbers of moments.
     ops
         Columns of the canonical table (`context` is -1 where it is not known), ``work`` (what an op
         is: `compute`, `memory`, `comm` or `host_copy`) and ``begin, finish``, by lane and start.
@@ -69,11 +69,11 @@ class Moments:
 
     @property
     def first_of_ops(self) -> int:
-        """First moment of ops; moments of calls come before."""
+        """Number of the first moment of ops; moments of calls come before."""
         return 2 * self.calls.height
 
     def times(self) -> pl.Series:
-        """Return when each moment came."""
+        """Return the recorded time of each moment, ns."""
         pairs = np.empty((self.count // 2, 2), np.int64)
         for column, edge in enumerate(("start", "end")):
             pairs[: self.calls.height, column] = self.calls[edge]
@@ -88,7 +88,7 @@ class Moments:
 
     @cached_property
     def loaders(self) -> pl.Series:
-        """Return the threads that launch nothing but input."""
+        """Return the threads that launch only copies of input (data loaders)."""
         launched = self.ops.select("launch_thread", "stage").drop_nulls("launch_thread")
         of_thread = launched.group_by("launch_thread")
         only = of_thread.agg(loads=(pl.col("stage") == "IO").all())
@@ -105,7 +105,7 @@ def moments_of(trace: Trace) -> Moments:
 
 
 def _after_each_other(ops: pl.DataFrame) -> pl.DataFrame:
-    """Let ops begin when the one before on their stream has ended, which recorders round."""
+    """Shift starts of ops to the end of the previous op on their stream; recorders round times."""
     before = pl.col("end").shift().over(LANE)
     rounded = (before - pl.col("start")).is_between(1, _ROUNDED_NS)
     ends = pl.min_horizontal(before, "end")
@@ -120,7 +120,7 @@ def _numbered(rows: pl.DataFrame, first: int) -> pl.DataFrame:
 
 
 def _work() -> pl.Expr:
-    """Return what an op is: work of a GPU, or communication with another one or the host."""
+    """Return the ``work`` of an op: GPU work, or communication with another GPU or the host."""
     kind = pl.col("kind").cast(pl.String)
     moves = (kind == "collective") | kind.is_in(_PEER)
     return (
@@ -134,18 +134,18 @@ def _work() -> pl.Expr:
 def edges(
     rows: pl.DataFrame, source: str, target: str, kind: str, weight: str | None = None
 ) -> pl.DataFrame:
-    """Return edges of a kind.
+    """Return edges of one kind.
 
     Parameters
     ----------
     rows
-        A row per edge.
+        One row per edge.
     source, target
-        Columns of the moments that it leads from and to.
+        Names of the columns with the moments that the edge leads from and to.
     kind
         One of `_KINDS`.
     weight
-        Column of its length; None where that is to be found.
+        Name of the column with its length, ns; None if the length is to be fitted.
     """
     length = pl.lit(None, pl.Int64) if weight is None else pl.col(weight)
     return rows.select(

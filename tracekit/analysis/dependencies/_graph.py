@@ -69,7 +69,7 @@ _CROSSING = (
 
 
 def _gpu_edges(trace: Trace, moments: Moments) -> pl.DataFrame:
-    """Return the edges into ops: launches, order of streams, their work, and who meets whom."""
+    """Return the edges into ops: launches, order on streams, durations, and matched collectives."""
     ops = moments.ops
     calls = moments.calls.select("call", launch="begin")
     ordered = ops.with_columns(
@@ -93,7 +93,7 @@ def _gpu_edges(trace: Trace, moments: Moments) -> pl.DataFrame:
 
 
 def _after_any(lone: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
-    """Pair ops without a known predecessor with the last op of their process."""
+    """Pair ops without a known predecessor with the last earlier op of their process."""
     ends = ops.select("process", time="end", before="finish").sort("time")
     return (
         lone.drop("before").sort("start")
@@ -103,10 +103,10 @@ def _after_any(lone: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _together(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
-    """Return ``other, begin, finish, weight``: collectives whose participants were recorded.
+    """Return ``other, begin, finish, weight``: participants of matched collectives.
 
-    The bytes begin to move when the last participant has joined; all end together, each so long
-    after that as it did. Sends and receives that are not matched otherwise are by their ends.
+    Bytes begin to move when the last participant has started; each participant ends as long after
+    that as recorded. Sends and receives without another match are matched by their ends.
     """
     if (ops["kind"] == "collective").sum() == 0:
         return pl.DataFrame(
@@ -127,7 +127,7 @@ def _together(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _ends_together() -> pl.Expr:
-    """Tell whether the participants of a collective are several, on one clock, and end together."""
+    """Tell whether a collective has several participants, on one clock, that end together."""
     apart = pl.col("end").max() - pl.col("end").min()
     return (
         (pl.col("op").n_unique() > 1) & (pl.col("clock").n_unique() == 1)
@@ -136,7 +136,7 @@ def _ends_together() -> pl.Expr:
 
 
 def _pairs(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return sends and receives that end together on two devices, and no third one with them."""
+    """Pair sends and receives that end together on exactly two devices."""
     sends = rows.filter(pl.col("collective") == "send_recv").sort("clock", "end", "device")
     near = pl.col("end") - pl.col("end").shift().over("clock") <= TOGETHER_NS
     found = sends.with_columns(match=(~near.fill_null(value=False)).cum_sum().cast(pl.Int64))
@@ -145,7 +145,7 @@ def _pairs(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _full_queues(moments: Moments) -> pl.DataFrame:
-    """Return ``source, target``: launches that took long, and the op that made room for them."""
+    """Return ``source, target``: the op that freed the launch queue, and the launch it held up."""
     numbered = moments.ops.with_columns(turn=pl.int_range(pl.len(), dtype=pl.Int64).over(LANE))
     slow = numbered.filter(pl.col("launch_end") - pl.col("launch_start") >= SLOW_CALL_NS)
     calls = moments.calls.select("call", target="finish")
@@ -163,19 +163,20 @@ def _full_queues(moments: Moments) -> pl.DataFrame:
 def _host_edges(
     trace: Trace, moments: Moments, events: pl.DataFrame
 ) -> tuple[pl.DataFrame, Batches]:
-    """Return the edges of calls in order, from thread to thread, and of the loader; and batches.
+    """Return the edges between calls, between threads, and from the data loader; and the batches.
 
-    A thread's call comes after the one before it and what the thread did in between. Two threads of
-    a process hand over where one falls silent while the other is, and that goes on before the first
-    one does: as main and backward thread do. What is received so is waited for; the receiver's own
-    time before is no work of its own.
+    A call comes after the previous call of its thread and the time in between. A thread hands over
+    to another one of its process if it stops making calls while the other makes none, and the other
+    then goes on first (as main and backward thread do). The receiver waits for the hand-over: its
+    own time before is no work.
 
     Parameters
     ----------
     trace, moments
         The run.
     events
-        As `wait_edges` returns them: a call that waits for another thread's event follows at once.
+        Second result of `wait_edges`: calls that wait for another thread's event, and follow it at
+        once.
     """
     gaps = _gaps(moments)
     handed = pl.concat(
@@ -220,7 +221,7 @@ def _host_edges(
 
 
 def _gaps(moments: Moments) -> pl.DataFrame:
-    """Return when threads make no call: ``process, thread, start, end, source, target``."""
+    """Return times without calls on threads: ``process, thread, start, end, source, target``."""
     calls = moments.calls
     before = {name: pl.col(name).shift().over("thread") for name in ("end", "finish")}
     return (
@@ -234,9 +235,9 @@ def _gaps(moments: Moments) -> pl.DataFrame:
 
 
 def _handed(moments: Moments, gaps: pl.DataFrame) -> pl.DataFrame:
-    """Return ``target, giver, lag``: whom a thread waited for before it went on, and how long ago.
+    """Return ``target, giver, lag``: the call that a silent thread waited for, and the lag after.
 
-    A thread that only loads input gives nothing: whoever waits for it is found by `batches_of`.
+    Threads that only load input are no givers: waits for them are found by `batches_of`.
     """
     loaders = moments.loaders.implode()
     silent = gaps.filter(_LENGTH >= _HANDED_NS)
@@ -267,11 +268,11 @@ def _handed(moments: Moments, gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _released(moments: Moments, gaps: pl.DataFrame) -> pl.DataFrame:
-    """Return whom a thread that loads input waited for: it works ahead until it is full.
+    """Return the calls that loading threads waited for: they work ahead until their queue is full.
 
     Returns
     -------
-    As `_handed`, for the last call of another thread in the silence of a loading one.
+    The columns of `_handed`, with the last call of another thread while a loading one was silent.
     """
     loads = pl.col("thread").is_in(moments.loaders.implode())
     consumed = moments.calls.filter(~loads).select("process", time="end", giver="finish")
@@ -284,7 +285,7 @@ def _released(moments: Moments, gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _at_once(gaps: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
-    """Return, as `_handed`, whose event a thread waited for that went on soon after its record."""
+    """Return, as `_handed`, waits for events of other threads that ended soon after the record."""
     silent = gaps.filter(_LENGTH >= _HANDED_NS).with_columns(length=_LENGTH)
     soon = (pl.col("lag") <= _AT_ONCE_NS) & (pl.col("lag") < pl.col("length"))
     found = events.join(silent.select("target", "length"), on="target").filter(soon)
@@ -292,7 +293,7 @@ def _at_once(gaps: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _edges_of_threads(moments: Moments) -> pl.DataFrame:
-    """Return the silence of each thread before its first call, and after its last one."""
+    """Return the time of each thread before its first call and after its last call."""
     never = 1 << 61
     nothing = pl.lit(None, MOMENT)
     of_thread = moments.calls.group_by("process", "thread", maintain_order=True)
@@ -307,25 +308,25 @@ def _edges_of_threads(moments: Moments) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Graph:
-    """Moments and edges, as arrays that sweeps go over.
+    """Dependency graph of a run: moments (nodes) and edges, as arrays for `_sweeps`.
 
     Parameters
     ----------
     moments
-        What the moments are.
+        The calls and ops whose begins and ends are the moments.
     edges
-        ``source, target, kind, weight, at_once``, by target: `weight` is how long the target comes
-        after the source at least, `at_once` whether both came at the same time.
+        ``source, target, kind, weight, at_once``, sorted by target: `weight` is the least time from
+        source to target, ns; `at_once`, whether both came at the same time.
     time
-        When each moment came.
+        Recorded time of each moment, ns.
     carried
-        How much later each moment came than anything explains, beyond what is tolerated.
+        Unexplained delay of each moment beyond the tolerance, ns.
     order
-        The moments, each after those that it waits for.
+        The moments in topological order: each after those that it waits for.
     contradicted
-        How many edges were left out since their target came before their source.
+        Number of edges that were left out since their target came before their source.
     batches
-        The batches of input that its threads take.
+        The batches of input that the threads take.
     """
 
     moments: Moments
@@ -342,7 +343,7 @@ class Graph:
         return self.lengthened(self.edges["weight"])
 
     def lengthened(self, lengths: pl.Series) -> tuple[Array, Array, Array]:
-        """Return `into` with other lengths; of negative ones are edges that hold nothing."""
+        """Return `into` with other lengths; edges of negative length hold nothing back."""
         first = _firsts(given(self.edges["target"]), self.time.size)
         return first, given(self.edges["source"]), given(lengths, np.int64)
 
@@ -352,9 +353,9 @@ class Graph:
         Parameters
         ----------
         lengths
-            Of edges, those of the unchanged run by default.
+            Length of each edge, ns; by default those of the unchanged run.
         carried
-            What nothing explains, that of the unchanged run by default.
+            Unexplained delay of each moment, ns; by default that of the unchanged run.
         """
         into = self.into if lengths is None else self.lengthened(lengths)
         time: Array = self.time.copy()
@@ -383,7 +384,7 @@ def graph_of(trace: Trace) -> Graph:
 
 
 def _own(moments: Moments, found: pl.DataFrame) -> pl.DataFrame:
-    """Return the edges from the begin of each call to its end: one that waits does little else."""
+    """Return the edges from begin to end of each call; waiting calls take little own time."""
     waiting = found.filter(pl.col("kind").is_in(["return", "block", "queue"])).select(
         finish="target", waits=True
     )
@@ -395,9 +396,10 @@ def _own(moments: Moments, found: pl.DataFrame) -> pl.DataFrame:
 
 
 def _groups(moments: Moments, rows: pl.DataFrame) -> Array:
-    """Return by what edges of a kind are like each other, which is what the op does of theirs.
+    """Return the group of each edge, whose members share one fitted length.
 
-    It is 0 of edges whose length was recorded, else a number for each kind and work.
+    The group is 0 for edges of recorded length, else a number for each kind of edge and ``work`` of
+    its op.
     """
     work = 1 + given(moments.ops["work"].to_physical())
     begun, done = (np.zeros(moments.count, np.uint8) for _ in range(2))
@@ -412,15 +414,15 @@ def _groups(moments: Moments, rows: pl.DataFrame) -> Array:
 
 
 def _fitted(moments: Moments, rows: pl.DataFrame, time: Array) -> tuple[pl.Series, Array]:
-    """Find unrecorded lengths: the usual one of each kind and group.
+    """Fit one length to each group of edges whose lengths were not recorded.
 
-    It is the mean lag of the edges that held their moment last, of those within what is tolerated.
-    Which these are depends on the lengths, so both are found in turns.
+    It is the mean lag of those edges of the group that were the last to hold their moment, lags
+    above the tolerance excluded. Which edges these are depends on the lengths, so both are found by
+    iteration.
 
     Returns
     -------
-    The lengths of edges, and by how much later each moment came than anything explains, where that
-    is more than is tolerated.
+    The lengths of edges, ns, and the unexplained delay of each moment beyond the tolerance, ns.
     """
     first, source = _firsts(given(rows["target"]), time.size), given(rows["source"])
     known, groups = given(rows["weight"], np.int64, null=0), _groups(moments, rows)
@@ -442,8 +444,8 @@ def _fitted(moments: Moments, rows: pl.DataFrame, time: Array) -> tuple[pl.Serie
 def ordered(rows: pl.DataFrame, count: int) -> tuple[pl.DataFrame, Array, bool]:
     """Return the edges, a topological order of moments, and whether all moments are in it.
 
-    Where moments of one time wait for each other in a circle, as coarse clocks make them, waits
-    without length among these are left out: order of threads and streams makes no circle.
+    If moments of equal time form a cycle (coarse clocks), waits of length 0 among them are left
+    out; the order of threads and streams has no cycles.
     """
     order, placed = _placed(rows, count)
     if placed == count:
@@ -456,7 +458,7 @@ def ordered(rows: pl.DataFrame, count: int) -> tuple[pl.DataFrame, Array, bool]:
 
 
 def _placed(rows: pl.DataFrame, count: int) -> tuple[Array, int]:
-    """Return the moments in order, and how many of them have a place there."""
+    """Return the moments in topological order, and how many could be placed."""
     source, target = given(rows["source"]), given(rows["target"])
     out, later = _firsts(source, count), np.empty(rows.height, np.uint32)
     compiled(lead_out, rows.height)(source, target, out[:-1].copy(), later)
@@ -467,9 +469,9 @@ def _placed(rows: pl.DataFrame, count: int) -> tuple[Array, int]:
 
 
 def _firsts(moments: Array, count: int) -> Array:
-    """Return where the edges of each moment begin that are put together by it, and where all end.
+    """Return the first position of each moment's edges in a list sorted by moment, and the end.
 
-    `moments` holds that moment of each edge, in any order.
+    `moments` holds the moment of each edge, in any order.
     """
     first = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(moments, minlength=count), out=first[1:])

@@ -1,4 +1,4 @@
-"""A job's dependency graph with its steps as moments, and the longest path of each step."""
+"""Dependency graph of a job with its steps, and the longest (critical) path of each step."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ TRUSTED = 0.1
 
 
 def path_segments(graph: Graph, bounds: pl.DataFrame) -> pl.DataFrame:
-    """Return the segments of each step's path.
+    """Return the segments of each step's critical path.
 
     Parameters
     ----------
     graph
         The graph.
     bounds
-        Steps, as `_step_bounds` returns them, in the times of the graph.
+        Steps from `_step_bounds`, in the times of the graph.
 
     Returns
     -------
-    ``edge, step`` (rows of `Graph.edges` and of `bounds`)``, start, end, explained, late``, those
-    of a step following each other from its start to its end: `explained` is the part of a segment
-    that its edge's length explains, and `late` the rest. `edge` is null of the time before a moment
-    that waits for nothing.
+    ``edge, step`` (rows of `Graph.edges` and of `bounds`)``, start, end, explained, late``, without
+    gaps from start to end of each step: `explained` is the part of a segment that the length of its
+    edge explains, ns, and `late` the rest. `edge` is null for the time before a moment that waits
+    for nothing.
     """
     ends = given(bounds["sink"], np.int64), given(bounds["start"], np.int64)
     room = 2 * graph.time.size + bounds.height
@@ -80,7 +80,7 @@ def path_segments(graph: Graph, bounds: pl.DataFrame) -> pl.DataFrame:
 
 
 def _unfounded(segments: pl.DataFrame, bounds: pl.DataFrame) -> pl.DataFrame:
-    """Return what of steps lies before their path's first moment, which waits for nothing."""
+    """Return the time of steps before the first moment of their path, which waits for nothing."""
     found = segments.group_by("step").agg(first=pl.col("start").min())
     steps = bounds.with_row_index("step").with_columns(pl.col("step").cast(pl.Int64))
     rest = steps.join(found, on="step", how="left").with_columns(first=pl.coalesce("first", "end"))
@@ -91,7 +91,7 @@ def _unfounded(segments: pl.DataFrame, bounds: pl.DataFrame) -> pl.DataFrame:
 
 
 def cause_of() -> pl.Expr:
-    """Return the cause of an edge's explained part, by its ``kind`` and the op's ``work``."""
+    """Return the cause of the explained part of an edge, by its ``kind`` and the op's ``work``."""
     kind, work = pl.col("kind").cast(pl.String), pl.col("work")
     moved = work.is_in(["comm", "host_copy"])
     return (
@@ -104,9 +104,9 @@ def cause_of() -> pl.Expr:
 
 
 def slack_of(graph: Graph, bounds: pl.DataFrame) -> pl.DataFrame:
-    """Return ``op, slack_ns``: how much later each op could end and no step would end later.
+    """Return ``op, slack_ns``: how much later each op could end without delaying any step.
 
-    Null of ops that no end of a step waits for.
+    Null for ops that no end of a step waits for.
     """
     time = graph.replayed()
     allowed = np.full(time.size, LATEST, np.int64)
@@ -123,16 +123,16 @@ def slack_of(graph: Graph, bounds: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Job:
-    """A run's dependency graph, and its steps as moments.
+    """Dependency graph of a run, with the moments at which its steps begin and end.
 
     Parameters
     ----------
     trace, traffic
-        The run, its processes' iterations numbered alike, and what it moved.
+        The run, with iterations numbered alike in all processes, and its traffic.
     graph
         Its graph.
     marks
-        The steps that count, as `_step_marks` returns them.
+        The steps that count, from `_step_marks`.
     """
 
     trace: Trace
@@ -142,19 +142,19 @@ class Job:
 
     @cached_property
     def edges(self) -> pl.DataFrame:
-        """Edges with their descriptions."""
+        """All edges with their descriptions (see `described_edges`)."""
         return described_edges(self.trace, self.graph, self.traffic, self.graph.edges)
 
     @cached_property
     def followed(self) -> pl.DataFrame:
-        """Edges on paths with their descriptions, and ``edge``, their row among all edges."""
+        """Edges on critical paths with their descriptions, and ``edge``, their row in all edges."""
         numbers = self.segments["edge"].drop_nulls().unique().sort()
         rows = self.graph.edges[numbers].with_columns(edge=numbers)
         return described_edges(self.trace, self.graph, self.traffic, rows)
 
     @cached_property
     def bounds(self) -> pl.DataFrame:
-        """The steps as they were recorded."""
+        """Start and end of each step as recorded."""
         return self.steps(self.graph.time)
 
     @cached_property
@@ -164,31 +164,31 @@ class Job:
 
     @property
     def unexplained(self) -> float | None:
-        """Time of the steps that nothing explains."""
+        """Share of the time of steps that nothing explains; None if unknown."""
         total = self.segments.select((pl.col("end") - pl.col("start")).sum()).item()
         return self.segments["late"].sum() / total if total else None
 
     @property
     def has_steps(self) -> bool:
-        """Whether steps are known; if not, the whole recording is taken for one."""
+        """Whether steps are known; if not, the whole recording counts as one step."""
         return self.bounds["iteration"].null_count() < self.bounds.height
 
     def steps(self, time: Array) -> pl.DataFrame:
-        """Return the lengths of steps, given times of moments."""
+        """Return the steps with their lengths, given the times of moments."""
         return _step_bounds(self.marks, pl.Series(time))
 
 
 def job_of(
     trace: Trace, traffic: Traffic, skip: int, iterations: tuple[int, int] | None = None
 ) -> Job:
-    """Return the dependency graph of a run, with its steps or some of them.
+    """Return the dependency graph of a run with its steps, or with the steps `iterations` only.
 
     Raises
     ------
     MissingDataError
         If it holds no GPU work, is on several clocks, or holds no complete step.
     UsageError
-        If iterations are skipped that it has not.
+        If more iterations are skipped than the run has.
     """
     require_ops(trace)
     active = trace.read("processes").join(
@@ -223,12 +223,13 @@ def job_of(
 def _step_marks(trace: Trace, moments: Moments, skip: int) -> pl.DataFrame:
     """Return the steps that count: ``iteration, begin, end, is_last``.
 
-    A step of a job begins where its window does on the first of its devices (`iteration_windows`:
-    with its own input, where it copies that itself), and ends where the next one begins; the last
-    one with the last of its ops, input and evaluation aside. `begin` and `end` list the moments: of
-    a begin the earliest of them counts, of the end of the last step the latest.
-    Steps that an edge of the recording cut count no more than skipped ones. A run without
-    iterations is one step.
+    A step of a job begins with its window on the first of its devices (`iteration_windows`: with
+    its own input, if the thread copies that itself), and ends where the next step begins; the last
+    step ends with its last op, input and evaluation excluded. `begin` and `end` are lists of
+    moments: the earliest one counts, for the end of the last step the latest one.
+
+    Steps cut by an end of the recording are left out, as are skipped ones. A run without iterations
+    is one step.
     """
     iterations = trace.read("iterations")
     if iterations.is_empty():
@@ -250,7 +251,7 @@ def _step_marks(trace: Trace, moments: Moments, skip: int) -> pl.DataFrame:
 
 
 def _begun(trace: Trace, moments: Moments, own: pl.DataFrame) -> pl.DataFrame:
-    """Return the ops with which the windows of steps begin that hold work: ``iteration, begin``."""
+    """Return ``iteration, begin``: the first op of each window of a step that holds work."""
     iterations = with_clocks(trace.read("iterations"), trace.read("reports"))
     windows = iteration_windows(launch_groups(trace), iterations).drop_nulls("iteration")
     working = windows.join(own, on=["process", "device", "iteration"], how="semi")
@@ -260,7 +261,7 @@ def _begun(trace: Trace, moments: Moments, own: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_iteration(ops: pl.DataFrame, moment: str) -> pl.DataFrame:
-    """Return ``iteration`` and the moments at its edge on each device."""
+    """Return ``iteration`` and the list of its first (or last) moments on each device."""
     return ops.group_by("iteration").agg(pl.col(moment).sort())
 
 
@@ -273,14 +274,14 @@ def _whole(moments: Moments) -> pl.DataFrame:
 
 
 def _step_bounds(marks: pl.DataFrame, time: pl.Series) -> pl.DataFrame:
-    """Return ``iteration, start, end, sink`` of steps; `sink` is the moment at which each ends.
+    """Return ``iteration, start, end, sink`` of steps; `sink` is the moment that ends the step.
 
     Parameters
     ----------
     marks
-        As `_step_marks` returns them.
+        Result of `_step_marks`.
     time
-        When each moment comes.
+        Time of each moment, ns.
     """
     numbered = marks.with_row_index("step")
 
@@ -301,7 +302,7 @@ def _step_bounds(marks: pl.DataFrame, time: pl.Series) -> pl.DataFrame:
 
 
 def distrust(share: float | None) -> list[str]:
-    """Return a warning where more is not explained than an answer can be trusted with."""
+    """Return a warning if the unexplained share is too large to trust the answer."""
     if share is None or share <= TRUSTED:
         return []
     text = f"{share:.0%} of the steps is unexplained by the recording, more than {TRUSTED:.0%}"
@@ -309,5 +310,5 @@ def distrust(share: float | None) -> list[str]:
 
 
 def stand_in(job: Job) -> list[str]:
-    """Return a warning where the whole recording stands for a step."""
+    """Return a warning if the whole recording counts as one step."""
     return [] if job.has_steps else ["no steps are known: the whole recording stands for one"]

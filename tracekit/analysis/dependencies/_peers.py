@@ -1,4 +1,4 @@
-"""Price of stragglers: steps in which ranks take as long as their peers for the same work.
+"""Price of stragglers: replay steps in which each rank takes its peers' time for equal work.
 
 Definition: Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis",
 OSDI 2025, section 3.2, for kernels and calls in place of passes.
@@ -40,34 +40,34 @@ _PLACE = ["iteration", "kind", "name", "number", "place"]
 
 @dataclass(frozen=True)
 class Alike:
-    """Some work takes as long as its peers do."""
+    """Change: selected work takes as long as its peers (equal work on other ranks)."""
 
     label: str
     own: pl.Expr
     usual: str
 
     def touches(self) -> pl.Expr:
-        """Return the edges of this work that take another time than their peers."""
+        """Select the edges of this work whose time differs from that of their peers."""
         return self.own & (pl.col("weight") >= 0) & (pl.col(self.usual) != pl.col("weight"))
 
     def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
-        """Return the time of their peers."""
+        """Return the time of the peers."""
         return pl.col(self.usual)
 
 
 @dataclass(frozen=True)
 class Stragglers:
-    """Work that ranks do alike takes all ranks the same time; one change per `by`, or for all."""
+    """Change: equal work takes all ranks the same time; one change per value of `by`, or one."""
 
     by: str
 
     def known(self, job: Job) -> list[Alike]:
-        """Return the what-if changes to replay for a job that `with_peers` returned.
+        """Return the changes to replay for a job from `with_peers`.
 
         Raises
         ------
         UndecidedError
-            If no rank does what another one does.
+            If no two ranks do equal work.
         """
         if not job.edges["usual"].count():
             raise UndecidedError(
@@ -92,9 +92,9 @@ class Stragglers:
 
 
 def _ranks(job: Job) -> list[Alike]:
-    """Return a change for each rank whose work takes longer than the mean, the longest first.
+    """Return a change for each rank whose work takes longer than the mean, longest first.
 
-    What takes it less than the median stays as it is: it may have waited less.
+    Work that takes less than the median stays as it is: the rank may have waited less.
     """
     alone = job.edges.drop_nulls("median")
     processes = alone["process"].n_unique()
@@ -120,7 +120,7 @@ def _ranks(job: Job) -> list[Alike]:
 
 
 def _kinds(job: Job) -> list[Alike]:
-    """Return a change for each kind of op, the one first whose times differ most."""
+    """Return a change for each kind of op, sorted by how much times differ between ranks."""
     off = (pl.col("weight") - pl.col("usual")).abs().sum()
     kinds = job.edges.drop_nulls(["did", "usual"]).group_by("did").agg(off=off)
     names = kinds.filter(pl.col("off") > 0).sort(-pl.col("off"), "did")["did"].head(_MOST)
@@ -189,17 +189,17 @@ def _who(device: int, rank: int | None) -> str:
 
 
 def with_peers(job: Job) -> Job:
-    """Return a job whose edges have the times of their peers, ns.
+    """Add to the edges of a job the times of their peers, ns.
 
-    Peers are kernels and copies of one name, or calls of one name and what comes before them, at
-    the same place of a step, on ranks that have as many of them in it.
+    Peers are kernels or copies of one name, or calls of one name with the time before them, at the
+    same position in a step, on ranks with equally many of them in the step.
 
     Returns
     -------
-    The job; its edges have ``usual``: of what a rank does by itself the mean of all its peers, of
-    what ranks do together the median over ranks and steps; and ``median`` of the former, the lower
-    one of an even number of ranks. Both are null of work without peers. And ``did``, the kind of
-    op: computing by stage, a collective, a kind of copy, or the host.
+    The job, with further columns of its edges: ``usual`` (for work of single ranks the mean of all
+    peers; for collectives the median over ranks and steps), ``median`` (of the peers of single
+    ranks' work; the lower one of an even number), both null for work without peers; and ``did``,
+    the kind of op (computing by stage, a collective, a kind of copy, or the host).
     """
     owner = pl.struct("process", "device")  # of calls the process alone
     edges = _placed(job).with_columns(ranks=owner.n_unique().over(_PLACE))
@@ -233,7 +233,7 @@ def with_peers(job: Job) -> Job:
 
 
 def _placed(job: Job) -> pl.DataFrame:
-    """Add to edges ``iteration``, ``place`` among the like ones of a rank's step, their ``number``.
+    """Add ``iteration``, ``place`` among equal work of a rank's step, and ``number`` of these.
 
     The iteration of a call is that of the next op that its thread launches.
     """
@@ -256,7 +256,7 @@ def _placed(job: Job) -> pl.DataFrame:
 
 
 def unlike(job: Job, changes: Sequence[object]) -> list[str]:
-    """Say how much work stays as it is, as no other rank does the like."""
+    """Warn how much work stays as it is because no other rank does equal work."""
     if not any(isinstance(each, Alike) for each in changes):
         return []
     work = job.edges.filter(_PARTS["computing"] & (pl.col("weight") > 0))

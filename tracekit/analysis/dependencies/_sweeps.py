@@ -1,8 +1,8 @@
-"""Sweeps over a graph of moments: topological order, earliest and latest times, paths.
+"""Sweeps over a dependency graph: topological order, earliest and latest times, paths.
 
-A graph is arrays: the edges that lead into moment m are those from ``first[m]`` to ``first[m + 1]``
-of ``source`` and what goes with it. An edge says that its moment comes no earlier than its source
-and a length.
+Its nodes, the begins and ends of calls and ops, are called moments. The graph is stored in arrays:
+the edges into moment m are entries ``first[m]`` to ``first[m + 1]`` of ``source``, ``length`` and
+so on. An edge says that its target comes no earlier than its source plus its length.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ LATEST = 1 << 62
 
 
 class Lengths(NamedTuple):
-    """Lengths of edges, and times of moments."""
+    """Lengths of edges, and delays of moments that edges do not explain."""
 
     weight: Array
-    """How long the target of each edge comes after its source at least."""
+    """Least time from the source to the target of each edge, ns."""
     late: Array
-    """How much later each moment came than any of its edges explains."""
+    """Delay of each moment beyond what its edges explain, ns."""
 
 
 def find_lengths(
     time: Array, into: tuple[Array, Array, Array], groups: Array, usual: Array,
     found: Lengths, holding: tuple[Array, Array], tolerated: int,
 ) -> None:  # fmt: skip
-    """Find how long edges are, and how long those of each group are that held their moment last.
+    """Find the length of each edge, and sum up by group the lags of edges that came last.
 
     Parameters
     ----------
     time
         When each moment came.
     into
-        ``first, source, length`` of the edges into each moment, as far as lengths were recorded; of
-        a negative one are such as hold nothing back.
+        ``first, source, length`` of the edges into each moment, as far as lengths were recorded;
+        edges of negative length hold nothing back.
     groups
-        The group of each edge; 0 of those whose length was recorded.
+        Group of each edge, by number; 0 for edges of recorded length.
     usual
-        How long those of each group are.
+        Length of the edges of each group, ns.
     found
         Filled in.
     holding
-        What their lags add up to, and how many there are, by group; added to.
+        Sum and number of the lags of the edges that held their moment last, by group; updated.
     tolerated
-        Longer lags are not counted.
+        Largest lag that counts, ns.
     """
     first, source, length = into
     lags, counts = holding
@@ -70,16 +70,16 @@ def find_lengths(
 
 
 def lead_out(source: Array, target: Array, free: Array, later: Array) -> None:
-    """Put the targets of edges together by their source.
+    """Group the targets of edges by their source.
 
     Parameters
     ----------
     source, target
         The edges.
     free
-        Where the next target of each moment goes; updated.
+        Position of the next target of each moment; updated.
     later
-        Becomes the targets.
+        Filled with the targets.
     """
     for edge in range(source.size):
         moment = source[edge]
@@ -97,13 +97,13 @@ def put_in_order(into: Array, out: tuple[Array, Array], missing: Array, order: A
     out
         ``first, target``: the same edges by the moment that they lead out of.
     missing
-        Room for a number per moment.
+        Working space of one number per moment.
     order
         The moments, filled in.
 
     Returns
     -------
-    How many moments have a place: fewer than all if some wait for each other in a circle.
+    Number of moments in the order: fewer than all if the graph has a cycle.
     """
     first, target = out
     placed = 0
@@ -128,19 +128,19 @@ def put_in_order(into: Array, out: tuple[Array, Array], missing: Array, order: A
 def replay(
     order: Array, into: tuple[Array, Array, Array], carried: Array, time: Array
 ) -> None:  # fmt: skip
-    """Compute the earliest time of each moment: its last predecessor plus a length.
+    """Compute the earliest time of each moment: the latest source plus length of its edges.
 
     Parameters
     ----------
     order
-        The moments, as `put_in_order` orders them.
+        The moments in the order of `put_in_order`.
     into
-        ``first, source, length`` of the edges into each moment; of a negative length are such as
-        hold nothing back.
+        ``first, source, length`` of the edges into each moment; edges of negative length hold
+        nothing back.
     carried
-        What is added at each moment.
+        Delay added at each moment, ns.
     time
-        When each moment comes, filled in; of those that wait for nothing it is given.
+        Time of each moment, ns: filled in; given for moments that wait for nothing.
     """
     first, source, length = into
     for place in range(order.size):
@@ -158,24 +158,24 @@ def replay(
 def walk_back(
     ends: tuple[Array, Array], into: tuple[Array, Array, Array], time: Array, path: Array
 ) -> int:
-    """Follow each end back along the predecessor that held it, to the begin of its step.
+    """Follow each end back over the edges that held it, to the begin of its step.
 
-    Of several edges the one is followed over which its moment could come last.
+    Of several edges into a moment the one with the latest source plus length is followed.
 
     Parameters
     ----------
     ends
-        ``moment, since``: where each path ends, and when its step begins.
+        ``moment, since``: the moment that ends each path, and the time at which its step begins.
     into
         As for `replay`.
     time
         When each moment came.
     path
-        Filled in: ``edge, number of the end`` in two rows, the last edge of each path first.
+        Filled in, two rows: edges, and the number of the end that each belongs to; last edge first.
 
     Returns
     -------
-    How many edges were followed.
+    Number of edges that were followed.
     """
     last, since = ends
     first, source, length = into
@@ -199,15 +199,15 @@ def walk_back(
 
 
 def latest(order: Array, into: tuple[Array, Array, Array], carried: Array, allowed: Array) -> None:
-    """Compute the latest time of each moment that delays no end.
+    """Compute the latest time of each moment that delays no end of a step.
 
     Parameters
     ----------
     order, into, carried
         As for `replay`.
     allowed
-        How late each moment may come: given for those that end steps, `LATEST` for all others;
-        filled in for what these wait for.
+        Latest time of each moment, ns: given for ends of steps, `LATEST` for all others; filled in
+        for the moments that ends wait for.
     """
     first, source, length = into
     for place in range(order.size - 1, -1, -1):

@@ -39,10 +39,10 @@ _LENGTH = pl.col("end") - pl.col("start")
 
 
 def wait_edges(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the edges from ops to calls that wait for them, and from stream to stream.
+    """Return the edges from ops to calls that wait for them, and between streams.
 
-    Beside them ``giver, target, lag``: calls that make a stream wait for an event, and the call of
-    another thread that recorded it.
+    The second table is ``giver, target, lag``: a call that makes a stream wait for an event
+    (target), and the call of another thread that recorded the event (giver).
     """
     syncs, event_waits = _syncs(trace, moments)
     fetches, sends = (_copies(moments, way) for way in ("d2h", None))
@@ -64,7 +64,7 @@ def wait_edges(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFra
 
 
 def _syncs(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return ``source, target`` of calls that wait, as recorded: for streams, and for events."""
+    """Return ``source, target`` of recorded waits of calls: for streams, and for events."""
     waits = trace["syncs"].filter(pl.col("type") != "stream_wait_event").drop_nulls("correlation")
     rows = waits.with_columns(pl.col("context").fill_null(-1)).collect()
     calls = moments.calls.select("process", "correlation", "start", target="finish", ended="end")
@@ -87,14 +87,14 @@ def _syncs(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def _last_launched(moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
-    """Return ``source, target``: the last op launched on a lane before a call, which waits for it.
+    """Return ``source, target``: the last op launched on a stream before a call that waits for it.
 
     Parameters
     ----------
     moments
         The run.
     waits
-        ``start, target, ended`` of calls, and a lane.
+        ``start, target, ended`` of calls, and the columns of the stream's lane.
     """
     launched = moments.ops.select(*LANE, "end", time="launch_start", source="finish").drop_nulls(
         "time"
@@ -110,7 +110,7 @@ def _last_launched(moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_name(moments: Moments, syncs: pl.DataFrame) -> pl.DataFrame:
-    """Return ``source, target`` of calls that synchronise by their name alone."""
+    """Return ``source, target`` of calls that are known to synchronise by their name only."""
     calls = moments.calls_named(_SYNCHRONISES)
     untold = calls.join(syncs.select(finish="target"), on="finish", how="anti").select(
         "process", "start", target="finish", ended="end",
@@ -136,7 +136,7 @@ def _last_done(moments: Moments, waits: pl.DataFrame) -> pl.DataFrame:
 def _copies(moments: Moments, way: str | None) -> pl.DataFrame:
     """Return ``source, target`` of calls that return once the copy that they launched is done.
 
-    Those of a kind, such as ``d2h``, which the host needs the bytes of; or all others.
+    `way` selects one kind of copy, such as ``d2h`` (the host needs its bytes); None, all others.
     """
     kind = pl.col("kind").cast(pl.String)
     done = moments.ops.filter(
@@ -149,9 +149,9 @@ def _copies(moments: Moments, way: str | None) -> pl.DataFrame:
 
 
 def _begun(moments: Moments) -> pl.DataFrame:
-    """Return ``source, target`` of long calls that return as the copy that they launched begins.
+    """Return ``source, target`` of long calls that return when the copy that they launched begins.
 
-    A copy from pageable memory is handed over in pieces, once its stream is free.
+    A copy from pageable memory is handed over in chunks, once its stream is free.
     """
     slow = pl.col("launch_end") - pl.col("launch_start") >= SLOW_CALL_NS
     at_begin = (pl.col("launch_end") - pl.col("start")).is_between(0, _AT_ONCE_NS)
@@ -161,7 +161,7 @@ def _begun(moments: Moments) -> pl.DataFrame:
 
 
 def _frees(moments: Moments) -> pl.DataFrame:
-    """Return ``source, target`` of calls that free memory, and waited for work meanwhile."""
+    """Return ``source, target`` of calls that free memory and waited for GPU work."""
     frees = moments.calls_named(_FREES).filter(pl.col("end") - pl.col("start") >= SLOW_CALL_NS)
     return _last_done(
         moments, frees.select("process", "start", target="finish", ended="end")
@@ -174,8 +174,9 @@ def _frees(moments: Moments) -> pl.DataFrame:
 def _events(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return ``source, target`` of ops that wait for events, and ``target, lag, giver`` of calls.
 
-    The next op on a stream that waits follows the last one on the stream on which the event was
-    recorded. The call that makes it wait follows the one that recorded it, on another thread too.
+    The next op on the waiting stream follows the last op before the event on the stream that
+    recorded it. The call that makes the stream wait follows the call that recorded the event, on
+    any thread.
     """
     waits = trace["syncs"].filter(pl.col("type") == "stream_wait_event").with_columns(
         pl.col("context").fill_null(-1), pl.col("stream").fill_null(-1),
@@ -212,7 +213,7 @@ def _events(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]
 
 
 def _records(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
-    """Return waits for events, with the call that recorded each last: ``record`` and its lane."""
+    """Return waits for events with the last call that recorded each: ``record`` and its lane."""
     records = trace["event_records"].drop_nulls("correlation").select(
         "process", "event", record="correlation", record_device="device",
         record_context=pl.col("context").fill_null(-1), record_stream=pl.col("stream").fill_null(-1)
@@ -250,11 +251,11 @@ def _recorded(trace: Trace, moments: Moments, waits: pl.DataFrame) -> pl.DataFra
 
 
 def _untold(moments: Moments, syncs: pl.DataFrame) -> pl.DataFrame:
-    """Return ``source, target`` where calls make streams wait, and no event was recorded.
+    """Return ``source, target`` of calls that make streams wait for an event that was not recorded.
 
-    The next op that the calling thread launches, and the next one that its process does, is taken
-    to wait for the last one that its process had launched on each other stream of that GPU, where
-    it did start after it: the thread that ends a backward pass makes the optimizer's stream wait.
+    The next op of the calling thread, and the next op of its process, are taken to wait for the
+    last op that the process had launched on each other stream of that GPU, if they did start after
+    it: the thread that ends a backward pass makes the optimizer's stream wait.
     """
     if not syncs.is_empty():
         return syncs.clear()
@@ -303,7 +304,7 @@ def _next_op(
     by
         ``thread`` or ``process``.
     aside
-        Threads that have no part in it.
+        Threads whose ops are ignored; None for none.
     """
     none = waits["thread"].clear() if aside is None else aside
     ops = launched.filter(~pl.col("launch_thread").is_in(none.implode())).select(
@@ -319,25 +320,25 @@ def _next_op(
 
 @dataclass(frozen=True)
 class Batches:
-    """Batches that driving threads take.
+    """Batches of input that the threads that drive iterations take.
 
     Parameters
     ----------
     taken
         ``process, thread, target, source, end, length, loading, own, lag, waited, before, between``
-        by thread and time: the call with which a batch is taken begins at `end` and is the moment
-        `target`, and copies it if `own`; the thread made no call for `length` before, and waited
-        for `loading` of it if `waited`. `lag` is the time since the batch before, taken at
-        `before`; `between` how many batches ago the last one was waited for.
+        sorted by thread and time. The call that takes the batch begins at `end` (moment `target`),
+        and copies it if `own`; before it the thread made no call for `length`, and waited for
+        `loading` of that if `waited`. `lag` is the time since the previous batch, which was taken
+        at `before`; `between` is the number of batches since the last wait. Times in ns.
     workers
-        How many workers make them: as many processes are forked before the first batch, or that
-        many batches come between two waits. Null where neither is recorded.
+        Number of loader workers: the processes forked before the first batch, or the batches
+        between two waits. None if neither is recorded.
     forks
-        How many processes are forked before the first batch, which are taken for its workers.
+        Number of processes forked before the first batch, which are taken for loader workers.
     asleep
-        Whether the thread is known to have slept in these waits.
+        Whether the operating system recorded that the thread slept in these waits.
     most_ns
-        A batch came no later than this after the one before, by the wait for the first one.
+        Longest time from one batch to the next, by the wait for the first batch, ns.
     """
 
     taken: pl.DataFrame
@@ -348,7 +349,7 @@ class Batches:
 
     @property
     def doubt(self) -> str:
-        """What speaks against waits for a loader: one of them takes most of their time."""
+        """Reason to doubt waits for a loader: one wait takes most of their time."""
         waits = self.taken.filter("waited")["loading"]
         longest, whole = waits.max() or 0, waits.sum()
         if self.taken.height < _SEVERAL or longest <= whole / 2:  # type: ignore[operator]
@@ -361,10 +362,9 @@ class Batches:
 
     @property
     def rhythmic(self) -> pl.DataFrame:
-        """Waits of a loader that never rests, with ``first, since``: when it began not to.
+        """Waits for a loader that is never idle, with ``first, since``: when that began.
 
-        It makes batches whenever those before are taken, so that each is ready a time after the
-        first of them.
+        The loader makes a batch whenever one is taken, so that each is ready a fixed time later.
         """
         near = (pl.col("between") <= pl.lit(self.workers, pl.Int64)).fill_null(value=False)
         waits = self.taken.filter("waited").with_columns(near=near)
@@ -377,9 +377,9 @@ class Batches:
 
     @property
     def paced(self) -> pl.DataFrame:
-        """All but the first, with ``pace``: the longest time since the one before.
+        """All batches but the first, with ``pace``: the longest time since the previous batch, ns.
 
-        Of threads that copy no input themselves those that nothing waited for are not known.
+        For threads that copy no input themselves, batches that nothing waited for are unknown.
         """
         most = pl.lit(self.most_ns, pl.Int64)
         pace = pl.when("waited").then("lag").otherwise(pl.min_horizontal("lag", most))
@@ -387,11 +387,11 @@ class Batches:
 
 
 def batches_of(trace: Trace, moments: Moments, gaps: pl.DataFrame) -> Batches:
-    """Return the batches of a run; `gaps` are when threads make no call.
+    """Return the batches of input that a run took; `gaps` are times without calls on threads.
 
-    A thread that launches copies of input takes a batch with the first of them in each iteration;
-    it waits for it in input ranges and between steps, and without ranges of input also while the
-    operating system has it asleep. Of another thread only what it waits for so by ranges is known.
+    A thread that launches copies of input takes a batch with the first copy of each iteration. It
+    waits for the batch in input ranges and between steps and, if there are no input ranges, also
+    while the operating system has it asleep. For other threads only waits in ranges are known.
     """
     iterations = trace.read("iterations")
     driving = gaps.join(iterations.select("thread").unique(), on="thread", how="semi")
@@ -427,7 +427,7 @@ def _own(moments: Moments) -> pl.DataFrame:
 
 
 def _described(trace: Trace, taken: pl.DataFrame) -> Batches:
-    """Say which batches were waited for, and in which rhythm."""
+    """Add the waits for batches and the intervals between them."""
     before = {"before": pl.col("target").shift(), "lag": pl.col("end") - pl.col("end").shift()}
     placed = taken.with_columns(
         **{name: value.over("thread") for name, value in before.items()},
@@ -455,10 +455,10 @@ def _described(trace: Trace, taken: pl.DataFrame) -> Batches:
 
 
 def _forked(trace: Trace, first: pl.DataFrame) -> pl.DataFrame:
-    """Return ``forks, wait`` of first batches: processes forked for them, and their time for one.
+    """Return ``forks, wait`` of first batches: processes forked before, and time to make one batch.
 
-    Batches are asked for once all workers run, and each makes one then; where none is forked, the
-    wait is the whole time without calls.
+    Batches are requested once all workers run, and each worker makes one; without forked processes
+    the wait is the whole time without calls.
     """
     forks = trace["host"].filter(
         (pl.col("group") == "child") & (pl.col("name") == "fork")
@@ -475,7 +475,7 @@ def _forked(trace: Trace, first: pl.DataFrame) -> pl.DataFrame:
 
 
 def _workers(waits: pl.DataFrame) -> int | None:
-    """Return how many batches come together, which as many workers make at once."""
+    """Return the number of batches that come together, made at once by as many workers."""
     usual = waits["loading"].quantile(_USUAL)
     long = waits.filter(pl.col("loading") >= _LONG * pl.lit(usual))
     apart: float | None = long.select(pl.col("place").diff().over("thread").median()).item()
@@ -485,7 +485,7 @@ def _workers(waits: pl.DataFrame) -> int | None:
 
 
 def _slept(trace: Trace, waits: pl.DataFrame) -> bool:
-    """Tell whether the operating system had threads asleep in their waits."""
+    """Tell whether operating system calls show that threads slept in their waits."""
     naps = merged(_asleep(trace), ["thread"])
     if waits.is_empty() or naps.is_empty():
         return False
@@ -496,13 +496,13 @@ def _slept(trace: Trace, waits: pl.DataFrame) -> bool:
 
 
 def _asleep(trace: Trace) -> pl.DataFrame:
-    """Return when threads were in calls of the operating system that wait."""
+    """Return times of threads in waiting calls of the operating system."""
     host = trace["host"].filter(pl.col("group") == "wait")
     return host.select("thread", "start", "end").collect()
 
 
 def _between(iterations: pl.DataFrame) -> pl.DataFrame:
-    """Return ``thread, start, end`` of the time between steps, where ranges tell them."""
+    """Return ``thread, start, end`` of the time between steps, if ranges mark the steps."""
     from_ranges = iterations.filter(pl.col("source") == "ranges")
     threads = from_ranges.select("process", "thread").unique("process")
     marks = host_marks(from_ranges).sort("process", "time")

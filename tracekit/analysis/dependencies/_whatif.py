@@ -1,4 +1,4 @@
-"""Predict steps after a change by replaying the dependency graph, and price findings by it."""
+"""Predict step times after a change by replaying the dependency graph; price findings."""
 
 from __future__ import annotations
 
@@ -75,23 +75,22 @@ def whatif(
 ) -> Answer:
     """Answer the question `whatif`; its declaration lists options and columns.
 
-    The dependency graph of the run is replayed: each call and op comes when what it waits for has
-    come, and nothing else of the recorded times is used. ``docs/whatif.md`` says what a replay
-    knows, and how well replays agreed with what really came of a change. There is a row for the
-    steps as measured, for the unchanged replay, for each change alone and, of several, for all of
-    them together.
+    The dependency graph of the run is replayed: each call and op comes as soon as everything that
+    it waits for has come; no other recorded times are used. ``docs/whatif.md`` describes replays,
+    and how well they predicted real changes. There is one row for the measured steps, one for the
+    unchanged replay, one for each change alone and, for several changes, one for all together.
 
     Parameters
     ----------
     changes
-        As `parse_changes` returns them.
+        Result of `parse_changes`.
     iterations
-        The first and the last step to look at, where `trace` is that of `some_steps`.
+        First and last step to replay, if `trace` comes from `some_steps`.
 
     Raises
     ------
     UsageError
-        If iterations are skipped that the run has not, or no kernel has a name that is asked for.
+        If more iterations are skipped than the run has, or a pattern matches no kernel.
     MissingDataError
         As `critical_path`.
     UndecidedError
@@ -148,7 +147,7 @@ def _known(job: Job, change: Change | Workers | Stragglers) -> Sequence[Change]:
 
 @dataclass(frozen=True)
 class _Replay:
-    """Steps under some changes: as short and as long as they may be."""
+    """Lengths of steps under given changes: lower and upper bounds."""
 
     label: str
     edges: int
@@ -191,7 +190,7 @@ def _unchanged(job: Job) -> _Replay:
 
 
 def _replayed(job: Job, base: _Replay, label: str, changes: Sequence[Change]) -> _Replay:
-    """Replay a job's graph with some changes, at both ends of every unknown."""
+    """Replay a job's graph with the given changes, at both ends of every unknown."""
     number = 0
     for change in changes:
         if isinstance(change, Bucket):
@@ -219,11 +218,11 @@ def _replayed(job: Job, base: _Replay, label: str, changes: Sequence[Change]) ->
 
 
 def _submitted(job: Job, changes: Sequence[Change]) -> tuple[Job, Job]:
-    """Return the job at its slow and at its fast end, if the host launches faster.
+    """Return the job at the slow and at the fast end of the range, if the host launches faster.
 
-    An op may begin before the call that launches it returns, and mostly does not: what it is late
-    by while that call goes on, it waits for the call, which gets shorter. That is certain where all
-    ops that were late began after their call; else it holds at the fast end alone.
+    An op can begin before its launching call returns, but mostly does not: its delay during the
+    call counts as waiting for the call, which gets shorter. That is certain if all delayed ops
+    began after their call; else it is assumed at the fast end only.
     """
     if not any(isinstance(each, Host) for each in changes):
         return job, job
@@ -249,12 +248,12 @@ def _submitted(job: Job, changes: Sequence[Change]) -> tuple[Job, Job]:
 
 
 def _may_touch(change: Change) -> pl.Expr:
-    """Return the bounds on batches that a change of the loader moves."""
+    """Select the bounds on batches that a change of the loader moves."""
     return (pl.col("kind") == "pace") & pl.lit(isinstance(change, Loader))
 
 
 def _changed(edges: pl.DataFrame, changes: Sequence[Change], *, slowest: bool) -> pl.DataFrame:
-    """Give edges the lengths that changes make."""
+    """Return edges with the lengths that the changes give them."""
     for each in changes:
         new = pl.when(each.touches()).then(each.length(slowest=slowest)).otherwise("weight")
         edges = edges.with_columns(weight=new)
@@ -264,9 +263,9 @@ def _changed(edges: pl.DataFrame, changes: Sequence[Change], *, slowest: bool) -
 def _ended(job: Job, changes: Sequence[Change], *, slowest: bool) -> pl.DataFrame:
     """Return the edges of a job with all unknown lengths at one end of their ranges.
 
-    - A batch that was not waited for was there before, or came no sooner than it was taken.
-    - Copies between host and GPUs meet none that they did not meet, or as those of other GPUs did.
-    - A thread that made no call before it took a batch slept, or did work of its own, where the
+    - A batch that was not waited for was ready long before, or only when it was taken. - Copies
+    between host and GPUs meet none that they did not meet, or as those of other GPUs did. - A
+    thread that made no call before it took a batch slept, or did work of its own, where the
       operating system did not tell.
     - A call that waits does little beside: between 1.5 and 10 us; where the host need not wait, it
       need not make that call either, nor fetch what the call waits for.
@@ -299,9 +298,9 @@ def _ended(job: Job, changes: Sequence[Change], *, slowest: bool) -> pl.DataFram
 
 
 def _met(job: Job, edges: pl.DataFrame) -> pl.DataFrame:
-    """Give copies between host and GPU the time of like ones on the GPU where these take longest.
+    """Give host-GPU copies the time of equal copies on the GPU where these take longest.
 
-    GPUs share links to the host: what comes at another time may meet what it did not meet.
+    GPUs share links to the host: at another time a copy may compete with others.
     """
     like = ["op_kind", "bytes", "link"]
     sized = edges.join(
@@ -322,9 +321,9 @@ def _lags(graph: Graph, edges: pl.DataFrame) -> Array:
 
 
 def _without_fetches(job: Job, edges: pl.DataFrame) -> pl.DataFrame:
-    """Return edges of a job whose host makes no call that waits, nor the copies that it fetches.
+    """Return edges of a job without waiting calls on the host, and without the copies they fetch.
 
-    What a thread does before such a call is its preparation as far as that is short.
+    Short host time before a waiting call counts as its preparation, and is removed too.
     """
     moments = job.graph.moments
     returns = edges.filter(kind="return")["target"].unique()
@@ -342,7 +341,7 @@ def _without_fetches(job: Job, edges: pl.DataFrame) -> pl.DataFrame:
 
 
 def _unexplained(job: Job, edges: pl.DataFrame, time: Array, bounds: pl.DataFrame) -> float | None:
-    """Return what of replayed steps nothing explains."""
+    """Return the share of replayed steps that nothing explains."""
     replayed = replace(job.graph, edges=edges.select(job.graph.edges.columns), time=time)
     total = int(_lengths(bounds).sum())
     late = int(path_segments(replayed, bounds)["late"].sum())
@@ -352,7 +351,7 @@ def _unexplained(job: Job, edges: pl.DataFrame, time: Array, bounds: pl.DataFram
 def _least_ns(job: Job, edges: pl.DataFrame) -> float:
     """Return the lower bound of a step under perfect overlap of communication.
 
-    That is the work of the stream that has most of it, and for how long bytes move between GPUs on
+    It is the work of the stream with the most work, or the time in which bytes move between GPUs on
     the GPU where that is longest.
     """
     first, last = job.bounds["start"].min(), job.bounds["end"].max()
@@ -369,7 +368,7 @@ def _least_ns(job: Job, edges: pl.DataFrame) -> float:
 
 
 def _error(job: Job, base: _Replay) -> float | None:
-    """Return by how much the unchanged replay of a step is off, in the median."""
+    """Return the median relative error of the unchanged replay of a step."""
     measured = _lengths(job.bounds)
     median: Any = ((_lengths(base.shortest) - measured).abs() / measured).median()
     return None if median is None else float(median)
@@ -394,7 +393,7 @@ def _row(replay: _Replay, measured: _Replay, base: _Replay, error: float) -> dic
 
 
 def _untold(job: Job, replay: _Replay, error: float) -> str:
-    """Say between which ends steps would be, and what leaves that open."""
+    """Say the range in which steps would lie, and which unknowns make it wide."""
     low, high = replay.low_ns * (1 - error) / 1e6, replay.high_ns * (1 + error) / 1e6
     ends = " and ".join(f"{each:{',.0f' if each >= _MANY else '.4g'}}" for each in (low, high))
     why = ""
@@ -409,7 +408,7 @@ def _untold(job: Job, replay: _Replay, error: float) -> str:
 
 
 def _assumed(job: Job) -> list[str]:
-    """Say which processes are assumed to be workers of the loader: none is recorded as one."""
+    """Say which processes are assumed to be loader workers (none is recorded as one)."""
     forks = job.graph.batches.forks
     if forks is None:
         return []
@@ -429,7 +428,7 @@ def _require_kernels(changes: Sequence[Change], alone: Sequence[_Replay]) -> Non
 
 
 def _unmatched(job: Job, changes: Sequence[Change], replays: Sequence[_Replay]) -> list[str]:
-    """Say which changes there is nothing for in this run."""
+    """Name the changes that change nothing in this run."""
     alone = replays[2 : 2 + len(changes)]
     texts = [f"{each.label}: it changes nothing in this run"
              for each in alone if not each.edges]  # fmt: skip
@@ -458,7 +457,7 @@ def _waited_for_input(batches: Batches) -> str:
 
 
 def _unsplit(job: Job, size: int, edges: int) -> str:
-    """Say what of the all-reduces no bucket of a size changes, and why."""
+    """Say which all-reduces a bucket size does not change, and why."""
     sizes = exchanged_bytes(job)
     larger = sizes.filter(sizes > size)
     if larger.len():
@@ -505,9 +504,9 @@ CHANGES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Price:
-    """Options of `tracekit whatif` for a change, and the range of a step with it.
+    """Options of `tracekit whatif` for a change, and the predicted range of a step.
 
-    The range is null where it is too wide to say.
+    The range is None if it is too wide to state.
     """
 
     options: str
@@ -524,7 +523,7 @@ class Price:
 
 
 def price_of(rule: str, trace: Trace, traffic: Traffic) -> Price | None:
-    """Replay the change that mends a rule's finding; return None where no replay can price it.
+    """Replay the change that fixes a rule's finding; return None if no replay can price it.
 
     Parameters
     ----------

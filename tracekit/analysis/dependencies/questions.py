@@ -27,14 +27,14 @@ _KEYS = ("cause", "stage", "link", "device", "rank", "iteration", "kernel")
 
 
 class Waiting(Protocol):
-    """A run with its dependencies."""
+    """A run for questions about dependencies."""
 
     @property
     def trace(self) -> "Trace":
-        """Its tables."""
+        """Tables of the run."""
 
     def of_steps(self, iterations: tuple[int, int] | None) -> Self:
-        """Return the run limited to some of its steps."""
+        """Return the run limited to the steps `iterations` (first, last)."""
 
     def traffic(
         self, *, topology: StrPath | None = None, sizes: Mapping[str, int] | None = None

@@ -1,4 +1,4 @@
-"""Find problems of a run: what they cost, what helps, which rank is late."""
+"""Find problems of a run: their cost, the remedy, and late ranks (stragglers)."""
 
 from typing import TYPE_CHECKING
 

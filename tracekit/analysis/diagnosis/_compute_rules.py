@@ -125,7 +125,7 @@ def unfused_elementwise(facts: Facts) -> Finding | None:
 
 
 def tiny_kernels(facts: Facts) -> Finding | None:
-    """Find runs of kernels so short that a GPU waits for the launch of each."""
+    """Find sequences of kernels so short that a GPU waits for the launch of each."""
     runs = _runs(facts, LENGTH <= _TINY_NS, _RUN)
     late = facts.gaps.select("gap", op="ended_by").join(runs.select("op"), on="op", how="semi")
     waits = facts.idle_of("launch", "late_launch").join(late, on="gap", how="semi")
@@ -160,7 +160,7 @@ def tiny_kernels(facts: Facts) -> Finding | None:
 
 
 def largest_headroom(facts: Facts) -> Finding | None:
-    """Find the operator that takes the most time above the bound of its GPU."""
+    """Find the operator with the most time above its roofline bound."""
     rows = _bounded(facts) if has_sizes(facts.trace) else pl.DataFrame()
     if rows.is_empty():
         return None
@@ -197,7 +197,7 @@ def largest_headroom(facts: Facts) -> Finding | None:
 
 
 def _bounded(facts: Facts) -> pl.DataFrame:
-    """Return operators of usual steps with ``headroom``, their time above a known bound."""
+    """Return operators of usual steps with ``headroom``: time above the roofline bound, ns."""
     done, _ = with_peaks(facts.trace, work_done(facts.trace, moving=True), None)
     if facts.has_steps:
         done = done.join(facts.cells, on=["device", "iteration"], how="semi")
@@ -209,10 +209,10 @@ def _bounded(facts: Facts) -> pl.DataFrame:
 
 
 def _runs(facts: Facts, own: pl.Expr, least: int) -> pl.DataFrame:
-    """Return the kernels of runs that meet a condition, by GPU, step and start.
+    """Return sequences of kernels that meet a condition, sorted by GPU, step and start.
 
-    A run is of kernels of one step and GPU that one thread launched and that start after each
-    other, `least` or more.
+    A sequence (``run``) is `least` or more consecutive kernels of one step and GPU, launched by one
+    thread.
 
     Returns
     -------
@@ -228,19 +228,19 @@ def _runs(facts: Facts, own: pl.Expr, least: int) -> pl.DataFrame:
 
 
 def _named(facts: Facts, rule: str) -> pl.DataFrame:
-    """Return the kernels of usual steps that a rule is about."""
+    """Return the kernels of usual steps whose names a rule selects."""
     return facts.ops.filter(pl.col("kind") == "compute", _is_of(facts, rule)).collect()
 
 
 def _is_of(facts: Facts, rule: str) -> pl.Expr:
-    """Tell by their names which kernels a rule is about; each name is looked at once."""
+    """Return an expression for the kernels whose names a rule selects; each name is tested once."""
     names = facts.ops.select(pl.col("name").unique()).collect()
     text = pl.col("name").cast(pl.String)
     return pl.col("name").is_in(names.filter(KERNELS_OF[rule](text))["name"].implode())
 
 
 def _most_of(facts: Facts, rows: pl.DataFrame) -> str:
-    """Say how many kernels these are, and name the one that takes most time."""
+    """Say the number of kernels, and name the one that takes most time."""
     each = rows.group_by(pl.col("name").cast(pl.String)).agg(time=LENGTH.sum())
     longest = each.sort("time", "name", descending=[True, False])["name"][0]
     number = counted(rows.height / facts.cells.height, "kernel")
@@ -248,16 +248,16 @@ def _most_of(facts: Facts, rows: pl.DataFrame) -> str:
 
 
 def _chains(facts: Facts) -> pl.DataFrame:
-    """Return elementwise kernels that run right after each other, in `_runs`.
+    """Return sequences of elementwise kernels, see `_runs`.
 
-    ``saved`` is what fusing wins at best: all of a chain but its longest kernel.
+    ``saved`` is the most that fusing wins, ns: all of a sequence but its longest kernel.
     """
     chains = _runs(facts, _is_of(facts, "unfused_elementwise"), _CHAIN)
     return chains.with_columns(saved=_but_longest())
 
 
 def _but_longest() -> pl.Expr:
-    """Return the lengths of kernels, 0 of the longest of each run: fused, it takes no less."""
+    """Return lengths of kernels, 0 for the longest of each sequence: fusing does not shorten it."""
     longest = LENGTH.max().over("run") == LENGTH
     is_first = pl.int_range(pl.len()).over("run", longest) == 0
     return pl.when(longest & is_first).then(0).otherwise(LENGTH)

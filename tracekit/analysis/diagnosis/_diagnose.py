@@ -1,4 +1,4 @@
-"""Apply all rules to a run: problems, their cost, what helps, and what changed since a base run."""
+"""Apply all rules to a run: problems, their cost, remedies, and changes since a base run."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ _OFTEN = 20
 
 @cache
 def score() -> Mapping[str, Any]:
-    """Return ``claims, wrong`` of each rule, as ``benchmarks/findings.py`` judged them."""
+    """Return the score of each rule by ``benchmarks/findings.py``: rule -> ``claims, wrong``."""
     return read_toml(schemas() / "findings" / "score.toml")
 
 
 def at_most(rule: str, sure: Sure) -> Sure:
-    """Limit a rule's certainty to how often it was right before."""
+    """Lower a finding's certainty if its rule was often wrong, or rarely tested, before."""
     claims, wrong = (score().get(rule, {}).get(key, 0) for key in ("claims", "wrong"))
     if _OFTEN * wrong > claims:
         return "perhaps"
@@ -124,13 +124,12 @@ def diagnose(
     trace
         The run.
     top
-        How many findings to list; None lists all.
-    rules
-        Names of the rules to ask; all by default.
+        Largest number of findings to list; None lists all. rules Names of the rules to apply; all
+        by default.
     traffic
-        What moved over which links, for rules that look at these.
+        Traffic of the run, for rules on links; None leaves these rules without data.
     worth
-        The least share of a step that is spoken of.
+        Least share of a step that makes a finding.
     without
         Numbers of steps to leave out, such as outliers.
 
@@ -208,7 +207,7 @@ def _chosen(rules: Sequence[str] | None) -> Sequence[str]:
 
 
 def _is_left(facts: Facts, found: Finding) -> bool:
-    """Tell whether waits for host and input leave some of a finding's win."""
+    """Tell whether waits for host and input leave any of a finding's win."""
     if not found.of_gpu or found.win is None:
         return True
     left = facts.shortened(found.win)
@@ -216,7 +215,7 @@ def _is_left(facts: Facts, found: Finding) -> bool:
 
 
 def _row(facts: Facts, rule: str, found: Finding) -> dict[str, Any]:
-    """Return a finding as a row: no win is more than a step could lose."""
+    """Return a finding as a row, its win capped at the time that a step could lose."""
     most = None if found.outside or found.of_compute else facts.winnable_ns
     won = [
         facts.shortened(value) if found.of_gpu and value is not None else value
@@ -248,7 +247,7 @@ def _meta(facts: Facts, findings: int, asked: int) -> dict[str, Any]:
 
 
 def _for_people(rows: pl.DataFrame) -> pl.DataFrame:
-    """Shorten findings for a table: the win in one line, and what became of each."""
+    """Return the printed table of findings: the win in one line, and the state of each finding."""
     win = pl.format(
         "{} ms per step ({} to {})", *map(_milliseconds, ("win_ns", "win_low_ns", "win_high_ns"))
     )
@@ -262,38 +261,38 @@ def _for_people(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _milliseconds(name: str) -> pl.Expr:
-    """Return times with three decimals each, so that ends of an interval are told alike."""
+    """Return times in ms with three decimals, so that ends of an interval look alike."""
     whole = (pl.col(name) / 1_000).round(0).cast(pl.Int64)
     decimals = (whole % 1_000).cast(pl.String).str.zfill(3)
     return pl.format("{}.{}", whole // 1_000, decimals)
 
 
 def _fingerprint(rule: str) -> str:
-    """Return an identifier of a finding that is the same in every run."""
+    """Return an identifier of a rule's finding that is the same in every run."""
     return hashlib.sha256(f"tracekit diagnose {rule}".encode()).hexdigest()[:16]
 
 
 def against(found: Sequence[Answer], base: Sequence[Answer], *, top: int | None = None) -> Answer:
-    """Return the findings of both sides, each with its change.
+    """Compare the findings of two sides (B and the base A), each with its change.
 
-    Of several recordings a side a finding is new only if it is in all of these and in no earlier
-    one: its win is the least of the new side, and the greatest of the base.
+    With several recordings per side, a finding is new only if all recordings of B and none of the
+    base have it: its win is the least in B, and the greatest in the base.
 
     Parameters
     ----------
     found
-        Diagnoses, asked for all findings.
+        Results of `diagnose` for the recordings of B, with all findings.
     base
-        Diagnoses of the base, asked for whatever takes `NOTICED` of a step.
+        Results of `diagnose` for the base, with all findings above the share `NOTICED` of a step.
     top
         How many findings to list; None lists all.
 
     Returns
     -------
     The first diagnosis with ``state`` (``new``, ``grown``, ``shrunk``, ``unchanged`` or ``gone``),
-    ``base_win_ns`` and ``base_share`` added to its findings, the new ones first. What is gone is as
-    the base has it. A win moves if it does by more than `NOTICED` of the base's step, and by a
-    tenth of itself.
+    ``base_win_ns`` and ``base_share`` added to its findings, new ones first. Findings that are gone
+    have the numbers of the base. A finding has grown or shrunk if its win changed by more than
+    `NOTICED` of the base's step, and by more than a tenth.
     """
     now, before = _side(found, greatest=False), _side(base, greatest=True)
     pairs = [(now.get(rule), before.get(rule)) for rule in {**now, **before}]
@@ -318,7 +317,7 @@ def against(found: Sequence[Answer], base: Sequence[Answer], *, top: int | None 
 
 
 def _side(diagnoses: Sequence[Answer], *, greatest: bool) -> dict[str, dict[str, Any]]:
-    """Return the finding of each rule: the largest of any recording, or the smallest of all."""
+    """Return rule -> finding: over recordings, the one with the greatest or the smallest win."""
     every: dict[str, list[dict[str, Any]]] = {}
     for diagnosis in diagnoses:
         for row in diagnosis.tables["findings"].iter_rows(named=True):
@@ -333,7 +332,7 @@ def _side(diagnoses: Sequence[Answer], *, greatest: bool) -> dict[str, dict[str,
 
 
 def _is_listed(now: dict[str, Any] | None, before: dict[str, Any] | None) -> bool:
-    """Tell whether a finding takes enough to be spoken of, in either side."""
+    """Tell whether a finding takes enough of a step to be listed, on either side."""
     shares = [row["share"] for row in (now, before) if row is not None]
     return any(share is None or share >= WORTH for share in shares)
 

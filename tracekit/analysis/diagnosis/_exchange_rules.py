@@ -42,7 +42,7 @@ _TWICE = 1.5
 
 
 def exposed_collectives(facts: Facts) -> Finding | None:
-    """Find collectives, other than the last of each step, beside which nothing runs."""
+    """Find collectives, except the last of each step, during which no other op runs (exposed)."""
     each = facts.exchanges
     lost = facts.lost(each, "avoidable")
     late = facts.lost(each.filter("is_late"), "avoidable")
@@ -65,7 +65,7 @@ def exposed_collectives(facts: Facts) -> Finding | None:
 
 
 def _headline(facts: Facts, each: pl.DataFrame, lost: float) -> str:
-    """Say how long nothing else runs, and how much of it waiting, or the last of a step, is not."""
+    """Say how long collectives are exposed, and for how long neither waiting nor the last one."""
     exposed = facts.lost(each, "exposed").mean
     said = f"Nothing else runs during {duration(exposed)} of collectives {facts.per}, "
     said += facts.share(exposed)
@@ -78,7 +78,7 @@ def _headline(facts: Facts, each: pl.DataFrame, lost: float) -> str:
 
 
 def late_buckets(facts: Facts) -> Finding | None:
-    """Find gradients that are exchanged only after the backward pass."""
+    """Find gradient exchange that starts only after the backward pass."""
     each = facts.exchanges
     late = each.filter("is_late")
     lost = facts.lost(late, "avoidable")
@@ -109,7 +109,7 @@ def late_buckets(facts: Facts) -> Finding | None:
 
 
 def small_buckets(facts: Facts) -> Finding | None:
-    """Find gradients that are exchanged in more collectives than their bytes need."""
+    """Find gradient exchange in more collectives than the bytes need."""
     # Those between the layers of a pass hold what the next layer computes with.
     apart = ~pl.col("stage").cast(pl.String).is_in(["FP", "BP"])
     each = facts.exchanges.filter(pl.col("kind") == "collective", apart)
@@ -153,7 +153,7 @@ def small_buckets(facts: Facts) -> Finding | None:
 
 
 def stragglers(facts: Facts) -> Finding | None:
-    """Find a rank that is slower than its peers, for which the others wait."""
+    """Find a rank for which the others wait since it is slower (a straggler)."""
     waits = facts.waits.filter(pl.col("collective") != "send_recv")
     if waits.is_empty():
         return None
@@ -197,9 +197,10 @@ def _is_one(worst: dict[str, Any]) -> pl.Expr:
 
 
 def _is_no_chance(waits: pl.DataFrame, worst: dict[str, Any]) -> bool:
-    """Tell whether one causes more waiting than all others in a step, and not by chance.
+    """Test whether one rank causes significantly more waiting per step than each other rank.
 
-    The collectives of a step are no trials of their own: who begins it late is late to all of them.
+    The test is over steps, not collectives: a rank that begins a step late is late to all its
+    collectives.
     """
     caused = pl.col("caused_ns") * pl.when(_is_one(worst)).then(1).otherwise(-1)
     apart = waits.group_by("step").agg(caused.sum())["caused_ns"]
@@ -207,7 +208,7 @@ def _is_no_chance(waits: pl.DataFrame, worst: dict[str, Any]) -> bool:
 
 
 def _slower(facts: Facts, worst: dict[str, Any]) -> float:
-    """Return by how much one is slower in a step than its peers' median; 0 if perhaps by chance."""
+    """Return the excess per step of a rank over its peers' median, ns; 0 if not significant."""
     times = own_times(facts)
     usual = pl.col("own_ns").filter(~_is_one(worst)).median().over("iteration")
     slower = times.with_columns(pl.col("own_ns") - usual).filter(_is_one(worst))["own_ns"]
@@ -216,7 +217,7 @@ def _slower(facts: Facts, worst: dict[str, Any]) -> float:
 
 
 def _exceeds_chance(values: pl.Series, tried: int) -> bool:
-    """Tell by Student's test over steps whether a mean is above 0, the greatest of some tried."""
+    """Test (Student, over steps) whether the greatest of `tried` means is above 0."""
     if values.len() <= 1:
         return False
     reach = quantile(values.len() - 1, 1 - _CHANCE / tried).item()
@@ -225,7 +226,7 @@ def _exceeds_chance(values: pl.Series, tried: int) -> bool:
 
 
 def _waited_for(facts: Facts, waits: pl.DataFrame, worst: dict[str, Any]) -> list[float]:
-    """Return how long each other rank waits for one in a step."""
+    """Return how long each other rank waits per step for the worst rank, ns."""
     is_it = _is_one(worst)
     for_it = waits.filter((is_it & pl.col("is_last")).any().over("match") & ~is_it)
     sums = for_it.group_by(MEMBER).agg(pl.col("wait_ns").sum())
@@ -233,7 +234,7 @@ def _waited_for(facts: Facts, waits: pl.DataFrame, worst: dict[str, Any]) -> lis
 
 
 def central_update(facts: Facts) -> Finding | None:
-    """Find GPUs that wait until another one has updated and sent the weights."""
+    """Find GPUs that wait while another GPU updates and sends the weights."""
     lost = facts.lost(facts.idle_of("behind_weight_update", "behind_collective"))
     if not facts.is_worth(lost.mean):
         return None
@@ -256,7 +257,7 @@ def central_update(facts: Facts) -> Finding | None:
 
 
 def pipeline_bubbles(facts: Facts) -> Finding | None:
-    """Find stages of a pipeline that wait for each other."""
+    """Find pipeline stages that wait for each other (bubbles)."""
     idle = facts.idle_of("behind_stage").select(*CELL, lost=LENGTH)
     inside = _sends(facts).select(*CELL, lost="exposed")
     lost = facts.lost(pl.concat([idle, inside]), "lost")
@@ -294,15 +295,15 @@ def pipeline_bubbles(facts: Facts) -> Finding | None:
 
 
 def _has_stages(facts: Facts) -> bool:
-    """Tell whether GPUs are stages of a pipeline: by ranges or sends, or by what else they run."""
+    """Tell whether GPUs are pipeline stages: by ranges or sends, or by their different kernels."""
     return is_pipeline(facts.trace) or kernel_paces(facts).height <= 1
 
 
 def _split_cost(facts: Facts) -> float:
-    """Return what it costs a step at least to run twice as many kernels on half as much each.
+    """Return the least cost per step of twice as many kernels with half the work each, ns.
 
-    The shortest quarter of the kernels shows what one costs however little it does, and waits for
-    launches come as often as kernels.
+    The shortest quarter of the kernels gives the constant cost of a kernel; waits for launches are
+    as frequent as kernels.
     """
     kernels = facts.ops.filter(pl.col("kind") == "compute").select(
         number=pl.len(), least=LENGTH.quantile(_FIXED).fill_null(0)
@@ -342,9 +343,9 @@ def _waited(facts: Facts, each: pl.DataFrame) -> str:
 
 
 def _needed(sized: pl.DataFrame, facts: Facts) -> float:
-    """Return how many collectives of a usual bucket's size are enough for a step.
+    """Return the number of collectives per step that suffice at a usual bucket size.
 
-    Those of one operation and communicator can be one.
+    Only collectives of one operation and communicator can be merged.
     """
     number = pl.len() / facts.cells.height
     sizes = pl.col("bytes").sum() / facts.cells.height / _BUCKET_BYTES

@@ -1,4 +1,4 @@
-"""Facts that rules read (usual steps of a run, their ops, idle time), and findings they return."""
+"""Facts for rules (usual steps of a run, their ops, idle time), and the findings of rules."""
 
 from __future__ import annotations
 
@@ -60,21 +60,21 @@ _WORK = [
 
 
 def waits_in_collectives(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return the wait of each participant of a matched collective, and the last one.
+    """Return the wait of each participant of a matched collective, and the last participant.
 
-    A participant waits for as long as its own time exceeds the shortest one's, who is the last to
-    come: that takes no common clock. Where several are as short, nobody is last.
+    The participant with the shortest time comes last; others wait for as long as their time exceeds
+    it, which needs no common clock. If several are equally short, nobody is last.
 
     Parameters
     ----------
     calls
-        As `collective_calls` gives them, with ``clock`` and ``step``.
+        Result of `collective_calls` with ``clock`` and ``step``.
 
     Returns
     -------
-    ``match, op, step, process, device, collective, wait_ns``; ``is_last``; ``late_ns``,
-    by how much it begins after the first one, null without one clock. A row per participant of
-    collectives of several.
+    ``match, op, step, process, device, collective, wait_ns``; ``is_last``; ``late_ns``, the delay
+    of its begin after the first participant's (null without a common clock). One row per
+    participant of collectives with several participants.
     """
     number = pl.struct(MEMBER).n_unique().over("match")
     matched = calls.drop_nulls("match").filter(number > 1)
@@ -93,16 +93,16 @@ def waits_in_collectives(calls: pl.DataFrame) -> pl.DataFrame:
 def exposed_waits(
     calls: pl.DataFrame, exposed_of: Callable[[pl.Expr], pl.DataFrame]
 ) -> pl.DataFrame:
-    """Return waits in collectives of usual steps, their exposed part alone.
+    """Return the exposed part of waits in collectives of usual steps.
 
-    ``caused_ns`` is what the others wait in collectives in which one is last, their mean.
+    ``caused_ns`` is the mean wait of the others in collectives in which this participant is last.
 
     Parameters
     ----------
     calls
-        As `waits_in_collectives` takes them.
+        As for `waits_in_collectives`.
     exposed_of
-        Returns ``op, exposed`` of the ops for which an expression holds.
+        Function of an expression; returns ``op, exposed`` (ns) of the ops for which it is true.
     """
     waits = waits_in_collectives(calls).drop_nulls(["step", "op"])
     own = pl.col("op").is_in(waits["op"].unique().implode())
@@ -120,7 +120,7 @@ def exposed_waits(
 
 @dataclass(frozen=True)
 class Lost:
-    """Time of a step that something takes, ns: of the GPU that loses least, of all, of most."""
+    """Lost time per step, ns: least of any GPU, mean, and most of any GPU."""
 
     least: float
     mean: float
@@ -136,19 +136,19 @@ class Facts:
     trace
         The run.
     steps
-        ``process, device, iteration, start, end`` of each usual step on each GPU: one that counts,
-        and is not a cold one at the beginning. Of a run without steps, what each GPU did from its
-        first op to its last one, as iteration 0 of no process.
+        ``process, device, iteration, start, end`` of each usual step on each GPU. A usual step
+        counts in tables and is not cold (slow at the beginning). For a run without steps: one row
+        per GPU from its first to its last op, with iteration 0 and a null process.
     cold
-        ``iteration, length``, the mean over GPUs, of each cold step at the beginning.
+        ``iteration, length`` of each cold step at the beginning: mean over GPUs, ns.
     has_steps
-        Whether these are steps.
+        Whether the run has steps.
     traffic
-        What moved over which links, where that was asked for.
+        Traffic of the run, if needed; else None.
     worth
         What takes a smaller part of a step is not spoken of.
     cold_windows
-        The cold steps on each GPU, as `steps`.
+        The cold steps on each GPU, with the columns of `steps`.
     """
 
     trace: Trace
@@ -173,7 +173,7 @@ class Facts:
 
     @cached_property
     def cells(self) -> pl.DataFrame:
-        """Each usual step on each GPU."""
+        """Keys of each usual step on each GPU, one row each."""
         return self.steps.select(CELL).unique(maintain_order=True)
 
     @cached_property
@@ -183,9 +183,10 @@ class Facts:
 
     @cached_property
     def idle(self) -> pl.DataFrame:
-        """Pieces of gaps in these steps: ``gap, pair, process, device, start, end, cause, ...``.
+        """Pieces of gaps in usual steps: ``gap, pair, process, device, start, end, cause, ...``.
 
-        ``queued`` tells whether the op that ends the gap was launched before the gap began.
+        A gap is idle time of a GPU, a piece a part of it with one cause. ``queued``: whether the op
+        that ends the gap was launched before the gap began.
         """
         gaps, pieces = self._account
         queued = gaps.select("gap", queued=pl.col("launch_end") <= pl.col("start"))
@@ -196,7 +197,7 @@ class Facts:
 
     @property
     def gaps(self) -> pl.DataFrame:
-        """The gaps of these pieces, with the late op of each."""
+        """The gaps of usual steps, with the late op that ends each."""
         return self._account[0]
 
     @cached_property
@@ -204,7 +205,7 @@ class Facts:
         return idle_pieces(self.trace, self.steps)
 
     def cold_idle(self) -> tuple[str | None, float]:
-        """Return the cause of most idle time in cold steps, and how long that is on a GPU."""
+        """Return the main cause of idle time in cold steps, and its time per GPU, ns."""
         windows = self.cold_windows
         if windows is None or windows.is_empty():
             return None, 0.0
@@ -216,13 +217,13 @@ class Facts:
         return cause, time / windows["device"].n_unique()
 
     def places(self, pieces: pl.DataFrame) -> tuple[str, ...]:
-        """Name the ranges in which the host was during some pieces of gaps."""
+        """Name the ranges in which the host was during the given pieces of gaps."""
         pairs = pairs_of(self.trace, self.gaps)
         named = in_ranges(self.trace, pieces, pairs, "name").drop_nulls("name")
         return self._named(named.with_columns(name=plain_name(pl.col("name"))))
 
     def launched_in(self, rows: pl.DataFrame) -> tuple[str, ...]:
-        """Name the layers of ops, and of ops without a layer the ranges that launched them."""
+        """Name the layers of ops; for ops without a layer, the ranges that launched them."""
         work = self.trace["ops"].select("op", "range").drop_nulls().collect()
         own = rows.select("op", "start", "end").join(work, on="op")
         if own.is_empty():
@@ -239,7 +240,7 @@ class Facts:
         return self._named(named.drop_nulls())
 
     def _named(self, rows: pl.DataFrame) -> tuple[str, ...]:
-        """Say how much of some rows has which name, the most of it first."""
+        """Return names of rows with their shares in words, largest first."""
         by_name = rows.group_by("name").agg(time=LENGTH.sum()).sort(
             "time", "name", descending=[True, False]
         )  # fmt: skip
@@ -249,7 +250,7 @@ class Facts:
         )
 
     def executed(self, pieces: pl.DataFrame) -> tuple[str, ...]:
-        """Name the functions that the host executed in pieces of gaps, from sampled call stacks."""
+        """Name the functions that the host ran during pieces of gaps, from sampled call stacks."""
         met = sampled(self.trace, pieces, pairs_of(self.trace, self.gaps))
         each = met.group_by("name").len().sort("len", "name", descending=[True, False])
         functions = each.head(_MOST_PLACES).rows()
@@ -257,16 +258,16 @@ class Facts:
 
     @cached_property
     def ops(self) -> pl.LazyFrame:
-        """Ops of these steps, cut at their edges; ``iteration`` is the step that they ran in.
+        """Ops of usual steps, cut at borders of steps; ``iteration`` is the step in which they ran.
 
-        It is in memory, and lazy so that of large runs nobody copies more than is looked at.
+        The frame is in memory; it is lazy so that readers copy only what they need.
         """
         work = in_batches(self.trace["ops"].select(_WORK))
         return pl.concat([self._placed(batch) for batch in work]).lazy()
 
     @cached_property
     def collectives(self) -> pl.DataFrame:
-        """The participants of collectives, with ``clock``; ``step``, the usual step they are of."""
+        """Participants of collectives, with ``clock`` and ``step`` (null if not a usual one)."""
         calls = with_clocks(collective_calls(self.trace), self.trace.read("reports"))
         own = self.ops.filter(pl.col("op").is_in(calls["op"].drop_nulls().implode()))
         steps = own.select("op", step="iteration").collect()
@@ -280,34 +281,34 @@ class Facts:
 
     @cached_property
     def members(self) -> pl.DataFrame:
-        """The GPUs of processes that work in these steps: ``process, device``."""
+        """The GPUs that work in usual steps, by process: ``process, device``."""
         return self.ops.select(MEMBER).unique().collect()
 
     @cached_property
     def busy(self) -> pl.DataFrame:
-        """Time in which ops of a stage run, but collectives: ``process, device, stage, length``."""
+        """Busy time by stage without collectives: ``process, device, stage, length`` (ns)."""
         return self.busy_without(self.collectives["op"].drop_nulls())
 
     def busy_without(self, exchange: pl.Series) -> pl.DataFrame:
-        """Return the same without some ops."""
+        """Return busy time by stage without the ops in `exchange`; columns as in `busy`."""
         work, by = self.ops.filter(~pl.col("op").is_in(exchange.implode())), [*MEMBER, "stage"]
         return union_length(merged_in_batches(work, by), by)
 
     def _placed(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return what of some rows lies in these steps, with ``iteration``."""
+        """Cut rows (``device, start, end``) to usual steps, and add ``iteration``."""
         pieces = cut(rows, self.steps).filter(LENGTH > 0)
         step = self.steps["iteration"].gather(pieces["window"])
         return pieces.select(rows.columns).with_columns(iteration=step)
 
     def lost(self, rows: pl.DataFrame, length: str | None = None) -> Lost:
-        """Return the time of a step that some rows take.
+        """Return the time per step that the given rows take.
 
         Parameters
         ----------
         rows
             ``device, iteration, start, end``.
         length
-            The column to add up, instead of their lengths.
+            Name of the column to add up; None: the lengths of rows.
         """
         if rows.is_empty():
             return Lost(0.0, 0.0, 0.0)
@@ -319,10 +320,10 @@ class Facts:
         return Lost(*(float(mean or 0) for mean in means))
 
     def won(self, lost: Lost) -> float:
-        """Return how much of what GPUs lose counts for a step.
+        """Return the part of the GPUs' lost time that a step would win, ns.
 
-        Where they wait for each other in collectives a step ends with the one that loses least:
-        the others would wait there for what they win.
+        If GPUs wait for each other in collectives, it is the loss of the GPU that loses least: the
+        others would wait for it.
         """
         return lost.mean if self.waits.is_empty() else lost.least
 
@@ -331,7 +332,7 @@ class Facts:
         return self.idle.filter(pl.col("cause").is_in(causes))
 
     def exposed(self, own: pl.Expr) -> pl.DataFrame:
-        """Return the ops that meet a condition, with ``exposed``: how long nothing else runs."""
+        """Return the ops that meet a condition, with ``exposed``: ns in which no other op runs."""
         chosen = self.ops.filter(own).collect()
         if chosen.is_empty():
             return chosen.with_columns(exposed=LENGTH)
@@ -341,12 +342,12 @@ class Facts:
 
     @cached_property
     def exchanges(self) -> pl.DataFrame:
-        """Collectives of usual steps with what of each could be hidden.
+        """Collectives of usual steps, with the part of each that could be hidden.
 
-        Columns of ops, and ``exposed``; ``wait_ns``, of that the part in which it waits for the
-        last participant; ``is_late``, whether it begins after the backward pass, and no other one
-        was going on when that ended; ``avoidable``, what is exposed of it but waiting; of the last
-        one of a step nothing, where there are several: what follows needs it.
+        Columns of ops, and ``exposed`` (ns); ``wait_ns``, the part of it in which the collective
+        waits for its last participant; ``is_late``, whether it begins after the backward pass, with
+        no other collective running when the pass ended; ``avoidable``, exposed less waiting (0 for
+        the last of several collectives of a step, since the next ops need its result).
         """
         own = self.collectives.filter(pl.col("collective") != "send_recv").drop_nulls("op")
         names = own["op"].unique()
@@ -375,7 +376,7 @@ class Facts:
 
     @cached_property
     def winnable_ns(self) -> float:
-        """Upper bound of a win: time of a step without kernels that compute."""
+        """Upper bound of a win: time of a step outside of compute kernels, ns."""
         busy = self._busy(pl.lit(value=True))
         most = self.steps.group_by(CELL).agg(length=LENGTH.sum()).join(
             busy, on=CELL, how="left"
@@ -384,7 +385,7 @@ class Facts:
         return min(self.lost(rest, "rest").most, self.step_ns)
 
     def busy_in(self, stage: str) -> Lost:
-        """Return how long kernels of a stage run that compute."""
+        """Return the time in which compute kernels of a stage run."""
         return self.lost(self._busy(pl.col("stage") == stage), "busy")
 
     def _busy(self, chosen: pl.Expr) -> pl.DataFrame:
@@ -392,10 +393,10 @@ class Facts:
         return union_length(merged_in_batches(kernels, CELL), CELL).rename({"length": "busy"})
 
     def shortened(self, gain: float) -> float:
-        """Return by how much a step is shorter if its GPUs have so much less to do, ns.
+        """Return by how much a step gets shorter if its GPUs have `gain` ns less work.
 
-        A GPU that waits for input waits longer then, as batches come no sooner. A GPU that waits
-        for launches does as well, unless the host waits for that GPU and is sooner back.
+        A GPU that waits for input then waits longer, since batches come no sooner. So does a GPU
+        that waits for launches, unless the host waits for that GPU and then goes on earlier.
         """
         if not self.has_steps:
             return gain
@@ -411,9 +412,9 @@ class Facts:
         return self.waited_for(waits(self.trace))
 
     def waited_for(self, calls: pl.DataFrame) -> float:
-        """Return for how long calls of a mean step wait for a GPU that is busy with earlier work.
+        """Return the time per step in which calls wait for a GPU busy with earlier work, ns.
 
-        A call that copies and blocks waits for the copy as well, which is no earlier work.
+        The copy of a blocking copy call itself is not earlier work.
         """
         spans = self.steps.select(pl.col("start").min(), pl.col("end").max()).row(0)
         inside = calls.filter(pl.col("start").is_between(*spans))
@@ -442,11 +443,11 @@ class Facts:
         return "per step and GPU" if self.has_steps else "per GPU"
 
     def is_worth(self, length: float) -> bool:
-        """Tell whether a time of a step is long enough to speak of."""
+        """Tell whether a time per step, ns, is long enough for a finding."""
         return length >= self.worth * self.step_ns and length > 0
 
     def is_usual(self, rows: pl.DataFrame) -> bool:
-        """Tell whether some rows are in at least half of the steps; without steps, if any are."""
+        """Tell whether rows occur in at least half of the steps; without steps, at all."""
         return 2 * rows["iteration"].n_unique() >= self.number
 
     def share(self, length: float) -> str:
@@ -456,7 +457,7 @@ class Facts:
 
 
 def counted(number: float, noun: str, plural: str = "") -> str:
-    """Return a number, which may be a mean, with its noun."""
+    """Return a number (also a mean) with its noun, in the singular or plural."""
     return f"{rounded(number)} {noun if number == 1 else plural or noun + 's'}"
 
 
@@ -467,7 +468,7 @@ def rounded(number: float, digits: int = 3) -> str:
 
 
 def duration(length: float) -> str:
-    """Return a time in words."""
+    """Return a time with a suitable unit."""
     unit, divisor = next((u, d) for u, d in _UNITS if abs(length) >= d or d == 1)
     return f"{length / divisor:,.3g} {unit}" if length < _MANY * divisor else (
         f"{length / divisor:,.0f} {unit}"
@@ -488,7 +489,7 @@ def facts_of(
     trace, traffic, worth
         As in `Facts`.
     without
-        Numbers of steps that are not usual ones, such as outliers.
+        Numbers of steps to leave out, such as outliers.
     """
     iterations = trace.read("iterations")
     windows = pl.DataFrame(schema=_STEP)
@@ -514,7 +515,7 @@ def facts_of(
 
 
 def _cold(windows: pl.DataFrame) -> pl.DataFrame:
-    """Return the steps before the first one that is no longer than most, at most half of all."""
+    """Return the slow steps at the beginning, at most half of all steps."""
     each = (
         windows.group_by("iteration", *MEMBER).agg(pl.col("start").min(), length=LENGTH.sum())
         .group_by("iteration").agg(pl.col("start").min(), pl.col("length").mean()).sort("start")
@@ -544,23 +545,25 @@ class Finding:
     finding
         The problem in one sentence, with numbers.
     win, low, high
-        By how much a step would be shorter, ns, at best and at worst; None where it is not known.
+        Time by which a step would get shorter, ns: estimate, lower and upper bound; None if
+        unknown.
     unknown
-        Why that is not known.
+        Why the win is unknown.
     sure
-        Whether it is ``measured`` (the trace says so), ``likely`` (it follows from what the trace
-        says if something holds that it does not say), or a ``hint`` (other causes are possible).
-        ``perhaps`` is said of rules that were wrong too often, and by a rule that nothing judged.
+        ``measured`` (the trace shows it), ``likely`` (it follows from the trace under an
+        assumption), or ``hint`` (other causes are possible). ``perhaps`` is for rules that were
+        wrong too often, or were never tested.
     evidence
-        The numbers that say so.
+        The numbers that support the finding.
     advice
         What to do.
     outside
-        Whether it is time outside of steps, which no step's idle time bounds.
+        Whether the time lies outside of steps, so that the idle time of steps does not bound the
+        win.
     of_compute
-        Whether kernels that compute would take less, which bounds the wins of all other findings.
+        Whether the remedy shortens compute kernels, which bound the wins of all other findings.
     of_gpu
-        Whether GPUs would have less to do: a win that their waits for host and input may take up.
+        Whether GPUs would have less work, a win that longer waits for host and input may use up.
     """
 
     finding: str

@@ -53,7 +53,7 @@ _SURE = 0.9
 
 
 def input_bound(facts: Facts) -> Finding | None:
-    """Find GPUs that wait for input, or for a host outside of its steps."""
+    """Find GPUs that wait for input, or for a host that is outside of its steps."""
     kernels = facts.ops.filter(pl.col("kind").is_in(["compute", "graph"]))
     # A GPU that only copies, as one that serves another, has nothing to wait for input with.
     devices = kernels.select(pl.col("device").unique()).collect()["device"]
@@ -95,7 +95,7 @@ def input_bound(facts: Facts) -> Finding | None:
 
 
 def _asleep(facts: Facts, own: pl.DataFrame) -> tuple[str, ...]:
-    """Say in which calls of the operating system the host slept, where these are known."""
+    """Name the operating system calls in which the host slept, if recorded."""
     calls = own.filter(pl.col("detail").str.starts_with(_ASLEEP))
     names = calls["detail"].str.strip_prefix(_ASLEEP).unique().sort().head(_MOST_NAMES)
     if calls.is_empty():
@@ -104,9 +104,9 @@ def _asleep(facts: Facts, own: pl.DataFrame) -> tuple[str, ...]:
 
 
 def off_cpu(facts: Facts) -> Finding | None:
-    """Find launching threads that do not get to run.
+    """Find launching threads that are off the CPU although they could run.
 
-    One that sleeps until another thread has something for it (a condition, a pipe) is none.
+    A thread that sleeps until another thread has work for it (a condition, a pipe) does not count.
     """
     sleeps = facts.idle_of("off_cpu")
     by_choice = pl.col("detail").str.starts_with(_ASLEEP) & ~pl.col("detail").str.contains(_KEPT)
@@ -172,10 +172,10 @@ def compilation(facts: Facts) -> Finding | None:
 
 
 def sync_in_loop(facts: Facts) -> Finding | None:
-    """Find synchronisation inside of steps: the host waits for the GPU, then the GPU for it.
+    """Find synchronisation inside of steps: the host waits for the GPU, then the GPU for the host.
 
-    What a host waits for a busy GPU puts it behind by as much: without these waits it would be
-    ahead, and hide as much of what it is late by afterwards.
+    Each wait for a busy GPU delays the host by as much: without it the host would be ahead, and
+    hide as much of its later delays.
     """
     own = facts.idle_of("waiting_call")
     if not (facts.has_steps and facts.is_usual(own)):
@@ -243,7 +243,7 @@ def pageable_copies(facts: Facts) -> Finding | None:
 
 
 def unhidden_copies(facts: Facts) -> Finding | None:
-    """Find copies that run while nothing else does: to the host, or from its pinned memory."""
+    """Find exposed copies: to the host, or from its pinned memory, while no other op runs."""
     is_other = (pl.col("kind") == "d2h") | ~_is_pageable()
     copies = facts.exposed(_is_large_copy("h2d", "d2h") & is_other)
     lost = facts.lost(copies, "exposed")
@@ -286,7 +286,7 @@ def unhidden_copies(facts: Facts) -> Finding | None:
 
 
 def small_copies(facts: Facts) -> Finding | None:
-    """Find many small copies from and to the host that run while nothing else does."""
+    """Find many small exposed copies from and to the host."""
     is_small = pl.col("kind").is_in(["h2d", "d2h"]) & (pl.col("bytes") <= _PAGEABLE_BYTES)
     copies = facts.exposed((is_small & (pl.col("stage") != "ME")).fill_null(value=False))
     lost = facts.lost(copies, "exposed")
@@ -312,7 +312,7 @@ def small_copies(facts: Facts) -> Finding | None:
 
 
 def unified_memory(facts: Facts) -> Finding | None:
-    """Find unified memory pages that move while nothing else runs."""
+    """Find migrations of unified memory pages while no other op runs."""
     copies = facts.exposed((pl.col("host_memory") == "managed").fill_null(value=False))
     lost = facts.lost(copies, "exposed")
     if not facts.is_worth(lost.mean):
@@ -348,21 +348,21 @@ def _is_large_copy(*kinds: str) -> pl.Expr:
 
 
 def _is_pageable() -> pl.Expr:
-    """Tell which copies are from pageable memory, or hold their call where that is not known."""
+    """Select copies from pageable memory; if unknown, copies that hold their call."""
     return (pl.col("host_memory") == "pageable").fill_null(_holds_its_call())
 
 
 def _holds_its_call() -> pl.Expr:
-    """Tell which copies' calls go on for half of the copy, as those from pageable memory do."""
+    """Select copies whose call lasts for half of the copy, as from pageable memory."""
     held = pl.col("launch_end") - pl.col("start")
     return (2 * held >= LENGTH).fill_null(value=False)
 
 
 def _that_could_begin_earlier(facts: Facts, copies: pl.DataFrame) -> pl.DataFrame:
-    """Add ``sure``: how long a copy, and then the kernel after it, waited to be run.
+    """Add ``sure``: how much earlier a copy, and the kernel after it, could have begun, ns.
 
-    A copy that was launched could have run since then; what comes after it could have run in its
-    place since it was launched itself.
+    A launched copy could have run since its launch; the next kernel could have run in its place
+    since its own launch.
     """
     kernels = facts.ops.filter(pl.col("kind").is_in(["compute", "graph"])).sort("start")
     others = kernels.select("device", "start", ready="launch_end").collect()
@@ -378,9 +378,9 @@ def _that_could_begin_earlier(facts: Facts, copies: pl.DataFrame) -> pl.DataFram
 
 
 def launch_bound(facts: Facts) -> Finding | None:
-    """Find GPUs that wait for launches: the host launches more slowly than they work.
+    """Find GPUs that wait for launches: the host launches more slowly than the GPU works.
 
-    What launches cost shows in many short gaps; in a long one the host does something else.
+    Launch cost shows in many short gaps; in a long gap the host does other work.
     """
     waits = facts.idle_of("launch", "late_launch")
     short = waits.filter(LENGTH.sum().over("gap") <= _LONGEST_LAUNCH_NS)
@@ -414,7 +414,7 @@ def launch_bound(facts: Facts) -> Finding | None:
 
 
 def busy_host(facts: Facts) -> Finding | None:
-    """Find a host that is busy with other work than launching for long."""
+    """Find a host that spends long times on work other than launching."""
     waits = facts.idle_of("late_launch")
     own = waits.filter(LENGTH.sum().over("gap") > _LONGEST_LAUNCH_NS)
     lost = facts.lost(own)
@@ -440,7 +440,7 @@ def busy_host(facts: Facts) -> Finding | None:
 
 
 def _stacks(facts: Facts) -> str:
-    """Say how call stacks of the host are recorded, by a recorder whose samples are read."""
+    """Say how to record call stacks of the host, if tracekit reads those of the recorder."""
     is_nsys = RECORDERS["nsys"] in RunFacts(facts.trace).recorders
     return ", call stacks by `-s process-tree`" if is_nsys else ""
 
@@ -469,7 +469,7 @@ def allocation_in_loop(facts: Facts) -> Finding | None:
 
 
 def _during(facts: Facts, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return ``name, number, time`` of calls while the usual steps run, the longest first."""
+    """Return ``name, number, time`` of calls during usual steps, by time, longest first."""
     first, last = facts.steps.select(pl.col("start").min(), pl.col("end").max()).row(0)
     inside = calls.filter((pl.col("start") >= first) & (pl.col("start") < last))
     by_name = inside.group_by("name").agg(number=pl.len(), time=LENGTH.sum())
@@ -477,7 +477,7 @@ def _during(facts: Facts, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _called(facts: Facts, calls: pl.DataFrame) -> tuple[str, ...]:
-    """Say how many calls there are, and how long the host is in them."""
+    """Say the number of calls, and the time that the host spends in them."""
     return tuple(
         f"{rounded(number / facts.cells.height)} x {name} {facts.per_gpu}, "
         f"{duration(time / facts.cells.height)} of its thread"
@@ -486,7 +486,7 @@ def _called(facts: Facts, calls: pl.DataFrame) -> tuple[str, ...]:
 
 
 def _paces(facts: Facts) -> tuple[float | None, float | None]:
-    """Return the median length of kernels, and of the time between launches in a row."""
+    """Return the median length of kernels, and the median interval between launches, ns."""
     kernels = facts.ops.filter(pl.col("kind") == "compute")
     launches = facts.ops.select("launch_thread", "launch_start").drop_nulls("launch_start")
     apart = pl.col("launch_start").diff().over("launch_thread")

@@ -116,7 +116,7 @@ def slow_links(facts: Facts) -> Finding | None:
 
 
 def slow_clocks(facts: Facts) -> Finding | None:
-    """Find a GPU that takes longer for the same kernels than the others."""
+    """Find a GPU that takes longer than the others for the same kernels (slow clocks)."""
     paces = kernel_paces(facts)
     if paces.height <= 1:
         return None
@@ -155,7 +155,7 @@ def slow_clocks(facts: Facts) -> Finding | None:
 
 
 def missing_evidence(facts: Facts) -> Finding | None:
-    """Find missing data that would tell more."""
+    """Find missing data that would allow further findings."""
     found = [missing for missing in (_no_steps(facts), _unexplained(facts), _unstaged(facts),
                                _unmatched(facts)) if missing is not None]  # fmt: skip
     if not found:

@@ -39,7 +39,7 @@ _WORST = {
 
 
 class FactsOfParts(Facts):
-    """Facts that rest on sums of ops, which each part of the run adds up by itself."""
+    """Facts from sums of ops, which each part of the run (its reports) computes by itself."""
 
     @cached_property
     def _calls(self) -> pl.DataFrame:
@@ -81,15 +81,15 @@ class FactsOfParts(Facts):
 
 
 def _work_of_part(part: Trace, steps: pl.DataFrame, calls: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    """Add up the ops of a part of a run in usual steps.
+    """Add up the ops of one part of a run (some of its reports) in usual steps.
 
     Parameters
     ----------
     part, steps
         As for `Facts`.
     calls
-        Ops of collectives: ``op``, its ``number`` in the run, and ``meets``, whether others take
-        part.
+        Ops of collectives: ``op``, its ``number`` in the run, and ``meets``, whether other
+        participants are recorded.
     """
     facts = Facts(part, steps, pl.DataFrame(), has_steps=True)
     own = pl.col("op").is_in(calls["op"].implode())
@@ -106,16 +106,16 @@ def _work_of_part(part: Trace, steps: pl.DataFrame, calls: pl.DataFrame) -> dict
 
 
 def _held_behind(idle: pl.DataFrame) -> pl.DataFrame:
-    """Return the idle time of GPUs behind others: ``process, device, iteration, by, held``."""
+    """Return idle time behind other GPUs: ``process, device, iteration, by, held`` (ns)."""
     behind = idle.filter(pl.col("cause").is_in(BEHIND))
     by = pl.col("detail").str.extract(_OF_GPU).cast(pl.Int32)
     return behind.select(*MEMBER, "iteration", by=by, held="idle_ns").drop_nulls("by")
 
 
 def waited_for(facts: Facts, device: int) -> float | None:
-    """Return the wait of the other GPUs for each one in a step; None if no GPU waits.
+    """Return how long the other GPUs wait per step for `device`, ns; None if no GPU waits.
 
-    Somebody is always last: what GPUs wait for one of the others, in the mean, is taken away.
+    Since some GPU is always last, the mean wait for one of the other GPUs is subtracted.
     """
     held = _held_behind(facts.idle.with_columns(idle_ns=LENGTH))
     if facts.waits.is_empty() and held.is_empty():
@@ -132,11 +132,10 @@ def waited_for(facts: Facts, device: int) -> float | None:
 def own_times(facts: Facts) -> pl.DataFrame:
     """Return each rank's own time in a step for work that all ranks do: ``own_ns``.
 
-    An op takes the time that it runs, and the time before it in which its GPU was idle for another
-    reason than another GPU. Collectives run for as long as the last one lets them, so their own
-    time does not count. What some ranks run more often than others is their part in the job, as
-    the update at the root of a reduction and the layers of a stage are: who is late by that is not
-    slow.
+    The time of an op is its duration plus idle time before it that no other GPU caused. Collectives
+    do not count, since they last until the last participant comes. Neither does work that some
+    ranks do more often than others, such as the update at the root of a reduction or the layers of
+    a pipeline stage: a rank that is late by its share of the job is not slow.
     """
     same = ["kind", "name"]
     number = facts.ops.group_by(*same, *MEMBER).len("number").collect()
@@ -156,11 +155,11 @@ def own_times(facts: Facts) -> pl.DataFrame:
 
 
 def kernel_paces(facts: Facts) -> pl.DataFrame:
-    """Return ``device, pace, least, kernels``: how much longer a GPU takes for the same kernels.
+    """Return ``device, pace, least, kernels``: time over the median GPU's for equal kernels.
 
-    Longer than the median GPU, or of two the faster one. ``least`` is what three of four of these
-    kernels exceed. Nothing where GPUs do not run the same kernels equally often for most of their
-    time, as the stages of a pipeline do not.
+    Of two GPUs the faster one is the reference. ``least`` is the lower quartile of the ratio over
+    kernels. No rows if GPUs do not run the same kernels equally often for most of their time, as in
+    a pipeline.
     """
     same = ["name", "launch_size"]
     devices = facts.steps["device"].unique()
@@ -275,7 +274,7 @@ def _by_rank(
 
 
 def _in_collectives(facts: Facts) -> list[pl.Expr]:
-    """Aggregate the waits of a rank: times are per step."""
+    """Aggregate the waits of a rank in collectives; times are per step."""
     return [
         pl.len().cast(pl.Int64).alias("collectives"),
         pl.col("is_last").sum().cast(pl.Int64).alias("last"),
@@ -288,7 +287,7 @@ def _in_collectives(facts: Facts) -> list[pl.Expr]:
 def _by_group(
     facts: Facts, waits: pl.DataFrame, ranks: pl.DataFrame, keys: Sequence[str]
 ) -> pl.DataFrame:
-    """Return who is late in the collectives of groups of ranks, or of each group the worst one."""
+    """Return the late ranks in collectives of groups of ranks, or the worst rank of each group."""
     groups = groups_of_ops(facts.trace, facts.collectives)
     each = waits.join(groups, on="op", how="left").join(ranks, on="process", how="left")
     of = [key for key in keys if key != "rank"]
@@ -311,7 +310,7 @@ def _by_group(
 
 
 def _late_in(facts: Facts, idle: pl.DataFrame) -> pl.DataFrame:
-    """Return the stage or cause in which each rank exceeds the median one (of two: the other)."""
+    """Return the stage, or cause of idle time, in which each rank exceeds the median rank most."""
     busy = facts.busy.select(*MEMBER, what=pl.col("stage").cast(pl.String), time="length")
     own = idle.filter(~pl.col("cause").is_in(BEHIND)).rename({"cause": "what"})
     alone = own.group_by(*MEMBER, "what").agg(time=pl.col("idle_ns").sum())

@@ -1,4 +1,4 @@
-"""Keys of a breakdown."""
+"""Keys to group a breakdown by."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def chosen_keys(by: str | Sequence[str], known: Collection[str], what: str) -> t
     Parameters
     ----------
     by
-        What the user says.
+        The keys as the user gives them.
     known
-        The keys that there are.
+        The valid keys.
     what
-        What is by them, for messages.
+        Noun for the thing that is grouped, for messages.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def chosen_keys(by: str | Sequence[str], known: Collection[str], what: str) -> t
 
 
 def share_meaning(by: str | Sequence[str]) -> str:
-    """Say what ``share`` divides by in a breakdown by some keys."""
+    """Return the meaning of the column ``share`` in a breakdown by given keys: its denominator."""
     keys = parse_keys(by)
     part = "exposed_ns" if is_by_stage(keys) else "busy_ns"
     own = dividing(keys)
@@ -93,20 +93,20 @@ def share_meaning(by: str | Sequence[str]) -> str:
 
 
 def is_by_stage(keys: Sequence[str]) -> bool:
-    """Tell whether time is laid out in stages, which gives exposed and overlapped time."""
+    """Tell whether keys split time by stage, which gives exposed and overlapped time."""
     return [key for key in keys if not _KEYS[key].divides_time] == ["stage"]
 
 
 def is_by_steps(keys: Sequence[str]) -> bool:
-    """Tell whether windows are steps and the time between them."""
+    """Tell whether keys make each step, and the time between steps, a window."""
     return "iteration" in keys or "phase" in keys
 
 
 def dividing(keys: Sequence[str]) -> list[str]:
-    """Return the keys whose groups have windows of their own; they are named as their columns."""
+    """Return the keys whose groups have windows of their own; keys are named as their columns."""
     return [key for key in keys if _KEYS[key].divides_time]
 
 
 def columns_of(keys: Sequence[str]) -> list[str]:
-    """Return the columns that some keys give, in order."""
+    """Return the columns that belong to the given keys, in order."""
     return list(dict.fromkeys(name for key in keys for name in _KEYS[key].columns))

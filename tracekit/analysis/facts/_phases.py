@@ -1,7 +1,8 @@
-"""Phases of a serving engine's steps, by their names: prefill, decode, or both mixed; other words.
+"""Phases of a serving engine's steps, by their names: prefill, decode, or both mixed.
 
-vLLM, SGLang and ATOM write how many requests are in a step, and mostly how many tokens. What a name
-does not say is null: of `execute_new_0_cached_3` a cached request may still be in its prefill.
+vLLM, SGLang and ATOM write the number of requests of a step, and mostly of tokens, into its name.
+What a name leaves open is null: in `execute_new_0_cached_3` a cached request may still be in
+prefill.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def step_phases(trace: Trace) -> pl.DataFrame:
     Raises
     ------
     MissingDataError
-        If the phase of none is known.
+        If no step has a known phase.
     """
     steps = with_phases(trace.read("iterations")).unique(["process", "iteration"], keep="first")
     if steps["phase"].null_count() == steps.height:
@@ -77,14 +78,14 @@ OUTSIDE_STEPS = "(no step)"
 
 
 def with_words(rows: pl.DataFrame, words: Mapping[str, str]) -> pl.DataFrame:
-    """Return rows with a word where a column is null.
+    """Replace nulls in columns by words.
 
     Parameters
     ----------
     rows
         Any rows.
     words
-        The word of each column; columns that the rows lack, or that have no nulls, do not matter.
+        Column -> word; columns that the rows lack are ignored.
     """
     nameless = [name for name in words if name in rows.columns and rows[name].has_nulls()]
     return rows.with_columns(

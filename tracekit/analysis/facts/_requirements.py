@@ -1,4 +1,4 @@
-"""Requirements of questions: how much of each a run has, and how recorders record it."""
+"""Data that questions require: the amount that a run has, and how to record it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SEVERAL = 2
 
 @dataclass(frozen=True)
 class Evidence:
-    """Amount of data that a run has for a need, also in words."""
+    """Whether a run has a kind of data (yes, partly, no), and the amount in words."""
 
     available: Degree
     found: str
@@ -52,7 +52,7 @@ class Facts:
 
     @cached_property
     def numbers(self) -> Mapping[str, Number]:
-        """The run in a few numbers, see `tracekit.analysis.summarise`."""
+        """Summary numbers of the run, see `tracekit.analysis.summarise`."""
         return summarise(self.trace)
 
     @cached_property
@@ -68,7 +68,7 @@ class Facts:
 
     @cached_property
     def sizes(self) -> tuple[int, int]:
-        """Number of messages whose size was recorded, and of all calls of NCCL and MPI."""
+        """Number of NCCL and MPI calls with a recorded size, and of all these calls."""
         calls = read_calls(self.trace).drop_nulls("collective")["message_bytes"]
         moving = self._mpi.filter(~pl.col("name").str.contains("(?i)barrier"))
         sized = pl.concat([calls, moving["bytes"]])
@@ -89,7 +89,7 @@ class Facts:
 
     @cached_property
     def recorders(self) -> list[str]:
-        """The recorders of the run; all known ones if no report says."""
+        """The recorders of the run's reports; all known recorders if no report states its own."""
         formats = self.trace.read("reports")["format"].unique(maintain_order=True).to_list()
         known = [
             recorder
@@ -257,16 +257,16 @@ class Requirement:
     Parameters
     ----------
     measure
-        Tells how much of it a run holds.
+        Function of `Facts` that returns the amount of this data in a run.
     record
-        How it is recorded, by recorder; by ``""`` where that is the same for all.
+        Recorder -> how to record it; key ``""`` for all recorders.
     """
 
     measure: Callable[[Facts], Evidence]
     record: Mapping[str, str]
 
     def record_with(self, recorders: list[str]) -> str:
-        """Say how to record it; of several recorders each is named."""
+        """Say how to record this data with each of the given recorders."""
         if "" in self.record:
             return self.record[""]
         ways = [(each, self.record.get(each, f"{each} records none")) for each in recorders]
@@ -450,7 +450,7 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
 
 
 def how_to_record(trace: Trace, requirement: str) -> str:
-    """Say how to record one of `REQUIREMENTS` with the recorder of a run."""
+    """Say how to record one of `REQUIREMENTS` with the run's recorder."""
     return REQUIREMENTS[requirement].record_with(Facts(trace).recorders)
 
 
@@ -463,7 +463,7 @@ def require_ops(trace: Trace) -> None:
 
 
 def how_to_see_waits(trace: Trace) -> str:
-    """Say how to record what an op that was launched waited for, with the recorder of a run."""
+    """Say how to record what launched ops waited for, with the run's recorder."""
     recorders = Facts(trace).recorders
     if "nsys" in recorders:
         return (
@@ -483,12 +483,12 @@ _KEYS = ("stage", "iteration", "rank", "node", "range")
 
 
 def work_of(trace: Trace, keys: Sequence[str] = ("stage",)) -> Work:
-    """Return the GPU work of a run, or without any, its ranges on the host.
+    """Return the GPU work of a run; without any, its ranges on the host as work.
 
     Raises
     ------
     MissingDataError
-        If the run has neither, or a key is one of GPU work alone.
+        If the run has neither, or a key needs GPU work.
     """
     if has_ops(trace):
         return Work(trace)
@@ -510,7 +510,7 @@ def work_of(trace: Trace, keys: Sequence[str] = ("stage",)) -> Work:
 
 
 def _held(trace: Trace) -> str:
-    """List the contents of a recording without GPU work, the most rows first."""
+    """List the tables of a recording without GPU work in words, largest first."""
     contents = trace.read("contents").filter(pl.col("rows") > 0).sort("rows", descending=True)
     rows = contents.select("rows", "feature").unique("feature", maintain_order=True).head(3)
     held = ", ".join(f"{count:,} rows of {feature}" for count, feature in rows.iter_rows())

@@ -35,14 +35,14 @@ _MICRO_BATCH = r"(?i)micro[ _-]?batch[ _-]?(\d+)"
 
 
 def verdict_meta(trace: Trace) -> dict[str, Any]:
-    """Return the meta on a run's processes that every table has.
+    """Return the meta on a run's processes that every answer carries.
 
     Returns
     -------
-    ``verdict``: the verdicts and of how many processes each is, those that run no op aside; absent
-    where none are stored. ``given``, if the user said so; ``cut``, if an end of the GPU work is
-    missing: `begin`, `end` or `both`; ``weak``, stages that rest on one weak source for more than
-    a tenth of GPU time: ``stage, source, share``.
+    ``verdict``: verdict -> number of processes that run ops; absent if none are stored. ``given``:
+    present if the user gave the verdict. ``cut``: the missing end of the GPU work (`begin`, `end`
+    or `both`), if any. ``weak``: stages that rest on one weak source of evidence for more than a
+    tenth of GPU time, as ``stage, source, share``.
     """
     verdicts = _working(trace)
     counts = verdicts["verdict"].cast(pl.String).value_counts(sort=True)
@@ -57,7 +57,7 @@ def verdict_meta(trace: Trace) -> dict[str, Any]:
 
 
 def verdict_evidence(trace: Trace) -> list[str]:
-    """Return the evidence for verdicts and stages in words, process by process."""
+    """Return the evidence for verdicts and stages in words, one sentence or more per process."""
     named = trace.read("verdicts").join(
         trace.read("processes").select("process", "pid"), on="process", how="left"
     )
@@ -72,7 +72,7 @@ def verdict_evidence(trace: Trace) -> list[str]:
 
 
 def _assumed(each: Mapping[str, Any]) -> str:
-    """Say whether an assumption holds, what says so, and how much time rests on it."""
+    """Describe an assumption: whether it holds, its evidence, and the share of time based on it."""
     result = {"untested": "cannot be tested here"}.get(each["result"], each["result"])
     doubt = "doubt unknown"
     if each["doubt_ns"] is not None:
@@ -81,7 +81,7 @@ def _assumed(each: Mapping[str, Any]) -> str:
 
 
 def _worded(each: Mapping[str, Any]) -> Iterator[str]:
-    """Describe a process: evidence of its verdict, gaps, doubt and iterations."""
+    """Describe a process: evidence for its verdict, missing data, contradictions, iterations."""
     as_given = " (as given)" if each["given"] else ""
     yield f"{each['verdict']}{as_given}: {each['evidence']}"
     if each["structure_evidence"]:
@@ -129,9 +129,9 @@ def _weak(trace: Trace, verdicts: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def _decided(trace: Trace) -> pl.DataFrame:
-    """Return the opinions of the deciding source: each op once.
+    """Return the stage of each op by the source of evidence that decided it.
 
-    An earlier version stored no opinions, and what decided stands with the ops.
+    Earlier versions stored no opinions; then the stages of the table ``ops`` are taken.
     """
     opinions = trace.read("opinions")
     if opinions.is_empty():
@@ -143,9 +143,9 @@ def _decided(trace: Trace) -> pl.DataFrame:
 
 
 def unknown_passes(trace: Trace) -> str | None:
-    """Return why the weight update is no residual of the passes; None where both are known.
+    """Return why the weight update cannot be the window less both passes; None if it can.
 
-    Both have to be told by ranges, threads or structure, in each process that trains.
+    Both passes must be known by ranges, threads or structure in each training process.
     """
     decided = trace.once(_decided)
     verdicts = _working(trace)
@@ -163,13 +163,14 @@ def unknown_passes(trace: Trace) -> str | None:
 
 
 def confusion(trace: Trace) -> pl.DataFrame:
-    """Return the stage by each source, beside the final stage.
+    """Return the stage by each source of evidence, beside the final stage.
 
     Returns
     -------
-    ``stage, stage_source`` (which decided), ``other_source, other_stage`` (what another source says
-    of the same ops), ``agrees``, ``ops``, ``total_ns`` (sum of their durations) and ``share`` of
-    the durations of all ops. Rows in which a source is its own other hold each op once.
+    ``stage, stage_source`` (the deciding source), ``other_source, other_stage`` (the stage of the
+    same ops by another source), ``agrees``, ``ops``, ``total_ns`` (sum of durations) and ``share``
+    of the durations of all ops. Rows with ``other_source`` equal to ``stage_source`` hold each op
+    once.
     """
     opinions = trace.read("opinions").with_columns(pl.selectors.enum().cast(pl.String))
     keys = ("stage", "stage_source", "other_source", "other_stage")
@@ -185,13 +186,13 @@ def confusion(trace: Trace) -> pl.DataFrame:
 
 
 def is_pipeline(trace: Trace, waiting: str = WAITING) -> bool:
-    """Tell whether anything shows that a run is a pipeline: passes in parts, or handed on."""
+    """Tell whether a run is a pipeline: by micro-batches, or passes that send to other stages."""
     counted = counted_micro_batches(trace) is not None
     return counted or _hands_on(trace, waiting, is_gpu=has_ops(trace))
 
 
 def _hands_on(trace: Trace, waiting: str, *, is_gpu: bool) -> bool:
-    """Tell whether a pass sends to or receives from another stage."""
+    """Tell whether a pass sends to, or receives from, another pipeline stage."""
     if not is_gpu:
         talks = trace["ranges"].filter(pl.col("name").cast(pl.String).str.contains(waiting))
         return not talks.head(1).collect().is_empty()
@@ -212,7 +213,7 @@ def _sends(trace: Trace, passes: pl.LazyFrame) -> bool:
 
 
 def counted_micro_batches(trace: Trace) -> int | None:
-    """Return how many numbers the micro-batches of forward ranges have."""
+    """Return the number of micro-batches by the numbers in names of forward ranges."""
     number = pl.col("name").cast(pl.String).str.extract(_MICRO_BATCH)
     forward = trace["ranges"].filter(pl.col("stage") == "FP").select(number)
     found = forward.select(pl.col("name").drop_nulls().n_unique()).collect().item()
@@ -226,7 +227,7 @@ Number = int | float | str | None
 
 
 def summarise(trace: Trace) -> dict[str, Number]:
-    """Return the size of a run and how much of it is explained.
+    """Return numbers of a run's contents, and the shares of it that are explained.
 
     Returns
     -------
@@ -269,7 +270,7 @@ def _counts(trace: Trace) -> dict[str, int]:
 
 
 def _verdict(trace: Trace) -> str | None:
-    """Return the verdicts in words, with shared evidence, and which end is cut."""
+    """Return the verdicts in words, with shared evidence and the cut end of the recording."""
     meta = verdict_meta(trace)
     if "verdict" not in meta:
         return None
@@ -311,8 +312,8 @@ def identify(trace: Trace) -> dict[str, str | None]:
 
     Returns
     -------
-    ``file``, ``format``, ``schema_version``, ``product`` and ``host``. Of several reports each
-    distinct value is listed once; what none of them says is null.
+    ``file``, ``format``, ``schema_version``, ``product`` and ``host``. Distinct values of several
+    reports are listed once; null if no report states one.
     """
     reports = trace.read("reports")
     return {

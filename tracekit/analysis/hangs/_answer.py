@@ -1,4 +1,4 @@
-"""Explain a hang: which rank is missing at which collective, and where the others wait."""
+"""Explain a hang: the rank that is missing, its collective, and where the others wait."""
 
 from __future__ import annotations
 
@@ -58,23 +58,23 @@ def find_hang(
     warnings: Sequence[str] = (),
     trace: Trace | None = None,
 ) -> Answer:
-    """Say why a job hangs.
+    """Explain why a job hangs.
 
     Parameters
     ----------
     entries, ranks
-        Of PyTorch's flight recorder: the last collectives of each rank that left a dump.
+        Tables of PyTorch's flight recorder: the last collectives of each rank that left a dump.
     peers, events
-        Of NCCL's RAS.
+        Tables of NCCL's RAS (its service that reports the state of ranks).
     warnings
-        What is known to be missing.
+        Sentences on data that is missing.
     trace
         A run of some of these ranks, which was recorded meanwhile: `on_timeline` joins it. One that
         it cannot join is left out, and a warning says so.
 
     Returns
     -------
-    A row for the first problem of each group of ranks, causes first:
+    One row for the first problem of each group of ranks, causes first:
 
     ===============  ============================================================================
     ``role``         cause; consequence (who is missing waits in another row); unknown (all joined
@@ -97,11 +97,12 @@ def find_hang(
                      given; null of a collective that it does not hold
     ===============  ============================================================================
 
-    Only the first problem of a group is sure: what follows it pairs by chance. Times of hosts are
-    not compared. ``meta``: ``ranks`` (number of dumps), ``entries``, ``groups``, ``without_dump``
-    (ranks that groups list and that left none), ``lost`` (dumps whose ring no longer held all) and
-    ``warnings``. ``tables``: ``ranks``, with the last collective of each; of a trace also what
-    `last_work` returns, and ``collectives``, as `on_timeline` returns them.
+    Only the first problem of a group is certain: later collectives of the group may be matched
+    wrongly. Times of different hosts are not compared. ``meta``: ``ranks`` (number of dumps),
+    ``entries``, ``groups``, ``without_dump`` (ranks that groups list and that left no dump),
+    ``lost`` (dumps whose ring buffer had lost entries) and ``warnings``. ``tables``: ``ranks``,
+    with the last collective of each; of a trace also what `last_work` returns, and
+    ``collectives``, as `on_timeline` returns them.
 
     Raises
     ------
@@ -165,7 +166,7 @@ def find_hang(
 def _with_stages(
     rows: pl.DataFrame, told: Sequence[Problem], collectives: pl.DataFrame
 ) -> pl.DataFrame:
-    """Add stage and step of the collectives that a run holds a call of."""
+    """Add stage and step of collectives whose call is in the trace."""
     call = ["party", "sequence"]
     known = collectives.unique(call, keep="first").select(*call, "stage", "iteration")
     of_rows = pl.Series("party", [each.get("party") for each in told], dtype=pl.String)
@@ -174,7 +175,7 @@ def _with_stages(
 
 
 def rank_texts(ranks: Iterable[int]) -> str:
-    """Return ranks as text, neighbours as a span: `0 to 3, 7`."""
+    """Return ranks as text, consecutive ones as a span: `0 to 3, 7`."""
     spans = []
     for _, same in itertools.groupby(enumerate(sorted(ranks)), lambda each: each[1] - each[0]):
         members = [rank for _, rank in same]
@@ -184,7 +185,7 @@ def rank_texts(ranks: Iterable[int]) -> str:
 
 
 def _collective_problems(calls: pl.DataFrame, members: pl.DataFrame) -> list[Problem]:
-    """Return the first problem of each party: unequal calls come before missing ones."""
+    """Return the first problem of each party (group of ranks); unequal before missing calls."""
     sizes = members.group_by("party").agg(members=pl.len())
     names = calls.group_by("party").agg(pl.col("group", "description").first())
     found = [
@@ -225,7 +226,7 @@ def _message_problems(entries: pl.DataFrame, ranks: pl.DataFrame) -> list[Proble
 def _without_dump(
     without: Sequence[int], members: pl.DataFrame, calls: pl.DataFrame, problems: Sequence[Problem]
 ) -> list[Problem]:
-    """Return who left no dump although others wait in its groups, unless a cause is known."""
+    """Return ranks without a dump for which others wait in their groups, if no cause is known."""
     if not without or any(each["role"] == "cause" for each in problems):
         return []
     groups = members.filter(pl.col("rank").is_in(list(without)))["party"].unique()
@@ -364,16 +365,16 @@ _STATES = ("state", "state_to")
 
 
 def unpaired_messages(entries: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
-    """Return the first message of each pair of ranks that has no other side, or another size.
+    """Return the first message of each pair of ranks that is unmatched, or differs in size.
 
-    The n-th send of a pair belongs to its n-th receive: messages have no number of their own. So
-    pairs whose recorders lost entries are left out.
+    Messages have no number, so the n-th send of a pair is matched with its n-th receive; pairs
+    whose recorders lost entries are left out.
 
     Returns
     -------
     ``group``, ``members``, ``sequence`` (which message of the pair, from 1 on), ``problem``
-    (missing or size), ``ranks`` (who lacks it; both where sizes differ), ``waiting``, ``usual`` and
-    ``other`` (what the sender and the receiver gave), ``source`` and ``target`` (ranks in the job).
+    (missing or size), ``ranks`` (the rank without it; both if sizes differ), ``waiting``, ``usual``
+    and ``other`` (the sizes of sender and receiver), ``source`` and ``target`` (ranks in the job).
     """
     sides = [_numbered(entries, ranks, side) for side in ("send", "recv")]
     keys = ["group", "members", "from", "to", "sequence"]
@@ -401,7 +402,7 @@ def unpaired_messages(entries: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFram
 
 
 def _numbered(entries: pl.DataFrame, ranks: pl.DataFrame, side: str) -> pl.DataFrame:
-    """Return the sends or receives, numbered within their pair, with ranks of the job."""
+    """Return the sends or receives (`side`), numbered within their pair of ranks of the job."""
     sizes = "input_sizes" if side == "send" else "output_sizes"
     own = "from" if side == "send" else "to"
     return (

@@ -1,4 +1,4 @@
-"""Causes of a hang: collectives not enqueued alike, silent ranks, and who only waits for others."""
+"""Causes of a hang: collectives that ranks did not enqueue alike, silent and waiting ranks."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _ENDED = ("PEER_DEAD", "PEER_TIMEOUT_DEAD", "PEER_UNRESPONSIVE")
 
 
 def group_calls(entries: pl.DataFrame) -> pl.DataFrame:
-    """Return the collectives among entries, with the party that runs them.
+    """Return the collectives among entries, each with its party (the group of ranks that runs it).
 
     Returns
     -------
-    The entries that are no messages, with ``party`` (group by name and members; names alone are not
-    unique in a job) and ``turn`` (place among those of one sequence number, which are launched
-    together).
+    The entries that are not messages, with ``party`` (number of the group, by name and members,
+    since names are not unique in a job) and ``turn`` (place among collectives with the same
+    sequence number, which are launched together).
     """
     party = pl.concat_str(
         pl.col("group"),
@@ -64,14 +64,14 @@ def group_calls(entries: pl.DataFrame) -> pl.DataFrame:
 
 
 def parties(calls: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
-    """Return who belongs to each party, and how far each has come.
+    """Return the ranks of each party, and the last collective of each.
 
     Returns
     -------
-    A row for each party and rank: ``party``, ``rank``, ``dumped`` (whether the rank left a dump),
-    ``last`` (sequence number of its last collective there; 0 where it enqueued none; null where
-    nothing tells: no dump, or entries were lost) and ``begin`` (first number that all recorders of
-    the party still held).
+    One row per party and rank: ``party``, ``rank``, ``dumped`` (whether the rank left a dump),
+    ``last`` (sequence number of its last collective there; 0 if it enqueued none; null if unknown:
+    no dump, or lost entries) and ``begin`` (first sequence number that the recorders of all its
+    ranks still held).
     """
     members = calls.group_by("party").agg(
         pl.col("members").first(), seen=pl.col("rank").unique().sort()
@@ -97,14 +97,14 @@ def parties(calls: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
 
 
 def missing_calls(calls: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
-    """Return the first collective of each party that some rank did not join.
+    """Return the first collective of each party that a rank did not join.
 
-    Where those who joined all completed it, the others did so as well, after they were dumped.
+    If all ranks that joined it completed it, the others joined after their dump was written.
 
     Returns
     -------
-    ``party``, ``sequence``, ``ranks`` (who did not join) and ``waiting`` (who did, and has not
-    completed it).
+    ``party``, ``sequence``, ``ranks`` (that did not join) and ``waiting`` (ranks that joined and
+    have not completed it).
     """
     known = members.filter(pl.col("last").is_not_null())
     ahead = known.group_by("party").agg(
@@ -125,14 +125,14 @@ def missing_calls(calls: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
 
 
 def unequal_calls(calls: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
-    """Return the first collective of each party whose ranks did not enqueue the same.
+    """Return the first collective of each party whose ranks enqueued different calls.
 
     Returns
     -------
-    ``party``, ``sequence``, ``turn``, ``problem`` (type, size, dtype, or order where ranks run the
-    same collectives in another order), ``field``, ``ranks`` (those that differ from more than half;
-    all where no more than half agree), ``waiting`` (the others), ``usual`` and ``other`` (what they
-    gave).
+    ``party``, ``sequence``, ``turn``, ``problem`` (type, size, dtype, or order if ranks run the
+    same collectives in a different order), ``field``, ``ranks`` (that differ from the majority; all
+    ranks without a majority), ``waiting`` (the other ranks), ``usual`` and ``other`` (values of the
+    majority and of `ranks`).
     """
     begin = members.group_by("party").agg(pl.col("begin").first())
     held = calls.join(begin, on="party").filter(pl.col("sequence") >= pl.col("begin"))
@@ -156,12 +156,12 @@ def unequal_calls(calls: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
 
 
 def unfinished_calls(calls: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
-    """Return the first collective of each party that all joined and not all completed.
+    """Return the first collective of each party that all ranks joined and not all completed.
 
     Returns
     -------
-    ``party``, ``sequence``, ``ranks`` (whose GPU has not begun it, where others' has; else none)
-    and ``waiting`` (all others that have not completed it).
+    ``party``, ``sequence``, ``ranks`` (whose GPU has not begun it although others' has; else empty)
+    and ``waiting`` (all other ranks that have not completed it).
     """
     size = members.group_by("party").agg(
         size=pl.len(), begin=pl.col("begin").first(), whole=pl.col("dumped").all()
@@ -220,7 +220,7 @@ def _first_unequal(calls: pl.DataFrame, name: str, order: int) -> pl.DataFrame:
 
 
 def _told(row: Mapping[str, Any], calls: pl.DataFrame) -> Mapping[str, Any]:
-    """Return who differs from the others in one collective, and whether it is the order alone."""
+    """Return the ranks that differ from the others in one collective, and whether only in order."""
     party = calls.filter(pl.col("party") == row["party"])
     field = str(row["field"])
     here = party.filter(
@@ -248,7 +248,7 @@ def _told(row: Mapping[str, Any], calls: pl.DataFrame) -> Mapping[str, Any]:
 def _reorders(
     party: pl.DataFrame, row: Mapping[str, Any], ranks: list[int], usual: str, field: str
 ) -> bool:
-    """Return whether the first rank that differs soon runs the same as others, in another order."""
+    """Tell whether the first differing rank soon runs the others' calls in another order."""
     texts = pl.concat_str(
         "collective", "input_sizes", "output_sizes", separator="/", ignore_nulls=True
     )
@@ -263,12 +263,12 @@ def _reorders(
 
 
 def with_roles(problems: Sequence[Problem]) -> Sequence[Problem]:
-    """Return problems with their ``role``: causes first, and those that hold up most ranks.
+    """Add ``role`` to problems; sort causes first, by the number of ranks that they hold up.
 
-    A rank that is missing in one collective, and waits in another one, is held up there: `cause` is
-    where those who are missing wait nowhere, or wait for each other in a circle (then ``problem``
-    is deadlock). All else is a `consequence`; `unknown` where everyone joined and nothing tells who
-    holds it up.
+    A rank that is missing in one collective and waits in another is held up there. A problem is a
+    `cause` if its missing ranks wait nowhere, or wait for each other in a cycle (then ``problem``
+    is deadlock). It is `unknown` if all ranks joined and nothing shows which one holds it up; else
+    it is a `consequence`.
     """
     waits: dict[int, set[int]] = {}
     for each in problems:
@@ -314,7 +314,7 @@ def _with_role(
 
 
 def _in_circles(waits: Mapping[int, set[int]]) -> set[int]:
-    """Return the ranks that wait for themselves, by way of others."""
+    """Return the ranks that wait for each other in a cycle."""
     circles = nx.strongly_connected_components(nx.DiGraph(waits))
     return {rank for each in circles if len(each) > 1 for rank in each}
 
@@ -324,10 +324,10 @@ def _ranks(problem: Problem, key: str) -> list[int]:
 
 
 def silent_peers(peers: pl.DataFrame, events: pl.DataFrame) -> list[Problem]:
-    """Return the ranks of the last answer that did not take part in it, are dead, or in an error.
+    """Return the ranks that RAS's last answer lists as unresponsive, dead, or in an error.
 
-    Processes of which an event says that they are dead or silent, and no answer does, come after
-    them; RAS does not tell the rank of these.
+    They are followed by processes that only an event reports as dead or silent; RAS does not give
+    their ranks.
     """
     latest = peers.filter(pl.col("query") == pl.col("query").max())
     problem = (
@@ -376,9 +376,9 @@ def silent_peers(peers: pl.DataFrame, events: pl.DataFrame) -> list[Problem]:
 
 
 def uneven_counts(peers: pl.DataFrame) -> list[Problem]:
-    """Return the ranks that have called fewer collectives than others, in two equal answers.
+    """Return the ranks with fewer collective calls than others in two equal answers of RAS.
 
-    Counts of running ranks differ at any moment: only where two answers are the same nothing moves.
+    Counts of running ranks always differ; only if two answers are equal, nothing moves.
     """
     queries = peers["query"].unique().sort().to_list()
     if len(queries) < _TWO:

@@ -1,4 +1,4 @@
-"""Joins dumps of PyTorch's flight recorder with the calls that a run holds of some ranks."""
+"""Join dumps of PyTorch's flight recorder with the calls in a trace of some of the ranks."""
 
 from __future__ import annotations
 
@@ -36,34 +36,34 @@ _SHIFT = pl.Schema({"process": pl.Int32(), "communicator": pl.String(), "kind": 
 
 
 def on_timeline(calls: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]:
-    """Return the collectives of some dumps that a run of some of their ranks holds, too.
+    """Return the collectives that are both in dumps and in a trace of some of the ranks.
 
-    A process is that of a dump by its rank in the job. PyTorch's traces name the group, and some
-    the number in it: these join as they say. Else the calls of one kind in a communicator come in
-    the order of the entries of one group. Times tell from which entry on: they must differ by as
-    much for all calls at one shift of one group alone, the one at which they differ least, with all
-    sizes equal. Ranks of a communicator must find the same group. What is known of one rank's call
-    is known of all.
+    Processes are matched with dumps by rank in the job. Calls are matched by group name and
+    sequence number, if PyTorch's trace states both. Else calls of one kind in a communicator are
+    matched in order with entries of one group, from the entry on at which times fit: at exactly one
+    shift of one group the time difference is the same for all calls, with all sizes equal. All
+    ranks of a communicator must find the same group. Stage and step of one rank's call hold for all
+    ranks.
 
     Parameters
     ----------
     calls
-        The entries of all ranks, as `group_calls` returns them.
+        Entries of all ranks, from `group_calls`.
     trace
-        The run, or some ranks of it.
+        A trace of the job, or of some of its ranks.
 
     Returns
     -------
-    A row per collective, in order of ``party, sequence, turn``: ``group, description,
-    collective``; ``message_bytes``, as its ranks gave it (null if unknown, or they differ);
-    ``recorded`` and ``unrecorded`` (ranks that the run holds the call of, and that dumps alone do);
-    ``completed`` (ranks whose dump says that it ended; of gloo and MPI none does); ``stage`` and
-    ``iteration``, by the run. And a sentence that says how many were joined by what.
+    One row per collective, sorted by ``party, sequence, turn``: ``group, description, collective``;
+    ``message_bytes`` by its ranks (null if unknown or different); ``recorded`` (ranks whose call is
+    in the trace) and ``unrecorded`` (ranks whose call is only in a dump); ``completed`` (ranks
+    whose dump says that it ended; none for gloo and MPI); ``stage`` and ``iteration`` from the
+    trace. And a sentence that says how many were joined, and by which evidence.
 
     Raises
     ------
     UndecidedError
-        If none is joined.
+        If no collective is joined.
     """
     own, held = _entries(calls), _held(trace)
     named = held.drop_nulls(["name", "number"]).join(
@@ -122,7 +122,7 @@ def last_work(trace: Trace) -> pl.DataFrame:
 
 
 def _entries(calls: pl.DataFrame) -> pl.DataFrame:
-    """Add to entries a number, their ``kind``, ``place`` in it, ``size`` as NCCL is given it."""
+    """Add to entries a number, ``kind``, ``place`` in that kind, and ``size`` as passed to NCCL."""
     name = pl.col("collective").str.strip_chars_start("_").str.replace(
         "^all(gather|reduce|toall)", "all_$1"
     ).str.replace("^all_toall", "all_to_all")  # fmt: skip
@@ -145,7 +145,7 @@ def _entries(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _held(trace: Trace) -> pl.DataFrame:
-    """Return the calls of a run: ``rank``, lane, ``place`` in it, ``name`` of PyTorch's group."""
+    """Return the trace's calls: ``rank``, lane, ``place`` in it, ``name`` of PyTorch's group."""
     kernels = collective_kernels(trace)
     known = kernels.select("op", "iteration", pl.col("stage").cast(pl.String))
     ranks = process_ranks(trace).select("process", pl.col("rank").cast(pl.Int64)).drop_nulls()
@@ -169,7 +169,7 @@ def _held(trace: Trace) -> pl.DataFrame:
 
 
 def _ordered(held: pl.DataFrame, own: pl.DataFrame) -> pl.DataFrame:
-    """Pair calls with entries by their places, where times tell by how much these are shifted."""
+    """Pair calls with entries by place, if times show the shift between them."""
     few = held.filter(pl.col("place") < _LOOKED_AT)
     found = [_shift_of(lane, own) for lane in few.partition_by(_LANE)]
     shifts = pl.concat([_SHIFT.to_frame(), *found])
@@ -180,7 +180,7 @@ def _ordered(held: pl.DataFrame, own: pl.DataFrame) -> pl.DataFrame:
 
 
 def _shift_of(lane: pl.DataFrame, own: pl.DataFrame) -> pl.DataFrame:
-    """Return the group and shift of one rank's calls of one kind; no row where several fit."""
+    """Return the group and shift of one rank's calls of one kind; no row if several fit."""
     same_group = (pl.col("name") == pl.col("group")).fill_null(value=True)
     tried = (
         lane.join(own, on=["rank", "kind"], suffix="_said")
@@ -199,7 +199,7 @@ def _shift_of(lane: pl.DataFrame, own: pl.DataFrame) -> pl.DataFrame:
 
 
 def _sound(pairs: pl.DataFrame, by: str) -> pl.DataFrame:
-    """Return pairs with what tells them, without lanes of other sizes or another time."""
+    """Return pairs with their evidence, without lanes whose sizes or times contradict it."""
     near = (_MORE.median().abs().over(_LANE) <= _AWAY_NS).fill_null(value=True)
     known = pairs.filter(_SAME_SIZE.all().over(_LANE), near).unique("entry", keep="none")
     return known.select(

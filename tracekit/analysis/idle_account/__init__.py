@@ -1,4 +1,4 @@
-"""The account of idle time: gaps, the host meanwhile, and the cause of each piece.
+"""The account of idle time: gaps, the state of the host in each, and the cause of each piece.
 
 Shared: questions read it, and it reads none of them.
 """

@@ -1,4 +1,4 @@
-"""Gaps of devices: the ops around each, and ops that wait for another GPU."""
+"""Idle gaps of GPUs: the ops around each, and ops that wait for another GPU."""
 
 from __future__ import annotations
 
@@ -24,39 +24,41 @@ BEHIND = ("behind_weight_update", "behind_collective", "behind_stage")
 
 
 class _Ops(NamedTuple):
-    """Ops, on each line by start and number."""
+    """Ops as arrays, sorted by start and number within each line (one GPU, or GPU and process)."""
 
     lines: Array
     numbers: Array
     starts: Array
     ends: Array
     leads: Array
-    """When the host was ahead with them; earlier than all times where it was not."""
+    """Time at which the host was ahead (the op was queued for long); the least integer if it was
+    not.
+    """
     of_loader: Array
-    """Whether a loader's thread launched them."""
+    """Whether a data loader's thread launched the op."""
 
 
 class _Reached(NamedTuple):
-    """End of the ops of each line so far."""
+    """State of each line after the ops read so far."""
 
     ends: Array
-    """The furthest end."""
+    """Latest end of any op."""
     numbers: Array
-    """The op that ends there, the last one of several; -1 before the first one."""
+    """The op with that end, the last of several; -1 before the first op."""
     starts: Array
-    """When the latest op started."""
+    """Start of the latest op."""
     latest: Array
     """The latest op."""
     leads: Array
-    """When the host was last ahead."""
+    """Time at which the host was last ahead."""
     waiting: Array
-    """Whether there was a gap, and no op since that no loader launched."""
+    """Whether a gap came, and since then only ops that a data loader launched."""
 
 
 class _Found(NamedTuple):
-    """Ops after a gap: those that end it, and where a loader launched these, the first other one.
+    """Ops after gaps: the op that ends each and, if a data loader launched it, the next other op.
 
-    An op that ends none begins where it starts.
+    An op that ends no gap has its own start as begin.
     """
 
     rows: Array
@@ -73,14 +75,13 @@ def _find_gaps(ops: _Ops, reached: _Reached, found: _Found) -> int:
     ops
         The ops.
     reached
-        How far the ops of each line have come; updated.
+        State of each line; updated.
     found
-        Room for a row per op; becomes what is found. The first op of a line ends a gap, before
-        which there is no op.
+        Filled in; has room for one row per op. The first op of a line counts as the end of a gap.
 
     Returns
     -------
-    How many rows there are; `OUT_OF_ORDER` if the ops of a line did not come by start and number.
+    Number of rows; `OUT_OF_ORDER` if the ops of a line are not sorted by start and number.
     """
     count = 0
     for row in range(ops.lines.size):
@@ -115,28 +116,29 @@ _NEEDED = [*_LATE, "device", "start", "end", "kind", "bytes"]
 
 
 def gaps_of(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return the idle gaps of each device, with the late op that ends each.
+    """Return the idle gaps of each device, with the late op of each.
 
-    That op (`after`) is the one that ends the gap. Where a loader's thread launched that one, it is
-    the next one that no loader did: a piece of input that runs by itself does not say why the
-    others are late.
+    The late op (`after`) is the op that ends the gap; if a data loader's thread launched that op,
+    the late op is the next one that no loader launched, since a copy of input does not show why the
+    other ops are late.
 
     Parameters
     ----------
     trace
         The run.
     windows
-        ``process, device, start, end``. Without processes the gaps are those that all of a device's
-        processes leave; else each process on a device has its own. Where a window ends later than
-        the last op, the rest of it is a gap without a later op.
+        ``process, device, start, end``. Without ``process``, a gap is time in which no process uses
+        the device; else each process on a device has gaps of its own. If a window ends after the
+        last op, the rest of it is a gap without a later op.
 
     Returns
     -------
-    ``gap, process`` (that of the later op), ``device, start, end, before, ended_by, after, stage,
-    launch_thread, launch_start, launch_end, brings_input`` (whether it copies input from the host),
-    ``ahead, by_loader``. ``ahead`` is when the host was last
-    ahead before: the end of the call that launched an op which was then queued for longer than
-    `AHEAD_NS`. ``by_loader`` is whether a loader's thread launched the op that ends the gap.
+    One row per gap: ``gap, process`` (of the late op), ``device, start, end``; the ops ``before``
+    and ``ended_by`` around the gap, and the late op ``after``; its ``stage, launch_thread,
+    launch_start, launch_end, brings_input`` (whether it copies input from the host); ``ahead``, the
+    last time at which the host was ahead: the end of a call whose op was then queued for longer
+    than `AHEAD_NS`; ``by_loader``, whether a data loader's thread launched the op that ends the
+    gap.
     """
     gaps, ends, line = *trace.once(_between_ops), _OWNER
     if windows["process"].null_count():
@@ -148,7 +150,7 @@ def gaps_of(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _between_ops(trace: Trace, line: Sequence[str] = _OWNER) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the gaps between ops of each line, and where lines end."""
+    """Return the gaps between ops of each line, and the last op of each line."""
     ops = trace["ops"].select(_NEEDED)
     found = _found(ops, line)
     if found is None:  # several reports saw one device, and each has its ops by start
@@ -159,12 +161,12 @@ def _between_ops(trace: Trace, line: Sequence[str] = _OWNER) -> tuple[pl.DataFra
 
 
 def _found(ops: pl.LazyFrame, line: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame] | None:
-    """Return what ends gaps, on each line in order, and where lines end; None if not in order.
+    """Return ops that end gaps, sorted by line, and the last op of each line; None if not sorted.
 
     Returns
     -------
-    Columns of ops, ``line, begin, before, ahead, by_loader``, as `_find_gaps` finds them; and
-    ``device, process, end, before`` of lines.
+    Columns of ops with ``line, begin, before, ahead, by_loader`` from `_find_gaps`; and ``device,
+    process, end, before`` of each line.
     """
     loaders = _loaders(ops)
     lines, reached = Lines(line), _reached(0)
@@ -201,7 +203,7 @@ def _brings_input() -> pl.Expr:
 
 
 def _loaders(ops: pl.LazyFrame) -> pl.Series:
-    """Return the threads that launch input and nothing else."""
+    """Return the threads that launch only copies of input (data loaders)."""
     threads = ops.drop_nulls("launch_thread").group_by("launch_thread")
     return (
         threads.agg(loads=(pl.col("stage") == "IO").all())
@@ -211,14 +213,14 @@ def _loaders(ops: pl.LazyFrame) -> pl.Series:
 
 
 def _reached(lines: int) -> _Reached:
-    """Return that of each line nothing has come."""
+    """Return the state of lines before their first op."""
     never = [np.full(lines, _NEVER) for _ in range(4)]
     ends, starts, latest, leads = never
     return _Reached(ends, np.full(lines, -1), starts, latest, leads, np.zeros(lines, np.bool_))
 
 
 def _between(found: pl.DataFrame) -> pl.DataFrame:
-    """Return the gaps between ops: the columns of `gaps_of` but ``gap``."""
+    """Return the gaps between ops: the columns of `gaps_of` except ``gap``."""
     main = pl.when(~pl.col("by_loader")).then("row").backward_fill().over("line")
     late = found.with_row_index("row").select(pl.coalesce(main, "row")).to_series()
     after = found.select(_TARGET)[late].rename({"op": "after"})
@@ -242,7 +244,7 @@ def _behind(
 
 
 def holders(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
-    """Return which other GPU holds the op after a gap, and until when.
+    """Return, for each gap whose late op waits for another GPU, that GPU and the end of the wait.
 
     Parameters
     ----------
@@ -253,7 +255,7 @@ def holders(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
 
     Returns
     -------
-    ``gap, held_until, held_by``, a row per gap of which one is known.
+    ``gap, held_until`` (ns), ``held_by`` (the other GPU); one row per gap with a known one.
     """
     if trace["devices"].filter("active").select(pl.len()).collect().item() == 1:
         return pl.DataFrame(schema=_FOUND)
@@ -263,7 +265,7 @@ def holders(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_event(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
-    """Return for which op on another device the stream of the later op waited."""
+    """Return gaps whose late op's stream waited for an event of another GPU, with that GPU."""
     waits = trace["syncs"].filter(pl.col("type") == "stream_wait_event")
     named = waits.select(*_LANE, "start", "event", "recorded_by", wait="correlation").collect()
     records = trace["event_records"].drop_nulls("correlation").select(
@@ -306,7 +308,7 @@ def _known_lanes(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_copy(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
-    """Return from where the last copy came that arrived in a gap, or that ends it."""
+    """Return the source GPU of the last copy that arrived in a gap, or that ends it."""
     ops = trace["ops"].filter(pl.col("src_device") != pl.col("dst_device"))
     copies = ops.select("op", "start", "end", "src_device", device="dst_device").collect()
     arrived = (
@@ -324,12 +326,13 @@ def _by_copy(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def last_to_work(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return which GPU works until windows end in which others have nothing left to do.
+    """Return the GPU that works to the end of windows in which other GPUs have no work left.
 
     Returns
     -------
-    ``until, held_by, since``: the end of such windows, the GPU whose last op of a stage and step
-    ends then, the first of several, and when the first of the others had none left.
+    ``until`` (end of the window, ns), ``held_by`` (the GPU whose last op of a stage and step ends
+    then, the first of several) and ``since`` (time at which the first other GPU had no work left,
+    ns).
     """
     line = ["device"] if windows["process"].null_count() else _OWNER
     groups, end = launch_groups(trace), pl.col("end")
@@ -343,25 +346,25 @@ def last_to_work(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def waiting_for_end(gaps: pl.DataFrame, last: pl.DataFrame) -> pl.DataFrame:
-    """Return ``gap, start, end, held_by`` of gaps that end with the last op of another GPU.
+    """Return ``gap, start, end, held_by`` of gaps that end with another GPU's last op.
 
     Parameters
     ----------
     gaps
         As `gaps_of` gives them.
     last
-        As `last_to_work` gives it.
+        Result of `last_to_work`.
     """
     behind = gaps.filter(pl.col("after").is_null()).select("gap", "start", "end")
     return behind.join(last.select("until", "held_by"), left_on="end", right_on="until")
 
 
 def named_behind(trace: Trace, pieces: pl.DataFrame) -> pl.DataFrame:
-    """Add ``behind``: what the device that holds a piece did for most of it; null if nothing.
+    """Add ``behind``: the main activity, during a piece of a gap, of the GPU that holds it up.
 
-    A device that is itself held behind another one meanwhile passes on what that one did: the
-    first micro-batch of a pipeline comes to its last stage through all others. What is known of a
-    piece stays, whatever becomes known of others.
+    If that GPU is itself held up by another one meanwhile, the other one's activity counts: the
+    first micro-batch of a pipeline reaches the last stage through all others. An activity once
+    found for a piece is kept. Null if the GPU did nothing.
 
     Parameters
     ----------
@@ -383,18 +386,21 @@ def named_behind(trace: Trace, pieces: pl.DataFrame) -> pl.DataFrame:
 
 
 def with_passed_on(blocks: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
-    """Add to what devices do what holds them up: ``device, start, end, behind`` of `pieces`."""
+    """Add to activities of GPUs (`blocks`) the times in which they are held up (`pieces`)."""
     passed_on = pieces.select("start", "end", held_by="device", what="behind")
     both = pl.concat([blocks.select(passed_on.columns), passed_on])
     return merged(both, ["held_by", "what"])
 
 
 def busy_blocks(trace: Trace, holding: pl.Series, since: int | None = None) -> pl.DataFrame:
-    """Return when some devices are busy with what, maybe since some time.
+    """Return the busy intervals of the GPUs in `holding`, by activity.
+
+    `since`: leave out ops that end before this time, ns; None keeps all.
 
     Returns
     -------
-    ``held_by, what, start, end``; `what` is one of `BEHIND`.
+    ``held_by`` (the GPU), ``what`` (the activity, one of `BEHIND`: weight update, collective or
+    other work), ``start, end``.
     """
     what = (
         pl.when(pl.col("kind") == "collective").then(pl.lit(BEHIND[1]))
@@ -413,7 +419,7 @@ def busy_blocks(trace: Trace, holding: pl.Series, since: int | None = None) -> p
 
 
 def behind_blocks(pieces: pl.DataFrame, busy: pl.DataFrame) -> pl.DataFrame:
-    """Add ``behind``: the longest of `BEHIND` in each piece; null if all cover under half."""
+    """Add ``behind``: the longest activity in each piece; null if all cover under half of it."""
     for name in BEHIND:
         blocks = busy.filter(pl.col("what") == name).drop("what")
         pieces = covered(pieces, blocks, ["held_by"], name)

@@ -36,12 +36,15 @@ _NAME = pl.col("name").cast(pl.String)
 
 
 def pairs_of(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
-    """Return the threads to look at: the one that launches, and the one that drives its steps.
+    """Return pairs of threads that explain gaps: the launching thread, and the steps' driver.
+
+    The launching thread launched the late op of a gap; the driver drives the iterations of its
+    process.
 
     Returns
     -------
-    ``pair, process, launch_thread, driver``; ``driver`` is the launching thread where the process
-    has no iterations.
+    ``pair`` (number of the pair), ``process, launch_thread, driver``; ``driver`` is the launching
+    thread if the process has no iterations.
     """
     driving = (
         trace["iterations"].group_by("process", "thread").len().collect()
@@ -61,8 +64,8 @@ def pairs_of(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
 def waits(trace: Trace) -> pl.DataFrame:
     """Return ``thread, start, end, name``: calls in which a thread waits for GPU work.
 
-    These synchronise, or copy and do not return before the copy is done or for long (from memory
-    that is not pinned, the host copies first), or are said to wait by the recorder.
+    These are synchronisations; copies that return after the copy is done, or after long (from
+    memory that is not pinned, the host copies first); and calls that the recorder marks as waiting.
     """
     calls = trace["calls"]
     waiting = _NAME.str.contains(_WAITING) & ~_NAME.str.contains(_NOT_WAITING)
@@ -102,14 +105,14 @@ def allocations(trace: Trace) -> pl.DataFrame:
 
 
 def loads(trace: Trace, least: int) -> pl.DataFrame:
-    """Return ``thread, start, end, name``: calls that load code, and launches that take longer.
+    """Return ``thread, start, end, name``: calls that load code, and launches longer than `least`.
 
     Parameters
     ----------
     trace
         The run.
     least
-        A call that launches takes a few us; one of more than so many ns loads what it launches.
+        Length in ns above which a launching call must have loaded code (a launch takes a few us).
     """
     calls = trace["calls"]
     is_long = pl.col("end") - pl.col("start") > least
@@ -121,7 +124,7 @@ def loads(trace: Trace, least: int) -> pl.DataFrame:
 
 
 def _is_named(trace: Trace, condition: pl.Expr) -> pl.Expr:
-    """Return which calls have a name that meets a condition; each name is looked at once."""
+    """Return an expression for calls whose name meets a condition; each name is tested once."""
     names = trace.once(_names_of_calls, of_all=True).filter(condition)["name"]
     return pl.col("name").is_in(names.implode())
 
@@ -131,7 +134,7 @@ def _names_of_calls(trace: Trace) -> pl.DataFrame:
 
 
 def messages(trace: Trace, *, is_collective: bool) -> pl.DataFrame:
-    """Return ``thread, start, end, name``: calls of MPI, collectives or all others."""
+    """Return ``thread, start, end, name``: MPI calls, either collectives or all others."""
     own = trace["host"].filter(
         pl.col("library") == "mpi", (pl.col("group") == "collective") == is_collective
     )
@@ -150,9 +153,9 @@ def sleeps(trace: Trace) -> pl.DataFrame:
 
 
 def off_cpu(trace: Trace) -> pl.DataFrame:
-    """Return ``thread, start, end, name``: stretches off the CPU; their name says what it is like.
+    """Return ``thread, start, end, name``: intervals off the CPU, named by their likely reason.
 
-    Only those that are like waiting for a lock are called anything but off the CPU.
+    The name is off the CPU, unless the interval looks like waiting for a lock.
     """
     length = pl.col("end") - pl.col("start")
     is_lock = (pl.col("name") != _OFF) & length.is_between(*_LOCK_NS)
@@ -166,21 +169,22 @@ def _os_rows(trace: Trace, group: str) -> pl.DataFrame:
 
 
 def is_locked() -> pl.Expr:
-    """Tell whether being off the CPU, in words, is like waiting for Python's lock."""
+    """Return an expression for intervals off the CPU that look like waiting for Python's lock."""
     return pl.col("off_cpu") == _LOCKED
 
 
 def of_both(intervals: pl.DataFrame, asleep: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
     """Return ``pair, start, end, name``: intervals in which both threads of each pair sleep.
 
-    A thread that sleeps while the one that drives it works waits for that.
+    A launching thread that sleeps while the driver works waits for the driver, so it does not
+    count.
 
     Parameters
     ----------
     intervals
-        ``thread, start, end, name`` of those that launch.
+        ``thread, start, end, name``: sleeps of launching threads.
     asleep
-        The same columns: whenever any thread sleeps.
+        The same columns: sleeps of all threads.
     pairs
         As `pairs_of` gives them.
     """
@@ -197,11 +201,11 @@ def of_both(intervals: pl.DataFrame, asleep: pl.DataFrame, pairs: pl.DataFrame) 
 
 
 def compilations(trace: Trace, gaps: pl.DataFrame, asleep: pl.DataFrame) -> pl.DataFrame:
-    """Return ``pair, start, end, name``: from a gap's begin until code that was built was linked.
+    """Return ``pair, start, end, name``: from the begin of a gap to the end of compilation in it.
 
-    That is the last call in the gap that links; or the last one that loads code, where another
-    program was started before it in the gap. While all known threads of the process sleep, and no
-    other program was started yet in the gap, nothing is compiled.
+    The end is the last linking call in the gap, or the last call that loads code, if another
+    program was started before it in the gap. Time in which all known threads of the process sleep,
+    before another program was started in the gap, is not compilation.
 
     Parameters
     ----------
@@ -210,7 +214,7 @@ def compilations(trace: Trace, gaps: pl.DataFrame, asleep: pl.DataFrame) -> pl.D
     gaps
         ``pair, process, start, end``.
     asleep
-        ``thread, start, end``: whenever any thread sleeps.
+        ``thread, start, end``: sleeps of all threads.
     """
     calls = trace["calls"]
     made = calls.filter(_is_named(trace, _NAME.str.contains(f"{_LINKING}|{_LOADING}")))
@@ -248,7 +252,7 @@ def compilations(trace: Trace, gaps: pl.DataFrame, asleep: pl.DataFrame) -> pl.D
 
 
 def _all_asleep(trace: Trace, asleep: pl.DataFrame) -> pl.DataFrame:
-    """Return ``process, start, end, threads``: while all threads that are known of it sleep."""
+    """Return ``process, start, end, threads``: times in which all known threads sleep."""
     keys = ["process", "thread"]
     of_os = trace["host"].filter(pl.col("library") == "os")
     known = pl.concat([table.select(keys).unique() for table in (trace["calls"], of_os)])
@@ -271,7 +275,7 @@ def _all_asleep(trace: Trace, asleep: pl.DataFrame) -> pl.DataFrame:
 def _with_latest(
     rows: pl.DataFrame, time: str, events: pl.DataFrame, event_time: str
 ) -> pl.DataFrame:
-    """Add the latest event of its process until a time to each row; drop rows without one."""
+    """Add to each row the latest event of its process up to a time; drop rows without one."""
     of_event = events.with_columns(event=event_time).sort("event")
     known = rows.sort(time).join_asof(
         of_event.drop(event_time) if event_time in rows.columns else of_event,
@@ -287,24 +291,23 @@ def threads_of(pairs: pl.DataFrame) -> pl.DataFrame:
 
 
 def of_pairs(intervals: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:
-    """Return ``pair, start, end, name`` of intervals on the threads of each pair."""
+    """Return ``pair, start, end, name``: the intervals on both threads of each pair."""
     return intervals.join(threads, on="thread").select("pair", "start", "end", "name")
 
 
 def in_ranges(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame, column: str) -> pl.DataFrame:
-    """Cut pieces where a driver's innermost range changes, and say what it is.
+    """Split pieces at changes of the driver's innermost range, and name the range.
 
     Parameters
     ----------
     trace
         The run.
     pieces
-        ``pair, start, end``, and others.
+        ``pair, start, end`` and any other columns.
     pairs
         As `pairs_of` gives them.
     column
-        What is said of ranges, ``name`` or ``stage``; ranges of which that is not known do not
-        count.
+        Column of ranges to add, ``name`` or ``stage``; ranges in which it is null do not count.
 
     Returns
     -------
@@ -324,7 +327,7 @@ def in_ranges(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame, column: s
 
 
 def sampled(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
-    """Return the functions that the host executed in pieces of gaps, from sampled call stacks.
+    """Return the functions that the host ran during pieces of gaps, from sampled call stacks.
 
     Parameters
     ----------
@@ -337,7 +340,7 @@ def sampled(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataF
 
     Returns
     -------
-    ``gap, cause, name``: a row per sample of either thread of the pair.
+    ``gap, cause, name``: one row per sample of either thread of the pair.
     """
     threads = threads_of(pairs)
     own = trace["host"].filter(
@@ -351,20 +354,20 @@ def sampled(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataF
 
 
 def step_states(trace: Trace) -> pl.DataFrame:
-    """Return ``process, time, in_step``: from when on each process's host is in an iteration."""
+    """Return ``process, time, in_step``: times at which the host enters or leaves a step."""
     marks = host_marks(trace.read("iterations"))
     return marks.select("process", "time", in_step=pl.col("iteration").is_not_null())
 
 
 def name_states(intervals: pl.DataFrame, state: str) -> pl.DataFrame:
-    """Return ``pair, time`` and `state`: the name of what is open."""
+    """Return ``pair, time`` and `state`: name of the interval that is open from each time on."""
     return states(intervals.rename({"name": state}), "pair", state)
 
 
 def waited_before(gaps: pl.DataFrame, waiting: pl.DataFrame) -> pl.DataFrame:
-    """Return ``gap, ahead, credit``: for how long the host had waited since it was last ahead.
+    """Return ``gap, ahead, credit``: the host's waiting time since it was last ahead, ns.
 
-    It would have been earlier by as much, had it not waited.
+    Without waiting, the host would have been earlier by as much.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""In which range the host was while nothing ran inside a step."""
+"""Idle time inside steps by the range in which the host was."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NEVER = -(1 << 62)
 
 
 def lulls(ops: pl.LazyFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return when nothing runs in some windows; ops are read some at a time.
+    """Return the lulls (intervals without ops) inside windows; ops are read in batches.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def lulls(ops: pl.LazyFrame, windows: pl.DataFrame) -> pl.DataFrame:
 
     Returns
     -------
-    The same columns: what between ops, and between these and the windows' ends, lies in a window.
+    The same columns: the lulls between ops, and between ops and the ends of windows.
     """
     spans = windows.filter(pl.col("end") > pl.col("start")).select(_WHEN)
     found = _between(ops, spans)
@@ -57,7 +57,7 @@ def lulls(ops: pl.LazyFrame, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _between(ops: pl.LazyFrame, spans: pl.DataFrame) -> pl.DataFrame | None:
-    """Return when nothing runs from the first window of a line to its last one; None if unknown."""
+    """Return the lulls of each line from first to last window; None if ops are not sorted."""
     edges = spans.group_by(_OWNER).agg(pl.col("start").min(), pl.col("end").max())
     lines = Lines(_OWNER, edges)
     reached, until = edges["start"].to_numpy().copy(), edges["end"].to_numpy()
@@ -88,24 +88,24 @@ _NOWHERE = pl.lit(None, pl.Int64).alias("range")
 def idle_ranges(
     trace: Trace, *, skip: int = 0, windows: pl.DataFrame | None = None
 ) -> pl.DataFrame:
-    """Return in which range the host was while nothing ran inside a step.
+    """Return the idle time inside steps by the range in which the host was.
 
-    Looked at is the thread that holds the iterations, and there the innermost push/pop range.
+    It is the innermost push/pop range of the thread that holds the iterations.
 
     Parameters
     ----------
     trace
-        The run; it has iterations.
+        The run, which must have iterations.
     skip
-        How many iterations to leave out at the beginning.
+        Number of iterations to leave out at the beginning.
     windows
-        What time is cut into, where that is known: ``process, device, iteration, start, end,
+        Steps and times between them, if known already: ``process, device, iteration, start, end,
         on_host``; `iteration` is null outside of the steps that count.
 
     Returns
     -------
-    ``range`` (its name without numbers at its end; null outside of all) and ``idle_ns``, added over
-    devices and the steps that count, the longest first: they add up to the part ``idle`` of a
+    ``range`` (its name without trailing numbers; null outside of all ranges) and ``idle_ns``,
+    summed over devices and the steps that count, largest first. The sum is the part ``idle`` of a
     comparison.
     """
     work = work_of(trace)
@@ -128,7 +128,7 @@ def idle_ranges(
 
 
 def _steps(work: Work, skip: int) -> pl.DataFrame:
-    """Return what time is cut into, with the numbers of the steps that count."""
+    """Return the windows of steps and between them, with the numbers of the steps that count."""
     groups, cutter = launch_groups(work.trace), by_host(work.cutter)
     windows = chosen_windows(work.trace, groups, skip=0, per_iteration=True, cutter=cutter)
     return counted_steps(with_steps(windows), work.trace.read("iterations"), skip).windows
@@ -140,7 +140,7 @@ def plain_name(name: pl.Expr) -> pl.Expr:
 
 
 def _marks(trace: Trace) -> pl.DataFrame:
-    """Return ``process, time, range``: from when on the training thread is in which range."""
+    """Return ``process, time, range``: times at which the training thread changes its range."""
     threads = trace.read("iterations").select("process", "thread").unique()
     ranges = trace["ranges"].filter(
         pl.col("style") == "push_pop",
@@ -159,7 +159,7 @@ def _marks(trace: Trace) -> pl.DataFrame:
 
 
 def _latest_marks(stretches: pl.DataFrame) -> pl.DataFrame:
-    """Return the same of threads of one process that are in ranges at the same time."""
+    """Merge the marks of several threads of one process: the range that began last counts."""
     begins = stretches.select("process", "range", time="start", order=1)
     ends = stretches.select("process", _NOWHERE, time="end", order=0)
     together = pl.concat([begins, ends]).sort("process", "time", "order")

@@ -1,4 +1,4 @@
-"""Idle time of a run, added up part by part: its reports are read wherever that is done."""
+"""Idle time of a run, added up part by part (by report), each wherever the part is read."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _BITS = 32
 
 @dataclass(frozen=True)
 class IdleSums:
-    """Idle time inside of windows, added up.
+    """Sums of idle time inside of windows.
 
     Parameters
     ----------
     pieces
         The keys, ``process, device, cause, rests_on, queued, idle_ns, outside_ns``. ``outside_ns``
-        is how much of it lies before a GPU's first op or after its last.
+        is the part of ``idle_ns`` before a GPU's first op or after its last op.
     gaps
-        The keys and ``gaps``: the number of gaps that have some of the time.
+        The keys and ``gaps``: number of gaps with time in the group.
     longest
         Pieces of the longest gaps of each part, with ranges, samples, and ``before_name,
-        after_name, late_stage, late_iteration``; without rows unless they were asked for.
+        after_name, late_stage, late_iteration``; no rows unless `longest` was given.
     """
 
     pieces: pl.DataFrame
@@ -54,7 +54,7 @@ def idle_sums(
     longest: int = 0,
     of_ops: pl.DataFrame | None = None,
 ) -> IdleSums:
-    """Add up the idle time inside of windows, each part of a run wherever that is done.
+    """Add up the idle time inside of windows, part by part of the run.
 
     Parameters
     ----------
@@ -63,13 +63,13 @@ def idle_sums(
     windows
         ``process, device, iteration, start, end``.
     keys
-        What to add up by: ``rank``, ``phase``, ``range`` and columns of pieces.
+        Columns to group by: ``rank``, ``phase``, ``range`` and columns of pieces.
     whole
-        The windows of GPUs outside of which `outside_ns` is counted; by default `windows`.
+        Windows of GPUs; idle time outside of them counts as `outside_ns`. By default `windows`.
     longest
-        Of how many of the longest gaps pieces are wanted.
+        Number of longest gaps whose pieces are returned.
     of_ops
-        ``op`` and keys that the op after a gap tells.
+        ``op`` and columns of keys that belong to the late op of a gap.
     """
     ask = _IdleOfPart(tuple(keys), longest)
     ending = last_to_work(trace, windows)
@@ -100,14 +100,14 @@ def idle_sums(
 
 
 def of_part(trace: Trace, part: Trace, rows: pl.DataFrame) -> pl.DataFrame:
-    """Leave out rows on devices that the run lists, and a part of it does not."""
+    """Drop the rows on devices of the run that the part does not list."""
     devices, listed = (each.read("devices").select("device") for each in (trace, part))
     others = devices.join(listed, on="device", how="anti")
     return rows.join(others, on="device", how="anti", maintain_order="left")
 
 
 def _raw(keys: Sequence[str]) -> list[str]:
-    """Return the keys that a part knows: which rank a process is, all of the run tells."""
+    """Return the keys that a part can compute; the rank of a process needs the whole run."""
     return ["process" if key == "rank" else key for key in keys]
 
 
@@ -121,7 +121,7 @@ def _with_ranks(trace: Trace, rows: pl.DataFrame, keys: Sequence[str]) -> pl.Dat
 
 
 def _joined(parts: Sequence[Mapping[str, pl.DataFrame]]) -> Frames:
-    """Put the frames of parts together, with numbers of gaps that are the run's."""
+    """Concatenate the frames of parts, with gap numbers that are unique in the run."""
     numbered = [
         {
             name: frame.with_columns(gap=_GAP + (number << _BITS))
@@ -149,7 +149,7 @@ class _IdleOfPart:
         ending: pl.DataFrame,
         of_ops: pl.DataFrame | None = None,
     ) -> Frames:
-        """Return sums, what only other parts explain, and what they need from this one."""
+        """Return sums, gaps that only other parts explain, and data that other parts need."""
         found = own_pieces_in(part, windows, ending)
         if "range" in self.keys:
             found = found.with_ranges(part)
@@ -206,7 +206,7 @@ def _gaps(pieces: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
 
 
 def longest_gaps(pieces: pl.DataFrame, number: int) -> pl.DataFrame:
-    """Return ``gap, idle_ns, start_ns, device`` of the longest gaps, the longest first."""
+    """Return ``gap, idle_ns, start_ns, device`` of the longest gaps, longest first."""
     lengths = pieces.group_by("gap").agg(
         idle_ns=_LENGTH.sum(), start_ns=pl.col("start").min(), device=pl.col("device").first()
     )
@@ -216,7 +216,7 @@ def longest_gaps(pieces: pl.DataFrame, number: int) -> pl.DataFrame:
 
 
 def _with_samples(trace: Trace, found: IdlePieces) -> pl.DataFrame:
-    """Return the pieces; where nothing else tells of the host, `detail` is the sampled function."""
+    """Return the pieces; without other evidence on the host, `detail` is the sampled function."""
     untold = pl.col("detail").is_null() & pl.col("cause").is_in(["between_steps", "late_launch"])
     met = sampled(trace, found.pieces.filter(untold), pairs_of(trace, found.gaps))
     most = (
@@ -233,7 +233,7 @@ def _with_samples(trace: Trace, found: IdlePieces) -> pl.DataFrame:
 
 
 def _copies(part: Trace) -> pl.DataFrame:
-    """Return ``device, other``: GPUs of other parts with which GPUs of this one copy."""
+    """Return ``device, other``: GPUs of this part, and GPUs of other parts that they copy with."""
     ends = ["src_device", "dst_device"]
     pairs = part["ops"].filter(pl.col("src_device") != pl.col("dst_device"))
     seen = pairs.select("device", *ends).unique().collect().unpivot(ends, index="device")

@@ -1,4 +1,4 @@
-"""The loop that finds when nothing runs, op by op."""
+"""The loop that finds lulls (intervals without ops), op by op."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OUT_OF_ORDER = -1
 
 
 class Lulls(NamedTuple):
-    """When nothing runs on a line."""
+    """Lulls: intervals in which no op runs on a line (a GPU's ops of one process)."""
 
     lines: Array
     begins: Array
@@ -21,22 +21,22 @@ class Lulls(NamedTuple):
 def find_lulls(
     lines: Array, starts: Array, ends: Array, reached: Array, latest: Array, found: Lulls
 ) -> int:
-    """Find when nothing runs between ops.
+    """Find the lulls between ops.
 
     Parameters
     ----------
     lines, starts, ends
-        The ops, on each line by start; those on line -1 do not matter.
+        The ops, sorted by start on each line; ops on line -1 are ignored.
     reached
-        How far the ops of each line have come, or where looking begins; updated.
+        Latest end of the ops of each line, or the begin of the search, ns; updated.
     latest
-        When the latest op of each line started; updated.
+        Start of the latest op of each line, ns; updated.
     found
-        Room for a lull per op; becomes what is found.
+        Filled in; has room for one lull per op.
 
     Returns
     -------
-    How many lulls there are; `OUT_OF_ORDER` if the ops of a line did not come by start.
+    Number of lulls; `OUT_OF_ORDER` if the ops of a line are not sorted by start.
     """
     count = 0
     for row in range(lines.size):

@@ -1,4 +1,4 @@
-"""Gaps cut into pieces of one cause each, along the time line of the host that ends them."""
+"""Split gaps into pieces with one cause each, by the states of the host that ends the gap."""
 
 from __future__ import annotations
 
@@ -92,19 +92,20 @@ _BLOCKS = pl.Schema(
 
 
 def idle_pieces(trace: Trace, windows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return idle time by cause, piece by piece.
+    """Return gaps, and their pieces with one cause each.
 
     Parameters
     ----------
     trace
         The run.
     windows
-        As for `gaps_of`; pieces are not cut at them.
+        As for `gaps_of`; pieces are not split at their ends.
 
     Returns
     -------
-    The gaps as `gaps_of` gives them, with ``pair``; and the pieces: ``gap, pair, process, device,
-    start, end, cause, rests_on, detail``. Pieces of a gap follow each other and make up all of it.
+    The gaps of `gaps_of` with ``pair`` (see `pairs_of`); and the pieces: ``gap, pair, process,
+    device, start, end, cause, rests_on`` (evidence), ``detail``. The pieces of a gap are
+    consecutive and cover it.
     """
     own = own_pieces(trace, windows, last_to_work(trace, windows))
     return own.gaps, with_last_gaps(own.pieces, own.last, own.blocks)
@@ -112,16 +113,16 @@ def idle_pieces(trace: Trace, windows: pl.DataFrame) -> tuple[pl.DataFrame, pl.D
 
 @dataclass(frozen=True)
 class OwnPieces:
-    """Idle time by cause of GPUs that share none with others, in which other GPUs end steps.
+    """Idle time by cause of one part of a run, whose steps GPUs of other parts may end.
 
     Parameters
     ----------
     gaps, pieces
-        As `idle_pieces` gives them; gaps of `last` are not explained yet.
+        As from `idle_pieces`; the gaps in `last` are not explained yet.
     last
         Gaps that end with another GPU's last op: ``gap, start, end, held_by``.
     blocks
-        What these GPUs do that end steps: ``held_by, what, start, end``.
+        Activities of this part's GPUs that end steps: ``held_by, what, start, end``.
     """
 
     gaps: pl.DataFrame
@@ -131,7 +132,7 @@ class OwnPieces:
 
 
 def own_pieces(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> OwnPieces:
-    """Return idle time by cause, as far as a part of a run tells.
+    """Return idle time by cause, as far as one part of a run shows it.
 
     Parameters
     ----------
@@ -140,7 +141,7 @@ def own_pieces(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> Own
     windows
         As for `gaps_of`.
     ending
-        Which GPUs of the run end steps, as `last_to_work` says.
+        The GPUs of the run that end steps, from `last_to_work`.
     """
     gaps = gaps_of(trace, windows)
     pairs = pairs_of(trace, gaps)
@@ -171,7 +172,7 @@ def own_pieces(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> Own
 
 
 def _ending_blocks(trace: Trace, named: pl.DataFrame, ending: pl.DataFrame) -> pl.DataFrame:
-    """Return what GPUs do, or are held behind, that end steps, from when on others wait."""
+    """Return the activities of GPUs that end steps, from the time on at which others wait."""
     if ending.is_empty():
         return pl.DataFrame(schema=_BLOCKS)
     since = int(ending.select(pl.col("since").min()).item())
@@ -183,14 +184,14 @@ def _ending_blocks(trace: Trace, named: pl.DataFrame, ending: pl.DataFrame) -> p
 
 
 def with_last_gaps(pieces: pl.DataFrame, last: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
-    """Explain gaps that end with another GPU's last op by what that GPU does: see `OwnPieces`."""
+    """Explain gaps that end with another GPU's last op by that GPU's activity: see `OwnPieces`."""
     told = behind_blocks(last, blocks).select("gap", "held_by", "behind")
     known = pieces.join(told, on="gap", how="left", maintain_order="left")
     return _behind(known).select(pieces.columns)
 
 
 def _apart(gaps: pl.DataFrame) -> list[pl.DataFrame]:
-    """Split many gaps into groups that share no device and no host, to hold few at a time."""
+    """Split gaps into groups that share neither device nor host, to limit memory."""
     if gaps.height <= FEW_GAPS:
         return [gaps]
     met = gaps.select("device", "pair").unique().with_columns(group="device")
@@ -207,7 +208,7 @@ def _apart(gaps: pl.DataFrame) -> list[pl.DataFrame]:
 
 
 def _phases(gaps: pl.DataFrame) -> pl.DataFrame:
-    """Cut gaps where the later op's launching call begins and ends."""
+    """Split gaps where the call that launches the late op begins and ends."""
     start, end = pl.col("start"), pl.col("end")
     begun = pl.col("launch_start").clip(start, end)
     done = pl.max_horizontal("launch_start", "launch_end").clip(start, end)
@@ -224,7 +225,7 @@ def _phases(gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _of_threads(trace: Trace) -> dict[str, pl.DataFrame]:
-    """Return what threads did, by what it is: ``thread, start, end, name``."""
+    """Return activities of threads: kind -> ``thread, start, end, name``."""
     return {
         "profiler": profiling(trace),
         "allocation": allocations(trace),
@@ -238,7 +239,7 @@ def _of_threads(trace: Trace) -> dict[str, pl.DataFrame]:
 
 
 def _of_hosts(trace: Trace, gaps: pl.DataFrame, pairs: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    """Return the states of each pair's host, by kind: ``pair, start, end, name``."""
+    """Return states of each pair of threads: kind -> ``pair, start, end, name``."""
     threads = threads_of(pairs)
     known = trace.once(_of_threads)
     asleep = pl.concat([known[state] for state in _SLEEPS])
@@ -254,7 +255,7 @@ def _of_hosts(trace: Trace, gaps: pl.DataFrame, pairs: pl.DataFrame) -> dict[str
 def _by_host(
     trace: Trace, gaps: pl.DataFrame, pairs: pl.DataFrame, hosts: Mapping[str, pl.DataFrame]
 ) -> pl.DataFrame:
-    """Say what the host did meanwhile, as long as the later op was not launched."""
+    """Add the state of the host to pieces before the launch of the late op."""
     phases = _phases(gaps)
     of_host = pl.col("phase").is_in(["host", "call"])
     pieces = phases.filter(of_host)
@@ -284,7 +285,7 @@ _IS_IN_INPUT = (pl.col("stage") == "IO").fill_null(value=False)
 
 
 def _detail() -> pl.Expr:
-    """Return what says so."""
+    """Return the detail of a cause: name of the call, range or GPU that shows it."""
     asleep = pl.coalesce(
         pl.when(is_locked()).then("off_cpu"), pl.format("asleep in {}", "sleep"),
         pl.when(pl.col("cause") != "off_cpu").then("off_cpu"),
@@ -315,7 +316,7 @@ def _rests_on() -> pl.Expr:
 
 
 def _cause() -> pl.Expr:
-    """Return the first of the causes that holds of a time at which the host had not launched."""
+    """Return the first cause that applies to a time before the launch of the late op."""
     outside = pl.col("has_steps") & ~pl.col("in_step").fill_null(value=False)
     between = outside & ~_IS_IN_PASS
     locked = pl.when(is_locked()).then(_LENGTH).otherwise(0).sum().over("gap")
@@ -341,10 +342,10 @@ def _cause() -> pl.Expr:
 
 
 def _credited(pieces: pl.DataFrame, credits_: pl.DataFrame) -> pl.DataFrame:
-    """Lay on waits the late launches after them, for as long as the host had waited.
+    """Change late launches after a wait into its consequences, up to the time that the host waited.
 
-    What the host does between steps counts where it is short beside the wait: it would be hidden
-    behind the work that is waited for.
+    Host work between steps counts if it is short compared with the wait: it would be hidden behind
+    the work that is waited for.
     """
     outside = pl.col("cause").is_in(["between_steps", "input"])
     away = pl.when(outside).then(_LENGTH).otherwise(0).sum().over("gap")
@@ -369,13 +370,13 @@ def _credited(pieces: pl.DataFrame, credits_: pl.DataFrame) -> pl.DataFrame:
 
 
 def _is_held() -> pl.Expr:
-    """Tell which pieces begin while another GPU holds up the next op."""
+    """Return an expression for pieces that begin while another GPU holds up the late op."""
     eligible = pl.col("cause").is_in(list(_HELD)) | (pl.col("phase") == "unknown")
     return (eligible & (pl.col("held_until") > pl.col("start"))).fill_null(value=False)
 
 
 def _behind(held: pl.DataFrame) -> pl.DataFrame:
-    """Say of pieces what the other GPU does that holds them up, where that is known."""
+    """Set the cause of held-up pieces to the activity of the other GPU, if known."""
     is_known = pl.col("behind").is_not_null()
     return held.with_columns(
         cause=pl.coalesce(pl.col("behind").cast(_CAUSE), "cause"),
@@ -387,7 +388,7 @@ def _behind(held: pl.DataFrame) -> pl.DataFrame:
 
 
 def _explained(pieces: pl.DataFrame) -> pl.DataFrame:
-    """Return the columns of `idle_pieces`; what is queued for too long becomes unexplained."""
+    """Return the columns of `idle_pieces`; ops that are queued for too long become unexplained."""
     queued = (pl.col("phase") == "queued") & (pl.col("cause") == "launch")
     too_long = queued & (_LENGTH > QUEUED_NS)
     cause = pl.when(too_long).then(pl.lit("unexplained")).otherwise("cause").cast(_CAUSE)
@@ -402,8 +403,8 @@ def _explained(pieces: pl.DataFrame) -> pl.DataFrame:
 class IdlePieces:
     """Pieces of gaps inside windows.
 
-    Of a part of a run, gaps that end with the last op of another part's GPU are not explained yet:
-    `last` and `blocks` are those of `OwnPieces`.
+    For a part of a run, gaps that end with the last op of another part's GPU are not explained yet;
+    `last` and `blocks` are as in `OwnPieces`.
     """
 
     gaps: pl.DataFrame
@@ -413,7 +414,7 @@ class IdlePieces:
     blocks: pl.DataFrame
 
     def with_ranges(self, trace: Trace) -> IdlePieces:
-        """Cut pieces where the host enters or leaves a range, and name the range."""
+        """Split pieces where the host enters or leaves a range, and name the range."""
         named = in_ranges(trace, self.pieces, pairs_of(trace, self.gaps), "name")
         cut_too = named.with_columns(range=plain_name(pl.col("name")).fill_null(_NO_RANGE))
         return replace(self, pieces=cut_too.drop("name"))
@@ -432,6 +433,6 @@ def own_pieces_in(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> 
 
 
 def idle_windows(trace: Trace, *, skip: int, per_iteration: bool) -> pl.DataFrame:
-    """Return the windows that a breakdown has."""
+    """Return the windows of a breakdown (steps, or the whole), for idle time."""
     windows = chosen_windows(trace, launch_groups(trace), skip=skip, per_iteration=per_iteration)
     return with_steps(windows) if per_iteration else windows

@@ -1,4 +1,4 @@
-"""Time lines: states over time, and intervals cut where these change."""
+"""Time lines: states over time, and intervals split where states change."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _NEVER = -(1 << 62)
 
 
 def states(intervals: pl.DataFrame, key: str, state: str) -> pl.DataFrame:
-    """Return ``key, time, state``: what is open from when on; null where nothing is.
+    """Return ``key, time, state``: the state that is open from each time on; null if none is.
 
-    Of several that are open it is the one that began last.
+    Of several open intervals the one that began last counts.
 
     Parameters
     ----------
     intervals
         ``start, end``, and the columns `key` and `state`.
     key
-        Whose time line an interval is on.
+        Name of the column with the owner of the time line, such as the thread.
     state
-        What it says.
+        Name of the column with the state.
     """
     if intervals.is_empty():
         return intervals.select(key, pl.col("start").alias("time"), state)
@@ -47,7 +47,7 @@ def states(intervals: pl.DataFrame, key: str, state: str) -> pl.DataFrame:
 
 
 def _one_by_one(held: pl.DataFrame, key: str, state: str, nothing: pl.Expr) -> pl.DataFrame:
-    """Return the same of intervals that follow each other: one ends unless the next one begins."""
+    """Return the states of consecutive intervals: each ends before the next one begins."""
     goes_on = (pl.col(key).shift(-1) == pl.col(key)) & (pl.col("start").shift(-1) == pl.col("end"))
     ends = held.filter(~goes_on.fill_null(value=False)).select(key, "end", nothing)
     marks = [held.select(key, state, time="start"), ends.select(key, state, time="end")]
@@ -55,7 +55,7 @@ def _one_by_one(held: pl.DataFrame, key: str, state: str, nothing: pl.Expr) -> p
 
 
 def follow(intervals: pl.DataFrame, key: str) -> bool:
-    """Tell whether the intervals of each key stand together and follow each other in time."""
+    """Tell whether rows are grouped by key, with consecutive intervals that do not overlap."""
     is_next = pl.col(key).shift() != pl.col(key)
     found = intervals.select(
         (is_next | (pl.col("start") >= pl.col("end").shift())).all().alias("in_order"),
@@ -65,16 +65,16 @@ def follow(intervals: pl.DataFrame, key: str) -> bool:
 
 
 def split_at(pieces: pl.DataFrame, marks: pl.DataFrame, key: str, state: str) -> pl.DataFrame:
-    """Cut pieces where a state changes, and name the state.
+    """Split pieces where a state changes, and name the state.
 
     Parameters
     ----------
     pieces
-        ``start, end``, the column `key`, and others; none is empty.
+        ``start, end``, the column `key`, and others; no piece has length 0.
     marks
         ``key, time, state``; a time occurs once in each key.
     key
-        Whose time line a piece is on.
+        Name of the column with the owner of the time line.
     state
         Name of the column.
 
@@ -110,14 +110,14 @@ def split_at(pieces: pl.DataFrame, marks: pl.DataFrame, key: str, state: str) ->
 
 
 def merged(intervals: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-    """Return ``start, end`` of what the intervals of each group cover together, by start.
+    """Return the unions of the intervals of each group: ``start, end``, sorted by start.
 
     Parameters
     ----------
     intervals
         ``start, end`` and the columns `by`.
     by
-        What forms a group.
+        Columns that form a group.
     """
     wanted = intervals.select(*by, "start", "end")
     if wanted.is_empty():
@@ -135,23 +135,23 @@ def merged(intervals: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
 
 
 def merged_in_batches(intervals: pl.LazyFrame, by: Sequence[str]) -> pl.DataFrame:
-    """Merge many intervals a batch at a time."""
+    """Return the same as `merged` for many intervals, in batches."""
     wanted = intervals.select(*by, "start", "end")
     some = [merged(batch, by) for batch in at_least_one(wanted)]
     return merged(pl.concat(some), by)
 
 
 def covered(rows: pl.DataFrame, blocks: pl.DataFrame, by: Sequence[str], name: str) -> pl.DataFrame:
-    """Add how much of each row's time is covered.
+    """Add the length of the part of each row that `blocks` cover, ns.
 
     Parameters
     ----------
     rows
         ``start, end`` and the columns `by`.
     blocks
-        What covers it, as `merged` gives it.
+        Covering intervals, from `merged`.
     by
-        What both have in common.
+        Columns to join on.
     name
         Name of the column.
     """

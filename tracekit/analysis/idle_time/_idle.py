@@ -133,10 +133,10 @@ def _rows(found: IdleSums, keys: Sequence[str], meta: dict[str, Any]) -> pl.Data
 def _per_step(
     trace: Trace, rows: pl.DataFrame, keys: Sequence[str], skip: int, whole: pl.DataFrame
 ) -> tuple[pl.DataFrame, dict[str, float]]:
-    """Return the keys and ``step_ns``, and what to say of the part outside of the whole windows.
+    """Return the keys with ``step_ns``, and meta on idle time outside of the whole windows.
 
-    A step ends for all GPUs with the last op of any, and may begin before a GPU's first op: of a
-    recording of few steps that is much of them, and in no window.
+    A step ends for all GPUs with the last op of any, and may begin before a GPU's first op; in a
+    recording of few steps this is a large share, and lies in no window.
     """
     iterations = trace.read("iterations")
     if iterations.is_empty():
@@ -164,7 +164,7 @@ def _per_step(
 
 
 def _by_device(pieces: pl.DataFrame) -> pl.DataFrame:
-    """Return ``device, cause, idle_ns``, which is what drawings show."""
+    """Return ``device, cause, idle_ns`` for figures."""
     named = pieces.with_columns(pl.col("cause").cast(pl.String))
     return named.group_by("device", "cause").agg(pl.col("idle_ns").sum()).sort("device", "cause")
 
@@ -196,7 +196,7 @@ def _longest(found: IdleSums, meta: dict[str, Any], number: int) -> Answer:
 
 
 def _evidence(pieces: pl.DataFrame) -> pl.DataFrame:
-    """Return ``gap, cause, evidence, range``: what holds of most of each gap, and all in words."""
+    """Return ``gap, cause, evidence, range``: main cause and range, and evidence in words."""
     meaning = pl.col("cause").cast(pl.String).replace_strict(CAUSES)
     per_piece = pieces.group_by("gap", "cause", "detail", "range").agg(length=_LENGTH.sum())
     ordered = per_piece.with_columns(said=meaning)
@@ -239,7 +239,7 @@ def _meta(trace: Trace, pieces: pl.DataFrame, windows: pl.DataFrame, skip: int) 
 
 
 def _collective_wait(trace: Trace) -> dict[str, Any]:
-    """Return how long kernels waited for the last participant, where that can be told."""
+    """Return the time in which collective kernels waited for their last participant, if known."""
     kinds = trace["ops"].filter(pl.col("kind") == "collective").head(1).collect()
     if kinds.is_empty():
         return {}
@@ -256,7 +256,7 @@ def _collective_wait(trace: Trace) -> dict[str, Any]:
 
 
 def _missing(trace: Trace, pieces: pl.DataFrame) -> dict[str, list[str]]:
-    """Say what to record to know more, where something is not explained."""
+    """Say what to record to explain the unexplained idle time."""
     queued = pieces.filter(pl.col("cause") == "unexplained")["queued"]
     texts = []
     if not queued.all():
@@ -274,7 +274,7 @@ def _missing(trace: Trace, pieces: pl.DataFrame) -> dict[str, list[str]]:
 
 
 def _unseen(trace: Trace) -> list[str]:
-    """Say how to record when threads were off the CPU, where a recorder could have and did not."""
+    """Say how to record times off the CPU, if the recorder can do so and did not."""
     switches = trace["contents"].filter(pl.col("feature") == "context switches")
     how = switches.filter(~pl.col("present")).select("record_with").unique().collect()
     what = "when the thread that launches was off the CPU, and in which call"

@@ -1,4 +1,4 @@
-"""Statistics of steps: means that are known so well, differences, shifts, cold steps.
+"""Statistics of steps: certainty of means, differences, shifts, cold steps, modes.
 
 Shared: questions read it, and it reads none of them.
 """

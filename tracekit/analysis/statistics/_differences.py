@@ -1,7 +1,7 @@
-"""Differences of means, and of typical steps, between two samples of steps, with intervals.
+"""Differences of means and of typical steps between two samples, with intervals.
 
-Student's t distribution is worked out here: the import of scipy.special, which has its two
-functions, takes longer than a comparison does in all.
+Student's t distribution is computed here, since importing scipy.special takes longer than a whole
+comparison.
 """
 
 from __future__ import annotations
@@ -62,26 +62,26 @@ def differences(
 ) -> _Differences:
     """Compare the means of two samples, row by row.
 
-    Interval and p value are Student's, of the errors that `long_run` measures. P values control the
-    share of false ones among the rows that are told to differ (Benjamini and Hochberg 1995), since
-    of hundreds of kernels some differ by chance, and intervals go with them (`told`). Samples that
-    change places give the same interval with the other sign, to the last bit, and one compared with
-    itself differs by exactly nothing.
+    Intervals and p values use Student's t with the standard errors of `long_run`. P values are
+    adjusted for the false discovery rate (Benjamini and Hochberg 1995), since of hundreds of
+    kernels some differ by chance; intervals are adjusted to match (`told`). Swapping the samples
+    only flips the sign of the interval, to the last bit; a sample compared with itself differs by
+    exactly 0.
 
     Parameters
     ----------
     a, b
-        Whole numbers: a row per group, a column per iteration, five or more of these.
+        Integers: one row per group, one column per iteration, at least five columns.
     related
-        Whether the rows are one table, for the number of which p values are adjusted.
+        Whether the rows form one table; p values are then adjusted for their number.
     regular
-        The slow steps of either run that come regularly: means are then as certain as those of
-        either kind, whose shares are known.
+        The slow steps of each run that come regularly, or None: the variance of a mean is then that
+        within slow and usual steps, whose shares are known.
     tables
-        Number of such tables that are judged together, for which p values and intervals are
-        adjusted as well (Bonferroni).
+        Number of tables that are tested together; p values and intervals are adjusted for it
+        (Bonferroni).
     scales
-        What to multiply each row of `a` and of `b` by; 1 by default.
+        Factors of each row of `a` and of `b`; 1 by default.
     """
     rows = max(1, AT_ONCE // max(a.shape[1], b.shape[1]))
     blocks = (slice(at, at + rows) for at in range(0, max(1, len(a)), rows))
@@ -111,7 +111,7 @@ def differences(
 def _errors(
     a: Numbers, b: Numbers, regular: tuple[Regular | None, Regular | None]
 ) -> tuple[Floats, Floats, Floats, Floats, Flags, Flags]:
-    """Return ``variance, freedom, apart, off, is_same, is_unknown`` of some rows."""
+    """Return ``variance, freedom, apart, off, is_same, is_unknown`` of each row."""
     (within_a, off_a), (within_b, off_b) = (
         within_kinds(each, own) for each, own in zip((a, b), regular, strict=True)
     )
@@ -127,7 +127,7 @@ def _errors(
 
 
 def _is_one_sided(a: Numbers, b: Numbers) -> Flags:
-    """Tell what takes time in all steps of one run and in none of the other: that is no drift."""
+    """Tell which rows take time in all steps of one run and in no step of the other."""
     sides = [(one == 0).all(axis=1) & (other > 0).all(axis=1) for one, other in ((a, b), (b, a))]
     found: Flags = sides[0] | sides[1]
     return found
@@ -145,7 +145,7 @@ def welch_error(
 
 
 def p_values(difference: Floats, variance: Floats, freedom: Floats) -> Floats:
-    """Return p values of differences by Student's t; without variance 0 or 1."""
+    """Return p values of differences by Student's t; without variance they are 0 or 1."""
     apart = np.abs(difference)
     reach = np.where(apart > 0, np.inf, 0.0)
     np.divide(apart, np.sqrt(variance), out=reach, where=variance > 0)
@@ -156,10 +156,10 @@ def p_values(difference: Floats, variance: Floats, freedom: Floats) -> Floats:
 def told(p_values: Floats) -> tuple[Floats, float]:
     """Adjust p values for their number, and return the level of intervals that go with them.
 
-    If of m rows R are told to differ, intervals of level 1 - 0.05 R / m exclude 0 in these alone,
-    and of those of these rows 5 % at most miss the truth, on average (Benjamini and Yekutieli,
-    False Discovery Rate-Adjusted Multiple Confidence Intervals, Journal of the American Statistical
-    Association 100, 2005).
+    If R of m rows differ significantly, intervals of level 1 - 0.05 R / m exclude 0 in exactly
+    these rows, and on average at most 5 % of these intervals miss the true value (Benjamini and
+    Yekutieli, False Discovery Rate-Adjusted Multiple Confidence Intervals, Journal of the American
+    Statistical Association 100, 2005).
     """
     found = _adjusted(p_values)
     differ = int((found <= 1 - LEVEL).sum())
@@ -186,7 +186,7 @@ class Shift:
     value
         The median of the differences of all pairs (Hodges and Lehmann 1963).
     interval
-        Its 95 % interval; None for too few steps, or where these depend on each other too much.
+        Its 95 % interval; None for too few steps, or if steps depend on each other too much.
     """
 
     value: float
@@ -196,15 +196,15 @@ class Shift:
 def shift(a: Numbers | Floats, b: Numbers | Floats, *, level: float = LEVEL) -> Shift:
     """Estimate the difference between typical steps of `b` and `a`.
 
-    The interval holds the shifts that a Wilcoxon-Mann-Whitney test would not reject, by its normal
-    approximation with the error that `long_run` measures of ranks, and Student's quantile.
+    The interval contains the shifts that a Wilcoxon-Mann-Whitney test would not reject (normal
+    approximation, with the standard error of ranks from `long_run` and Student's quantile).
 
     Parameters
     ----------
     a, b
-        The steps of either run, in their order.
+        Lengths of the steps of each run, in order.
     level
-        How often the interval is to hold the truth.
+        Confidence level of the interval.
     """
     few = [_thinned(each) for each in (a, b)]
     apart = np.sort((few[1][np.newaxis, :] - few[0][:, np.newaxis]).ravel()).astype(np.float64)
@@ -231,9 +231,9 @@ def _thinned(steps: Numbers | Floats) -> Numbers | Floats:
 
 
 def _error(steps: Numbers | Floats) -> float:
-    """Return the variance of the mean rank of steps, as a share of a rank's; NaN if steps drift.
+    """Return the variance of the mean rank of steps over that of one rank; NaN if steps drift.
 
-    It is half that of independent ones at least: ranks of steps that take turns say little of a
+    It is at least half that of independent steps: ranks of alternating steps tell little about a
     median.
     """
     ordered = np.sort(steps)
@@ -246,7 +246,7 @@ def _error(steps: Numbers | Floats) -> float:
 
 
 def _outside(steps: list[int], errors: list[float], level: float) -> int:
-    """Return how many differences lie outside of the interval on either side."""
+    """Return the number of pairwise differences outside of the interval on each side."""
     of_a, of_b = (np.array([each]) for each in errors)
     free = np.full(1, float(COSINES))
     variance, freedom = welch_error((of_a, of_b), (free, free))
@@ -274,9 +274,9 @@ _TINY = 1e-300
 
 
 def tail(freedom: ArrayLike, reach: ArrayLike) -> Floats:
-    """Return the probability of a value of at least `reach` (0 or more), by degrees of freedom.
+    """Return the probability that Student's t is at least `reach` (0 or more).
 
-    Not told (NaN) is what has no degrees of freedom.
+    `freedom` is the degrees of freedom; NaN gives NaN.
     """
     free, far = (np.array(each, np.float64) for each in np.broadcast_arrays(freedom, reach))
     found = np.full(free.shape, np.nan)
@@ -290,10 +290,9 @@ def tail(freedom: ArrayLike, reach: ArrayLike) -> Floats:
 
 
 def quantile(freedom: ArrayLike, level: float) -> Floats:
-    """Return the value that is not exceeded with probability `level`, which is 1/2 or more.
+    """Return the quantile of Student's t at probability `level` (at least 1/2).
 
-    What was asked before is told again: numbers of iterations are few, and those of a comparison
-    are asked for with each of its tables.
+    Results are cached, since a comparison asks for the same degrees of freedom with each table.
     """
     free = np.array(freedom, np.float64, ndmin=1)
     found = np.frombuffer(_quantile(free.tobytes(), level))
@@ -302,9 +301,9 @@ def quantile(freedom: ArrayLike, level: float) -> Floats:
 
 @lru_cache(maxsize=1_000)
 def _quantile(freedom: bytes, level: float) -> bytes:
-    """Return the numbers of `quantile` as they lie in memory.
+    """Return the numbers of `quantile` as bytes, for the cache.
 
-    Newton's method from below: there the distribution function is concave, so no step goes too far.
+    Newton's method from below: the distribution function is concave there, so no step overshoots.
     """
     free = np.frombuffer(freedom)
     found = np.full(free.shape, np.nan)
@@ -320,7 +319,7 @@ def _quantile(freedom: bytes, level: float) -> bytes:
 
 
 def _summed(free: Floats, far: Floats) -> Floats:
-    """Return the tail as the integral of the density, as far as there is any."""
+    """Return the tail probability by numerical integration of the density."""
     length = 60 / ((free + 1) * far / (free + far * far) + 6)
     nodes, weights = _gauss_legendre()
     places = far[:, None] + length[:, None] * (nodes + 1) / 2
@@ -330,15 +329,16 @@ def _summed(free: Floats, far: Floats) -> Floats:
 
 @cache
 def _gauss_legendre() -> tuple[Floats, Floats]:
-    """Return where a function is asked for its integral from -1 to 1, and with what weights."""
+    """Return nodes and weights of Gauss-Legendre quadrature on [-1, 1]."""
     nodes, weights = np.polynomial.legendre.leggauss(64)
     return nodes, weights
 
 
 def _exact(free: Floats, far: Floats) -> Floats:
-    """Return the tail as half of the regularised incomplete beta function.
+    """Return the tail probability as half of the regularised incomplete beta function.
 
-    That of x = f / (f + t²), a = f / 2 and b = 1 / 2: a continued fraction times `_front`.
+    Its arguments are x = f / (f + t²), a = f / 2 and b = 1 / 2; it is a continued fraction times
+    `_front`.
     """
     square = far * far
     low, high = free / (free + square), square / (free + square)  # x, and 1 - x without a loss
@@ -367,7 +367,7 @@ def _density(free: Floats, far: Floats) -> Floats:
 
 
 def _log_ratio(a: Floats) -> Floats:
-    """Return the logarithm of Γ(a + 1/2) / Γ(a); of large numbers nothing is subtracted."""
+    """Return the logarithm of Γ(a + 1/2) / Γ(a) without cancellation for large a."""
     with np.errstate(over="ignore"):
         series = 0.5 * np.log(a) - 1 / (8 * a) + 1 / (192 * a**3) - 1 / (640 * a**5)
     small = a < _SERIES
@@ -395,5 +395,5 @@ def _fraction(a: Floats, b: Floats, x: Floats) -> Floats:
 
 
 def _apart(numbers: Floats) -> Floats:
-    """Return the numbers, none of them 0."""
+    """Return the numbers with 0 replaced by a tiny value."""
     return np.where(np.abs(numbers) < _TINY, _TINY, numbers)

@@ -1,7 +1,7 @@
 """Kinds of steps: cold ones at the beginning, outliers, modes, and slow steps that come regularly.
 
-Data are loaded, kernels chosen and code compiled in the first steps of a run. They lie outside of
-the others, and belong into no mean of these.
+The first steps of a run load data, choose kernels and compile code. They differ from the others,
+and are left out of means.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _OTHERS = 2
 
 @dataclass(frozen=True)
 class Regular:
-    """Slow steps at regular distances, such as those that write a checkpoint.
+    """Slow steps at regular intervals, such as steps that write a checkpoint.
 
     Parameters
     ----------
     is_slow
-        Which steps these are.
+        True for the slow steps, one flag per step.
     period
-        Every how many steps one comes.
+        Number of steps from one slow step to the next.
     """
 
     is_slow: Flags
@@ -63,19 +63,19 @@ class Regular:
 def within_kinds(
     sample: Numbers | Floats, regular: Regular | None
 ) -> tuple[Numbers | Floats, Floats]:
-    """Split a sample's variance into that within kinds of steps and that of their shares.
+    """Split a sample's variance into the part within kinds of steps and the part of their shares.
 
     Parameters
     ----------
     sample
         A row per group, a column per step.
     regular
-        The slow steps that come regularly, if there are any.
+        The slow steps that come regularly; None if there are none.
 
     Returns
     -------
-    Distances from the mean of the own kind, as wide as few steps let expect of many (Bessel); and
-    by how much each mean is off for one slow step more or less than comes in the long run.
+    Deviations from the mean of each step's kind, scaled by Bessel's correction; and the error of
+    each row's mean due to one slow step more or less than in the long run.
     """
     if regular is None:
         return sample, np.zeros(len(sample))
@@ -90,10 +90,10 @@ def within_kinds(
 
 
 def outliers(steps: Numbers | Floats) -> list[int]:
-    """Return the places of steps that are unlike the others.
+    """Return the positions of outliers among steps.
 
-    They are 5 robust standard deviations and a fifth of the median off the median, or more, and do
-    not come regularly. Where steps are of two kinds none is.
+    An outlier is at least 5 robust standard deviations and a fifth of the median away from the
+    median, and does not come regularly. If steps are of two kinds (modes), there are no outliers.
     """
     far_off = _far_off(steps)
     regular = _lattice(_slow(steps, far_off), len(steps))
@@ -101,7 +101,7 @@ def outliers(steps: Numbers | Floats) -> list[int]:
 
 
 def regularly_slow(steps: Numbers | Floats) -> Regular | None:
-    """Return the slow steps of a run at regular distances; None if there are none."""
+    """Return the slow steps of a run that come at regular intervals; None if there are none."""
     parts = modes(steps)
     if parts:
         slow = np.flatnonzero(steps >= parts[-1].min()).tolist()
@@ -111,7 +111,7 @@ def regularly_slow(steps: Numbers | Floats) -> Regular | None:
 
 
 def kinds_of(steps: Numbers | Floats) -> list[Numbers | Floats]:
-    """Return the modes of steps; or the usual ones and the slow ones where these come regularly."""
+    """Return the steps of each kind: modes, or usual steps and regularly slow steps."""
     regular = regularly_slow(steps)
     return modes(steps) or ([steps[~regular.is_slow], steps[regular.is_slow]] if regular else [])
 
@@ -132,9 +132,9 @@ def _far_off(steps: Numbers | Floats) -> list[int]:
 
 
 def _lattice(places: list[int], number: int) -> Regular | None:
-    """Return those of some places that stand equally far apart, through all of so many steps.
+    """Return the positions that are equally spaced over all `number` steps; None if there are none.
 
-    There are three or more, and of others at most one for three of them.
+    They must be three or more, with at most one other position per three of them.
     """
     for period in sorted(set(np.diff(places).tolist()) - {1}):
         phase = int(np.bincount(np.array(places) % period).argmax())
@@ -150,11 +150,11 @@ def _lattice(places: list[int], number: int) -> Regular | None:
 
 
 def mode_edges(sample: Numbers | Floats) -> Floats:
-    """Return the threshold between the quick and the slow steps of each row; NaN without one.
+    """Return the threshold between fast and slow steps of each row; NaN if there are no two modes.
 
-    Modes are parted at the widest gap between steps, in order of their lengths, that leaves a
-    tenth of the steps and three at least on either side. They are modes where the gap is wider
-    than 4 times the standard deviation within them: steps of one kind leave no such gap.
+    Steps are split at the widest gap between their sorted lengths that leaves at least three steps
+    and a tenth of them on each side. Both sides are modes if the gap exceeds 4 times the standard
+    deviation within them, which does not happen for steps of one kind.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ def mode_edges(sample: Numbers | Floats) -> Floats:
 
 
 def _within(ordered: Floats, first: NDArray[np.int64]) -> Floats:
-    """Return the standard deviation within the two parts before and from `first`."""
+    """Return the standard deviation within the two groups split at the column `first`."""
     number = ordered.shape[1]
     is_slow = np.arange(number) >= first[:, np.newaxis]
     squares = np.zeros(len(ordered))
@@ -188,9 +188,9 @@ def _within(ordered: Floats, first: NDArray[np.int64]) -> Floats:
 
 
 def modes(steps: Numbers | Floats) -> list[Numbers | Floats]:
-    """Return the steps of each kind, the quickest first; nothing where all are of one kind.
+    """Return the steps of each mode, fastest first; empty if there is one mode only.
 
-    Either kind is parted again as long as it is of several.
+    Each mode is split again as long as it has several modes.
     """
     edge = mode_edges(steps[np.newaxis, :])[0] if len(steps) else np.nan
     if np.isnan(edge):
@@ -200,13 +200,13 @@ def modes(steps: Numbers | Floats) -> list[Numbers | Floats]:
 
 
 def cold_steps(steps: NDArray[Any] | Sequence[float]) -> int:
-    """Return how many steps at the beginning lie outside of the rest; a third of all at most.
+    """Return the number of cold steps at the beginning; at most a third of all steps.
 
-    The rest are the steps after the first third, whose median and median deviation no warm-up
-    moves. A cut that minimises the error of the mean (MSER, White 1997) finds one in the noise of
-    most runs; this one in hardly any. A step that is the first of slow ones that come regularly is
-    not cold, however seldom these come. Of four or five steps, which have no spread to speak of,
-    the first is cold if it is far longer than each of the others.
+    Cold steps are far from the steps after the first third, by their median and median deviation,
+    which no warm-up moves. The usual criterion (MSER, White 1997: minimise the error of the mean)
+    finds cold steps in the noise of most runs; this one in hardly any. The first of regularly slow
+    steps is not cold, however rare these are. With only four or five steps, the first is cold if it
+    is far longer than each of the others.
     """
     lengths = np.asarray(steps, np.float64)
     if _ANY <= len(lengths) - 1 < _FEWEST:
@@ -231,14 +231,14 @@ def cold_steps(steps: NDArray[Any] | Sequence[float]) -> int:
 
 
 def _comes_regularly(lengths: NDArray[np.float64], at: int, fence: float) -> bool:
-    """Tell whether the step at a place and those as long stand equally far apart."""
+    """Tell whether the step at a position and equally long steps are equally spaced."""
     is_as_long = lengths >= max(_NEARLY * lengths[at], fence)
     found = _lattice(np.flatnonzero(is_as_long).tolist(), len(lengths))
     return found is not None and bool(found.is_slow[at])
 
 
 def left_out_notes(skipped: Mapping[str, int]) -> list[str]:
-    """Name the runs whose first iterations are left out, and how many."""
+    """Name the runs whose first iterations are left out, with their number."""
     some = {name: number for name, number in skipped.items() if number}
     text = ", ".join(f"{number} of {name}" for name, number in some.items())
     if len(some) > _FEW:

@@ -1,8 +1,7 @@
 """Standard error of the mean of dependent steps (long-run variance).
 
-A slow step beside slow ones, by a drift of the machine, tells little new: what moves a mean is what
-varies over the whole recording, and that is measured directly, as the variance at its lowest
-frequencies.
+A slow step next to other slow steps (a drift of the machine) adds little information. What moves a
+mean is variation over the whole recording, measured here as the variance at the lowest frequencies.
 """
 
 from __future__ import annotations
@@ -39,18 +38,18 @@ AT_ONCE = 1 << 20
 
 @dataclass(frozen=True)
 class LongRun:
-    """Certainty of the means of samples, row by row.
+    """Certainty of the mean of each row of a sample.
 
     Parameters
     ----------
     variance
-        Of the mean, with `COSINES` degrees of freedom.
+        Variance of the mean, with `COSINES` degrees of freedom.
     effective
-        So many independent steps would have a mean as certain; as many as there are where none
-        varies. Of independent steps it is right on average only.
+        Number of independent steps whose mean would be equally certain; the number of steps if none
+        varies. For independent steps it is correct only on average.
     drifts
-        Whether most of what varies is a drift through the recording, as of a random walk: then the
-        steps have no mean that more of them would approach.
+        Whether most of the variation is a drift through the recording, like a random walk: more
+        steps would then not make the mean more certain.
     """
 
     variance: Floats
@@ -59,19 +58,19 @@ class LongRun:
 
 
 def long_run(sample: Numbers | Floats) -> LongRun:
-    """Measure how certain the mean steps of a sample are.
+    """Measure the certainty of the mean of each row of a sample.
 
     The long-run variance is the mean square of the first four coefficients of the type II cosine
     transform of the steps (equal-weighted cosines: Müller 2007; Lazarus, Lewis, Stock and Watson,
     HAR Inference: Recommendations for Practice, Journal of Business & Economic Statistics 36,
-    2018), so that a mean is Student's with four degrees of freedom. Of five steps it is their plain
-    variance. What drifts more slowly than these cosines is put right by a wider error (after Dou,
-    Optimal HAR Inference, 2019); its factor is one of the trials in ``docs/evidence/verdicts.md``.
+    2018), so that a mean is Student's with four degrees of freedom. For five steps it is the plain
+    variance. Drifts slower than these cosines are covered by a wider error (after Dou, Optimal HAR
+    Inference, 2019); the factor comes from the trials in ``docs/evidence/verdicts.md``.
 
     Parameters
     ----------
     sample
-        A row per group, a column per step; five or more of these.
+        One row per group, one column per step; at least five columns.
     """
     rows = max(1, AT_ONCE // sample.shape[1])
     parts = [_of_block(sample[at : at + rows]) for at in range(0, max(1, len(sample)), rows)]
@@ -108,7 +107,7 @@ def _drift(apart: Floats, powers: Floats, total: Floats) -> Flags:
 
 @lru_cache(maxsize=16)
 def _cosines(number: int) -> Floats:
-    """Return the first cosines over so many steps, of length 1 each."""
+    """Return the first cosines over `number` steps, each normalised to length 1."""
     places = (np.arange(number) + 0.5) * np.pi / number
     orders = np.arange(1, COSINES + 1)[:, np.newaxis]
     found: Floats = np.sqrt(2 / number) * np.cos(orders * places)

@@ -41,7 +41,7 @@ _STEP = ("process", "device", "iteration")
 
 
 def step_spans(trace: Trace) -> pl.DataFrame:
-    """Return the span of each step on each GPU; without steps, of the whole run.
+    """Return start and end of each step on each GPU; without steps, of the whole run.
 
     Returns
     -------
@@ -108,7 +108,7 @@ def ops_inside(trace: Trace, spans: pl.DataFrame, *, reaching: bool = False) -> 
     spans
         ``process, device, start, end``; no two of one GPU and process overlap.
     reaching
-        Whether those that start before and reach into a span are among them.
+        Whether ops that start before a span and end in it are included.
 
     Returns
     -------
@@ -128,7 +128,7 @@ def ops_inside(trace: Trace, spans: pl.DataFrame, *, reaching: bool = False) -> 
 
 
 def _edges(spans: pl.DataFrame) -> tuple[pl.Expr, pl.Expr]:
-    """Return when the first of some spans begins and the last one ends; null without any."""
+    """Return the first start and the last end of spans; null without any."""
     return pl.lit(spans["start"].min(), pl.Int64), pl.lit(spans["end"].max(), pl.Int64)
 
 
@@ -140,15 +140,16 @@ def details(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
     trace
         The run.
     ops
-        Some of its ops, with the columns of ``ops``.
+        The ops to describe, with the columns of the table ``ops``.
 
     Returns
     -------
-    In the order of `ops`, null where it is not known: ``kind``; ``bytes`` of a copy or memset, or
-    of a collective as the call gives it, and of a copy its ``source`` and ``destination``, a GPU or
-    ``host``; ``launch``, the call that launched it, and ``delay_ns`` from the start of that to its
-    own; ``range``, the path of ranges around the launch; ``layer``, if it is of a pass; ``stage``,
-    ``stage_source``, ``iteration``; ``threads``, those of a kernel; and ``correlation``.
+    One row per op in the order of `ops`, null if unknown: ``kind``; ``bytes`` of a copy or memset,
+    or of a collective as passed to the call; ``source`` and ``destination`` of a copy, a GPU or
+    ``host``; ``launch``, the call that launched the op, and ``delay_ns`` from the start of the call
+    to the start of the op; ``range``, the path of ranges around the launch; ``layer``, within
+    passes; ``stage``, ``stage_source``, ``iteration``; ``threads``, the number of GPU threads of a
+    kernel; and ``correlation``.
     """
     calls = _near(trace["calls"], ops["call"]).select("call", launch=pl.col("name").cast(pl.String))
     paths = _near(trace["ranges"], ops["range"]).select("range", "path")
@@ -184,12 +185,14 @@ def details(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _near(table: pl.LazyFrame, numbers: pl.Series) -> pl.LazyFrame:
-    """Return the rows from the first to the last of some numbers: files say where these are."""
+    """Return the rows from the least to the greatest row number in `numbers`, without reading
+    others.
+    """
     return table.filter(pl.col(numbers.name).is_between(numbers.min(), numbers.max()))
 
 
 def _sizes(trace: Trace) -> pl.DataFrame:
-    """Return ``op, size_bytes`` of the collectives whose size is known."""
+    """Return ``op, size_bytes`` of collectives of known size."""
     calls = collective_calls(trace).select("op", size_bytes="message_bytes")
     return calls.drop_nulls().unique("op")
 
@@ -200,18 +203,18 @@ def _place(device: str, is_host: pl.Expr) -> pl.Expr:
 
 
 def ranges_inside(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the NVTX ranges that are open while their process is in one of some spans.
+    """Return the NVTX ranges that overlap the span of their process.
 
     Parameters
     ----------
     trace
         The run.
     spans
-        ``process, start, end``, one row per process.
+        ``process, start, end``: one span per process.
 
     Returns
     -------
-    The columns of ``ranges``, in order of time; those around others first.
+    The columns of ``ranges``, sorted by start; an outer range comes before those inside it.
     """
     bounds = spans.select("process", span_start="start", span_end="end").lazy()
     touches = (pl.col("start") < pl.col("span_end")) & (pl.col("end") > pl.col("span_start"))
@@ -222,7 +225,8 @@ def ranges_inside(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def driving_threads(trace: Trace) -> pl.DataFrame:
-    """Return the threads that drive steps; without any, those that launch most.
+    """Return the threads that drive iterations; in processes without iterations, those that launch
+    most.
 
     Returns
     -------
@@ -237,13 +241,13 @@ def driving_threads(trace: Trace) -> pl.DataFrame:
 
 
 def whole_spans(trace: Trace) -> pl.DataFrame:
-    """Return the whole working time of each GPU by process: ``process, device, start, end``."""
+    """Return ``process, device, start, end``: from the first to the last op of a process on a GPU."""
     edges = trace["ops"].group_by(_OWNER).agg(pl.col("start").min(), pl.col("end").max())
     return edges.sort(_OWNER).collect()
 
 
 def stage_spans(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
-    """Return spans of each GPU covered by ops of each stage, inside some spans.
+    """Return the intervals in which each GPU runs ops of each stage, inside the given spans.
 
     Parameters
     ----------
@@ -266,7 +270,7 @@ def stage_spans(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def idle_spans(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
-    """Return idle spans of each GPU inside some spans, with their causes.
+    """Return the idle intervals of each GPU inside the given spans, with their causes.
 
     Parameters
     ----------
@@ -277,7 +281,7 @@ def idle_spans(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
 
     Returns
     -------
-    ``device, start, end, cause``, in order of time on each GPU.
+    ``device, start, end, cause``, sorted by time on each GPU.
     """
     windows = spans.group_by("device").agg(pl.col("start").min(), pl.col("end").max())
     windows = windows.sort("device").select(
@@ -297,8 +301,8 @@ def idle_spans(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
 def exposed_communication(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
     """Return the time in which only communication runs on a GPU, step by step.
 
-    Communication is kernels of collectives, and copies between GPUs, through the host or not. It is
-    exposed while nothing else runs on its GPU.
+    Communication is kernels of collectives and copies between GPUs, direct or through the host. It
+    is exposed while no other op runs on its GPU.
 
     Parameters
     ----------
@@ -309,8 +313,8 @@ def exposed_communication(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
 
     Returns
     -------
-    ``process, device, iteration, step_ns, communication_ns, exposed_ns``: a row for each of
-    `spans`; lengths of unions.
+    ``process, device, iteration, step_ns, communication_ns, exposed_ns``: one row per span; times
+    are lengths of unions.
     """
     layer = pl.when(pl.col("kind").is_in(_KINDS)).then(pl.lit("communication"))
     ops = trace["ops"].select(*_OPS, layer=layer.otherwise(pl.lit("work")))

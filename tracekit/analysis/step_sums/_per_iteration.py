@@ -1,4 +1,4 @@
-"""Time of each step of a run, by any key that runs are compared by."""
+"""Time of each step of a run, grouped by any key of comparisons."""
 
 from __future__ import annotations
 
@@ -62,29 +62,29 @@ class Measured:
     columns
         The columns that form a group.
     values
-        These, ``iteration, length_ns, count, per`` and for links ``bytes``. A group that a step
-        lacks is not listed; `iteration` is null outside of the steps that count. ``per`` is over
-        how many devices (or processes) the group's numbers are added. Without steps there is one
-        row per group, of the whole run.
+        The columns `columns` and ``iteration, length_ns, count, per``, for links also ``bytes``.
+        Groups that a step lacks have no row; `iteration` is null outside of the steps that count.
+        ``per`` is the number of devices (or processes) over which the group's numbers are added.
+        Without steps there is one row per group for the whole run.
     parts
-        ``part, iteration, length_ns, busy_ns``: what steps are made of (`PARTS`), added over
-        devices; `busy_ns` is null for parts that are no stage.
+        ``part, iteration, length_ns, busy_ns``: the parts of steps (`PARTS`), added over devices;
+        `busy_ns` is null for parts that are not stages.
     on_devices
-        ``device, part, mean_ns``: the same by GPU, in the mean over steps; of a GPU that two
-        processes use over both.
+        ``device, part, mean_ns``: the same by GPU, averaged over steps; processes on one GPU are
+        added.
     iterations
         Numbers of the steps; empty if the run has none.
     left_out
-        How many steps are left out because not every process has them.
+        Number of steps that are left out because not every process has them.
     devices
         Number of devices that steps ran on; a GPU that two processes use counts for each.
     annotated, empty
-        How many iterations the processes that run steps have, but skipped ones, added over
-        processes; and in how many of these they ran nothing.
+        Number of iterations, except skipped ones, added over the processes that run steps; and the
+        number of these in which the process ran no op.
     skipped, cold
-        How many iterations are left out at the beginning, and how many of the others are cold.
+        Number of iterations left out at the beginning, and number of cold ones among the others.
     windows
-        ``process, device, iteration, start, end, on_host``: what its time is cut into.
+        ``process, device, iteration, start, end, on_host``: the windows (steps, and times between).
     """
 
     columns: tuple[str, ...]
@@ -126,9 +126,9 @@ def per_iteration(
 ) -> Measured:
     """Measure each step of a run.
 
-    Lengths of ops are exposed time by stage and busy time otherwise, within a step as
+    Lengths of ops are exposed time if grouped by stage, else busy time, within a step as
     ``docs/breakdown.md`` defines it, added over devices. Calls count in the iteration in which they
-    begin on the host; their lengths are sums of durations, over all threads. Traffic counts in the
+    begin on the host; their lengths are sums of durations over all threads. Traffic counts in the
     iteration that launched it.
 
     Parameters
@@ -136,13 +136,13 @@ def per_iteration(
     trace
         The run.
     by
-        Keys as `parse_compare_keys` returns them, but not ``memory``.
+        Keys from `parse_compare_keys`, except ``memory``.
     skip
-        How many iterations to leave out at the beginning of each process; ``auto``: the cold ones.
+        Number of iterations to leave out at the beginning of each process; ``auto``: the cold ones.
     whole
         Whether the whole run counts as one iteration.
     traffic
-        What the run moved, for the key ``link``.
+        Traffic of the run, for the key ``link``.
 
     Raises
     ------
@@ -186,8 +186,8 @@ def _measured(
 def steps_by_phase(trace: Trace) -> pl.DataFrame:
     """Return ``iteration, phase, tokens`` of steps, numbered as `per_iteration` numbers them.
 
-    The phase is null where it is unknown or processes are in several; tokens are the mean of
-    processes, null where one does not say.
+    The phase is null if it is unknown or differs between processes; tokens are the mean over
+    processes, null if unknown for any.
     """
     steps = step_phases(numbered_alike(trace))
     is_one = (pl.col("phase").n_unique() == 1) & (pl.col("phase").null_count() == 0)
@@ -246,7 +246,7 @@ def _idle(trace: Trace, steps: pl.Series, *, whole: bool) -> pl.DataFrame:
 
 
 def _by_collective(trace: Trace) -> Trace:
-    """Return a run in which kernels of collectives are named by their operation."""
+    """Return the run with kernels of collectives renamed to their operation."""
     name = pl.when(pl.col("kind") == "collective").then(
         pl.col("collective").cast(pl.String).fill_null("unknown")
     )
@@ -268,7 +268,7 @@ def _mpi(trace: Trace, steps: pl.Series, *, whole: bool) -> pl.DataFrame:
 def _of_host(
     trace: Trace, calls: pl.DataFrame, key: str, steps: pl.Series, *, whole: bool
 ) -> pl.DataFrame:
-    """Add up the calls of each iteration: those that begin while it lasts on the host."""
+    """Add up the calls that begin in each iteration on the host."""
     iteration = pl.when(pl.col("start") < pl.col("until")).then("iteration")
     if whole:
         found = calls.with_columns(iteration=pl.lit(None, pl.Int64))
@@ -284,7 +284,7 @@ def _of_host(
 
 
 def _counted(iteration: pl.Expr, steps: pl.Series) -> pl.Expr:
-    """Return the number of an iteration that counts."""
+    """Return the iteration if it counts, else null."""
     return pl.when(iteration.is_in(steps.implode())).then(iteration).alias("iteration")
 
 
@@ -305,7 +305,7 @@ def _link(traffic: Traffic | None, steps: pl.Series, *, whole: bool) -> pl.DataF
 
 
 def peak_memory(trace: Trace) -> pl.DataFrame:
-    """Return ``device, bytes``: the peak of allocated memory; see `memory_use`."""
+    """Return ``device, bytes``: peak allocated memory; see `memory_use`."""
     allocated = memory_use(trace).rows.filter(source="allocator")
     return allocated.select("device", bytes="peak_bytes")
 
@@ -353,10 +353,10 @@ def steps_of(run: Measured) -> NDArray[np.int64]:
 def in_one_account(
     runs: Sequence[Measured], traces: Sequence[Trace]
 ) -> tuple[list[Measured], tuple[str, ...]]:
-    """Return runs with the parts of their steps, idle time split alike in all.
+    """Return runs whose idle time is split into parts in the same way.
 
-    Where iterations of a run follow from the structure of its GPU work, nothing says whether the
-    host was in one: then what is ``between`` steps elsewhere is ``idle`` there, and in all.
+    If iterations of a run follow from the structure of its GPU work, it is unknown when the host
+    was in one; then ``between`` counts as ``idle`` in all runs.
     """
     inferred = pl.col("source") == "structure"
     if all(each["iterations"].filter(inferred).head(1).collect().is_empty() for each in traces):
@@ -379,10 +379,9 @@ def in_one_account(
 
 
 def with_hosts_matched(runs: Sequence[Measured]) -> tuple[list[Measured], list[str]]:
-    """Match the hosts of runs with those of the first run, and say how.
+    """Rename the hosts of runs to those of the first run, with notes on the matching.
 
-    A host is a place and no group: where no run has a host of another one, they are matched in the
-    order of their names.
+    If no run shares a host with another one, hosts are matched in the order of their names.
     """
     if not all("node" in run.columns for run in runs):
         return list(runs), []

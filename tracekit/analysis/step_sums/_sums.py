@@ -1,4 +1,4 @@
-"""Sums of a run's ops by keys, in windows or steps, read once."""
+"""Sums of a run's ops by keys, in windows or steps, from one pass over the ops."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ _SUMMED = pl.col("ops", "total_ns", "busy_ns").sum()
 
 @dataclass(frozen=True)
 class KeySums:
-    """Sums by key, and their windows.
+    """Sums by key, and the windows that they cover.
 
     Parameters
     ----------
     stages
-        What was added up by stage.
+        Sums by stage.
     grouped
-        What was added up by other keys, if there are any.
+        Sums by other keys; None if there are none.
     whole
-        As `stages`, of the windows that the run is measured by.
+        Sums by stage over the windows of the run as a whole; None if not computed.
     windows
         The windows.
     with_durations
-        Whether durations of ops by group were kept.
+        Whether durations of single ops were kept by group.
     """
 
     stages: StageSums | None
@@ -89,15 +89,15 @@ def sums_by_keys(
     Parameters
     ----------
     work
-        What is measured.
+        Ops (or ranges) to add up, and their windows.
     keys
-        What to group by; with ``iteration`` each step is a window.
+        Keys to group by; with ``iteration`` each step is a window.
     skip
-        How many iterations to leave out at the beginning.
+        Number of iterations to leave out at the beginning.
     with_stages
-        Whether to add up by stage too, where the keys are others.
+        Whether to add up by stage too, if the keys are others.
     with_whole
-        Whether to add up what the run as a whole is measured by.
+        Whether to add up by stage over the windows of the run as a whole, too.
     with_durations
         Whether to keep durations of ops by group.
     """
@@ -146,15 +146,15 @@ class _Wanted:
     Parameters
     ----------
     of_pieces
-        Whether rows are pieces of what is counted.
+        Whether rows are parts of split ops, so that they are not counted.
     columns
-        The keys that ops are grouped by; None where they are added up by stage alone.
+        Keys that ops are grouped by; None if only stages are summed.
     named
-        Of these, the keys that stand in tables of the run.
+        Those of the keys that are columns in tables of the run.
     with_durations
-        Whether durations of ops are kept.
+        Whether to keep durations of ops.
     stages, of_stages_alone, whole
-        Whether to add up by stage, by stage alone, and by stage what the run is measured by.
+        Whether to add up by stage, by stage only, and by stage over the run as a whole.
     """
 
     of_pieces: bool
@@ -167,16 +167,16 @@ class _Wanted:
 
     @property
     def of_sweeps(self) -> Sequence[type[StageSums | GroupTotals]]:
-        """What sums there are of sweeps."""
+        """Classes that add up each window."""
         return [*[StageSums] * self.stages, *[GroupTotals] * (self.columns is not None)]
 
     @property
     def of_whole(self) -> Sequence[type[StageSums]]:
-        """What sums there are of the run as a whole."""
+        """Classes that add up the run as a whole."""
         return [StageSums] * self.whole
 
     def __call__(self, part: Trace) -> Receivers:
-        """Return what adds up a part."""
+        """Return the receivers that add up one part of the run."""
         sweeps: list[StageTally | GroupTally] = []
         if self.stages:
             sweeps.append(
@@ -241,18 +241,18 @@ class StepTimes:
     ----------
     groups
         The keys' columns, ``iteration, ops, length_ns``: exposed time by stage, else busy time,
-        added over devices. What a group lacks is not listed; `iteration` is null for what lies
-        outside of the steps that count.
+        added over devices. Groups that a step lacks have no row; `iteration` is null outside of the
+        steps that count.
     stages
         ``window, stage, busy_ns, exposed_ns``.
     windows
         ``window, process, device, iteration, start, end, on_host``. `iteration` is the step; if the
-        whole run is one window it is null throughout, as `process` is.
+        whole run is one window, `iteration` and `process` are null.
     left_out
-        How many steps do not count because not all processes have them.
+        Number of steps that do not count because not all processes have them.
     annotated, empty
-        How many iterations there are but skipped ones, of processes that have steps; and in how
-        many of these their process ran nothing.
+        Number of iterations, except skipped ones, of processes with steps; and the number of these
+        in which the process ran no op.
     """
 
     groups: pl.DataFrame
