@@ -124,8 +124,9 @@ def diagnose(
     trace
         The run.
     top
-        Largest number of findings to list; None lists all. rules Names of the rules to apply; all
-        by default.
+        Largest number of findings to list; None lists all.
+    rules
+        Names of the rules to apply; all by default.
     traffic
         Traffic of the run, for rules on links; None leaves these rules without data.
     worth
@@ -285,7 +286,7 @@ def against(found: Sequence[Answer], base: Sequence[Answer], *, top: int | None 
     base
         Results of `diagnose` for the base, with all findings above the share `NOTICED` of a step.
     top
-        How many findings to list; None lists all.
+        Largest number of findings to list; None lists all.
 
     Returns
     -------

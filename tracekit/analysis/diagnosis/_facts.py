@@ -43,7 +43,7 @@ CELL = ["device", "iteration"]
 _COLD = 1.5
 """A step at the beginning that takes so many times as long as a usual one is cold."""
 WORTH = 0.02
-"""What takes a smaller part of a step is not spoken of."""
+"""Least share of a step that makes a finding."""
 _UNITS = (("s", 10**9), ("ms", 10**6), ("us", 10**3), ("ns", 1))
 _MANY = 100
 _MOST_PLACES = 3
@@ -146,7 +146,7 @@ class Facts:
     traffic
         Traffic of the run, if needed; else None.
     worth
-        What takes a smaller part of a step is not spoken of.
+        Least share of a step that makes a finding.
     cold_windows
         The cold steps on each GPU, with the columns of `steps`.
     """

@@ -122,7 +122,7 @@ def last_work(trace: Trace) -> pl.DataFrame:
 
 
 def _entries(calls: pl.DataFrame) -> pl.DataFrame:
-    """Add to entries a number, ``kind``, ``place`` in that kind, and ``size`` as passed to NCCL."""
+    """Add to entries a number, ``kind``, ``place`` in the kind, and ``size`` as passed to NCCL."""
     name = pl.col("collective").str.strip_chars_start("_").str.replace(
         "^all(gather|reduce|toall)", "all_$1"
     ).str.replace("^all_toall", "all_to_all")  # fmt: skip

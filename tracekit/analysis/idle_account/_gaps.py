@@ -251,7 +251,7 @@ def holders(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
     trace
         The run.
     gaps
-        As `gaps_of` gives them.
+        Result of `gaps_of`.
 
     Returns
     -------
@@ -351,7 +351,7 @@ def waiting_for_end(gaps: pl.DataFrame, last: pl.DataFrame) -> pl.DataFrame:
     Parameters
     ----------
     gaps
-        As `gaps_of` gives them.
+        Result of `gaps_of`.
     last
         Result of `last_to_work`.
     """

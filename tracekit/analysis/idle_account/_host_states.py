@@ -186,7 +186,7 @@ def of_both(intervals: pl.DataFrame, asleep: pl.DataFrame, pairs: pl.DataFrame) 
     asleep
         The same columns: sleeps of all threads.
     pairs
-        As `pairs_of` gives them.
+        Result of `pairs_of`.
     """
     columns = ["pair", "start", "end", "name"]
     alone = (pl.col("driver") == pl.col("launch_thread")).fill_null(value=True)
@@ -305,7 +305,7 @@ def in_ranges(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame, column: s
     pieces
         ``pair, start, end`` and any other columns.
     pairs
-        As `pairs_of` gives them.
+        Result of `pairs_of`.
     column
         Column of ranges to add, ``name`` or ``stage``; ranges in which it is null do not count.
 
@@ -336,7 +336,7 @@ def sampled(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataF
     pieces
         ``gap, pair, start, end, cause``.
     pairs
-        As `pairs_of` gives them.
+        Result of `pairs_of`.
 
     Returns
     -------

@@ -44,10 +44,10 @@ _COLUMNS = (
 def memory_use(trace: Trace, samples: pl.DataFrame | None = None) -> Answer:
     """Return the memory of each GPU before and in training.
 
-    Training begins with the first iteration on the host, and on a GPU no later than with the first
-    kernel of stage FP, BP or WU that runs there, other than collectives (these send the first
-    weights around); without any, with its first kernel. What the first iteration allocates ahead of
-    its first kernel is of training.
+    Training begins with the first iteration on the host, and on a GPU at the latest with its first
+    kernel of stage FP, BP or WU, collectives excluded (they distribute the first weights); without
+    such a kernel, with its first kernel. Allocations of the first iteration before its first kernel
+    belong to training.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def memory_use(trace: Trace, samples: pl.DataFrame | None = None) -> Answer:
         The run.
     samples
         Samples of nvidia-smi: ``time`` (Unix ns), ``gpu`` (its index), ``uuid`` (may be null) and
-        ``memory_used`` (bytes). Those within the recording count.
+        ``memory_used`` (bytes). Samples outside of the recording are ignored.
 
     Returns
     -------
@@ -76,12 +76,11 @@ def memory_use(trace: Trace, samples: pl.DataFrame | None = None) -> Answer:
     ``note``                what the row does not say, or why
     ======================  ========================================================================
 
-    Samples belong to the GPU of their UUID; if either side has none, to the one of their index,
-    provided that all GPUs are of one host. They are aligned with the run by the Unix time at which
-    recording began.
+    Samples are matched with GPUs by UUID; if samples or GPUs have none, by index, provided that all
+    GPUs are on one host. They are aligned with the run by the Unix time at which recording began.
 
-    ``meta`` holds ``missing``, what is not known and how to record it, ``warnings``, and
-    ``unmatched_gpus``, indices in the samples of GPUs that are none of the run's.
+    ``meta`` holds ``missing`` (what is not known and how to record it), ``warnings``, and
+    ``unmatched_gpus`` (indices of sampled GPUs that the run did not use).
 
     Raises
     ------
@@ -120,9 +119,9 @@ def memory_use(trace: Trace, samples: pl.DataFrame | None = None) -> Answer:
 
 
 def _training_begins(trace: Trace) -> pl.DataFrame:
-    """Return ``device, report, clock, begins``: when training begins, by the report's time.
+    """Return ``device, report, clock, begins``: begin of training in the report's time, ns.
 
-    That is with the first kernel of training, or the first iteration on the host before it.
+    It is the first kernel of training, or the first iteration on the host before it.
     """
     kind, stage = pl.col("kind"), pl.col("stage").cast(pl.String)
     works = kind.is_in(["compute", "graph"])
@@ -150,15 +149,16 @@ def _training_begins(trace: Trace) -> pl.DataFrame:
 
 
 def _most(rows: pl.DataFrame, *, lasts: bool) -> pl.DataFrame:
-    """Return the most in use of each GPU before training began, from then on, and at all.
+    """Return the peak memory of each GPU before training, in training, and overall.
 
     Parameters
     ----------
     rows
-        ``device, time, used, begins``, by time, where `begins` is when training began on its GPU;
-        other columns are of the GPU.
+        ``device, time, used, begins``, sorted by time; `begins` is the begin of training on the
+        GPU; other columns are constant per GPU.
     lasts
-        Whether what was in use lasts until the next row, so that training begins with it.
+        Whether the memory of a row stays in use until the next row, so that training begins with
+        it.
     """
     used, before = pl.col("used"), pl.col("time") < pl.col("begins")
     others = pl.exclude("device", "time", "used").first()
@@ -175,7 +175,7 @@ def _most(rows: pl.DataFrame, *, lasts: bool) -> pl.DataFrame:
 
 
 def _of_allocator(trace: Trace, begins: pl.DataFrame) -> pl.DataFrame:
-    """Return what all processes of the run together have allocated on each GPU."""
+    """Return the memory that all processes of the run together have allocated on each GPU."""
     events = with_clocks(trace.read("memory"), trace.read("reports")).sort(
         "time", maintain_order=True
     )
@@ -207,7 +207,7 @@ def _of_allocator(trace: Trace, begins: pl.DataFrame) -> pl.DataFrame:
 def _placed(
     samples: pl.DataFrame, devices: pl.DataFrame, reports: pl.DataFrame
 ) -> tuple[pl.DataFrame, list[int]]:
-    """Return ``device, time, used`` of the samples of the run's GPUs; and the other indices."""
+    """Return ``device, time, used`` of samples of the run's GPUs; and the indices of other GPUs."""
     rows = samples.select(
         "time",
         pl.col("gpu").cast(pl.Int32),
@@ -288,7 +288,7 @@ def _sample_warnings(
 
 
 def _with_extra(table: pl.DataFrame) -> pl.DataFrame:
-    """Add the excess of each GPU's memory over the median of other GPUs that ran ops."""
+    """Add the excess of each GPU's memory over the median of the other GPUs that ran ops."""
     active = table.filter("active").select("source", "device", "training_bytes")
     others = (
         active.select("source", "device")
@@ -313,23 +313,23 @@ def _percent_more(value: str, than: str) -> pl.Expr:
 def memory_extra(
     table: pl.DataFrame, *, root: int = 0, by: Sequence[str] = ("network", "batch")
 ) -> pl.DataFrame:
-    """Return the extra memory of the root GPU in training, against the others.
+    """Return the extra memory of the root GPU in training over that of the other GPUs.
 
         extra_percent = 100 (root - others) / others
 
     Parameters
     ----------
     table
-        ``gpu``, ``training_bytes`` and the columns `by`: a row per GPU of each run.
+        ``gpu``, ``training_bytes`` and the columns `by`: one row per GPU of each run.
     root
         The GPU that gathers gradients.
     by
-        What a run is known by. Of several rows of one GPU the largest counts.
+        Columns that identify a run. Of several rows of one GPU the largest counts.
 
     Returns
     -------
     The columns `by`, ``gpus``, ``root_bytes``, ``others_bytes`` (median of the other GPUs),
-    ``extra_bytes`` and ``extra_percent``; null where the root or the others are not known.
+    ``extra_bytes`` and ``extra_percent``; null if the root or the others are unknown.
 
     Raises
     ------
@@ -368,7 +368,7 @@ def memory_growth(
     root
         The GPU to look at.
     by
-        What is compared by itself. Of several rows of one batch the largest counts.
+        Columns that form a group. Of several rows of one batch the largest counts.
 
     Returns
     -------
@@ -401,7 +401,7 @@ def memory_growth(
 def memory_table(
     table: pl.DataFrame, *, root: int = 0, by: Sequence[str] = ("network",)
 ) -> pl.DataFrame:
-    """Return memory by batch as the studies print it: before and in training, and the extra.
+    """Return the table of memory by batch: before and in training, and the root's extra.
 
     Parameters
     ----------
@@ -410,13 +410,12 @@ def memory_table(
     root
         The GPU that gathers gradients.
     by
-        What is compared by itself.
+        Columns that form a group.
 
     Returns
     -------
-    The columns `by`, ``batch``; ``pre_bytes``, the most in use before training on any GPU;
-    ``root_bytes``, ``others_bytes``, ``extra_percent`` (`memory_extra`) and ``increase_percent``
-    (`memory_growth`).
+    The columns `by`, ``batch``; ``pre_bytes``, the peak before training on any GPU; ``root_bytes``,
+    ``others_bytes``, ``extra_percent`` (`memory_extra`) and ``increase_percent`` (`memory_growth`).
 
     Raises
     ------
@@ -444,31 +443,31 @@ def largest_batch(
     *,
     by: Sequence[str] = (),
 ) -> pl.DataFrame:
-    """Return the largest batch whose training would fit into memory, by a straight line.
+    """Return the largest batch whose training would fit into memory, by linear regression.
 
-    A line is laid through the points by least squares, and the batch is the largest for which it
-    stays within ``capacity_bytes (1 - margin)``. Frameworks change their algorithms and
-    workspaces with the batch, so that the estimate is no promise, the less so where
-    ``extrapolated``; the interval says how much the points scatter, not that.
+    A least-squares line is fitted to the points; the batch is the largest for which the line stays
+    within ``capacity_bytes (1 - margin)``. Frameworks change algorithms and workspaces with the
+    batch, so the estimate is not certain, especially if ``extrapolated``; the interval covers only
+    the scatter of the points.
 
     Parameters
     ----------
     points
         ``batch``, ``training_bytes`` and the columns `by`. Nulls are left out.
     capacity_bytes
-        Memory of the GPU.
+        Memory of the GPU, bytes.
     margin
-        Part of it that is to stay free, from 0 to 1.
+        Share of the memory to keep free, from 0 to 1.
     by
-        What has a line of its own, such as ``network``.
+        Columns whose groups get a line each, such as ``network``.
 
     Returns
     -------
-    One row for each line: the columns `by`, ``points``; ``slope_bytes`` (per sample of the batch),
-    ``intercept_bytes``; ``usable_bytes``; ``largest_batch``, 0 if not even 1 fits and null if less
-    than two batches were measured or use does not grow; ``predicted_bytes`` for it, with
-    ``low_bytes`` and ``high_bytes`` of the prediction interval (null with less than three points);
-    ``extrapolated``, whether it lies outside of what was measured.
+    One row per line: the columns `by`, ``points`` (their number); ``slope_bytes`` (per sample of
+    the batch), ``intercept_bytes``; ``usable_bytes``; ``largest_batch`` (0 if not even 1 fits; null
+    if fewer than two batches were measured, or memory does not grow); ``predicted_bytes`` for that
+    batch, with the prediction interval ``low_bytes`` to ``high_bytes`` (null with fewer than three
+    points); ``extrapolated``, whether the batch lies outside of the measured ones.
 
     Raises
     ------
@@ -494,7 +493,7 @@ def largest_batch(
 
 
 def _lines(points: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-    """Return the least-squares line of each group, with what its prediction interval needs."""
+    """Return the least-squares line of each group, with the sums for its prediction interval."""
     keys = list(by)
     _check(points, [*keys, *_MEASURED])
     known = points.drop_nulls(_MEASURED)

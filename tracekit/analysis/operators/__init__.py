@@ -1,4 +1,4 @@
-"""Operators of the network whose sizes were recorded, how much each computes and moves.
+"""Operators of the network with recorded sizes: FLOPs and bytes of each.
 
 Shared: questions read it, and it reads none of them.
 """

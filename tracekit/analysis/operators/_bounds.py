@@ -1,7 +1,7 @@
-"""Least bytes that operators move, and least times by the peaks of their GPU.
+"""Least bytes that operators move, and least times by the peaks of their GPU (modelled).
 
-They follow from recorded sizes and types, and are modelled: what a cache saves or a second pass
-over the data costs is not in them. ``docs/roofline.md`` has the formulas.
+They follow from recorded sizes and types; savings by caches and costs of second passes over the
+data are not included. ``docs/roofline.md`` has the formulas.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _NS = 10**9
 
 
 def with_bytes(rows: pl.DataFrame) -> pl.DataFrame:
-    """Add ``bytes``, null where sizes or types were not recorded, or the operator is not known.
+    """Add ``bytes``; null if sizes or types were not recorded, or the operator is unknown.
 
     Parameters
     ----------
     rows
-        Columns of `recorded_operators`; ``flops``; of `GRADIENTS` ``wants_input`` and
-        ``wants_weight``, which gradients they find; and ``precision``, which tells how wide the
-        operands of a multiplication are where types were not recorded, as by `emit_nvtx`; and
-        ``element_bytes``, how wide elements are that a kernel copies, by its name.
+        Columns of `recorded_operators`; ``flops``; ``wants_input`` and ``wants_weight`` (for
+        `GRADIENTS`: the gradients that they compute); ``precision``, which gives the width of a
+        multiplication's operands if types were not recorded (as with `emit_nvtx`); and
+        ``element_bytes``, the width of elements that a kernel copies, by its name.
     """
     of_operands = pl.when(pl.col("form").is_in(list(MULTIPLYING_FORMS))).then("precision")
     typed = rows.with_columns(types_text=pl.col("types").list.join("\t"), operands=of_operands)
@@ -73,7 +73,7 @@ def with_bytes(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def element_bytes(name: pl.Expr) -> pl.Expr:
-    """Return how wide the elements are that `cat` copies, by its kernels' names; else null."""
+    """Return the width in bytes of elements that `cat` copies, by its kernels' names; else null."""
     width = name.str.extract(_JOINED, 1).cast(pl.Int64)
     by_type = name.str.extract(_JOINED, 2)
     return pl.coalesce(width, by_type.replace_strict(_WIDTHS, default=None, return_dtype=pl.Int64))
@@ -82,9 +82,9 @@ def element_bytes(name: pl.Expr) -> pl.Expr:
 def _of_arguments(rows: pl.DataFrame) -> pl.DataFrame:
     """Return ``read``, bytes of arguments; ``width, spread`` of an elementwise result; ``widths``.
 
-    The result is as wide as the widest floating-point argument, if there is any, and of their
-    sizes broadcast; numbers, which have no dimensions, count where nothing else does. ``widths``
-    are those of all arguments, in their order.
+    The result has the width of the widest floating-point argument, if there is any, and the
+    broadcast size of all; numbers (without dimensions) count only if there are no tensors.
+    ``widths`` are those of all arguments, in order.
     """
     alike = rows.unique(_ARGUMENTS).drop_nulls("shapes").with_row_index("key")
     same = pl.col("shapes").list.len() == pl.col("types").list.len()
@@ -127,7 +127,7 @@ def _of_arguments(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _broadcast(arguments: pl.DataFrame) -> pl.DataFrame:
-    """Return ``key, spread``: how many elements tensors of these sizes have together, broadcast."""
+    """Return ``key, spread``: number of elements of the broadcast of tensors of these sizes."""
     shape = pl.col("shapes").list.reverse()
     return (
         arguments.select("key", along=shape, at=pl.int_ranges(0, shape.list.len()))
@@ -138,7 +138,7 @@ def _broadcast(arguments: pl.DataFrame) -> pl.DataFrame:
 
 
 def _written() -> pl.Expr:
-    """Return how many elements of the operands' width an operator writes beside its arguments."""
+    """Return the number of elements (of the operands' width) in the result of an operator."""
     inner, values = (each.list.last().cast(pl.Float64) for each in (_A, _C))
     channels = _B.list.first().cast(pl.Float64)
     rows = size(_A).cast(pl.Float64) / inner
@@ -162,10 +162,10 @@ def _written() -> pl.Expr:
 
 
 def _results() -> pl.Expr:
-    """Return the bytes beside all arguments where these are of several types.
+    """Return the bytes of results for operators whose arguments are of several types.
 
-    Each gradient, and each result of a normalisation, has the size and type of one argument,
-    however wide weights are. Of a table or a cache the rows that are taken count, and not all.
+    Each gradient, and each result of a normalisation, has size and type of one argument, whatever
+    the width of weights. Of tables and caches only the used rows count.
     """
     first, second, third = (
         size(shape).cast(pl.Float64) * _width(pl.col(place))
@@ -203,12 +203,12 @@ def _size_at(place: int) -> pl.Expr:
 
 
 def _rows_of(shape: pl.Expr, rows: pl.Expr, width: pl.Expr) -> pl.Expr:
-    """Return the bytes of so many rows of a tensor."""
+    """Return the bytes of the given number of rows of a tensor."""
     return rows * (size(shape) / shape.list.first()) * width
 
 
 def _of_gradients() -> pl.Expr:
-    """Return the elements of gradient, input and weight, as far as they are read or written."""
+    """Return the number of elements of gradient, input and weight that are read or written."""
     gradient, data, weight = (size(each).cast(pl.Float64) for each in (_A, _B, _C))
     for_each = (pl.col(name).cast(pl.Float64) for name in ("wants_input", "wants_weight"))
     return gradient + sum(for_each) * (data + weight)
@@ -217,7 +217,7 @@ def _of_gradients() -> pl.Expr:
 def with_peaks(
     trace: Trace, work: pl.DataFrame, peak: int | None
 ) -> tuple[pl.DataFrame, dict[str, Mapping[str, int]]]:
-    """Add ``ideal_ns``: how long the FLOPs take at the peak; and return which peaks those are."""
+    """Add ``ideal_ns``, the time of the FLOPs at the peak; also return the peaks used."""
     if peak is not None:
         return work.with_columns(ideal_ns=pl.col("flops") / peak * _NS), {"given": {"any": peak}}
     devices = trace.read("devices").select("device", "name")
@@ -239,7 +239,7 @@ def with_peaks(
 
 
 def memory_bandwidths(trace: Trace, given: int | None) -> pl.DataFrame:
-    """Return ``device, name, bandwidth`` of GPUs' memory: given, recorded, or by the product."""
+    """Return ``device, name, bandwidth`` of GPUs' memory: given, recorded, or by GPU model."""
     if given is not None and given <= 0:
         raise UsageError(f"{given} bytes/s are no bandwidth", "give --memory-bandwidth as 3.35TB")
     devices = trace.read("devices").select("device", "name", "peak_memory_bandwidth")
@@ -251,7 +251,7 @@ def memory_bandwidths(trace: Trace, given: int | None) -> pl.DataFrame:
 
 
 def with_bounds(trace: Trace, work: pl.DataFrame, bandwidths: pl.DataFrame) -> pl.DataFrame:
-    """Add ``bound_ns``, the least time of an operator's kernels, and ``bound``, its reason."""
+    """Add ``bound_ns``, the least time of an operator's kernels, and ``bound``, what limits it."""
     kernels = trace["ops"].filter((pl.col("kind") == "compute") & (_LENGTH > 0))
     shortest = kernels.group_by("device").agg(shortest_ns=_LENGTH.min()).collect()
     computes = pl.col("form").is_in(list(MULTIPLYING_FORMS)).fill_null(value=False)

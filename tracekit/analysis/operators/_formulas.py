@@ -1,7 +1,7 @@
 """FLOPs of an operator from the sizes of its operands.
 
-A multiplication with its addition is two. Only what is multiplied along a dimension that vanishes
-is counted: no bias, no scaling, no softmax. ``docs/flops.md`` has the formulas.
+A multiply-add counts as two. Only products that are summed over a dimension count: no bias, no
+scaling, no softmax. ``docs/flops.md`` has the formulas.
 """
 
 from __future__ import annotations
@@ -30,28 +30,27 @@ _AXES = 3
 
 @dataclass(frozen=True)
 class Operator:
-    """Positions of the arguments of an operator.
+    """Positions of the arguments of an operator in its recorded list.
 
     Parameters
     ----------
     form
-        What it computes.
+        Kind of formula, such as a matrix product.
     operands
-        Places of its operands: of matrices the left and the right one; of a convolution its input
-        and weight, backward its gradient, input and weight, as of a linear layer; of attention
-        query, key and value.
+        Positions of its operands: left and right matrix; input and weight of a convolution or
+        linear layer (backward: gradient, input and weight); query, key and value of attention.
     geometry
-        Places of a convolution's stride, padding and dilation.
+        Positions of a convolution's stride, padding and dilation.
     transposed
-        Place of the argument that says whether a convolution is transposed.
+        Position of the flag for a transposed convolution.
     mask
-        Place of the argument that says which gradients are wanted.
+        Position of the flags for the gradients to compute.
     causal
-        Place of the argument that says whether attention leaves later keys out.
+        Position of the flag for causal attention (later keys left out).
     starts
-        Place of the argument with the place where each sequence begins, and the end of the last.
+        Position of the argument with the start of each sequence, and the end of the last one.
     inputs
-        So many of its arguments are read; what is beyond is where the result goes.
+        Number of arguments that are read; those after are outputs.
     """
 
     form: Form
@@ -173,7 +172,7 @@ OPERATORS = {**MULTIPLYING, **MOVING}
 
 
 def table() -> pl.DataFrame:
-    """Return `OPERATORS` as a table, with a column for each place."""
+    """Return `OPERATORS` as a table, with one column per position."""
     rows = [
         {
             "operator": name,
@@ -197,7 +196,7 @@ def table() -> pl.DataFrame:
 
 
 def times(*factors: pl.Expr) -> pl.Expr:
-    """Return a product; null if a factor is null or negative, or it is implausibly large."""
+    """Return a product; null if it is implausibly large, or a factor is null or negative."""
     product = functools.reduce(operator.mul, factors)
     rough = functools.reduce(operator.mul, (each.cast(pl.Float64) for each in factors))
     negative = pl.any_horizontal(each < 0 for each in factors)
@@ -213,7 +212,7 @@ def size(shape: pl.Expr) -> pl.Expr:
 
 
 def matrix(a: pl.Expr, b: pl.Expr) -> pl.Expr:
-    """2 m k n of each pair of matrices, (m, k) by (k, n); batches are broadcast."""
+    """FLOPs 2 m k n of each pair of matrices, (m, k) by (k, n); batches are broadcast."""
     ranks = a.list.len(), b.list.len()
     left, right = ranks[0] > 1, ranks[1] > 1
     rows = pl.when(left).then(_last(a, 2)).otherwise(1)
@@ -229,14 +228,14 @@ def matrix(a: pl.Expr, b: pl.Expr) -> pl.Expr:
 
 
 def linear(a: pl.Expr, b: pl.Expr) -> pl.Expr:
-    """2 k n of each of the rows, (..., k) by (n, k) turned over."""
+    """FLOPs 2 k n of each row of (..., k), multiplied by the transposed (n, k)."""
     columns = pl.when(b.list.len() > 1).then(b.list.first()).otherwise(1)
     known = (_last(a, 1) == _last(b, 1)) & b.list.len().is_between(1, 2)
     return pl.when(known).then(times(pl.lit(2, pl.Int64), size(a), columns))
 
 
 def attention(query: pl.Expr, key: pl.Expr, value: pl.Expr) -> pl.Expr:
-    """2 L S (E + F) of each head: (L, E) by (E, S), and that by (S, F); masks spare nothing."""
+    """FLOPs 2 L S (E + F) of each head: (L, E) by (E, S) by (S, F); masks save nothing."""
     known = _last(query, 1) == _last(key, 1)
     known &= _last(key, 2) == _last(value, 2)
     rows = size(query.list.slice(0, query.list.len() - 1))
@@ -246,9 +245,9 @@ def attention(query: pl.Expr, key: pl.Expr, value: pl.Expr) -> pl.Expr:
 
 
 def attention_by_position(query: pl.Expr, key: pl.Expr, value: pl.Expr, pairs: pl.Expr) -> pl.Expr:
-    """Return the same of tensors whose heads are next to last.
+    """Return the FLOPs of attention for tensors whose next-to-last dimension is the heads.
 
-    Those without a batch hold sequences one after another: `pairs` of a query and a key.
+    Tensors without a batch hold concatenated sequences, with `pairs` of a query and a key.
     """
     batched = 4
     known = _last(query, 1) == _last(key, 1)
@@ -264,7 +263,7 @@ def attention_by_position(query: pl.Expr, key: pl.Expr, value: pl.Expr, pairs: p
 
 
 def attention_of_requests(query: pl.Expr, key: pl.Expr, value: pl.Expr, pairs: pl.Expr) -> pl.Expr:
-    """2 (E + F) of each pair of a query and a key of its request, and each head of queries."""
+    """FLOPs 2 (E + F) of each pair of a query and a key of its request, per head of queries."""
     packed = 3
     known = (query.list.len() == packed) & (_last(query, 1) == _last(key, 1))
     known &= key.list.len().is_between(packed, packed + 1)
@@ -273,7 +272,7 @@ def attention_of_requests(query: pl.Expr, key: pl.Expr, value: pl.Expr, pairs: p
 
 
 def sliding(data: pl.Expr, weight: pl.Expr, positions: pl.Expr) -> pl.Expr:
-    """2 N |weight| at each position: of the output, or transposed of the input.
+    """FLOPs 2 N |weight| at each position: of the output, or of the input if transposed.
 
     Each element of the weight is used once at each position of each sample, however channels are
     grouped.
@@ -313,9 +312,10 @@ def output_positions(
 def backward_positions(
     gradient: pl.Expr, data: pl.Expr, weight: pl.Expr, transposed: pl.Expr
 ) -> pl.Expr:
-    """Return at which positions the weight of a convolution was used, from its backward pass.
+    """Return the positions at which a convolution's weight was used, from its backward pass.
 
-    Where it is not recorded whether it is transposed, the channels tell, or it makes no difference.
+    If it is not recorded whether the convolution is transposed, the channels show it, or both give
+    the same result.
     """
     axes = weight.list.len() - 2
     channels = (_last_at(each, axes) for each in (gradient, data))
@@ -335,10 +335,10 @@ def _last(shape: pl.Expr, place: int, default: int | None = None) -> pl.Expr:
 
 
 def _last_at(shape: pl.Expr, axes: pl.Expr) -> pl.Expr:
-    """Return the size of the dimension before those along which a convolution slides."""
+    """Return the size of the dimension before the sliding dimensions of a convolution."""
     return shape.list.get(-1 - axes.cast(pl.Int64), null_on_oob=True)
 
 
 def _axis(values: pl.Expr, place: int) -> pl.Expr:
-    """Return what holds of a dimension; one value holds of all."""
+    """Return the value for one dimension; a single value holds for all."""
     return pl.when(values.list.len() == 1).then(values.list.first()).otherwise(_last(values, place))

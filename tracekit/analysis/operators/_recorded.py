@@ -1,4 +1,4 @@
-"""Recorded operators with the sizes of their arguments; nested ones counted once, with their FLOPs.
+"""Recorded operators with sizes of arguments and FLOPs; nested operators count once.
 
 - NVTX under ``emit_nvtx(record_shapes=True)``: ``aten::mm, seq = 3, sizes = [[2, 3], [3, 4]]``.
   What `tracekit record --annotate` writes goes on as ``, types = ["float32", "float32"]`` and
@@ -64,15 +64,15 @@ _PAIRS = pl.col("pairs")
 
 
 def recorded_operators(trace: Trace) -> pl.DataFrame:
-    """Return operators with recorded sizes, from which FLOPs or bytes may follow.
+    """Return operators with recorded sizes, for which FLOPs or bytes can be computed.
 
     Returns
     -------
     ``range, process, thread, start, end, operator, sequence, sizes`` (as text, null where they were
     not recorded), ``shapes, types`` (of all arguments), ``a, b, c`` (the sizes of its operands),
     ``stride, padding, dilation, transposed, mask, causal`` (where they were recorded), ``pairs``
-    (of a query and a key, in attention to several sequences), ``taken`` (keys that they attend to),
-    and ``form, inputs``.
+    (number of pairs of a query and a key, in attention over several sequences), ``taken`` (number
+    of keys attended to), and ``form, inputs``.
     """
     name = pl.col("name")
     patterns = (_OPERATOR, _ELSEWHERE, _MOVER, _PYPROF)
@@ -116,9 +116,9 @@ def recorded_operators(trace: Trace) -> pl.DataFrame:
 def _with_pairs(operators: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """Add ``pairs, taken`` of attention to sequences of several lengths, for ``starts``.
 
-    Of a single sequence they follow from its size. Of several a serving engine's step says the sums
-    of all its requests, and of those in prefill and in decode: what attends to as many queries as
-    one of these is of it, unless both have as many.
+    For a single sequence they follow from its size. For several, a serving engine's step states
+    sums over all requests, over those in prefill, and over those in decode; attention is matched
+    with the one that has equally many queries, unless prefill and decode both do.
     """
     served = (
         trace["ranges"].filter(pl.col("name").str.contains(_SERVED))
@@ -152,7 +152,7 @@ def _with_pairs(operators: pl.DataFrame, trace: Trace) -> pl.DataFrame:
 
 
 def has_sizes(trace: Trace) -> bool:
-    """Tell whether sizes of any operator were recorded."""
+    """Tell whether any operator's sizes were recorded."""
     name, payload = pl.col("name"), pl.col("payload")
     sized = name.str.contains(_SIZES) | name.str.starts_with("{'mod'")
     is_sized = sized | payload.str.starts_with(_KINETO)
@@ -161,9 +161,9 @@ def has_sizes(trace: Trace) -> bool:
 
 
 def named_operators(trace: Trace) -> pl.DataFrame:
-    """Return ``range, operator, sizes, types`` of all ranges that are named as PyTorch's operators.
+    """Return ``range, operator, sizes, types`` of all ranges named after PyTorch operators.
 
-    Operators are shown by the names they have without the namespace ``aten``.
+    Names of operators lack the namespace ``aten``.
     """
     operator = pl.coalesce(pl.col("name").str.extract(pattern) for pattern in _NAMED)
     rows = trace["ranges"].select("range", "name", "payload", operator=operator)
@@ -176,7 +176,7 @@ def named_operators(trace: Trace) -> pl.DataFrame:
 def operand_types(rows: pl.DataFrame) -> pl.DataFrame:
     """Add ``dtype``: the types of the tensors in ``sizes, types``, each once, by PyTorch's names.
 
-    A number among the arguments counts where all of them are numbers, and else not.
+    Numbers count only if all arguments are numbers.
     """
     text = pl.col("types").list.join("\t")
     alike = (
@@ -203,7 +203,7 @@ def operand_types(rows: pl.DataFrame) -> pl.DataFrame:
 def backward_nodes(trace: Trace) -> pl.DataFrame:
     """Return ``process, thread, start, end, sequence`` of autograd's backward nodes, by start.
 
-    The number is that of the forward operator which it is the backward of.
+    ``sequence`` is autograd's number of the forward operator that the node differentiates.
     """
     sequence = _sequence()
     return (
@@ -224,7 +224,7 @@ def backward_graphs(trace: Trace) -> list[int]:
 
 
 def _sequence() -> pl.Expr:
-    """Return the number that autograd gave, as the range's name says it."""
+    """Return autograd's sequence number from the name of a range."""
     return pl.col("name").str.extract(_SEQUENCE).cast(pl.Int64, strict=False)
 
 
@@ -245,13 +245,13 @@ def _shapes_text() -> pl.Expr:
 
 
 def _of_kineto(key: str) -> pl.Expr:
-    """Return the contents of a payload of PyTorch's profiler."""
+    """Return the value of a key in the payload of PyTorch's profiler."""
     payload = pl.when(pl.col("payload").str.starts_with(_KINETO)).then("payload")
     return payload.str.json_path_match(f"$['{key}']")
 
 
 def _told(column: str, key: str) -> pl.Expr:
-    """Return the text after the sizes in a range's name, else its payload."""
+    """Return a field after the sizes in a range's name, else from its payload."""
     return pl.coalesce(pl.col("name").str.extract(_TOLD[column]), _of_kineto(key))
 
 
@@ -263,16 +263,16 @@ def _pyprof_types() -> pl.Expr:
 
 
 def _of_list() -> pl.Expr:
-    """Return the sizes of a list of tensors: PyTorch's profiler nests them, `emit_nvtx` does not.
+    """Return the sizes of a list of tensors, nested by PyTorch's profiler but not by `emit_nvtx`.
 
-    The first argument without dimensions is behind the list.
+    The list ends before the first argument without dimensions.
     """
     text = pl.col("sizes")
     return pl.coalesce(text.str.extract(_LIST), text.str.replace(r",\[\](,.*)?\]$", "]"))
 
 
 def _decoded(column: str | pl.Expr, pattern: str, dtype: pl.List) -> pl.Expr:
-    """Read JSON; null where it is not what it should be."""
+    """Parse JSON; null if the text does not match the pattern."""
     text = pl.col(column) if isinstance(column, str) else column
     usual = pl.when(text.str.contains(pattern)).then(text)
     return usual.str.json_decode(dtype)
@@ -301,26 +301,26 @@ def _truth(text: pl.Expr) -> pl.Expr:
 def counted_operators(
     operators: pl.DataFrame, nodes: pl.DataFrame, graphed: Sequence[int]
 ) -> pl.DataFrame:
-    """Return one operator of each nest, and its FLOPs.
+    """Return one operator of each set of nested operators, with its FLOPs.
 
     ``aten::linear`` is made of ``aten::addmm``, ``aten::conv2d`` of ``aten::convolution`` and that
-    of ``aten::cudnn_convolution``: of those inside each other the outermost one counts of which
-    FLOPs are known, and where they are known of none, the outermost one.
+    of ``aten::cudnn_convolution``: of nested operators the outermost with known FLOPs counts, or
+    the outermost if none has any.
 
     Parameters
     ----------
     operators
-        As `recorded_operators` returns them.
+        Result of `recorded_operators`.
     nodes
-        As `backward_nodes` returns them.
+        Result of `backward_nodes`.
     graphed
-        As `backward_graphs` returns them.
+        Result of `backward_graphs`.
 
     Returns
     -------
-    Columns of `operators`, and ``flops``, ``gradients``: null, or of a backward convolution by how
-    many it is to be multiplied, which kernels tell where `mask` does not; and ``recomputed``,
-    whether a backward pass repeats a forward operator, null where that is not known.
+    Columns of `operators`; ``flops``; ``gradients`` (for a backward convolution, the number of
+    gradients to multiply FLOPs by, known from kernels if not from `mask`; else null); and
+    ``recomputed``, whether a backward pass repeats a forward operator (null if unknown).
     """
     nested = _with_recomputed(_nested(_in_nodes(operators, nodes)), graphed)
     forms = set(nested["form"].unique())
@@ -333,7 +333,7 @@ def counted_operators(
 
 
 def _in_nodes(operators: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
-    """Add ``node``: of what runs backward, the number of the forward operator it belongs to."""
+    """Add ``node``: for operators in a backward pass, the number of their forward operator."""
     last = nodes.select("thread", node_end="end", node="sequence", begun="start")
     return (
         operators.sort("start")
@@ -351,12 +351,12 @@ def _nested(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_recomputed(rows: pl.DataFrame, graphed: Sequence[int]) -> pl.DataFrame:
-    """Add ``recomputed``, by what activation checkpointing leaves in a backward pass.
+    """Add ``recomputed``: whether activation checkpointing ran a forward operator again.
 
-    Gradients are computed without recording a graph, so only operators that run forward again have
-    a number there; the same operator of the same sizes ran forward. Where the backward pass records
-    a graph, as a gradient penalty does, or PyTorch is so old that it numbers every operator, its
-    own multiplications have numbers too, and may look the same: there all are numbered.
+    Gradients are computed without a graph, so in a backward pass only recomputed operators have a
+    sequence number, and the same operator with equal sizes ran forward. If the backward pass
+    records a graph (as for a gradient penalty), or an old PyTorch numbers every operator, all
+    operators are numbered, and gradients may look the same.
     """
     alike = ["process", "operator", "sizes"]
     forward = rows.filter(pl.col("node").is_null()).select(alike).unique().drop_nulls("sizes")
@@ -385,13 +385,13 @@ def _outermost(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _outer() -> pl.Expr:
-    """Tell which ranges begin after all those before them have ended, on their thread."""
+    """Select ranges that begin after all earlier ranges of their thread have ended."""
     ended = pl.col("end").cum_max().shift(1).over("thread")
     return (pl.col("start") >= ended).fill_null(value=True)
 
 
 def _known_positions() -> pl.Expr:
-    """Return a forward convolution's output positions, where stride and padding are recorded."""
+    """Return a forward convolution's output positions; null without stride and padding."""
     positions = formulas.output_positions(
         _A, _B, pl.col("stride"), pl.col("padding"),
         pl.coalesce("dilation", pl.lit([1], pl.List(pl.Int64))),
@@ -401,9 +401,9 @@ def _known_positions() -> pl.Expr:
 
 
 def _flops(positions: pl.Expr, forms: Container[str]) -> pl.Expr:
-    """Return the FLOPs of each operator by its own sizes; of gradients those of one.
+    """Return the FLOPs of each operator by its own sizes; for several gradients, those of one.
 
-    Formulas are long, so only those of the forms that there are go into the expression.
+    Only formulas of the present forms enter the expression, since formulas are long.
     """
 
     def by_position() -> pl.Expr:
@@ -434,10 +434,10 @@ def _flops(positions: pl.Expr, forms: Container[str]) -> pl.Expr:
 
 
 def _with_forward_convolutions(rows: pl.DataFrame) -> pl.DataFrame:
-    """Let the gradient that comes back tell the positions where stride and padding are unknown.
+    """Take positions from the gradient of the output if stride and padding are unknown.
 
-    It has the size of what the convolution returned. The number that autograd gave to both says
-    which backward pass is that of which convolution.
+    That gradient has the size of the convolution's output. Autograd's sequence number matches the
+    convolution with its backward pass.
     """
     open_ones = rows.filter((_FORM == "convolution") & pl.col("flops").is_null())
     if open_ones.is_empty():
@@ -458,9 +458,9 @@ def _with_forward_convolutions(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_backward_matrices(rows: pl.DataFrame) -> pl.DataFrame:
-    """Give multiplications of unknown size the FLOPs of the one that they are the backward of.
+    """Give backward products of unknown size the FLOPs of their forward product.
 
-    Of C = A B with (m, k) by (k, n) the gradients are C' B^T and A^T C': each 2 m k n too.
+    The gradients of C = A B, (m, k) by (k, n), are C' B^T and A^T C', also with 2 m k n each.
     """
     is_matrix = _FORM.is_in(_MATRIX)
     alone = _FORM.first().over("nest").is_in(_MATRIX)  # and not one of several, as in attention
@@ -480,7 +480,7 @@ def _with_backward_matrices(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _gradients() -> pl.Expr:
-    """Return how many gradients are wanted, of input and weight, of what multiplies for each."""
+    """Return the number of gradients (input, weight) that an operator computes by products."""
     first_two = pl.col("mask").list.head(2)
     wanted = first_two.list.eval(pl.element().cast(pl.Int64)).list.sum()
     is_told = (first_two.list.len() == 2) & (first_two.list.drop_nulls().list.len() == 2)  # noqa: PLR2004

@@ -1,4 +1,4 @@
-"""Operators with their kernels, kernels without an operator, and what kernel names tell."""
+"""Operators with their kernels, kernels without an operator, and facts from kernel names."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ _MULTIPLYING = pl.col("form").is_in(list(MULTIPLYING_FORMS))
 
 
 def on_tensor_cores(name: pl.Expr) -> pl.Expr:
-    """Tell which kernels multiply on Tensor Cores (AMD: matrix cores), by their names.
+    """Tell which kernels use Tensor Cores (AMD: matrix cores), by their names.
 
-    TF32, BF16 and FP8 are multiplied there alone, FP32 never; of FP16, the name of the instruction
-    tells. Null where a name tells neither that nor that nothing is multiplied.
+    TF32, BF16 and FP8 run only there, FP32 never; for FP16 the name of the instruction decides.
+    Null if a name leaves it open.
     """
     precision = precision_by_name(name)
     multiplying = multiplies(name)
@@ -95,20 +95,20 @@ def multiplies(name: pl.Expr) -> pl.Expr:
 
 
 def of_weight(name: pl.Expr) -> pl.Expr:
-    """Tell which kernels find the gradient of a convolution's weight."""
+    """Tell which kernels compute the gradient of a convolution's weight."""
     return name.str.contains(_WEIGHT).fill_null(value=False)
 
 
 def of_input(name: pl.Expr) -> pl.Expr:
-    """Tell which kernels, backward, find the gradient of a convolution's input.
+    """Tell which kernels of a backward pass compute the gradient of a convolution's input.
 
-    cuDNN finds it with kernels that are named after the forward pass too.
+    cuDNN also uses kernels that are named after the forward pass.
     """
     return (name.str.contains(_INPUT) & ~name.str.contains(_WEIGHT)).fill_null(value=False)
 
 
 def precision_by_name(name: pl.Expr) -> pl.Expr:
-    """Return ``fp64, fp32, tf32, fp16, bf16`` or ``fp8``; null where the name does not tell."""
+    """Return ``fp64, fp32, tf32, fp16, bf16`` or ``fp8``; null if unknown."""
     return pl.coalesce(
         pl.when(name.str.contains(pattern)).then(pl.lit(precision))
         for precision, pattern in _BY_NAME
@@ -116,7 +116,7 @@ def precision_by_name(name: pl.Expr) -> pl.Expr:
 
 
 def precision_by_type(types: pl.Expr) -> pl.Expr:
-    """Return the precision that an operator's operand types agree on; null where they do not."""
+    """Return the precision of an operator's operand types; null if they differ."""
     precisions = types.list.eval(
         pl.element().replace_strict(_BY_TYPE, default=None, return_dtype=pl.String)
     )
@@ -126,22 +126,22 @@ def precision_by_type(types: pl.Expr) -> pl.Expr:
 
 
 def work_done(trace: Trace, *, causal: bool = False, moving: bool = False) -> pl.DataFrame:
-    """Return a row per operator that multiplies on a GPU, and per such kernel without one.
+    """Return one row per operator with products on a GPU, and per such kernel without an operator.
 
     Parameters
     ----------
     causal
-        Count half the FLOPs of attention that was recorded as causal, and not all.
+        Whether to count half the FLOPs of attention recorded as causal, instead of all.
     moving
-        Return all other operators and kernels that compute, too.
+        Whether to return all other operators and compute kernels, too.
 
     Returns
     -------
     ``range`` (of the operator), ``process, device, iteration, stage, kernel`` (of the kernel that
     took longest), ``operator, sizes, types, dtype, form, precision, flops, bytes`` (null where
-    unknown), ``kernels`` and ``kernel_ns``: how many it launched, and how long they ran, added
-    up; ``tensor_core_ns`` and ``untold_ns``: how long on Tensor Cores, and of how much of it names
-    do not tell that; and ``recomputed``, see `counted_operators`.
+    unknown), ``kernels`` and ``kernel_ns``: number and total time of its kernels;
+    ``tensor_core_ns`` and ``untold_ns``: the part on Tensor Cores, and the part whose kernels'
+    names leave that open; and ``recomputed``, see `counted_operators`.
     """
     counted = counted_operators(
         recorded_operators(trace), backward_nodes(trace), backward_graphs(trace)
@@ -164,7 +164,7 @@ def work_done(trace: Trace, *, causal: bool = False, moving: bool = False) -> pl
 
 
 def _kernels(trace: Trace) -> pl.DataFrame:
-    """Return the kernels that compute, and what their names say."""
+    """Return the compute kernels, with facts from their names."""
     name = pl.col("name").cast(pl.String)
     kernels = (
         trace["ops"].filter(pl.col("kind") == "compute")
@@ -182,10 +182,10 @@ def _kernels(trace: Trace) -> pl.DataFrame:
 
 
 def _with_captures(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Add where an operator launched each kernel: ``asked_thread, asked_start``, and ``replay``.
+    """Add thread and time of each kernel's launch: ``asked_thread, asked_start``, and ``replay``.
 
-    A kernel that a CUDA graph replays is of the operator that its node was captured in, once for
-    each replay: ``replay`` is the time of that, null of other kernels.
+    A kernel of a CUDA graph belongs to the operator in which its node was captured, once per
+    replay; ``replay`` is the time of the replay, null for other kernels.
     """
     node = ["process", "graph_node"]
     nodes = trace.read("graph_nodes").sort("time").unique(node, keep="first", maintain_order=True)
@@ -217,7 +217,7 @@ def _owned(kernels: pl.DataFrame, counted: pl.DataFrame) -> pl.DataFrame:
 
 
 def _of_operators(kernels: pl.DataFrame, counted: pl.DataFrame, *, causal: bool) -> pl.DataFrame:
-    """Return the operators that launched a kernel, with what its kernels tell."""
+    """Return the operators that launched kernels, with facts from these."""
     longest = kernels.with_columns(precision=precision_by_name(pl.col("name"))).sort(
         "multiplies", _LENGTH, "start", descending=[True, True, False]
     )
@@ -250,9 +250,9 @@ def _of_operators(kernels: pl.DataFrame, counted: pl.DataFrame, *, causal: bool)
 
 
 def _by_what_multiplies() -> pl.Expr:
-    """Return the precision that kernels' names tell: of those that multiply, if there are any.
+    """Return the precision by names of an operator's kernels, of those with products if any.
 
-    A transpose of two bytes an element is named after halves, whatever it moves.
+    A transpose of two-byte elements is named after FP16, whatever type it moves.
     """
     own = pl.col("precision").filter(pl.col("multiplies")).drop_nulls().first()
     every = pl.col("precision").drop_nulls().first()
@@ -260,13 +260,13 @@ def _by_what_multiplies() -> pl.Expr:
 
 
 def _only(values: pl.Expr) -> pl.Expr:
-    """Return the value that all rows share which have one."""
+    """Return the value shared by all rows that are not null, else null."""
     known = values.drop_nulls()
     return pl.when(known.n_unique() == 1).then(known.first())
 
 
 def _wanted() -> dict[str, pl.Expr]:
-    """Return which gradients a backward convolution finds: an argument says it, or its kernels."""
+    """Return the gradients that a backward convolution computes, by an argument or its kernels."""
     masks = [pl.col("mask").list.get(place, null_on_oob=True) for place in (0, 1)]
     by_kernels = pl.when(pl.col("weight") & ~pl.col("others"))
     unsaid = pl.col("gradients").is_null()

@@ -1,4 +1,4 @@
-"""Capabilities of commands for a run, kinds of data in its reports, and SQL over its tables."""
+"""Questions that a run's data can answer, kinds of data in its reports, SQL over its tables."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _UNDERSTOOD = ("launching calls", "physical GPUs")
 
 @dataclass(frozen=True)
 class Capability:
-    """Something that a command can answer, and the data it requires.
+    """A question that a command answers, and the data that it requires.
 
     Parameters
     ----------
     command
-        The command.
+        Name of the command.
     feature
-        What it answers.
+        The question in words.
     requirements
-        The data it takes, names of `REQUIREMENTS`.
+        The required data, as names of `REQUIREMENTS`.
     """
 
     command: str
@@ -83,11 +83,11 @@ def features(trace: Trace) -> pl.DataFrame:
 
     Returns
     -------
-    First by command, then by kind of data: ``command`` (null for a kind of data), ``feature`` (what
-    the command says, or the kind of data), ``available`` (``yes``; ``partly`` where some of it is
-    missing, or some report lacks it; ``none`` where it was recorded and nothing such ran; ``no``),
-    ``found`` (in words) and ``record_with`` (how the rest is recorded, with the recorder that made
-    the reports; null where nothing is missing).
+    Rows by command, then rows by kind of data: ``command`` (null for a kind of data), ``feature``
+    (the question of the command, or the kind of data), ``available`` (``yes``; ``partly`` if some
+    data is missing, or some reports lack it; ``none`` if it was recorded and nothing of the kind
+    ran; ``no``), ``found`` (in words) and ``record_with`` (how to record the rest with the recorder
+    of the reports; null if nothing is missing).
     """
     facts = Facts(trace)
     evidence = {name: each.measure(facts) for name, each in REQUIREMENTS.items()}
@@ -166,12 +166,12 @@ def query(trace: Trace, sql: str, derived: Mapping[str, Make] | None = None) -> 
     sql
         A SELECT (or WITH, SHOW TABLES, EXPLAIN) in the dialect of polars.
     derived
-        What makes the tables that are worked out of these; called for those that `sql` names.
+        Name of a derived table -> function that computes it; called if `sql` names the table.
 
     Raises
     ------
     UsageError
-        If the statement does anything else, or is wrong.
+        If the statement is of another kind, or invalid.
     """
     bare = _COMMENT.sub(" ", sql)
     if not _READING.match(bare):

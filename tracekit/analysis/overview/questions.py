@@ -18,11 +18,11 @@ class Run(Protocol):
 
     @property
     def trace(self) -> "Trace":
-        """Its tables."""
+        """Tables of the run."""
 
     @property
     def reports(self) -> "Sequence[Trace]":
-        """Its tables by report, as they were stored."""
+        """Tables of each report, as stored."""
 
     @property
     def warnings(self) -> Sequence[str]:

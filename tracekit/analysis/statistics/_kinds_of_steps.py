@@ -68,7 +68,7 @@ def within_kinds(
     Parameters
     ----------
     sample
-        A row per group, a column per step.
+        One row per group, one column per step.
     regular
         The slow steps that come regularly; None if there are none.
 
@@ -159,7 +159,7 @@ def mode_edges(sample: Numbers | Floats) -> Floats:
     Parameters
     ----------
     sample
-        A row per group, a column per step.
+        One row per group, one column per step.
     """
     number = sample.shape[1]
     edges = np.full(len(sample), np.nan)

@@ -70,7 +70,7 @@ def step_lengths(spans: pl.DataFrame) -> pl.DataFrame:
     Parameters
     ----------
     spans
-        As `step_spans` returns them.
+        Result of `step_spans`.
 
     Returns
     -------
@@ -185,9 +185,7 @@ def details(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _near(table: pl.LazyFrame, numbers: pl.Series) -> pl.LazyFrame:
-    """Return the rows from the least to the greatest row number in `numbers`, without reading
-    others.
-    """
+    """Return the rows from the least to the greatest number in `numbers`; others are not read."""
     return table.filter(pl.col(numbers.name).is_between(numbers.min(), numbers.max()))
 
 
@@ -225,8 +223,7 @@ def ranges_inside(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def driving_threads(trace: Trace) -> pl.DataFrame:
-    """Return the threads that drive iterations; in processes without iterations, those that launch
-    most.
+    """Return the thread that drives iterations; without iterations, the one that launches most.
 
     Returns
     -------
@@ -241,7 +238,7 @@ def driving_threads(trace: Trace) -> pl.DataFrame:
 
 
 def whole_spans(trace: Trace) -> pl.DataFrame:
-    """Return ``process, device, start, end``: from the first to the last op of a process on a GPU."""
+    """Return ``process, device, start, end``: first start and last end of ops on each GPU."""
     edges = trace["ops"].group_by(_OWNER).agg(pl.col("start").min(), pl.col("end").max())
     return edges.sort(_OWNER).collect()
 
@@ -309,7 +306,7 @@ def exposed_communication(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
     trace
         The run.
     spans
-        As `step_spans` returns them.
+        Result of `step_spans`.
 
     Returns
     -------

@@ -146,11 +146,11 @@ class _Wanted:
     Parameters
     ----------
     of_pieces
-        Whether rows are parts of split ops, so that they are not counted.
+        Whether rows are pieces of ranges, of which only the first counts.
     columns
         Keys that ops are grouped by; None if only stages are summed.
     named
-        Those of the keys that are columns in tables of the run.
+        Key -> values by process, for those keys that belong to processes, such as ``rank``.
     with_durations
         Whether to keep durations of ops.
     stages, of_stages_alone, whole

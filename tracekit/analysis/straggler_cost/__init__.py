@@ -1,4 +1,4 @@
-"""Cost of stragglers by rank, stage, worker or kind of work, by replaying a job's steps.
+"""Cost of stragglers by rank, stage, worker or kind of work, from replays of a job's steps.
 
 Rules: Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis", OSDI
 2025, section 3.2, and the code published with it. The ops of a lane run in order; a computation
@@ -80,16 +80,16 @@ class _Schedule(NamedTuple):
 
 
 def _dependencies(ops: pl.DataFrame) -> pl.DataFrame:
-    """Return which op waits for which.
+    """Return the dependencies between ops.
 
     Parameters
     ----------
     ops
-        The ops of a timeline, with ``op``, their number.
+        The ops of a timeline, with their number ``op``.
 
     Returns
     -------
-    ``before`` and ``after``, numbers of ops.
+    ``before, after``: numbers of two ops, of which the second waits for the first.
     """
     return pl.concat(
         [_in_lanes(ops), _of_messages(ops), _of_parameters(ops), _of_gradients(ops)]
@@ -97,7 +97,7 @@ def _dependencies(ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _meetings(ops: pl.DataFrame) -> pl.Series:
-    """Return a number for each op, the same for ops that begin together."""
+    """Return the number of each op's meeting (ops that begin together)."""
     stage, kind = pl.col("stage"), pl.col("kind")
     sender = pl.when(kind == "forward-recv").then(stage - 1).when(kind == "backward-recv").then(
         stage + 1
@@ -114,12 +114,12 @@ def _meetings(ops: pl.DataFrame) -> pl.Series:
 
 
 def _schedule(ops: pl.DataFrame) -> _Schedule:
-    """Sort meetings topologically.
+    """Sort meetings (groups of ops that begin together) topologically.
 
     Raises
     ------
     UndecidedError
-        If ops wait for each other in a circle.
+        If ops wait for each other in a cycle.
     """
     meeting = _meetings(ops).to_numpy()
     edges = _dependencies(ops)
@@ -141,7 +141,7 @@ def _schedule(ops: pl.DataFrame) -> _Schedule:
 
 
 def _begin(schedule: _Schedule, lengths: _Array, begins: _Array) -> None:
-    """Find when meetings begin: as early as what they wait for allows."""
+    """Compute the earliest begin of each meeting."""
     for place in schedule.order:
         for edge in range(schedule.first[place], schedule.first[place + 1]):
             op = schedule.before[edge]
@@ -154,11 +154,11 @@ def _mean_step(schedule: _Schedule, lengths: _Array, turns: _Array) -> float:
     Parameters
     ----------
     schedule
-        What waits for what.
+        Topological order of meetings and their dependencies.
     lengths
-        Of each op, ns.
+        Length of each op, ns.
     turns
-        The step of each op, from 0 on.
+        Number of the step of each op, from 0 on.
     """
     begins = np.zeros(schedule.order.size, np.int64)
     compiled(_begin, lengths.size)(schedule, lengths, begins)
@@ -168,7 +168,7 @@ def _mean_step(schedule: _Schedule, lengths: _Array, turns: _Array) -> float:
 
 
 def _in_lanes(ops: pl.DataFrame) -> pl.DataFrame:
-    """Return the order of each lane; messages that begin at one time were launched as one."""
+    """Return the order of ops in each lane; messages with equal begin form one launch."""
     lane = [*_WORKER, "lane"]
     placed = ops.sort(*lane, "start", "kind").with_columns(
         turn=pl.when(pl.col("lane") == "pp-comm")
@@ -221,18 +221,18 @@ def straggler_cost(
 ) -> Answer:
     """Return the cost of stragglers in a job.
 
-    Its steps are replayed: ideal, where each computation takes the mean of its kind over all
-    workers and steps and each communication the median; with the ops of one group alone as long as
-    they were; and recorded, but those of one group ideal.
+    The job's steps are replayed with three sets of lengths: ideal (each computation takes the mean,
+    each communication the median of its kind over all workers and steps); ideal except one group's
+    ops, which keep their recorded length; and recorded except one group's ops, which are ideal.
 
     Parameters
     ----------
     timeline
-        What each worker did (`tracekit.sources.job_timelines.TIMELINE_SCHEMA`).
+        The ops of each worker (`tracekit.sources.job_timelines.TIMELINE_SCHEMA`).
     by
         One of `KEYS`: rank (data-parallel), stage (of the pipeline), worker (both), kind of work.
     steps
-        The steps that count; all by default.
+        Numbers of the steps that count; all by default.
 
     Returns
     -------
@@ -260,9 +260,9 @@ def straggler_cost(
     UsageError
         If the key is unknown, or none of the steps is in the timeline.
     MissingDataError
-        If it holds no computation.
+        If the timeline holds no computation.
     UndecidedError
-        If its ops wait for each other in a circle.
+        If its ops wait for each other in a cycle.
     """
     if by not in KEYS:
         raise UsageError(f"stragglers have no key {by!r}", f"say one of {', '.join(KEYS)}")
@@ -323,7 +323,7 @@ def _by_group(
     lengths: tuple[_Array, _Array],
     steps: tuple[float, float],
 ) -> pl.DataFrame:
-    """Return the cost of each group; `lengths` and `steps` are recorded and ideal ones."""
+    """Return the cost of each group; `lengths` and `steps` hold recorded and ideal values, ns."""
     own, ideal = lengths
     replayed, best = steps
     # Of a message there is one kind, whichever end.
@@ -352,7 +352,7 @@ def _by_group(
 
 
 def _ideal() -> pl.Expr:
-    """Return how long each op would take without stragglers, ns."""
+    """Return the length of each op without stragglers, ns."""
     length = pl.col("length")
     return (
         pl.when(pl.col("kind").is_in(_COMPUTING))
@@ -364,7 +364,7 @@ def _ideal() -> pl.Expr:
 
 
 def _beyond_ideal(ops: pl.DataFrame) -> pl.DataFrame:
-    """Return ``worker, step, beyond_percent``: by how much computing is longer than if ideal.
+    """Return ``worker, step, beyond_percent``: excess of computing over its ideal time.
 
     Workers whose computing is longest come first; a worker that computes nothing in a step has no
     row.
@@ -395,9 +395,9 @@ def _recorded(ops: pl.DataFrame) -> float:
 
 
 def _sequence_correlation(ops: pl.DataFrame) -> float | None:
-    """Return how far both passes of a micro-batch are long together, within a worker's step.
+    """Return the correlation of forward and backward length of micro-batches in a worker's step.
 
-    Beyond it they are so too where a worker is slow, or slow for some steps.
+    Means of the worker's step are subtracted, so that slow workers or steps do not count.
     """
     keys = ["step", "rank", "stage", "number"]
     forward, backward = (
@@ -429,7 +429,7 @@ def _causes(
 
 
 def _slow_ones(costs: Mapping[str, pl.DataFrame]) -> Iterator[str]:
-    """Name who takes longer: a worker, a rank at all stages, or a stage at all ranks."""
+    """Yield sentences that name slow workers, ranks at all stages, or stages at all ranks."""
     workers = costs["worker"]
     several = {key: workers[key].n_unique() > 1 for key in ("rank", "stage")}
     several["worker"] = all(several.values())  # else it is a rank or a stage, too

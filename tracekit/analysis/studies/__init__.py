@@ -1,4 +1,4 @@
-"""Tables over many runs, as studies of training print them."""
+"""Tables over many runs: scaling, overhead, memory, bubbles, stalls, projections."""
 
 from typing import TYPE_CHECKING
 

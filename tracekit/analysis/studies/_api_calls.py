@@ -36,8 +36,8 @@ def api_calls(trace: Trace) -> pl.DataFrame:
                     end of its last one, added over the threads
     ==============  ===============================================================================
 
-    Calls within calls (a driver call of a runtime call, where both were recorded) count in sums
-    once each, but in unions once for both. Rows with the greatest total come first.
+    Nested calls (a driver call inside a runtime call, if both were recorded) count once each in
+    sums, but once together in unions. Rows are sorted by total, largest first.
 
     Raises
     ------
@@ -74,20 +74,20 @@ def api_calls(trace: Trace) -> pl.DataFrame:
 def api_by_run(
     tables: Mapping[str, pl.DataFrame | None], methods: Mapping[str, str | None] | None = None
 ) -> pl.DataFrame:
-    """Lay the API calls of several runs beside each other.
+    """Concatenate the API calls of several runs, by function.
 
     Parameters
     ----------
     tables
-        By the run's name, `api_calls`; None for a run that holds no calls.
+        Run name -> result of `api_calls`; None for a run without recorded calls.
     methods
-        By the run's name, how it communicates.
+        Run name -> communication method.
 
     Returns
     -------
-    ``name, run, method``, then the measures of `api_calls`: a row for each run of every function
-    that any run calls. A run that does not call it has 0 calls, one that holds no calls null. Those
-    functions come first that take the greatest share of any run.
+    ``name, run, method``, then the measures of `api_calls`: one row per run and function that any
+    run calls. A run that does not call the function has 0 calls; null if the run has no recorded
+    calls. Functions are sorted by their greatest share in any run.
     """
     known = [
         table.select("name", *_MEASURES).with_columns(run=pl.lit(run))
@@ -128,7 +128,7 @@ def profiler_overhead(trace: Trace) -> pl.DataFrame:
     ``name`` (kind of overhead), ``times``, ``total_ns`` (sum of durations), ``busy_ns`` (length of
     their union over all threads, in each report) and ``share`` (busy_ns over the time from the
     first to the last of all calls, ops and overheads, added over reports). The last row, named
-    ``all``, is of all kinds together. Without rows where none was recorded.
+    ``all``, sums up all kinds. No rows if no overhead was recorded.
     """
     rows = (
         trace["host"]
@@ -152,7 +152,7 @@ def _overheads(rows: pl.DataFrame, window: int) -> pl.DataFrame:
 
 
 def _window(trace: Trace, overheads: pl.DataFrame) -> int:
-    """Return for how long anything was recorded, added over reports."""
+    """Return the recorded time: first to last record of each report, added over reports, ns."""
     edges = [
         trace[name].group_by("report").agg(pl.col("start").min(), pl.col("end").max())
         for name in ("ops", "calls")

@@ -1,4 +1,4 @@
-"""Pipeline bubbles: time in which a stage idles while others work."""
+"""Pipeline bubbles: time in which a pipeline stage is idle while others work."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ _SUMS = ("window_ns", "busy_ns", "bubble_ns", "dependency_ns", "communication_ns
 
 @dataclass(frozen=True)
 class Bubbles:
-    """Lost time of a pipeline.
+    """Time that the stages of a pipeline lose in bubbles.
 
     Parameters
     ----------
     stages
-        By stage: ``stage, process, device, iterations``, then added over steps ``window_ns``,
-        ``busy_ns``, ``bubble_ns``, ``dependency_ns`` and ``communication_ns``, and
+        One row per stage: ``stage, process, device, iterations``; summed over steps ``window_ns``,
+        ``busy_ns``, ``bubble_ns``, ``dependency_ns`` and ``communication_ns``; and
         ``bubble_share``.
     steps
-        By step: ``iteration``, its ``window_ns``, and added over stages the other times.
+        One row per step: ``iteration``, its ``window_ns``, and the other times summed over stages.
     basis
-        ``gpu``, or ``host``: times are those of ranges.
+        ``gpu``: times of kernels; or ``host``: times of ranges.
     micro_batches
-        How many micro-batches a step has, or None.
+        Number of micro-batches of a step; None if unknown.
     timeline
-        Of the step with the median length, when its stages work: ``stage``; ``part``, ``FP``,
-        ``BP``, or null on the host and where passes are not known; ``start_ns, end_ns`` from its
-        beginning.
+        Working intervals of the stages in the step of median length: ``stage``; ``part`` (``FP`` or
+        ``BP``; null on the host and if passes are unknown); ``start_ns, end_ns`` from the begin of
+        the step.
     is_told
         Whether the run itself shows that it is a pipeline: forward ranges number micro-batches, a
         pass sends or receives, or copies to another GPU.
@@ -55,12 +55,12 @@ class Bubbles:
 
     @property
     def share(self) -> float:
-        """Share of all stages' time that is a bubble."""
+        """Share of bubbles in the time of all stages."""
         return self._over("window_ns")
 
     @property
     def of_ideal(self) -> float:
-        """Bubble over the time in which stages work."""
+        """Ratio of bubble time to the time in which stages work."""
         return self._over("busy_ns")
 
     def _over(self, name: str) -> float:
@@ -70,7 +70,7 @@ class Bubbles:
 def bubble_theory(
     stages: int, micro_batches: int | None, schedule: str | None = None
 ) -> dict[str, float | None]:
-    """Return the share of a step that is bubble with equal stages and micro-batches.
+    """Return the theoretical bubble share of a step, for equal stages and micro-batches.
 
     Parameters
     ----------
@@ -79,12 +79,12 @@ def bubble_theory(
     micro_batches
         Number of micro-batches, m; 1 without any.
     schedule
-        ``gpipe`` or ``1f1b``, which lose the same; of others nothing is known here.
+        ``gpipe`` or ``1f1b``, which have equal bubbles; others have no theory here.
 
     Returns
     -------
-    ``theory_share``, (p - 1) / (m + p - 1), and ``theory_ideal_share``, (p - 1) / m; None each
-    where they are not known.
+    ``theory_share``, (p - 1) / (m + p - 1), and ``theory_ideal_share``, (p - 1) / m; each None if
+    unknown.
     """
     if micro_batches is None or (schedule or _SCHEDULES[0]).lower() not in _SCHEDULES:
         return {"theory_share": None, "theory_ideal_share": None}
@@ -100,36 +100,36 @@ def bubble_theory(
 def pipeline_bubbles(
     trace: Trace, *, skip: int = 0, micro_batches: int | None = None, waiting: str = WAITING
 ) -> Bubbles:
-    """Return the lost time of each pipeline stage in each step.
+    """Return the time that each pipeline stage loses in each step.
 
-    A stage is a device, or without GPU work a process, in the order of their numbers. It works
-    while a kernel of FP or BP runs that computes; without GPU work, while a range of these is open
-    and none in which it sends or waits. A step lasts from where its first stage begins to work to
-    where its last one ends.
+    A stage is a device (without GPU work, a process), numbered in order. It works while a compute
+    kernel of FP or BP runs; without GPU work, while a range of FP or BP is open and no range in
+    which it sends or waits. A step lasts from the begin of work on the first stage to the end of
+    work on the last.
 
     Parameters
     ----------
     trace
         The run.
     skip
-        How many iterations to leave out at the beginning.
+        Number of iterations to leave out at the beginning.
     micro_batches
-        How many a step has; by default as many as ranges of FP are numbered.
+        Number of micro-batches of a step; by default the count of numbers in names of FP ranges.
     waiting
-        Pattern of the names of ranges in which a stage sends or waits.
+        Regular expression for names of ranges in which a stage sends or waits.
 
     Returns
     -------
-    Of each stage and step, ``busy_ns`` (it works), ``bubble_ns`` (the rest of the step),
-    ``dependency_ns`` (of the bubble, how long the stage before or after it works) and
-    ``communication_ns`` (of the bubble, how long it sends or receives).
+    Times of each stage and step: ``busy_ns`` (working), ``bubble_ns`` (the rest of the step),
+    ``dependency_ns`` (part of the bubble in which the previous or next stage works) and
+    ``communication_ns`` (part of the bubble in which the stage sends or receives).
 
     Raises
     ------
     MissingDataError
         If the run has no steps in which stages work, or their times cannot be compared.
     UsageError
-        If it has one stage only.
+        If the run has only one stage.
     """
     paired = numbered_alike(trace)
     iterations = _one_clock(paired)
@@ -166,7 +166,7 @@ def _with_share(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _one_clock(trace: Trace) -> pl.DataFrame:
-    """Return the iterations; their processes have to be on one clock."""
+    """Return the iterations; raise an error if their processes are on several clocks."""
     iterations = with_clocks(trace.read("iterations"), trace.read("reports"))
     if iterations.is_empty():
         raise MissingDataError(
@@ -181,7 +181,7 @@ def _one_clock(trace: Trace) -> pl.DataFrame:
 
 
 def _of_gpus(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return when devices compute and when they communicate, by iteration."""
+    """Return the intervals in which devices compute, and communicate, by iteration."""
     kind = pl.col("kind").cast(pl.String)
     columns = [*_OWNER, "iteration", *_SPAN]
     ops = trace["ops"].select(*columns, pl.col("stage").cast(pl.String), kind).collect()
@@ -197,7 +197,7 @@ def _of_gpus(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
 def _of_host(
     trace: Trace, iterations: pl.DataFrame, waiting: str
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return when processes work on a pass and when they send or wait, by iteration."""
+    """Return the intervals in which processes work on a pass, and send or wait, by iteration."""
     stage = pl.col("stage").cast(pl.String)
     name = pl.col("name").cast(pl.String)
     try:
@@ -213,7 +213,7 @@ def _of_host(
 
 
 def _in_iterations(spans: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
-    """Give spans of processes the iteration in which they begin; the others are dropped."""
+    """Add the iteration in which each interval begins; drop intervals outside of iterations."""
     located = spans.sort("start").join_asof(
         iterations, left_on="start", right_on="begin", by="process", check_sortedness=False
     )
@@ -224,7 +224,7 @@ def _in_iterations(spans: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFram
 
 
 def _without(spans: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
-    """Return when a process is in one of its spans, and in none of the others."""
+    """Subtract intervals (`others`) from the intervals (`spans`) of each process."""
     edges = [
         each.select("process", time=edge, inside=own * sign, outside=(1 - own) * sign)
         for each, own in ((spans, 1), (others, 0))
@@ -246,7 +246,7 @@ def _without(spans: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
 
 
 def _numbered(work: pl.DataFrame, talk: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Give stages their numbers, and keep the iterations in which all of them work."""
+    """Give stages their numbers, and keep the iterations in which all stages work."""
     owners = work.select(_OWNER).unique().sort(_OWNER).with_row_index("stage")
     owners = owners.with_columns(pl.col("stage").cast(pl.Int64))
     if work.is_empty():
@@ -270,7 +270,7 @@ def _numbered(work: pl.DataFrame, talk: pl.DataFrame) -> tuple[pl.DataFrame, pl.
 
 
 def _measured(work: pl.DataFrame, talk: pl.DataFrame) -> pl.DataFrame:
-    """Return of each step and stage what `_SUMS` name."""
+    """Return the columns `_SUMS` for each step and stage."""
     windows = work.group_by("iteration").agg(begin=pl.col("start").min(), until=pl.col("end").max())
     clipped = talk.join(windows, on="iteration").with_columns(
         start=pl.max_horizontal("start", "begin"), end=pl.min_horizontal("end", "until")
@@ -296,7 +296,7 @@ def _measured(work: pl.DataFrame, talk: pl.DataFrame) -> pl.DataFrame:
 
 
 def _timeline(work: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """Return when stages work in the step with the median length, as `Bubbles` holds it."""
+    """Return the working intervals of stages in the step of median length; see `Bubbles`."""
     lengths = steps.unique("iteration").sort("window_ns", "iteration")
     own = work.filter(pl.col("iteration") == lengths["iteration"][(lengths.height - 1) // 2])
     by = ["stage", "part"]

@@ -1,7 +1,7 @@
-"""The questions of the DGX-1 study, in their order: each with its table, and one sentence.
+"""The questions of the DGX-1 study: each answered by a table and one sentence.
 
-What was published as a number stands beside one's own, and what was published as a finding is said
-to hold or not. Every sentence is made of the table.
+Published numbers stand beside measured ones; published findings are checked. Every sentence is
+derived from its table.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _UNKNOWN = "an unknown number"
 
 
 def number_of_gpus(number: object) -> str:
-    """Return ``1 GPU``, or more."""
+    """Return a number of GPUs in words, such as ``1 GPU`` or ``4 GPUs``."""
     return f"{number} GPU{'' if number == 1 else 's'}"
 
 
 def number_of(value: object, form: str) -> str:
-    """Return a number as text in a format such as ``{:.1f} %``, or that it is unknown."""
+    """Return a number in a format such as ``{:.1f} %``, or a word for unknown."""
     return _UNKNOWN if value is None else form.format(value)
 
 
 def ends(rows: pl.DataFrame, name: str, form: str) -> str:
-    """Return the range of a column, with the configuration of each end; one value if equal."""
+    """Return least and greatest value of a column with their configurations; one if equal."""
     known = rows.drop_nulls(name).sort(name)
     if known.is_empty():
         return _UNKNOWN
@@ -52,19 +52,19 @@ def _of(row: Mapping[str, object]) -> str:
 
 
 def holds(values: pl.Series, claim: Callable[[pl.Series], bool]) -> bool | None:
-    """Return whether something that is said of values is so; None where there are none."""
+    """Return whether a claim holds for values; None if there are no values."""
     known = values.drop_nulls()
     return bool(claim(known)) if known.len() else None
 
 
 def _all_shown(overheads: pl.DataFrame, claim: pl.Expr) -> bool | None:
-    """Tell whether every overhead is shown; None if an interval lacks and none contradicts."""
+    """Tell whether all overheads satisfy a claim; None if some are unknown and none contradicts."""
     shown = overheads.select(said=claim)["said"]
     return shown.all(ignore_nulls=False) if shown.len() else None
 
 
 def _any_shown(overheads: pl.DataFrame, claim: pl.Expr) -> bool | None:
-    """Tell whether one overhead is shown; None if an interval lacks and none is."""
+    """Tell whether any overhead satisfies a claim; None if some are unknown and none does."""
     shown = overheads.select(said=claim)["said"]
     return shown.any(ignore_nulls=False) if shown.len() else None
 
@@ -111,15 +111,15 @@ class Measured:
     Parameters
     ----------
     study
-        The table of a study.
+        The table of a study, from `study`.
     memory
         Memory of each GPU of each run: ``network, method, batch, gpus, gpu, source, pre_bytes,
         training_bytes``.
     routes
-        What copies between GPUs took, by kind of route: ``network, batch, gpus, method,
-        route_type, transfers, bytes, busy_ns``.
+        Copies between GPUs by type of route: ``network, batch, gpus, method, route_type, transfers,
+        bytes, busy_ns``.
     published
-        What was published.
+        The published numbers.
     """
 
     study: pl.DataFrame
@@ -129,7 +129,7 @@ class Measured:
 
     @property
     def strong(self) -> pl.DataFrame:
-        """The study without runs that are of weak scaling alone."""
+        """The study without runs that only belong to weak scaling."""
         return self.study.filter((pl.col("scaling") != "weak").fill_null(value=True))
 
     @property
@@ -143,7 +143,7 @@ class Measured:
         return rows.filter(pl.col("baseline_gpus") == 1, _gpus.max().over(_KEY[:3]) > 1)
 
     def overheads(self) -> pl.DataFrame:
-        """Return what NCCL, or Gloo, takes beyond P2P, of configurations that have both."""
+        """Return the overhead of NCCL or Gloo over P2P, for configurations with both."""
         study = self.strong.filter((pl.col("method") == "p2p") | _COLLECTIVE)
         if study["method"].n_unique() < len({"p2p", "nccl"}):
             return pl.DataFrame(schema=_OVERHEADS)
@@ -151,10 +151,10 @@ class Measured:
 
 
 def dgx1_questions(measured: Measured) -> dict[str, Answer]:
-    """Return the answer to each question, by its key.
+    """Return the answers: key of the question -> answer.
 
-    Its meta holds the ``question``; ``headline``, the sentence that answers it; and ``claims``: of
-    findings that were published, whether they hold here, None where nothing tells.
+    The meta of an answer holds the ``question``; ``headline``, the sentence that answers it; and
+    ``claims``: published finding -> whether it holds here (None if unknown).
     """
     return {key: _asked(measured, key, *each) for key, each in QUESTIONS.items()}
 
@@ -215,7 +215,7 @@ def _scales(measured: Measured) -> Answer:
 
 
 def _off_lenet(rows: pl.DataFrame) -> pl.Series:
-    """Return by how much speedups of alexnet are off those of lenet, percent."""
+    """Return the differences of alexnet's speedups from lenet's, percent."""
     lenet, alexnet = (rows.filter(network=name).select(*_KEY[1:], "speedup") for name in _SMALL)
     both = alexnet.join(lenet, on=_KEY[1:], nulls_equal=True, suffix="_of_lenet")
     ratio = both["speedup"] / both["speedup_of_lenet"]
@@ -223,7 +223,7 @@ def _off_lenet(rows: pl.DataFrame) -> pl.Series:
 
 
 def _agreement(rows: pl.DataFrame) -> str:
-    """Say how published values and bounds compare with one's own."""
+    """Say how published values and bounds compare with measured ones."""
     errors, bounds = rows["error_percent"].drop_nulls().abs(), rows["within"].drop_nulls()
     parts = []
     if errors.len():
@@ -295,7 +295,7 @@ def _network_size(measured: Measured) -> Answer:
 
 
 def _bars(stages: pl.DataFrame) -> pl.DataFrame:
-    """Return what bars are made of, without the names of runs where all are told apart without."""
+    """Return the rows of bars in the figure, without names of runs if these are not needed."""
     bars = stages.drop("run")
     is_told = not bars.select("network", "batch", "gpus", "method", "stage").is_duplicated().any()
     return bars if is_told else stages
@@ -373,7 +373,7 @@ def _memory(measured: Measured) -> Answer:
 
 
 def _memory_rows(measured: Measured) -> pl.DataFrame:
-    """Return extra memory and growth of GPU 0 on most GPUs, beside published numbers."""
+    """Return extra memory and growth of GPU 0 on the most GPUs, with published numbers."""
     points, known = measured.memory.filter(_gpus == measured.most).drop("gpus"), measured.published
     growth = memory_growth(points, by=_MEMORY[:2]).select(*_MEMORY, "increase_percent")
     grown = beside(growth, known.memory_growth, "increase_percent").select(
@@ -385,7 +385,7 @@ def _memory_rows(measured: Measured) -> pl.DataFrame:
 
 
 def _apart(rows: pl.DataFrame) -> pl.Series:
-    """Return by how much memory with one method is more than with another, percent."""
+    """Return the excess of memory with one method over another, percent."""
     used = pl.col("root_bytes")
     apart = 100 * (used.max() / used.min() - 1)
     pairs = rows.group_by("network", "batch").agg(apart=apart, both=pl.len())

@@ -1,4 +1,4 @@
-"""What follows from a run's labels: images of a step, steps of an epoch, bytes to exchange."""
+"""Derive images per step, steps per epoch, and bytes to exchange from a run's labels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_GPUS = 10**6
 
 
 def images_per_step(batch: int, gpus: int, batch_scope: BatchScope = "gpu") -> int:
-    """Return how many images all GPUs handle in one step.
+    """Return the number of images that all GPUs process in one step.
 
     Raises
     ------
@@ -35,18 +35,18 @@ def images_per_step(batch: int, gpus: int, batch_scope: BatchScope = "gpu") -> i
 
 
 def check_images(images: int) -> None:
-    """Raise `UsageError` where `images` cannot be the size of a data set."""
+    """Raise `UsageError` if `images` cannot be the size of a data set."""
     _check("number of images", images, MOST_IMAGES)
 
 
 def step_images(batch_scope: BatchScope) -> pl.Expr:
-    """Return `images_per_step` of the columns ``batch`` and ``gpus``; null where one is."""
+    """Return `images_per_step` of the columns ``batch`` and ``gpus``; null if either is null."""
     per_step = pl.col("batch") * pl.col("gpus") if batch_scope == "gpu" else pl.col("batch")
     return per_step.cast(pl.Int64)
 
 
 def epoch_iterations(images: pl.Expr, batch_scope: BatchScope) -> pl.Expr:
-    """Return the number of steps in which each image is used once; null where it is not known.
+    """Return the number of steps of an epoch (each image once); null if unknown.
 
         iterations = ceil(images / (batch x gpus))    batch of each GPU
         iterations = ceil(images / batch)             batch of all GPUs (global)
@@ -59,7 +59,7 @@ def epoch_iterations(images: pl.Expr, batch_scope: BatchScope) -> pl.Expr:
 def study_iterations(images: int | None, batch_scope: BatchScope) -> pl.Expr:
     """Return the iterations of an epoch of each run of a study; null without `images`.
 
-    Of a run labelled ``weak``, `images` are those of one GPU.
+    For a run labelled ``weak``, `images` is the number per GPU.
     """
     if images is None:
         return pl.lit(None, pl.Int64)
@@ -72,7 +72,7 @@ def study_iterations(images: int | None, batch_scope: BatchScope) -> pl.Expr:
 def of_epochs(
     study: pl.DataFrame, images: int, batch_scope: BatchScope, times: Sequence[str]
 ) -> pl.DataFrame:
-    """Return a study whose times of steps are those of epochs, of some columns."""
+    """Return the study with step times in the columns `times` replaced by epoch times."""
     iterations = study_iterations(images, batch_scope)
     return study.with_columns(pl.col(times) * iterations)
 
@@ -88,23 +88,23 @@ _MOST_PARAMETERS = 10**15
 
 
 def batch_label(labels: Mapping[str, str], run: str) -> int | None:
-    """Return the batch size that the labels of a run give; None where they give none.
+    """Return the batch size from the labels of a run; None without that label.
 
     Raises
     ------
     UsageError
-        If it is no whole number, or out of range.
+        If the label is not an integer, or out of range.
     """
     return label_number(labels, "batch", MOST_BATCH, run)
 
 
 def parameters_label(labels: Mapping[str, str], run: str) -> int | None:
-    """Return the number of parameters that the labels of a run give, as ``60M`` or ``60000``.
+    """Return the number of parameters from a run's label, such as ``60M``; None without it.
 
     Raises
     ------
     UsageError
-        If it is none.
+        If the label is not such a number.
     """
     if "parameters" not in labels:
         return None
@@ -118,14 +118,14 @@ def parameters_label(labels: Mapping[str, str], run: str) -> int | None:
 
 
 def parameter_count(text: str) -> int | None:
-    """Return the number that a text such as ``60M``, ``1.3B`` or ``60000`` means; None if none."""
+    """Parse a number of parameters such as ``60M``, ``1.3B`` or ``60000``; None if invalid."""
     found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)([kmb]?)", text.strip().lower())
     number = int(Decimal(found[1]) * _FACTORS[found[2]]) if found else 0
     return number if 1 <= number <= _MOST_PARAMETERS else None
 
 
 def label_number(labels: Mapping[str, str], key: str, most: int, run: str) -> int | None:
-    """Return the number from 1 to `most` that a label of a run is; None without that label.
+    """Return a run's label as an integer from 1 to `most`; None without that label.
 
     Raises
     ------
@@ -158,23 +158,23 @@ def exchange(
     images: int | None = None,
     batch_scope: BatchScope = "gpu",
 ) -> Answer:
-    """List the bytes that each run's network must exchange in a step, and those that it moved.
+    """List the bytes that each run's network must exchange in a step, and the bytes moved.
 
-    Gradients of S = 4 P bytes, of P parameters, are summed over n GPUs and what comes of them is
-    handed back: 2 (n - 1) S bytes in all, whatever way they take. Through one GPU (a star) that one
-    takes in (n - 1) S and sends out as many; around a ring each GPU sends 2 (n - 1) / n S. The
-    declaration of `study` lists the columns; what follows from an unknown P is null.
+    Gradients of S = 4 P bytes (P parameters) are summed over n GPUs, and the result is sent back: 2
+    (n - 1) S bytes in all, on any path. In a star one GPU receives (n - 1) S and sends as many; in
+    a ring each GPU sends 2 (n - 1) / n S. The declaration of `study` lists the columns; columns
+    that need P are null if it is unknown.
 
     Parameters
     ----------
     study
         The table of a study.
     parameters
-        P of runs that do not say their own (label or column ``parameters``).
+        P of runs without a label or column ``parameters``.
     images
-        Size of the data set; for runs labelled ``weak``, of one GPU.
+        Number of images of the data set; for runs labelled ``weak``, per GPU.
     batch_scope
-        Whether ``batch`` counts the images of each GPU or of all.
+        Whether ``batch`` is the number of images per GPU or of all GPUs.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Jobs and hardware of the analytical model of training: features from a trace, peaks."""
+"""Jobs and hardware for the analytical model of training: features from a trace, peaks."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def read_jobs(name: str) -> pl.DataFrame:
     Parameters
     ----------
     name
-        The file, or the name of one that comes with tracekit. Of each job it says
+        The file, or the name of a bundled one. Its fields per job:
 
         ====================  =====================================================================
         ``name`` (``job``)    its name
@@ -107,7 +107,7 @@ def read_jobs(name: str) -> pl.DataFrame:
                               ``_memory_s`` and ``_weights_s``, what of it its components took
         ====================  =====================================================================
 
-        Name, architecture and workers have to be there; what else is absent is not known.
+        Name, architecture and workers are required; other missing values are unknown (null).
 
     Returns
     -------
@@ -116,7 +116,7 @@ def read_jobs(name: str) -> pl.DataFrame:
     Raises
     ------
     InputError
-        If the file cannot be read, or says what cannot be. The message says where.
+        If the file cannot be read, or holds an impossible value. The message says where.
     """
     path = schemas() / "jobs" / f"{name}.toml" if name in _job_names() else Path(name)
     if path.suffix.lower() == ".toml":
@@ -205,26 +205,26 @@ def job_features(
 ) -> dict[str, Any]:
     """Return the features of a job from its trace, as a row of the columns `JOBS`.
 
-    What it cannot tell is null: FLOPs and bytes of memory are counted by no timeline. Volumes and
-    times are means over steps and devices.
+    Features that a trace cannot show are null, such as FLOPs and bytes of memory. Volumes and times
+    are means over steps and devices.
 
     Parameters
     ----------
     trace
         The run.
     labels
-        Its labels; ``batch`` and ``gpus`` are read.
+        Labels of the run, label -> value; ``batch`` and ``gpus`` are used.
     name
         Its name.
     skip
-        How many iterations to leave out at the beginning.
+        Number of iterations to leave out at the beginning.
 
     Returns
     -------
-    ``architecture`` is null where the trace does not show it; ``input_bytes`` are those of copies
-    from the host, ``weight_bytes`` the messages of collectives and the copies between GPUs.
-    ``measured_compute_s`` is the busy time of kernels that products of matrices and convolutions
-    run (`_BOUND_BY_COMPUTE`), ``measured_memory_s`` that of all others.
+    ``architecture`` is null if the trace does not show it; ``input_bytes`` are the bytes of copies
+    from the host, ``weight_bytes`` those of collectives and of copies between GPUs.
+    ``measured_compute_s`` is the busy time of kernels for matrix products and convolutions
+    (`_BOUND_BY_COMPUTE`), ``measured_memory_s`` that of all other kernels.
 
     Raises
     ------
@@ -259,14 +259,14 @@ def job_features(
 
 
 def _kept(trace: Trace, skip: int) -> pl.DataFrame:
-    """Return the steps that count, and how many there are of each process."""
+    """Return the steps that count, and their number by process."""
     ordered = trace.read("iterations").sort("process", "start")
     kept = ordered.filter(pl.int_range(pl.len()).over("process") >= skip)
     return kept.select(*_KEY, steps=pl.len().over("process"))
 
 
 def _architecture(trace: Trace, row: Mapping[str, Any]) -> str | None:
-    """Return the architecture, where devices, hosts and collectives show it."""
+    """Return the architecture by devices, hosts and collectives; None if they do not show it."""
     if row["gpus"] == 1:
         return "1w1g"
     hosts = trace.read("reports")["host"]
@@ -277,7 +277,7 @@ def _architecture(trace: Trace, row: Mapping[str, Any]) -> str | None:
 
 
 def _per_step(rows: pl.DataFrame, steps: pl.DataFrame, owners: int) -> float | None:
-    """Return the bytes of rows in steps, per step and device; null where some are not known."""
+    """Return the bytes of rows in steps, per step and device; None if any are unknown."""
     inside = rows.join(steps, on=_KEY)
     if inside["bytes"].null_count():
         return None
@@ -291,7 +291,7 @@ def _input_bytes(trace: Trace, steps: pl.DataFrame, owners: int) -> float | None
 
 
 def _weight_bytes(trace: Trace, steps: pl.DataFrame, owners: int, method: str) -> float | None:
-    """Return the bytes that a device exchanges; null for a job on one device."""
+    """Return the bytes that a device exchanges per step; None for a job on one device."""
     copies = copy_transfers(trace).filter(
         pl.col("method").is_in(AMONG_GPUS),
         (pl.col("src_device") != pl.col("dst_device")).fill_null(value=True),
@@ -303,7 +303,7 @@ def _weight_bytes(trace: Trace, steps: pl.DataFrame, owners: int, method: str) -
 
 
 def _busy(trace: Trace, skip: int) -> dict[str, float | None]:
-    """Return the busy time of each component, s per step and device; null where nothing ran."""
+    """Return component -> busy time, s per step and device; None if nothing ran."""
     kind, name = pl.col("kind").cast(pl.String), pl.col("name").cast(pl.String)
     component = (
         pl.when(kind == "h2d").then(pl.lit("input"))
@@ -341,22 +341,22 @@ _EXAMPLE = "write it as 25 Gb/s, 50 GB/s or 11 TFLOP/s"
 
 @dataclass(frozen=True)
 class Hardware:
-    """A cluster, as far as the time of a step depends on it.
+    """Peaks and efficiencies of a cluster, on which the time of a step depends.
 
     Parameters
     ----------
     name
         Its name.
     peaks
-        Of each of `RESOURCES` the most FLOP/s or bytes/s, links per direction.
+        Resource (one of `RESOURCES`) -> peak FLOP/s or bytes/s; links per direction.
     efficiencies
-        Which share of these programs get.
+        Resource -> share of the peak that programs reach.
     gpus_per_server
-        How many GPUs NVLinks join.
+        Number of GPUs that NVLink joins.
     sweep
-        Values of some resources that are worth trying, as they are written.
+        Resource -> peaks to try in `sweep_hardware`, as texts.
     title, source
-        What it is, and where that is known from.
+        Description of the cluster, and source of its numbers.
     """
 
     name: str
@@ -368,21 +368,21 @@ class Hardware:
     source: str = ""
 
     def rate(self, resource: str) -> float:
-        """Return the FLOP/s or bytes/s that programs get."""
+        """Return the FLOP/s or bytes/s that programs reach (peak times efficiency)."""
         return self.peaks[resource] * self.efficiencies[resource]
 
     def with_peak(self, resource: str, peak: float) -> Hardware:
-        """Return the same cluster with another peak of a resource."""
+        """Return the cluster with another peak of one resource."""
         return replace(self, peaks={**self.peaks, resource: peak})
 
 
 def parse_rate(text: str, resource: str) -> float:
-    """Return the FLOP/s or bytes/s that a text means, such as ``25 Gb/s``.
+    """Parse a text such as ``25 Gb/s`` into FLOP/s or bytes/s.
 
     Raises
     ------
     UsageError
-        If it is no rate, or none of this resource.
+        If it is not a rate, or not one of this resource.
     """
     found = _RATE.fullmatch(text)
     if found is None or (found[3] == "FLOP") != (resource == "compute"):
@@ -399,14 +399,14 @@ def hardware_names() -> list[str]:
 
 
 def load_hardware(name: str) -> Hardware:
-    """Return a cluster that comes with tracekit, or one of a TOML file.
+    """Return a bundled cluster by name, or read one from a TOML file.
 
     Raises
     ------
     UsageError
-        If there is none of that name.
+        If there is no cluster of that name.
     InputError
-        If the file is not as ``schemas/hardware/pai.toml`` is.
+        If the file does not have the fields of ``schemas/hardware/pai.toml``.
     """
     shipped = schemas() / "hardware" / f"{name}.toml"
     path = shipped if name in hardware_names() else Path(name)

@@ -1,4 +1,4 @@
-"""Times and numbers that were measured or published elsewhere, as rows of a study."""
+"""Times and numbers measured or published elsewhere, as rows of a study."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def read_times(path: Path) -> pl.DataFrame:
 
     Returns
     -------
-    The columns `STUDY`; what a table of times does not say is null.
+    The columns `STUDY`; null for columns that the file lacks.
 
     Raises
     ------
     InputError
-        If the file cannot be read, a column is missing, unknown or there twice, or a value is not
-        what it has to be. The message says which.
+        If the file cannot be read, a column is missing, unknown or duplicate, or a value is
+        invalid. The message says which.
     """
     table = text_table(path)
     timed = _timed_columns(table.columns, path)
@@ -100,13 +100,13 @@ def text_table(path: Path) -> pl.DataFrame:
 
     Returns
     -------
-    Its columns, named in lower case, as text without spaces around it; null where nothing is left.
-    Rows without anything, and lines that begin with ``#``, are left out.
+    Its columns, named in lower case, as stripped text; null for empty cells. Empty rows, and lines
+    that begin with ``#``, are left out.
 
     Raises
     ------
     InputError
-        If it cannot be read, has no rows, or does not name each column once.
+        If the file cannot be read, has no rows, or has an unnamed or duplicate column.
     """
     try:
         if path.stat().st_size > _MOST_BYTES:
@@ -140,7 +140,7 @@ def _times() -> set[str]:
 
 
 def _timed_columns(names: Sequence[str], path: Path) -> dict[str, str]:
-    """Return the columns that are times, and the columns of a study that they are."""
+    """Return column of times in the file -> column of the study."""
     known = (*_REQUIRED, *_WORDS)
     absent = [name for name in _REQUIRED if name not in names]
     if absent:
@@ -167,14 +167,14 @@ def _known() -> str:
 
 
 def whole_number(name: str, most: int, least: int = 1) -> pl.Expr:
-    """Return a column of text as whole numbers; null where it is none, or out of range."""
+    """Parse a column of text as integers; null if invalid or out of range."""
     written = pl.when(pl.col(name).str.contains(r"^[0-9]{1,19}$")).then(pl.col(name))
     number = written.cast(pl.Int64, strict=False)
     return pl.when(number.is_between(least, most)).then(number).alias(name)
 
 
 def _count() -> pl.Expr:
-    """Return numbers of parameters, as ``60M``; null where there is none."""
+    """Parse a column of numbers of parameters, such as ``60M``; null if invalid."""
     read = pl.col(_PARAMETERS).map_elements(parameter_count, return_dtype=pl.Int64)
     return read.alias(_PARAMETERS)
 
@@ -187,23 +187,23 @@ def _time(name: str) -> pl.Expr:
 
 
 def check_values(table: pl.DataFrame, path: Path, name: str, read: pl.Expr, wanted: str) -> None:
-    """Raise an error where a column of text holds what could not be read.
+    """Raise an error if a column holds text that could not be parsed.
 
     Parameters
     ----------
     table, path
-        The table, and the file that it is of.
+        The table as text, and its file.
     name
         The column.
     read
-        What was made of it, null where that was not possible.
+        Parsed values; null if parsing failed.
     wanted
-        What would have been.
+        Description of valid values, for the message.
 
     Raises
     ------
     InputError
-        If any text is there of which nothing could be made.
+        If any text could not be parsed.
     """
     wrong = table.with_row_index("row", 1).filter(pl.col(name).is_not_null() & read.is_null())
     if wrong.height:
@@ -231,15 +231,15 @@ class Published:
     Parameters
     ----------
     images
-        Size of its data set.
+        Number of images of the data set.
     batch
-        Of the published speedups.
+        Batch size of the published speedups.
     speedups
         ``network, method, batch, gpus, published, relation``.
     overheads, memory_extra, memory_growth
         ``network, batch, published``, percent.
     bounds
-        Single numbers, by name.
+        Name -> single published number.
     """
 
     images: int
@@ -289,23 +289,23 @@ def _by_batch(content: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def beside(rows: pl.DataFrame, published: pl.DataFrame, value: str) -> pl.DataFrame:
-    """Join published numbers with one's own.
+    """Join published numbers with measured ones.
 
     Parameters
     ----------
     rows
-        One's own, with the column `value`.
+        Measured rows, with the column `value`.
     published
-        ``published``, perhaps ``relation``, and columns that `rows` has too, which tell what
-        belongs together.
+        ``published``, optionally ``relation``, and columns shared with `rows`, on which both are
+        joined.
     value
-        What was published.
+        Name of the column with the measured value.
 
     Returns
     -------
-    `rows` with ``published, relation``; ``error_percent``, 100 (own - published) / published, where
-    a value was published; ``within``, whether one's own is in the published bound, where that is
-    what was published. All null without a partner.
+    `rows` with ``published, relation``; ``error_percent``, 100 (measured - published) / published,
+    if a value was published; ``within``, whether the measured value lies in the bound, if a bound
+    was published. All are null for rows without a published number.
     """
     keys = [name for name in published.columns if name not in ("published", "relation")]
     if "relation" not in published.columns:

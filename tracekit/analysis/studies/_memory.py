@@ -1,4 +1,4 @@
-"""Memory of runs, one by one and compared, and memory that was measured elsewhere."""
+"""Memory of single and of several runs, and memory measured elsewhere."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def memory_points(chosen: Iterable[Run]) -> pl.DataFrame:
 def memory_of(
     chosen: Iterable[Run], samples: pl.DataFrame | None
 ) -> tuple[pl.DataFrame, dict[str, Mapping[str, Any]]]:
-    """Return `memory_points`, and by run the meta of `memory_use`."""
+    """Return `memory_points`, and run name -> meta of `memory_use`."""
     runs = [*chosen]
     found = {run.name: memory_use(run.trace, samples) for run in runs}
     points = pl.concat(
@@ -55,7 +55,7 @@ def memory_of(
 
 
 def _labelled(run: Run) -> list[pl.Expr]:
-    """Return a run's name, and what its labels say of it, as columns."""
+    """Return a run's name and labels as columns."""
     words = {"run": run.name, **{key: run.labels.get(key) for key in ("network", "method")}}
     batch = pl.lit(batch_label(run.labels, run.name), pl.Int64)
     return [*(pl.lit(word, pl.String).alias(key) for key, word in words.items()),
@@ -92,13 +92,13 @@ def read_memory_table(path: Path) -> pl.DataFrame:
 
     Returns
     -------
-    ``network, method, batch, gpu, pre_bytes, training_bytes``; what the file does not say is null.
+    ``network, method, batch, gpu, pre_bytes, training_bytes``; null if the file does not state it.
 
     Raises
     ------
     InputError
-        If the file cannot be read, a column is missing or unknown, or a value is not what it has
-        to be. The message says which.
+        If the file cannot be read, a column is missing or unknown, or a value is invalid. The
+        message says which.
     """
     table = text_table(path)
     absent = [name for name in _REQUIRED if name not in table.columns]

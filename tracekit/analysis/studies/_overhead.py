@@ -42,23 +42,23 @@ _OF_SEVERAL = (
 def overhead(study: pl.DataFrame, *, baseline: str = "p2p", apart: bool = False) -> Answer:
     """Answer the question `overhead` of a study; its declaration lists options and columns.
 
-    Compared are runs of equal network, batch and number of GPUs (and of equal label ``scaling``),
-    by the medians of their times; what is unknown of a configuration equals only the unknown. Runs
-    of unknown method are left out. Of runs that lack a label ``network`` or ``batch`` and are alike
-    otherwise none counts, since they may be of two programs. Where every run stands by itself
-    (`apart`), each is compared with each run of the baseline, and none is left out. With T of a
-    method m and of the baseline b
+    Runs of equal network, batch and number of GPUs (and of equal label ``scaling``) are compared by
+    the medians of their times; an unknown value equals only an unknown value. Runs of unknown
+    method are left out, and so are several runs that lack a label ``network`` or ``batch`` and are
+    otherwise alike, since they may be different programs. With `apart`, runs are not pooled: each
+    is compared with each run of the baseline, and none is left out. With times T of a method m and
+    of the baseline b
 
         overhead_percent = 100 (T_m - T_b) / T_b
         throughput_ratio = T_b / T_m         images per second over the baseline's
 
-    There is a row per configuration and other method, or per pair of runs; ``method`` is null where
-    the baseline has no partner. Intervals are those of `ratio_interval`.
+    There is a row per configuration and other method, or per pair of runs; ``method`` is null if a
+    run of the baseline has no run to compare with. Intervals are those of `ratio_interval`.
 
     Raises
     ------
     UsageError
-        If no run is of the baseline.
+        If no run uses the baseline method.
     """
     basis_of(study)
     methods = study["method"].drop_nulls().unique().sort().to_list()
@@ -101,7 +101,7 @@ def overhead(study: pl.DataFrame, *, baseline: str = "p2p", apart: bool = False)
 
 
 def _with_intervals(table: pl.DataFrame) -> pl.DataFrame:
-    """Add the intervals of overheads, from the precision of both sides' times."""
+    """Add the intervals of overheads, from the precision of the times of both methods."""
     kinds = {"step_ns": pl.col("time") == "step", "epoch_ns": pl.col("time") == "epoch"}
     chosen = [
         pl.coalesce(
@@ -120,7 +120,7 @@ def _with_intervals(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _farthest(own: str, other: str) -> pl.Expr:
-    """Return the overhead of one end of the runs' times over another end of the baseline's."""
+    """Return the overhead of the column `own` (an end of times) over the column `other`."""
     time, base = pl.col(f"time_{own}_ns"), pl.col(f"baseline_{other}_ns")
     ratio = pl.coalesce(time, "time_ns") / pl.coalesce(base, "baseline_ns")
     return pl.when(time.is_not_null() | base.is_not_null()).then(100 * (ratio - 1))
@@ -129,7 +129,7 @@ def _farthest(own: str, other: str) -> pl.Expr:
 def _meta(
     study: pl.DataFrame, table: pl.DataFrame, baseline: str, *, apart: bool
 ) -> dict[str, Any]:
-    """Return how much could be compared."""
+    """Return the meta: numbers of compared and left-out runs."""
     found = table["overhead_percent"]
     alone = table.filter(pl.any_horizontal(pl.col("runs", "baseline_runs").is_null())).height
     return {
@@ -146,14 +146,14 @@ def _meta(
 
 
 def overhead_matrix(table: pl.DataFrame) -> pl.DataFrame:
-    """Lay `overhead` out as studies print it: a row per network, a column per batch.
+    """Pivot the rows of `overhead`: one row per network, one column per batch.
 
     Returns
     -------
-    ``method, gpus, scaling, network`` (and ``run, baseline_run`` where several runs of a
-    configuration stand by themselves), and the overhead in percent in a column per batch, named by
-    its number (``batch unknown`` for those without); rows without any overhead are left out. Where
-    intervals are known, their ends follow, as ``16 from`` and ``16 to``.
+    ``method, gpus, scaling, network`` (and ``run, baseline_run`` if runs of a configuration are not
+    pooled), and one column per batch with the overhead in percent, named by the batch (``batch
+    unknown`` without one); rows without any overhead are left out. Ends of known intervals follow
+    as columns ``16 from`` and ``16 to``.
     """
     named = pl.coalesce(pl.col("batch").cast(pl.String), pl.lit("batch unknown"))
     rows = table.drop_nulls("overhead_percent").sort("batch", nulls_last=True)
@@ -174,7 +174,7 @@ def overhead_matrix(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _runs_apart(table: pl.DataFrame) -> list[str]:
-    """Return the columns that tell rows of `overhead` apart which are of one configuration."""
+    """Return the columns that distinguish rows of `overhead` with equal configuration."""
     alike = table.select(*_CONFIGURATION, "method").is_duplicated()
     return ["run", "baseline_run"] if alike.any() else []
 
@@ -197,13 +197,13 @@ def _medians(study: pl.DataFrame) -> pl.DataFrame:
 
 
 def _ends(name: str, end: str) -> pl.Expr:
-    """Return the least or greatest of several times."""
+    """Return the least or greatest of several times, as chosen by `end`."""
     value = pl.col(name).min() if end == "low" else pl.col(name).max()
     return pl.when(pl.len() > 1).then(value).alias(f"{end}_{name}")
 
 
 def _timed(pairs: pl.DataFrame) -> pl.DataFrame:
-    """Choose the time that both sides have: a step, else an epoch; one side alone has its own."""
+    """Choose the time that both methods have: of a step, else of an epoch."""
     alone = pl.any_horizontal(pl.col("runs", "baseline_runs").is_null())
 
     def known(name: str) -> pl.Expr:
@@ -240,19 +240,18 @@ _SCHEMA = {
 def crossovers(overheads: pl.DataFrame, along: Along = "batch") -> Answer:
     """Find the batch or network size at which a method overtakes the baseline (``--crossover``).
 
-    Between two neighbouring points of which the overhead is above 0 at one and at most 0 at the
-    next, it is 0 where a straight line through them crosses it, over the logarithm of the size.
-    The interval goes from the last size before that at which the method is shown to be slower (all
-    of the overhead's interval is above 0) to the first one after it at which it is shown to be
-    quicker; of times from a table the overhead itself counts, and runs without an interval show
-    nothing. It is open (null) on a side where nothing is shown.
+    The overhead is interpolated linearly over the logarithm of the size, between neighbouring
+    points with an overhead above 0 and of at most 0. The interval goes from the last smaller size
+    at which the method is significantly slower (the whole interval of the overhead is above 0) to
+    the first larger size at which it is significantly faster. For times from a table the overhead
+    itself counts; runs without an interval are not significant. An end without such a size is null.
 
     Parameters
     ----------
     overheads
-        Rows of `overhead`, with a column ``parameters`` where that is what grows.
+        Rows of `overhead`, with a column ``parameters`` if `along` is that.
     along
-        ``batch``, in each network, or ``parameters``, over networks.
+        The size that grows: ``batch`` (within each network) or ``parameters`` (over networks).
     """
     keys = _OTHERS[along]
     known = overheads.drop_nulls(["overhead_percent", along]).sort(*keys, along)

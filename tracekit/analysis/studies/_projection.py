@@ -1,8 +1,8 @@
-"""Model the time of a job's step on other architectures and hardware; nothing is measured.
+"""Model the step time of a job on other architectures and hardware; nothing is measured.
 
-Every resource gives programs a fixed share of its peak, and nothing overlaps: a step's time is the
-sum of what its input, computation, memory and exchange of weights take. ``docs/studies.md`` has the
-formulas.
+Programs reach a fixed share of the peak of every resource, and nothing overlaps: a step's time is
+the sum of the times of input, computation, memory and exchange of weights. ``docs/studies.md`` has
+the formulas.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ def step_times(jobs: pl.DataFrame, hardware: Hardware, *, pcie_share: int = 1) -
     jobs
         A table of jobs, as `read_jobs` returns it.
     hardware
-        What they run on.
+        The cluster that they run on.
     pcie_share
-        How many replicas in a server share one path to the host for their input.
+        Number of replicas in a server that share one path to the host for their input.
 
     Returns
     -------
     ``job, architecture, workers, batch``; ``evidence`` (``modelled``); ``input_ns``,
-    ``compute_ns``, ``memory_ns``, ``weights_ns`` and their sum ``step_ns``, null where a volume is
-    not known; ``overlapped_ns``, the longest of them, which no overlap can beat; their shares;
-    ``bound``, which is the longest; ``samples_per_s`` of all workers.
+    ``compute_ns``, ``memory_ns``, ``weights_ns`` and their sum ``step_ns``, null if a volume is
+    unknown; ``overlapped_ns``, the longest of them, a lower bound for any overlap; their shares;
+    ``bound``, the name of the longest; ``samples_per_s`` of all workers.
     """
     sharing = _sharing(hardware, pcie_share)
     volumes = {
@@ -68,7 +68,7 @@ def step_times(jobs: pl.DataFrame, hardware: Hardware, *, pcie_share: int = 1) -
 
 
 def _sharing(hardware: Hardware, most: int) -> pl.Expr:
-    """Return how many replicas share a path to the host; workers of a PS are one to a server."""
+    """Return the number of replicas per path to the host; PS workers are one per server."""
     if most < 1:
         raise UsageError(f"{most} replicas cannot share a path", "give 1 or more")
     together = _at_most(min(hardware.gpus_per_server, most))
@@ -77,12 +77,12 @@ def _sharing(hardware: Hardware, most: int) -> pl.Expr:
 
 
 def _at_most(most: int) -> pl.Expr:
-    """Return the number of workers, and no more than so many; null where it is not known."""
+    """Return the number of workers, at most `most`; null if unknown."""
     return pl.when(pl.col("workers") > most).then(most).otherwise("workers")
 
 
 def _exchange_seconds(hardware: Hardware) -> pl.Expr:
-    """Return the time of a worker's exchange, over each link on its way."""
+    """Return the time of a worker's exchange of weights, s: sum over the links on its route."""
     each = {
         name: sum((1 / hardware.rate(medium) for medium in media), 0.0)
         for name, media in MEDIA.items()
@@ -109,7 +109,7 @@ def project_architectures(
 ) -> pl.DataFrame:
     """Return the modelled step time of each job on other architectures.
 
-    A server holds no more replicas than it has GPUs, so a job of more of them has fewer there.
+    A server holds at most one replica per GPU, so larger jobs have fewer replicas there.
 
     Parameters
     ----------
@@ -120,9 +120,9 @@ def project_architectures(
 
     Returns
     -------
-    The columns of `step_times`, with ``to``, the architecture, and ``workers``, of which there are
-    so many then; ``speedup``, by how much a step is shorter; ``throughput_speedup``, by how much
-    more samples all workers handle.
+    The columns of `step_times`, with ``to`` (the architecture) and ``workers`` (their number
+    there); ``speedup``, old over new step time; ``throughput_speedup``, new over old samples per
+    second of all workers.
 
     Raises
     ------
@@ -169,7 +169,7 @@ def sweep_hardware(
     jobs, hardware, pcie_share
         As for `step_times`.
     values
-        By resource, the peaks to try, as they are written: ``25 Gb/s``.
+        Resource -> peaks to try, as texts such as ``25 Gb/s``.
 
     Returns
     -------
@@ -179,7 +179,7 @@ def sweep_hardware(
     Raises
     ------
     UsageError
-        If a resource or a value is none.
+        If a resource or a value is invalid.
     """
     base = step_times(jobs, hardware, pcie_share=pcie_share)["step_ns"]
     found = []
@@ -205,21 +205,21 @@ def sweep_hardware(
 def weighted_means(
     table: pl.DataFrame, values: Sequence[str], by: Sequence[str] = ()
 ) -> pl.DataFrame:
-    """Return means over jobs, once with each job counting one and once by its workers.
+    """Return means over jobs, both unweighted and weighted by number of workers (``nodes``).
 
     Parameters
     ----------
     table
         ``architecture, nodes``, the columns `values` and those of `by`. Rows with an unknown value
-        count in no mean.
+        are left out of the mean of that column.
     values
-        What means are of.
+        Columns to average.
     by
-        What forms a group, beside the architecture.
+        Further columns to group by, beside ``architecture``.
 
     Returns
     -------
-    ``architecture`` (``all`` for all of them), the columns `by`, ``weighting`` (``job`` or
+    ``architecture`` (``all``: over all architectures), the columns `by`, ``weighting`` (``job`` or
     ``node``), ``jobs``, ``nodes``, and the means.
     """
     known = table.drop_nulls(values)
@@ -247,16 +247,16 @@ def gains(table: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     Parameters
     ----------
     table
-        What `project_architectures` or `sweep_hardware` returns, with ``nodes``.
+        Result of `project_architectures` or `sweep_hardware`, with ``nodes``.
     by
-        What was changed: ``to``, or ``resource`` and ``value``.
+        The columns of what was changed: ``to``, or ``resource`` and ``value``.
 
     Returns
     -------
-    As `weighted_means`: ``speedup`` of a step, and ``faster_share``, the share of jobs (or nodes)
-    whose step is shorter. Where the number of workers changes, ``throughput_speedup`` and
-    ``throughput_faster_share`` too: a replica that waits for fewer others has a shorter step even
-    where all of them together handle fewer samples.
+    As from `weighted_means`: ``speedup`` of a step, and ``faster_share``, the share of jobs (or
+    nodes) with a shorter step. If the number of workers changes, also ``throughput_speedup`` and
+    ``throughput_faster_share``: with fewer replicas a step gets shorter even if all of them
+    together process fewer samples.
     """
     measures = {"speedup": "faster_share", "throughput_speedup": "throughput_faster_share"}
     known = {each: share for each, share in measures.items() if each in table.columns}
@@ -274,7 +274,7 @@ def distribution(table: pl.DataFrame, measure: str) -> pl.DataFrame:
     table
         ``nodes``, and the column `measure`.
     measure
-        The column; rows in which it is null do not count.
+        Name of the column; rows in which it is null are left out.
 
     Returns
     -------
@@ -298,13 +298,14 @@ def distribution(table: pl.DataFrame, measure: str) -> pl.DataFrame:
 def measured_against(
     jobs: pl.DataFrame, hardware: Hardware, *, pcie_share: int = 1
 ) -> pl.DataFrame:
-    """Compare the model with measurements.
+    """Compare the modelled times of jobs with their measured times.
 
     Returns
     -------
-    A row per job and component, and one for the step: ``estimated_ns`` (modelled), ``measured_ns``;
-    ``error_percent``, 100 (estimated - measured) / measured; ``efficiency``, the share of the peak
-    that was reached: what the volume takes at the peak over what it took. It is null for a step.
+    One row per job and component, and one for the step: ``estimated_ns`` (modelled),
+    ``measured_ns``; ``error_percent``, 100 (estimated - measured) / measured; ``efficiency``, the
+    reached share of the peak: time of the volume at the peak over measured time (null for the
+    step).
     """
     ideal = replace(hardware, efficiencies=dict.fromkeys(RESOURCES, 1.0))
     modelled = step_times(jobs, hardware, pcie_share=pcie_share)

@@ -30,12 +30,11 @@ def step_interval(found: Measured) -> dict[str, float | None]:
 
     Returns
     -------
-    ``step_low_ns`` and ``step_high_ns``, the ends of Student's 95 % interval by `long_run`
-    (the lower one at least 0, for no step takes less), ``step_se_ns``, the standard error, and
-    ``step_effective``, how many independent steps would tell as much; null of fewer than 5 steps,
-    or where these drift. And ``slow_every``: every how many steps a slow one comes. The mean is
-    then as certain as those of either kind, and by how much one more or less of the slow ones
-    would change it counts as error.
+    ``step_low_ns`` and ``step_high_ns``, the ends of Student's 95 % interval by `long_run` (not
+    below 0); ``step_se_ns``, the standard error; ``step_effective``, the number of independent
+    steps with an equally certain mean; all None for fewer than 5 steps, or if steps drift.
+    ``slow_every`` is the interval, in steps, of regularly slow steps, or None: the error is then
+    that within slow and usual steps, plus the effect of one slow step more or less.
     """
     names = ("step_low_ns", "step_high_ns", "step_se_ns", "step_effective", "slow_every")
     steps, devices = steps_of(found), max(1, found.devices)
@@ -55,20 +54,21 @@ def step_interval(found: Measured) -> dict[str, float | None]:
 
 
 def precision(time: str, relative: pl.Expr | None = None) -> dict[str, pl.Expr]:
-    """Return the interval of the mean of some runs' times, as an aggregation of a study.
+    """Return aggregations for the interval of the mean time of pooled runs.
 
     Parameters
     ----------
     time
-        The column of times.
+        Name of the column of times.
     relative
-        The standard error of one run's time as a share of it; null, and the default, if only
-        several runs tell.
+        Standard error of one run's time over that time; null (or None) if only the scatter between
+        several runs shows it.
 
     Returns
     -------
-    ``spread``, the variance of the mean as a share of its square, ``freedom``, the degrees of
-    freedom of that, ``scatter``, that of one run among several, and the ``steps`` of all.
+    ``spread``, the variance of the mean over its square; ``freedom``, its degrees of freedom;
+    ``scatter``, the relative variance of single runs; and ``steps``, the number of steps of all
+    runs.
     """
     several, mean = pl.len() >= _SEVERAL, pl.col(time).mean()
     scatter = (pl.col(time).std() / mean) ** 2
@@ -89,23 +89,23 @@ RELATIVE = pl.col("step_se_ns") / pl.col("step_ns")
 def ratio_interval(table: pl.DataFrame, ratio: str, own: str, other: str) -> pl.DataFrame:
     """Return the 95 % interval of a column of ratios of mean times.
 
-    On a logarithmic scale the variance of a ratio is about the sum of those of its sides, each as a
-    share of the square of its mean; degrees of freedom are by Welch. Of one run on either side it
-    is of their steps and speaks of these two runs; of several it is of these, each counting as one
-    number, and one alone has the scatter of the other side.
+    The variance of the logarithm of a ratio is about the sum of the relative variances of both
+    sides; degrees of freedom are by Welch. With one run per side the interval comes from their
+    steps, and holds for these two runs; with several runs each counts as one number, and a single
+    run on one side is given the scatter of the other side.
 
     Parameters
     ----------
     table
-        Rows with the ratio, and of either side ``runs, spread, freedom, scatter`` (`precision`).
+        Rows with the ratio, and for each side ``runs, spread, freedom, scatter`` (see `precision`).
     ratio
-        The column of ratios.
+        Name of the column of ratios.
     own, other
-        What the names of the columns of either side begin with.
+        Prefixes of the names of the columns of each side.
 
     Returns
     -------
-    ``low`` and ``high``, and ``of``: ``steps`` or ``runs``; null where it is not known.
+    ``low`` and ``high``, and ``of``: whether they come from ``steps`` or ``runs``; null if unknown.
     """
     sides = [_side(table, prefix) for prefix in (own, other)]
     variance, freedom, of = _combined(sides[0], sides[1])
@@ -133,7 +133,7 @@ def _side(table: pl.DataFrame, prefix: str) -> dict[str, Floats]:
 
 
 def _combined(a: dict[str, Floats], b: dict[str, Floats]) -> tuple[Floats, Floats, list[Any]]:
-    """Return variance, degrees of freedom, and what these are of."""
+    """Return variance, degrees of freedom, and whether they come from steps or runs."""
     several = [each["runs"] >= _SEVERAL for each in (a, b)]
     variance, freedom = welch_error((a["spread"], b["spread"]), (a["freedom"], b["freedom"]))
     for one, other, has in ((a, b, several[1] & ~several[0]), (b, a, several[0] & ~several[1])):

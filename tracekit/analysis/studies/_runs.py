@@ -16,19 +16,19 @@ class Run(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the run."""
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Labels of the run."""
+        """Labels of the run: label -> value."""
 
     @property
     def trace(self) -> "Trace":
-        """Its tables."""
+        """Tables of the run."""
 
 
 class Runs(Protocol):
-    """Runs that were chosen, which are opened when they are looked at."""
+    """Chosen runs, opened on iteration."""
 
     is_apart: bool
     """Whether they were named one by one, so that those with the same labels stay apart."""
@@ -36,7 +36,7 @@ class Runs(Protocol):
     """Whether any was named, or said to have a label."""
 
     def __iter__(self) -> Iterator[Run]:
-        """Open them."""
+        """Open the runs one by one."""
 
     def facts(self) -> Mapping[str, Any]:
         """Return the verdicts on the processes of each run, and which runs are simulated."""
@@ -45,4 +45,4 @@ class Runs(Protocol):
         """Return another run of the same store."""
 
     def read_smi(self, path: StrPath, /) -> "pl.DataFrame":
-        """Return samples of nvidia-smi."""
+        """Read a file of nvidia-smi samples."""

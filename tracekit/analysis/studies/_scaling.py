@@ -57,7 +57,7 @@ def scaling(
 ) -> Answer:
     """Answer the question `scaling` of a study; its declaration lists options and columns.
 
-    With n GPUs, time T(n), and n0 the smallest number of GPUs there is (1 if it was measured):
+    With n GPUs, time T(n), and n0 the smallest measured number of GPUs:
 
     ======  ==================  ==========================================  =======================
     mode    data set            speedup                                     efficiency
@@ -69,23 +69,22 @@ def scaling(
         karp_flatt        = (1/S - 1/n) / (1 - 1/n)       strong, from one GPU (Karp, Flatt 1990)
         reduction_percent = 100 (1 - (Tw(n)/n) / Ts(n))   of runs labelled weak, and strong
 
-    T is the time of an epoch: as measured, or of a step times the iterations of an epoch, of
-    `images` x n images where scaling is weak. Of steps alone, with no number of images, T is the
-    time of a step over the images that it handles; then speedup is throughput over that of n0.
-    Times of epochs are compared where `images` is given or any was measured, unless `time` says
-    otherwise.
+    T is the time of an epoch: measured, or the time of a step times the steps of an epoch (of
+    `images` x n images for weak scaling). Without a number of images, T is the time of a step over
+    the images that it processes; speedup is then throughput over that of n0 GPUs. By default epochs
+    are compared if `images` is given or any epoch was measured; `time` chooses otherwise.
 
-    Of several runs of one configuration the median is taken; runs that lack a label ``network`` or
-    ``batch`` and are otherwise alike are left out, since they may be of two programs. Where every
-    run stands by itself (`apart`), none is pooled or left out, and where there are several on n0
-    GPUs, no speedup is known. Runs without a label ``scaling`` count in both modes, and those of
-    one GPU in both whatever they say. Intervals are those of `ratio_interval`.
+    Several runs of one configuration are pooled by their median; runs that lack a label ``network``
+    or ``batch`` and are otherwise alike are left out, since they may be different programs. With
+    `apart`, no run is pooled or left out, and speedups are unknown if several runs used n0 GPUs.
+    Runs without a label ``scaling``, and all runs on one GPU, count in both modes. Intervals are
+    those of `ratio_interval`.
 
     Raises
     ------
     UsageError
-        If an option is out of range, or epochs are asked for that neither were measured nor can be
-        worked out.
+        If an option is out of range, or `time` is epochs and these were neither measured nor can be
+        computed.
     """
     if images is not None:
         check_images(images)
@@ -153,7 +152,7 @@ def _compared(study: pl.DataFrame, images: int | None, time: ScalingTime | None)
 
 
 def _is_of(mode: ScalingMode) -> pl.Expr:
-    """Tell which rows count: on one GPU both modes are the same."""
+    """Select the rows of a scaling mode; runs on one GPU belong to both modes."""
     return pl.col("scaling").is_null() | (pl.col("scaling") == mode) | (_N == 1)
 
 
@@ -164,10 +163,11 @@ def _costs(
     batch_scope: BatchScope,
     compared: ScalingTime,
 ) -> pl.DataFrame:
-    """Add ``time_ns``, and costs: what times are for as many images, of all and of stages.
+    """Add ``time_ns``, and costs: times for an equal number of images, of the whole and of stages.
 
-    Speedups are ratios of costs. Of an epoch the time is the cost. Steps handle more images the
-    more GPUs there are, or data sets grow with them; batches are equal within a group.
+    Speedups are ratios of costs. The cost of an epoch is its time; the cost of a step is its time
+    over its images, as steps process more images with more GPUs, or data sets grow with them.
+    Batches are equal within a group.
     """
     total = None if images is None else pl.lit(images, pl.Int64) * (_N if mode == "weak" else 1)
     nothing = pl.lit(None, pl.Int64)
@@ -212,7 +212,7 @@ def _summed(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _stage_precision() -> dict[str, pl.Expr]:
-    """Return how well the times of stages are known, which several runs alone tell."""
+    """Return aggregations for the precision of stage times, which needs several runs."""
     found: dict[str, pl.Expr] = {}
     for stage in _STAGES:
         known = precision(f"cost_{stage}")
@@ -222,7 +222,7 @@ def _stage_precision() -> dict[str, pl.Expr]:
 
 
 def _with_speedups(table: pl.DataFrame, mode: ScalingMode) -> pl.DataFrame:
-    """Add speedups over the smallest number of GPUs, where there is one row of it."""
+    """Add speedups over the smallest number of GPUs, if it has exactly one row."""
     ends = ("cost_low", "cost_high")
     known = ("spread", "freedom", "scatter", "runs")
     costs = ["cost", *(f"cost_{stage}" for stage in _STAGES), *ends, *known]
@@ -271,7 +271,7 @@ def _with_speedups(table: pl.DataFrame, mode: ScalingMode) -> pl.DataFrame:
 
 
 def _with_reduction(table: pl.DataFrame, mode: ScalingMode, strong: pl.DataFrame) -> pl.DataFrame:
-    """Add by how much less time weak scaling takes for each data set than strong scaling."""
+    """Add the reduction of time per data set by weak scaling against strong scaling, percent."""
     keys = [*_GROUP, "gpus"]
     known = ("cost", "spread", "freedom", "scatter", "runs")
     only = [

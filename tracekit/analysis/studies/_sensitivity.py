@@ -1,6 +1,6 @@
-"""What the simulated DGX-1 rests on: speedups over the range of each assumption.
+"""Sensitivity of the simulated DGX-1: speedups over the range of each assumption.
 
-Steps come from the simulator, which knows nothing of what was published; what was, is set beside.
+Steps come from the simulator, which does not use published numbers; these stand beside.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ _VARIANT = ("assumption", "value")
 def sensitivity(
     steps: pl.DataFrame, assumptions: pl.DataFrame, known: Published
 ) -> dict[str, Answer]:
-    """Return which assumption reaches which published speedup, and what one fitted value predicts.
+    """Return which assumptions can reach published speedups, and predictions of one fitted value.
 
     Parameters
     ----------
     steps
-        Mean steps: ``assumption, value`` (texts; null as all is assumed), ``network, method, gpus,
-        step_ns``. On one GPU there is one method.
+        Mean steps: ``assumption, value`` (the changed assumption, texts; null if none is changed),
+        ``network, method, gpus, step_ns``. On one GPU there is one method.
     assumptions
-        ``assumption, value, low, high, unit, source``, texts: what is assumed, and its range.
+        ``assumption, value, low, high, unit, source`` (texts): each assumption with its range.
     known
-        What was published.
+        The published numbers.
 
     Returns
     -------
-    `sensitivity`, a row per assumption and published speedup: ``speedup`` as assumed, the least
-    (``speedup_low``) and the greatest (``speedup_high``) over the range, ``change_percent`` between
-    these, ``published``, ``relation`` (``~`` of alexnet, whose speedup was said to be like
-    lenet's), and ``reached``, whether the range holds it. `fit`, a row per published speedup with
-    NCCL: ``predicted`` where the host's cost of a collective (``cost_ns``) is chosen so that
-    lenet's on 8 GPUs is what was published.
+    Two answers. `sensitivity`, one row per assumption and published speedup: ``speedup`` at the
+    assumed value, ``speedup_low`` and ``speedup_high`` over the range, ``change_percent`` between
+    these, ``published``, ``relation`` (``~`` for alexnet, published as similar to lenet's), and
+    ``reached``, whether the range contains the published value. `fit`, one row per published
+    speedup with NCCL: ``predicted`` with the host's cost of a collective (``cost_ns``) fitted to
+    lenet's published speedup on 8 GPUs.
     """
     speedups = _speedups(steps)
     figures = _figures(known).join(speedups.select(_FIGURE).unique(), on=_FIGURE, how="semi")
@@ -54,7 +54,7 @@ def sensitivity(
 
 
 def _speedups(steps: pl.DataFrame) -> pl.DataFrame:
-    """Return how many times as many images a second each variant handles as on one GPU."""
+    """Return the speedup of each variant: images per second over those on one GPU."""
     ones = steps.filter(pl.col("gpus") == 1).select(*_VARIANT, "network", one="step_ns")
     several = steps.filter(pl.col("gpus") > 1)
     joined = several.join(ones, on=[*_VARIANT, "network"], nulls_equal=True)
@@ -63,7 +63,7 @@ def _speedups(steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _figures(known: Published) -> pl.DataFrame:
-    """Return published speedups, and those of alexnet, which were said to be like lenet's."""
+    """Return published speedups, with lenet's repeated for alexnet, published as similar."""
     speedups = known.speedups.select(*_FIGURE, "published", "relation")
     alike = speedups.filter(network="lenet").with_columns(
         network=pl.lit("alexnet"), relation=pl.lit("~")
@@ -72,7 +72,7 @@ def _figures(known: Published) -> pl.DataFrame:
 
 
 def _reached(low: pl.Expr, high: pl.Expr, slack: float = 0.0) -> pl.Expr:
-    """Tell whether a range contains the published value, give or take a percentage."""
+    """Tell whether a range, widened by a relative `slack`, contains the published value."""
     published, relation = pl.col("published"), pl.col("relation")
     near = pl.when(relation == "~").then(ALIKE).otherwise(slack) / 100
     between = (low <= published * (1 + near)) & (high >= published * (1 - near))
@@ -143,7 +143,7 @@ def _sensitivity(rows: pl.DataFrame) -> Answer:
 
 
 def _fits(speedups: pl.DataFrame, figures: pl.DataFrame) -> pl.DataFrame:
-    """Return predictions by each curve over the host's cost of a collective."""
+    """Return predicted speedups, by fitting the host's cost of a collective on each curve."""
     network, method, gpus = _POINT
     wanted = figures.filter(network=network, method=method, gpus=gpus)["published"]
     parts = []
@@ -181,7 +181,7 @@ def _fits(speedups: pl.DataFrame, figures: pl.DataFrame) -> pl.DataFrame:
 
 
 def _crossing(costs: Sequence[float], values: Sequence[float], wanted: float) -> float | None:
-    """Return the least cost at which a line through points crosses a value."""
+    """Return the least cost at which the line through the points has a value; None if none."""
     for (cost, a), (next_cost, b) in pairwise(zip(costs, values, strict=True)):
         if min(a, b) <= wanted <= max(a, b) and a != b:
             return cost + (wanted - a) / (b - a) * (next_cost - cost)

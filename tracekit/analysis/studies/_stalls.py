@@ -56,10 +56,10 @@ STALLS = pl.Schema(
 
 
 def data_stalls(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
-    """Return the time that each device waits for input.
+    """Return the time that each device waits for input (data stalls).
 
-    Times are added over the steps that count; without iterations, from a device's first op to its
-    last one. Idle time that waits for input is that with the cause ``input`` of
+    Times are added over the steps that count; without iterations, over the time from a device's
+    first to its last op. Waiting for input is idle time with the cause ``input``, as in
     `tracekit.analysis.idle_time.idle`.
 
     Parameters
@@ -67,11 +67,11 @@ def data_stalls(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
     trace
         The run.
     skip
-        How many iterations to leave out at the beginning.
+        Number of iterations to leave out at the beginning.
 
     Returns
     -------
-    The columns `STALLS`, whose meaning the declaration of `stalls` says.
+    The columns `STALLS`, which the declaration of `stalls` describes.
 
     Raises
     ------
@@ -95,14 +95,14 @@ def data_stalls(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
 
 
 def _shows_input(trace: Trace) -> bool:
-    """Tell whether ranges or ops of input were recorded, or when threads slept."""
+    """Tell whether the run recorded ranges or ops of input, or sleeps of threads."""
     is_input = pl.col("stage") == "IO"
     signs = {"ranges": is_input, "ops": is_input, "host": pl.col("group").is_in(_ASLEEP)}
     return any(trace[table].filter(sign).head(1).collect().height for table, sign in signs.items())
 
 
 def _outside(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return ``process, device, outside_ns``: time among a device's ops that no step has."""
+    """Return ``process, device, outside_ns``: time between a device's ops that lies in no step."""
     worked = ops.group_by(_OWNER).agg(first=pl.col("start").min(), last=pl.col("end").max())
     steps = (
         windows.filter("counts")
@@ -127,9 +127,9 @@ def _layer() -> pl.Expr:
 
 
 def _waits(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return ``process, device, wait_ns, rests_on``: idle time that input causes.
+    """Return ``process, device, wait_ns, rests_on``: idle time caused by input, and its evidence.
 
-    Without a sign of input it causes none; to find the cause of each gap is most of the work.
+    Empty without any sign of input, to save the costly search for the causes of gaps.
     """
     if not _shows_input(trace):
         nothing = windows.clear().select(_OWNER)
@@ -182,7 +182,7 @@ def _table(
 def stalls_of_run(table: pl.DataFrame) -> dict[str, Any]:
     """Summarise `data_stalls` of a run in one row of means over steps and devices.
 
-    Without steps times are those of the whole window of a device.
+    Without steps, times cover the whole window of a device.
     """
     steps = table.select((pl.col("iterations").clip(1)).sum()).item()
     sums = table.select(pl.col(_SUMS).sum()).row(0, named=True)
@@ -197,7 +197,7 @@ def stalls_of_run(table: pl.DataFrame) -> dict[str, Any]:
 
 
 def before_and_after(rows: Sequence[Mapping[str, Any]], time: str) -> pl.DataFrame:
-    """Return rows of runs as a table, with how much shorter a time is than in the first one.
+    """Return rows of runs as a table, with the speedup over the first run in the column `time`.
 
     Returns
     -------
@@ -208,16 +208,16 @@ def before_and_after(rows: Sequence[Mapping[str, Any]], time: str) -> pl.DataFra
 
 
 def differential_stalls(preloaded: float, cached: float, cold: float) -> pl.DataFrame:
-    """Return the cost of input, from three runs that differ in the source of data.
+    """Return the cost of input, from the times of three runs that differ in the source of data.
 
     Parameters
     ----------
     preloaded
-        Time with input that is made up, or in memory and prepared, so that nothing waits for it.
+        Time with synthetic input, or input prepared in memory, so that nothing waits for it, ns.
     cached
-        Time with input that is prepared, and read from a cache in memory.
+        Time with input that is read from a cache in memory and then prepared, ns.
     cold
-        Time with input that is read from where it lies.
+        Time with input that is read from its storage, ns.
 
     Returns
     -------
@@ -252,8 +252,8 @@ _OUTSIDE = 0.01
 def stalls_answer(runs: Sequence[Run], skip: int) -> Answer:
     """Return the time that GPUs wait for input; see `data_stalls`.
 
-    Of one run there is a row per device; of several, a row per run with means over its steps and
-    devices, and ``speedup``, the first one's step over its own.
+    One run has one row per device. Several runs have one row each, with means over steps and
+    devices, and ``speedup``, the first run's step time over its own.
     """
     tables = [data_stalls(run.trace, skip=skip) for run in runs]
     if len(runs) == 1:
@@ -274,7 +274,7 @@ def stalls_answer(runs: Sequence[Run], skip: int) -> Answer:
 
 
 def _outside_steps(runs: Sequence[Run], tables: Sequence[pl.DataFrame]) -> dict[str, str]:
-    """Say of each run how much time lies in no step, where that is much."""
+    """Return run name -> note on the time outside of steps, for runs with much of it."""
     found = []
     for run, table in zip(runs, tables, strict=True):
         outside, length = table.select(pl.col("outside_ns", "window_ns").max()).row(0)
@@ -285,7 +285,7 @@ def _outside_steps(runs: Sequence[Run], tables: Sequence[pl.DataFrame]) -> dict[
 
 
 def input_cost(runs: Runs, times: Sequence[Any], skip: int) -> Answer:
-    """Return the cost of input, from three runs of one program, or from their times, ns."""
+    """Return the cost of input, from three runs of one program or their times, ns."""
     rows = differential_stalls(*(_time(runs, each, skip) for each in times))
     meta = {"share": "time_ns / that of the cold run"}
     return Answer(rows=rows, meta=meta, title="cost of input, by three runs", command="stalls")
@@ -312,18 +312,18 @@ def bubbles_answer(
     per_step: bool,
     skip: int,
 ) -> Answer:
-    """Return the lost time of pipeline stages; see `pipeline_bubbles`.
+    """Return the time that pipeline stages lose in bubbles; see `pipeline_bubbles`.
 
-    Of one run there is a row per stage, or with `per_step` per step; of several, a row per run with
-    means over its steps and stages, and ``speedup``, the first one's step over its own.
+    One run has one row per stage, or with `per_step` per step. Several runs have one row each, with
+    means over steps and stages, and ``speedup``, the first run's step time over its own.
 
     Raises
     ------
     UsageError
-        If steps of several runs are asked for.
+        If `per_step` is set for several runs.
     UndecidedError
-        If nothing shows that a run is a pipeline: neither what it recorded, nor its labels, nor
-        `micro_batches` or `schedule`.
+        If neither the recording, nor labels, nor `micro_batches` or `schedule` show that a run is a
+        pipeline.
     """
     if per_step and len(runs) > 1:
         raise UsageError("steps are listed of one run", "give one run, or leave out --per-step")
@@ -356,7 +356,7 @@ def _require_pipeline(run: Run, found: Bubbles, schedule: str | None) -> None:
 
 
 def _bubble_parts(table: pl.DataFrame, name: str) -> pl.DataFrame:
-    """Return what bars of bubbles are made of."""
+    """Return the parts of the bars in the figure of bubbles."""
     neighbour = pl.col("dependency_ns")
     return table.select(
         name=pl.col(name).cast(pl.String),
@@ -369,7 +369,7 @@ def _bubble_parts(table: pl.DataFrame, name: str) -> pl.DataFrame:
 
 
 def _stall_parts(table: pl.DataFrame, name: pl.Expr) -> pl.DataFrame:
-    """Return the parts of stall bars; the rest are copies other than input."""
+    """Return the parts of the bars in the figure of stalls; the rest is copies other than input."""
     rest = pl.col("window_ns") - pl.sum_horizontal(_STALLS.values())
     parts = {part: pl.col(column) for part, column in _STALLS.items()}
     return table.select(name=name, **parts, **{"other copies": rest})
@@ -404,7 +404,7 @@ def _schedule(labels: Mapping[str, str]) -> str | None:
 
 
 def bubble_model(stages: int, micro_batches: int, schedule: str | None) -> Answer:
-    """Return the modelled loss of a pipeline of equal stages; see `bubble_theory`."""
+    """Return the theoretical bubbles of a pipeline with equal stages; see `bubble_theory`."""
     row = {"stages": stages, "micro_batches": micro_batches, "evidence": "modelled"}
     return Answer(
         rows=pl.DataFrame([row | bubble_theory(stages, micro_batches, schedule)]),

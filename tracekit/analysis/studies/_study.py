@@ -1,4 +1,4 @@
-"""Studies: one row per run, from which tables over many runs are made."""
+"""Studies: a table with one row per run, from which tables over many runs are computed."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def study(rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
 
     Returns
     -------
-    The columns `STUDY`, by network, method, batch and number of GPUs.
+    The columns `STUDY`, sorted by network, method, batch and number of GPUs.
     """
     table = pl.DataFrame(list(rows), schema=STUDY, orient="row")
     return table.sort("network", "method", "batch", "gpus", "run", nulls_last=True)
@@ -110,31 +110,30 @@ def study_row(
 ) -> dict[str, Any]:
     """Return the row of a run in a study.
 
-    Steps are those of ``docs/breakdown.md``: on a device a step lasts from where its iteration
-    begins there to where the next one does, and the last one ends with its last op on any device.
-    All lengths are means over the steps that count and over devices, each process that runs steps
-    on a GPU being one. A device or process with less than half as many steps as another one counts
-    in none, and a step that not all processes have neither.
+    Steps are those of ``docs/breakdown.md``: on a device a step lasts from the begin of its
+    iteration there to the begin of the next iteration, and the last step ends with its last op on
+    any device. Lengths are means over the steps that count and over devices (a GPU counts once per
+    process that runs steps on it). Devices and processes with fewer than half the steps of another
+    one are left out, and so are steps that not all processes have.
 
     Parameters
     ----------
     trace
         The run.
     labels
-        Its labels. Read are ``network``, ``batch``, ``gpus``, ``method``, ``parameters`` (as
-        ``60M``), and ``scaling``, which is ``strong`` or ``weak`` for a run that is part of scaling
-        of that kind only.
+        Labels of the run, label -> value. Used are ``network``, ``batch``, ``gpus``, ``method``,
+        ``parameters`` (such as ``60M``), and ``scaling`` (``strong`` or ``weak`` for a run that
+        belongs to that kind of scaling only).
     name
-        Its name.
+        Name of the run.
     skip
-        How many iterations to leave out at the beginning.
+        Number of iterations to leave out at the beginning.
     batch_scope
         Whether ``batch`` counts the images of each GPU or of all.
 
     Returns
     -------
-    The columns `STUDY`, whose meaning the declaration of `study` says. Of what a run is known by
-    and how it is measured:
+    The columns `STUDY`, which the declaration of `study` describes. In detail:
 
     ======================  =======================================================================
     ``gpus``                label, else the number of devices that ran an op, or the ranks of the
@@ -160,7 +159,7 @@ def study_row(
     Raises
     ------
     UsageError
-        If a label is not what it has to be, or more iterations are to be skipped than there are.
+        If a label is invalid, or more iterations are skipped than the run has.
     MissingDataError
         If the run has neither GPU work nor NVTX ranges that are stages.
     """
@@ -182,7 +181,7 @@ def study_row(
 
 
 def study_notes(study: pl.DataFrame) -> list[str]:
-    """Say which steps of the runs of a study are left out, and where slow ones come regularly."""
+    """Say which steps of a study's runs are left out, and which runs have regularly slow steps."""
     slow = study.drop_nulls("slow_every").group_by("slow_every").agg("run").sort("slow_every")
     text = ", ".join(
         f"every {every} of {names_or_number(runs)}" for every, runs in slow.iter_rows()
@@ -195,17 +194,17 @@ def study_notes(study: pl.DataFrame) -> list[str]:
 
 
 def names_or_number(runs: Sequence[str]) -> str:
-    """Name a few runs, or say how many there are."""
+    """List the names of a few runs; give the number of many."""
     return ", ".join(runs) if 0 < len(runs) <= _FEW else f"{len(runs):,} runs"
 
 
 def basis_of(study: pl.DataFrame) -> dict[str, str]:
-    """Return ``basis`` of the times of a study, in words; nothing if unknown.
+    """Return the meta ``basis`` of a study's times (GPU or host); empty if unknown.
 
     Raises
     ------
     UsageError
-        If a study has times of GPUs and times of the host, which are not set against each other.
+        If a study has both times of GPUs and times of the host, which cannot be compared.
     """
     found = study.drop_nulls("basis")
     bases = found["basis"].unique().to_list()
@@ -219,19 +218,18 @@ def basis_of(study: pl.DataFrame) -> dict[str, str]:
 
 
 def is_unlabelled() -> pl.Expr:
-    """Tell which runs lack a label that says what they trained: nothing shows any two to be alike.
+    """Select runs without a label ``network`` or ``batch``, which cannot be matched with others.
 
-    Times that were measured elsewhere are alike as far as their table says.
+    Times measured elsewhere are matched by the columns of their table.
     """
     lacking = pl.any_horizontal(pl.col("network", "batch").is_null())
     return lacking & pl.col("basis").is_not_null()
 
 
 def is_told_apart(*, apart: bool = False) -> pl.Expr:
-    """Tell which runs are not to be taken for another one, or have the labels that say so.
+    """Select runs that labels identify, or that no other run could be confused with.
 
-    Two programs without labels are not two runs of one. Where every run stands by itself (`apart`),
-    none is taken for another.
+    Two runs without labels may be two programs. With `apart`, no run is confused with another.
     """
     if apart:
         return pl.lit(value=True)
@@ -241,21 +239,21 @@ def is_told_apart(*, apart: bool = False) -> pl.Expr:
 
 
 def pool(*, apart: bool) -> pl.Expr:
-    """Return ``pool``: runs of a configuration with the same number are pooled; those apart never.
+    """Return ``pool``: runs of a configuration with equal ``pool`` are pooled; `apart`: none.
 
-    It is null where all are.
+    It is null if all runs of a configuration are pooled.
     """
     own = pl.int_range(pl.len(), dtype=pl.Int64) if apart else pl.lit(None, pl.Int64)
     return own.alias("pool")
 
 
 def name_of_one() -> pl.Expr:
-    """Return the name of the run, of several null."""
+    """Return the name of a single run; null for several pooled runs."""
     return pl.when(pl.len() == 1).then(pl.col("run").first()).alias("run")
 
 
 def pooling_warnings(study: pl.DataFrame, *, apart: bool = False) -> list[str]:
-    """Warn of runs that are left out because no label distinguishes them."""
+    """Warn of runs that are left out because labels do not distinguish them."""
     runs = study.filter(~is_told_apart(apart=apart))["run"].to_list()
     why = (
         "they lack labels network or batch that would show whether they are of one program; if "
@@ -265,7 +263,7 @@ def pooling_warnings(study: pl.DataFrame, *, apart: bool = False) -> list[str]:
 
 
 def without_empty(rows: pl.DataFrame, names: Iterable[str]) -> pl.DataFrame:
-    """Drop those of some columns that are all null, as the spread of unpooled runs."""
+    """Drop the columns in `names` that are all null, such as the spread of unpooled runs."""
     return rows.drop(name for name in names if rows[name].null_count() == rows.height)
 
 
@@ -274,23 +272,23 @@ STEP_TIMES = ("step_ns", "step_low_ns", "step_high_ns", *_PARTS)
 
 
 def study_stages(study: pl.DataFrame, *, apart: bool = False) -> pl.DataFrame:
-    """Return parts of a step, by configuration.
+    """Return the parts (stages, idle time) of a step by configuration.
 
     Parameters
     ----------
     study
         The table of a study.
     apart
-        Whether every run stands by itself; those without a label ``network`` or ``batch`` do.
+        Whether no runs are pooled; runs without a label ``network`` or ``batch`` never are.
 
     Returns
     -------
     ``network, batch, gpus, method, run, runs, low_ns, high_ns, stage, exposed_ns, busy_ns``:
-    medians over the runs of a configuration, and the shortest and longest of their steps (of one
-    run the interval of its mean step, where that is known); ``run`` is null where several are
-    pooled. Stages are ``FP+BP``, ``WU``, ``IO``, ``ME``, ``OTHER``,
-    ``idle`` and ``between`` (`study_row`); exposed times of a run add up to its ``step_ns``.
-    ``busy_ns`` is null but for ``FP+BP`` and ``WU``. What is not known has no row.
+    medians over the runs of a configuration; ``low_ns, high_ns`` are the shortest and longest of
+    their steps (for one run the interval of its mean step, if known); ``run`` is null if several
+    runs are pooled. Stages are ``FP+BP``, ``WU``, ``IO``, ``ME``, ``OTHER``, ``idle`` and
+    ``between`` (`study_row`); exposed times of a run add up to its ``step_ns``. ``busy_ns`` is null
+    except for ``FP+BP`` and ``WU``. Unknown parts have no row.
     """
     keys = ["network", "batch", "gpus", "method"]
     exposed = {
@@ -325,7 +323,7 @@ def study_stages(study: pl.DataFrame, *, apart: bool = False) -> pl.DataFrame:
 
 
 def _end(name: str, of_several: pl.Expr) -> pl.Expr:
-    """Return an end of the steps of some runs; of one run that of the interval of its mean step."""
+    """Return the least or greatest step of pooled runs; for one run, an end of its interval."""
     own = pl.when(pl.len() == 1).then(pl.col(f"step_{name}_ns").first())
     return pl.coalesce(own, of_several)
 
@@ -360,7 +358,7 @@ def _active(trace: Trace) -> int:
 
 
 def _measured(trace: Trace, skip: Skip) -> dict[str, Any]:
-    """Return the number of steps and the means of lengths."""
+    """Return the number of steps and the mean lengths of a run."""
     work = work_of(trace)
     return {"basis": "host" if work.is_host else "gpu", **_lengths(work, trace, skip)}
 
@@ -404,7 +402,7 @@ def _means(found: Measured) -> dict[str, Any]:
 
 
 def _percentiles(found: Measured) -> dict[str, Any]:
-    """Return percentiles of the lengths of steps: of one alone, its length as the median."""
+    """Return percentiles of the lengths of steps; a single step gives only the median."""
     steps = found.parts.drop_nulls("iteration").group_by("iteration").agg(_LENGTH.sum())
     known = [name for name in _QUANTILES if name == "step_p50_ns" or steps.height >= _SEVERAL]
     return dict.fromkeys(_QUANTILES) | steps.select(
@@ -441,7 +439,7 @@ def _method(trace: Trace, copies: pl.DataFrame, calls: pl.DataFrame) -> str:
 
 
 def _messages(trace: Trace) -> bool:
-    """Tell whether MPI moved anything."""
+    """Tell whether the run holds MPI calls that move data."""
     moving = (pl.col("library") == "mpi") & (pl.col("bytes") > 0)
     return not trace["host"].filter(moving).head(1).collect().is_empty()
 
@@ -474,10 +472,10 @@ def _bytes(
 
 
 def _sent() -> pl.Expr:
-    """Return the bytes that a participant of a collective sends, in the mean over participants.
+    """Return the mean number of bytes that a participant of a collective sends.
 
-    With n ranks and S bytes, as nccl-tests counts them (``doc/PERFORMANCE.md``): an all-reduce
-    moves 2(n-1)S in all, be it over rings or a tree; gather and scatter (n-1)S/n; others (n-1)S.
+    With n ranks and S bytes, as nccl-tests counts them (``doc/PERFORMANCE.md``), an all-reduce
+    moves 2(n-1)S in total, over rings or a tree; gather and scatter (n-1)S/n; others (n-1)S.
     """
     ranks, size = pl.col("ranks"), pl.col("bytes")
     around = (ranks - 1) / ranks
@@ -535,20 +533,20 @@ def runs_answer(
 
 
 def of_study(answer: Answer, study: pl.DataFrame) -> Answer:
-    """Return an answer about a study."""
+    """Add the facts about a study to an answer."""
     some = ", some of it simulated" if "simulated" in answer.meta else ""
     return replace(answer, source=_of_runs(study) + some)
 
 
 def per_step(study: pl.DataFrame) -> dict[str, str]:
-    """Say what times of steps are means over, where there are any."""
+    """Return the meta ``per``: what step times are means over; empty without step times."""
     if not study["step_ns"].count():
         return {}
     return {"per": "step/process" if "host" in study["basis"] else "step/GPU"}
 
 
 def _of_runs(study: pl.DataFrame) -> str:
-    """Name the runs of a figure, or count them, and say where they were measured."""
+    """Name or count the runs of a figure, and say where they were measured."""
     names = study["run"].drop_nulls().to_list()
     text = names_or_number(names) if names else f"{study.height:,} runs"
     known = set(study["basis"].drop_nulls())

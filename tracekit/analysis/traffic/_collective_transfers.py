@@ -1,4 +1,4 @@
-"""Bytes that collectives move between GPUs: modelled, except messages with recorded ends."""
+"""Bytes that collectives move between GPUs: modelled; measured for sends with known peers."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ _EDGES: dict[str, PolarsType] = {
 
 @dataclass(frozen=True)
 class Ranks:
-    """Devices of the ranks of communicators.
+    """Location of the ranks of communicators: their devices and GPUs of the machine.
 
     Parameters
     ----------
     machine
-        The machine.
+        The machine, with its GPUs, links and switches.
     place
-        Which GPU of the machine each device of the run is.
+        Device of the run -> GPU of the machine.
     devices
-        ``communicator, rank, device``, as far as they are known.
+        ``communicator, rank, device`` of known ranks.
     log
-        An NCCL log of the run, whose rings and trees are taken.
+        An NCCL log of the run, whose rings and trees are used; or None.
     size
-        Number of ranks of communicators of unknown size, as the user says.
+        Number of ranks of communicators of unknown size, given by the user; or None.
     reducing
-        GPUs of the machine whose NVSwitch can reduce and multicast.
+        GPUs of the machine whose NVSwitch can reduce and multicast (NVLS).
     """
 
     machine: Machine
@@ -62,19 +62,19 @@ class Ranks:
     reducing: frozenset[int] = frozenset()
 
     def of(self, communicator: str | None) -> dict[int, int]:
-        """Return the device of each rank of a communicator, as far as they are known."""
+        """Return rank -> device for the known ranks of a communicator."""
         rows = self.devices.filter(pl.col("communicator").eq_missing(pl.lit(communicator)))
         return dict(rows.select("rank", "device").drop_nulls().rows())
 
     @cached_property
     def device_of(self) -> dict[int, int]:
-        """The device of the run that each GPU of the machine is."""
+        """GPU of the machine -> device of the run."""
         return {gpu: device for device, gpu in self.place.items()}
 
     def logged(self, communicator: str | None) -> str | None:
-        """Return the name of a communicator in the log, None if it has none.
+        """Return the name of a communicator in the log; None if the log lacks it.
 
-        A log with the rings of one communicator speaks of that one, whatever the trace calls it.
+        If the log holds the rings of only one communicator, it is taken for that one.
         """
         if self.log is None:
             return None
@@ -84,7 +84,7 @@ class Ranks:
     def nics(
         self, communicator: str | None, src: int | None, dst: int | None
     ) -> list[tuple[tuple[int | None, int | None], Fraction]]:
-        """Return by which NICs ranks are connected, as a log has it, and the share of channels."""
+        """Return the pairs of NICs between two ranks in the log, with their shares of channels."""
         found = self._connections.get((communicator, src, dst), {(None, None): 1})
         channels = sum(found.values())
         return [(nics, Fraction(count, channels)) for nics, count in sorted(found.items(), key=str)]
@@ -93,7 +93,7 @@ class Ranks:
     def _connections(
         self,
     ) -> Mapping[tuple[str | None, int | None, int | None], Counter[tuple[int | None, int | None]]]:
-        """Channels by communicator, ranks at both ends and NICs there, of those over a network."""
+        """Number of network channels: (communicator, both ranks) -> (both NICs) -> channels."""
         counted: dict[Any, Counter[tuple[int | None, int | None]]] = defaultdict(Counter)
         if self.log is not None:
             columns = ("communicator", "from_rank", "to_rank", "src_nic", "dst_nic")
@@ -103,9 +103,9 @@ class Ranks:
         return counted
 
     def islands(self, gpus: Mapping[int, int | None]) -> list[list[int]]:
-        """Return participants by the NVSwitch of their GPUs; none where one has none.
+        """Group participants by the NVSwitch of their GPUs; empty if any GPU has no NVSwitch.
 
-        Those of an unknown GPU are at the switch of all others, if it has as many GPUs.
+        Participants of unknown GPU are put to the switch of all others, if it has enough GPUs.
         """
         switches = {
             each: None if gpu is None else self.machine.switch(gpu) for each, gpu in gpus.items()
@@ -121,21 +121,20 @@ class Ranks:
 def modelled_transfers(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
     """Return the modelled transfers of collectives of known size, by their algorithm.
 
-    Where it is not known which ran, and the machine's NVSwitch can reduce, a ring's rows and those
-    of NVLS are both there, with ``choice`` and ``bytes_if`` in place of bytes.
+    If the algorithm is unknown and the machine's NVSwitch can reduce, there are rows for both ring
+    and NVLS, with ``choice`` and ``bytes_if`` in place of bytes.
 
     Parameters
     ----------
     calls
         As in the table `COLLECTIVE_CALLS`.
     ranks
-        Who takes part, and on which machine.
+        Devices and GPUs of the ranks of communicators.
 
     Returns
     -------
-    Rows of the table `TRANSFERS`, a row per collective and edge, all of them modelled. Each is of
-    the process at its source, null where that is not known to be in the run. Collectives whose
-    participants are not known have none.
+    Rows of the table `TRANSFERS`, one per collective and edge, all modelled. ``process`` is that of
+    the source, null if it is not in the run. Collectives with unknown participants have no rows.
     """
     wanted, groups, edges = _planned(calls, ranks)
     own = {f"{name}_own": name for name in (*_OF_SOURCE, "process")}
@@ -175,9 +174,9 @@ def sent_by_each(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
 
     Returns
     -------
-    ``op, algorithms, least_gpu_bytes, most_gpu_bytes``, a row per kernel of known size and
-    participants: the algorithms that may have run, with ``or`` between them, and the mean over its
-    GPUs by the one that sends least and most.
+    ``op, algorithms, least_gpu_bytes, most_gpu_bytes``, one row per kernel of known size and
+    participants: the possible algorithms, joined by ``or``, and the mean bytes per GPU under the
+    algorithm that sends least and under the one that sends most.
     """
     wanted, groups, edges = _planned(calls, ranks)
     share = pl.col("part") / pl.col("whole") / pl.col("members")
@@ -197,16 +196,16 @@ def sent_by_each(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
 
 
 def link_bounds(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
-    """Return how long the links that collectives cross need for their bytes at their peaks.
+    """Return the least time that collectives need, bounded by the peaks of their links.
 
-    Of each collective that is the link and direction that needs longest, by the bytes that its
-    algorithm puts on it; where one of several ran, by the one that needs least. Start-up of an
-    algorithm's steps, protocol overhead and other traffic come on top.
+    It is the longest time of any link and direction for the bytes that the algorithm sends over it;
+    of several possible algorithms the fastest counts. Start-up of steps, protocol overhead and
+    other traffic come on top.
 
     Returns
     -------
-    ``op, bound_ns``, a row per kernel of known size and participants, all of whose edges are on
-    links of known peak.
+    ``op, bound_ns``, one row per kernel of known size and participants whose links all have a known
+    peak.
     """
     wanted, groups, edges = _planned(calls, ranks)
     ends = edges.with_row_index("edge").with_columns(
@@ -232,7 +231,7 @@ def link_bounds(calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
 
 
 def _planned(calls: pl.DataFrame, ranks: Ranks) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
-    """Return kernels of known size with their ``group``, groups with their ``plan``, and edges."""
+    """Return kernels of known size with their ``group``, the ``plan`` of each group, and edges."""
     wanted = calls.filter(
         (pl.col("library") != "mpi")
         & pl.col("bytes").is_not_null()
@@ -251,20 +250,20 @@ def _planned(calls: pl.DataFrame, ranks: Ranks) -> tuple[pl.DataFrame, pl.DataFr
 
 
 def _sole_processes(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return ``owner, sole_process`` of the GPUs on which one process ran collectives."""
+    """Return ``owner, sole_process`` of GPUs on which exactly one process ran collectives."""
     pairs = calls.select(owner="device", sole_process="process").drop_nulls().unique()
     return pairs.unique("owner", keep="none")
 
 
 def unmodelled(calls: pl.DataFrame, machine: Machine) -> list[str]:
-    """Name collectives whose algorithm is not modelled, so that they are on no link.
+    """Name collectives without a model of their algorithm, so that no link carries them.
 
     Parameters
     ----------
     calls
         As in the table `COLLECTIVE_CALLS`.
     machine
-        The machine: without an NVSwitch no algorithm of one is modelled.
+        The machine; NVSwitch algorithms are modelled only if it has an NVSwitch.
     """
     lost = _NOT_MODELLED if machine.nodes("nvswitch") else (*_NOT_MODELLED, *IN_SWITCH)
     others = calls.filter(
@@ -282,17 +281,17 @@ def unmodelled(calls: pl.DataFrame, machine: Machine) -> list[str]:
 def message_transfers(messages: pl.DataFrame, calls: pl.DataFrame, ranks: Ranks) -> pl.DataFrame:
     """Return the messages of NCCL's send and receive whose peer and size were recorded.
 
-    Of a message both of whose ends are in the run, the one that sends counts. What a rank sends to
-    itself crosses nothing and is left out.
+    If both ends of a message are in the run, the sender counts. Messages of a rank to itself cross
+    no link and are left out.
 
     Parameters
     ----------
     messages
-        NCCL calls, as `nccl_messages` returns them.
+        NCCL calls from `nccl_messages`.
     calls
-        As in the table `COLLECTIVE_CALLS`, for when their kernels ran.
+        As in the table `COLLECTIVE_CALLS`; gives the times of the kernels.
     ranks
-        Who takes part.
+        Devices and GPUs of the ranks of communicators.
 
     Returns
     -------
@@ -334,16 +333,16 @@ def message_transfers(messages: pl.DataFrame, calls: pl.DataFrame, ranks: Ranks)
 
 
 def unrecorded(calls: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:
-    """Return the calls but those that `message_transfers` knows, with both ends of each message.
+    """Return the calls except those in `message_transfers`; both ends of a message are left out.
 
-    An all-to-all that was carried out by sends and receives moves nothing beyond these.
+    An all-to-all that consists of sends and receives moves no bytes beyond these.
 
     Parameters
     ----------
     calls
         As in the table `COLLECTIVE_CALLS`.
     messages
-        What `message_transfers` returns.
+        Result of `message_transfers`.
     """
     both = pl.all_horizontal(pl.col("src_device", "dst_device").is_not_null())
     known = messages.group_by("op").agg(both.all().alias("both")).filter("both")["op"]
@@ -357,10 +356,10 @@ def rank_devices(
     processes: pl.DataFrame,
     devices: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Return which device each rank of each communicator is, as far as that is known.
+    """Return the device of each rank of each communicator, if known.
 
-    A rank is on the device on which it was seen, else on the one at the PCI bus location that the
-    log gives, else on the only one on which its process ran collectives.
+    It is the device on which the rank ran collectives, else the device at the PCI bus location in
+    the log, else the only device on which its process ran collectives.
 
     Parameters
     ----------
@@ -380,7 +379,7 @@ def rank_devices(
     Raises
     ------
     UsageError
-        If the log is of another run: none of its processes is in this one.
+        If none of the log's processes is in the run.
     """
     columns = ("communicator", "rank", "device")
     seen = calls.select(columns).drop_nulls().unique(["communicator", "rank"], keep="first")
@@ -399,9 +398,9 @@ def rank_devices(
 
 
 def _at_buses(ranks: pl.DataFrame, here: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
-    """Return the ranks of a log that have one device at their place on the PCI bus of their host.
+    """Return the ranks of a log with exactly one device at their PCI bus location and host.
 
-    All ranks of a host count of which any process is in the run.
+    Hosts count if any of their processes is in the run.
     """
     places = devices.drop_nulls("pci_bus").select(
         "device", host_run="host", bus=_bus(pl.col("pci_bus"))
@@ -418,12 +417,12 @@ def _at_buses(ranks: pl.DataFrame, here: pl.DataFrame, devices: pl.DataFrame) ->
 
 
 def _bus(location: pl.Expr) -> pl.Expr:
-    """Return a PCI bus location in one form: the domain may have four digits, eight, or none."""
+    """Normalise a PCI bus location, whose domain may have four digits, eight, or none."""
     return location.str.to_lowercase().str.strip_chars_start("0:")
 
 
 def _groups(calls: pl.DataFrame, size: int | None) -> pl.DataFrame:
-    """Return a row per collective, with the devices that were seen to take part, in rank order."""
+    """Return one row per collective, with its recorded devices in order of ranks."""
     ordered = calls.sort("group", "rank", "device", nulls_last=True)
     return ordered.group_by("group", maintain_order=True).agg(
         pl.col("report", "op", "stage", "iteration").first(),
@@ -439,10 +438,10 @@ def _groups(calls: pl.DataFrame, size: int | None) -> pl.DataFrame:
 
 
 def _edges(plan: Mapping[str, Any], ranks: Ranks) -> Iterator[tuple[Any, ...]]:
-    """Yield the edges of a collective, as `_EDGES` says.
+    """Yield the edges of a collective, with the columns `_EDGES`.
 
-    Rings and trees of a log are of ranks, and directed; those of the topology are of GPUs of the
-    machine, and go both ways.
+    Rings and trees of a log connect ranks, and are directed; those of the topology connect GPUs of
+    the machine in both directions.
     """
     logged = ranks.logged(plan["communicator"])
     if ranks.log is not None and logged is not None:
@@ -482,9 +481,9 @@ def _algorithms(
     gpus: set[int | None],
     islands: Sequence[int],
 ) -> list[str]:
-    """Return the algorithms that a collective may have run: a ring, or NVLS where NCCL can take it.
+    """Return the possible algorithms of a collective: a ring, or NVLS if NCCL can use it.
 
-    Of other libraries' kernels only those are known that are made for one.
+    For kernels of other libraries, only those that implement one algorithm are known.
     """
     if plan["algorithm"] is not None or plan["library"] != "nccl":
         return [plan["algorithm"] or ("ring" if plan["collective"] in _ANY_ALGORITHM else "")]
@@ -499,14 +498,14 @@ def _algorithms(
 
 
 def _without_nvls(log: NcclLog | None, communicator: str | None) -> bool:
-    """Tell whether a log says that a communicator has no channels for NVLS."""
+    """Tell whether a log shows that a communicator has no NVLS channels."""
     if log is None or log.nvls.is_empty():
         return False
     return log.nvls.filter(communicator=communicator, channels=0).height > 0
 
 
 def _participants(plan: Mapping[str, Any], ranks: Ranks) -> list[int]:
-    """Return the GPUs of a communicator in rank order; none where they are not known."""
+    """Return the GPUs of a communicator in order of ranks; empty if any is unknown."""
     seen = [ranks.place[device] for device in plan["devices"] if device in ranks.place]
     known = ranks.of(plan["communicator"])
     if len(known) == plan["ranks"] and set(known.values()) <= ranks.place.keys():
@@ -517,7 +516,7 @@ def _participants(plan: Mapping[str, Any], ranks: Ranks) -> list[int]:
 
 
 def log_rings(log: NcclLog, communicator: str) -> tuple[list[Ring], list[Tree]]:
-    """Return the rings and trees of a communicator of a log, by rank; one of each per channel."""
+    """Return the rings and trees of a communicator in a log, one of each per channel."""
     own = pl.col("communicator") == communicator
     rings, trees = (
         some.filter(own).sort("channel", *order).partition_by("channel", maintain_order=True)

@@ -37,13 +37,13 @@ def link_counters(
     place: Mapping[int, int],
     hosts: Mapping[int, str | None] | None = None,
 ) -> pl.DataFrame:
-    """Compare attributed traffic of GPUs and NICs with their counters.
+    """Compare measured and modelled traffic of GPUs and NICs with hardware counters.
 
-    A counter counts all traffic of a GPU's NVLinks, of its PCIe link or of a NIC in one direction,
-    be it of this run or not. Samples of GPUs are percent of the peak, which the machine gives.
-    Attributed is what is moved while samples were taken. A NIC is the machine's of the same host
-    and name; of a host none of whose NICs is known all are one row, held against what the host
-    exchanges. Of several reports that sampled one GPU or NIC that with most samples counts.
+    A counter counts all traffic in one direction of a GPU's NVLinks, of its PCIe link or of a NIC,
+    also that of other programs. Samples of GPUs are percent of the peak that the machine states.
+    Only traffic during the sampled time is compared. NICs are matched with the machine by host and
+    name; if none of a host's NICs is known, all form one row, compared with the traffic of the
+    host. If several reports sampled one GPU or NIC, the one with most samples counts.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def link_counters(
     transfers, machine, place
         As for `links`.
     hosts
-        Name of the host of each device.
+        Device -> name of its host.
 
     Returns
     -------
@@ -111,7 +111,7 @@ def link_counters(
 
 
 def _samples(trace: Trace, reports: pl.DataFrame) -> pl.DataFrame:
-    """Return the samples of what links carry, by `_LINE` and unit, and what time each covers."""
+    """Return the samples of link counters by `_LINE` and unit, and the time that each covers."""
     line = ["report", "device", "nic", "metric", "unit"]
     read = (
         trace["metrics"]
@@ -133,7 +133,7 @@ def _samples(trace: Trace, reports: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_hosts(samples: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
-    """Add the sum over a host's NICs, where the machine has no NIC of a name that was sampled."""
+    """Add the sum over a host's NICs, if the machine lacks the names of the sampled NICs."""
     of_nics = samples.filter(pl.col("nic").is_not_null())
     named = of_nics.join(nodes, on=["host", "nic"], how="semi")
     whole = nodes.filter(pl.col("device").is_null(), pl.col("nic").is_null())
@@ -142,7 +142,7 @@ def _with_hosts(samples: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
 
 
 def _counted(samples: pl.DataFrame) -> pl.DataFrame:
-    """Return what each counter counted, by `_LINE`, as the report that sampled it most says."""
+    """Return the count of each counter by `_LINE`, from the report with most samples of it."""
     value = pl.col("value")
     counted = samples.group_by(*_LINE, "unit").agg(
         samples=pl.len().cast(pl.Int64),
@@ -176,7 +176,7 @@ def _counted_bytes() -> pl.Expr:
 
 
 def _spans(samples: pl.DataFrame) -> pl.DataFrame:
-    """Return the union of the times that samples cover, ``before, time`` by `_LINE`."""
+    """Return the union of the times that samples cover: ``before, time`` by `_LINE`."""
     reach = pl.col("time").cum_max().shift(1).over(_LINE)
     begins = (pl.col("before") > reach).fill_null(value=True)
     return (
@@ -189,14 +189,14 @@ def _spans(samples: pl.DataFrame) -> pl.DataFrame:
 
 
 def _windows(trace: Trace, reports: pl.DataFrame) -> pl.DataFrame:
-    """Return when the first op on each clock begins and the last one ends."""
+    """Return the first start and the last end of ops on each clock."""
     edges = trace["ops"].group_by("report").agg(pl.col("start").min(), pl.col("end").max())
     timed = with_clocks(edges.collect(), reports).group_by("clock")
     return timed.agg(pl.col("start").min(), pl.col("end").max())
 
 
 def _covered(spans: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return which share of the time of ops samples cover, by `_LINE`."""
+    """Return the share of the time of ops that samples cover, by `_LINE`."""
     inside = pl.min_horizontal("time", "end") - pl.max_horizontal("before", "start")
     window = (pl.col("end") - pl.col("start")).first()
     timed = spans.join(windows, on="clock").group_by(_LINE)
@@ -209,7 +209,7 @@ def _covered(spans: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
 def _nodes(
     machine: Machine, place: Mapping[int, int], hosts: Mapping[int, str | None]
 ) -> pl.DataFrame:
-    """Return the nodes of the machine that counters are at, by GPU, NIC and host."""
+    """Return the machine's nodes with counters, by GPU, NIC and host."""
     gpus = pl.DataFrame(
         [(device, None, None, f"GPU{gpu}") for device, gpu in place.items()],
         schema=_NODES, orient="row",
@@ -222,7 +222,7 @@ def _nodes(
 
 
 def _peaks(machine: Machine, place: Mapping[int, int]) -> pl.DataFrame:
-    """Return the peak of what each counter of GPUs counts, bytes/s: ``device, metric, peak``."""
+    """Return the peak of each GPU counter: ``device, metric, peak`` (bytes/s)."""
     rows = []
     for device, gpu in place.items():
         for metric in ("nvlink_tx", "nvlink_rx", "pcie_tx", "pcie_rx"):
@@ -238,7 +238,7 @@ def _peaks(machine: Machine, place: Mapping[int, int]) -> pl.DataFrame:
 
 
 def _attributed(spans: pl.DataFrame, crossed: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
-    """Return what was attributed to each counter's links in the time of its samples, by `_LINE`.
+    """Return the traffic on each counter's links during its samples, by `_LINE`.
 
     Counters at no node of the machine are left out.
     """
@@ -275,7 +275,7 @@ def _attributed(spans: pl.DataFrame, crossed: pl.DataFrame, nodes: pl.DataFrame)
 
 
 def _inside(rows: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
-    """Return which share of each transfer's time is in the spans."""
+    """Return the share of each transfer's time that lies in the spans."""
     edges = spans.select("before", "time").to_numpy().ravel()
     zero = edges[0]  # times are large beside what is told apart
     lengths = np.diff(edges)[::2]

@@ -1,4 +1,4 @@
-"""Transfers that nothing hides: their GPU computes nothing meanwhile."""
+"""Exposed transfers: parts of transfers during which their GPU computes nothing."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ _OF_GPU = ["device", "clock"]
 
 
 def computing_times(trace: Trace) -> pl.DataFrame:
-    """Return when GPUs compute.
+    """Return the intervals in which GPUs compute.
 
     Returns
     -------
-    ``device, clock, start, end``, sorted by start; those of one device and clock neither overlap
-    nor touch. A device that computes nothing has an empty interval on its report's clock.
+    ``device, clock, start, end``, sorted by start; intervals of one device and clock neither
+    overlap nor touch. A device that never computes has one interval of length 0 on its report's
+    clock.
     """
     reports = trace.read("reports")
     ops = trace["ops"].filter(pl.col("kind").cast(pl.String) == "compute")
@@ -36,19 +37,19 @@ def computing_times(trace: Trace) -> pl.DataFrame:
 
 
 def exposed_parts(intervals: pl.DataFrame, computing: pl.DataFrame) -> pl.DataFrame:
-    """Cut out of intervals what their GPU computes in.
+    """Subtract from intervals the time in which their GPU computes.
 
     Parameters
     ----------
     intervals
         ``device, clock, start, end`` and other columns.
     computing
-        As `computing_times` returns it.
+        Result of `computing_times`.
 
     Returns
     -------
-    The columns of `intervals`, a row for each part that is left; ``start`` and ``end`` are null of
-    an interval whose GPU is on another clock, or unknown.
+    The columns of `intervals`, one row per remaining part; ``start`` and ``end`` are null if the
+    GPU is on another clock, or unknown.
     """
     own = computing.partition_by(_OF_GPU, as_dict=True)
     parts = [
@@ -59,7 +60,7 @@ def exposed_parts(intervals: pl.DataFrame, computing: pl.DataFrame) -> pl.DataFr
 
 
 def _left(rows: pl.DataFrame, computing: pl.DataFrame) -> pl.DataFrame:
-    """Return the rest of intervals of one GPU: before, between and after what overlaps them."""
+    """Return the parts of one GPU's intervals before, between and after computing times."""
     start, end = rows["start"].to_numpy(), rows["end"].to_numpy()
     begins, ends = computing["start"].to_numpy(), computing["end"].to_numpy()
     first = np.searchsorted(ends, start, side="right")

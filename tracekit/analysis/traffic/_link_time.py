@@ -32,22 +32,21 @@ def link_timeline(
 ) -> pl.DataFrame:
     """Return the traffic of each link over time, in each direction.
 
-    The bytes of a transfer are spread evenly over its time, so that a bin holds a fraction of them.
-    Times are those of the first report that has traffic, and of those on one clock with it;
-    transfers of unknown size, and those of which it is not known which algorithm moved them, are
-    left out.
+    The bytes of a transfer are spread evenly over its time, so a bin can hold a fraction of them.
+    Only reports on the clock of the first report with traffic count; transfers of unknown size, or
+    of collectives of unknown algorithm, are left out.
 
     Parameters
     ----------
     transfers, machine, place, reports
         As for `links`.
     bins
-        How many bins the time from the first transfer to the last one is cut into.
+        Number of bins between the first and the last transfer.
 
     Returns
     -------
-    ``link, src, dst, evidence, start_ns, end_ns, bytes, utilisation`` (of the bin; null where the
-    peak is unknown), a row per direction and bin.
+    One row per direction and bin: ``link, src, dst, evidence, start_ns, end_ns, bytes,
+    utilisation`` (of the bin; null if the peak is unknown).
     """
     sized = with_clocks(
         transfers.drop_nulls("bytes"), REPORTS.empty() if reports is None else reports
@@ -74,7 +73,7 @@ def link_timeline(
 
 
 def _carried(rows: pl.DataFrame, edges: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the bytes between each two edges, each row's being spread evenly over its time."""
+    """Return the bytes in each bin; the bytes of a row are spread evenly over its time."""
     start, end = rows["start"].to_numpy(), rows["end"].to_numpy()
     rate = rows["bytes"].to_numpy() / (end - start)
     until = _ramp(start, rate, edges) - _ramp(end, rate, edges)
@@ -85,7 +84,7 @@ def _carried(rows: pl.DataFrame, edges: NDArray[np.int64]) -> NDArray[np.float64
 def _ramp(
     begin: NDArray[np.int64], rate: NDArray[np.float64], times: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return the sum of ``rate * (time - begin)`` over all that have begun, at each time."""
+    """Return the sum of ``rate * (time - begin)`` over rows that have begun, at each time."""
     order = np.argsort(begin)
     begin, rate = begin[order], rate[order]
     zero = begin[0]  # times are large beside what is summed

@@ -1,4 +1,4 @@
-"""Bytes and bandwidth of each link, and how near its peak."""
+"""Bytes, bandwidth and utilisation of each link."""
 
 from __future__ import annotations
 
@@ -99,28 +99,28 @@ def links(
     machine
         The machine that they cross.
     place
-        Which GPU of the machine each device of the run is.
+        Device of the run -> GPU of the machine.
     by
-        Keys out of `LINK_KEYS`, as a sequence or separated by commas. With ``link``, a transfer
-        counts on every link that it crosses; by ``pair`` only those between two GPUs count.
+        Keys from `LINK_KEYS`, as a sequence or separated by commas. With ``link``, a transfer
+        counts on every link that it crosses; with ``pair`` only transfers between two GPUs count.
     window_ns
-        Length of what ``share`` is a share of.
+        Time that ``share`` divides by, ns; None: no share.
     reports
-        The canonical table, which says whose times are on one clock; without it each report's are
-        on one of its own.
+        Canonical table ``reports``, which states the reports on a common clock; None: each report
+        has a clock of its own.
     processes
         ``process, rank, node``, for the keys ``rank`` and ``node``.
     between
-        From which time to which to look, ns: transfers that begin there count, with all their bytes
-        and their own bandwidth; ``busy_ns`` is cut at the edges, whenever transfers began.
+        Time interval, ns: transfers that begin in it count, with all their bytes and their own
+        bandwidth; ``busy_ns`` is cut to the interval, whenever transfers began. None: all.
     hosts
-        Name of the host of each device, for the keys ``nic`` and ``hosts``.
+        Device -> name of its host, for the keys ``nic`` and ``hosts``.
     phases
         ``process, iteration, phase``, for the key ``phase``.
     computing
-        When GPUs compute, as `computing_times` returns it, for the keys ``nic`` and ``hosts``.
+        Intervals in which GPUs compute, from `computing_times`, for the keys ``nic`` and ``hosts``.
     groups
-        ``op, group, parallelism``, for these keys.
+        ``op, group, parallelism``, for the keys ``group`` and ``parallelism``.
 
     Returns
     -------
@@ -143,18 +143,16 @@ def links(
     ``exposed_share``   exposed_ns over `window_ns`
     ==================  ===========================================================================
 
-    and, where it is not known of a collective which of several algorithms ran, ``least_bytes,
-    most_bytes, least_utilisation, most_utilisation``: what the algorithms that move least and most
-    there would have moved. Rows of ``modelled between`` have no ``bytes`` and no utilisation, but
-    where both are the same, and no ``busy_ns`` where one of the algorithms moves nothing.
-
-    What a switch hands to a GPU is a transfer by ``link`` alone, for by other keys it has been
-    counted where GPUs sent it.
+    and, if any collective may have used one of several algorithms, ``least_bytes, most_bytes,
+    least_utilisation, most_utilisation``: the traffic there under the algorithms that move least
+    and most. Rows of ``modelled between`` have ``bytes`` and utilisation only if both are equal,
+    and no ``busy_ns`` if one of the algorithms moves nothing there. Transfers from a switch to a
+    GPU count only by ``link``; by other keys they were counted where GPUs sent them.
 
     Raises
     ------
     UsageError
-        If a key is unknown, or needs processes, phases or groups and none are given.
+        If a key is unknown, or needs processes, phases or groups that are not given.
     """
     keys = parse_link_keys(by)
     of_processes = [key for key in keys if key in OF_PROCESSES]
@@ -200,7 +198,7 @@ def _of_network(
     place: Mapping[int, int],
     hosts: Mapping[int, str | None],
 ) -> pl.DataFrame:
-    """Keep what goes between hosts where that is asked for, with the columns of its keys."""
+    """Keep transfers between hosts, with their columns, if a key is ``nic`` or ``hosts``."""
     if "hosts" in keys:
         of = pl.DataFrame({"device": [*hosts], "host": [*hosts.values()]},
                           schema={"device": pl.Int32, "host": pl.String})  # fmt: skip
@@ -238,7 +236,7 @@ def _of_network(
 
 
 def _through_host(machine: Machine, place: Mapping[int, int]) -> pl.DataFrame:
-    """Return the NICs that read and write host memory, for which devices and directions."""
+    """Return the NICs that carry data through host memory, with devices and directions."""
     rows = [
         (nic, direction, device, "host")
         for device, gpu in place.items()
@@ -254,7 +252,7 @@ def _through_host(machine: Machine, place: Mapping[int, int]) -> pl.DataFrame:
 def network_nodes(
     machine: Machine, place: Mapping[int, int], hosts: Mapping[int, str | None]
 ) -> pl.DataFrame:
-    """Return ``node, host, nic`` of what a fabric may join; the NIC of a GPU is unknown."""
+    """Return ``node, host, nic`` of the nodes at a network fabric; the NIC of a GPU is unknown."""
     named = {
         machine.host_of[f"GPU{gpu}"]: hosts[device]
         for device, gpu in place.items()
@@ -268,7 +266,7 @@ def network_nodes(
 
 
 def _nic_name(machine: Machine, node: str) -> str | None:
-    """Return the name of a NIC in its system, else its number on its host."""
+    """Return the system's name of a NIC, else its number on its host."""
     known = machine.graph.nodes[node]
     if known.get("type") != "nic":
         return None
@@ -277,7 +275,7 @@ def _nic_name(machine: Machine, node: str) -> str | None:
 
 
 def _counts(keys: Sequence[str]) -> pl.Expr:
-    """Tell which transfers count by some keys."""
+    """Select the transfers that count for the given keys."""
     src, dst = pl.col("src_device"), pl.col("dst_device")
     if "pair" in keys:
         return src.is_not_null() & dst.is_not_null()
@@ -288,7 +286,7 @@ def _counts(keys: Sequence[str]) -> pl.Expr:
 def _bounded(
     sums: pl.DataFrame, rows: pl.DataFrame, columns: Sequence[str], transfers: pl.DataFrame
 ) -> pl.DataFrame:
-    """Add bounds of bytes where one of several algorithms ran, collective by collective."""
+    """Add bounds of bytes for collectives that ran one of several algorithms."""
     either = transfers.drop_nulls("choice").group_by("choice")
     of_all = either.agg(algorithms=pl.col("algorithm").n_unique())
     if of_all.is_empty():
@@ -350,7 +348,7 @@ def _summed(
 
 
 def _cut(rows: pl.DataFrame, between: tuple[int, int] | None) -> pl.DataFrame:
-    """Cut times at the edges of a stretch."""
+    """Cut times at the ends of the interval `between`."""
     if between is None:
         return rows
     begin, end = between
@@ -366,7 +364,7 @@ def _with_exposed(
     between: tuple[int, int] | None,
     computing: pl.DataFrame,
 ) -> pl.DataFrame:
-    """Add how long transfers run while their GPU computes nothing."""
+    """Add the exposed time of transfers, in which their GPU computes nothing."""
     times = _cut(rows, between).select(*columns, "clock", "start", "end", device="end_device")
     parts = exposed_parts(times.unique(), computing)
     unknown = parts.group_by(columns).agg(is_unknown=pl.col("start").is_null().any())
@@ -382,7 +380,7 @@ def _with_exposed(
 def _without_mixed_clocks(
     sums: pl.DataFrame, rows: pl.DataFrame, columns: Sequence[str]
 ) -> pl.DataFrame:
-    """Say no time of a link whose traffic is on several clocks: what overlaps is not known."""
+    """Set times to null for links with traffic on several clocks, whose overlap is unknown."""
     mixed = rows.group_by(columns).agg(is_mixed=pl.col("clock").n_unique() > 1)
     joined = sums.join(mixed, on=columns, how="left", nulls_equal=True, maintain_order="left")
     return joined.with_columns(
@@ -428,9 +426,9 @@ def _arranged(
 
 
 def traffic_window(trace: Trace) -> int:
-    """Return for how long the GPUs of a run were recorded, ns: first op to last, on each clock.
+    """Return the recorded time of the GPUs of a run, ns: first op to last, summed over clocks.
 
-    Of a stretch that is what of it was recorded, or from the first of its steps to the last.
+    For a stretch (part of a run) it is its recorded time, or that from its first to its last step.
     """
     edges = excerpt(trace).edges
     if not trace.stretch.is_all:
@@ -445,12 +443,12 @@ def traffic_window(trace: Trace) -> int:
 def placed_share(
     transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int]
 ) -> dict[str, Any]:
-    """Return the share of the traffic that is on links.
+    """Return numbers of transfers with known route and size.
 
     Returns
     -------
-    ``transfers``; ``routed``, how many of these have a known route; ``sized``, how many are of
-    known size.
+    ``transfers``: their number; ``routed``: number with a known route; ``sized``: number of known
+    size.
     """
     routed = with_routes(transfers, machine, place)
     return {
@@ -463,7 +461,7 @@ def placed_share(
 def listed_transfers(
     transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int], keys: Sequence[str]
 ) -> int:
-    """Return how many transfers `links` counts by some keys."""
+    """Return the number of transfers that `links` counts for the given keys."""
     counted = with_routes(transfers.filter(_counts(keys)), machine, place)
     if "nic" in keys:
         return int(counted["route"].str.contains(_FABRIC).sum())
@@ -473,11 +471,11 @@ def listed_transfers(
 def expected_traffic(
     transfers: pl.DataFrame, parameters: int, iterations: int, element_bytes: int = 4
 ) -> dict[str, Any]:
-    """Compare the bytes that data-parallel training must exchange with those that were moved.
+    """Compare the bytes that data-parallel training must exchange with the bytes moved.
 
-    Each iteration, gradients of S bytes are summed over n GPUs, and weights or the sum handed back:
-    2 (n - 1) S bytes in all, be it through one GPU (a star), through several, or along rings.
-    What was moved outside of iterations, as the first weights are, does not count.
+    In each iteration, gradients of S bytes are summed over n GPUs, and weights or the sum are sent
+    back: 2 (n - 1) S bytes in all, through one GPU (a star), through several, or along rings.
+    Transfers outside of iterations, such as the first weights, do not count.
 
     Parameters
     ----------
@@ -488,14 +486,14 @@ def expected_traffic(
     iterations
         Number of iterations of the run.
     element_bytes
-        Bytes of a gradient's element.
+        Bytes of one element of a gradient.
 
     Returns
     -------
     ``gpus``, ``gradient_bytes`` (S), ``expected_bytes`` and ``observed_bytes`` in each iteration,
-    ``ratio`` of observed over expected; null where it is unknown. ``unsized``, how many transfers
-    are of unknown size and not in it; ``evidence``, ``modelled`` where any that is in it is. Where
-    it is not known which algorithm ran, ``least_bytes`` and ``most_bytes`` bound what was observed.
+    ``ratio`` of observed over expected (None if unknown). ``unsized``: number of transfers of
+    unknown size, which are left out; ``evidence``: ``modelled`` if any transfer is. If the
+    algorithm is unknown, ``least_bytes`` and ``most_bytes`` bound the observed bytes.
     """
     at_switch = pl.col("at_switch").fill_null(value=False)
     between = transfers.filter(

@@ -36,11 +36,11 @@ def with_routes(
     machine
         The machine.
     place
-        Which GPU of the machine each device of the run is.
+        Device of the run -> GPU of the machine.
 
     Returns
     -------
-    All transfers; the added columns are null where the route is not known.
+    All transfers; the added columns are null if the route is unknown.
     """
     marked = _marked(transfers)
     rows = [
@@ -52,7 +52,7 @@ def with_routes(
 
 
 def crossings(transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int]) -> pl.DataFrame:
-    """Return a row per transfer and link that it crosses.
+    """Return one row per transfer and link that it crosses.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def _end_types(transfers: pl.DataFrame) -> dict[str, Any]:
 def _routes(
     transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int]
 ) -> Iterator[tuple[tuple[Any, ...], list[Route]]]:
-    """Yield the distinct ends of transfers, and the routes of the one or two copies each takes."""
+    """Yield the distinct ends of transfers, and the routes of their one or two copies."""
     known = transfers.filter("is_known").select(_ENDS).unique(maintain_order=True)
     for ends in known.rows():
         src, dst, via, through_host, at_switch, _, *nics = ends
@@ -130,10 +130,10 @@ def _hops(routes: list[Route]) -> Iterator[tuple[Any, ...]]:
 
 
 def _legs(route: Route) -> list[int]:
-    """Return which of its two copies takes a staged transfer over each link of its route.
+    """Return, for each link of a staged transfer's route, the number of the copy that crosses it.
 
-    The first one takes it to host memory and the second one from there; near which CPU that memory
-    is does not show, so that links between CPUs may be crossed by either.
+    The first copy goes to host memory, the second one from there. The CPU to which that memory
+    belongs is unknown, so links between CPUs may be crossed by either copy.
     """
     hosts = [number for number, node in enumerate(route.nodes) if node.startswith("CPU")]
     if not hosts or hosts[0] == 0 or hosts[-1] == len(route.nodes) - 1:

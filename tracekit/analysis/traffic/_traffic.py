@@ -75,13 +75,13 @@ class Traffic:
     trace
         The run.
     placed
-        The machine, and which of its GPUs the devices of the run are.
+        The machine, with the mapping device of the run -> GPU of the machine.
     log
-        An NCCL log of the run.
+        An NCCL log of the run, or None.
     sizes
-        Bytes of collectives whose size was not recorded, by name, such as ``all_reduce``.
+        Collective (such as ``all_reduce``) -> bytes, for calls whose size was not recorded.
     ranks
-        Number of ranks of communicators of which it was not recorded.
+        Number of ranks of communicators whose size was not recorded; or None.
     """
 
     trace: Trace
@@ -97,17 +97,17 @@ class Traffic:
 
     @cached_property
     def transfers(self) -> pl.DataFrame:
-        """Transfers of `all_transfers` that begin in the stretch, or are of its steps."""
+        """Transfers that begin in the chosen stretch of the run, or belong to its steps."""
         return self.all_transfers.filter(self.trace.stretch.holds())
 
     @cached_property
     def all_transfers(self) -> pl.DataFrame:
-        """The table `TRANSFERS` of the run: copies, messages, and what collectives move.
+        """The table `TRANSFERS` of the run: copies, messages, and transfers of collectives.
 
         Raises
         ------
         UsageError
-            If the log is of another run.
+            If the log belongs to another run.
         """
         machine, place = self.machine, self.placed.place
         messages = message_transfers(nccl_messages(self.trace, self.log), self.calls, self._known)
@@ -120,22 +120,22 @@ class Traffic:
 
     @cached_property
     def crossings(self) -> pl.DataFrame:
-        """Transfers by link, as `crossings` returns them."""
+        """One row per transfer and link, see `crossings`."""
         return crossings(*self._moved)
 
     def sent(self) -> pl.DataFrame:
-        """Return what GPUs send in collectives, and how long their links need for that at least.
+        """Return the bytes that GPUs send in collectives, and the least time that links need.
 
         Returns
         -------
-        The columns of `sent_by_each` and ``bound_ns`` of `link_bounds`, null where unknown.
+        The columns of `sent_by_each` and ``bound_ns`` of `link_bounds`; null if unknown.
         """
         bounds = link_bounds(self.calls, self._known)
         return sent_by_each(self.calls, self._known).join(bounds, on="op", how="left")
 
     @cached_property
     def machine(self) -> Machine:
-        """The machine, with the NICs that a log names of GPUs whose machine names none."""
+        """The machine; GPUs without NICs there get those that the log names."""
         machine, place = self.placed.machine, self.placed.place
         if self.log is None or not machine.nodes("fabric"):
             return machine
@@ -163,7 +163,7 @@ class Traffic:
         )
 
     def _nic_names(self, log: NcclLog, transports: pl.Series) -> dict[int, dict[int, str]]:
-        """Return the names of the NICs of networks that connections take, by host and number."""
+        """Return host -> number of NIC -> name, for NICs in the log's connections."""
         networks = transports.str.extract(r"^NET/(\w+)/").drop_nulls().unique()
         ranks = log.ranks.select("host", "communicator", pl.col("rank").cast(pl.Int32))
         devices = ranks.join(self._rank_devices(), on=["communicator", "rank"])
@@ -182,14 +182,14 @@ class Traffic:
 
     @cached_property
     def _known(self) -> Ranks:
-        """Where the ranks of communicators are, and what the machine's switches can do."""
+        """Locations of the ranks of communicators, and abilities of the machine's switches."""
         placed = self.placed
         ranks = self._rank_devices()
         return Ranks(self.machine, placed.place, ranks, self.log, self.ranks, self._reducing())
 
     @property
     def _moved(self) -> tuple[pl.DataFrame, Machine, Mapping[int, int]]:
-        """Return transfers, machine, and the place of each device in it."""
+        """Return transfers, machine, and the mapping device -> GPU of the machine."""
         return self.transfers, self.machine, self.placed.place
 
     @cached_property
@@ -204,7 +204,7 @@ class Traffic:
 
     @cached_property
     def _hosts(self) -> dict[int, str | None]:
-        """The name of the host of each device."""
+        """Device -> name of its host."""
         devices = self.trace.read("devices").select("device", "report")
         named = devices.join(self._reports.select("report", "host"), on="report", how="left")
         return dict(named.select("device", "host").iter_rows())
@@ -217,7 +217,7 @@ class Traffic:
 
     @cached_property
     def window_ns(self) -> int:
-        """Time from the first op of the run to its last one, ns; on each clock, and added up."""
+        """Time from the first to the last op of the run, summed over clocks, ns."""
         return traffic_window(self.trace)
 
     def links(self, by: str | Sequence[str] = "link") -> pl.DataFrame:
@@ -239,7 +239,7 @@ class Traffic:
         return groups_of_ops(self.trace, self.calls).select("op", "group", "parallelism")
 
     def _phases(self, keys: Sequence[str]) -> pl.DataFrame | None:
-        """Return the phase of each process's steps, where traffic is by phase."""
+        """Return the phase of each process's steps if a key is ``phase``, else None."""
         if "phase" not in keys:
             return None
         return step_phases(self.trace).select("process", "iteration", "phase")
@@ -258,9 +258,9 @@ class Traffic:
         by
             As for `tracekit.analysis.communication.links`.
         counters
-            Whether the rows are those of `link_counters`.
+            Whether to return the rows of `link_counters` instead.
         parameters
-            Parameters of the model: ``meta["expected"]`` says what they must exchange.
+            Number of the model's parameters: adds the bytes to exchange as ``meta["expected"]``.
         """
         keys = parse_link_keys(by)
         if not self.trace.stretch.is_all and (counters or parameters is not None):
@@ -287,7 +287,7 @@ class Traffic:
         )
 
     def _nothing_moved(self, keys: Sequence[str]) -> str:
-        """Say why there are no rows by some keys."""
+        """Say why there are no rows for the given keys."""
         is_of_hosts = bool({"nic", "hosts"} & {*keys})
         return _ONE_HOST if is_of_hosts and len(self.machine.hosts) == 1 else _NOTHING_MOVED
 
@@ -313,12 +313,12 @@ class Traffic:
         return found
 
     def timeline_note(self) -> str | None:
-        """Say what `timeline` leaves out: reports on other clocks, collectives between bounds."""
+        """Name reports and collectives that `timeline` leaves out; None if there are none."""
         notes = [self._apart(), self._between("on no timeline")]
         return "; ".join(note for note in notes if note) or None
 
     def _between(self, where: str) -> str | None:
-        """Say of how many collectives it is not known which algorithm ran."""
+        """Say how many collectives are of unknown algorithm; None if there are none."""
         number = self.transfers["choice"].drop_nulls().n_unique()
         names = self.transfers.drop_nulls("choice")["algorithm"].unique().sort(descending=True)
         if not number:
@@ -327,7 +327,7 @@ class Traffic:
         return f"{number:,} NCCL collectives ran {which}, which of these is unknown: {where}"
 
     def _apart(self) -> str | None:
-        """Say how many reports are on other clocks than the first that moved anything."""
+        """Say how many reports are on another clock than the first report with traffic."""
         moved = self.transfers.drop_nulls("bytes").select("report").unique(maintain_order=True)
         clocks = with_clocks(moved.sort("report"), self._reports)["clock"]
         apart = len(clocks) - int((clocks == clocks[0]).sum()) if len(clocks) else 0
@@ -337,7 +337,7 @@ class Traffic:
 
     @cached_property
     def recorded(self) -> frozenset[int]:
-        """The devices that ran anything: of others it is not known what they sent."""
+        """The devices that ran ops; the traffic of others is unknown."""
         return frozenset(self.trace.read("devices").filter("active")["device"])
 
     def timeline(self, bins: int = 200) -> pl.DataFrame:
@@ -345,15 +345,15 @@ class Traffic:
         return link_timeline(*self._moved, bins=bins, reports=self._reports)
 
     def contradictions(self) -> tuple[str, ...]:
-        """Return copies that the machine cannot have made, one sentence each."""
+        """Return sentences on copies that are impossible on this machine."""
         return contradictions(*self._moved)
 
     def counters(self) -> pl.DataFrame:
-        """Return attributed bytes against counted ones; see `link_counters`."""
+        """Compare measured and modelled bytes with counters; see `link_counters`."""
         return link_counters(self.trace, *self._moved, self._hosts)
 
     def expected(self, parameters: int, element_bytes: int = 4) -> dict[str, Any]:
-        """Compare bytes per iteration with what training must exchange.
+        """Compare the bytes moved per iteration with those that training must exchange.
 
         See `expected_traffic`.
         """
@@ -365,11 +365,10 @@ class Traffic:
 
         Returns
         -------
-        ``machine``, ``origin`` (how it is known) and ``placed_by`` (how the run's devices were
-        found in it); ``window_ns``; ``transfers``, and how many of these are ``routed`` and
-        ``sized``; ``collectives``, and how many of them are of unknown size, or on no link for that
-        or other reasons; ``root``, the GPU at which transfers meet, as `traffic_root` finds it;
-        ``warnings``.
+        ``machine``, ``origin`` (how the machine is known) and ``placed_by`` (how the run's devices
+        were matched with its GPUs); ``window_ns``; numbers of ``transfers``, ``routed`` and
+        ``sized`` ones; numbers of ``collectives``, those of unknown size, and those on no link;
+        ``root``, the GPU at which transfers meet (see `traffic_root`); ``warnings``.
         """
         calls = in_stretch(self.calls, self.trace.stretch)
         nccl = calls.filter(pl.col("library") == "nccl")
@@ -412,7 +411,7 @@ class Traffic:
         return found
 
     def _against_counters(self) -> list[str]:
-        """Say by how much a model is off what counters counted, where a trace has both."""
+        """Say by how much modelled traffic differs from counters, if the trace has both."""
         counted = self.counters().drop_nulls("counted_bytes")
         is_nic = pl.col("metric").cast(pl.String).str.starts_with("nic_")
         both = counted.filter(
@@ -428,7 +427,7 @@ class Traffic:
         return found + self._unknown_nics(counted)
 
     def _unknown_nics(self, counted: pl.DataFrame) -> list[str]:
-        """Say of how many sampled NICs it is not known what goes by them."""
+        """Say for how many sampled NICs the traffic is unknown."""
         unknown = counted.filter(pl.col("nic").is_not_null(), pl.col("modelled_bytes").is_null())
         number = unknown.select("host", "nic").n_unique()
         if not number or not self.machine.nodes("fabric"):
@@ -451,7 +450,7 @@ class Traffic:
         return calls.filter(~(placed | matched.fill_null(value=False)))
 
     def _of_absent_ranks(self) -> list[str]:
-        """Say which collectives of known size are on no link for want of ranks."""
+        """Name collectives of known size that are on no link since ranks are unknown."""
         sized = self._off_links.drop_nulls("bytes")
         members = pl.when(pl.col("match").is_null()).then(1).otherwise(pl.len().over("match"))
         given = pl.col("bytes_source") == "user"
@@ -466,7 +465,7 @@ class Traffic:
         return [f"{number:,} collective kernels {why}" for why, number in lost.items() if number]
 
     def _overfull(self) -> list[str]:
-        """Say which links would have carried more than they can."""
+        """Name links that would have carried more than their peak."""
         table = self.links("link")
         if "least_utilisation" in table.columns:
             table = table.with_columns(utilisation=pl.coalesce("utilisation", "least_utilisation"))
@@ -489,7 +488,7 @@ class Traffic:
 
 
 def _held_against(metric: str, rows: pl.DataFrame) -> str:
-    """Say by how much what is attributed differs from what a metric counted, and where most."""
+    """Say by how much measured and modelled traffic differs from a counter, and where most."""
     measured, modelled, counted = (
         int(rows[f"{name}_bytes"].sum()) for name in ("measured", "modelled", "counted")
     )
@@ -525,10 +524,10 @@ _ALIKE = ["src_device", "dst_device", "route", "route_bandwidth"]
 def contradictions(
     transfers: pl.DataFrame, machine: Machine, place: Mapping[int, int]
 ) -> tuple[str, ...]:
-    """Return what of a run's copies cannot have been on this machine, one sentence a pair of GPUs.
+    """Return sentences on copies that are impossible on this machine, one per pair of GPUs.
 
-    That is: copies between two GPUs that are faster than the narrowest link of their route by more
-    than 5 %, and copies from GPU to GPU where the machine has no way between these.
+    These are copies between two GPUs that are more than 5 % faster than the narrowest link of their
+    route, and copies between GPUs without a route.
 
     Parameters
     ----------
@@ -537,7 +536,7 @@ def contradictions(
     machine
         The machine.
     place
-        Which GPU of the machine each device of the run is.
+        Device of the run -> GPU of the machine.
     """
     copies = transfers.filter(
         pl.col("method").is_in(["p2p", "two_hop"]), pl.col("evidence") == "measured"
@@ -547,7 +546,7 @@ def contradictions(
 
 
 def _too_fast(routed: pl.DataFrame) -> list[str]:
-    """Bytes per ns are GB/s."""
+    """Name pairs of GPUs with copies above the peak of their route (bytes per ns are GB/s)."""
     speed = pl.col("bytes") / (pl.col("end") - pl.col("start"))
     peak = pl.col("route_bandwidth") / 1e9
     direct = routed.filter(pl.col("method") == "p2p", pl.col("end") > pl.col("start"))

@@ -1,7 +1,7 @@
 """Movements of data by copies: between GPUs, and between a GPU and host memory.
 
-A copy that was recorded is one row. Where two copies are one movement, through host memory or
-through another GPU, they are one row together, and no copy is part of two rows.
+Each recorded copy is one row. Two copies that form one movement, through host memory or through
+another GPU, share a row; no copy is part of two rows.
 """
 
 from __future__ import annotations
@@ -91,14 +91,14 @@ def copy_transfers(
     trace
         The run.
     machine
-        What joins its GPUs; without it no two-hop transfers are looked for.
+        The machine with its links; None: no search for two-hop transfers.
     place
-        The machine's number of each device of the run; the device's own where not given.
+        Device of the run -> GPU of the machine; None: equal numbers.
 
     Returns
     -------
-    The table `TRANSFERS`, by report and start. Of two copies, `stage` and `iteration` are those of
-    the first one.
+    The table `TRANSFERS`, by report and start. `stage` and `iteration` of a row with two copies are
+    those of the first copy.
     """
     copies = _with_mpi(trace, _driver_staged(_copies(trace)))
     copies = _program_staged(copies)
@@ -108,7 +108,7 @@ def copy_transfers(
 
 
 def traffic_root(transfers: pl.DataFrame) -> pl.DataFrame:
-    """Return whether all copies between GPUs go through one of them.
+    """Find the GPU through which all copies between GPUs go (the root), if there is one.
 
     Training with a parameter server on a GPU gathers gradients there and sends weights back: of S
     bytes on n GPUs that is 2(n-1)S in all, of which the root receives one half and sends the other.
@@ -162,7 +162,7 @@ def traffic_root(transfers: pl.DataFrame) -> pl.DataFrame:
 
 
 def _copies(trace: Trace) -> pl.DataFrame:
-    """Return the copies that may move data over a link, each as the transfer that it is alone."""
+    """Return the copies that can cross a link, each as a transfer of its own."""
     kind = pl.col("kind").cast(pl.String)
     to_host = (kind == "d2h") | ((kind == "staged") & pl.col("copy_kind").str.ends_with("toH"))
     method = (
@@ -195,7 +195,7 @@ def _copies(trace: Trace) -> pl.DataFrame:
 
 
 def _end(name: str, here: pl.Expr, kind: pl.Expr) -> pl.Expr:
-    """Return the GPU at one end of a copy: null for host memory, and where it is unknown."""
+    """Return the GPU at one end of a copy; null for host memory or if unknown."""
     recorded = pl.col(name)
     return (
         pl.when(kind == "p2p").then(recorded)
@@ -205,7 +205,7 @@ def _end(name: str, here: pl.Expr, kind: pl.Expr) -> pl.Expr:
 
 
 def _driver_staged(copies: pl.DataFrame) -> pl.DataFrame:
-    """Make one of the copies to and from host memory by which the driver carried out one call."""
+    """Merge copies to and from host memory that the driver made for one call."""
     to_host, from_host = _pieces(copies, "d2h", "src_device"), _pieces(copies, "h2d", "dst_device")
     second = from_host.select(
         *_CALL,
@@ -237,7 +237,7 @@ def _driver_staged(copies: pl.DataFrame) -> pl.DataFrame:
 
 
 def _pieces(copies: pl.DataFrame, method: str, device: str) -> pl.DataFrame:
-    """Add up the copies of one direction that a call launched, if all have one GPU at the end."""
+    """Add up the copies of one direction that a call launched, if they share one GPU."""
     own = copies.filter(method=method).drop_nulls("correlation")
     others = copies.filter(pl.col("method") != method, pl.col("method") != "p2p").select(_CALL)
     several = own.join(others.unique(), on=_CALL, how="semi", nulls_equal=True).sort("op")
@@ -259,7 +259,7 @@ def _pieces(copies: pl.DataFrame, method: str, device: str) -> pl.DataFrame:
 
 
 def _with_mpi(trace: Trace, copies: pl.DataFrame) -> pl.DataFrame:
-    """Mark what was launched within an MPI call of the same thread."""
+    """Mark copies that were launched within an MPI call of the same thread."""
     launched = copies.drop_nulls("launch_start").select(
         "op", thread="launch_thread", start="launch_start",
         end=pl.coalesce("launch_end", "launch_start"),
@@ -273,7 +273,7 @@ def _with_mpi(trace: Trace, copies: pl.DataFrame) -> pl.DataFrame:
 
 
 def _program_staged(copies: pl.DataFrame) -> pl.DataFrame:
-    """Make one of copies to the host and on from it that the program seems to have staged."""
+    """Merge a copy to the host and one from it that the program seems to have staged."""
     ends = pl.col("src_device") != pl.col("dst_device")
     halves = copies.filter("explicit", pl.col("bytes") >= MIN_STAGED_BYTES)
     handed_on = _handed_on(copies, "d2h", "h2d").filter(
@@ -298,21 +298,22 @@ def _program_staged(copies: pl.DataFrame) -> pl.DataFrame:
 
 
 def _handed_on(copies: pl.DataFrame, first: str, second: str) -> pl.DataFrame:
-    """Return copies with the next one of their thread, where that one was waiting for them.
+    """Pair each copy with the next copy of its thread, if that one waited for it.
 
-    It takes as many bytes, was launched before the first one's end, and started after it.
+    The second copy has as many bytes, was launched before the end of the first one, and started
+    after it.
 
     Parameters
     ----------
     copies
         By op.
     first, second
-        Methods of the two.
+        Methods of the first and the second copy.
 
     Returns
     -------
-    ``op, second_op, start, src_device, via_device, second_src, dst_device``: where the first one
-    comes from and goes to, and likewise the second one.
+    ``op, second_op, start``; ``src_device, via_device``: source and target of the first copy;
+    ``second_src, dst_device``: those of the second copy.
     """
     known = ("op", "method", "bytes", "end", "src_device", "dst_device")
     before = pl.col(known).shift(1).over("launch_thread").name.prefix("first_of_")
@@ -340,7 +341,7 @@ def _handed_on(copies: pl.DataFrame, first: str, second: str) -> pl.DataFrame:
 
 
 def _sized(halves: pl.DataFrame, sizes: pl.DataFrame) -> pl.DataFrame:
-    """Replace process and bytes of each copy, in order of both, by one number."""
+    """Replace process and bytes of each copy by one number that sorts like both."""
     return halves.join(sizes, on=["process", "bytes"], how="left", maintain_order="left").select(
         "size",
         "start",
@@ -353,7 +354,7 @@ def _sized(halves: pl.DataFrame, sizes: pl.DataFrame) -> pl.DataFrame:
 
 
 def _in_order(arrived: pl.DataFrame, leaving: pl.DataFrame) -> pl.DataFrame:
-    """Return which rows of the two tables belong together: ``arrived, leaving``."""
+    """Return ``arrived, leaving``: numbers of the rows of both tables that form one transfer."""
     import numpy as np  # noqa: PLC0415 - not needed by every command
 
     partner = np.full(leaving.height, -1, np.int64)
@@ -387,11 +388,12 @@ def first_in_first_out(
     Parameters
     ----------
     arrived_size, arrived_end, limit, arrived_device
-        Of copies to the host, by size and end: how long after its end each may be taken up.
+        Copies to the host, sorted by size and end; `limit`: latest start of a copy that forwards
+        it.
     leaving_size, leaving_start, leaving_device
-        Of copies from the host, by size and start.
+        Copies from the host, sorted by size and start.
     partner
-        Updated: row of the copy to the host that each copy from it takes to another GPU.
+        Filled in: for each copy from the host, the row of the copy to the host that it forwards.
     """
     oldest = 0
     for row in range(leaving_size.size):
@@ -417,7 +419,7 @@ def _two_hop(
     machine: Machine,
     place: Mapping[int, int] | None,
 ) -> pl.DataFrame:
-    """Make one of two copies that passed through a GPU between two that no NVLink joins."""
+    """Merge two copies through a GPU between two GPUs that no NVLink joins."""
     peer = copies.filter(method="p2p").drop_nulls(["src_device", "dst_device", "bytes"])
     relayed = _relayed(peer.select("src_device", "dst_device").unique(), machine, place)
     if relayed.is_empty():
@@ -448,7 +450,7 @@ def _two_hop(
 
 
 def _relayed(hops: pl.DataFrame, machine: Machine, place: Mapping[int, int] | None) -> pl.DataFrame:
-    """Return which ``src_device, via_device, dst_device`` the machine gives a reason for."""
+    """Return the ``src_device, via_device, dst_device`` that are plausible on the machine."""
 
     def bricks(src: int, dst: int) -> int:
         one, other = (src, dst) if place is None else (place.get(src), place.get(dst))
@@ -468,7 +470,7 @@ def _relayed(hops: pl.DataFrame, machine: Machine, place: Mapping[int, int] | No
 
 
 def _undisturbed(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
-    """Return the pairs between whose copies no op started on the GPU that they pass through."""
+    """Return the pairs of copies between which no op started on the intermediate GPU."""
     relays = found["via_device"].unique()
     ops, peer = trace["ops"], trace["ops"].filter(kind="p2p")
     # A copy between two GPUs starts on both, whichever recorded it.
@@ -489,7 +491,7 @@ def _undisturbed(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
 
 
 def _each_once(pairs: pl.DataFrame) -> pl.DataFrame:
-    """Return the pairs, in order, whose copies no earlier one has used."""
+    """Return the pairs, in order, whose copies are in no earlier kept pair."""
     import numpy as np  # noqa: PLC0415 - not needed by every command
 
     both = [pairs[name].to_numpy() for name in ("op", "second_op")]
@@ -503,16 +505,16 @@ def _each_once(pairs: pl.DataFrame) -> pl.DataFrame:
 def take_once(
     first: NDArray[Any], second: NDArray[Any], used: NDArray[Any], kept: NDArray[Any]
 ) -> None:
-    """Keep each pair neither of whose two is in a pair that was kept before.
+    """Mark each pair whose two copies are in no pair that was kept before.
 
     Parameters
     ----------
     first, second
-        Numbers of the two of each pair.
+        Numbers of the two copies of each pair.
     used
-        By number whether it is in a pair that was kept; updated.
+        Whether the copy of each number is in a kept pair; updated.
     kept
-        Which pairs are kept; updated.
+        Whether each pair is kept; updated.
     """
     for row in range(first.size):
         if not used[first[row]] and not used[second[row]]:
@@ -520,7 +522,7 @@ def take_once(
 
 
 def _joined(copies: pl.DataFrame, pairs: pl.DataFrame, method: str, source: str) -> pl.DataFrame:
-    """Make one row each of pairs of copies: ``op, second_op`` and perhaps ``via_device``."""
+    """Merge each pair of copies into one row; `pairs`: ``op, second_op``, maybe ``via_device``."""
     second = copies.select(
         second_op="op", second_start="start", second_end="end", second_dst="dst_device"
     )
