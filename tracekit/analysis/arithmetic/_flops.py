@@ -132,7 +132,7 @@ def _rows(work: pl.DataFrame, keys: Sequence[str], steps: pl.DataFrame) -> pl.Da
 
 
 def spread() -> dict[str, pl.Expr]:
-    """Return how long the kernels of operators ran: altogether, and those of one of them."""
+    """Return aggregations of kernel time: the sum over operators, and statistics per operator."""
     kernel = pl.col("kernel_ns")
     median = kernel.quantile(0.5, "nearest").cast(pl.Int64)
     return {
@@ -142,7 +142,7 @@ def spread() -> dict[str, pl.Expr]:
 
 
 def _rates() -> dict[str, pl.Expr]:
-    """Return how fast the known operators' kernels were, and which part of the peak that is."""
+    """Return the FLOP rate in kernels of operators with known FLOPs, and its share of the peak."""
     ran = pl.when(pl.col("known_ns") > 0)
     return {
         "achieved_flops_s": ran.then(pl.col("flops") / pl.col("known_ns") * _NS),
@@ -182,7 +182,7 @@ def _may_be_recomputed() -> pl.Expr:
 
 
 def _of_steps(rows: pl.DataFrame, keys: Sequence[str], steps: pl.DataFrame) -> pl.DataFrame:
-    """Add ``steps``, how many there are of a row's iteration and device, and their length."""
+    """Add ``steps``, the number of steps of a row's device and iteration, and their length."""
     own = [key for key in keys if key in _OF_STEPS]
     counts = [pl.len().cast(pl.Int64).alias("steps"), pl.col("step_ns").sum()]
     if not own:
@@ -223,7 +223,7 @@ def _meta(
 
 
 def _unknown(work: pl.DataFrame, ideal: float | None, steps: int) -> str | None:
-    """Say why it is not known at which share of the peak steps ran."""
+    """Say why the share of the peak (MFU, HFU) of the steps is unknown; None if it is known."""
     if not steps:
         return "no steps are known"
     unknown = work.filter(~_KNOWN)
@@ -297,7 +297,7 @@ def roofline(
 
 
 def _unknown_bounds(work: pl.DataFrame, bandwidths: pl.DataFrame) -> str | None:
-    """Say which peaks are missing for operators of known FLOPs or bytes, and how to give them."""
+    """Say which peaks (FLOP/s, bandwidth) are missing to bound operators, and how to give them."""
     of_gpus = work.join(bandwidths, on="device", how="left")
     no_peak = of_gpus.filter(pl.col("flops").is_not_null() & pl.col("ideal_ns").is_null())
     no_memory = of_gpus.filter(pl.col("bytes").is_not_null() & pl.col("bandwidth").is_null())
@@ -321,7 +321,7 @@ def _unknown_bounds(work: pl.DataFrame, bandwidths: pl.DataFrame) -> str | None:
 
 
 def _in_precisions(rows: pl.DataFrame) -> str:
-    """Name the precisions in which some operators multiply."""
+    """Name the precisions, such as FP16, of the matrix products in `rows`."""
     names = rows["precision"].fill_null("unknown precision").unique().sort()
     return f" in {', '.join(names)}" if len(names) else ""
 
@@ -370,7 +370,7 @@ def _roofline_rows(work: pl.DataFrame, keys: Sequence[str], steps: int) -> pl.Da
 
 
 def _rate(amount: str) -> pl.Expr:
-    """Return an amount per second of kernel time, over operators whose amount is known."""
+    """Return FLOPs or bytes (`amount`) per second of kernel time, where the amount is known."""
     known = pl.col(amount).is_not_null()
     spent = pl.col("kernel_ns").filter(known).sum()
     return pl.when(spent > 0).then(pl.col(amount).cast(pl.Float64).sum() / spent * _NS)

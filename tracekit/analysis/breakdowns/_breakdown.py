@@ -83,8 +83,8 @@ def layers(work: Work, skip: int = 0) -> tuple[pl.DataFrame, dict[str, Any]]:
 
     Returns
     -------
-    The table with `LAYER_COLUMNS`; and of FP and BP how much of their busy time was joined with a
-    layer, and how; and why, where that is less than half of it.
+    The table with `LAYER_COLUMNS`, and meta: for FP and BP the share of busy time that was joined
+    with a layer, by method; and the reason, where that share is less than half.
     """
     found = range_layers(work.trace)
     keys = {"layer": _layer_of(found), "pass": _PASS, "joined": _joined_by(found)}
@@ -104,7 +104,7 @@ def layers(work: Work, skip: int = 0) -> tuple[pl.DataFrame, dict[str, Any]]:
 
 
 def _unjoined(shares: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
-    """Say by pass why the layer of most of its time is not known."""
+    """Return the reason why the layer of most of a pass's time is unknown: pass -> sentence."""
     why = {
         "FP": "most of it is launched outside of ranges of modules and operators"
         if BY_RANGE in shares.get("FP", ())
@@ -119,7 +119,7 @@ def _unjoined(shares: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
 
 
 def _layer_of(found: RangeLayers) -> Named:
-    """Return the place of an op's layer, the two of `NO_LAYER` being last; null if of no pass."""
+    """Return the place of an op's layer; `NO_LAYER` comes last; null outside of passes."""
     number, count = len(found.of_range), len(found.layers)
     values = [
         pl.concat([found.of_range, pl.Series([None], dtype=pl.Int64)]).fill_null(count + which)
@@ -130,14 +130,14 @@ def _layer_of(found: RangeLayers) -> Named:
 
 
 def _joined_by(found: RangeLayers) -> Named:
-    """Return how an op's layer is known."""
+    """Return the method by which an op was joined with its layer."""
     values = pl.concat([found.joined, pl.Series([None], dtype=pl.String)]).fill_null("none")
     row = pl.when(_PASS.number.is_not_null()).then(pl.coalesce("range", len(found.joined)))
     return Named(("range", "stage"), row, values)
 
 
 def _side_by_side(both: pl.DataFrame, each: pl.DataFrame) -> pl.DataFrame:
-    """Return a row per layer: of both passes together, and of each."""
+    """Return one row per layer with the times of both passes together and of each pass."""
     sums = pl.col("ops", "busy_ns").sum()
     table = both.drop_nulls("layer").group_by("layer").agg(sums)
     for name in _PASS.values:
@@ -154,7 +154,7 @@ def _side_by_side(both: pl.DataFrame, each: pl.DataFrame) -> pl.DataFrame:
 
 
 def _shares(joined: pl.DataFrame) -> dict[str, dict[str, float]]:
-    """Return by pass which share of its time was joined in each way."""
+    """Return the share of each pass's time by join method: pass -> method -> share."""
     sums = joined.drop_nulls("pass").group_by("pass", "joined").agg(pl.col("total_ns").sum())
     shares = sums.with_columns(share=pl.col("total_ns") / pl.col("total_ns").sum().over("pass"))
     return {
@@ -178,7 +178,7 @@ def _chosen_view(
     Raises
     ------
     UsageError
-        If it cannot be had with what else is asked for.
+        If the special breakdown cannot be combined with the other keys or options.
     """
     if inclusive or depth is not None:
         what = "an inclusive breakdown"
@@ -237,7 +237,7 @@ def _measured(
     inclusive: bool,
     depth: int | None,
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Return the rows and what they are measured against; the run is read once where it can be."""
+    """Return the rows and the meta (denominators, coverage); reads the run once where possible."""
     view = _chosen_view(keys, per_iteration=per_iteration, inclusive=inclusive, depth=depth)
     work = work_of(trace, keys)
     if view is not None:
@@ -270,7 +270,7 @@ def _measured(
 
 
 def _recomputed(work: Work, own: Sequence[str], skip: int) -> dict[str, Any]:
-    """Return how much of backward passes is a part of forward that is run again, if any is."""
+    """Return the share of backward passes that recomputes forward work; empty if none does."""
     if work.is_host or not work.trace.once(_runs_again, of_all=True):
         return {}
     keys = ("recomputed", *own)
@@ -290,7 +290,7 @@ def _whole_meta(trace: Trace, skip: int) -> dict[str, Any]:
 
 
 def _denominator(meta: Mapping[str, Any], *, is_of_steps: bool) -> dict[str, str]:
-    """Say whether times are of a step in the mean, or sums over the devices of a window."""
+    """Say whether times are means per step, or sums over the devices of a window."""
     number, noun = (meta["processes"], "process") if "basis" in meta else (meta["devices"], "GPU")
     if is_of_steps:
         return {"per": f"step/{noun}"}
@@ -299,7 +299,7 @@ def _denominator(meta: Mapping[str, Any], *, is_of_steps: bool) -> dict[str, str
 
 
 def _for_people(table: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
-    """Return a breakdown as people read it: times of steps as means over devices."""
+    """Return the printed table of a breakdown: times of steps are means over devices."""
     if "iteration_name" in table.columns:
         no_step = pl.when(pl.col("iteration").is_null()).then(pl.lit(OUTSIDE_STEPS))
         table = table.with_columns(iteration_name=pl.coalesce("iteration_name", no_step))
@@ -341,7 +341,7 @@ def _meta(work: Work, found: StageSums, skip: int) -> dict[str, Any]:
 
 
 def _residual(work: Work, length: int) -> dict[str, Any]:
-    """Return the weight update as the residual of the passes; else why it is unknown."""
+    """Return the weight update as the window less both passes, or why it is unknown."""
     unknown = None if work.is_host else unknown_passes(work.trace)
     if unknown is None:
         return {"wu_residual_ns": length}
@@ -366,7 +366,7 @@ def _table(
 
 
 def _with_windows(keys: Sequence[str], table: pl.DataFrame, found: KeySums) -> pl.DataFrame:
-    """Add the length of each group's window, what of it is idle, and the group's share of it."""
+    """Add the length of each group's window, the idle time in it, and the group's share of it."""
     own, windows = dividing(keys), found.windows
     length = _LENGTH.sum().alias("window_ns")
     if not own:
@@ -390,7 +390,7 @@ def _with_windows(keys: Sequence[str], table: pl.DataFrame, found: KeySums) -> p
 
 
 def _between(found: KeySums, own: Sequence[str]) -> pl.DataFrame:
-    """Return for how long nothing runs while the host is in no iteration."""
+    """Return the time ``between``: no op runs on the GPU, and the host is in no iteration."""
     busy = found.sums.groups.group_by("window").agg(pl.col("busy_ns").sum())
     idle = _LENGTH - pl.col("busy_ns").fill_null(0)
     return (
@@ -419,7 +419,7 @@ def _requests(windows: pl.DataFrame, own: Sequence[str]) -> pl.DataFrame:
 
 
 def _with_idle(groups: pl.DataFrame, found: KeySums, own: Sequence[str]) -> pl.DataFrame:
-    """Add the time in which nothing runs, so that the rows of a step add up to it."""
+    """Add rows of idle time, so that the rows of a step add up to its length."""
     busy = stages_of(found).group_by("window").agg(busy=pl.col("exposed_ns").sum())
     part = pl.when("on_host").then(pl.lit("idle")).otherwise(pl.lit("between"))
     idle = (
@@ -432,7 +432,7 @@ def _with_idle(groups: pl.DataFrame, found: KeySums, own: Sequence[str]) -> pl.D
 
 
 def _arranged(table: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """Put columns in their documented order, and rows by window and then by what takes longest."""
+    """Put columns in their documented order; sort rows by window, then by time, longest first."""
     columns, divides, by_stage = columns_of(keys), dividing(keys), is_by_stage(keys)
     divides = [name for name in columns if name in divides]
     measures = ["ops", *(() if by_stage else ("total_ns",))]
@@ -503,6 +503,6 @@ def _with_statistics(
 
 
 def _percentile_names(table: pl.DataFrame) -> dict[str, str]:
-    """Return what percentiles are called: by kernel, there are medians of durations beside them."""
+    """Return the names of the percentile columns; by kernel they differ from those of durations."""
     prefix = "iteration_" if "mean_ns" in table.columns else ""
     return {name: f"{prefix}{name}" for name in _PERCENTILES}

@@ -1,4 +1,4 @@
-"""Calls of NCCL and MPI: which there are, who took part in which, and the ranks of processes.
+"""Calls of NCCL and MPI: the calls of a run, the participants of each, and ranks of processes.
 
 Shared: questions read it, and it reads none of them.
 """

@@ -82,7 +82,7 @@ _MATCHED_BY = (
 
 @dataclass(frozen=True)
 class Found:
-    """Collectives of a run, with remarks from finding them."""
+    """Collectives of a run, one row per participant, with notes on what is unknown of them."""
 
     rows: pl.DataFrame
     notes: tuple[str, ...]
@@ -93,10 +93,10 @@ def collective_calls(
 ) -> pl.DataFrame:
     """Return the collectives of a run, one row per participant: `model.COLLECTIVE_CALLS`.
 
-    A size is the payload's of the NCCL calls that a kernel carries out; else that of the log's
-    calls, if log and trace hold as many of the process and kind; else the user's. It is never
-    taken from a kernel's name, nor is an algorithm of NCCL's general kernels, whose names say the
-    same whatever ran; those that are made for one algorithm have it, whatever their library.
+    The size of a kernel's collective comes from the NVTX payload of its NCCL calls; else from the
+    log, if log and trace hold equally many calls of that process and kind; else from the user.
+    Neither size nor algorithm is taken from the name of NCCL's general kernels, which is the same
+    for every algorithm; kernels of any library that implement one algorithm only have that one.
 
     Parameters
     ----------
@@ -105,13 +105,13 @@ def collective_calls(
     log
         An NCCL log of the same run.
     sizes
-        Bytes by collective (all ranks' together for all_gather and reduce_scatter), for those of
-        that collective whose size is not known otherwise.
+        Collective -> bytes per call (of all ranks together for all_gather and reduce_scatter); used
+        for calls of that collective whose size was not recorded.
 
     Raises
     ------
     UsageError
-        If the log is of other processes, or a size is of no collective or negative.
+        If the log belongs to other processes, or a size names no collective or is negative.
     """
     return find_collectives(trace, log, sizes).rows
 
@@ -119,7 +119,7 @@ def collective_calls(
 def find_collectives(
     trace: Trace, log: NcclLog | None = None, sizes: Mapping[str, int] | None = None
 ) -> Found:
-    """Return `collective_calls`, with remarks."""
+    """Return `collective_calls` with notes; the parameters are the same."""
     _check_sizes(sizes or {})
     return trace.once(_found) if log is None and not sizes else _found(trace, log, sizes)
 
@@ -184,13 +184,13 @@ def _with_same_groups(rows: pl.DataFrame, trace: Trace, notes: list[str]) -> pl.
 
 
 def _has_collectives(trace: Trace) -> bool:
-    """Tell whether there is any kernel or call that may be one."""
+    """Tell whether the run holds any kernel of a collective, or any call of MPI."""
     of_gpu = trace["ops"].select((pl.col("kind") == "collective").any()).collect().item()
     return bool(of_gpu) or not mpi_calls(trace).is_empty()
 
 
 def nccl_messages(trace: Trace, log: NcclLog | None = None) -> pl.DataFrame:
-    """Return NCCL's calls with their kernels and sizes, and ``bytes_source``: payload or log."""
+    """Return NCCL's API calls: kernels, sizes and ``bytes_source`` (``payload`` or ``log``)."""
     calls = _told_calls(trace, None if log is None else _Logged.of(log, trace), [])
     return with_kernels(calls, collective_kernels(trace))
 
@@ -198,7 +198,7 @@ def nccl_messages(trace: Trace, log: NcclLog | None = None) -> pl.DataFrame:
 def participants(
     trace: Trace, logged: _Logged | None = None, notes: list[str] | None = None
 ) -> pl.DataFrame:
-    """Return the collective kernels and calls of MPI, each a participant, not matched yet."""
+    """Return collective kernels and MPI calls, one row per participant, not matched yet."""
     notes = [] if notes is None else notes
     kernels = _kernels(trace, logged, notes)
     return pl.concat([kernels, _mpi_calls(trace, notes)], how="diagonal_relaxed")
@@ -279,18 +279,18 @@ def _carried(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _only(name: str) -> pl.Expr:
-    """Return the value that all rows of a group have, else null."""
+    """Return the value of a column if it is the same in all rows of a group, else null."""
     return pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first())
 
 
 def _larger(one: str, other: str) -> pl.Expr:
-    """Return the larger of two numbers; null where one is not known, as it may be the larger."""
+    """Return the larger of two columns; null if either is null, as that may be the larger."""
     both = pl.col(one).is_not_null() & pl.col(other).is_not_null()
     return pl.when(both).then(pl.max_horizontal(one, other))
 
 
 def _directed(direction: str) -> pl.Expr:
-    """Return the bytes that a kernel's sends or receives move; null where any is not known."""
+    """Return the bytes of a kernel's sends or receives; null if the size of any is unknown."""
     is_it = (pl.col("direction") == direction).fill_null(value=False)
     size = pl.col("size")
     known = (is_it & size.is_null()).sum() == 0
@@ -337,7 +337,7 @@ def _with_collectives(rows: pl.DataFrame, trace: Trace) -> pl.DataFrame:
 
 
 def _with_ranks(rows: pl.DataFrame, trace: Trace, logged: _Logged | None) -> pl.DataFrame:
-    """Add ``ranks``, and ``rank`` where it is not known."""
+    """Add ``ranks``, the size of the communicator, and fill in missing values of ``rank``."""
     made = communicators(trace).select("communicator", "process", "rank", "ranks")
     if logged is not None:
         told = logged.ranks
@@ -398,7 +398,7 @@ def _numbered(rows: pl.DataFrame, made: pl.DataFrame) -> pl.DataFrame:
 
 
 def _counted_bytes() -> pl.Expr:
-    """Return the size that bandwidth is about, as nccl-tests counts it (doc/PERFORMANCE.md)."""
+    """Return the bytes from which nccl-tests computes bandwidth (its doc/PERFORMANCE.md)."""
     collective, size = pl.col("collective"), pl.col("message_bytes")
     by_sends = (collective == "all_to_all") & (pl.col("called") == "send_recv")
     # Of an all_to_all that skips a rank, be it its own, the whole size is not known.
@@ -453,7 +453,7 @@ class _Logged:
     def with_sizes(
         self, rows: pl.DataFrame, key: str, when: str | pl.Expr, notes: list[str]
     ) -> pl.DataFrame:
-        """Fill in missing sizes from the log's calls, in order, where both have as many."""
+        """Fill in missing sizes from the log's calls in order, if it has as many as the trace."""
         kind = pl.col("collective").cast(pl.String)
         place = pl.int_range(pl.len()).over(_OWNER).alias("place")
         mine = rows.drop_nulls("collective").sort(when, key).with_columns(kind, place)
@@ -486,7 +486,7 @@ class _Logged:
 
     @staticmethod
     def _agreeing(mine: pl.DataFrame, calls: pl.DataFrame, notes: list[str]) -> pl.DataFrame:
-        """Return the processes and collectives whose log has as many calls as their trace."""
+        """Return the processes and collectives with equally many calls in log and trace."""
         counts = (
             mine.group_by(_OWNER)
             .agg(mine=pl.len(), lacks=pl.col("message_bytes").null_count() > 0)
@@ -544,7 +544,7 @@ class _Logged:
         )
 
     def _sizes_are_totals(self) -> bool | None:
-        """Say if sizes of choices are all ranks' together, as they were before NCCL 2.24."""
+        """Tell whether tuning lines give the sizes of all ranks together, as before NCCL 2.24."""
         found = re.match(r"(\d{1,4})\.(\d{1,4})", self.version or "")
         return None if found is None else (int(found[1]), int(found[2])) < _PER_RANK_SINCE
 
@@ -553,7 +553,7 @@ class _Logged:
 
 
 def _mpi_calls(trace: Trace, notes: list[str]) -> pl.DataFrame:
-    """Return the collective calls of MPI that block, as a report keeps or annotates them."""
+    """Return the blocking collective calls of MPI, from tables of calls or from NVTX ranges."""
     calls = mpi_calls(trace).with_columns(
         # Functions that end in _c take large counts.
         function=pl.col("name").str.extract(r"^P?MPI_(.+?)(?:_c)?$").str.to_lowercase(),
@@ -604,7 +604,7 @@ def _mpi_calls(trace: Trace, notes: list[str]) -> pl.DataFrame:
 
 
 def _with_iterations(calls: pl.DataFrame, trace: Trace) -> pl.DataFrame:
-    """Add ``iteration``: that of the process in which a call begins."""
+    """Add ``iteration``: the iteration of the call's process in which the call begins."""
     steps = trace.read("iterations").select("process", "iteration", begin="start", until="end")
     return (
         calls.with_row_index("row")
@@ -620,7 +620,7 @@ def _with_iterations(calls: pl.DataFrame, trace: Trace) -> pl.DataFrame:
 
 
 def _mpi_bytes() -> pl.Expr:
-    """Return the size that bandwidth is about; the rank that holds the whole of it knows it."""
+    """Return the bytes for bandwidth, which the rank that holds the whole buffer knows."""
     collective, sent, received = pl.col("collective"), pl.col("bytes"), pl.col("recv_bytes")
     larger = pl.max_horizontal(sent, received)
     at_root = pl.col("rank") == pl.col("root_rank")
@@ -652,7 +652,7 @@ def _with_user_sizes(rows: pl.DataFrame, sizes: Mapping[str, int]) -> pl.DataFra
 
 
 def in_stretch(calls: pl.DataFrame, stretch: Stretch) -> pl.DataFrame:
-    """Return the collectives that begin in a stretch of a run, each with all its participants."""
+    """Return the collectives that begin in a part of the run (`stretch`), with all participants."""
     if stretch.is_all:
         return calls
     alone = -1 - pl.int_range(pl.len(), dtype=pl.Int64)

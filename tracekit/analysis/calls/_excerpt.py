@@ -1,4 +1,4 @@
-"""Rows of a run that tell of communication and of ranks, which each part of it picks by itself."""
+"""Extract the rows about communication and ranks from each part of a run."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ _TELLS = (IS_NCCL | IS_MPI | IS_RANK_MARK).fill_null(value=False)
 
 @dataclass(frozen=True)
 class Excerpt:
-    """What a run tells of communication and of ranks.
+    """Rows of a run's tables about communication and ranks.
 
     Parameters
     ----------
     collectives, copies
-        The ops of collectives, and those that copy between GPUs or with the host.
+        Kernels of collectives, and copies between GPUs or between GPU and host.
     around
-        ``range, path`` of the ranges that launched collectives.
+        ``range, path``: the path of each range that launched collectives.
     ranges
-        Ranges of NCCL, of MPI and marks of ranks; others may be among them.
+        NVTX ranges of NCCL and MPI, and marks that state a rank; may include other ranges.
     host
-        Host calls of MPI, and those that tell a rank; others may be among them.
+        Host calls of MPI, and calls that state a rank; may include other calls.
     active
-        ``report, process`` of the processes that ran ops.
+        ``report, process``: the processes that ran ops.
     edges
-        ``report, start, end`` of the ops of each report.
+        ``report, start, end``: first start and last end of each report's ops, ns.
     """
 
     collectives: pl.LazyFrame
@@ -61,7 +61,7 @@ class Excerpt:
 
 
 def excerpt(trace: Trace) -> Excerpt:
-    """Return the excerpt of a run; of a run of several parts it is read once, and kept."""
+    """Return the excerpt of a run; for a run of several parts it is read once and cached."""
     return trace.once(_excerpt, of_all=True)
 
 

@@ -1,4 +1,4 @@
-"""Groups of ranks that run collectives together, found from when their calls start and end.
+"""Find groups of ranks that run collectives together from starts and ends of their calls.
 
 Participants of a collective wait for the last one to arrive, so they end together however far
 apart they start. Members of different groups do not: the ends of two groups differ as their last
@@ -31,7 +31,7 @@ _CENTRED_FROM = 8
 
 
 class Group(NamedTuple):
-    """A group of lanes, and whether the calls prove it."""
+    """A group of lanes (calls of one stream or thread each), and whether the calls prove it."""
 
     lanes: NDArray[np.int64]
     is_clear: bool
@@ -41,21 +41,21 @@ class Group(NamedTuple):
 
 
 def group_of(starts: _Times, ends: _Times, lane: int, *, of_messages: bool = False) -> Group:
-    """Return the lanes whose calls end together with those of a lane.
+    """Return the lanes whose calls end together with the calls of one given lane.
 
-    Lanes are joined as ends differ least [single linkage: P. Sneath, 1957], while the test
-    `_verdict` holds for the two groups that are joined; at last the group is held against each
-    other one.
+    Lanes are joined by single linkage [P. Sneath, 1957], closest ends first, as long as the test
+    `_verdict` does not tell the two joined groups apart; at last the group is tested against each
+    other group.
 
     Parameters
     ----------
     starts, ends
-        Times of calls by lane, calls x lanes: the calls of a row would be one collective if all
-        lanes were one group. Not a number where a lane has no such call.
+        Times of calls, ns: one row per call, one column per lane. A row would be one collective if
+        all lanes were one group. NaN where the lane lacks the call.
     lane
-        Number of the lane.
+        Column of the given lane.
     of_messages
-        Whether calls may wait for a rank that is not among the lanes of their row.
+        Whether the calls are sends and receives, which may wait for a rank outside of their row.
     """
     starts, ends = _some_calls(starts), _some_calls(ends)
     parts = _linked_groups(starts, ends)
@@ -74,12 +74,13 @@ def group_of(starts: _Times, ends: _Times, lane: int, *, of_messages: bool = Fal
 
 
 def _is_proven(starts: _Times, ends: _Times, own: NDArray[np.int64], *, of_messages: bool) -> bool:
-    """Tell whether lanes are one group, and not several that call in step.
+    """Tell whether lanes are one group, and not several groups that call at the same times.
 
-    A call proves it in which one lane arrives long after all others, and all end together: they
-    waited for that one. Where the last two arrive together, each may be of a group of its own, and
-    so it may where a lane of another group arrives and ends with the last one. Messages have to end
-    as soon as they can, too: ranks that receive from a group in step each wait for another one.
+    Proof is a call in which one lane arrives long after all others, and all lanes end together:
+    they waited for the last lane. If the last two arrive together, each may belong to a group of
+    its own; the same holds if a lane of another group arrives and ends with the last lane. Messages
+    must also end right after the last arrival: ranks that receive from a group in step may each
+    wait for another rank.
     """
     if own.size == 1:
         return True
@@ -145,14 +146,14 @@ def _linked(ends: _Times) -> list[tuple[int, int]]:
 
 
 def _spread(differences: _Times) -> _Times:
-    """Return by how much each column varies; infinite for columns without a number."""
+    """Return the spread of each column; infinite for columns without a number."""
     with np.errstate(invalid="ignore"):
         centred = np.abs(differences - _middle(differences))
         return np.nan_to_num(_middle(centred), nan=np.inf)
 
 
 def _middle(columns: _Times) -> _Times:
-    """Return the median of each column without what is not a number."""
+    """Return the median of each column, NaN left out."""
     ordered = np.sort(columns, axis=0)  # not a number comes last
     known = np.count_nonzero(~np.isnan(columns), axis=0)
     low, high = np.maximum(known - 1, 0) // 2, known // 2

@@ -49,13 +49,13 @@ _SYMMETRIC = r"ncclSymk?DevKernel_(\w+?)(?:_(?:sum|avg|profile)\w*)?(?:\(|$)"
 
 
 def with_libraries(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Add library and algorithm of each kernel, by its short name.
+    """Add the library and algorithm of each collective kernel, by its short name.
 
     Returns
     -------
-    `kernels` with ``library``, ``other`` where none is known, and ``algorithm``, as
-    `machine.shares` calls it, null where a kernel may run several; and ``part``, what one of expert
-    parallelism does, by its whole name: dispatch, combine or wait; null of all others.
+    `kernels` with ``library`` (``other`` if unknown); ``algorithm`` in the spelling of
+    `machine.shares` (null if the kernel implements several); and ``part``, the phase of expert
+    parallelism by the whole name: dispatch, combine or wait (null for other kernels).
     """
     from tracekit.machine import SYMMETRIC  # noqa: PLC0415 - a machine takes time to load
 
@@ -88,7 +88,7 @@ def with_libraries(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _first(name: pl.Expr, patterns: Mapping[str, str], otherwise: pl.Expr) -> pl.Expr:
-    """Return the value of the first pattern that a name contains."""
+    """Return the value of the first pattern that occurs in a name, else `otherwise`."""
     each = [
         pl.when(name.str.contains(pattern)).then(pl.lit(text)) for pattern, text in patterns.items()
     ]

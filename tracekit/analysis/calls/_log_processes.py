@@ -10,30 +10,30 @@ _SHOWN = 4
 
 
 def log_processes(owners: pl.DataFrame, processes: pl.DataFrame, log: str) -> pl.DataFrame:
-    """Return the processes of a log that are the run's.
+    """Return the processes of an NCCL log that belong to the run.
 
-    Every line of NCCL's begins with the host and the process that wrote it, whatever it says.
-    Process ids repeat on other hosts, so the hosts have to be the same where any is: their names
-    inside containers differ from those outside, and some recorders tell none. What is still not
-    unique is left out.
+    Every log line begins with the host and the id of the process that wrote it. Process ids repeat
+    across hosts, so host names must agree too if log and run share any host name: names inside
+    containers differ from those outside, and some recorders store none. Processes that remain
+    ambiguous are left out.
 
     Parameters
     ----------
     owners
-        ``host, pid`` of the log's lines.
+        ``host, pid``: the writers of the log's lines.
     processes
-        The canonical table, with ``host``.
+        Canonical table ``processes`` with a column ``host``.
     log
-        What the log is called.
+        Name of the log, for messages.
 
     Returns
     -------
-    ``host, pid, process`` and ``host_run``, what the run calls the host.
+    ``host, pid, process`` and ``host_run``, the name of that host in the run.
 
     Raises
     ------
     UsageError
-        If the log names processes, and none of them is in the run.
+        If the log names processes and none of these is in the run.
     """
     named = owners.select("host", pl.col("pid").cast(pl.Int64)).unique()
     both = named.join(processes.cast({"pid": pl.Int64}), on="pid", suffix="_run")

@@ -33,18 +33,19 @@ _HAS_MATE = pl.col("lead_start").is_not_null()
 
 
 def match(rows: pl.DataFrame, reports: pl.DataFrame) -> pl.Series:
-    """Return the number of each row's collective: the same for all participants that were found.
+    """Return the number of each row's collective, equal for all its participants.
 
-    Collectives that carry their number in a communicator are known by it, and those that one call
-    launched on several devices by their correlation id. Others are matched in order: the n-th of
-    one participant is the (n + d)-th of another, where captures were cut at different points. The d
-    is taken that makes them overlap longest, and believed if at least 95 percent of them overlap in
-    time, as participants that wait for each other do.
+    Collectives with a recorded sequence number in their communicator are matched by that number;
+    kernels that one call launched on several devices, by correlation id. Others are matched in
+    order: the n-th call of one participant is the (n + d)-th of another, since recordings are cut
+    at different points. The shift d with the longest overlap in time is taken, and accepted if at
+    least 95 percent of the matched calls overlap, as calls of participants that wait for each other
+    do.
 
-    Where no communicator is named, several groups may run in step. Then ranks are of one group only
-    if their calls end together (`group_of`), and calls of which that cannot be told stay
-    without a match. Rooted collectives follow the groups that others have on their streams. A call
-    that ended on one rank before it began on another is no match of any kind but rooted ones.
+    Without named communicators, several groups may run at the same times. Ranks then form a group
+    only if their calls end together (`group_of`); calls without that proof stay unmatched. Rooted
+    collectives take the groups of other collectives on their streams. Calls of which one ended
+    before the other began match only if rooted.
 
     Parameters
     ----------
@@ -75,13 +76,13 @@ def match(rows: pl.DataFrame, reports: pl.DataFrame) -> pl.Series:
 
 
 def _between_clocks(reports: pl.DataFrame) -> int:
-    """Return by how many ns times of reports that were set to one clock may still differ."""
+    """Return the largest error between the clocks of aligned reports, ns."""
     known = pl.max_horizontal(pl.col("clock_p5").abs(), pl.col("clock_p95").abs()).max()
     return int(reports.select(known.fill_null(0)).item())
 
 
 def _numbered(keyed: pl.DataFrame, between_clocks: int) -> pl.Series:
-    """Give instances numbers by time; those without a second participant are none."""
+    """Give matched collectives numbers by time; null for those with a single participant."""
     people = pl.col("participant")
     numbers = (
         keyed.drop_nulls("instance")
@@ -116,7 +117,7 @@ def _end_together(between_clocks: int) -> pl.Expr:
 
 
 def _by_number(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return ``row, instance`` of collectives that carry a number, which counts by kind."""
+    """Return ``row, instance`` of collectives with a recorded sequence number, counted by kind."""
     key = pl.struct("library", "kind", "communicator", "call_sequence")
     return rows.select("row", instance=(key.rank("dense").cast(pl.Int64)))
 
@@ -124,9 +125,9 @@ def _by_number(rows: pl.DataFrame) -> pl.DataFrame:
 def _by_launch(rows: pl.DataFrame) -> pl.DataFrame:
     """Return ``row, instance`` of collectives that one call launched on several devices.
 
-    So `cudaLaunchCooperativeKernelMultiDevice` starts the kernels of a communicator whose ranks one
-    process drives. What a CUDA graph launches has one correlation id too, whatever it is. Where
-    several processes take part, the call is not all of the collective, nor tells the others.
+    One `cudaLaunchCooperativeKernelMultiDevice` starts the kernels of all ranks that one process
+    drives. Ops of a CUDA graph share one correlation id, too, but need not be one collective. If
+    several processes take part, one call does not launch all of a collective.
     """
     call = ["clock", "process", "library", "kind", "correlation"]
     together = (
@@ -138,7 +139,7 @@ def _by_launch(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _apart(parts: list[pl.DataFrame]) -> pl.DataFrame:
-    """Return all parts, whose instances are none of each other's; the last is `_by_order`."""
+    """Concatenate parts with disjoint instance numbers; the last part is that of `_by_order`."""
     of_part = [part.with_columns(part=pl.lit(number)) for number, part in enumerate(parts)]
     key = pl.struct("part", "instance")
     return pl.concat(of_part).select(
@@ -195,14 +196,14 @@ def _on_streams(rows: pl.DataFrame, is_rooted: pl.Expr) -> list[pl.DataFrame]:
 def _between(rows: pl.DataFrame, proven: pl.DataFrame) -> pl.DataFrame:
     """Match rows of proven groups by place: the n-th after a proven call, or before the first.
 
-    Communicators carry out their calls in one order on all ranks. All of a group have to take part.
+    A communicator runs its calls in the same order on all ranks. All members must take part.
 
     Parameters
     ----------
     rows
-        ``row, lane, group, kind, start``.
+        ``row, lane, group, kind, start``: calls to match.
     proven
-        ``lane, group, instance, start`` of calls that ends prove, of these and other lanes.
+        ``lane, group, instance, start``: calls matched by their ends, on these and other lanes.
     """
     size = proven.group_by("group").agg(lanes=pl.col("lane").n_unique())
     marks = proven.select("lane", "group", "start", mark="instance").sort("start")
@@ -229,22 +230,23 @@ def _between(rows: pl.DataFrame, proven: pl.DataFrame) -> pl.DataFrame:
 
 
 def _in_parts(found: list[pl.DataFrame]) -> pl.DataFrame:
-    """Return the rows of several `_clusters`, which share no group and no instance."""
+    """Concatenate results of `_clusters`, with disjoint numbers of groups and instances."""
     return pl.concat(some.with_columns(part=pl.lit(part)) for part, some in enumerate(found))
 
 
 def _clusters(rows: pl.DataFrame, one_group: _Known) -> pl.DataFrame:
     """Return ``row, instance, lane, group`` of rows of one kind, lane by lane.
 
-    The longest lane leads; of each other participant the lane follows it that overlaps it longest.
+    The lane with most calls leads; each other participant contributes the lane that overlaps it
+    longest.
 
     Parameters
     ----------
     rows
-        ``row, lane, participant, start, end``, and ``kind`` where that has to be looked at.
+        ``row, lane, participant, start, end``, and ``kind`` if kinds must agree.
     one_group
-        Whether lanes that follow each other are of one group: ``known``; ``likely``, unless ends
-        refute it; ``unknown``, unless ends prove it.
+        Whether lanes matched in order are one group: ``known``; ``likely`` (yes unless ends refute
+        it); ``unknown`` (no unless ends prove it).
     """
     of_messages = "kind" in rows.columns and (rows["kind"] == "send_recv").any()
     crowded = pl.col("lane").n_unique().over("participant") > _MOST_LANES
@@ -287,7 +289,7 @@ def _clusters(rows: pl.DataFrame, one_group: _Known) -> pl.DataFrame:
 def _members(
     joined: pl.DataFrame, lead: int, one_group: _Known, *, of_messages: bool
 ) -> tuple[pl.Series, bool]:
-    """Return the lanes of the leading lane's group, and whether it is clear that they are one."""
+    """Return the lanes of the leading lane's group, and whether the group is proven."""
     lanes = joined["lane"].unique().sort()
     if one_group == "known":
         return lanes, True
@@ -314,7 +316,7 @@ def _by_turn(joined: pl.DataFrame, lead: int, lanes: pl.Series) -> tuple[_Times,
 
 
 def _followers(leading: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
-    """Return ``lane, shift``: for each participant the lane that follows the leading one."""
+    """Return ``lane, shift``: for each participant the lane that matches the leading lane best."""
     shifts = _likely_shifts(leading, others)
     first, last = leading["start"].min(), leading["end"].max()
     shorter = pl.min_horizontal(
@@ -355,7 +357,7 @@ def _mates(leading: pl.DataFrame) -> pl.DataFrame:
 
 
 def _likely_shifts(leading: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
-    """Return ``lane, shift``: for each lane the shift of its numbers by which it overlaps most."""
+    """Return ``lane, shift``: for each lane the shift in call numbers with the longest overlap."""
     starts = leading["start"].to_numpy()
     ends = np.maximum.accumulate(leading["end"].to_numpy())
     lowest = np.searchsorted(ends, others["start"].to_numpy(), side="right")
@@ -377,7 +379,7 @@ def _likely_shifts(leading: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
 
 
 def _surrounded(leading: pl.DataFrame, lanes: pl.DataFrame) -> pl.Series:
-    """Return how many of the leading lane's rows lie between the first and last of each lane."""
+    """Return, per lane, the number of the leading lane's rows between its first and last row."""
     starts = leading["start"].to_numpy()
     ends = np.maximum.accumulate(leading["end"].to_numpy())
     first = np.searchsorted(starts, lanes["start"].to_numpy(), side="left")

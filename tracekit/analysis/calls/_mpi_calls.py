@@ -24,18 +24,18 @@ _COLUMNS = ("report", "process", "thread", "start", "end", "name")
 
 
 def mpi_calls(trace: Trace) -> pl.DataFrame:
-    """Return MPI calls; a call inside another, as of wrappers, is part of that one.
+    """Return MPI calls; a call inside another call (as wrappers make) is not listed by itself.
 
-    A process's calls are those of `host`; if it has none there, its push/pop ranges of the domain
-    ``MPI`` or with names that begin with ``MPI_``, as nsys kept them before 2023.4, and nvprof and
-    wrappers of MPI annotate them: these are of unknown size, unless their names say it.
+    Calls come from the table ``host``. For a process without any there, they come from push/pop
+    ranges of the domain ``MPI`` or with names that begin with ``MPI_`` (nsys before 2023.4, nvprof,
+    wrappers of MPI); their size is unknown unless the name states it.
 
     Returns
     -------
     ``report, process, thread, start, end, name, does, bytes, recv_bytes, rank, root_rank,
-    communicator, ranks``, by thread and start. ``does`` is ``collective`` or ``p2p`` for functions
-    that block until that is done, ``starts_collective`` for those that begin a collective and
-    return, and null for all others.
+    communicator, ranks``, by thread and start. ``does`` is ``collective`` or ``p2p`` for blocking
+    functions, ``starts_collective`` for functions that start a collective and return, null for all
+    others.
     """
     kept = excerpt(trace).host.filter(pl.col("library") == "mpi").select(*_COLUMNS, *_OF_HOST)
     annotated = (
@@ -64,7 +64,7 @@ def annotated_calls(trace: Trace) -> pl.LazyFrame:
 
 
 def outermost(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return the calls, by thread and start, that are not made within another of them."""
+    """Return the calls that lie within no other call of their thread, by thread and start."""
     ordered = calls.sort("thread", "start", pl.col("end"), descending=[False, False, True])
     furthest = pl.col("end").cum_max().shift().over("thread")
     # What begins where the one before ends comes after it, if only it takes any time.
@@ -75,18 +75,18 @@ def outermost(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def within(rows: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return the call of its thread that contains each row completely.
+    """Join each row with the call on the same thread that contains it completely.
 
     Parameters
     ----------
     rows
-        What lies in calls: ``thread`` (may be null: then it lies in none), ``start, end``.
+        Intervals ``thread, start, end``; a row with a null thread lies in no call.
     calls
-        ``call, thread, start, end`` of calls that do not overlap on a thread, as of `mpi_calls`.
+        ``call, thread, start, end``; calls of one thread do not overlap (as from `mpi_calls`).
 
     Returns
     -------
-    `rows` that lie in a call, with ``call``.
+    The rows that lie in a call, with ``call``.
     """
     spans = calls.select("thread", "call", call_start="start", call_end="end")
     return (

@@ -1,8 +1,8 @@
 """The order of MPI's collectives: the n-th call on a communicator is the same on all its ranks.
 
 A rank need not wait for the others in a collective: the root of a small broadcast has left before
-another rank enters it. So overlap in time does not tell which calls belong together; order does,
-where it is known from the start.
+another rank enters it. So calls are not matched by overlap in time, but by order, if recorded from
+MPI_Init on.
 """
 
 from __future__ import annotations
@@ -30,12 +30,11 @@ def with_order(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     trace
         The run.
     calls
-        As of `mpi_calls`, with ``function``: the name without what tells variants apart.
+        Result of `mpi_calls` with ``function``: the name without the prefix or suffix of variants.
 
     Returns
     -------
-    `calls` with ``call_sequence``, null where it is not known, and ``shared``, a name for that
-    communicator.
+    `calls` with ``call_sequence`` (null if unknown) and ``shared``, a name of that communicator.
     """
     known = calls.with_row_index("row").filter(pl.col("does").is_in(_COLLECTIVE))
     ours = _of_all_ranks(known, from_the_start(trace))
@@ -60,7 +59,7 @@ def with_order(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _of_all_ranks(calls: pl.DataFrame, begun: pl.DataFrame) -> pl.DataFrame:
-    """Return ``process, communicator`` of the communicator of all ranks, one of each process."""
+    """Return ``process, communicator``: each process's handle of the communicator of all ranks."""
     ranks = begun["rank"].sort().to_list()
     handles = calls.filter(pl.col("ranks") == len(ranks)).select(_OWNER).drop_nulls().unique()
     ours = handles.filter(pl.len().over("process") == 1).join(begun, on="process", how="semi")
@@ -69,7 +68,7 @@ def _of_all_ranks(calls: pl.DataFrame, begun: pl.DataFrame) -> pl.DataFrame:
 
 
 def from_the_start(trace: Trace) -> pl.DataFrame:
-    """Return ``process, rank`` of the processes that were recorded from MPI_Init on."""
+    """Return ``process, rank`` of processes whose MPI_Init was recorded."""
     host = excerpt(trace).host
     inits = host.filter(pl.col("library") == "mpi", pl.col("name").str.contains(_INIT))
     return inits.select("process", "rank").unique().collect()

@@ -46,12 +46,12 @@ _CALL_COLUMNS = (
 
 
 def communicators(trace: Trace) -> pl.DataFrame:
-    """Return communicators that were created while recording, or whose size is known.
+    """Return the NCCL communicators that were created during the recording or have a known size.
 
     Returns
     -------
-    ``communicator, report, process, rank, ranks, cuda_device``; null is what the call that made
-    it does not say (the id: before NCCL 2.25; all of it: where payloads were not exported).
+    ``communicator, report, process, rank, ranks, cuda_device``; null is what the creating call does
+    not record (the id: before NCCL 2.25; all of it: if NVTX payloads were not exported).
     """
     ranks = _count("No. of ranks", "No. of devices", "nRanks")
     tells = pl.col("name").str.contains(_MAKES_COMMUNICATOR) | ranks.is_not_null()
@@ -101,9 +101,8 @@ def collective_kernels(trace: Trace) -> pl.DataFrame:
 def read_calls(trace: Trace) -> pl.DataFrame:
     """Return NCCL's API calls, from its NVTX ranges.
 
-    Both spellings are read: the names of functions that NCCL gives (``ncclAllReduce``) and those
-    of advanced tracing (``AllReduce`` in the domain NCCL). A call that another one makes on its
-    way, such as the sends of an AllToAll, is part of that one.
+    Both spellings are read: API functions (``ncclAllReduce``) and advanced tracing (``AllReduce``
+    in the domain NCCL). Inner calls, such as the sends of an AllToAll, are not listed.
 
     Returns
     -------
@@ -143,7 +142,7 @@ def read_calls(trace: Trace) -> pl.DataFrame:
 
 
 def hex_ids(ids: pl.Series) -> pl.Series:
-    """Return ids of communicators in one spelling: ``0x`` and hexadecimal digits; 0 is none."""
+    """Return ids of communicators as ``0x`` and hexadecimal digits; null for the id 0."""
     distinct = ids.drop_nulls().unique().to_list()
     if not distinct:
         return ids.cast(pl.String)
@@ -177,18 +176,18 @@ def _function() -> list[pl.Expr]:
 
 
 def _text(*keys: str) -> pl.Expr:
-    """Return what a payload holds under the first of some keys, as text."""
+    """Return the text that a payload holds under the first present key of `keys`."""
     return pl.coalesce(pl.col("payload").str.json_path_match(f"$['{key}']") for key in keys)
 
 
 def _count(*keys: str) -> pl.Expr:
-    """Return the same as a number that is not negative."""
+    """Return the number that a payload holds under the first present key; null if negative."""
     number = _text(*keys).cast(pl.Int64, strict=False)
     return pl.when(number >= 0).then(number)
 
 
 def _message_bytes() -> pl.Expr:
-    """Return the size of a message; advanced tracing gives a count and a type instead."""
+    """Return the bytes of a message; advanced tracing gives a count of elements and their type."""
     kind = _text("dataType", "datatype").str.to_lowercase().str.replace("^nccl", "")
     size = kind.replace_strict(_TYPE_BYTES, default=None, return_dtype=pl.Int64)
     counted = _count("count")
@@ -199,7 +198,7 @@ def _message_bytes() -> pl.Expr:
 
 
 def _without_inner(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Drop what an operation's call calls itself. Ranges are in order of threads and starts."""
+    """Drop calls inside the call of an operation. Ranges must be sorted by thread and start."""
     nests = pl.col("style") == "push_pop"
     until = pl.when(nests & pl.col("collective").is_not_null()).then("end")
     outer = until.cum_max().forward_fill().shift(1).over("thread")
@@ -209,8 +208,8 @@ def _without_inner(ranges: pl.DataFrame) -> pl.DataFrame:
 def _groups(ranges: pl.DataFrame) -> pl.DataFrame:
     """Return the outermost groups of calls: ``thread, start, end, group``.
 
-    A group that was open when recording began is not known; one that is still open at the end of
-    the recording lasts for ever.
+    A group that was open when recording began is unknown; a group that is still open at the end of
+    the recording has no end.
     """
     opens, closes = pl.col("name") == _OPENS, pl.col("name").str.contains(_CLOSES)
     edges = ranges.filter(opens | closes).with_columns(
@@ -243,7 +242,7 @@ def _groups(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def _in_groups(rows: pl.DataFrame, groups: pl.DataFrame, at: str = "start") -> pl.DataFrame:
-    """Add the group that is open on a row's ``thread`` at a time."""
+    """Add the group that is open on a row's ``thread`` at the time in the column `at`."""
     spans = groups.select("thread", "group", "start", group_end="end").rename({"start": "opened"})
     joined = rows.sort(at).join_asof(
         spans.sort("opened"), left_on=at, right_on="opened", by="thread", check_sortedness=False
@@ -254,7 +253,7 @@ def _in_groups(rows: pl.DataFrame, groups: pl.DataFrame, at: str = "start") -> p
 
 
 def _without_twins(calls: pl.DataFrame) -> pl.DataFrame:
-    """Drop the API's record of operations that advanced tracing also gives with their numbers."""
+    """Drop API ranges of operations that advanced tracing recorded too, with their numbers."""
     numbered = pl.col("sequence").is_not_null()
     is_twin = (
         pl.col("group").is_not_null()
@@ -301,9 +300,9 @@ def _launched_by_groups(
 ) -> pl.DataFrame:
     """Return ``range, op`` of kernels that were launched for a group of calls.
 
-    The only kernel of a group carries all its calls. Several kernels are those of as many calls,
-    kind by kind, where the calls of a kind are alike: NCCL launches by communicator and size, not
-    in the order of the calls. Of all others it is not known which call they are for.
+    A group's only kernel carries out all its calls. Several kernels are assigned to equally many
+    calls of their kind if these calls are alike: NCCL launches by communicator and size, not in the
+    order of the calls. The call of any other kernel is unknown.
     """
     spans = _group_spans(calls)
     kernels = _in_groups(launched, spans, "launch_start").drop_nulls("group")
@@ -316,7 +315,7 @@ def _launched_by_groups(
 
 
 def _group_spans(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return the groups of calls that know theirs; a kernel is launched within its last one."""
+    """Return the span of each known group of calls; its last call launches its kernels."""
     return (
         calls.drop_nulls("group")
         .group_by("thread", "group")

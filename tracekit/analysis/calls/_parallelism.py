@@ -1,4 +1,4 @@
-"""Groups of ranks: who is in a communicator, and which parallelism the program makes it for."""
+"""Groups of ranks: the members of each communicator, and the kind of parallelism it serves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tracekit.analysis.calls._same_groups import group_members, same_groups
 from tracekit.model import Trace
 
 OF_GROUPS = ("communicator", "group", "parallelism")
-"""Keys of what groups of ranks do."""
+"""Keys about groups of ranks."""
 MEMBERS = ("communicators", "members")
 PARALLELISMS = {
     "tensor": ("tp", "tensor"),
@@ -24,7 +24,7 @@ PARALLELISMS = {
 
 
 def communicator_groups(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return what groups of ranks communicators are.
+    """Return the name, parallelism and members of each communicator's group of ranks.
 
     Parameters
     ----------
@@ -35,9 +35,10 @@ def communicator_groups(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
 
     Returns
     -------
-    ``communicator``; ``group``, what the program calls it; ``parallelism``, what words of that name
-    say, with ``and`` between several, null without any; ``members``, the ranks of the job whose
-    calls are in the run, such as ``0-3, 8``, null where one is unknown. A row per communicator.
+    One row per communicator: ``communicator``; ``group``, the program's name of it;
+    ``parallelism``, by words of that name (several are joined by ``and``; null if there are none);
+    ``members``, the ranks of the job whose calls are in the run, such as ``0-3, 8`` (null if any is
+    unknown).
     """
     described = group_descriptions(trace)
     if calls["communicator"].str.starts_with("0x").any() and described.height:
@@ -61,7 +62,7 @@ def communicator_groups(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def groups_of_ops(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return ``op`` and the columns of `communicator_groups` of collective kernels.
+    """Return ``op`` of each collective kernel with the columns of `communicator_groups`.
 
     Kernels without a communicator, or with several, have no row.
     """
@@ -80,7 +81,7 @@ def members_of_rows() -> list[pl.Expr]:
 
 
 def unnamed_groups(rows: pl.DataFrame) -> list[str]:
-    """Say what tells names of groups, where rows are by these and none has one."""
+    """Say how to record names of groups, if rows are grouped by these and all are null."""
     named = [name for name in OF_GROUPS[1:] if name in rows.columns]
     if not named or rows.select(pl.any_horizontal(pl.col(named).is_not_null()).any()).item():
         return []

@@ -38,9 +38,9 @@ def with_devices(
     values
         One row per group.
     by
-        The keys of the groups.
+        Columns that name a group.
     owners
-        ``process, device``: on which devices steps ran, a GPU that two processes use once for each.
+        ``process, device``: devices that ran steps; a GPU used by two processes has two rows.
     """
     if "stream" in by:  # of one process on one device
         return values.with_columns(devices=pl.lit(1, pl.Int64))
@@ -54,18 +54,18 @@ def with_devices(
 
 
 def process_ranks(trace: Trace) -> pl.DataFrame:
-    """Return the rank and the node of each process.
+    """Return the rank and the node (host) of each process.
 
-    A process's rank is what MPI calls it; else its rank in the largest communicator of NCCL that it
-    made or names; else what it says itself, by a mark ``tracekit.rank 1 of 4``; else, where a
-    report holds one process that ran ops, what the environment of the recorded program or the trace
-    said, else the number after ``rank`` or ``worker`` in the name of its file. A node is the host
-    of its report.
+    The rank of a process is, in this order: its rank in MPI; its rank in the largest NCCL
+    communicator that it created or used; the rank in its own mark ``tracekit.rank 1 of 4``; and, if
+    one process of the report ran ops, the rank in the environment of the recorded program or in the
+    trace, else the number after ``rank`` or ``worker`` in the name of the file. A node is the host
+    of the report.
 
     Returns
     -------
     ``process, rank, rank_source, node`` in order of the processes' numbers; ``rank_source`` is
-    ``mpi``, ``nccl``, ``program``, ``report`` or ``file``. Null is what is not known.
+    ``mpi``, ``nccl``, ``program``, ``report`` or ``file``. Unknown values are null.
     """
     return trace.once(_process_ranks)
 
@@ -127,11 +127,11 @@ def outlier_ranks(by_rank: pl.DataFrame) -> list[dict[str, float | int]]:
     Parameters
     ----------
     by_rank
-        ``rank`` and ``busy_ns``.
+        ``rank`` and ``busy_ns``, one row per rank.
 
     Returns
     -------
-    ``rank``, and ``ratio``: its busy time over the median of all.
+    One mapping per outlier: ``rank``, and ``ratio`` (its busy time over the median of all).
     """
     known = by_rank.drop_nulls("rank").group_by("rank").agg(pl.col("busy_ns").sum())
     if known.height <= _FEW:

@@ -1,4 +1,4 @@
-"""Tell which communicator of NCCL is which of PyTorch's groups, by members and sizes."""
+"""Match NCCL's communicators with PyTorch's process groups, by members and sizes of calls."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def group_members(trace: Trace) -> pl.DataFrame:
 
 
 def same_groups(members: pl.DataFrame) -> pl.DataFrame:
-    """Return ``group, communicator``: PyTorch's name of a group, and NCCL's of the same one.
+    """Return ``group, communicator``: PyTorch's name of each group, and NCCL's id of it.
 
-    Each recorded member has the place of its rank in PyTorch's list, both have a size in common,
+    Two names match if each recorded member has the same place in both, they share a size of a call,
     and no other group or communicator fits as well.
 
     Parameters

@@ -1,10 +1,11 @@
 """Put the clocks of several reports on one time base by ranked evidence, or refuse to.
 
-1. Clock offsets that the user gives. 2. Reports of one machine (its host's name, or a GPU's UUID in
-both) share its clock: the starts of their sessions give the offset, unless matched calls or
-messages contradict it. If they contradict one report, the session starts of that machine count less
-than calls. 3. Matched calls give the offset of other clocks, if the remaining differences are well
-under the median call; else messages in both directions do.
+1. Clock offsets that the user gives.
+2. Reports of one machine (its host's name, or a GPU's UUID in both) share its clock: the starts of
+   their sessions give the offset, unless matched calls or messages contradict it. If they
+   contradict one report, the session starts of that machine count less than calls.
+3. Matched calls give the offset of other clocks, if the remaining differences are well under the
+   median call; else messages in both directions do.
 """
 
 from __future__ import annotations

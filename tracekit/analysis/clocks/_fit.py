@@ -17,16 +17,16 @@ from numpy.typing import NDArray
 from tracekit.model import Clock
 
 ENOUGH = 8
-"""Fewer calls than this, matched by their order, do not tell how far apart two clocks are."""
+"""Least number of calls, matched by order, to fit two clocks."""
 _ENOUGH_NUMBERED = 3
-"""The same of calls that carry their number."""
+"""Least number of calls, matched by sequence number, to fit two clocks."""
 _LONG_ENOUGH_FOR_DRIFT = 10_000_000_000
 _WELL_UNDER = 3
 """How many times smaller than the median call the residuals have to be."""
 _MOST_VIOLATIONS = 0.05
 """What share of calls may end before they begin elsewhere, as matches go wrong now and then."""
 SLACK = 2_000
-"""By how much recorded times may be off, ns: two steps of traces that count in microseconds."""
+"""Tolerance of recorded times, ns: two units of traces that count in microseconds."""
 _WINDOWS, _IN_A_WINDOW = 4, 16
 """A bound is that of the worst of so many parts of a recording, with so many limits each."""
 _UNEVEN = 8
@@ -205,7 +205,7 @@ def _why_refused(pairs: Pairs, messages: Messages, found: Fit) -> str | None:
 
 
 _Limit = tuple[Ints, Ints]
-"""Times of the other report, and by how much its clock has to be more, or may be more, then."""
+"""Times in the other report, and the least (or most) correction of its clock at each, ns."""
 
 
 def _limits(pairs: Pairs, messages: Messages, clock: Clock) -> tuple[_Limit, _Limit]:
@@ -246,7 +246,7 @@ def _bound(low: _Limit, high: _Limit) -> int | None:
 # -- drift and steps -------------------------------------------------------------------------------
 
 _Piece = tuple[Ints, NDArray[Any]]
-"""Times of the other report between two steps, and by how much ends differ there."""
+"""Times in the other report between two clock steps, and the differences of ends there, ns."""
 
 
 def _pieces(times: Ints, apart: Ints, steps: int = _MOST_STEPS) -> list[_Piece]:
@@ -320,7 +320,7 @@ def _width(values: NDArray[Any], share: float) -> float:
 # -- matching in order -----------------------------------------------------------------------------
 
 _FARTHEST = 512
-"""By how many calls two recordings may have begun apart."""
+"""Largest shift, in calls, between the begins of two recordings."""
 _SAMPLE = 256
 """Number of calls sampled to judge how well an order fits."""
 _CLEARER = 3

@@ -77,8 +77,8 @@ def collectives(
         As for `collective_calls`.
     by
         Keys, as a sequence or separated by commas: library, collective, bytes, communicator, group
-        (what the program calls its group of ranks), parallelism (what that name says), part, stage,
-        rank, node, iteration. By rank or node, a collective counts for each that takes part, and
+        (the program's name of the group of ranks), parallelism (by that name), part, stage, rank,
+        node, iteration. By rank or node, a collective counts for each that takes part, and
         ``wait_ns`` is that one's own; by others it counts once.
     sent
         Bytes that GPUs send in collectives and bounds of the links, from `Traffic.sent`; None
@@ -109,24 +109,25 @@ def collectives(
                                   calls were in place; else ``measured``
     ============================  ================================================================
 
-    and, where `sent` is given, and the algorithm of any is told or one of several, ``algorithm``,
-    with ``or`` between those of which one ran, and ``least_gpu_bytes, most_gpu_bytes``: what each
-    GPU sends by the one that sends least and most, which is a model.
+    and, if `sent` is given and any algorithm is known or one of several, ``algorithm`` (possible
+    ones joined by ``or``) and ``least_gpu_bytes, most_gpu_bytes``: the modelled bytes that each GPU
+    sends under the algorithms that send least and most.
 
     By part (dispatch, combine or wait of experts' kernels, by their names), ``time_ns`` is the time
-    of all participants, and table ``experts`` is what `expert_balance` returns.
+    of all participants, and the table ``experts`` is the result of `expert_balance`.
 
-    By group or parallelism, ``communicators`` is how many a row is of, and ``members`` the ranks of
-    the only one, as `communicator_groups` says.
+    By group or parallelism, ``communicators`` is the number of communicators in a row, and
+    ``members`` the ranks of the only one (see `communicator_groups`).
 
     ``bytes`` is the size as nccl-tests counts it, null where unknown; of more than 16 distinct
     sizes of a collective, the median of those from one power of two to the next. With ranks on
     several hosts there is no skew, since their clocks differ, and the duration is the longest
     participant's own.
 
-    ``meta`` holds ``calls`` (rows of `collective_calls`); ``sized``, those of known size by its
-    source; ``matched``, the number of those that were matched, into ``collectives``; ``missing``,
-    what is not known and how to record it; ``warnings``; ``shares``, what a share is of.
+    ``meta`` holds ``calls`` (rows of `collective_calls`); ``sized`` (source of the size -> number
+    of calls); ``matched`` (number of matched calls) and ``collectives`` (number of collectives that
+    they form); ``missing`` (what is not known and how to record it); ``warnings``; ``shares``
+    (denominator of shares).
 
     Raises
     ------

@@ -18,7 +18,7 @@ KEYS: Mapping[str, Sequence[str]] = {
     "stage": ("stage", "collective", "communicator"),
     "iteration": ("iteration", "collective", "communicator"),
 }
-"""By what collectives can be listed."""
+"""Keys to list collectives by."""
 
 _OF_RUN = ("stage", "iteration")
 """What a run's timeline tells of a call."""

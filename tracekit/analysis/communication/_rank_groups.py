@@ -15,7 +15,7 @@ def rank_groups(calls: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
     Parameters
     ----------
     calls
-        Result of `collective_calls`.
+        Result of Result of `collective_calls`.
     ranks
         ``process, rank``; a process without a rank is named by its device.
 

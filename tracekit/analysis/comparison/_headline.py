@@ -20,7 +20,7 @@ _NAMES = {
 _TOLD = ("faster", "slower")
 _SHOWN = {"faster": "shown", "slower": "shown", "not enough iterations": "too few steps to show it"}
 _SHIFT = "median of pairwise differences"
-"""What the change of a typical step is: the Hodges-Lehmann estimator."""
+"""Description of the change of a typical step: the Hodges-Lehmann estimator."""
 _OF_RECORDINGS = "mean of the recordings' medians"
 _UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns"))
 _MOST = 0.5

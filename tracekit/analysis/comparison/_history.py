@@ -45,7 +45,7 @@ HISTORY = pl.Schema(
         "p_value": pl.Float64,
     }
 )
-"""Columns of a history; `history` says what they mean."""
+"""Columns of a history, described in `history`."""
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ _SLOW = 0.25
 """A mean that is less certain than that of so many of its steps would be, if they were independent,
 is seldom so by chance."""
 Counts = NDArray[np.int64]
-"""Over how many devices each row is added."""
+"""Number of devices over which each row is added."""
 Kinds = tuple[Regular | None, Regular | None]
 """The slow steps of A and of B that come regularly."""
 

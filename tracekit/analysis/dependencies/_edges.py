@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from tracekit.model import Trace
 
 MOMENT = pl.UInt32()
-"""The number of a moment."""
+"""Type of a moment's number."""
 WORKS = ("compute", "memory", "comm", "host_copy")
-"""What an op does."""
+"""Kinds of work of an op."""
 _WORK = pl.Enum(WORKS)
 _ROUNDED_NS = 1_000
 """Times of PyTorch's profiler are whole microseconds, or floats that tell no less than 250 ns."""
@@ -32,7 +32,7 @@ _KINDS = (
     "host", "call", "handover", "loader", "wait", "pace", "launch", "queue", "stream", "event",
     "order", "work", "transfer", "return", "block",
 )  # fmt: skip
-"""Why one moment comes no earlier than another: see ``docs/critical-path.md``."""
+"""Kinds of edges (why a moment comes no earlier than another): see ``docs/critical-path.md``."""
 KIND = pl.Enum(_KINDS)
 SLOW_CALL_NS = 50_000
 """A call that launches takes a few us."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tracekit.model import Trace
 
 CAUSES = ("gpu", "comm", "host", "input", "latency", "unexplained")
-"""What time on a path is: see ``docs/critical-path.md``."""
+"""Causes of time on a critical path: see ``docs/critical-path.md``."""
 _HOST = ("host", "call", "handover")
 _OWNER = ["process", "device"]
 _MARKS = pl.Schema(
@@ -40,7 +40,7 @@ _MARKS = pl.Schema(
      "is_last": pl.Boolean()}
 )  # fmt: skip
 TRUSTED = 0.1
-"""Largest unexplained share of steps with which answers are trusted."""
+"""Largest unexplained share of steps for which answers carry no warning."""
 
 
 def path_segments(graph: Graph, bounds: pl.DataFrame) -> pl.DataFrame:

@@ -263,12 +263,13 @@ def _changed(edges: pl.DataFrame, changes: Sequence[Change], *, slowest: bool) -
 def _ended(job: Job, changes: Sequence[Change], *, slowest: bool) -> pl.DataFrame:
     """Return the edges of a job with all unknown lengths at one end of their ranges.
 
-    - A batch that was not waited for was ready long before, or only when it was taken. - Copies
-    between host and GPUs meet none that they did not meet, or as those of other GPUs did. - A
-    thread that made no call before it took a batch slept, or did work of its own, where the
-      operating system did not tell.
-    - A call that waits does little beside: between 1.5 and 10 us; where the host need not wait, it
-      need not make that call either, nor fetch what the call waits for.
+    - A batch that was not waited for was ready long before, or only when it was taken.
+    - Copies between host and GPUs either meet no further copies, or take as long as equal copies
+      on the GPU where these take longest.
+    - A thread without calls before it took a batch slept, or did work of its own, unless the
+      operating system recorded which.
+    - A waiting call takes 1.5 to 10 us itself. If the host need not wait, it does not make the call
+      either, nor the copy whose bytes the call waits for.
     """
     edges, kind = job.edges, pl.col("kind")
     lag = pl.Series("lag", _lags(job.graph, edges))

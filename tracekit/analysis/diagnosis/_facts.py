@@ -41,7 +41,7 @@ LENGTH = pl.col("end") - pl.col("start")
 CELL = ["device", "iteration"]
 """A step on a GPU."""
 _COLD = 1.5
-"""A step at the beginning that takes so many times as long as a usual one is cold."""
+"""Factor over the usual step above which a step at the beginning is cold."""
 WORTH = 0.02
 """Least share of a step that makes a finding."""
 _UNITS = (("s", 10**9), ("ms", 10**6), ("us", 10**3), ("ns", 1))

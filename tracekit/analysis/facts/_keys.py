@@ -16,7 +16,7 @@ class _Key:
     columns: tuple[str, ...]
     meaning: str
     divides_time: bool = False
-    """Whether its groups are stretches of time or devices, and so have a window of their own."""
+    """Whether its groups are intervals of time or devices, which have windows of their own."""
 
 
 _KEYS = {
@@ -34,13 +34,13 @@ _KEYS = {
     "phase": _Key(("phase",), "prefill or decode, of a server's steps", divides_time=True),
 }
 KEYS = {name: key.meaning for name, key in _KEYS.items()}
-"""What a breakdown can be by."""
+"""Keys of a breakdown."""
 
 OF_WINDOWS = ("device", "iteration", "phase")
-"""Columns that say the same of all that runs in one window."""
+"""Columns that are constant within a window."""
 
 OF_PROCESSES = ("rank", "node")
-"""Columns that say the same of all that a process does."""
+"""Columns that are constant within a process."""
 
 
 def parse_keys(by: str | Sequence[str]) -> tuple[str, ...]:

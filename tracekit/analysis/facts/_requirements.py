@@ -17,14 +17,14 @@ from tracekit.errors import MissingDataError, TracekitError
 from tracekit.model import Trace, with_clocks
 
 Degree = Literal["no", "none", "partly", "yes"]
-"""Whether a run holds something, worst first; ``none``: it was recorded and did not run."""
+"""Whether a run holds a kind of data, worst first; ``none``: recorded, but nothing of it ran."""
 DEGREES: tuple[Degree, ...] = ("no", "none", "partly", "yes")
 
 RECORDERS = {
     "nsys": "nsys", "nvprof": "nvprof", "PyTorch": "torch.profiler", "RPD": "rocmProfileData",
     "rocprofv3": "rocprofv3", "XLA": "jax.profiler",
 }  # fmt: skip
-"""What records reports, by how their formats begin."""
+"""Prefix of a report's format -> recorder."""
 
 _ALMOST_ALL = 0.9995
 _SEVERAL = 2
@@ -446,7 +446,7 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
         ),
     }
 )
-"""What questions need, by name."""
+"""Name of a kind of data -> requirement."""
 
 
 def how_to_record(trace: Trace, requirement: str) -> str:
@@ -477,7 +477,7 @@ def how_to_see_waits(trace: Trace) -> str:
 
 
 HOST = "host, from NVTX ranges: the run holds no GPU work"
-"""What is said of numbers that are not of GPU time."""
+"""Meta ``basis`` of numbers that are not GPU time."""
 _KEYS = ("stage", "iteration", "rank", "node", "range")
 """What ranges on the host can be laid out by."""
 

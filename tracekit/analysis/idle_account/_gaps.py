@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _LANE = ["process", "context", "stream"]
 _FOUND = pl.Schema({"gap": pl.UInt32(), "held_until": pl.Int64(), "held_by": pl.Int32()})
 BEHIND = ("behind_weight_update", "behind_collective", "behind_stage")
-"""What another GPU does meanwhile; of several at once the first one that takes longest."""
+"""Activities of another GPU during a gap; of several the longest counts, then the first."""
 
 
 class _Ops(NamedTuple):
@@ -109,7 +109,7 @@ AHEAD_NS = 50_000
 """An op that is queued for longer than this was launched by a host that is ahead of the GPU."""
 _LATE = ["op", "process", "stage", "launch_thread", "launch_start", "launch_end"]
 _TARGET = [*_LATE, "brings_input"]
-"""What is told of the op that comes late."""
+"""Columns on the late op of a gap."""
 _INPUT_BYTES = 1 << 16
 """A copy from the host of less than this may be of a few numbers; batches are larger."""
 _NEEDED = [*_LATE, "device", "start", "end", "kind", "bytes"]

@@ -18,7 +18,7 @@ from tracekit.model import Frames, Trace
 
 _LENGTH = pl.col("end") - pl.col("start")
 _WHY = ["cause", "rests_on", "queued"]
-"""Why nothing runs; ``queued`` is whether the op was launched that starts late."""
+"""Columns on the cause of idle time; ``queued``: whether the late op had been launched."""
 _GAP = pl.col("gap").cast(pl.Int64)
 _BITS = 32
 """Of numbers of gaps within a part, below that of the part."""

@@ -60,7 +60,7 @@ CAUSES = {
     "profiler": "overhead of the profiler",
     "unexplained": "not explained",
 }
-"""Why nothing runs, in words."""
+"""Cause of idle time -> description in words."""
 _CAUSE = pl.Enum(list(CAUSES))
 _RESTS_ON = {
     "input": "ranges", "between_steps": "ranges", "late_launch": "API calls",

@@ -19,7 +19,7 @@ Form = Literal[
     "attention_by_position_gradients", "attention_paged", "attention_cached",
     "elementwise", "comparison", "arguments", "results", "rows", "joined", "rotated", "stored",
 ]  # fmt: skip
-"""What an operator computes; the last eight multiply nothing, and `_bytes` says what they move."""
+"""Kind of computation of an operator; the last eight have no products, only bytes (`_bytes`)."""
 
 _MOST = 1 << 62
 _BATCHES = 6

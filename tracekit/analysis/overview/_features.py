@@ -75,7 +75,7 @@ CAPABILITIES = (
     Capability("latency", "collectives by size", ("message sizes",)),
     Capability("latency", "what MPI asks of CUDA", ("MPI calls", "CUDA calls")),
 )
-"""What commands can answer, and the data that takes."""
+"""The questions of commands, each with the data that it requires."""
 
 
 def features(trace: Trace) -> pl.DataFrame:

@@ -42,7 +42,7 @@ COMPARE_KEYS = {
     "node": "host that the process ran on",
     **_ALONE,
 }
-"""What two runs can be compared by; the last six stand alone."""
+"""Keys of comparisons; the last six cannot be combined with others."""
 
 PARTS = (*STAGES, "idle", "between")
 """What the time of a step is made of: exposed time of each stage, and time in which nothing runs:
