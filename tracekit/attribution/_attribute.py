@@ -158,7 +158,7 @@ def attribute_recording(
 
 
 def _last_start(calls: Stream) -> int:
-    """Return when the last call began, 0 if there is none."""
+    """Return the start of the last call, ns; 0 if there is none."""
     return max(
         (int(calls.read(n, "start")["start"][-1]) for n in range(len(calls))[-1:]), default=0
     )
@@ -171,10 +171,10 @@ def _write_calls(calls: Stream, write: Write) -> None:
 
 @dataclass(frozen=True)
 class _People:
-    """Threads of a report by role: which train, serve a trainer, or run backward passes.
+    """Threads of a report by role: which train, help a training thread, or run backward passes.
 
-    `table` holds the threads with what their names mean, `processes_of` the processes that the
-    report lists; `threads` and `processes` are room for all numbers.
+    `table` holds the threads with the meanings of their names, `processes_of` the processes that
+    the report lists; `threads` and `processes` are one more than the largest numbers.
     """
 
     table: pl.DataFrame
@@ -184,7 +184,7 @@ class _People:
 
     @cached_property
     def reports(self) -> dict[int, int]:
-        """The report of each process."""
+        """Process -> its report."""
         return dict(self.processes_of.select("process", "report").iter_rows())
 
 
@@ -204,9 +204,9 @@ def _people(
 
 @dataclass(frozen=True)
 class _Steps:
-    """The training threads, the iterations, and when backward passes may run.
+    """Training threads, iterations, and backward windows (when backward passes may run).
 
-    `of_teams` holds the steps of each team, with the rows of `iterations` that these are.
+    `of_teams` holds the steps of each team, each with its row in `iterations`.
     """
 
     teams: Teams
@@ -238,7 +238,7 @@ def _find_steps(nesting: Nesting, launches: Launches, people: _People, rules: Ru
 
 @dataclass(frozen=True)
 class _Contexts:
-    """Context of each call: the ranges, step and evidence around it, chunk by chunk."""
+    """Context of each call (range, step and evidence bits), chunk by chunk."""
 
     calls: Stream
     found: Waiting
@@ -250,7 +250,7 @@ class _Contexts:
 
     @cached_property
     def of(self) -> Callable[[int], Context]:
-        """Return the contexts of a chunk's calls, kept for the next ops."""
+        """Return a function that reads the contexts of a chunk's calls, cached for the next ops."""
         return lru_cache(_KEPT)(self._read)
 
     def _read(self, chunk: int) -> Context:
@@ -301,7 +301,7 @@ def _follow(
 
 
 def _may_serve(people: _People, training: pl.DataFrame) -> Array:
-    """Return a mask of the threads that may be autograd threads."""
+    """Mask the threads that may be autograd threads."""
     may = np.ones(people.threads, np.bool_)
     busy = people.table.filter(pl.col("stage").is_not_null())["thread"]
     may[pl.concat([busy, training["thread"]]).to_numpy()] = False
@@ -331,7 +331,7 @@ def _or_null(numbers: pl.Series) -> pl.Series:
 
 @dataclass(frozen=True)
 class _Placed:
-    """Context of each op's launch, chunk by chunk."""
+    """Context of each op's launching call, chunk by chunk."""
 
     launches: Launches
     contexts: _Contexts
@@ -343,16 +343,16 @@ class _Placed:
         return calls
 
     def __call__(self, number: int, rows: Array | None = None) -> dict[str, Array]:
-        """Return the context of the launching call of each op, or of the ops in some rows."""
+        """Return the context of the launching call of a chunk's ops, or of the ops in `rows`."""
         calls = self.calls(number)
         return self.launch(calls if rows is None else calls[rows])
 
     def launch(self, calls: Array) -> dict[str, Array]:
-        """Return the contexts of some calls."""
+        """Return the contexts of the given calls."""
         return _launch(calls, self.contexts)._asdict()
 
     def why(self, ops: pl.DataFrame, launch: dict[str, Array]) -> tuple[Array, Array, Array]:
-        """Return the ranges, evidence and threads that tell why ops run; see `as_captured`."""
+        """Return the ranges, evidence and threads that decide stages of ops; see `as_captured`."""
         calls = self.captured.of(ops)
         if calls is None:
             return launch["range"], launch["evidence"], launch["thread"]
@@ -361,13 +361,12 @@ class _Placed:
 
 @dataclass(frozen=True)
 class _Passed:
-    """Sums added up while ops were written.
+    """Sums and warnings collected while ops were written.
 
-    `early` says of ops that start before the call that launched them by how much, and `waits` how
-    soon others start on idle GPUs; `sums` what was launched in each row of the iterations that
-    ranges tell, and `torn` the processes whose recording begins within a step; `doubts` are
-    words on steps that no range marks, on collectives that name no operation, and on input that
-    may be none.
+    `early`: by how much ops start before their launching call. `waits`: shortest delay of kernels
+    launched on idle GPUs. `sums`: what was launched in each row of the iterations that ranges mark.
+    `torn`: processes whose recording begins within a step. `doubts`: warnings on steps that no
+    range marks, on collectives with unknown operation, and on doubtful input.
     """
 
     early: Array
@@ -410,7 +409,7 @@ def _attribute_ops(
 
 
 def _sums(iterations: pl.DataFrame) -> StepSums:
-    """Return sums over no ops, of no step and of each."""
+    """Return empty sums: one entry for ops outside of steps, and one per step."""
     size = iterations.height + 1
     return StepSums(*np.zeros((2, size), np.int64), *np.full((2, size), NEVER))
 
@@ -421,7 +420,7 @@ def _joined(one: StepSums, other: StepSums) -> StepSums:
 
 @dataclass(frozen=True)
 class _Attributed:
-    """Attributed ops, and sums over them: as in `_Passed`, and by step."""
+    """Attributed ops with the sums of `_Passed`, also by step."""
 
     ops: pl.DataFrame
     early: Array

@@ -1,8 +1,8 @@
 """Detect a GPU clock that is early or late against the clock of calls.
 
-No op starts before the call that launches it, and a kernel that is launched while its GPU has
-nothing to do starts a few microseconds later: 4 to 16 us in real traces. A wait of the host returns
-after the work that it waits for has ended. What breaks this tells by how much clocks differ.
+No op starts before the call that launches it, and a kernel launched on an idle GPU starts 4 to
+16 us later in real traces. A wait of the host returns after the work it waits for has ended. Where
+a recording breaks one of these rules, the size of the breach gives the clock offset.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def _steady_lead(leads: pl.DataFrame) -> int:
 def _return_early(returns: pl.DataFrame, leads: pl.DataFrame, lag: int) -> bool:
     """Tell whether waits return about as long before the end of their work as ops start late.
 
-    Where they return is known as the time of the work itself is: moved by the lag.
+    The time at which waits return is as uncertain as the times of the work: it is moved by the lag.
     """
     early = returns.filter(pl.col("slack") < -THRESHOLDS.lead_steady_ns)
     least = least_slack(early)
@@ -199,20 +199,20 @@ def _return_early(returns: pl.DataFrame, leads: pl.DataFrame, lag: int) -> bool:
 
 
 def _parts(times: pl.Series, leads: pl.DataFrame) -> Array:
-    """Return the part of the recording, by number, in which each time lies."""
+    """Return the number of the part of the recording in which each time lies."""
     first, last = leads.select(pl.col("start").min(), last=pl.col("start").max()).row(0)
     part = (times.to_numpy() - first) * THRESHOLDS.lead_parts // max(last - first + 1, 1)
     return np.asarray(np.clip(part, 0, THRESHOLDS.lead_parts - 1))
 
 
 def _at_both_ends(parts: Array) -> bool:
-    """Tell whether some parts include one of the recording's first and one of its last."""
+    """Tell whether parts include one near the begin of the recording and one near its end."""
     edge = THRESHOLDS.lead_edge
     return bool((parts < edge).any() and (parts >= THRESHOLDS.lead_parts - edge).any())
 
 
 def _leads(ops: Stream, calls: Stream, launches: Launches, number: int) -> pl.DataFrame:
-    """Return ``device, start, lead`` of a chunk of ops whose calls are known."""
+    """Return ``device, start, lead`` of the ops of a chunk with a known call."""
     begun, known = call_column("start", launches, calls, number)
     rows = ops.read(number, "device", "start")
     leads = pl.Series(begun) - rows["start"]
@@ -281,7 +281,7 @@ def _integers(columns: Iterable[str]) -> list[pl.Expr]:
 
 
 def _ended(ops: Stream, number: int, calls: Stream, launches: Launches) -> pl.DataFrame:
-    """Return the ops of a chunk, and when the calls that launched them had returned."""
+    """Return the ops of a chunk, with the ends of their launching calls."""
     returned, known = call_column("end", launches, calls, number)
     rows = ops.read(number, "process", "context", "stream", "device", "end")
     keys = _integers(("process", "context", "stream"))
@@ -294,7 +294,7 @@ def _ended(ops: Stream, number: int, calls: Stream, launches: Launches) -> pl.Da
 
 
 def _last_ends(waits: pl.DataFrame, ended: pl.DataFrame, by: tuple[str, ...]) -> pl.DataFrame:
-    """Return ``wait, device, until``: the last end of what each wait waits for, in a chunk."""
+    """Return ``wait, device, until``: last end of the work in a chunk that each wait waits for."""
     last = ended.drop_nulls(by).with_columns(pl.col("until").cum_max().over(by))
     return (
         waits.join_asof(

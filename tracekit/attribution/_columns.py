@@ -44,7 +44,7 @@ class OpenRanges(NamedTuple):
 
 
 class OpenStages(NamedTuple):
-    """Open stage ranges, with the position of each one's stage in the list of stages."""
+    """Open ranges that have a stage: the stack, and by slot the stage's place in the stage list."""
 
     stack: Stack
     stage: Array
@@ -369,7 +369,7 @@ class Serving(NamedTuple):
 
 
 class OpRows(NamedTuple):
-    """Ops by start: where and when each runs, whether it is a kernel, and when it was launched."""
+    """Ops by start: device, start, end, whether a kernel, and the start of its launching call."""
 
     device: Array
     start: Array
@@ -510,7 +510,7 @@ class KindPlaces(NamedTuple):
 
 
 class CaseKeys(NamedTuple):
-    """Everything that decides the stages of ops, packed into two numbers; see `describe`."""
+    """Key of each op's case: two integers with all that decides its stage; see `describe`."""
 
     who: Array
     what: Array

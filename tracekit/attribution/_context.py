@@ -106,7 +106,8 @@ class Follower:
 
         Yields
         ------
-        The number of the chunk, and the paths of its ranges or where its calls stand.
+        The number of the chunk; and for ranges the number of each range's path, for calls their
+        context.
         """
         ranges = _Chunks(self._range_chunk, len(self._ranges), _NO_RANGES)
         calls = _Chunks(self._call_chunk, len(self._calls), _NO_CALLS)
@@ -165,7 +166,7 @@ class Follower:
 
 
 class _Open:
-    """Open ranges by thread, and by process of each team."""
+    """Open ranges by thread and by process, for each team."""
 
     def __init__(self, threads: int, teams: int) -> None:
         self._ranges, self._stages = Stacks(threads, OpenRanges), Stacks(threads, OpenStages)
@@ -199,7 +200,7 @@ def _found(context: Context) -> Found:
 
 
 def _none(*dtypes: type[np.generic]) -> Iterator[Array]:
-    """Return columns without rows."""
+    """Return empty columns of these types."""
     return (given(pl.Series(np.zeros(0, dtype))) for dtype in dtypes)
 
 
@@ -227,11 +228,11 @@ class _Chunks(Generic[_Rows, _Told]):
     Parameters
     ----------
     load
-        Returns what the loop is given of a chunk, and where it puts what it finds.
+        Function of a chunk's number that returns the loop's input and its output arrays.
     chunks
-        How many chunks there are.
+        Number of chunks.
     nothing
-        What stands for a chunk of no rows.
+        Stands for a chunk without rows.
     """
 
     def __init__(
@@ -347,7 +348,7 @@ def autograd_threads(
 
 
 def _behaving(launches: pl.DataFrame, threads: pl.DataFrame, windows: pl.DataFrame) -> pl.Series:
-    """Return threads that launch in nearly all backward windows, and hardly outside of these."""
+    """Return threads that launch work in nearly all backward windows, and hardly any outside."""
     units = windows.group_by("process").agg(units=pl.col("number").n_unique())
     units_or_none = pl.col("units").fill_null(0)
     return (

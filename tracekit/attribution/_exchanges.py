@@ -156,7 +156,7 @@ def roles_of(rows: pl.DataFrame, roles: Array) -> pl.Series:
 
 
 def _computing(ops: Stream, roles: Array, processes: pl.Series) -> pl.DataFrame:
-    """Return the computing stream of each GPU: the one with most time of layers."""
+    """Return the computing stream of each GPU: the one with most time of layer kernels."""
     parts, stride = [], max(1, ops.height // _SAMPLED)
     for number, height in enumerate(ops.heights):
         some = np.arange(-ops.first[number] % stride, height, stride)
@@ -199,7 +199,8 @@ def _with_stages(
 ) -> pl.DataFrame:
     """Add ``process, thread``, ``on, symbol`` (stream and name), and stages ``own, before, after``.
 
-    Those are told by all but names and places; of the layers the threads are added, too.
+    These stages come from all evidence but names and places; for the layers before and after, the
+    threads are added as well.
     """
     asked = pl.concat([found[name] for name in ("op", "before", "after")]).unique()
     launched = _launched(ops, launches, asked.filter(asked >= 0).sort().to_numpy(), structures)
@@ -223,7 +224,7 @@ def _launched(
     numbers: Array,
     structures: Structures,
 ) -> pl.DataFrame:
-    """Return ``op, on, symbol`` of some ops, and the evidence for their stages."""
+    """Return ``op, on, symbol`` of the ops `numbers`, and the evidence for their stages."""
     parts = []
     for number, height in enumerate(ops.heights):
         first = ops.first[number]
@@ -332,7 +333,7 @@ def find_handing(
 def _copies(
     ops: Stream, number: int, launches: Callable[[int], Mapping[str, Array]], processes: pl.Series
 ) -> pl.DataFrame:
-    """Return the copies between GPUs of a chunk, with where they were launched."""
+    """Return the copies between GPUs of a chunk, with the context of their launches."""
     launch = launches(number)
     rows = ops.read(number, "process", "kind", "src_device", "dst_device", "bytes")
     ends = ("src_device", "dst_device")
@@ -351,7 +352,7 @@ def _copies(
 
 
 def _hands_on() -> pl.Expr:
-    """Tell whether the copies between two GPUs are pipeline copies, by `find_handing`."""
+    """Tell whether the copies between two GPUs are pipeline copies; see `find_handing`."""
     forward, backward = (pl.col("stage") == stage for stage in (_FORWARD, _BACKWARD))
     sources = [pl.col("src_device").filter(way) for way in (forward, backward)]
     sizes = [pl.col("bytes").filter(way).unique().sort().implode() for way in (forward, backward)]
@@ -407,9 +408,9 @@ def find_relayed(
 
 
 def _may_be_relayed(ops: Stream) -> bool:
-    """Tell whether any GPU sends as many bytes to the host as another receives from there.
+    """Tell whether a GPU sends a copy to the host that is as large as one to another GPU.
 
-    Else no launch need be looked at.
+    If not, no launch has to be examined.
     """
     kinds = pl.Series(_HALVES, dtype=KIND).implode()
     halves = pl.col("kind").is_in(kinds) & (pl.col("bytes") >= THRESHOLDS.relayed_bytes)
@@ -424,7 +425,7 @@ def _may_be_relayed(ops: Stream) -> bool:
 def _relayed_copies(
     ops: Stream, number: int, launches: Callable[[int], Mapping[str, Array]], threads: pl.Series
 ) -> pl.DataFrame:
-    """Return the copies of a chunk that some threads launched."""
+    """Return the copies of a chunk that the given threads launched."""
     launch, first = launches(number), ops.first[number]
     rows = ops.read(number, "kind", "bytes", "device", "start", "end")
     return rows.select(
@@ -448,7 +449,7 @@ class Unnamed:
         self._ns += int((told["end"] - told["start"]).sum())
 
     def warnings(self, opinions: pl.DataFrame) -> Iterator[str]:
-        """Say how much of the time that `opinions` has is theirs."""
+        """Say what share of the time in `opinions` these collectives take."""
         total = _time_of(opinions)
         if self._ns > _WORD * total:
             yield (

@@ -82,7 +82,7 @@ def _cut(verdict: Mapping[str, Any], iterations: pl.DataFrame) -> Iterator[str]:
 
 
 def _unlike(iterations: pl.DataFrame, process: int) -> Iterator[str]:
-    """Warn of two whole iterations that differ, where nothing tells which is usual."""
+    """Warn of two complete iterations that differ, if nothing tells which one is usual."""
     counts = iterations.filter(pl.col("process") == process, pl.col("whole"))["ops"].to_list()
     if len(counts) == _PAIR and min(counts) < THRESHOLDS.like_others * max(counts):
         first, last = counts

@@ -30,7 +30,8 @@ def training_threads(marks: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFram
     Parameters
     ----------
     marks
-        ``process, thread, passes, marks``: how many ranges of which stage.
+        ``process, thread, passes, marks``: number of ranges (`marks`) of each stage (`passes`) on
+        the thread, one row per stage.
     launches
         ``process, thread, launches``: how many ops.
     """
@@ -84,7 +85,7 @@ def find_iterations(ranges: pl.DataFrame, training: pl.DataFrame, rules: Rules) 
 
 
 def _outside_captures(ranges: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Drop ranges that are no steps by the rules, and ranges inside these on the same thread."""
+    """Drop ranges that rules exclude as steps, and ranges inside these on the same thread."""
     ignored = [n for n, entry in enumerate(rules["iteration"]) if entry.get("ignore")]
     captures = ranges.filter(pl.col("rule").is_in(ignored))
     if captures.is_empty():
@@ -108,17 +109,17 @@ def _without_updates(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFra
 
 
 def _named(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
-    """Return the outermost ranges that the first rule with any match names, per process."""
+    """Return by process the outermost ranges that match the first rule with a match."""
     found = ranges.drop_nulls("rule")
     found = found.filter(pl.col("rule") == pl.col("rule").min().over("process"))
     return outermost(_on_one_thread(found, training))
 
 
 def _without_input_alone(steps: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:
-    """Drop steps of our own annotations that hold no pass.
+    """Drop steps of tracekit's own annotation that hold no pass.
 
-    They begin when a batch is asked for, and it may turn out that there is none, or that it is not
-    trained with; the number goes to the next one then.
+    An annotated step begins when a batch is requested. If there is none, or it is not trained with,
+    its number goes to the next step.
     """
     if not (steps["domain"] == _OWN_DOMAIN).any():
         return steps
@@ -154,9 +155,10 @@ def _on_one_thread(found: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
 def _repeated(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
     """Find steps by the repetition of forward ranges.
 
-    A step begins with the first forward range after a weight update; without any weight update,
-    after a backward range; without either, where the first forward range of all comes again, if
-    such ranges take most of the time of forward ranges: else it is that of a layer.
+    A step begins with the first forward range after a weight update; without weight updates, with
+    the first one after a backward range; without either, where the name of the very first forward
+    range occurs again, provided that ranges of this name take most of the time of forward ranges
+    (otherwise it is the name of a layer).
     """
     passes = outermost(passes_of(ranges, training))
     forward, before = pl.col("stage") == "FP", pl.col("stage").shift(1).over("process")
@@ -196,7 +198,7 @@ def _repeated(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
 
 
 def _length(where: pl.Expr) -> pl.Expr:
-    """Return the total host time of some ranges of a process."""
+    """Return the total host time of the ranges of a process for which `where` holds."""
     return (
         (pl.col("end") - pl.col("start")).filter(where.fill_null(value=False)).sum().over("process")
     )
@@ -221,9 +223,9 @@ def _until_evaluation(steps: pl.DataFrame, evaluations: pl.DataFrame) -> pl.Data
 
 
 def _numbered(steps: pl.DataFrame) -> pl.DataFrame:
-    """Take the numbers in names of steps if these are distinct, else count the steps.
+    """Take the numbers in step names if these are distinct, else count the steps.
 
-    Of two steps that overlap the earlier one ends where the later one begins.
+    If two steps overlap, the earlier one ends where the later one begins.
     """
     tells = (pl.col("number").n_unique() == pl.len()) & (pl.col("number").null_count() == 0)
     following = pl.col("start").shift(-1).over("process")
@@ -292,9 +294,9 @@ def with_work(iterations: pl.DataFrame, sums: StepSums, recorded: pl.Series) -> 
 def _beside_others(counted: pl.DataFrame) -> pl.DataFrame:
     """Compare each iteration with the others of its process.
 
-    Adds ``first_of_all, last_of_all``; of those with work ``first, last``; how many there are
-    ``between`` these, with the ``least, usual, most`` ops that one of them holds; and
-    ``all_updated`` of all but the last one.
+    Adds ``first_of_all, last_of_all``; among iterations with work ``first, last``; the number of
+    iterations ``between`` these, with the ``least, usual, most`` ops of one; and ``all_updated``,
+    whether all but the last one have an update after backward.
     """
     held = (pl.col("ops") > 0).fill_null(value=False)
     place, count = held.cum_sum(), held.sum()
@@ -414,7 +416,7 @@ class Unmarked:
         self._ops.append(outside.filter(between).group_by("process").agg(outside=pl.len()))
 
     def warnings(self, opinions: pl.DataFrame) -> Iterator[str]:
-        """Say how much it is of all that `opinions` has; where all is outside, steps end early."""
+        """Say how many of the backward ops in `opinions` these are, unless few or nearly all."""
         if not self._ops:
             return
         stage, *sources = (

@@ -1,4 +1,4 @@
-"""Loops that join ops with their launching calls and compare their times."""
+"""Compiled loops that join ops with their launching calls and compare their times."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def span(keys: Keys, least: Array, most: Array) -> None:
 
 @inner
 def slot_of(process: int, correlation: int, keys: Keys, slots: Array) -> int:
-    """Return the slot of a key in a hash table of calls, or the free slot for it."""
+    """Return the slot of a key in a hash table of calls, or the free slot to put it."""
     mask = slots.size - 1
     folded = (correlation >> 3 ^ correlation >> 31) & 0xFFF_FFFF
     mixed = folded * 2_654_435_761 + np.int64(process) * 1_640_531_527
@@ -47,15 +47,15 @@ def index_calls(keys: Keys, slots: Array) -> int:
     Parameters
     ----------
     keys
-        Those of calls.
+        Keys of the calls.
     slots
-        The table, a power of two of places, all -1. Eight ids that follow each other go side by
-        side, for the sake of the processor's cache, and where that is differs from eight to eight;
-        what finds its place taken goes to the next free one.
+        The hash table, filled here: a power of two of slots, all -1. Eight consecutive correlation
+        ids lie side by side (for the processor's cache); each group of eight starts at a hashed
+        place. A call whose slot is taken goes to the next free one.
 
     Returns
     -------
-    How many calls repeat the key of an earlier one; these are not in the table.
+    Number of calls that repeat the key of an earlier call; these are not in the table.
     """
     repeated = 0
     for row in range(keys.process.size):
@@ -75,17 +75,17 @@ def look_up(wanted: Keys, keys: Keys, slots: Array, first: int, found: Array) ->
     Parameters
     ----------
     wanted
-        The keys of ops.
+        Keys of the ops.
     keys, slots
-        What `index_calls` was given.
+        The calls' keys and the table, as given to `index_calls`.
     first
-        The number of the first of these calls.
+        Number of the first of these calls.
     found
-        The number of each op's call; only what is -1 is looked up.
+        By op: number of its call. Only entries that are -1 are looked up, and filled if found.
 
     Returns
     -------
-    How many are -1 still.
+    Number of entries that are still -1.
     """
     missing = 0
     for row in range(wanted.process.size):
@@ -108,15 +108,15 @@ def count_launches(
     Parameters
     ----------
     launched
-        The ops, and the number of the first call of a chunk.
+        Ops with their calls, and the number of the first call of a chunk.
     is_kernel
-        Which kinds of ops kernels are.
+        By kind of op: whether it is a kernel.
     threads
-        The thread of each of these calls.
+        By call of the chunk: its thread.
     launching
-        Which of them launched an op; updated.
+        By call of the chunk: whether it launched an op; updated.
     by
-        The threads; updated.
+        Counts by thread; updated.
     """
     for row in range(launched.call.size):
         call = launched.call[row] - launched.first
@@ -129,14 +129,14 @@ def count_launches(
 
 
 def note_idle(ops: OpRows, idle: Idle) -> None:
-    """Note which kernels are launched while nothing runs on their device.
+    """Count the kernels that are launched while nothing runs on their device.
 
     Parameters
     ----------
     ops
         The ops.
     idle
-        The devices; updated. What is the first one there is left out.
+        State by device; updated. The first op of each device is left out.
     """
     for row in range(ops.start.size):
         device, launched = ops.device[row], ops.launched[row]

@@ -3,8 +3,8 @@
 Correlation ids repeat across processes, so an op's call is the one with its id in its own process;
 of several, the first one.
 
-One call replays all nodes of a graph, so it says little of why each of them runs. The calls from
-which they were captured do: those lay in the ranges of the program's own code.
+One call replays all nodes of a graph, so it says little about why each of them runs. The calls from
+which the nodes were captured say more: these lay inside ranges of the program's own code.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ marker of autograd."""
 
 @dataclass(frozen=True)
 class Lost:
-    """Launches without a recorded kernel: their number, all launches, and the time span (ns)."""
+    """Launches without a recorded kernel: number, number of all launches, and time span, ns."""
 
     calls: int
     of: int
@@ -50,7 +50,7 @@ class Lost:
 
     @property
     def matters(self) -> bool:
-        """True if more launches lack a kernel than recorders usually lose."""
+        """True if more launches lack a kernel than recorders lose even in a good recording."""
         return self.calls > _FEW * self.of
 
 
@@ -61,24 +61,25 @@ class Launches:
     Parameters
     ----------
     calls
-        Chunk by chunk as the ops come: ``call``, -1 where none is known.
+        Chunks parallel to those of ops: ``call``, the number of the launching call, -1 if unknown.
     launching
-        Chunk by chunk as the calls come: whether a call launched an op.
+        Chunks parallel to those of calls: whether the call launched an op.
     by_thread
-        How many ops each thread launched.
+        Number of ops by launching thread.
     devices
-        By thread the device that it launched kernels on: -1 for none, -2 for several.
+        By thread: the device of the kernels it launched; -1 for none, -2 for several.
     repeated
-        How many calls repeat the key of another one.
+        Number of calls that repeat the key (process and correlation id) of another call.
     alone
-        How many ops have no call.
+        Number of ops without a call.
     earlier
-        Of these, how many were launched before the recording began, and how long they take
-        together, ns: ids count up, and theirs are lower than those of all calls of their process.
+        Of these, the number of ops launched before the recording began, and their total duration,
+        ns. Correlation ids grow, and those of these ops are lower than those of all calls of their
+        process.
     lost
-        What calls launched that is not in the recording.
+        Launches by calls whose kernel is not in the recording.
     twice
-        How many ops are like the one before in call, GPU and times.
+        Number of ops that repeat the op before them: same call, GPU and times.
     """
 
     calls: Waiting
@@ -120,22 +121,22 @@ def link_launches(
 
 
 def _repeated(ops: pl.DataFrame) -> int:
-    """Count ops equal to the previous one: a recording that holds them twice."""
+    """Count ops equal to the op before them, as in a recording that holds each op twice."""
     same = [pl.col(name) == pl.col(name).shift() for name in _OF_OP]
     return int(ops.select(pl.all_horizontal(same).sum()).item())
 
 
 def _may_lack(calls: pl.DataFrame, launching: Array) -> bool:
-    """Tell whether a call named like a launch launched nothing."""
+    """Tell whether a call with a launch's name launched no recorded op."""
     without = calls.filter(~pl.Series(launching))["name"].unique().cast(pl.String)
     return bool(without.str.contains(_LAUNCHES).any())
 
 
 def _lost(calls: Stream, launching: Bits) -> Lost:
-    """Return the calls that launch kernels of which none was recorded.
+    """Count the calls that launch kernels of which none was recorded.
 
-    Left out are calls within one another (the runtime calls the driver), those before the first and
-    after the last one whose kernel was recorded, and processes that capture graphs.
+    Not counted: nested calls (the runtime calls the driver), calls before the first and after the
+    last one whose kernel was recorded, and processes that capture graphs.
     """
     if not any(_may_lack(calls.read(n, "name"), launching[n]) for n in range(len(calls))):
         return Lost(0, 0, 0)
@@ -206,10 +207,9 @@ class _Index:
 
 
 class _Calls:
-    """All calls; the chunks in use are indexed.
+    """All calls, with an index of the chunks in use.
 
-    Ops follow their calls, so chunks are looked at when the ones before them have not all that is
-    asked for.
+    Ops come after their calls, so a chunk is indexed only when earlier chunks lack a requested key.
     """
 
     def __init__(self, calls: Stream, processes: int) -> None:
@@ -226,7 +226,7 @@ class _Calls:
         self._repeated = 0
 
     def find(self, keys: Keys) -> tuple[Array, int]:
-        """Return the first call of each key (-1 if none), and how many keys have none."""
+        """Return the first call of each key (-1 if none), and the number of keys without a call."""
         missing: int = keys.process.size
         found = np.full(missing, -1, self._number)
         ids = self._ids(keys)
@@ -244,13 +244,13 @@ class _Calls:
         self._count(launched, _IS_KERNEL, self._of(chunk).threads, launching, by)
 
     def repeated(self) -> int:
-        """Return how many calls repeat the key of another one."""
+        """Return the number of calls that repeat the key of another call."""
         for number in range(len(self._spans), len(self._calls)):
             self._add(number)
         return self._repeated
 
     def _add(self, number: int) -> None:
-        """Register the ids of a chunk; count those that earlier chunks hold too."""
+        """Index a chunk; count its ids that earlier chunks hold too."""
         index = self._of(number)
         found = np.full(index.keys.process.size, -1, self._number)
         for earlier in range(number):
@@ -268,7 +268,7 @@ class _Calls:
         return bool(((least <= ids[1]) & (ids[0] <= most)).any())
 
     def _look(self, keys: Keys, chunk: int, found: Array) -> int:
-        """Search a chunk for calls still missing; return how many remain missing."""
+        """Search a chunk for the calls still missing; return how many remain missing."""
         index = self._of(chunk)
         return self._look_up(keys, index.keys, index.slots, int(self.first[chunk]), found)
 
@@ -292,7 +292,7 @@ def first_numbers(stream: Stream) -> Array:
 
 
 def call_column(name: str, launches: Launches, calls: Stream, number: int) -> tuple[Array, Array]:
-    """Return a column of times of the calls that launched a chunk of ops, and which are known."""
+    """Return a time column of the calls that launched a chunk of ops, and a mask of known calls."""
     [of] = launches.calls.read(number, "call")
     first, values = first_numbers(calls), np.zeros(of.size, np.int64)
     for chunk in chunks_of(of, first):
@@ -302,14 +302,14 @@ def call_column(name: str, launches: Launches, calls: Stream, number: int) -> tu
 
 
 def chunks_of(numbers: Array, first: Array) -> range:
-    """Return the chunks that rows of some numbers (negative is none) may be in.
+    """Return the range of chunks that contains the given rows of a table.
 
     Parameters
     ----------
     numbers
-        Numbers of rows of a table.
+        Row numbers in the table; negative ones are ignored.
     first
-        What `first_numbers` says of it.
+        The first row number of each chunk, from `first_numbers`.
     """
     most = numbers.max(initial=-1)
     if most < 0:
@@ -320,7 +320,7 @@ def chunks_of(numbers: Array, first: Array) -> range:
 
 
 class Captured:
-    """Call from which each node of a CUDA graph was captured.
+    """Maps each node of a CUDA graph to the call that it was captured from.
 
     Parameters
     ----------
@@ -339,7 +339,7 @@ class Captured:
         self._found = found.filter(pl.col("call") >= 0).select(*_NODE, "call")
 
     def mark(self, launching: Bits) -> None:
-        """Mark calls that launch work, chunk by chunk."""
+        """Mark the calls from which nodes were captured as launching work, chunk by chunk."""
         numbers = self._found["call"].unique().to_numpy()
         for number, first in enumerate(self._calls.first if numbers.size else ()):
             chunk = launching[number]
@@ -347,7 +347,7 @@ class Captured:
             launching[number] = chunk
 
     def of(self, ops: pl.DataFrame) -> Array | None:
-        """Return the call that each op was captured from, -1 for none; None if there are none."""
+        """Return by op the number of the call it was captured from (-1: none); None without any."""
         if self._found.is_empty() or ops["graph_node"].null_count() == ops.height:
             return None
         both = ops.select(_NODE).join(self._found, on=_NODE, how="left", maintain_order="left")
@@ -367,15 +367,17 @@ def _within(nodes: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def as_captured(launch: dict[str, Array], capture: dict[str, Array]) -> tuple[Array, Array, Array]:
-    """Return ranges, evidence and threads that decide stages: a replay has those of its capture.
+    """Return ranges, evidence and threads that decide the stages of ops, with replays resolved.
 
-    Those of the call that an op was captured from where it lay in a range; its evidence where
-    ranges say something there, unless the graph is replayed in metric evaluation.
+    A replayed op takes those of the call that it was captured from, if that call lay in a range. It
+    takes the evidence of the capture only if ranges say something there, and not if the graph is
+    replayed in metric evaluation.
 
     Parameters
     ----------
     launch, capture
-        Where the calls stand that launched ops, and those that they were captured from.
+        Context of the calls that launched the ops, and of the calls from which the ops were
+        captured.
     """
     ranged = capture["range"] >= 0
     told = (capture["evidence"] & _OF_RANGES) != 0

@@ -1,12 +1,13 @@
 """Loops of attribution that carry state from row to row.
 
-A loop that runs out of room returns where it stopped, and is called again from there with more.
+A loop that runs out of room returns where it stopped; the caller makes room and calls it again from
+there.
 
-What is open on a thread is a stack, in the order of start (see `Stacks`). Of what is asked later,
-nothing needs a range that ends before one that started after it: while that one is open it is the
-later one, and when it has ended so has the other. So what ends earlier goes when a range is put on
-top, ends never grow from the bottom to the top, what has ended is on top, and each range is put and
-taken once, however deep ranges nest and however they cross.
+The open ranges of a thread are kept as a stack, in order of start (see `Stacks`). A range that ends
+before a later-started one is never the innermost again: while the later one is open that one is
+innermost, and afterwards both have ended. So a push first drops every range that ends earlier than
+the new one. Ends therefore never grow from bottom to top, ended ranges are on top, and each range
+is pushed and popped once, however deeply ranges nest and however they cross.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ evaluation or its process is evaluating when it begins, and it is the outermost 
 
 @inner
 def close(line: int, now: int, end: int, stack: Stack) -> int:
-    """Pop items that end before `end` off a line's stack; return the top."""
+    """Pop a line's items that have ended by `now` or end before `end`; return the new top slot."""
     until, below = stack.until, stack.below
     top: int = stack.tops[line]
     while top >= 0 and (until[top] <= now or until[top] < end):
@@ -69,9 +70,9 @@ def close(line: int, now: int, end: int, stack: Stack) -> int:
 
 @inner
 def put(line: int, end: int, stack: Stack) -> int:
-    """Push an item that is open until `end` on a line's stack, and return its place.
+    """Push an item that is open until `end` on a line's stack; return its slot.
 
-    There must be room.
+    The stack must have a free slot.
     """
     place: int = stack.free[0]
     stack.free[0], stack.below[place] = stack.below[place], stack.tops[line]
@@ -81,7 +82,10 @@ def put(line: int, end: int, stack: Stack) -> int:
 
 @inner
 def advance(team: int, now: int, stretches: Stretches) -> int:
-    """Return a team's last interval that has begun; the one before its first if none has."""
+    """Move a team to its last interval that has begun at `now`; return its row.
+
+    Before the team's first interval this is the row before that of its first one.
+    """
     place: int = stretches.at[team]
     while place + 1 < stretches.first[team + 1] and stretches.start[place + 1] <= now:
         place += 1
@@ -91,7 +95,7 @@ def advance(team: int, now: int, stretches: Stretches) -> int:
 
 @inner
 def stretch_at(team: int, now: int, stretches: Stretches) -> int:
-    """Return a team's interval that is open at a time; -1 if none is."""
+    """Return the row of a team's interval that is open at `now`; -1 if none is."""
     place = advance(team, now, stretches)
     return place if place >= stretches.first[team] and now < stretches.end[place] else -1
 
@@ -100,7 +104,7 @@ def stretch_at(team: int, now: int, stretches: Stretches) -> int:
 def flags_of(
     row: int, stage: int, own: int, above: int, ranges: NestedRows, opened: OpenAround
 ) -> int:
-    """Return the flags of a range: its own, and those it inherits from the range at `above`."""
+    """Return the flags of a range: its own, and those inherited from the range in slot `above`."""
     around_flags = opened.flags[above] if above >= 0 else 0
     flags: int = own | around_flags & (EVALUATES | DIFFERENTIATES)
     if flags & EVALUATES != 0 or ranges.during[row]:
@@ -116,7 +120,7 @@ def flags_of(
 
 @inner
 def notice(row: int, stage: int, flags: int, ranges: NestedRows, seen: SeenThreads) -> None:
-    """Record evidence on a thread from one of its ranges."""
+    """Record what a range reveals about its thread."""
     thread = ranges.thread[row]
     seen.process[thread] = ranges.process[row]
     if stage == INPUT:
@@ -127,9 +131,10 @@ def notice(row: int, stage: int, flags: int, ranges: NestedRows, seen: SeenThrea
 
 @inner
 def tells(row: int, stage: int, flags: int, passes: int, ranges: NestedRows) -> bool:
-    """Tell whether a range belongs to the skeleton by its flags, whatever its name.
+    """Tell whether a range belongs to the skeleton by its stage and flags, whatever its name.
 
-    What it repeats of the one around it counts where that one turns out to say nothing.
+    A range that repeats the stage of the range around it belongs to it only if that outer one may
+    be of no use.
     """
     repeats = flags & COVERED != 0 and passes != 1
     is_pass = 0 <= stage < PASSES and not repeats
@@ -141,7 +146,10 @@ def tells(row: int, stage: int, flags: int, passes: int, ranges: NestedRows) -> 
 def open_inside(
     row: int, stage: int, flags: int, above: int, ranges: NestedRows, opened: OpenAround
 ) -> None:
-    """Push a range on the stack inside the range at `above`, if any. There must be room."""
+    """Push a range on its thread's stack, inside the range in slot `above` (-1: none).
+
+    The stack must have a free slot.
+    """
     place, number = put(ranges.thread[row], ranges.end[row], opened.stack), ranges.first + row
     around, around_flags, level, of_pass, passes = -1, 0, -1, -1, 0
     if above >= 0:
@@ -165,28 +173,28 @@ def nest(
     bones: Bones,
     seen: SeenThreads,
 ) -> int:
-    """Find the enclosing range of each range on its thread.
+    """Find the parent of each range: the innermost range around it on its thread.
 
     Parameters
     ----------
     first
-        The row to begin with.
+        Row to begin with.
     ranges
-        The ranges.
+        The ranges, by start.
     meant
-        What their names mean.
+        Meanings of their names.
     opened
-        What is open on each thread.
+        Open ranges of each thread; updated.
     found
-        Becomes what is around each range.
+        Output: parent, depth and flags of each range.
     bones
-        The ranges that belong to the skeleton; added to.
+        Output: the ranges that belong to the skeleton; appended to.
     seen
-        What is noticed of threads; updated.
+        Observations about threads; updated.
 
     Returns
     -------
-    The row at which there was no room for more; the number of rows where there was for all.
+    The row at which a stack was full; the number of rows if all were processed.
     """
     for row in range(first, ranges.start.size):
         thread, name, above = ranges.thread[row], ranges.name[row], -1
@@ -217,18 +225,18 @@ def nest(
 def note_steps(
     rows: NamedRows, steps: Stretches, numbered: Array, lowest: Array, highest: Array
 ) -> None:
-    """Record the first and last step in which ranges of each name begin.
+    """Record the lowest and highest step number in which ranges of each name begin.
 
     Parameters
     ----------
     rows
         The ranges.
     steps
-        The steps of teams.
+        Steps of each team.
     numbered
-        For each name, whether it holds a number.
+        By name: whether the name contains a number. Other names are skipped.
     lowest, highest
-        By name, the numbers of these steps; updated.
+        By name: lowest and highest number of these steps; updated.
     """
     for row in range(rows.start.size):
         name = rows.name[row]
@@ -246,16 +254,17 @@ MORE_ROWS, FULL_STACK, FULL_PATHS = 0, 1, 2
 
 @inner
 def stage_on(thread: int, now: int, opened: Opened) -> int:
-    """Return the nearest stage that is open on a thread, counted from 1; 0 for none."""
+    """Return the stage of the innermost open range with a stage on a thread, from 1; 0 for none."""
     top = close(thread, now, now, opened.stages.stack)
     return opened.stages.stage[top] + 1 if top >= 0 else 0
 
 
 @inner
 def open_in(process: int, now: int, opened: Opened) -> int:
-    """Return the stage of start/end ranges, counted from 1: evaluation, or the only one open.
+    """Return the stage of the open start/end ranges of a process, counted from 1; 0 if unclear.
 
-    An update that is open around a pass does not count.
+    Metric evaluation if a range of it is open, else the only stage that is open. A range of the
+    weight update that encloses one of a pass is not counted.
     """
     if opened.shares[process] <= now:
         return 0
@@ -274,7 +283,7 @@ def open_in(process: int, now: int, opened: Opened) -> int:
 
 @inner
 def share(process: int, stage: int, now: int, until: int, opened: Opened) -> None:
-    """Open a start/end range in its process, if it means a stage."""
+    """Open a start/end range in its process, if the range has a stage."""
     spans = opened.shared[process]
     if stage >= 0 and until > spans[stage, 1]:
         spans[stage, 0], spans[stage, 1] = now, until
@@ -285,7 +294,26 @@ def share(process: int, stage: int, now: int, until: int, opened: Opened) -> Non
 def pass_range(
     row: int, turn: Turn, meant: NameMeanings, opened: Opened, label: int, nodes: PathNodes
 ) -> int:
-    """Open a range, and return whether there was room: `MORE_ROWS` if so."""
+    """Open a range on its thread, or in its process if it is a start/end range.
+
+    Returns `MORE_ROWS` if that worked, `FULL_STACK` or `FULL_PATHS` if there is no room: then
+    nothing is opened, and the row is to be repeated once there is room.
+
+    Parameters
+    ----------
+    row
+        Row of the range in the chunk.
+    turn
+        The chunk of ranges that is being followed; the number of the range's path is written to it.
+    meant
+        Meanings of range names.
+    opened
+        Open ranges; updated.
+    label
+        Label of the range in a path.
+    nodes
+        The tree of paths; added to.
+    """
     ranges, paths = turn.ranges, turn.paths
     thread, stage = ranges.thread[row], meant.place[ranges.name[row]]
     now, until = ranges.start[row], ranges.end[row]
@@ -314,10 +342,10 @@ def pass_range(
 
 @inner
 def note_launch(thread: int, team: int, now: int, windows: Windows, serving: Serving) -> bool:
-    """Count a launch for its thread, and return whether it lies in a backward window.
+    """Count a launch for its thread; return whether it lies in a backward window of its team.
 
-    A window is fed if anything is launched in it, or between the one before and it; and used if a
-    thread that may be an autograd thread launches in it.
+    A window is fed if anything is launched in it, or between it and the window before; it is used
+    if a possible autograd thread launches in it.
     """
     stretches = windows.stretches
     if stretches.first[team] == stretches.first[team + 1]:
@@ -344,7 +372,7 @@ def note_launch(thread: int, team: int, now: int, windows: Windows, serving: Ser
 
 @inner
 def tell_of(row: int, calls: CallRows, opened: Opened, teams: Teams, serving: Serving) -> int:
-    """Return the evidence bits of what is open around a launching call; see `_evidence`."""
+    """Return the evidence bits of a launching call, by the ranges open around it (`_evidence`)."""
     now, thread, trainer = calls.start[row], calls.thread[row], teams.trainer[calls.team[row]]
     evidence = stage_on(thread, now, opened) << RANGE_STAGE
     evidence |= open_in(calls.process[row], now, opened) << PROCESS_STAGE
@@ -363,7 +391,7 @@ def tell_of(row: int, calls: CallRows, opened: Opened, teams: Teams, serving: Se
 
 @inner
 def pass_call(row: int, turn: Turn, opened: Opened, teams: Teams, serving: Serving) -> None:
-    """Record the context of a call."""
+    """Record the context of a call: its step, innermost range and evidence."""
     calls, found = turn.calls, turn.found
     now, thread = calls.start[row], calls.thread[row]
     found.range[row], found.evidence[row] = -1, 0
@@ -378,7 +406,7 @@ def pass_call(row: int, turn: Turn, opened: Opened, teams: Teams, serving: Servi
 
 @inner
 def label_of(row: int, ranges: RangeRows, steps: Stretches, labels: NameLabels) -> int:
-    """Return the label of a range in a path."""
+    """Return the path label of a range, by whether it begins in a numbered step."""
     step = stretch_at(ranges.team[row], ranges.start[row], steps)
     is_inside = step >= 0 and steps.number[step] >= 0
     name = ranges.name[row]
@@ -400,23 +428,23 @@ def follow(
     Parameters
     ----------
     turn
-        The rows whose turn it is.
+        The chunks of ranges and calls; output is written to it.
     meant
-        What names of ranges mean.
+        Meanings of range names.
     opened
-        What is open.
+        Open ranges; updated.
     teams
-        What each team does when.
+        Steps, backward windows and training thread of each team.
     serving
-        What is known of threads; updated.
+        Evidence for autograd threads; updated.
     labels
-        What names are called in a path.
+        Path labels of range names.
     nodes
-        The tree of paths, explained with `path_number`.
+        The tree of paths, explained in `path_number`; added to.
 
     Returns
     -------
-    Why it stopped.
+    Why it stopped: `MORE_ROWS` (a chunk is used up), `FULL_STACK` or `FULL_PATHS` (no room).
     """
     ranges, calls = turn.ranges, turn.calls
     next_range, next_call = turn.position[0], turn.position[1]

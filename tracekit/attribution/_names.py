@@ -1,4 +1,4 @@
-"""Meanings of range, thread and kernel names by the rules."""
+"""Meanings of range, thread and kernel names, by the rules."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def base_name(name: pl.Expr) -> pl.Expr:
 
 
 def codes_of(texts: pl.Series) -> Array:
-    """Return the code of each text of a categorical column, -1 for none."""
+    """Return the category code of each text of a categorical column, -1 for null."""
     return given(texts.to_physical().cast(pl.Int32), null=-1)
 
 
 def classify_ranges(ranges: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Add ``stage``, null where a name means none, and ``autograd``, whether it marks backward."""
+    """Add ``stage`` (null: the name means none) and ``autograd`` (it marks the backward pass)."""
     frame = ranges.drop("stage", strict=False).with_columns(base=base_name(pl.col("name")))
     columns = {"name": "base_text", "domain": "domain_text"}
     return by_distinct(
@@ -45,12 +45,12 @@ def classify_ranges(ranges: pl.DataFrame, rules: Rules) -> pl.DataFrame:
 
 
 class RangeNames:
-    """Distinct names of ranges and their meanings, learned chunk by chunk.
+    """Distinct names of ranges and their meanings, extended chunk by chunk.
 
     Parameters
     ----------
     rules
-        What names mean.
+        Rules that give names a meaning.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -61,12 +61,12 @@ class RangeNames:
         self._forget()
 
     def _forget(self) -> None:
-        """Drop all cached texts, to bound memory; names with equal meaning share an id."""
+        """Drop cached texts to bound memory; names of equal meaning then share an id."""
         self._domains, self._texts = _Numbers(), _Numbers()
         self._ids = np.full((1, 1), _UNKNOWN)
 
     def of(self, ranges: pl.DataFrame) -> pl.Series:
-        """Return the id, which is its row in `table`, of the name of each range."""
+        """Return the id of each range's name: its row in `table`."""
         if self._ids.size > _KEPT:
             self._forget()
         domain, text = self._domains.of(ranges["domain"]), self._texts.of(ranges["name"])
@@ -90,7 +90,7 @@ class RangeNames:
     def _known(self, names: pl.DataFrame) -> pl.DataFrame:
         """Return names with their ``id``; new ones are classified first.
 
-        Numbers that PyTorch appends make most names differ, so they go first.
+        PyTorch appends numbers that make most names differ, so these are removed first.
         """
         based = names.cast(pl.String).with_columns(base=base_name(pl.col("name")))
         new = based.select(list(_NAME)).unique(maintain_order=True)
@@ -136,7 +136,7 @@ _UNKNOWN = np.uint32((1 << 32) - 1)
 
 
 class _Numbers:
-    """Numbers of texts, the same in each chunk; null is 0."""
+    """Numbers for texts, the same in all chunks; null is 0."""
 
     def __init__(self) -> None:
         self._type = pl.Categorical(pl.Categories.random())
@@ -180,10 +180,10 @@ _MEANING = {
 
 
 def step_names(names: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Add ``rule``, the first of the list ``iteration`` that a base name matches, and ``number``.
+    """Add ``rule``, the first rule of the list ``iteration`` that matches, and ``number``.
 
-    A name that means a stage is none of a training step, unless the rule says that it may be, or
-    it is called an update, which may be around all that a step does.
+    A name that means a stage is not taken for a training step, unless the rule allows that, or the
+    name means the weight update: an update range may enclose all that a step does.
     """
     rule = rules.made(("iteration", "rule"), lambda: _step_rule(rules["iteration"]))
     number = rules.made(("iteration", "number"), lambda: _step_number(rules["iteration"]))
@@ -223,7 +223,7 @@ def _has_group(pattern: str) -> bool:
 
 
 def classify_threads(threads: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Add ``stage`` and ``autograd`` to the threads, by their names."""
+    """Add to threads, by name, ``stage`` and ``autograd`` (whether it runs backward passes)."""
     columns = {"name": "name_text"}
     return by_distinct(
         threads,
@@ -237,18 +237,19 @@ def classify_threads(threads: pl.DataFrame, rules: Rules) -> pl.DataFrame:
 
 
 def _between(entries: Sequence[Entry]) -> pl.Expr:
-    """Return the stage of kernels between passes, by the rules for kernel names."""
+    """Return the stage of kernels launched between passes, by the rules for kernel names."""
     named = [entry for entry in entries if "name" in entry]
     columns = {"name": "name_text"}
     return first_outcome(((matches(entry, columns), entry) for entry in named), "stage")
 
 
 def classify_kernels(ops: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Set ``kind`` and ``collective`` of communication kernels, and add meanings of names.
+    """Set ``kind`` and ``collective`` of communication kernels, and add stages by kernel name.
 
     Returns
     -------
-    The same with ``kernel_stage``, and ``between_stage``: the stage between passes.
+    The ops with ``kernel_stage``, the stage that the name means, and ``between_stage``, the stage
+    that it means for ops launched between passes.
     """
     kernel = pl.col("kind").cast(pl.String).is_in(["compute", "collective"])
     named = by_distinct(

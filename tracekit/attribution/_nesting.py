@@ -1,8 +1,8 @@
-"""Find the enclosing ranges of each range, and marks that follow from them.
+"""Find the enclosing ranges of each range, and what follows from them.
 
 A program pushes and pops the ranges of each thread as a stack, so they form a tree; where domains
-interleave, or a recording is damaged, they may cross. Either way the range around another one is
-the latest-started of those of its thread that are open when it starts and still open when it ends.
+interleave, or a recording is damaged, they may cross. In both cases the parent of a range is the
+latest-started range of its thread that is open when it starts and still open when it ends.
 """
 
 from __future__ import annotations
@@ -51,24 +51,23 @@ class Nesting:
     Parameters
     ----------
     names
-        Their names and what these mean.
+        Distinct range names and their meanings.
     places
-        Chunk by chunk, as the ranges come: ``name_id, parent, depth, flags``, -1 where nothing is
-        around a range.
+        Chunks parallel to those of ranges: ``name_id, parent, depth, flags``; the parent is -1 for
+        a range with none around it.
     skeleton
-        The ranges that tell what a process does: those that may be steps, those with a stage that
-        none around them has (or one alone), start/end ranges with a stage, and those with which
-        evaluation begins. Beside columns of the canonical table, of which ``open`` is also true
-        for ranges that the recording ended together: ``base, stage, rule, number``;
-        ``around``, the nearest range of a pass; and the flags ``evaluates, apart, begins,
-        covered``.
+        The ranges that tell what a process does: possible steps; ranges whose stage no range around
+        them has (or exactly one has); start/end ranges with a stage; and ranges with which
+        evaluation begins. Columns: those of the canonical table, of which ``open`` is also true for
+        ranges that the recording ended together; ``base, stage, rule, number``; ``around``, the
+        nearest range of a pass; and the flags ``evaluates, apart, begins, covered``.
     marks
-        ``process, thread, passes, marks``: ranges of forward, backward and weight update, those in
-        autograd markers aside.
+        ``process, thread, passes, marks``: number of ranges (`marks`) by thread and stage
+        (`passes`: forward, backward, weight update), without those inside autograd markers.
     marked
-        Threads that carry autograd markers.
+        Threads that hold autograd markers.
     loading
-        Threads that hold ranges of input.
+        Threads that hold input ranges.
     """
 
     names: RangeNames
@@ -87,16 +86,17 @@ def look_at_ranges(
     Parameters
     ----------
     ranges
-        The canonical table: by start, and of those that start together the one that ends last
+        The canonical table: by start; of ranges that start together the one that ends last is
         first.
     threads
-        How many threads there are.
+        Number of threads.
     rules
-        What names mean.
+        Rules that give names a meaning.
     workspace
-        Where what is found waits.
+        Memory budget and folder for the result.
     last_call
-        When the last call began: what ended before that was not open when the recording ended.
+        Start of the last call, ns: a range that ended before it was not open when the recording
+        ended.
 
     Raises
     ------
@@ -124,7 +124,7 @@ def look_at_ranges(
 
 
 def _require_memory(rows: int, workspace: Workspace) -> None:
-    """Raise `UsageError` where a skeleton of so many rows takes more memory than there is."""
+    """Raise `UsageError` if a skeleton with this many rows exceeds the memory budget."""
     wanted = _BESIDE + rows * _ROW_BYTES
     if rows > _FEW and wanted > workspace.memory:
         raise UsageError(
@@ -147,7 +147,7 @@ _READ = ("report", "process", "thread", "domain", "name", "start", "end", "open"
 
 @dataclass(frozen=True)
 class _Chunk:
-    """A chunk of ranges as loop columns, their enclosing ranges, and which form the skeleton."""
+    """A chunk of ranges as loop columns, with their parents and the rows of the skeleton."""
 
     frame: pl.DataFrame
     rows: NestedRows
@@ -205,13 +205,13 @@ class _Nester:
 
     @staticmethod
     def _evaluating(ids: Array, pushes: Array, names: RangeNames) -> Array:
-        """Return which rows are start/end ranges of evaluation."""
+        """Mask the rows that are start/end ranges of metric evaluation."""
         shared = np.flatnonzero(~pushes)
         found: Array = shared[names.meanings.place[ids[shared]] == METRIC_EVALUATION]
         return found
 
     def _during(self, process: Array, start: Array, end: Array, evaluating: Array) -> Array:
-        """Tell for each range whether its process was in a start/end range of evaluation."""
+        """Mask ranges that begin while their process is in a start/end range of evaluation."""
         if evaluating.size:
             spans = {
                 "process": process[evaluating],
@@ -260,7 +260,7 @@ _NO_SKELETON = pl.DataFrame(
 
 
 def is_open(launches: pl.DataFrame, ranges: pl.DataFrame) -> pl.Series:
-    """Tell for each ``process, time`` whether any of some ranges is open in the process."""
+    """Tell for each ``process, time`` whether any range of the process in `ranges` is open then."""
     changes = (
         pl.concat(
             [
@@ -290,16 +290,16 @@ Kind = TypeVar("Kind", OpenRanges, OpenStages, OpenAround)
 
 
 class Stacks(Generic[Kind]):
-    """Open items on each of several lines, such as threads; see `close` and `put`.
+    """Stacks of open items, one per line (such as a thread); see `close` and `put`.
 
-    They take room for what is open on all together: one deep stack among many costs no more.
+    They share one set of arrays, whose size follows the number of items open on all lines together.
 
     Parameters
     ----------
     lines
-        How many stacks there are.
+        Number of stacks.
     kind
-        What is open: its stack and the values that are kept with each thing.
+        Named tuple of arrays to make: a `Stack`, and one array for each value kept with an item.
     """
 
     def __init__(self, lines: int, kind: type[Kind]) -> None:
@@ -310,12 +310,12 @@ class Stacks(Generic[Kind]):
         self._widen(_ROOM)
 
     def arrays(self) -> Kind:
-        """Return the arrays for the loops."""
+        """Return the arrays that the compiled loops work on."""
         until, below, *values = self._rows
         return self._kind(Stack(until, below, self._tops, self._free), *values)
 
     def make_room(self) -> None:
-        """Double the stacks that are full."""
+        """Double the room of the stacks if it is used up."""
         if self._free[0] < 0:
             self._widen(self._rows.shape[1])
 

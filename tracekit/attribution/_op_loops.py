@@ -1,4 +1,4 @@
-"""Loops of attribution over ops: the context of their launch, and the case of their stage."""
+"""Compiled loops over ops: the context of their launch, and the case that decides their stage."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def count_kinds(ops: NamedOps, names: int, kinds: int, counts: Array, example: A
     ops
         The ops.
     names, kinds
-        How many there may be of each, no name included.
+        Number of name codes (one more for no name) and of kinds.
     counts
-        How many ops there are of each process, name and kind; added to.
+        Number of ops by process, name and kind; added to.
     example
-        Becomes the row of one of them.
+        Output: row of one op of each process, name and kind.
     """
     for row in range(ops.name.size):
         key = (ops.process[row] * names + ops.name[row] + 1) * kinds + ops.kind[row]
@@ -57,17 +57,17 @@ def stand(found: Array, first: int, calls: Context, out: Context) -> int:
     Parameters
     ----------
     found
-        The numbers of the calls of ops.
+        By op: number of its launching call, -1 if unknown.
     first
-        The number of the first call of a chunk.
+        Number of the first call of the chunk.
     calls
-        Where these calls stand.
+        Context of the calls of this chunk.
     out
-        The same of the ops; those of other chunks' calls are left as they are.
+        Output: context of each op's launch. Ops launched by calls of other chunks stay as they are.
 
     Returns
     -------
-    Of how many ops no call is known: these stand nowhere.
+    Number of ops without a known call; these get no context.
     """
     nowhere = 0
     for row in range(found.size):
@@ -98,15 +98,15 @@ def place_exchanges(
     Parameters
     ----------
     ops
-        The next ops.
+        The next chunk of ops.
     lines
-        Number of the computing stream of each process and device, -1 where there is none.
+        By process and device: number of the computing stream, -1 if there is none.
     on
-        Context ids and stream ids of computing streams, by that number.
+        By number of the computing stream: its context id, and its stream id.
     state
         State after the previous ops; updated.
     found
-        Filled with the collectives and their neighbours, in order of ops.
+        Output: the collectives and the layer kernels around them, in order of ops.
     """
     for row in range(ops.start.size):
         role, process, device = ops.role[row], ops.process[row], ops.device[row]
@@ -140,20 +140,21 @@ def place_exchanges(
 
 
 def describe(ops: CaseRows, known: KindPlaces, keys: CaseKeys) -> int:
-    """Pack the evidence for each op's stage into two integers.
+    """Pack the evidence for each op's stage into two integers, its case key.
 
     Parameters
     ----------
     ops
         The ops.
     known
-        What names and kinds mean.
+        Kinds of ops by name and recorded kind.
     keys
-        Becomes who launched each op, and all else: the bits of its launch, as `_evidence` has them.
+        Output: `who` is the process and thread that launched the op, `what` all else, with the bits
+        of its launch as in `_evidence`.
 
     Returns
     -------
-    Of how many ops it is not known what they are.
+    Number of ops whose kind is not known yet.
     """
     unknown = 0
     for row in range(ops.code.size):
@@ -175,7 +176,7 @@ def describe(ops: CaseRows, known: KindPlaces, keys: CaseKeys) -> int:
 
 @inner
 def case_slot(who: int, what: int, keys: CaseKeys, slots: Array) -> int:
-    """Return the slot of a case in a hash table, or the free slot for it."""
+    """Return the slot of a case key in a hash table, or the free slot to put it."""
     # Of 31 bits each, so that all products and sums fit.
     who_folded, what_folded = (who ^ who >> 31) & 0x7FFF_FFFF, (what ^ what >> 27) & 0x7FFF_FFFF
     mixed = np.int64(who_folded) * 40_503 + np.int64(what_folded) * 65_599
@@ -187,23 +188,22 @@ def case_slot(who: int, what: int, keys: CaseKeys, slots: Array) -> int:
 
 
 def tell_apart(keys: CaseKeys, took_ns: Array, slots: Array, told: Told) -> int:
-    """Group ops with equal evidence into cases.
+    """Group ops with equal evidence into cases, numbered in order of first occurrence.
 
     Parameters
     ----------
     keys
-        The ops.
+        Case key of each op.
     took_ns
-        How long they take.
+        Duration of each op, ns.
     slots
-        A hash table of cases, a power of two of places, more than there is room for cases, all -1.
+        Hash table of cases, all -1: a power of two of slots, more than the room for cases.
     told
-        Becomes what the cases are; `ops` and `total_ns` are 0 at first.
+        Output: the case of each op, and the sums of each case; `ops` and `total_ns` must be 0.
 
     Returns
     -------
-    How many cases there are, which are numbered in the order in which they come; -1 if there is no
-    room for all.
+    Number of cases; -1 if there is no room for all.
     """
     count, case, last_who, last_what = 0, -1, 0, 0
     for row in range(took_ns.size):
@@ -231,24 +231,24 @@ OTHER_PART, INPUT_PART, BACKWARD_PART, UPDATE_PART = range(4)
 def count_in_steps(
     ops: StepRows, parts: Array, iterations: Array, sums: StepSums, iteration: Array
 ) -> int:
-    """Count ops by step, and return the iteration of each.
+    """Add up ops by step, and find the iteration of each op.
 
     Parameters
     ----------
     ops
-        The ops.
+        Step, launch time and case of each op.
     parts
-        By case, what part of a step it is.
+        By case: which part of a step it is.
     iterations
-        The number of the iteration of each step.
+        By step: number of its iteration.
     sums
-        What there is of each step; added to.
+        Sums by step; added to.
     iteration
-        Becomes the number of each op's iteration, -1 for none.
+        Output: number of each op's iteration, -1 for none.
 
     Returns
     -------
-    How many ops are in none.
+    Number of ops outside of all iterations.
     """
     outside = 0
     for row in range(ops.step.size):

@@ -1,4 +1,4 @@
-"""Find the ranges that are passes: forward, backward, and weight update."""
+"""Find the ranges that are passes: forward, backward and weight update."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ PASSES = ("FP", "BP", "WU")
 
 
 def passes_of(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
-    """Return the ranges of passes of training threads; a range around passes is none itself.
+    """Return the ranges of passes on training threads, without ranges that enclose passes.
 
-    An update that holds a forward or backward pass (a closure, or a whole step that a rule calls
-    so) is the end of one: what lies in it says what runs, and it ends where the update does. A
-    forward range that holds another one, and a backward pass or an update beside it, is a step.
+    An update range that holds a forward or backward pass (a closure, or a whole step that a rule
+    calls an update) is no pass itself: the ranges inside tell what runs, and the end of the update
+    range is kept as the end of a step. A forward range that holds another forward range and a
+    backward pass or an update beside it is a step, not a pass.
 
     Parameters
     ----------
     ranges
-        The skeleton, or part of it.
+        The skeleton (ranges that tell what a process does), or part of it.
     training
-        The training threads.
+        The training thread of each process.
     """
     passes = _passes_on(ranges, training)
     containers = _containers(passes)
@@ -38,7 +39,7 @@ def ranges_around_passes(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.Ser
 
 
 def _passes_on(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
-    """Return ranges named after passes on training threads, with the enclosing update if any."""
+    """Return ranges named after passes on training threads, with the update range around each."""
     passes = ranges.filter(pl.col("stage").is_in(PASSES)).join(
         training, on=["process", "thread"], how="semi"
     )
@@ -55,9 +56,9 @@ def _passes_on(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
 
 
 def _without_clearing(passes: pl.DataFrame, in_container: pl.Expr) -> pl.DataFrame:
-    """Drop updates that forward passes follow in the same range: they clear gradients.
+    """Drop update ranges that forward passes follow in the same enclosing range.
 
-    A closure clears gradients each time that it is called, which ends no step.
+    They only clear gradients. A closure does that on each call, which ends no step.
     """
     forward = pl.when(pl.col("stage") == "FP").then("start").max().over("around")
     clears = in_container & (pl.col("stage") == "WU") & (pl.col("start") < forward)
@@ -65,7 +66,7 @@ def _without_clearing(passes: pl.DataFrame, in_container: pl.Expr) -> pl.DataFra
 
 
 def _containers(passes: pl.DataFrame) -> pl.Series:
-    """Return the ranges around passes that say nothing of what lies in them."""
+    """Return ranges named after a pass that enclose passes; they do not tell what runs inside."""
     if passes["around"].null_count() == passes.height:
         return passes["around"].clear()
     own = passes.select(around="range", own="stage")
@@ -81,7 +82,7 @@ def _containers(passes: pl.DataFrame) -> pl.Series:
 
 
 def outermost(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Drop ranges that end no later than an earlier one of their process, but for ends of steps."""
+    """Drop ranges that end no later than an earlier one of their process; ends of steps stay."""
     before = pl.col("end").cum_max().shift(1).over("process", order_by=["start", "range"])
     ends_a_step = (pl.col("stage") == "WU") & (pl.col("start") == pl.col("end"))
     kept = (pl.col("end") > before).fill_null(value=True) | ends_a_step.fill_null(value=False)

@@ -22,14 +22,15 @@ _NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class Labels:
-    """Labels of ranges in a path.
+    """Labels of ranges in a path, by name id.
 
     Parameters
     ----------
     texts
-        All labels.
+        Distinct labels.
     inside, outside
-        For each name, which label a range has that begins in a numbered step, and outside.
+        By name id: row in `texts` of the label for ranges that begin in a numbered step, and for
+        ranges outside of one.
     """
 
     texts: pl.Series
@@ -37,15 +38,15 @@ class Labels:
     outside: pl.Series
 
     def arrays(self) -> NameLabels:
-        """Return the arrays for the loops."""
+        """Return the arrays that the compiled loops work on."""
         return NameLabels(given(self.inside), given(self.outside))
 
 
 def find_labels(ranges: Stream, nesting: Nesting, steps: Spans, teams: Teams) -> Labels:
-    """Find the labels of ranges.
+    """Find the label of each range name.
 
-    Where a name repeats the number of its step (``data copy in 58`` in ``step 58``) and does so in
-    every step, the number is `N`; ``layer 3`` keeps its own.
+    If a name contains the number of its step (``data copy in 58`` in ``step 58``) in every step,
+    the number becomes `N`; ``layer 3`` keeps its number.
     """
     names = nesting.names.table.select(
         base=pl.when(pl.col("base").fill_null("") != "").then("base").otherwise(_UNNAMED)
@@ -63,7 +64,7 @@ def find_labels(ranges: Stream, nesting: Nesting, steps: Spans, teams: Teams) ->
 def _steps_of_names(
     ranges: Stream, nesting: Nesting, steps: Spans, teams: Teams, numbered: pl.Series
 ) -> tuple[pl.Series, pl.Series]:
-    """Return by name the first and last step in which its ranges begin."""
+    """Return by name the lowest and highest step number in which its ranges begin."""
     least, most = np.full(len(numbered), _NEVER), np.full(len(numbered), -1)
     if numbered.any() and steps.rows.height:
         loop, where, which = compiled(note_steps, ranges.height), steps.arrays(), given(numbered)
@@ -79,7 +80,7 @@ def _steps_of_names(
 
 
 def _templates(names: pl.DataFrame) -> pl.Series:
-    """Return names with `N` for the last or the first number in them, where it is the step's."""
+    """Return names with `N` in place of the last or first number in them, if it is the step's."""
     base, patterns = pl.col("base"), {"last": _LAST_NUMBER, "first": _FIRST_NUMBER}
     numbers = {f"{which}_number": number_in(base, each) for which, each in patterns.items()}
     texts = {which: base.str.replace(each, "${1}N${3}") for which, each in patterns.items()}
@@ -88,7 +89,7 @@ def _templates(names: pl.DataFrame) -> pl.Series:
 
 
 def _template(which: str) -> pl.Expr:
-    """Return the names in a column with `N`, where the number is that of the step in all of one."""
+    """Return names with `N` in place of a number that is the step's number in every step."""
     lowest, highest, number = (pl.col(n) for n in ("lowest", "highest", f"{which}_number"))
     inside = lowest.is_not_null() & number.is_not_null()
     same = ((lowest == number) & (highest == number)).filter(inside).all()

@@ -34,30 +34,31 @@ _Placing = Callable[..., Mapping[str, Array]]
 
 @dataclass(frozen=True)
 class Known:
-    """Evidence on processes from ranges and threads.
+    """What ranges and threads reveal about processes.
 
     Parameters
     ----------
     nesting
-        The ranges.
+        Nesting of the ranges.
     teams
-        The training threads, and who works for them.
+        Training threads with their helper threads.
     windows
-        The backward windows, with ``process`` and ``ranged``.
+        Backward windows: intervals in which a backward pass may run, with ``process`` and
+        ``ranged``.
     autograd
         Threads that run backward passes.
     threads
-        The threads, with what their names mean.
+        The threads, with the meaning of their names.
     by_thread
-        How many ops each thread launched.
+        Number of ops by launching thread.
     processes
-        ``process, report`` of all that were seen.
+        ``process, report`` of all processes in the recording.
     named
-        Processes of which ranges name the iterations.
+        Processes whose iterations are named by ranges.
     counted
-        Ops by process, name and kind, see `count_names`.
+        Number of ops by process, name and kind, from `count_names`.
     roles
-        What `roles_by_name` returned of these.
+        Roles of these names, from `roles_by_name`.
     """
 
     nesting: Nesting
@@ -78,7 +79,7 @@ class Known:
 
     @cached_property
     def passes(self) -> pl.DataFrame:
-        """``process, stage, count`` of ranges of passes on training threads, or in none."""
+        """``process, stage, count``: number of ranges of passes on training threads."""
         skeleton = self.nesting.skeleton
         trains = pl.struct("process", "thread").is_in(
             self.training.select(pl.struct("process", "thread")).to_series().implode()
@@ -93,7 +94,11 @@ class Known:
 
     @cached_property
     def backward_threads(self) -> pl.DataFrame:
-        """``process, count`` of autograd threads that launch work, or hold markers."""
+        """``process, count``: number of autograd threads that launch ops or hold markers.
+
+        Markers are ranges that mark work of the backward pass, such as PyTorch's autograd
+        functions.
+        """
         works = self.by_thread[self.threads["thread"].to_numpy()] > 0
         marked = np.isin(self.threads["thread"], self.nesting.marked)
         own = np.isin(self.threads["thread"], self.autograd)
@@ -101,20 +106,20 @@ class Known:
         return kept.group_by("process").agg(count=pl.len())
 
     def serving(self, rules: Rules) -> pl.DataFrame:
-        """Return ``process, count`` of ranges typical of model servers."""
+        """Return ``process, count``: number of ranges typical of model servers."""
         serve = [n for n, entry in enumerate(rules["iteration"]) if entry.get("serves")]
         of_servers = self.nesting.skeleton.filter(pl.col("rule").is_in(serve))
         return of_servers.group_by("process").agg(count=pl.len())
 
     def launched(self) -> dict[int, int]:
-        """Return by process the number of ops with a known launch."""
+        """Return process -> number of ops with a known launching call."""
         counts = pl.Series("count", self.by_thread[self.threads["thread"].to_numpy()])
         own = pl.DataFrame([self.threads["process"], counts])
         return dict(own.group_by("process").agg(pl.col("count").sum()).iter_rows())
 
     @cached_property
     def loaders(self) -> pl.DataFrame:
-        """``process, thread`` of data loaders that launch work of their own."""
+        """``process, thread``: data loaders that launch ops themselves."""
         works = self.by_thread[self.threads["thread"].to_numpy()] > 0
         in_ranges = np.isin(self.threads["thread"], self.nesting.loading)
         drives = np.isin(self.threads["thread"], self.training["thread"])
@@ -127,30 +132,31 @@ _STREAM = ("process", "context", "stream")
 
 @dataclass(frozen=True)
 class Judged:
-    """Findings about processes.
+    """Verdicts on processes, and the evidence that decides the stages of their ops.
 
     Parameters
     ----------
     evidence
-        What the ops' stages are decided by.
+        Evidence on launches and processes that decides stages.
     verdicts
         ``process, verdict, given, evidence, trains, infers``.
     structures
-        What structure says.
+        Stages and steps of ops found by structure.
     decides
-        Processes whose stages rest on it.
+        Processes whose stages structure decides.
     counts_steps
-        Processes whose iterations are known by it.
+        Processes whose iterations structure decides.
     with_work
         Processes with recorded GPU work.
     input_streams
-        ``process, context, stream`` on which a data loader alone is known to work.
+        ``process, context, stream``: streams on which only data loaders are known to launch.
     relayed
-        The ops by which backward threads copy between GPUs through the host, see `find_relayed`.
+        Numbers of the ops by which backward threads copy between GPUs through the host; see
+        `find_relayed`.
     places
-        Collectives whose place tells what they are for.
+        Collectives whose purpose is known from the layer kernels around them.
     asked
-        What the user says that a step is, see `Rules`.
+        The user's definition of a step, see `Rules`.
     """
 
     evidence: Evidence
@@ -165,14 +171,14 @@ class Judged:
     asked: str | None = None
 
     def are_relayed(self, first: int, rows: int) -> Array:
-        """Mask ops (from `first` on) by which backward threads relay data through the host."""
+        """Mask ops, from number `first` on, by which backward threads relay data through the host."""
         found = np.zeros(rows, np.bool_)
         begin, end = np.searchsorted(self.relayed, (first, first + rows))
         found[self.relayed[begin:end] - first] = True
         return found
 
     def on_input_stream(self, ops: pl.DataFrame, threads: Array) -> Array:
-        """Mark ops without a known launch on a stream of a data loader."""
+        """Mask ops without a known launch that run on a data loader's stream."""
         unknown = threads < 0
         if self.input_streams.is_empty() or not unknown.any():
             return np.zeros(ops.height, np.bool_)
@@ -184,13 +190,13 @@ class Judged:
         return held
 
     def iteration(self, ops: pl.DataFrame, step: Array) -> pl.Series:
-        """Return the iteration of ops whose step structure tells."""
+        """Return the iteration of ops whose step is known from structure."""
         steps = pl.Series(step, dtype=pl.Int64)
         told = ops["process"].is_in(list(self.counts_steps)) & (steps >= 0)
         return steps.set(~told, None)
 
     def table(self, cut: pl.DataFrame, reports: Mapping[int, int]) -> pl.DataFrame:
-        """Return the canonical table of verdicts, given the result of `cuts`."""
+        """Return the canonical table ``verdicts``, given the result of `cuts`."""
         told = [self._told(process) for process in self.verdicts["process"]]
         process = self.verdicts["process"]
         return (
@@ -203,7 +209,7 @@ class Judged:
         )
 
     def assumptions(self, reports: Mapping[int, int]) -> pl.DataFrame:
-        """Return the canonical table of the assumptions of structure, where it claims training."""
+        """Return the canonical table of structure's assumptions, for processes it says train."""
         found = ((p, f) for p, f in sorted(self.structures.of.items()) if f.training)
         rows = [
             (reports.get(process, 0), process, each.name, each.result, each.doubt_ns, each.said)
@@ -231,7 +237,7 @@ class Judged:
         )
 
     def _steps_by(self, process: int) -> str | None:
-        """Name the chosen reading of a step, if there was a choice or a request."""
+        """Name the definition of a step in use, if there was a choice or the user asked for one."""
         if process in self.counts_steps:
             return self.structures.of[process].reading
         no_steps = "`--step` tells none: ranges name the steps, or the order of launches tells none"
@@ -254,22 +260,22 @@ def judged(
     *,
     has_unlaunched: bool,
 ) -> Judged:
-    """Find structure where ranges leave stages open; return the verdict on each process.
+    """Find structure where ranges leave stages open, and the verdict on each process.
 
     Parameters
     ----------
     ops
         The ops.
     launches
-        Returns of a chunk of ops, or of some rows of it, where their launches stand.
+        Function of a chunk of ops, or of rows of it, that returns the context of their launches.
     known
-        What ranges and threads say.
+        What ranges and threads reveal about processes.
     rules
         The rules.
     workspace
-        Where ops wait.
+        Memory budget and folder for ops.
     has_unlaunched
-        Whether there are ops of which no launch is known.
+        Whether there are ops without a known launching call.
     """
     signs = kernel_hints(known.counted, rules)
     seen = pl.concat([known.processes["process"], signs["process"]]).unique().sort()
@@ -322,7 +328,7 @@ def judged(
 def _left_by_ranges(
     ops: Stream, launches: _Placing, known: Known, processes: Collection[int], rules: Rules
 ) -> set[int]:
-    """Return processes whose ranges and threads leave more than a small share of kernel time."""
+    """Return processes in which ranges and threads give much kernel time no stage."""
     told = _time_of_launches(ops, launches, known, processes, rules)
     sums = told.group_by("process").agg(
         pl.col("ns").sum(), left=pl.col("ns").filter(pl.col("stage") == "OTHER").sum()
@@ -338,12 +344,13 @@ def _filled(
     processes: Collection[int],
     rules: Rules,
 ) -> pl.DataFrame:
-    """Return processes where structure agrees with ranges, so that it may fill the gaps.
+    """Return processes in which structure agrees with ranges, so that it may fill their gaps.
 
     Returns
     -------
-    ``process, thread, fills``: of each thread that launches kernels, by what it launches itself
-    where ranges tell more than a little of that, else by ``all_agree``: what all its process does.
+    ``process, thread, fills``, one row per thread that launches kernels: whether structure agrees
+    on the thread's own launches, if ranges tell more than a little of these; else ``all_agree``,
+    whether it agrees on all launches of the process.
     """
     if not processes:
         return _NO_FILLS.with_columns(all_agree="fills")
@@ -374,11 +381,11 @@ def _time_of_launches(
     rules: Rules,
     structures: Structures | None = None,
 ) -> pl.DataFrame:
-    """Return kernel time of some processes by place of launch.
+    """Return kernel time of the given processes by context of the launch.
 
     Returns
     -------
-    ``process, thread, code, structure, ns``, and the ``stage`` that ranges and threads tell.
+    ``process, thread, code, structure, ns``, and the ``stage`` by ranges and threads.
     """
     parts = []
     for number, height in enumerate(ops.heights if processes else ()):
@@ -420,7 +427,7 @@ _NO_LAUNCHES = pl.DataFrame(
 def _input_streams(
     ops: Stream, launches: Callable[[int], Mapping[str, Array]], known: Known
 ) -> pl.DataFrame:
-    """Return the streams whose known launches all come from a data loader."""
+    """Return the streams whose known launches all come from data loaders."""
     loaders = known.loaders["thread"]
     if loaders.is_empty():
         return pl.DataFrame()
@@ -438,7 +445,7 @@ def _input_streams(
 
 
 def _untold(known: Known, seen: pl.Series) -> set[int]:
-    """Return the processes that lack FP, BP or WU by ranges and threads."""
+    """Return the processes in which ranges and threads do not tell all of FP, BP and WU."""
     passes = known.passes
     has = {stage: set(passes.filter(stage=stage)["process"]) for stage in _PASSES}
     backward = has["BP"] | (set(known.backward_threads["process"]) & set(known.windows["process"]))
@@ -446,7 +453,7 @@ def _untold(known: Known, seen: pl.Series) -> set[int]:
 
 
 def _main_threads(threads: pl.DataFrame) -> dict[int, int]:
-    """Return the threads whose id is that of their process."""
+    """Return process -> its main thread, whose thread id equals the process id."""
     if "pid" not in threads.columns:
         return {}
     main = threads.filter(pl.col("tid") == pl.col("pid"))

@@ -62,20 +62,20 @@ _KERNEL = pl.col("kind").cast(pl.String).is_in(["compute", "collective"])
 
 @dataclass(frozen=True)
 class Rules:
-    """Rules that give names a meaning, list by list, in the order in which they are tried.
+    """Rules that give names a meaning, in lists, each in the order in which its rules are tried.
 
     Parameters
     ----------
     lists
-        The entries of each list.
+        List name -> its entries.
     verdict
-        What the user says that every process does, a verdict but `unknown`.
+        Verdict that the user sets for every process (never `unknown`), or None.
     step
-        What the user says that a step is, one of `STEP_READINGS`, where structure tells steps.
+        The user's definition of a step, one of `STEP_READINGS`, used if structure finds steps.
     file
-        The rules file of a user, if there is one.
+        The user's rules file, or None.
     given
-        How many entries of each list are of that file; they come first.
+        List name -> number of entries from the user's file; these come first.
     """
 
     lists: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
@@ -100,18 +100,18 @@ class Rules:
         verdict: str | None = None,
         step: str | None = None,
     ) -> Rules:
-        """Read the default rules, with those of a user before them.
+        """Read the default rules, with the user's rules before them.
 
         Parameters
         ----------
         extra
-            A rules file; with ``replace = true`` it stands alone.
+            The user's rules file; with ``replace = true`` in it the default rules are not read.
         iteration
-            A pattern of the ranges that are iterations, in place of all those in files.
+            Pattern for the ranges that are iterations; replaces those of the files.
         verdict
-            What the processes do, a verdict but `unknown`, in place of what is found.
+            Verdict for all processes (never `unknown`); replaces the one found.
         step
-            What a step is where structure tells steps: `update`, `input` or `period`.
+            Definition of a step if structure finds steps: `update`, `input` or `period`.
 
         Raises
         ------
@@ -138,7 +138,7 @@ class Rules:
         return replace(rules, verdict=verdict, step=step) if told else rules
 
     def canonical(self) -> str:
-        """Return a text that is the same for the same rules."""
+        """Return a text that is equal for equal rules."""
         lists: dict[str, Any] = {name: list(map(dict, self.lists[name])) for name in _LISTS}
         said = {"verdict": self.verdict, "step": self.step}
         given = {name: value for name, value in said.items() if value is not None}
@@ -152,22 +152,22 @@ class Rules:
         return {**vars(self), "_made": {}, "_met": {}}
 
     def outcome(self, name: str, key: str, columns: Mapping[str, str]) -> pl.Expr:
-        """Return the outcome of the first matching entry of a list, null where none matches.
+        """Return the outcome of the first matching entry of a list; null if none matches.
 
         Parameters
         ----------
         name
-            The list.
+            Name of the list.
         key
-            The outcome, such as ``stage``.
+            Key of the outcome in an entry, such as ``stage``.
         columns
-            For each pattern of the list's entries, the column that it is searched for in.
+            Key of a pattern in an entry -> column that the pattern is searched for in.
         """
         cases = ((matches(entry, columns), entry) for entry in self.lists[name])
         return self.made((name, key, *columns.items()), lambda: first_outcome(cases, key))
 
     def any_of(self, name: str, columns: Mapping[str, str], flag: str | None = None) -> pl.Expr:
-        """Return where any entry of a list matches (with `flag`, any entry that has it set)."""
+        """Return whether any entry of a list matches; with `flag`, any entry that sets it."""
         entries = (entry for entry in self.lists[name] if flag is None or entry.get(flag))
         return self.made(
             (name, "any of", flag, *columns.items()),
@@ -177,7 +177,7 @@ class Rules:
         )
 
     def made(self, asked: tuple[object, ...], make: Callable[[], T]) -> T:
-        """Return expressions that depend on the rules alone, built on first use."""
+        """Return expressions that depend on the rules alone, built on first use and cached."""
         if asked not in self._made:
             self._made[asked] = make()
         made: T = self._made[asked]
@@ -186,16 +186,16 @@ class Rules:
     def meaning(
         self, of: str, names: pl.DataFrame, look_up: Callable[[pl.DataFrame], pl.DataFrame]
     ) -> pl.DataFrame:
-        """Return the meanings of distinct names, cached for known ones.
+        """Return the meanings of distinct names; names seen before are taken from a cache.
 
         Parameters
         ----------
         of
-            What is asked of them.
+            The question that the meanings answer; each question has a cache of its own.
         names
-            The names, in one column or several; no row is there twice.
+            The names, in one column or several, without duplicate rows.
         look_up
-            Adds to some of them what they mean by these rules; it depends on nothing else.
+            Function that adds their meanings to names; it depends on these rules alone.
         """
         met = self._met.get(of)
         if met is None:
@@ -215,7 +215,7 @@ def _default() -> Rules:
 
 
 def first_outcome(cases: Iterable[tuple[pl.Expr, Entry]], key: str) -> pl.Expr:
-    """Return the outcome of the first entry that applies, null where none does or it says so."""
+    """Return the outcome of the first entry that applies; null if none does, or if it sets null."""
     branches = [
         pl.when(applies).then(pl.lit(_IGNORED if entry.get("ignore") else str(entry[key])))
         for applies, entry in cases
@@ -245,7 +245,7 @@ def by_distinct(
 
 
 def matches(entry: Entry, columns: Mapping[str, str]) -> pl.Expr:
-    """Tell where all patterns of an entry are found, each in the column named for it."""
+    """Return whether all patterns of an entry are found, each in the column named for it."""
     patterns = [
         pl.col(column).str.contains(entry[key]).fill_null(value=False)
         for key, column in columns.items()
@@ -350,9 +350,9 @@ def _check_pattern(pattern: object, where: str) -> None:
 
 
 class Unmatched:
-    """Entries of a rules file that have matched nothing so far.
+    """Entries of the user's rules file that have matched nothing so far.
 
-    An entry counts as matched by what it means, whether or not an earlier one decides there.
+    An entry counts as matched even if an earlier entry decides there.
 
     Parameters
     ----------
@@ -399,11 +399,11 @@ class Unmatched:
 
 
 def _pattern(entry: Entry) -> str:
-    """Return the patterns of an entry, for messages."""
+    """Return the patterns of an entry as text, for messages."""
     patterns = [f"{key} {entry[key]!r}" for key in ("name", "domain", "kernel") if key in entry]
     return f" ({', '.join(patterns)})" if patterns else ""
 
 
 def without_unmatched(warnings: tuple[str, ...]) -> tuple[str, ...]:
-    """Return warnings without those of rules that another attribution was by."""
+    """Drop the warnings about unmatched rules that an earlier attribution left."""
     return tuple(warning for warning in warnings if not warning.startswith(UNMATCHED))

@@ -1,8 +1,8 @@
 """Stage of each op, decided once per case of equal evidence.
 
 The rules are tried in a fixed order and the first that applies decides; ``docs/stages.md`` states
-them for users. What they look at takes few distinct combinations of values, so each combination is
-decided once, and the ops get what theirs says.
+them for users. Their inputs take few distinct combinations of values (cases), so each case is
+decided once, and its ops get the result.
 """
 
 from __future__ import annotations
@@ -53,37 +53,39 @@ _ROOM = 1 << 10
 
 @dataclass(frozen=True)
 class Evidence:
-    """Evidence on launches and processes.
+    """Evidence for the stages of ops: what is known about launching threads and processes.
 
     Parameters
     ----------
     threads
-        ``thread, thread_stage`` (what the thread's name means), ``autograd`` (whether it runs
+        ``thread, thread_stage`` (stage that the thread's name means), ``autograd`` (whether it runs
         backward passes), ``drives`` (whether it drives the training of its process) and ``fills``
-        (whether structure tells what ranges leave of it; null where its process decides).
+        (whether structure may decide ops of this thread that ranges leave open; null: as its
+        process decides).
     processes
-        ``process``; ``ranged``, whether it marks its backward passes with ranges; ``trains``;
-        ``infers``; ``loads``, whether it has a data loader that works on the GPU; ``structured``,
-        whether structure may decide; and ``hands_on``, whether its copies between GPUs carry
-        activations.
+        ``process``; ``ranged``, whether ranges mark its backward passes; ``trains`` and ``infers``,
+        whether it trains or runs inference; ``loads``, whether it has a data loader that works on
+        the GPU; ``structured``, whether structure may decide; and ``hands_on``, whether its copies
+        between GPUs carry activations.
     """
 
     threads: pl.DataFrame
     processes: pl.DataFrame
 
     def of(self, cases: pl.DataFrame) -> pl.DataFrame:
-        """Return the kinds and stages of ops.
+        """Return the evidence for the stage of each launch.
 
         Returns
         -------
-        ``range_stage``, of the innermost range with a stage that is open on the thread;
-        ``process_stage``, of start/end ranges: ME, or the only one open; ``evaluates`` and
-        ``differentiates``, whether the launch lies in metric evaluation or in an autograd marker;
-        ``thread_stage``; ``backward_stage``, what the training thread does while an autograd thread
-        launches: in a process without any backward range that is BP in the gaps that backward runs
-        in. Metric evaluation dominates here as it does for the training thread's own launches.
-        ``between``, whether a training thread launches it outside backward windows; ``autograd``,
-        ``trains``, ``infers``, ``loads``, ``structured`` and ``hands_on``.
+        ``range_stage``: stage of the innermost open range with a stage on the launching thread;
+        ``process_stage``: stage of open start/end ranges, ME or the only one; ``evaluates`` and
+        ``differentiates``: whether the launch lies in metric evaluation, or in an autograd marker;
+        ``thread_stage``; ``backward_stage``: for launches by an autograd thread, the stage of the
+        training thread at that time (in a process without any backward range BP, inside the gaps in
+        which backward runs; metric evaluation takes precedence here, as for the training thread's
+        own launches); ``between``: whether a training thread launches outside of backward windows;
+        ``autograd``, ``trains``, ``infers``, ``loads``, ``structured`` and ``hands_on``, as in
+        `Evidence`.
         """
         code = cases["code"].to_numpy()
         stages = {
@@ -117,22 +119,22 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Launch:
-    """Facts about launches that decide stages.
+    """What decides the stages of a chunk's ops beside their names: one entry per op.
 
     Parameters
     ----------
     codes
-        What `follow` says of each op's launch, 0 where none is known.
+        Evidence bits of the launch from `follow`, 0 if the launch is unknown.
     threads
-        The thread of each launch, or -1.
+        The launching thread, -1 if unknown.
     structure
-        The place in the list of stages of what structure says, -1 for nothing.
+        Stage by structure, as place in the list of stages; -1 for none.
     on_input_stream
-        Whether the launch is not known, and all else on its stream is input.
+        Whether the launch is unknown and all other work on the op's stream is input.
     relayed
-        Whether a backward thread copies it between GPUs through the host, see `find_relayed`.
+        Whether a backward thread copies this between GPUs through the host; see `find_relayed`.
     place
-        What its place tells of a collective, see `Places`.
+        Stage of a collective by the layer kernels around it, see `Places`; 0 if unknown.
     """
 
     codes: Array
@@ -145,21 +147,27 @@ class Launch:
 
 @dataclass(frozen=True)
 class Staged:
-    """Kinds and stages of some ops.
+    """Kinds and stages of a chunk of ops.
 
     Parameters
     ----------
     case
-        Of each op, which case it is.
+        By op: number of its case.
     said
-        ``kind, collective, stage, stage_source`` of each case.
+        By case: ``kind, collective, stage, stage_source``.
     """
 
     case: Array
     said: pl.DataFrame
 
     def columns(self, again: Array) -> list[pl.Series]:
-        """Return the columns of each op, given what structure says is run again."""
+        """Return the columns ``kind`` to ``recomputed`` of each op.
+
+        Parameters
+        ----------
+        again
+            By op: 1 if structure finds that it recomputes forward, 0 if not, -1 if unknown.
+        """
         cases = pl.Series(self.case)
         columns = [column[cases] for column in self.said]
         known = pl.Series(again >= 0) & (columns[-2] == "BP")
@@ -167,7 +175,7 @@ class Staged:
         return [*columns, recomputed.to_series()]
 
     def parts(self) -> Array:
-        """Return what part of a step each case is, as `count_in_steps` takes it."""
+        """Return the part of a step that each case belongs to, in the codes of `count_in_steps`."""
         stage, kind = (pl.col(name).cast(pl.String) for name in ("stage", "kind"))
         updates = (stage == "WU") & (kind == "compute")
         part = (
@@ -185,11 +193,11 @@ class Stages:
     Parameters
     ----------
     evidence
-        What is known of launches.
+        What is known about launching threads and processes.
     rules
-        The rules.
+        Rules that give names a meaning.
     unmatched
-        Told what is seen.
+        The user's rules without a match so far; updated.
     """
 
     def __init__(self, evidence: Evidence, rules: Rules, unmatched: Unmatched) -> None:
@@ -206,14 +214,14 @@ class Stages:
         self._opinions: list[pl.DataFrame] = []
 
     def of(self, ops: pl.DataFrame, launch: Launch) -> Staged:
-        """Return kind, stage and source of the ops of a chunk.
+        """Return kind, stage and stage source of a chunk of ops.
 
         Parameters
         ----------
         ops
-            Ops with the names of kernels.
+            Ops with kernel names.
         launch
-            What is known of how each was launched.
+            What is known of each op's launch.
         """
         keys = self._described(ops, launch)
         took_ns = ops["end"].to_numpy() - ops["start"].to_numpy()
@@ -224,7 +232,7 @@ class Stages:
             return Staged(told.case, self._said[numbers])
 
     def _described(self, ops: pl.DataFrame, launch: Launch) -> CaseKeys:
-        """Return the packed evidence of each op."""
+        """Return the packed evidence (case key) of each op."""
         rows = CaseRows(
             launch.codes, launch.threads, given(ops["process"]), codes_of(ops["name"]),
             given(ops["kind"].to_physical()), self._reached(ops["bytes"]), launch.structure,
@@ -249,7 +257,7 @@ class Stages:
         return reached
 
     def _decide(self) -> None:
-        """Decide the stages of new cases."""
+        """Decide the stages of cases that are new."""
         who, what = (column[self._said.height :] for column in self._cases.keys)
         if not who.size:
             return
@@ -288,9 +296,9 @@ class Stages:
         )
 
     def opinions(self) -> pl.DataFrame:
-        """Return sums of ops by the stages that each source gives them; see `opinions`.
+        """Return sums of ops by the stages that each source of evidence gives them; see `opinions`.
 
-        Each source is asked once, and what decides where nothing does only there.
+        A source that is asked twice counts once. The source ``none`` counts only where it decides.
         """
         if not self._opinions:
             return _NOTHING_TOLD
@@ -316,7 +324,7 @@ class Stages:
         return found.group_by(_OPINION).agg(pl.col("ops", "total_ns").sum()).sort(_OPINION)
 
     def _learn(self, ops: pl.DataFrame, keys: Array) -> Array:
-        """Classify new names and kinds; return the positions of all."""
+        """Classify new names and kinds; return the places of all in the list of kinds."""
         missing = int(keys.max(initial=-1)) + 1 - self._places.size
         # What another thread looks at stays as it is.
         places = np.pad(self._places, (0, max(missing, 0)), constant_values=-1)
@@ -405,7 +413,7 @@ def _where(applies: str | pl.Expr, stage: str | pl.Expr) -> pl.Expr:
 
 
 def stages_of_launches(launches: pl.DataFrame, evidence: Evidence, rules: Rules) -> pl.Series:
-    """Return the stages that launches alone decide, without names of kernels.
+    """Return the stages that launches decide by themselves, without kernel names.
 
     Parameters
     ----------
@@ -432,16 +440,16 @@ _NO_TEXT = pl.lit(None, pl.String)
 
 
 def _by_place(rules: Rules) -> pl.Expr:
-    """Mark collectives whose place decides: no entry of the user's rules names them."""
+    """Mask collectives whose purpose by place decides: no user rule covers them."""
     spoken_of = [_in_sets(entry) for entry in rules["exchange"][: rules.given.get("exchange", 0)]]
     said = pl.any_horizontal(pl.lit(value=False), *spoken_of)
     return pl.col("trains") & pl.col("place").is_not_null() & ~said
 
 
 def _exchanged(entries: Sequence[Entry]) -> pl.Expr:
-    """Return the stage of exchanges; those relayed through the host count as peer copies.
+    """Return the stage of gradient exchanges; copies relayed through the host count as peer copies.
 
-    Copies between GPUs are none where they carry activations.
+    Copies between GPUs that carry activations are no exchange.
     """
     staged = (entry["stage"] for entry in entries if "staged" in entry.get("kind", ()))
     relayed = pl.when("relayed").then(pl.lit(next(staged, None), pl.String))
@@ -478,7 +486,10 @@ def _by_sets(entries: Iterable[Entry]) -> pl.Expr:
 
 
 def _in_sets(entry: Entry) -> pl.Expr:
-    """Tell where the sets of an entry hold; nowhere, if it goes by a name."""
+    """Tell for each op whether an entry's sets of kinds, collectives and sizes hold it.
+
+    Entries that test a name match nothing here.
+    """
     tests = [
         pl.col(key).cast(pl.String).is_in(values).fill_null(value=False)
         for key, values in entry.items()
@@ -495,16 +506,16 @@ def _in_sets(entry: Entry) -> pl.Expr:
 
 
 def told_apart(keys: CaseKeys, took_ns: Array, height: int) -> Told:
-    """Return the case of each op: equal evidence, equal case.
+    """Group ops with equal evidence into cases.
 
     Parameters
     ----------
     keys
-        The ops.
+        Case keys of the ops.
     took_ns
-        How long they take.
+        Duration of each op, ns.
     height
-        How many ops there are, or if these stand for others, how many of those.
+        Number of ops; if these are cases of a chunk, the number of its ops.
     """
     case, room = np.empty(took_ns.size, np.uint32), _ROOM
     while True:
@@ -518,7 +529,7 @@ def told_apart(keys: CaseKeys, took_ns: Array, height: int) -> Told:
 
 
 class Cases:
-    """Cases of a report, collected chunk by chunk."""
+    """All cases of a report, collected chunk by chunk."""
 
     def __init__(self) -> None:
         none = np.empty(0, np.int64)
@@ -530,7 +541,7 @@ class Cases:
         """How long these take together."""
 
     def add(self, told: Told) -> Array:
-        """Return the case numbers of a chunk, and add up its evidence."""
+        """Add the cases of a chunk to the sums; return their numbers in the report."""
         both = CaseKeys(*map(np.concatenate, zip(self.keys, told.keys, strict=True)))
         known = self.ops.size
         took_ns = np.concatenate([self.total_ns, told.total_ns])

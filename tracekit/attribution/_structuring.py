@@ -1,4 +1,4 @@
-"""Structure of processes: which processes need it, and its stages op by op."""
+"""Run structure on the processes that need it, and keep its stages op by op."""
 
 from __future__ import annotations
 
@@ -35,19 +35,20 @@ _NAMES_APART = 64
 
 @dataclass(frozen=True)
 class Structures:
-    """Structure found in some processes.
+    """Structure found in processes, and the stages and steps of their ops.
 
     Parameters
     ----------
     of
-        By process; stages and steps of ops are in `ops`, and how many ops a step has is among its
-        steps.
+        Process -> its structure. The steps have a column for the number of ops; stages and steps of
+        single ops are only in `ops`.
     drivers
-        By process the thread that launches the forward passes of its steps, else most of their ops.
+        Process -> thread that launches the forward passes of its steps, else the thread that
+        launches most of their ops.
     ops
-        Chunk by chunk as the ops come: ``stage``, the place in the list of stages, ``step``, its
-        number, and ``again``, whether it is a part of a forward pass that backward runs again; -1
-        where structure says nothing. Without chunks where no process was asked.
+        Chunks parallel to those of ops: ``stage`` (place in the list of stages), ``step`` (number)
+        and ``again`` (whether the op recomputes a part of a forward pass in backward), -1 where
+        structure says nothing. No chunks if structure was run on no process.
     """
 
     of: Mapping[int, Structure]
@@ -55,7 +56,7 @@ class Structures:
     ops: Waiting
 
     def read(self, chunk: int, rows: int) -> list[Array]:
-        """Return ``stage, step, again`` of the ops of a chunk, which has so many."""
+        """Return ``stage, step, again`` of the `rows` ops of a chunk."""
         if not len(self.ops):
             return [np.full(rows, _NOTHING, dtype) for dtype in _TOLD.values()]
         return self.ops.read(chunk, *_TOLD)
@@ -95,22 +96,22 @@ def find_structures(
     rules: Rules,
     workspace: Workspace,
 ) -> Structures:
-    """Find the structure of the processes in `asked`.
+    """Find the structure of the given processes.
 
     Parameters
     ----------
     ops
         The ops.
     launches
-        Returns of a chunk of ops the ``thread`` and the ``start`` of their launches.
+        Function of a chunk's number that returns ``thread`` and ``start`` of its ops' launches.
     asked
-        The processes.
+        Numbers of the processes.
     main_threads
-        The thread that each process began with, where it is known.
+        Process -> the thread that it began with, where known.
     rules
-        What names mean.
+        Rules that give names a meaning.
     workspace
-        Where ops wait, and what says how many of them are looked at together.
+        Folder and memory budget for ops; it limits how many are examined together.
     """
     told = Waiting(workspace)
     if not asked:
@@ -143,7 +144,7 @@ def _counts(threads: Array) -> dict[int, int]:
 
 
 def _note(told: Waiting, first: Sequence[int], op: Array, found: Mapping[str, Array]) -> None:
-    """Write findings about ops, given by number, into the chunks that hold these ops."""
+    """Write findings about ops, given by op number, into the chunks that hold these ops."""
     order = np.argsort(op)
     chunk = np.searchsorted(first, op[order], "right") - 1
     for number in np.unique(chunk).tolist():
@@ -157,7 +158,7 @@ def _note(told: Waiting, first: Sequence[int], op: Array, found: Mapping[str, Ar
 def _part(
     ops: Stream, number: int, launches: Callable[[int], Mapping[str, Array]], asked: Sequence[int]
 ) -> pl.DataFrame:
-    """Return the ops of some processes in a chunk, with thread and time of launch."""
+    """Return the ops of the given processes in a chunk, with thread and time of launch."""
     launch = launches(number)
     first = ops.first[number]
     frame = ops.read(number, *_COLUMNS)
@@ -170,7 +171,7 @@ def _part(
 
 
 class _Apart:
-    """Spill of the ops of some processes, to be read process by process."""
+    """Spill file of the ops of chosen processes, to be read process by process."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._spool = Spool(workspace)
@@ -190,13 +191,13 @@ class _Apart:
         self._spool.append(rows)
 
     def names(self) -> pl.DataFrame:
-        """Return the distinct names, each with one kind of op that has it."""
+        """Return the distinct names, each with one of the kinds of ops that have it."""
         return pl.concat(self._names).unique("name")
 
     def pieces(self, process: int, most: int, done: Pieces) -> Iterator[tuple[pl.DataFrame, bool]]:
-        """Yield the ops of a process in order of launch, no more than so many at once.
+        """Yield the ops of a process in order of launch, at most `most` at once.
 
-        Pieces are of one size. Each begins with what was left open of the one before.
+        Pieces are of equal size. Each begins with the ops whose steps the piece before left open.
 
         Yields
         ------
@@ -222,7 +223,7 @@ class _Apart:
 
 
 class _Names:
-    """The distinct names of kernels, and which collectives they are."""
+    """Distinct kernel names, and the collective that each one is."""
 
     def __init__(self, kernels: pl.DataFrame, rules: Rules) -> None:
         meant = classify_kernels(kernels, rules)

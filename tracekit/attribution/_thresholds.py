@@ -1,8 +1,8 @@
 """Thresholds of attribution: every number that was chosen on traces.
 
-What bounds time or memory, and what follows from a definition, stays beside its use. How far the
-answers rest on these numbers is measured by `benchmarks/thresholds.py`, and told in
-`docs/evidence/thresholds.md`.
+Limits on time or memory, and numbers that follow from a definition, stay beside their use.
+`benchmarks/thresholds.py` measures how far the answers depend on these numbers, and
+`docs/evidence/thresholds.md` tells the result.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Thresholds. A share is a part of 1; all others say what they count."""
+    """The thresholds. A share is a fraction of 1; every other name says its unit."""
 
     # Backward passes, steps and transfers, as ranges tell them.
 

@@ -1,4 +1,4 @@
-"""Trainer threads of one process, each with its own GPU, their helpers and stretches of time.
+"""Teams: the training threads of a process, each with its GPU, its helper threads and its steps.
 
 A process has one training thread, as a rule. Where it has several (MXNet's workers, the stages of a
 pipeline), each has its own passes and steps, and a backward thread serves the one of its GPU.
@@ -18,19 +18,19 @@ from tracekit.support.compiled import given
 
 @dataclass(frozen=True)
 class Teams:
-    """Trainer threads of a process with their helper threads.
+    """Training threads with their helper threads; one team per training thread.
 
-    A team has the number of its process; those of further training threads of a process have
-    numbers that no process has.
+    The first team of a process has the number of the process; further teams have numbers beyond
+    those of all processes.
 
     Parameters
     ----------
     trainers
         ``process, thread, team``: the training threads, one of each team.
     further
-        By thread its team, where it is not the one with the number of its process; else -1.
+        By thread: its team if that is a further one, else -1.
     count
-        Room for the numbers of all teams.
+        One more than the largest team number.
     """
 
     trainers: pl.DataFrame
@@ -38,46 +38,45 @@ class Teams:
     count: int
 
     def of(self, frame: pl.DataFrame) -> pl.Series:
-        """Return the teams of rows with ``thread`` and ``process``."""
+        """Return the team of each row, by ``thread`` and ``process``."""
         if not (self.further >= 0).any():
             return frame["process"].alias("team")
         team = pl.Series("team", self.further, pl.Int32).gather(frame["thread"])
         return team.set(team < 0, None).fill_null(frame["process"])
 
     def trainer_of_each(self) -> Array:
-        """Return the training thread of each team, -1 where there is none."""
+        """Return by team its training thread, -1 if there is none."""
         trainer = np.full(self.count, -1)
         trainer[self.trainers["team"].to_numpy()] = self.trainers["thread"].to_numpy()
         return trainer
 
     def apart(self, ranges: pl.DataFrame) -> pl.DataFrame:
-        """Return ranges with the numbers of teams in place of those of processes."""
+        """Return ranges with team numbers in place of process numbers."""
         return ranges.with_columns(process=self.of(ranges))
 
 
 def find_teams(
     training: pl.DataFrame, marks: pl.DataFrame, threads: pl.DataFrame, devices: Array, first: int
 ) -> Teams:
-    """Find the threads that train side by side, and which threads serve the GPU of each.
+    """Find the threads that train side by side, and the helper threads of each.
 
-    Those are the threads of a process whose ranges tell the same of forward, backward and weight
-    update apart as those of its training thread, if each of them launches kernels on one GPU, and
-    no two of them on the same. Any other thread that launches kernels on one of these GPUs, and on
-    no other, works for the one that trains on it. Whatever is less clear is left to the process'
-    training thread.
+    A thread trains beside the training thread of its process if its ranges name the same of the
+    three stages (forward, backward, weight update), each of these threads launches kernels on one
+    GPU, and no two share a GPU. Any other thread that launches kernels on one of these GPUs alone
+    helps the thread that trains there. Less clear cases are left to the process's training thread.
 
     Parameters
     ----------
     training
         ``process, thread``: the training thread of each process.
     marks
-        ``process, thread, passes, marks``: how many ranges of which stage.
+        ``process, thread, passes, marks``: number of ranges (`marks`) of each stage (`passes`).
     threads
         ``process, thread`` of all threads.
     devices
-        By thread the device that it launches kernels on: -1 for none, less for several.
+        By thread: the device of its kernels; -1 for none, lower for several.
     first
-        The number of the first further team.
+        Number of the first further team.
     """
     own = training.with_columns(team=pl.col("process"))
     further = np.full(devices.size, -1, np.int32)
@@ -97,22 +96,23 @@ def find_teams(
 def steps_of_teams(steps: pl.DataFrame, teams: Teams) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the iterations of processes, and for each step of a team the row of its iteration.
 
-    A further team's steps are those of its process with the same numbers, where names tell the
-    numbers of both; else those in the same order, if they are as many and each overlaps the other.
-    An iteration then lasts from the first of these steps to the end of the last one, or until the
-    next begins. Otherwise the team's work is counted to the steps of the process' training thread.
+    A step of a further team belongs to the iteration with the same number, if names number the
+    steps of both teams; else to the one at the same position, if both teams have as many steps and
+    each pair overlaps. An iteration then lasts from the start of the first of these steps to the
+    end of the last, or until the next iteration begins. Otherwise the further team's work is
+    counted in the steps of the process's training thread.
 
     Parameters
     ----------
     steps
-        What `find_iterations` finds of each team.
+        Steps of each team, from `find_iterations`.
     teams
         The teams.
 
     Returns
     -------
-    The iterations; and ``process, name, start, end, number, row``, the process standing for the
-    team, and `row` null where there is no such iteration.
+    The iterations; and the steps of teams: ``process, name, start, end, number, row``, with the
+    team's number as ``process``, and a null `row` if there is no such iteration.
     """
     further = teams.trainers.filter(pl.col("team") != pl.col("process")).select("process", "team")
     iterations = steps.join(further, left_on="process", right_on="team", how="anti").sort(
@@ -133,7 +133,7 @@ def steps_of_teams(steps: pl.DataFrame, teams: Teams) -> tuple[pl.DataFrame, pl.
 
 
 def _spanning(iterations: pl.DataFrame, paired: pl.DataFrame) -> pl.DataFrame:
-    """Extend each iteration to the last training thread that is in it."""
+    """Extend each iteration to the latest end among the training threads that take part in it."""
     steps = pl.concat([frame.select("row", "start", "end") for frame in (iterations, paired)])
     spans = steps.drop_nulls().group_by("row").agg(pl.col("start").min(), pl.col("end").max())
     following = pl.col("start").shift(-1).over("process")
@@ -147,7 +147,7 @@ def _spanning(iterations: pl.DataFrame, paired: pl.DataFrame) -> pl.DataFrame:
 
 
 def _paired(of_team: pl.DataFrame, of_process: pl.DataFrame) -> pl.DataFrame:
-    """Return the steps of further teams whose iterations are known."""
+    """Return the steps of further teams that match an iteration."""
     both = of_team.join(
         of_process, on=["process", "iteration"], how="full", coalesce=True, suffix="_known"
     ).sort("process", "iteration")
@@ -158,7 +158,7 @@ def _paired(of_team: pl.DataFrame, of_process: pl.DataFrame) -> pl.DataFrame:
 
 
 def _are_named(number: str, start: str) -> pl.Expr:
-    """Tell whether all steps are numbered by their names, in rising order of time."""
+    """Tell whether names number all steps, in rising order of time."""
     is_told = (pl.col(number) == pl.col("iteration")).fill_null(value=False)
     rises = pl.col(start).drop_nulls().diff().fill_null(1).min() > 0
     return (is_told | pl.col(start).is_null()).all() & rises
@@ -167,7 +167,7 @@ def _are_named(number: str, start: str) -> pl.Expr:
 def _side_by_side(
     training: pl.DataFrame, marks: pl.DataFrame, placed: pl.DataFrame
 ) -> pl.DataFrame:
-    """Return ``process, thread, device`` of the threads of processes in which several train."""
+    """Return ``process, thread, device`` of training threads, of processes with several."""
     passes = marks.group_by("process", "thread").agg(pl.col("passes").unique().sort())
     wanted = training.join(passes, on=["process", "thread"]).select("process", "passes")
     alike = (
@@ -181,22 +181,21 @@ def _side_by_side(
 
 @dataclass(frozen=True)
 class Spans:
-    """Stretches of time of each team, one after the other; see `Teams`.
+    """Time intervals of each team, such as steps, one after the other; see `Teams`.
 
     Parameters
     ----------
     rows
-        ``process, start, end, number`` in the order of process and start, the process standing for
-        the team.
+        ``process, start, end, number`` by process and start, with the team's number as ``process``.
     teams
-        How many teams there are.
+        Number of teams.
     """
 
     rows: pl.DataFrame
     teams: int
 
     def arrays(self) -> Stretches:
-        """Return the arrays for the loops, with nothing passed yet."""
+        """Return the arrays for the compiled loops, each team before its first interval."""
         process = self.rows["process"].to_numpy()
         first = np.searchsorted(process, np.arange(self.teams + 1))
         rows = self.rows.with_columns(pl.col("number").fill_null(-1))
@@ -204,7 +203,7 @@ class Spans:
         return Stretches(given(pl.Series(first)), start, end, number, first[:-1] - 1)
 
     def last(self) -> Array:
-        """Return when the last one of each team ends."""
+        """Return by team the end of its last interval, ns."""
         last = np.full(self.teams, np.iinfo(np.int64).min)
         np.maximum.at(last, self.rows["process"].to_numpy(), self.rows["end"].to_numpy())
         return last

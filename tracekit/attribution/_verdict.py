@@ -1,4 +1,4 @@
-"""Verdict on each process: training, inference or something else, with its evidence."""
+"""Verdict on each process (training, inference or something else), with its evidence."""
 
 from __future__ import annotations
 
@@ -70,22 +70,22 @@ _OF_TRAINING = {"exchanges": "collective"}
 
 
 def kernel_hints(counted: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Count hints in kernel names, by process.
+    """Count by process the kernels whose names hint at a verdict.
 
     Parameters
     ----------
     counted
-        What `count_names` returned.
+        Ops by process, name and kind, from `count_names`.
     rules
         What names mean.
 
     Returns
     -------
-    ``process, ops``; ``optimizer, backward, data_gradients, weight_gradients, layers``, kernels
-    that are named so; ``exchanges``, collectives that exchange gradients under the rules;
-    ``compiled``, of a compiler; ``unnamed``, whose names say nothing, as those of a CUDA graph that
-    was recorded as a whole; ``kernels``, of all these; and ``kinds``, how many names the kernels
-    of layers have.
+    ``process, ops``; ``optimizer, backward, data_gradients, weight_gradients, layers``: number of
+    kernels with such a name; ``exchanges``: collectives that the rules take for an exchange of
+    gradients; ``compiled``: kernels of a compiler; ``unnamed``: kernels whose names say nothing,
+    such as a CUDA graph recorded as a whole; ``kernels``: all kernels; ``kinds``: distinct names of
+    layer kernels.
     """
     if counted.is_empty():
         return pl.DataFrame(schema={"process": pl.Int32, "ops": pl.Int64, **_SIGNS})
@@ -121,9 +121,9 @@ def kernel_hints(counted: pl.DataFrame, rules: Rules) -> pl.DataFrame:
 
 
 def count_names(ops: Stream) -> pl.DataFrame:
-    """Count ops by ``process, name, kind``: ``ops``.
+    """Return the number of ops (``ops``) by ``process, name, kind``.
 
-    These are few against ops, so numbers are counted, and looked up in one op of each.
+    There are few combinations, so codes are counted, and one op per combination gives the texts.
     """
     columns = ("process", "name", "kind")
     parts = [OPS.empty().select(*columns, pl.lit(0, pl.Int64).alias("ops")).clear()]
@@ -144,7 +144,7 @@ def _summed(parts: list[pl.DataFrame]) -> pl.DataFrame:
 
 
 def _distinct(ops: NamedOps) -> tuple[Array, Array]:
-    """Return the first op of each process, name and kind, and their counts."""
+    """Return the first op of each combination of process, name and kind, and the counts."""
     names = int(ops.name.max(initial=-1)) + 2
     kinds = len(KINDS)
     size = (int(ops.process.max(initial=-1)) + 1) * names * kinds
@@ -169,30 +169,31 @@ def judge(
 ) -> pl.DataFrame:
     """Return the verdict on each process.
 
-    It trains if it marks its backward passes, or both forward passes and weight updates; if a
-    thread runs backward passes; if the structure of its work says so; if kernels named after
-    gradients run beside an optimizer's or the exchange of gradients, or compute gradients of
-    weights. It infers if it serves, marks forward passes, or runs layers of several names, and
-    nothing can be part of training: no kernel is named after gradients or an optimizer, and
-    (unless it serves) the names of nearly all say what they do. Else it is not known what a network
-    is run for; without any it is something else.
+    Training: ranges mark backward passes, or both forward passes and weight updates; or a thread
+    runs backward passes; or structure says so; or kernels named after gradients run beside kernels
+    of an optimizer or an exchange of gradients, or compute gradients of weights. Inference: the
+    process serves requests, marks forward passes, or runs layers of several names, and nothing can
+    be part of training: no kernel is named after gradients or an optimizer, and (unless it serves)
+    nearly all kernel names are known. Otherwise a process that runs a network is `unknown`, and one
+    without a network is `other`.
 
     Parameters
     ----------
     processes
-        The processes that were seen.
+        Numbers of the processes in the recording.
     passes
-        ``process, stage, count``: ranges of passes on training threads, evaluation aside.
+        ``process, stage, count``: number of ranges of passes on training threads, without those in
+        evaluation.
     autograd
-        ``process, count``: threads that run backward passes.
+        ``process, count``: number of threads that run backward passes.
     serving
-        ``process, count``: ranges of servers of models.
+        ``process, count``: number of ranges typical of model servers.
     signs
-        What `kernel_hints` returned.
+        Hints in kernel names, from `kernel_hints`.
     claims
-        By process, whether the structure of its work says that it trains.
+        Process -> whether structure says that it trains; processes without structure are absent.
     rules
-        The rules, with the verdict of the user if there is one.
+        The rules, with the user's verdict if there is one.
 
     Returns
     -------
@@ -242,7 +243,15 @@ def judge(
 
 
 def with_places(verdicts: pl.DataFrame, counts: pl.DataFrame) -> pl.DataFrame:
-    """Add the purpose of collectives, by their places, to the evidence: `Places.counts`."""
+    """Add to the evidence how many collectives belong to passes or move weights.
+
+    Parameters
+    ----------
+    verdicts
+        The verdicts on processes.
+    counts
+        The numbers of collectives, from `Places.counts`.
+    """
     texts = [
         ", ".join(counted(n, noun) for n, noun in zip(numbers, _PLACES, strict=True) if n)
         for numbers in counts.select("own", "weights").iter_rows()
@@ -275,7 +284,7 @@ def _counts(
 
 
 def _worded(found: str, signs: Mapping[str, Any]) -> str:
-    """Word the evidence for a verdict."""
+    """Return the evidence for a verdict as a sentence."""
     words = _WORDS if found == "training" else _WORDS | _OF_TRAINING
     told = [
         counted(signs[name], word)

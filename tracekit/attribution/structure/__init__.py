@@ -1,14 +1,17 @@
 """Stages and steps of a process without ranges, from threads and order of launches.
 
-Where backward has launching threads of its own, two sides take turns (`_pair`). The turns of one
-are backward passes; the gaps between (`_pair`) are taken apart at the usual one (`_gaps`, `_cut`)
-into updates, input and forward passes (`_by_threads`), and made into steps (`_steps`). With one
-thread only, the period of the sequence and the mirror image that a backward pass is of its forward
-pass give an estimate (`_by_order`, `_period`, `_mirror`). What else runs is told last (`_find`).
-A process of more ops than are held at once is looked at piece by piece (`_pieces`).
-What all this assumes is held against the same work (`_assumptions`).
-What names say is data (`_kernel_hints`): ``schemas/stages/structure.toml``. Nothing here reads a
-range.
+If separate threads launch the backward passes, the two sides alternate (`_pair`): each turn of the
+backward threads is a backward pass (a burst), and between two bursts lies a gap. The most frequent
+kind of gap (the usual one) is cut into weight update, input and forward pass (`_gaps`, `_cut`), the
+others are compared to it (`_by_threads`), and passes are grouped into steps (`_steps`).
+
+If one thread launches all, the period of the launch sequence, and the mirror image between forward
+and backward pass, give an estimate (`_by_order`, `_period`, `_mirror`).
+
+Work of other threads comes last (`_find`). A process with more ops than fit in memory is examined
+piece by piece (`_pieces`). The assumptions behind all this are tested on the same work
+(`_assumptions`). The kernel names that count as hints are data (`_kernel_hints`):
+``schemas/stages/structure.toml``. Nothing here reads a range.
 """
 
 from tracekit.attribution.structure._find import find_structure

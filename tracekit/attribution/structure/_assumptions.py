@@ -1,6 +1,6 @@
 """Test the assumptions behind stages and steps: they hold, fail, or cannot be tested.
 
-Where no other reading was looked at, the doubt is not known, rather than 0.
+If no other reading was tried, the doubt (busy time that may be of another stage) is unknown, not 0.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ NEW = "backward computes no layer of forward again"
 
 
 def merged(assumptions: Iterable[Assumption]) -> tuple[Assumption, ...]:
-    """Join assumptions by name: one failure fails all, and doubts add up."""
+    """Join equally named assumptions: one failure fails the joined one, and doubts are added."""
     by_name: dict[str, list[Assumption]] = {}
     for each in assumptions:
         by_name.setdefault(each.name, []).append(each)
@@ -64,7 +64,21 @@ def failures(assumptions: Iterable[Assumption]) -> tuple[str, ...]:
 def of_turns(
     turns: Turns, parts: Parts, pair: Pair, numbered: Numbered, stage: Array
 ) -> tuple[Assumption, ...]:
-    """Test the assumptions behind stages from a pair of threads, given these stages."""
+    """Test the assumptions behind stages that come from a pair of threads.
+
+    Parameters
+    ----------
+    turns
+        Alternating bursts (backward passes) and gaps of the two threads.
+    parts
+        Places at which the gaps are cut.
+    pair
+        The two threads.
+    numbered
+        Step of each backward pass.
+    stage
+        Stage of each op of the lane, as place in the list of stages.
+    """
     return (
         _who_launches(turns.lane, pair, stage),
         _layers_in_updates(turns, parts, stage),
@@ -75,7 +89,7 @@ def of_turns(
 
 
 def _who_launches(lane: Lane, pair: Pair, stage: Array) -> Assumption:
-    """Check the thread that launches backward passes against kernel names."""
+    """Test with kernel names which thread launches the backward passes."""
     spent = lane.work.end - lane.work.start
     named = lane.backward & ~lane.optimizer
     outside = int(spent[named & np.isin(stage, (FP, ME))].sum())
@@ -92,7 +106,7 @@ def _who_launches(lane: Lane, pair: Pair, stage: Array) -> Assumption:
 
 
 def _layers_in_updates(turns: Turns, parts: Parts, stage: Array) -> Assumption:
-    """Test that no layers run between a backward pass and the end of its update."""
+    """Test that no layers run between a backward pass and the end of its weight update."""
     lane, spent = turns.lane, turns.lane.work.end - turns.lane.work.start
     first = turns.first[1:]
     held = total_in(lane.layer & (stage == WU), first, first + parts.head[1:]) > 0
@@ -112,7 +126,10 @@ def _layers_in_updates(turns: Turns, parts: Parts, stage: Array) -> Assumption:
 
 
 def passes_alone(lane: Lane, stage: Array, steps: int) -> Assumption:
-    """Test whether forward passes alone occur in each step, and may be part of it."""
+    """Test whether forward passes without backward are fewer than steps.
+
+    If they are as frequent, they may be a part of each step and no evaluation.
+    """
     alone = np.flatnonzero(stage == ME)
     if not alone.size:
         return Assumption(ALONE, "holds", 0, "there is none")
@@ -143,7 +160,7 @@ def _steps(turns: Turns, numbered: Numbered) -> Assumption:
 def _accumulated(
     turns: Turns, parts: Parts, numbered: Numbered, stage: Array
 ) -> Iterator[Assumption]:
-    """Tell whether steps have more backward passes than usual: evaluation may compute gradients."""
+    """Test whether a step has more backward passes than usual: evaluation may compute gradients."""
     if not parts.accumulating or not numbered.steady:
         return
     passes = np.bincount(numbered.bursts)
@@ -161,7 +178,7 @@ def _accumulated(
 
 
 def _others_launch(lane: Lane, thread: int) -> Assumption:
-    """Test the share of layer time that other threads launch, outside of the known order."""
+    """Test that other threads, whose order is not known, launch little of the layer time."""
     spent = np.where(lane.layer, lane.work.end - lane.work.start, 0)
     known = lane.work.thread != NOTHING
     layers, unknown = int(spent.sum()), int(spent[~known].sum())
@@ -177,7 +194,7 @@ def _others_launch(lane: Lane, thread: int) -> Assumption:
 def of_period(
     lane: Lane, stage: Array, *, thread: int, differ_ns: int, recomputed: float, steps: int
 ) -> Iterator[Assumption]:
-    """Test the assumptions of an estimate from the order of a thread's launches; see `by_order`."""
+    """Test the assumptions of an estimate from the order of one thread's launches (`by_order`)."""
     yield _others_launch(lane, thread)
     said = f"{differ_ns / 1e6:,.3f} ms of other kernels than the usual step has at their place"
     yield Assumption(PERIOD, "holds", differ_ns, said)

@@ -1,8 +1,9 @@
-"""Backward passes of a single thread, found by kernels named after gradients.
+"""Backward passes of a single thread (bursts), found by kernels named after gradients.
 
-Between two gradients of one pass lie few ops; between two passes a forward pass, input or an
-update. So the distances between them fall apart at a natural break. Not all of backward is named:
-where it begins the mirror image of sizes helps, and it ends where its names stop coming.
+Within a backward pass few ops lie between two gradient kernels; between two passes lie a forward
+pass, input or an update. So the distances between gradient kernels fall into two groups, with a
+natural break. Not all kernels of a backward pass are named after gradients: the mirror image of
+launch sizes helps to find its begin, and it ends at its last kernel with such a name.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _BEFORE = 12
 
 
 def find_bursts(lane: Lane) -> Pair | None:
-    """Find backward passes among the ops of the busiest thread, by kernel names."""
+    """Find the backward passes of the busiest thread, by kernel names; None without any."""
     launched = lane.work.thread[lane.kernel]
     if not launched.size:
         return None
@@ -51,9 +52,9 @@ def find_bursts(lane: Lane) -> Pair | None:
 
 
 def has_unfed(lane: Lane, pair: Pair) -> bool:
-    """Tell whether a pass follows another one with nothing but layers between.
+    """Tell whether a backward pass follows another one with nothing but layers between them.
 
-    These may be another forward pass, or one that is computed again.
+    These layers may be another forward pass, or a forward pass that is computed again.
     """
     rows = np.flatnonzero(pair.main | pair.backward)
     own, backward = lane.take(rows), pair.backward[rows]
@@ -70,7 +71,7 @@ def has_unfed(lane: Lane, pair: Pair) -> bool:
 
 
 def _bursts(lane: Lane, named: Array) -> list[tuple[int, int]]:
-    """Return where each backward pass begins and ends."""
+    """Return the first op of each backward pass, and the one after its last."""
     fed = lane.batch & (lane.work.kind == H2D)
     fences = fed | lane.optimizer
     apart, fenced = np.diff(named), _between(fences, named)
@@ -109,13 +110,13 @@ def _bursts(lane: Lane, named: Array) -> list[tuple[int, int]]:
 
 
 def _between(mask: Array, places: Array) -> Array:
-    """Tell between which places in a row a mask holds anywhere."""
+    """Return for each two neighbouring places whether the mask is true anywhere between them."""
     until = np.concatenate(([0], np.cumsum(mask)))
     return np.asarray(until[places[1:]] > until[places[:-1]])
 
 
 def _break(apart: Array) -> float:
-    """Return the distance above which two gradients are of different passes: a natural break."""
+    """Return the natural break: gradient kernels further apart are of different passes."""
     if apart.size <= THRESHOLDS.named:
         return THRESHOLDS.far
     least = max(THRESHOLDS.least_break, 2 * float(np.median(apart)))
@@ -127,10 +128,10 @@ def _break(apart: Array) -> float:
 
 
 def _begin(lane: Lane, since: int, first: int, last: int, *, mirrored: bool) -> int:
-    """Return where a backward pass begins: at its first gradient, or in the mirror's middle.
+    """Return the first op of a backward pass: its first gradient, or the mirror image's middle.
 
-    A few kernels of forward may be named like gradients. What it begins with, the gradient of the
-    loss, is a fill; many before that clear gradients.
+    A few kernels of the forward pass may be named like gradients. A backward pass begins with the
+    gradient of the loss, which is a fill; many fills before that clear gradients.
     """
     body = np.flatnonzero(lane.kernel[since : last + 1]) + since
     named = lane.backward[body]
@@ -151,7 +152,7 @@ def _begin(lane: Lane, since: int, first: int, last: int, *, mirrored: bool) -> 
 
 
 def _dense(body: Array, named: Array, first: int) -> int:
-    """Return from where on kernels of gradients are more frequent than on average."""
+    """Return the place from which gradient kernels are more frequent than on average."""
     at = np.flatnonzero(named)
     before = np.cumsum(named - named.mean())[at] - 1 + named.mean()
     return max(first, int(body[at[before <= before.min() + 1][0]]))

@@ -1,4 +1,4 @@
-"""An estimate of stages and steps from the order of launches, where one thread launches all."""
+"""Estimate stages and steps from the order of launches, if one thread launches all."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SCALAR = 8
 
 
 def by_order(lane: Lane) -> Told:
-    """Estimate the stages of a device's work, or say why they cannot be told."""
+    """Estimate the stages of a device's work; refuse with a reason if they cannot be told."""
     rows = _main_sequence(lane)
     kernels = int(lane.kernel[rows].sum())
     if kernels < THRESHOLDS.order_kernels:
@@ -67,7 +67,7 @@ def by_order(lane: Lane) -> Told:
 
 
 def _of_period(sequence: _Sequence, first: int) -> Told:
-    """Find stages in a periodic sequence; the two periods from `first` on are complete."""
+    """Find stages in a periodic sequence whose two periods from `first` on are complete."""
     lane, own = sequence.lane, sequence.own
     step = usual_step(own, first, sequence.period.size)
     found = find_repeats(own.symbol, step.symbol, step.lead)
@@ -86,18 +86,18 @@ def _of_period(sequence: _Sequence, first: int) -> Told:
 
 @dataclass(frozen=True)
 class _Sequence:
-    """Kernel sequence of the busiest thread on its main stream, and its repetition.
+    """Ops that the busiest thread launches on its main stream, and how they repeat.
 
     Parameters
     ----------
     lane
         All work of the device.
     rows, own
-        Which of it is of the sequence, and that work.
+        Places in the lane of the ops of the sequence, and these ops.
     span
-        The part of it, from the first update to the last, in which the period was found.
+        The part of the sequence, from the first update to the last, in which the period was found.
     period
-        The period.
+        The period: number of ops after which the sequence repeats.
     """
 
     lane: Lane
@@ -108,7 +108,7 @@ class _Sequence:
 
     @property
     def repeats(self) -> float:
-        """Number of repetitions of the period."""
+        """Number of periods in the sequence."""
         return round(int(self.span.stop - self.span.start) / self.period.size, 1)
 
     @property
@@ -128,7 +128,8 @@ class _Sequence:
 def _main_sequence(lane: Lane) -> Array:
     """Return the ops that the busiest thread launches on its main stream, without collectives.
 
-    Where nothing trains, several threads may take turns on a stream: all of its ops then.
+    In a process that does not train, several threads may alternate on a stream: then all ops of
+    that stream are returned.
     """
     work = lane.work
     chosen = lane.kernel.copy()
@@ -145,16 +146,16 @@ def _main_sequence(lane: Lane) -> Array:
 
 
 def _scalars(lane: Lane) -> Array:
-    """Tell which ops copy a scalar to the host."""
+    """Mask ops that copy a scalar to the host."""
     work = lane.work
     return np.asarray((work.kind == D2H) & (work.bytes > 0) & (work.bytes <= _SCALAR))
 
 
 def _repeated(own: Lane) -> tuple[Period, int, slice]:
-    """Return the period of a sequence, where one begins near its middle, and the part that repeats.
+    """Return the period of a sequence, the begin of one period near its middle, and where it holds.
 
-    Epochs repeat more exactly than steps, and layers more often; but a step has one update. Where
-    updates are seen, what lies between them is compared, and only there.
+    Epochs repeat more exactly than steps, and layers more often; but a step has one update. If
+    updates are known by name, only the ops between them are compared.
     """
     marks = np.flatnonzero(own.optimizer | own.layer)
     starts = marks[np.diff(own.optimizer[marks].astype(np.int8), prepend=0) == 1]
@@ -175,7 +176,7 @@ def _trains(lane: Lane) -> bool:
 
 
 def _without(lane: Lane, *why: str) -> Told:
-    """Return no finding; a refusal if anything suggests training."""
+    """Return an empty finding; a refusal if there is any sign of training."""
     signs = ", ".join(
         f"{int(mask.sum()):,} {name}"
         for name, mask in (
@@ -199,7 +200,7 @@ def _too_few(found: Repeats, expected: float) -> str:
 
 
 def _all_whole(sequence: _Sequence) -> Repeats | None:
-    """Return the repetitions if the recording consists of complete ones only."""
+    """Return the repetitions if the recording consists of complete ones only; else None."""
     symbols, size = sequence.own.symbol, sequence.period.size
     if symbols.size % size or (symbols[size:] != symbols[:-size]).any():
         return None
@@ -207,7 +208,7 @@ def _all_whole(sequence: _Sequence) -> Repeats | None:
 
 
 def _iterates(sequence: _Sequence, found: Repeats, usual: Array) -> Told:
-    """Tell the iterations of a process that does not train; `usual` is the sequence of one."""
+    """Return the iterations of a process that does not train; `usual` is the sequence of one."""
     size, launches = sequence.period.size, sequence.rows.size
     told = replace(_without(sequence.lane, sequence.text), period=size, repeats=sequence.repeats)
     covered = (found.number >= 0).mean()
@@ -286,7 +287,7 @@ def _stages(own: Lane, apart: Step, found: Repeats) -> Array:
 
 
 def _memsets(lane: Lane, rows: Array, stage: Array) -> None:
-    """Memory is set for what the stream does next to it."""
+    """Give memsets the stage of the next op on their stream."""
     stream = lane.work.context_stream[rows[0]]
     sets = np.flatnonzero((lane.work.kind == MEMSET) & (lane.work.context_stream == stream))
     before = np.searchsorted(rows, sets) - 1

@@ -39,9 +39,9 @@ from tracekit.attribution.structure._work import (
 
 
 def by_threads(lane: Lane, pair: Pair, asked: str | None = None) -> Told:
-    """Find the stages of a device's work from the turns of two threads.
+    """Find the stages of a device's work from the alternating launches of two threads.
 
-    What a step is may be asked for, see `STEP_READINGS`.
+    `asked` is the definition of a step that the user asked for, see `STEP_READINGS`, or None.
     """
     turns, rows = take_turns(lane, pair)
     if turns.bursts.size == 1:
@@ -89,7 +89,7 @@ def _reading(numbered: Numbered, asked: str | None) -> str | None:
 
 
 def in_hooks(turns: Turns) -> bool:
-    """Tell whether most backward passes update weights as soon as their gradients are there."""
+    """Tell whether most backward passes update each weight as soon as its gradient is computed."""
     return bool(
         (total_in(turns.lane.optimizer, turns.bursts, turns.ends) > THRESHOLDS.barely).mean()
         > THRESHOLDS.order_alike
@@ -97,7 +97,10 @@ def in_hooks(turns: Turns) -> bool:
 
 
 def _is_pipeline(lane: Lane) -> bool:
-    """Tell whether activations are sent: then forward passes without backward warm a pipeline."""
+    """Tell whether the process sends activations to others, as a stage of a pipeline does.
+
+    In a pipeline, forward passes without a backward pass fill the pipeline; they are no evaluation.
+    """
     return bool((lane.work.collective == SEND_RECV).any())
 
 
@@ -110,7 +113,7 @@ class _Stages:
 
 
 def _stages(turns: Turns, parts: Parts, bursts: Array, *, pipeline: bool) -> _Stages:
-    """Return the stage and the step of each op of the pair."""
+    """Return stage and step of each op that the two threads launch."""
     lane, first, last = turns.lane, turns.first, turns.first.size - 1
     stage, step = np.full((2, len(lane)), NOTHING)
     before = np.concatenate(([NOTHING], bursts))
@@ -147,7 +150,7 @@ def _stages(turns: Turns, parts: Parts, bursts: Array, *, pipeline: bool) -> _St
 
 
 def _lead(lane: Lane, stage: Array, begin: Array, end: Array) -> None:
-    """Mask what may begin a forward pass: copies of input, and cleared gradients."""
+    """Mask the ops that may begin a forward pass: input copies and clearing of gradients."""
     kind = lane.work.kind
     fill = lane.fill | (kind == MEMSET)
     copy = np.isin(kind, (H2D, D2D, D2H))
@@ -164,7 +167,7 @@ def _lead(lane: Lane, stage: Array, begin: Array, end: Array) -> None:
 
 
 def _input_at_end(turns: Turns, parts: Parts) -> int:
-    """Count the copies of the next input at the end: no update ends with these."""
+    """Count the input copies at the end of the recording; they belong to no update."""
     lane, last = turns.lane, turns.first.size - 1
     end = int(turns.first[last] + parts.head[last])
     if end < turns.stop[last]:
@@ -176,7 +179,7 @@ def _input_at_end(turns: Turns, parts: Parts) -> int:
 
 
 def _update_at_start(turns: Turns, parts: Parts) -> int:
-    """Count the ops before the first forward pass that end an update."""
+    """Count the ops before the first forward pass, which end an update."""
     if not parts.cut.at:
         return 0
     usual, symbol = turns.gap(parts.template), turns.lane.symbol
@@ -186,7 +189,7 @@ def _update_at_start(turns: Turns, parts: Parts) -> int:
 
 
 def _forward_at_end(turns: Turns, parts: Parts) -> int:
-    """Count the ops after the last update: a forward pass that the recording cuts off."""
+    """Count the ops after the last update: a forward pass cut off by the end of the recording."""
     last = turns.first.size - 1
     usual, symbol = turns.gap(parts.template), turns.lane.symbol
     forward = symbol[usual][parts.cut.at :]
@@ -198,7 +201,7 @@ def _forward_at_end(turns: Turns, parts: Parts) -> int:
 
 
 def _evaluate(turns: Turns, parts: Parts, stage: Array, begin: Array, end: Array) -> None:
-    """Mask forward passes without a backward pass: metric evaluation, with its input."""
+    """Mark forward passes without a backward pass, and their input, as metric evaluation."""
     lane = turns.lane
     layers = total_in(lane.layer, begin, end) > 0
     usual = turns.gap(parts.template)
@@ -212,10 +215,10 @@ def _evaluate(turns: Turns, parts: Parts, stage: Array, begin: Array, end: Array
 
 
 def _edges(turns: Turns, parts: Parts, numbered: Numbered) -> tuple[bool, bool]:
-    """Tell whether the first step has its beginning, and the last one its end.
+    """Tell whether the first step has its beginning, and whether the last one has its end.
 
-    Where steps differ in their passes, input tells the beginning, and the longest one says how many
-    the last one may have.
+    If steps differ in their number of passes, input marks the beginning of the first one, and the
+    longest step bounds the passes of the last.
     """
     size, lengths = turns.stop - turns.first, turns.ends - turns.bursts
     passes = np.bincount(numbered.bursts)
@@ -234,7 +237,7 @@ def _edges(turns: Turns, parts: Parts, numbered: Numbered) -> tuple[bool, bool]:
 
 
 def _begins_whole(turns: Turns, parts: Parts) -> bool:
-    """Tell whether the first forward pass has all kernels that the usual one begins with.
+    """Tell whether the first forward pass has all kernels with which the usual one begins.
 
     The very first step of a program has no gradients to clear, and its input may have been copied
     before the recording began.
@@ -255,10 +258,10 @@ def _begins_whole(turns: Turns, parts: Parts) -> bool:
 
 
 def _doubts(turns: Turns, parts: Parts, pair: Pair) -> tuple[Doubt, ...]:
-    """Return the busy time between the bounds of the cut, over all gaps of the usual kind.
+    """Return the busy time between the bounds of the cut, summed over all gaps of the usual kind.
 
-    Where names tell backward passes, what lies in these before their first and after their last
-    kernel with such a name is doubtful as well.
+    If names tell the backward passes, the time before the first and after the last kernel with a
+    name of backward is in doubt as well.
     """
     place, work = turns.gap(parts.template), turns.lane.work
     same = turns.kinds[1:-1] == turns.kinds[parts.template]

@@ -1,15 +1,16 @@
-"""Cut the usual gap between two backward passes into update and next forward pass.
+"""Cut the usual gap between two backward passes into weight update and next forward pass.
 
-Two bounds come from names: no update before the last optimizer kernel has ended, and no forward
-later than the first layer, or look-up. Between these the input of the next step decides, or what
-the host did: what is certain is only that the cut lies between the bounds, so the busy time there
-is the doubt. Where no name tells an update, what is too little for one is none.
+Kernel names give two bounds: the cut lies after the last optimizer kernel, and before the first
+layer or embedding look-up. Between the bounds, the input of the next step decides, or a wait of the
+host. All that is certain is that the cut lies between the bounds, so the busy time there is the
+doubt. If no name tells an update, fewer kernels than an update takes are none.
 
-That no layer is of an update is not taken for granted: layers before the last optimizer kernel, or
-before the input of the forward pass, belong to an update that multiplies, unless they are the
-network's, or fed with input of their own; then they are a forward pass that stands alone.
-What a cut rests on is in the gap itself wherever possible: what it is does not change then with
-where the recording begins and ends.
+Updates may hold layers (matrix products). Layers before the last optimizer kernel, or before the
+input of the forward pass, belong to an update of this kind, unless they are layers of the network,
+or have an input of their own: then they are a forward pass without backward.
+
+The cut depends on the gap itself wherever possible, so that it does not change with the begin and
+end of the recording.
 """
 
 from __future__ import annotations
@@ -36,24 +37,24 @@ _SAMPLE = 50
 
 @dataclass(frozen=True)
 class Cut:
-    """Place at which a gap is cut.
+    """Place at which a gap is cut into update and forward pass; all places are counts of ops.
 
     Parameters
     ----------
     at
-        How many of its ops come before the forward pass.
+        Number of ops before the forward pass.
     low, high
-        The bounds between which the cut lies.
+        The bounds of `at`.
     why
-        What decided.
+        Evidence that decided, in words.
     head
-        How many of its ops, the first ones, are the update; what lies between these and the forward
-        pass is a pass that stands alone.
+        Number of ops of the update, from the gap's begin. Ops between these and the forward pass
+        are a forward pass without backward.
     multiplies
-        Whether there are layers in the update.
+        Whether the update contains layers.
     fed
-        What the forward pass is seen to begin with, so that layers before it would be of an update;
-        empty where nothing is.
+        Evidence for the begin of the forward pass, so that layers before it would belong to an
+        update; empty if there is none.
     """
 
     at: int
@@ -66,7 +67,7 @@ class Cut:
 
 
 def cut_gap(turns: Turns, number: int) -> Cut:
-    """Cut a usual gap, given by its number."""
+    """Cut the usual gap with this number."""
     lane, place = turns.lane, turns.gap(number)
     size = place.stop - place.start
     layers = np.flatnonzero(lane.layer[place])
@@ -99,7 +100,7 @@ def cut_gap(turns: Turns, number: int) -> Cut:
 
 
 def _cut_before(turns: Turns, number: int, front: int, why: str) -> Cut:
-    """Cut a gap in which layers come before the forward pass: part of an update, or a pass."""
+    """Cut a gap with layers before the forward pass, which are part of an update, or a pass."""
     lane, place = turns.lane, turns.gap(number)
     layer, optimizer = lane.layer[place], np.flatnonzero(lane.optimizer[place][:front])
     low = int(optimizer[-1]) + 1 if optimizer.size else 0
@@ -113,11 +114,11 @@ def _cut_before(turns: Turns, number: int, front: int, why: str) -> Cut:
 
 
 def find_front(turns: Turns, number: int) -> tuple[int, str] | None:
-    """Return where the forward pass begins, if layers may come before it, and the evidence.
+    """Return the begin of the forward pass and the evidence, if layers may come before it.
 
-    It begins after the last kernel that is named for an optimizer: at the last input that layers
-    follow, or the first of several with which one pass is fed; or after a result that is fetched,
-    if the same pass follows; or where both edges of the recording say so.
+    It begins after the last kernel named after an optimizer: at the last input copy that layers
+    follow, or the first of several that feed one pass; or after a result that the host fetches, if
+    the same pass follows; or where both edges of the recording show it.
     """
     lane, place = turns.lane, turns.gap(number)
     kind, layer = lane.work.kind[place], np.flatnonzero(lane.layer[place])
@@ -146,10 +147,11 @@ def find_front(turns: Turns, number: int) -> tuple[int, str] | None:
 
 
 def belongs(turns: Turns, number: int, begin: int, end: int) -> bool:
-    """Tell whether a part of a gap is of the forward pass that begins where it ends.
+    """Tell whether a part of a gap belongs to the forward pass that begins where the part ends.
 
-    It is, unless its layers come again. Then backward tells, which runs about twice the layers of
-    its forward pass: are these the layers of both, or of the rest alone?
+    It does, unless its layers occur again in that pass. Then the backward pass decides, which runs
+    about twice the layers of its forward pass: either those of both parts, or of the later one
+    alone.
     """
     layer, first = turns.lane.layer, int(turns.first[number])
     if not _comes_again(turns, number, begin, end):
@@ -165,9 +167,9 @@ def belongs(turns: Turns, number: int, begin: int, end: int) -> bool:
 
 
 def _comes_again(turns: Turns, number: int, begin: int, end: int) -> bool:
-    """Tell whether the layers of a part of a gap come again, in order, after it.
+    """Tell whether the layers of a part of a gap occur again after it, in the same order.
 
-    Batch norms are left out, whose kernels are others in evaluation.
+    Batch norms are ignored, since evaluation uses other kernels for them.
     """
     place, lane = turns.gap(number), turns.lane
     layer, symbol = (lane.layer & ~lane.batch_norm)[place], lane.symbol[place]
@@ -179,7 +181,7 @@ def _comes_again(turns: Turns, number: int, begin: int, end: int) -> bool:
 
 
 def _lone(turns: Turns, number: int, low: int, front: int) -> int:
-    """Return where a pass that stands alone begins: with input, or as the forward pass does."""
+    """Return the begin of a pass without backward: at its input, or as the forward pass begins."""
     lane, place = turns.lane, turns.gap(number)
     symbol, layer, kind = lane.symbol[place], lane.layer[place], lane.work.kind[place]
     begins = [
@@ -200,9 +202,10 @@ def _lone(turns: Turns, number: int, low: int, front: int) -> int:
 
 
 def _both_edges(turns: Turns, number: int) -> int | None:
-    """Return where a gap is cut if the recording ends with its beginning, and begins with its end.
+    """Return the cut of a gap whose begin ends the recording and whose end begins it; else None.
 
-    It ends in an update without a forward pass then, and begins in a forward pass without one.
+    The recording then ends in an update without a forward pass, and begins in a forward pass
+    without an update.
     """
     symbol, kind = turns.lane.symbol, turns.lane.work.kind
     gap, last = symbol[turns.gap(number)], turns.gap(turns.first.size - 1)
@@ -229,7 +232,7 @@ def _is_too_little(turns: Turns, place: slice, high: int) -> bool:
 
 
 def _by_copies(lane: Lane, place: slice, low: int, high: int) -> tuple[int | None, str]:
-    """Cut at the first copy of a batch; else after the last result that is fetched."""
+    """Cut at the first input copy; else after the last result that the host fetches."""
     kind, batch = lane.work.kind[place], lane.batch[place]
     for copy, name in ((H2D, "copy from the host"), (D2D, "copy on the device")):
         found = np.flatnonzero(batch[low : high + 1] & (kind[low : high + 1] == copy))
@@ -244,9 +247,9 @@ def _by_copies(lane: Lane, place: slice, low: int, high: int) -> tuple[int | Non
 
 
 def _by_edges(turns: Turns, number: int, low: int, high: int) -> tuple[int, int]:
-    """Draw the bounds closer by what stands before the first backward pass and after the last.
+    """Narrow the bounds by what comes before the first backward pass and after the last.
 
-    At the edges of a whole recording a forward pass stands without an update, and an update
+    At the edges of a complete recording there is a forward pass without an update, and an update
     without a forward pass.
     """
     symbol = turns.lane.symbol
@@ -263,11 +266,11 @@ def _by_edges(turns: Turns, number: int, low: int, high: int) -> tuple[int, int]
 
 
 def _by_drain(turns: Turns, number: int, low: int, high: int) -> tuple[int | None, str]:
-    """Cut where the host had waited for all that it had launched before.
+    """Cut where the host had waited for all its earlier launches to end.
 
-    The next launches find an idle GPU too, until the host is ahead again. Where it is late with
-    most of its launches, none of them says more than others. If it waits for backward passes, an
-    update may follow, unless nothing of that follows the last one.
+    The following launches also find an idle GPU, until the host is ahead again. If the host is late
+    with most of its launches, no such place stands out. If it waits at the end of backward passes,
+    an update may follow, unless no op of an update follows the last backward pass.
     """
     drained = np.median(turns.drained[_places(turns, number)], axis=0) > 0
     begins = np.flatnonzero(drained & ~np.append(False, drained[:-1]))
@@ -283,7 +286,7 @@ def _by_drain(turns: Turns, number: int, low: int, high: int) -> tuple[int | Non
 
 
 def _places(turns: Turns, number: int) -> Array:
-    """Return the places of the ops of some gaps, row by row, that are like one of them."""
+    """Return the places of the ops of all gaps of a kind: one row per gap."""
     same = np.flatnonzero(turns.kinds[1:-1] == turns.kinds[number]) + 1
     some = same[np.linspace(0, same.size - 1, min(same.size, _SAMPLE)).astype(np.int64)]
     size = int(turns.stop[number] - turns.first[number])
@@ -292,7 +295,7 @@ def _places(turns: Turns, number: int) -> Array:
 
 
 def _by_pause(turns: Turns, number: int, low: int, high: int) -> tuple[int | None, str]:
-    """Cut where the host waits longest before a launch, if that stands out."""
+    """Cut before the launch for which the host waits longest, if that wait stands out."""
     places = _places(turns, number)
     size = places.shape[1]
     within = np.arange(max(low, 1), min(high + 1, size))
@@ -307,9 +310,9 @@ def _by_pause(turns: Turns, number: int, low: int, high: int) -> tuple[int | Non
 
 
 def _before_lead(lane: Lane, place: slice, at: int, low: int) -> int:
-    """Move a cut before what a step may begin with: copies of a batch, gradients that are cleared.
+    """Move a cut before the ops that may begin a step: input copies and clearing of gradients.
 
-    Where no bound is known, the first op stays on this side: it is what backward is followed by.
+    Without a lower bound the first op of the gap stays before the cut, as it follows backward.
     """
     other = np.flatnonzero(~(lane.batch | lane.fill)[place][max(low, 1) : at])
     return max(low, 1) + int(other[-1]) + 1 if other.size else min(max(low, 1), at)

@@ -1,7 +1,7 @@
 """Find the structure of a process: device by device, then joined.
 
-Last comes what the threads that train do not launch: collectives, input pipelines, work without a
-call.
+Work that the training threads do not launch comes last: collectives, input pipelines, and ops
+without a known call.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ _SIZES = 1 << 42
 def find_structure(work: Work, asked: str | None = None) -> Structure:
     """Find stages and steps of a process from the threads and order of its launches.
 
-    A pure function; takes time linear in the ops, but for sorting, and a bounded time beyond that
-    for one step. What a step is may be asked for, see `STEP_READINGS`. Where stages cannot be told
-    it refuses, and says why.
+    A pure function; it takes time linear in the ops, except for sorting, and bounded extra time for
+    one step. If stages cannot be told it refuses, with the reason. `asked` is the definition of a
+    step that the user asked for, see `STEP_READINGS`, or None.
     """
     devices = np.unique(work.device)
     rows = [np.flatnonzero(work.device == device) for device in devices]
@@ -61,7 +61,7 @@ def find_structure(work: Work, asked: str | None = None) -> Structure:
 
 
 def _tell(work: Work, asked: str | None = None) -> Told:
-    """Tell the structure of the work on one device."""
+    """Find the structure of the work on one device."""
     lane = look_at(work)
     pair = find_pair(lane)
     if pair is not None and pair.trains:
@@ -86,9 +86,10 @@ def _tell(work: Work, asked: str | None = None) -> Told:
 def _of_one_thread(lane: Lane, asked: str | None) -> Told:
     """Find stages of a single thread's launches, by their period and by names of gradients.
 
-    These readings rest on different things. Where they agree, the period says more exactly where a
-    pass begins, and names tell what does not repeat. Else names decide, for the period knows no
-    update with layers, no input in the midst of forward and no pass of several in a step.
+    The two methods rest on different evidence. If they agree, the period gives the begin of a pass
+    more exactly, and names also cover what does not repeat. Otherwise names decide, since the
+    period does not allow for updates with layers, input in the middle of a forward pass, or several
+    passes in a step.
     """
     by_period, bursts = by_order(lane), find_bursts(lane)
     if by_period.training is False or bursts is None:
@@ -120,9 +121,9 @@ def _of_one_thread(lane: Lane, asked: str | None) -> Told:
 
 
 def _steadier(by_period: Told, by_names: Told) -> Told:
-    """Return the reading that the steps are of: names see those that do not repeat.
+    """Return the method that decides the steps: names also see steps that do not repeat.
 
-    Where only few steps repeat, or streams take turns, their number is said to be doubtful.
+    If few steps repeat, or streams alternate, their number is reported as doubtful.
     """
     steps, others = by_names.whole.size, by_period.whole.size
     if steps == others:
@@ -134,7 +135,7 @@ def _steadier(by_period: Told, by_names: Told) -> Told:
 
 
 def _with_others(lane: Lane, told: Told) -> Told:
-    """Tell the stages of trainings that run beside the first one, on threads of their own."""
+    """Find the stages of further trainings that run beside the first one, on their own threads."""
     beside = 0
     while told.method == "threads":
         rest = np.flatnonzero(~told.core)
@@ -165,7 +166,7 @@ def _with_others(lane: Lane, told: Told) -> Told:
 
 
 def _joined(work: Work, devices: Array, rows: Sequence[Array], told: Sequence[Told]) -> Structure:
-    """Join the findings of devices; the device with most findings gives the steps."""
+    """Join the findings of devices; the one with the best method and most steps gives steps."""
     stage = np.full(len(work), NOTHING, np.int8)
     step = np.full(len(work), NOTHING, np.int32)
     again = np.zeros(len(work), bool)
@@ -213,7 +214,7 @@ def _joined(work: Work, devices: Array, rows: Sequence[Array], told: Sequence[To
 
 
 def _numbered(step: Array, launch: Array, steps: pl.DataFrame) -> Array:
-    """Return the steps of a device, numbered as those that are launched at the same time."""
+    """Renumber the steps of a device after the steps that are launched at the same time."""
     own = np.flatnonzero(step >= 0)
     if not own.size or not steps.height:
         return np.full_like(step, NOTHING)
@@ -229,7 +230,7 @@ def _numbered(step: Array, launch: Array, steps: pl.DataFrame) -> Array:
 
 
 def summed_doubts(joined: Sequence[Told | Structure]) -> tuple[Doubt, ...]:
-    """Return the doubts of several findings, by kind of cut."""
+    """Add up the doubts (busy time near a cut that may be on its other side) by kind of cut."""
     cuts = dict.fromkeys(doubt.cut for told in joined for doubt in told.doubts)
     each = [doubt for told in joined for doubt in told.doubts]
     return tuple(
@@ -245,7 +246,7 @@ def summed_doubts(joined: Sequence[Told | Structure]) -> tuple[Doubt, ...]:
 def _texts(
     by_device: Sequence[tuple[int, Told]], of: Callable[[Told], tuple[str, ...]]
 ) -> tuple[str, ...]:
-    """Return sentences, each with its device where there are several."""
+    """Return sentences of all devices, each naming its device if there are several."""
     if len(by_device) == 1:
         return of(by_device[0][1])
     return tuple(
@@ -259,9 +260,9 @@ INPUT = "a thread that copies to the GPU, to streams of its own, brings input"
 
 
 def tell_rest(lane: Lane, told: Told) -> tuple[Array, Array, tuple[Assumption, ...]]:
-    """Return the stages and steps of all ops of a device whose training is told.
+    """Return stages and steps of all ops of a device, given those of its training threads.
 
-    The third is what is assumed of threads beside it.
+    The third result are the assumptions about the other threads.
     """
     stage, step = told.stage.copy(), told.step.copy()
     exchange = lane.exchange | (lane.work.kind == P2P)
@@ -273,10 +274,11 @@ def tell_rest(lane: Lane, told: Told) -> tuple[Array, Array, tuple[Assumption, .
 
 
 def _pipelines(lane: Lane, core: Array, exchange: Array, stage: Array) -> tuple[Assumption, ...]:
-    """Find stages of threads that copy input to streams of their own.
+    """Find stages of threads that copy input on streams of their own.
 
-    They bring input, that of evaluation to evaluation; but where they run layers as a network does,
-    forward passes without backward.
+    Their copies are input, or evaluation if no training kernel runs meanwhile and evaluation
+    follows. If the threads run layers as a network does, their ops are forward passes without
+    backward.
     """
     work = lane.work
     trained = np.unique(work.context_stream[core & lane.kernel])
@@ -322,7 +324,7 @@ def _evaluation_waits(work: Work, trained: Array, stage: Array, copies: Array) -
 
 
 def _without_call(lane: Lane, stage: Array) -> None:
-    """Give ops without a known call the stage that is alone on their stream."""
+    """Give ops without a known call the stage of their stream, if it has only one."""
     lost = lane.work.thread < 0
     if not lost.any() or lost.all():
         return
@@ -338,7 +340,7 @@ def _without_call(lane: Lane, stage: Array) -> None:
 
 
 def _surrounded(lane: Lane, step: Array) -> None:
-    """Work beside the steps is of the step whose launches surround its own."""
+    """Put ops beside the steps into the step whose launches surround theirs."""
     own = np.flatnonzero(step >= 0)
     if not own.size:
         return
@@ -353,11 +355,11 @@ def _surrounded(lane: Lane, step: Array) -> None:
 
 
 def recomputed(lane: Lane, stage: Array) -> Array:
-    """Tell which ops of backward passes are part of a forward pass that is launched again.
+    """Mask ops of backward passes that compute a part of a forward pass again.
 
-    Backward undoes layers in reverse order: kernels that come in the order and in the sizes of a
-    forward pass, and of which none computes gradients, are that pass again, with what is set or
-    copied between them. Fewer kernels in a row than `Thresholds.again` are not told apart.
+    Backward undoes layers in reverse order. So kernels in the order and sizes of a forward pass,
+    none of them a gradient, are that pass again, with the memsets and copies between them. Fewer
+    kernels in a row than `Thresholds.again` are not enough to tell.
     """
     computes = lane.kernel & ~lane.fill
     forward, backward = (np.flatnonzero(computes & (stage == each)) for each in (FP, BP))
@@ -375,7 +377,10 @@ def recomputed(lane: Lane, stage: Array) -> Array:
 
 
 def _shared(symbol: Array, own: Array, other: Array) -> Array:
-    """Return where runs in `own` begin whose kernels all occur in `other`."""
+    """Return the begins of runs in `own` whose symbols all occur in `other`.
+
+    A run has `Thresholds.again` ops.
+    """
     shared = np.zeros(int(symbol.max(initial=0)) + 1, np.bool_)
     shared[symbol[other]] = True
     until = np.concatenate(([0], np.cumsum(shared[symbol[own]])))

@@ -1,8 +1,9 @@
-"""Split each gap between backward passes: end of an update, forward alone, forward.
+"""Split each gap between two backward passes: end of an update, forward without backward, forward.
 
-The usual gap is cut once, and all that hold the same ops with it. Others are compared to it: they
-begin as it does (an update) and end as it does (a forward pass); what is between is evaluation, if
-it holds layers, else a longer update, such as the first one, which makes the optimizer's state.
+The most frequent kind of gap (the usual one) is cut once, for all gaps with the same ops. Others
+are compared to it: they begin like it (an update) and end like it (a forward pass). The ops between
+are evaluation if they hold layers, else part of a longer update, such as the first one, which
+creates the optimizer's state.
 """
 
 from __future__ import annotations
@@ -25,23 +26,22 @@ from tracekit.attribution.structure._work import D2D, D2H, H2D, MEMSET, Array
 
 @dataclass(frozen=True)
 class Parts:
-    """Places at which each gap is cut.
+    """Places at which each gap is cut, as counts of its ops.
 
     Parameters
     ----------
     head
-        How many of its ops, the first ones, end the step before.
+        By gap: number of its first ops that end the step before (the update).
     front
-        How many come before the forward pass that its backward pass follows.
+        By gap: number of ops before the forward pass of the next backward pass.
     template
-        Number of the usual gap; None where there is none, with a single backward pass.
+        Number of a gap of the usual kind.
     cut
-        Where the usual gap is cut.
+        Place at which the usual gap is cut.
     usual
-        How many of the inner gaps are of the usual kind (or of both, where gradients are
-        accumulated).
+        Number of inner gaps of the usual kind (of both kinds if gradients are accumulated).
     accumulating
-        How many of the inner gaps hold a forward pass alone.
+        Number of inner gaps that hold a forward pass but no update.
     """
 
     head: Array
@@ -53,7 +53,7 @@ class Parts:
 
 
 def part_gaps(turns: Turns) -> Parts:
-    """Split all gaps. There are two backward passes at least."""
+    """Split all gaps. There must be at least two backward passes."""
     last = turns.first.size - 1
     kinds, example, count = _counted(turns)
     template, plain = _templates(turns, example, count)
@@ -75,7 +75,7 @@ def part_gaps(turns: Turns) -> Parts:
 
 
 def _counted(turns: Turns) -> tuple[Array, Array, Array]:
-    """Return the kinds of inner gaps, an example and the number of each, most frequent first."""
+    """Return the kinds of inner gaps, most frequent first, with an example and count of each."""
     kinds, example, count = np.unique(turns.kinds[1:-1], return_index=True, return_counts=True)
     sizes = (turns.stop - turns.first)[example + 1]
     order = np.lexsort((example, sizes, -count))
@@ -87,7 +87,7 @@ def _count_of(turns: Turns, numbers: list[int]) -> list[int]:
 
 
 def _templates(turns: Turns, example: Array, count: Array) -> tuple[int, list[int]]:
-    """Return the usual gap with an update, and those without one, if gradients accumulate."""
+    """Return the usual gap with an update, and those without update if gradients accumulate."""
     often = example[count >= max(2, THRESHOLDS.often * count.sum())].tolist()
     if turns.lane.optimizer.any():
         return _by_names(turns, example.tolist(), often)
@@ -97,7 +97,7 @@ def _templates(turns: Turns, example: Array, count: Array) -> tuple[int, list[in
 def _by_names(turns: Turns, example: list[int], often: list[int]) -> tuple[int, list[int]]:
     """Choose the most frequent gap with optimizer kernels.
 
-    Where the most frequent one of all has none, there are several passes to each update.
+    If the most frequent kind of all has none, there are several backward passes per update.
     """
     named = [number for number in example if turns.lane.optimizer[turns.gap(number)].any()]
     if not named or named[0] == example[0]:
@@ -109,10 +109,10 @@ def _by_names(turns: Turns, example: list[int], often: list[int]) -> tuple[int, 
 
 
 def _by_forward(turns: Turns, often: list[int]) -> tuple[int, list[int]]:
-    """Choose the most frequent gap that is something without a layer and then another gap.
+    """Choose the most frequent gap that is an update without layers, followed by another gap's ops.
 
-    What it begins with is the update, if it is of a size with the backward pass; the other gap is
-    the forward pass alone.
+    What it begins with is the update, if its length fits the backward pass; the other gap is a
+    forward pass alone.
     """
     short = min(often, key=lambda number: int(turns.stop[number] - turns.first[number]))
     longer = [n for n in often if _ends_in(turns, n, short, least_update(turns))]
@@ -120,10 +120,10 @@ def _by_forward(turns: Turns, often: list[int]) -> tuple[int, list[int]]:
 
 
 def _ends_in(turns: Turns, number: int, plain: int, least: int) -> bool:
-    """Tell whether a gap is an update of more than some kernels and then a forward pass.
+    """Tell whether a gap is an update of more than `least` kernels and then a forward pass.
 
-    That is the forward pass of another gap, from its first kernel on: copies of input and fills
-    before that vary. What begins otherwise has an update of its own.
+    The forward pass must equal that of the gap `plain` from its first kernel on; input copies and
+    fills before that kernel may vary. A gap that begins otherwise has an update of its own.
     """
     lane, place, other = turns.lane, turns.gap(number), turns.gap(plain)
     tail = common_suffix(lane.symbol[other], lane.symbol[place])
@@ -137,7 +137,7 @@ def _ends_in(turns: Turns, number: int, plain: int, least: int) -> bool:
 def _cut_kind(
     turns: Turns, number: int, template: int, cut: Cut, *, may_differ: bool
 ) -> tuple[int, int]:
-    """Return head and front of an inner gap."""
+    """Return head and front (see `Parts`) of an inner gap."""
     if turns.kinds[number] == turns.kinds[template]:
         return cut.head, cut.at
     if cut.multiplies:
@@ -167,11 +167,11 @@ def _cut_kind(
 
 
 def _first_input(turns: Turns, number: int, front: int, template: int, cut: Cut) -> int:
-    """Return where input is copied before what a gap ends with like the usual one.
+    """Return the place of the input copy before the part of a gap that ends like the usual one.
 
-    Input is of no update. Return `front` where none is copied, where the usual update copies from
-    the host too, or where the backward pass or the update copies as much to the host, which updates
-    weights then.
+    Input belongs to no update. Returns `front` if there is no such copy; if the usual update copies
+    from the host too; or if the backward pass or the update copies as much to the host, which then
+    computes the update.
     """
     work, first = turns.lane.work, turns.first
     large = work.bytes >= THRESHOLDS.batch_bytes
@@ -185,10 +185,10 @@ def _first_input(turns: Turns, number: int, front: int, template: int, cut: Cut)
 
 
 def _same_pass(turns: Turns, number: int, template: int, body: int) -> bool:
-    """Tell whether the last ops of a gap are all of its forward pass, so many as `body`.
+    """Tell whether the last `body` ops of a gap are its whole forward pass.
 
     They are if the same backward pass follows as after the usual gap, and both gaps end alike; or
-    if the layers before come again in them, and backward is of the size of one pass.
+    if the layers before them occur again in them, and the backward pass is as long as one pass.
     """
     symbol, stop = turns.lane.symbol, turns.stop
     if turns.passes[number] == turns.passes[template]:
@@ -199,7 +199,7 @@ def _same_pass(turns: Turns, number: int, template: int, body: int) -> bool:
 
 
 def _fed(turns: Turns, number: int) -> bool:
-    """Tell whether a gap holds one copy of input before its layers, and none later."""
+    """Tell whether a gap has exactly one input copy before its layers, and none after."""
     lane, place = turns.lane, turns.gap(number)
     fed = np.flatnonzero((lane.batch & (lane.work.kind == H2D))[place])
     layers = np.flatnonzero(lane.layer[place])
@@ -207,7 +207,7 @@ def _fed(turns: Turns, number: int) -> bool:
 
 
 def _mended(turns: Turns, numbers: Array, head: Array, front: Array) -> tuple[Array, Array]:
-    """Keep optimizer kernels in updates, and the input right before forward passes with them."""
+    """Move cuts so that optimizer kernels lie in updates, and input with its forward pass."""
     lane, first, stop = turns.lane, turns.first[numbers], turns.stop[numbers]
     layer = np.minimum(_next(lane.layer, first), stop)  # the first one, or the gap's end
     early = _last(lane.optimizer, layer) - first + 1
@@ -218,19 +218,19 @@ def _mended(turns: Turns, numbers: Array, head: Array, front: Array) -> tuple[Ar
 
 
 def _next(mask: Array, places: Array) -> Array:
-    """Return the first place of a mask from each place on; its end if there is none."""
+    """Return by place the first place from it on at which the mask is true; the end if none."""
     found = np.flatnonzero(mask)
     return np.append(found, mask.size)[np.searchsorted(found, places)]
 
 
 def _last(mask: Array, places: Array) -> Array:
-    """Return the last place of a mask before each place; -1 if there is none."""
+    """Return by place the last place before it at which the mask is true; -1 if none."""
     found = np.flatnonzero(mask)
     return np.append(found, -1)[np.searchsorted(found, places) - 1]
 
 
 def _head(symbol: Array, layer: Array, optimizer: Array, weights: Array) -> int:
-    """Return how much of what comes before a forward pass is the end of the update."""
+    """Return how many of the ops before a forward pass end the update."""
     size = weights.size
     if symbol.size >= size > 0 and alike(symbol[:size], weights) >= THRESHOLDS.same_update:
         return size
@@ -241,7 +241,7 @@ def _head(symbol: Array, layer: Array, optimizer: Array, weights: Array) -> int:
 
 
 def _like_first(turns: Turns, numbers: list[int]) -> int:
-    """Return the gap that ends most like the first one: networks take turns, and one is first."""
+    """Return the gap that ends most like the first one (networks may alternate)."""
     symbol = turns.lane.symbol
     first = symbol[turns.gap(0)]
     fits = [common_suffix(first, symbol[turns.gap(number)]) for number in numbers]
@@ -249,10 +249,10 @@ def _like_first(turns: Turns, numbers: list[int]) -> int:
 
 
 def _begin(turns: Turns, template: int, cut: Cut) -> int:
-    """Return where the first forward pass begins, which may have other gradients to clear.
+    """Return the begin of the first forward pass, which may have other gradients to clear.
 
-    It is as long as the usual one. But where that begins with copies and fills alone, it has as
-    many copies before its first layer, and all the fills between.
+    It is as long as the usual one. If the usual one begins with copies and fills alone, the first
+    has as many copies before its first layer, and all fills between them.
     """
     lane, place = turns.lane, turns.gap(template)
     copy = np.isin(lane.work.kind, (H2D, D2D, D2H, MEMSET))
@@ -272,7 +272,7 @@ def _begin(turns: Turns, template: int, cut: Cut) -> int:
 
 
 def _end(turns: Turns, template: int, cut: Cut) -> int:
-    """Return how much of what comes after the last backward pass is an update."""
+    """Return how many of the ops after the last backward pass are an update."""
     lane, place, usual = turns.lane, turns.gap(turns.first.size - 1), turns.gap(template)
     weights = lane.symbol[usual][: cut.head]
     head = _head(lane.symbol[place], lane.layer[place], lane.optimizer[place], weights)
@@ -281,6 +281,6 @@ def _end(turns: Turns, template: int, cut: Cut) -> int:
 
 
 def has_update(turns: Turns, parts: Parts) -> Array:
-    """Mask gaps that begin with an update: more than cleared gradients and copies."""
+    """Mask gaps that begin with an update: with more than clearing of gradients and copies."""
     lane = turns.lane
     return total_in(lane.kernel & ~lane.fill, turns.first, turns.first + parts.head) > 0

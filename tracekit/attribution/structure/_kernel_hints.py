@@ -27,23 +27,24 @@ _LISTS = ("layer", "lookup", "optimizer", "backward", "input_gradient", "batch_n
 
 @dataclass(frozen=True)
 class Lane:
-    """Work of one process on one device, with the hints seen in each op.
+    """Ops of one process on one device, in order of launch, with the hints in their names.
 
     Parameters
     ----------
     work
         The ops, in order of launch.
     symbol
-        A number for what an op is: its name, or its kind where it has none. Sequences of these are
-        compared.
+        Number for the op's name, or for its kind if it has no name. Sequences are compared by
+        symbols.
     kernel
-        Whether it is a kernel that computes, or a CUDA graph recorded as a whole.
+        Whether it is a computing kernel, or a CUDA graph recorded as a whole.
     layer, lookup, optimizer, backward, input_gradient, batch_norm, fill
-        What its name says.
+        Whether its name says that it is one: a layer, an embedding look-up, an optimizer kernel, a
+        kernel of backward, a gradient of a layer's input, a batch norm, a fill.
     exchange
         Whether it is a collective that exchanges gradients.
     batch
-        Whether it is a copy that may bring a batch.
+        Whether it is a copy that may bring a batch (input).
     """
 
     work: Work
@@ -69,7 +70,7 @@ class Lane:
 
 
 def look_at(work: Work) -> Lane:
-    """Look at the ops of one device."""
+    """Find the hints in the ops of one device."""
     kernel = np.isin(work.kind, (*KERNELS, GRAPH)) & (work.collective == 0)
     # The last one is of ops without a name.
     said = {
@@ -97,7 +98,7 @@ def _patterns() -> dict[str, str]:
 
 @lru_cache(1)  # processes of one report have the same names
 def _matches(names: tuple[str, ...]) -> dict[str, Array]:
-    """Tell by list which names it knows."""
+    """Return list name -> mask of the kernel names that the list matches."""
     name = pl.col("name").str
     known = {what: name.contains(pattern) for what, pattern in _patterns().items()}
     found = pl.DataFrame({"name": names}, schema={"name": pl.String}).select(**known)

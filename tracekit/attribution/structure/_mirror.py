@@ -1,8 +1,9 @@
 """Find where a step turns from forward to backward: backward undoes layers in reverse.
 
-What a layer launches forward comes back in backward in the same sizes, last layer first. The
-heaviest nest of equal sizes finds its middle. The place is good within a training step; that there
-is a nest is no evidence of training, for any program that repeats its sizes has one.
+A layer's launches of the forward pass have the same sizes in backward, and the last layer comes
+first. So equal sizes form nested pairs; the middle of the heaviest nest is the turn. This holds
+within a training step only: any program that repeats its sizes has a nest, so a nest is no evidence
+of training.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ _MOST = 1500
 def find_turn(size: Array) -> tuple[int, int, float]:
     """Return the innermost pair of the nest of equal sizes, and the share of weight in the nest.
 
-    Takes time and memory in the square of `_MOST`, or of the number of launches if that is less.
-    A launch weighs the less the more have its size.
+    Takes time and memory in the square of `_MOST`, or of the number of launches if that is less. A
+    launch weighs less the more launches have its size.
     """
     _, same, count = np.unique(size, return_inverse=True, return_counts=True)
     paired = np.flatnonzero((count[same] > 1) & (size >= 0))
@@ -43,7 +44,7 @@ def find_turn(size: Array) -> tuple[int, int, float]:
 
 
 def _nests(codes: Array, weight: Array) -> Array:
-    """Return at [i, j] the weight of the heaviest nest of pairs within the places i to j - 1."""
+    """Return at [i, j] the weight of the heaviest nest of equal pairs among places i to j - 1."""
     size = codes.size
     table = np.zeros((size + 1, size + 1), np.float32)
     for width in range(2, size + 1):
@@ -58,7 +59,7 @@ def _nests(codes: Array, weight: Array) -> Array:
 
 
 def _middle(table: Array, size: int) -> tuple[int, int]:
-    """Walk from the outside of the heaviest nest to its innermost pair; sizes come twice."""
+    """Walk from the outermost pair of the heaviest nest to its innermost; sizes occur twice."""
     first, last, found = 0, size, (0, size - 1)
     while first < last - 1:
         if table[first, last] == table[first + 1, last]:

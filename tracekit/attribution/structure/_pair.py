@@ -1,9 +1,8 @@
 """Find the pair of threads that run forward and backward passes, with evidence.
 
 Autograd runs the backward of an op on the stream of its forward, from a thread of its own, while
-the calling thread waits. So the two share their stream, they take turns, and a turn begins at the
-same few places of the program each time. Data pipelines have streams of their own, and come in
-anywhere.
+the calling thread waits. So the two share their stream, they alternate, and each turn begins at one
+of a few places of the program. Data pipelines have streams of their own, and can start anywhere.
 """
 
 from __future__ import annotations
@@ -28,20 +27,20 @@ _SPOKEN = ("optimizer kernels", "kernels of gradients", "gradient collectives")
 
 @dataclass(frozen=True)
 class Pair:
-    """The threads that train and those that launch their backward passes.
+    """Two sides of threads: those that run forward passes and updates, and those that run backward.
 
     Parameters
     ----------
     main, backward
-        Which ops they launch.
+        Masks of the ops that each side launches.
     turns
-        How many turns backward has.
+        Number of turns (uninterrupted runs of launches) of the backward side.
     steady
-        The share of these that begin at one of the usual places.
+        Share of these turns that begin at one of the usual places of the program.
     votes
-        What speaks for (1) and against (-1) who is who, by what it rests on.
+        Kind of evidence -> 1 if it supports this assignment of roles, -1 if it contradicts it.
     by_names
-        Whether one thread launches all, and names tell its backward passes.
+        Whether one thread launches all, and kernel names tell its backward passes.
     """
 
     main: Array
@@ -53,18 +52,18 @@ class Pair:
 
     @property
     def agreed(self) -> int:
-        """Number of votes for the roles."""
+        """Number of votes for this assignment of roles."""
         return sum(self.votes.values())
 
     @property
     def trains(self) -> bool:
-        """True if a name or a collective speaks for training, and none against these roles."""
+        """True if a name or a collective indicates training, and none contradicts the roles."""
         spoken = [self.votes.get(name, 0) for name in _SPOKEN]
         return sum(spoken) >= 1 and min(spoken) >= 0
 
 
 def find_pair(lane: Lane) -> Pair | None:
-    """Return the two threads that take turns most clearly; None without any."""
+    """Return the two sides that alternate most clearly; None if none do."""
     pairs = [pair for sides in _sides(lane) if (pair := _judge(lane, *sides)) is not None]
     told = [
         pair
@@ -77,11 +76,12 @@ def find_pair(lane: Lane) -> Pair | None:
 
 
 def _sides(lane: Lane) -> Iterator[tuple[Array, Array]]:
-    """Yield two sides that share a stream: one thread, and all others together, both ways.
+    """Yield two sides that share a stream: one thread, and all other threads together, both ways.
 
-    It is the one with most kernels of both, or one on which each launches many: cuDNN runs the
-    layers of a recurrent network on streams of its own. All others together, since DataParallel
-    makes new threads for every forward pass, and autograd more than one for passes within passes.
+    The stream is the one with most kernels of both sides, or one on which each side launches many:
+    cuDNN runs the layers of a recurrent network on its own streams. All other threads form one
+    side, since DataParallel creates threads for every forward pass, and autograd has several for
+    passes within passes.
     """
     work = lane.work
     threads, thread = distinct(work.thread)
@@ -149,14 +149,17 @@ def _votes(lane: Lane, main: Array, backward: Array) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Turns:
-    """Gap 0, burst 0, gap 1, burst 1, ..., and a last gap; the first and the last may be empty.
+    """Launches of a pair, split into gap 0, burst 0, gap 1, burst 1, ..., and a last gap.
+
+    A burst is a turn of the backward side, that is, a backward pass; a gap is what the main side
+    launches between two bursts. The first and the last gap may be empty.
 
     Parameters
     ----------
     lane
         The ops that the pair launches, in order.
     bursts, ends
-        Where each burst begins and ends. Gap n ends where burst n begins.
+        Begin and end of each burst, as places in the lane. Gap n ends where burst n begins.
     """
 
     lane: Lane
@@ -165,38 +168,38 @@ class Turns:
 
     @cached_property
     def first(self) -> Array:
-        """Begin of each gap."""
+        """Begin of each gap, as place in the lane."""
         return np.concatenate(([0], self.ends))
 
     @cached_property
     def stop(self) -> Array:
-        """End of each gap."""
+        """End of each gap, as place in the lane."""
         return np.concatenate((self.bursts, [len(self.lane)]))
 
     @cached_property
     def kinds(self) -> Array:
-        """A number for each gap, the same for gaps of the same ops."""
+        """Kind of each gap: equal numbers for gaps with the same ops."""
         return kinds_of(self.lane.symbol, self.first, self.stop)
 
     @cached_property
     def passes(self) -> Array:
-        """A number for each burst, the same for bursts of the same ops."""
+        """Kind of each burst: equal numbers for bursts with the same ops."""
         return kinds_of(self.lane.symbol, self.bursts, self.ends)
 
     @cached_property
     def drained(self) -> Array:
-        """Tell which launches found nothing left to run on the device."""
+        """Mask launches at which all earlier work of the device had ended."""
         work = self.lane.work
         ended = np.maximum.accumulate(work.end)
         return np.append(False, work.launch[1:] >= ended[:-1])
 
     def gap(self, number: int) -> slice:
-        """Return the place of a gap."""
+        """Return the places of a gap in the lane."""
         return slice(int(self.first[number]), int(self.stop[number]))
 
 
 def take_turns(lane: Lane, pair: Pair) -> tuple[Turns, Array]:
-    """Return the turns of a pair, and which ops of the lane they are made of."""
+    """Return the turns of a pair, and the ops of the lane that belong to them."""
     rows = np.flatnonzero(pair.main | pair.backward)
     own = lane.take(rows)
     backward = np.concatenate(([False], pair.backward[rows], [False]))

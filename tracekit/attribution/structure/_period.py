@@ -1,6 +1,6 @@
-"""Period of a sequence of launches, and where it holds a usual piece.
+"""Period of a sequence of launches, and the places at which it repeats a usual step.
 
-Such pieces are the steps that are like the one that was taken apart.
+These places are the steps that are like the one that was analysed.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ _WINDOW = 1 << 17
 
 @dataclass(frozen=True)
 class Period:
-    """Period of a sequence: `size` places (0: none), in a `share` of its places."""
+    """Period of a sequence: its `size` in ops (0: none), and the `share` of ops that repeat."""
 
     size: int
     share: float
 
 
 def period_between(symbols: Array, starts: Array) -> tuple[Period, int] | None:
-    """Return the period of a sequence, given places that occur once in each period.
+    """Return the period of a sequence, given marks that occur once in each period.
 
-    Pieces from one such place to the next are compared: those between which something else
-    happens, such as evaluation, do not count against a period.
+    The parts between two successive marks are compared. Parts with something else, such as
+    evaluation, do not count against the period.
 
     Returns
     -------
-    The period, its share being that of the pieces that are alike; and where one of two such pieces
-    in a row begins, near the middle. None where there are no two.
+    The period, whose share is that of the parts that are alike; and the begin, near the middle, of
+    two such parts in a row. None if there are no two.
     """
     kinds = kinds_of(symbols, starts[:-1], starts[1:])
     usual = int(np.bincount(kinds).argmax())
@@ -64,8 +64,8 @@ def find_period(symbols: Array, near: float = 0) -> Period:
     symbols
         The sequence.
     near
-        About where the period lies, if that is known: epochs repeat more exactly than steps, and
-        layers more often.
+        Approximate period if known, else 0: epochs repeat more exactly than steps, and layers more
+        often, so they could be taken for the period.
     """
     size = symbols.size
     if size > 2 * _WINDOW:
@@ -101,9 +101,9 @@ def _find(symbols: Array, near: float) -> Period:
 
 
 def _autocorrelation(codes: Array) -> Array:
-    """Estimate at each lag how many pairs of places agree.
+    """Estimate at each lag the number of places whose symbol equals the one a lag later.
 
-    Symbols get random signs: the product of two places is 1 where they agree, else 0 on average.
+    Symbols get random signs: the product of two places is 1 if they are equal, else 0 on average.
     """
     size, generator = codes.size, np.random.default_rng(0)
     room = _quick_size(2 * size)
@@ -116,9 +116,9 @@ def _autocorrelation(codes: Array) -> Array:
 
 
 def _agreement(codes: Array, lag: int) -> float:
-    """Return the share of places that agree with those a lag later.
+    """Return the share of places whose symbol equals the one a lag later.
 
-    Each symbol counts the same, or else repeated layers would win.
+    Each distinct symbol has equal weight; otherwise repeated layers would dominate.
     """
     count = np.bincount(codes)
     always = count >= THRESHOLDS.period_always * codes.size / lag
@@ -129,7 +129,7 @@ def _agreement(codes: Array, lag: int) -> float:
 
 
 def _quick_size(least: int) -> int:
-    """Return the least size, of no prime factors but 2, 3 and 5, that is quick to transform."""
+    """Return the least size from `least` on with prime factors 2, 3 and 5 only (fast FFT)."""
     odd = [int(3**threes * 5**fives) for threes in range(4) for fives in range(3)]
     return min(each << (-(-least // each) - 1).bit_length() for each in odd)
 
@@ -140,17 +140,17 @@ _SPARE = 4
 
 @dataclass(frozen=True)
 class Repeats:
-    """The steps of a sequence.
+    """Occurrences of the usual step in a sequence.
 
     Parameters
     ----------
     begins
-        Where each step begins; the first one before 0, if its beginning was not recorded.
+        Place at which each step begins; for the first one below 0 if its begin was not recorded.
     offset, number
-        The place of each op in the usual step, and its step's number; -1 where it is of none.
+        By op: its place in the usual step, and the number of its step; -1 if it is in none.
     pieces
-        Whether the sequence begins with the end of a step, and ends with the beginning of one,
-        which are too little to be told as steps.
+        Whether the sequence begins with the end of a cut step, and whether it ends with the begin
+        of one; these parts are too short to count as steps.
     """
 
     begins: Array
@@ -159,18 +159,18 @@ class Repeats:
     pieces: tuple[bool, bool]
 
     def whole(self, size: int, length: int) -> Array:
-        """Tell which steps were recorded from beginning to end."""
+        """Mask steps that were recorded from begin to end."""
         return np.asarray((self.begins >= 0) & (self.begins + size <= length))
 
     def between(self) -> Iterator[tuple[int, int]]:
-        """Yield what lies between steps and after the last one."""
+        """Yield begin and end of the parts between steps and after the last one."""
         free = np.concatenate(([False], self.number < 0, [False]))
         edges = np.flatnonzero(free[1:] != free[:-1])
         yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
 
 
 def find_repeats(symbols: Array, usual: Array, lead: int) -> Repeats:
-    """Find where a sequence holds the usual step.
+    """Find the occurrences of the usual step in a sequence.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ def find_repeats(symbols: Array, usual: Array, lead: int) -> Repeats:
     usual
         The usual step.
     lead
-        How many of its first ops bring input or clear gradients; these vary.
+        Number of its first ops that bring input or clear gradients; these vary.
     """
     exact = _apart(places_of(usual, symbols), usual.size)
     begins = _alike(symbols, usual, _anchored(symbols, usual, lead))
@@ -198,7 +198,7 @@ def find_repeats(symbols: Array, usual: Array, lead: int) -> Repeats:
 
 
 def _pieces(symbols: Array, usual: Array, begins: Array) -> tuple[bool, bool]:
-    """Tell whether pieces of steps lie before the first one and after the last one."""
+    """Tell whether parts of cut steps lie before the first step and after the last."""
     if not begins.size:
         return False, False
     before, after = symbols[: max(int(begins[0]), 0)], symbols[int(begins[-1]) + usual.size :]
@@ -209,7 +209,7 @@ def _pieces(symbols: Array, usual: Array, begins: Array) -> tuple[bool, bool]:
 
 
 def _anchored(symbols: Array, usual: Array, lead: int) -> Array:
-    """Return where steps may begin: where their first ops after the input are."""
+    """Return where steps may begin: where the usual first ops after the input occur."""
     length = min(THRESHOLDS.anchor, max(THRESHOLDS.anchor_shortest, (usual.size - lead) // 3))
     anchor = usual[lead : lead + length]
     room = symbols.size - anchor.size + 1
@@ -222,7 +222,7 @@ def _anchored(symbols: Array, usual: Array, lead: int) -> Array:
 
 
 def _alike(symbols: Array, usual: Array, begins: Array) -> Array:
-    """Keep the places from which on a sequence is mostly the usual step."""
+    """Keep the places from which the sequence mostly equals the usual step."""
     stride = max(1, begins.size * usual.size // (_SPARE * symbols.size))
     offsets = np.arange(0, usual.size, stride)
     places = begins[:, None] + offsets
@@ -233,10 +233,10 @@ def _alike(symbols: Array, usual: Array, begins: Array) -> Array:
 
 
 def _around(exact: Array, begins: Array, symbols: Array, usual: Array) -> Array:
-    """Return where steps begin: all that repeat exactly, and such as are alike around these.
+    """Return the begins of steps: exact repetitions, and similar ones around these.
 
-    A step of many layers is alike some layers further on, too. So none begins within one that
-    repeats exactly, nor where what comes before the first of those is the end of another one.
+    A step of many layers also resembles itself shifted by some layers. So no similar step begins
+    within an exact one, nor where the ops before the first exact step end another step.
     """
     distance = THRESHOLDS.repeats_apart * usual.size
     if not exact.size:

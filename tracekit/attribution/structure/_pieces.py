@@ -1,7 +1,7 @@
 """Structure of a process with more ops than fit in memory, piece by piece.
 
-A piece ends in the middle of a step. So its last two steps are looked at again with the next one:
-the last because it is torn, the one before because ops that were launched in it may start later.
+A piece ends in the middle of a step. So its last two steps are examined again with the next piece:
+the last because it is cut, the one before because ops launched in it may start later.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_OPEN = 0.5
 
 
 class Pieces:
-    """Findings about a process so far."""
+    """Findings about the pieces of a process so far."""
 
     def __init__(self) -> None:
         self.open: list[pl.DataFrame] = []
@@ -36,20 +36,21 @@ class Pieces:
     def add(
         self, ops: pl.DataFrame, found: Structure, *, is_last: bool
     ) -> tuple[Array, dict[str, Array]]:
-        """Take what was found of a piece.
+        """Add the findings of a piece.
 
         Parameters
         ----------
         ops
-            Its ops: ``op`` and what the next piece wants, as `find_structure` was given them.
+            Ops of the piece: ``op`` and the columns that the next piece needs, in the order in
+            which `find_structure` got them.
         found
-            What that says.
+            Structure of the piece.
         is_last
-            Whether no piece follows.
+            Whether this is the last piece.
 
         Returns
         -------
-        The numbers of the ops of which this is all, and ``stage, step, again`` of each.
+        The numbers of the ops that are final now, and ``stage, step, again`` of each.
         """
         whole = found.steps.height - (0 if is_last else _OPEN)
         is_open = found.step >= whole
@@ -72,10 +73,10 @@ class Pieces:
         return ops["op"].to_numpy()[~is_open], told
 
     def joined(self, most: int) -> Structure:
-        """Join the findings of all pieces.
+        """Join the findings of all pieces, each of up to `most` ops.
 
-        Steps have a further column ``ops``. Those pieces count that say most; stages and steps of
-        ops are not repeated.
+        Steps have a further column ``ops``, the number of ops. The pieces with the best method
+        decide; stages and steps of single ops are not repeated.
         """
         best = min(METHODS.index(found.method) for found in self._found)
         same = [found for found in self._found if found.method == METHODS[best]]
@@ -102,6 +103,6 @@ class Pieces:
 
 
 def _counted(step: Array) -> tuple[list[int], list[int]]:
-    """Return the steps that occur, and how many ops each has."""
+    """Return the distinct steps, and the number of ops of each."""
     steps, counts = np.unique(step[step >= 0], return_counts=True)
     return steps.tolist(), counts.tolist()

@@ -1,4 +1,4 @@
-"""Comparing sequences of symbols, whole columns at a time."""
+"""Compare sequences of symbols (numbers of kernel names), whole columns at a time."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def common_suffix(one: Array, other: Array) -> int:
 
 
 def alike(one: Array, other: Array) -> float:
-    """Return the share of places that agree in two sequences of one length; 0 for none."""
+    """Return the share of places at which two sequences of equal length agree; 0 if empty."""
     return float((one == other).mean()) if one.size else 0.0
 
 
 def ranges_of(first: Array, stop: Array) -> tuple[Array, Array]:
-    """Return all places in some ranges, one range after the other, and which range each is of."""
+    """Return all places in ranges of places, one range after the other, and each place's range."""
     lengths = stop - first
     owner = np.repeat(np.arange(first.size), lengths)
     before = np.cumsum(lengths) - lengths
@@ -38,9 +38,10 @@ def ranges_of(first: Array, stop: Array) -> tuple[Array, Array]:
 
 
 def distinct(numbers: Array) -> tuple[Array, Array]:
-    """Return the distinct numbers, sorted, and which of them each one is, as `np.unique` does.
+    """Return the distinct numbers, sorted, and the position of each number among them.
 
-    Numbers of threads and streams lie close together, so that none needs sorting.
+    The same as `np.unique`. Numbers of threads and streams are close together, so nothing is
+    sorted.
     """
     least = int(numbers.min(initial=0))
     if not numbers.size or int(numbers.max()) - least > numbers.size + _CLOSE:
@@ -56,13 +57,13 @@ def total_in(values: Array, first: Array, stop: Array) -> Array:
 
 
 def runs_of(mask: Array) -> list[tuple[int, int]]:
-    """Return where each run of a mask begins and ends."""
+    """Return begin and end of each run of true values of a mask."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], mask, [False])).astype(np.int8)))
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
 def grams_of(symbols: Array, size: int) -> Array:
-    """Return a number for each n-gram of symbols, the same for equal ones."""
+    """Return a number for each n-gram of symbols, equal for equal n-grams."""
     room = symbols.size - size + 1
     if room <= 0:
         return np.zeros(0, np.uint64)
@@ -73,9 +74,9 @@ def grams_of(symbols: Array, size: int) -> Array:
 
 
 def kinds_of(symbols: Array, first: Array, stop: Array) -> Array:
-    """Return a number for each range: the same for ranges that hold the same sequence.
+    """Return a number for each range of places, equal for ranges that hold the same sequence.
 
-    Sequences are told apart by length and a 64-bit polynomial of their symbols.
+    Sequences are compared by length and a 64-bit polynomial hash of their symbols.
     """
     places, owner = ranges_of(first, stop)
     offset = places - first[owner]
@@ -90,7 +91,10 @@ def kinds_of(symbols: Array, first: Array, stop: Array) -> Array:
 
 
 def places_of(piece: Array, symbols: Array) -> Array:
-    """Return the places of a piece in a sequence, by 64-bit polynomials; they may overlap."""
+    """Return the places at which a piece occurs in a sequence, by hash; they may overlap.
+
+    The hash is a 64-bit polynomial of the symbols.
+    """
     room = symbols.size - piece.size + 1
     if room <= 0 or not piece.size:
         return np.zeros(0, np.int64)

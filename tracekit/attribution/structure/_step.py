@@ -1,4 +1,4 @@
-"""Split one step of a single thread: its begin, turn to backward, and update."""
+"""Split one step of a single thread: its begin, the turn to backward, and the update."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from tracekit.attribution.structure._work import (
 
 @dataclass(frozen=True)
 class Usual:
-    """The usual step of a sequence.
+    """The usual step of a sequence of launches.
 
     Parameters
     ----------
     rows
-        Places of one such step in the sequence.
+        Places in the sequence of one occurrence of the step.
     symbol
-        What it holds.
+        Symbols (numbers of kernel names) of its ops.
     lead
-        How many of its first ops bring input or clear gradients.
+        Number of its first ops that bring input or clear gradients.
     low, high
-        How many ops of its beginning may be of the update before, and how many of its end may be
-        of the next step.
+        Number of its first ops that may belong to the update before, and number of its last ops
+        that may belong to the next step.
     why
-        What decided where it begins.
+        Evidence that decided where it begins, in words.
     """
 
     rows: Array
@@ -52,10 +52,10 @@ class Usual:
 
 
 def usual_step(lane: Lane, first: int, size: int) -> Usual:
-    """Choose a step of what repeats after `size` ops, in the two periods from `first` on.
+    """Choose a step among the ops that repeat every `size` ops, in the two periods from `first` on.
 
     It begins after the last optimizer kernel and before the next layer: at a copy of input there,
-    after a result that is fetched, or where the host waits longest.
+    after a result that the host fetches, or where the host waits longest.
     """
     ring = np.arange(first, first + size)
     candidates = _candidates(lane.optimizer[ring], lane.layer[ring])
@@ -71,7 +71,7 @@ def usual_step(lane: Lane, first: int, size: int) -> Usual:
 
 
 def _candidates(optimizer: Array, layer: Array) -> Array:
-    """Return the places of a ring where a step may begin, in order."""
+    """Return the places of a ring (the step, repeated) at which a step may begin, in order."""
     size = optimizer.size
     marks = np.flatnonzero(optimizer | layer)
     after = np.roll(marks, -1)
@@ -98,7 +98,7 @@ def _chosen(lane: Lane, ring: Array, candidates: Array) -> tuple[int, str]:
 
 
 def _pauses(lane: Lane, at: Array, size: int) -> Array:
-    """Return how long the host usually waits before the launches at some places of a step."""
+    """Return the host's usual wait before the launches at given places of a step, ns."""
     launch = lane.work.launch
     rounds = np.arange(-(int(at.min()) // size), (len(lane) - 1 - int(at.max())) // size + 1)
     places = np.maximum(at + rounds[:, None] * size, 1)
@@ -107,27 +107,28 @@ def _pauses(lane: Lane, at: Array, size: int) -> Array:
 
 @dataclass(frozen=True)
 class Step:
-    """A step that is taken apart.
+    """A step split into stages.
 
     Parameters
     ----------
     stage
-        Of each of its ops.
+        By op of the step: its stage, as place in the list of stages.
     turn, update
-        Where backward and where the update begin.
+        First op of backward, and first op of the update.
     mirror
-        Share of the weight in the nest of equal sizes.
+        Share of launch weight in the nest of equal sizes (mirror image of forward and backward).
     sized
-        Whether the sizes of most launches are known.
+        Whether the sizes (number of threads) of most launches are known.
     recomputed
-        Share of backward's layers that stand as they do in forward.
+        Share of backward's layers that occur in the same order as in forward.
     fed_again
-        Whether a batch is copied from the host within backward.
+        Whether a batch is copied from the host during backward.
     signs
-        What speaks for training: optimizer kernels, kernels of gradients after the turn, an
-        exchange of gradients, the mirror image.
+        Sign of training -> whether it is there: optimizer kernels, gradient kernels after the turn,
+        an exchange of gradients, the mirror image.
     doubts
-        Cut, and busy time before and after it that may be on the other side, in one step.
+        Kind of cut, and busy time of one step before and after it that may be on the other side,
+        ns.
     """
 
     stage: Array
@@ -183,10 +184,10 @@ def take_apart(lane: Lane, usual: Usual) -> Step:
 
 
 def refusal(step: Step) -> str:
-    """Say why a step's stages are not to be believed; empty if they are.
+    """Return why a step's stages are not reliable; empty if they are.
 
-    Names alone do not tell where backward begins: not all of its kernels are named for gradients,
-    and the first ones may be those that are not.
+    Kernel names alone do not tell where backward begins: not all of its kernels are named after
+    gradients, and the first ones may be unnamed.
     """
     if not step.sized:
         return "sizes of launches are not known, so that no step shows where it turns back"
@@ -208,10 +209,10 @@ def refusal(step: Step) -> str:
 
 
 def _turn(lane: Lane, update: int) -> tuple[int, int, int, float]:
-    """Return where backward begins, the bounds of that, and the share of the mirror image.
+    """Return the begin of backward, its bounds, and the share of the mirror image.
 
-    The mirror image tells it, unless too many kernels of gradients come before that place: a nest
-    of backward's own layers may be heavier. Fills of one size mirror each other: these clear
+    The mirror image decides, unless too many gradient kernels come before that place: a nest of
+    backward's own layers may be heavier. Fills of equal size also mirror each other: these clear
     gradients, and the last one sets the gradient of the loss.
     """
     body = np.flatnonzero(lane.kernel[:update])
@@ -237,10 +238,10 @@ def _sized(lane: Lane, update: int) -> bool:
 
 
 def _named_turn(backward: Array) -> tuple[int, int]:
-    """Return from where on kernels of gradients are more frequent than before: early, and plainly.
+    """Return two places from which gradient kernels are frequent: an early one, and a plain one.
 
-    Not all of backward is named so. The early place is the first such kernel that costs less than
-    one of them, in a cumulative sum of what is above the average.
+    Not all kernels of backward have such names. The early place is the first gradient kernel that
+    costs less than one of them, in a cumulative sum of the excess over the average.
     """
     named = np.flatnonzero(backward)
     if not named.size:
@@ -270,10 +271,10 @@ def _stages(lane: Lane, turn: int, update: int) -> Array:
 
 
 def _evaluated(lane: Lane, turn: int) -> int:
-    """Return how many of a step's first ops evaluate: a forward pass with input of its own.
+    """Return how many of a step's first ops are evaluation: a forward pass with its own input.
 
-    There is one where input is copied anew in the middle of forward, and the layers before that
-    are those that come after it.
+    That is so if input is copied again in the middle of forward, and the layers before that copy
+    equal those after it.
     """
     copies = np.flatnonzero(lane.batch[:turn])
     for begin in copies[::-1].tolist():
@@ -292,7 +293,7 @@ def _first_of_run(mask: Array, place: int) -> int:
 
 
 def _recomputed(lane: Lane, turn: int, update: int) -> float:
-    """Return the share of backward's layers that stand as they do in forward."""
+    """Return the share of backward's layers that occur in the same order as in forward."""
     size = update - THRESHOLDS.gram + 1
     if size <= turn or turn <= THRESHOLDS.gram:
         return 0.0

@@ -24,22 +24,23 @@ STEP_READINGS = {
 
 @dataclass(frozen=True)
 class Numbered:
-    """The backward passes by step.
+    """Backward passes (bursts) grouped into steps.
 
     Parameters
     ----------
     bursts
-        The step of each.
+        By backward pass: number of its step.
     several
-        What was seen if steps have several updates; else None.
+        Evidence for steps with several updates, in words; None if a step has one.
     steady
-        Whether all of these steps have as many.
+        Whether all of these steps have equally many updates.
     unfed
-        What speaks for steps of several updates, though each is taken for a step; else None.
+        Evidence that a step might have several updates, though each update counts as a step; else
+        None.
     reading
-        What is taken to be a step, one of `STEP_READINGS`.
+        Definition of a step in use, one of `STEP_READINGS`.
     others
-        Readings that tell other steps.
+        Other definitions, which would give different steps.
     """
 
     bursts: Array
@@ -51,12 +52,12 @@ class Numbered:
 
 
 def number_bursts(turns: Turns, parts: Parts, asked: str | None = None) -> Numbered:
-    """Return the step of each backward pass, by the reading that is asked for if it tells any.
+    """Return the step of each backward pass, by the requested definition of a step if it gives any.
 
-    A step ends with an update. Gradients that are accumulated have backward passes without one.
-    Several updates are one step if only one of them is followed by new input, in a steady rhythm
-    or with results that the host fetches in the others (LBFGS and its closure), or if different
-    networks take turns (the two of a GAN).
+    A step ends with an update; with gradient accumulation it has backward passes without one.
+    Several updates are one step if only one of them is followed by new input, in a steady rhythm or
+    with results that the host fetches in the others (LBFGS and its closure), or if different
+    networks alternate (the two of a GAN).
     """
     count = turns.bursts.size
     updates = has_update(turns, parts)
@@ -93,7 +94,10 @@ def number_bursts(turns: Turns, parts: Parts, asked: str | None = None) -> Numbe
 
 
 def _read(found: Numbered, readings: Mapping[str, Array], asked: str | None) -> Numbered:
-    """Return what is found, or the steps that another reading begins, with those that differ."""
+    """Return the steps found, or those of the requested definition.
+
+    The names of definitions that give other steps are added.
+    """
     count = found.bursts.size
     steps = {name: _counted(begins, count) for name, begins in readings.items() if begins.size}
     if asked == found.reading:
@@ -106,14 +110,17 @@ def _read(found: Numbered, readings: Mapping[str, Array], asked: str | None) -> 
 
 
 def _counted(begins: Array, count: int) -> Array:
-    """Return the step of each backward pass, given those that begin one."""
+    """Return the step of each backward pass, given the passes that begin a step."""
     new = np.zeros(count, np.int64)
     new[begins] = 1
     return np.cumsum(new)
 
 
 def _unfed(turns: Turns, begins: Array, inputs: Array) -> str | None:
-    """Say that only some updates are followed by input, if the others copy nothing to the GPU."""
+    """Return a sentence if only some updates are followed by input, else None.
+
+    None too if the other updates are followed by another copy to the GPU.
+    """
     lane, others = turns.lane, np.setdiff1d(begins, inputs)
     copies = np.isin(lane.work.kind, (H2D, D2D))
     if min(inputs.size, others.size) < THRESHOLDS.fed_gaps:
@@ -126,9 +133,9 @@ def _unfed(turns: Turns, begins: Array, inputs: Array) -> str | None:
 def _searches(turns: Turns, parts: Parts, begins: Array, inputs: Array) -> bool:
     """Tell whether an optimizer calls forward and backward itself, as a line search does.
 
-    It has no kernel by name. In each of its updates the host fetches a result that the GPU works
-    out from gradients there, by which it decides whether to go on. Steps have several updates; how
-    many, input alone tells.
+    Such an optimizer has no named kernels. In each of its updates the host fetches a result that
+    the GPU computes from gradients, and decides by it whether to go on. Its steps have several
+    updates, whose number only the input tells.
     """
     lane, others = turns.lane, np.setdiff1d(begins, inputs)
     each = np.diff(np.searchsorted(begins, inputs)) if inputs.size else np.array([2])
@@ -154,7 +161,7 @@ def _searches(turns: Turns, parts: Parts, begins: Array, inputs: Array) -> bool:
 def _begins(
     turns: Turns, parts: Parts, begins: Array, fed: Array, size: int, *, once: bool
 ) -> tuple[Array, str]:
-    """Return which updates are followed by a new step, where a rhythm of `size` updates is one.
+    """Return the updates that a new step follows, if every `size` updates are one step.
 
     A step begins with its input: with the only one, or the first of several in a row; else where
     the host waits longest.
@@ -173,10 +180,10 @@ def _begins(
 
 
 def networks_of(turns: Turns) -> Array:
-    """Return a number for the network of each backward pass: those of one run about the same.
+    """Return the network of each backward pass: the passes of one network run about the same.
 
-    Passes are looked at in their order. One that shares too few kernels with those that began a
-    network begins another; others are of the network that they share most with.
+    Passes are taken in order. A pass that shares too few kernels with the first pass of each known
+    network begins a new one; others join the network with which they share most.
     """
     lane, kinds = turns.lane, turns.passes
     numbers, example = np.unique(kinds, return_index=True)
@@ -210,7 +217,7 @@ def networks_of(turns: Turns) -> Array:
 
 
 def _rhythm(values: Array, most: int) -> int:
-    """Return after how many places a sequence repeats; 0 if it does not, or is all the same."""
+    """Return the period of a sequence; 0 if it has none, or all its values are equal."""
     if not values.size or (values == values[0]).all():
         return 0
     for size in range(1, min(most, values.size // 3) + 1):
@@ -220,16 +227,16 @@ def _rhythm(values: Array, most: int) -> int:
 
 
 def table_of(step: Array, launch: Array, whole: Array) -> pl.DataFrame:
-    """Return the table of steps, which each end where the next one begins.
+    """Return the table of steps; each step ends where the next one begins.
 
     Parameters
     ----------
     step
-        The step of each op in order of launch, -1 for none; all numbers from 0 on occur.
+        By op, in order of launch: its step, -1 for none; the numbers 0, 1, ... all occur.
     launch
-        When each op was launched.
+        By op: time of its launch, ns.
     whole
-        Whether each step is whole.
+        By step: whether it was recorded in full.
     """
     own = np.flatnonzero(step >= 0)
     _, first = np.unique(step[own], return_index=True)

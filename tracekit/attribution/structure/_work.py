@@ -1,4 +1,4 @@
-"""Input and result of structure: a process's work as arrays, and the finding about it."""
+"""Input and result of structure: a process's ops as arrays, and the findings about them."""
 
 from __future__ import annotations
 
@@ -36,30 +36,30 @@ SEND_RECV = COLLECTIVES.index("send_recv") + 1
 
 @dataclass(frozen=True)
 class Work:
-    """One process' ops, in order of launch (of start, where no launch is known).
+    """Ops of one process, in order of launch (of start if no launch is known), one entry per op.
 
     Parameters
     ----------
     kind
-        Place in the list of kinds.
+        Kind of op, as place in the list of kinds.
     device, start, end
-        Where and when it runs on the GPU.
+        GPU, and start and end on it, ns.
     launch, thread
-        Host time of the launching call (the op's start where none is known), and its thread (-1).
+        Start of the launching call, ns (the op's start if unknown), and its thread (-1).
     context_stream
-        A number for context and stream.
+        Number of the pair of context and stream.
     name
-        Place in `names`, -1 where there is none, as for copies.
+        Place of its name in `names`, -1 for ops without one, such as copies.
     size
-        Threads that the launch has (blocks times threads of each), -1 where it is not known.
+        Number of threads of the launch (blocks times threads per block), -1 if unknown.
     bytes
-        Of copies and memsets, -1 where it is not known.
+        Size of copies and memsets, bytes; -1 if unknown.
     names
-        The distinct names of kernels.
+        Distinct kernel names.
     collective
-        Place in the list of collectives + 1; 0 for an op that is none.
+        Place in the list of collectives + 1; 0 if the op is no collective.
     main_thread
-        The thread that the process began with, if it is known.
+        The thread that the process began with, None if unknown.
     """
 
     kind: Array
@@ -80,7 +80,7 @@ class Work:
         return int(self.start.size)
 
     def take(self, rows: Array) -> Work:
-        """Return some of the ops, by place or by mask."""
+        """Return a part of the ops, by places or by mask."""
         columns: dict[str, Any] = {
             field.name: value[rows]
             for field in fields(self)
@@ -96,15 +96,15 @@ STEPS: dict[str, pl.DataType | type[pl.DataType]] = {
 
 @dataclass(frozen=True)
 class Doubt:
-    """Busy time near a kind of cut that could belong to either side.
+    """Busy time near a kind of cut between stages that may belong to either side.
 
     Parameters
     ----------
     cut
-        What lies on its two sides, such as ``update | forward``.
+        The stages on its two sides, such as ``update | forward``.
     before_ns, after_ns
-        The doubtful time that was given to what is before the cut, and to what is after it, over
-        all steps.
+        Doubtful time that was assigned to the side before the cut, and to the side after it, ns,
+        summed over all steps.
     """
 
     cut: str
@@ -114,19 +114,19 @@ class Doubt:
 
 @dataclass(frozen=True)
 class Assumption:
-    """An assumption that stages or steps rest on, and how it was tested.
+    """An assumption behind stages or steps, and the result of testing it.
 
     Parameters
     ----------
     name
-        The assumption, as a sentence.
+        The assumption as a sentence.
     result
-        One of `TESTED`.
+        Result of the test, one of `TESTED`.
     doubt_ns
-        Busy time that is of another stage if it does not hold; None where no other reading was
-        looked at, and for what steps alone rest on.
+        Busy time that is of another stage if the assumption is wrong, ns; None if no alternative
+        was tried, or if only steps depend on it.
     said
-        What it was held against, and what that says.
+        The test and what it shows, in words.
     """
 
     name: str
@@ -137,35 +137,36 @@ class Assumption:
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """Findings about ops of a process, or of one of its devices.
+    """Stages and steps of the ops of a process, or of one of its devices, with the evidence.
 
     Parameters
     ----------
     stage
-        Place in the list of stages of each op, -1 where structure says nothing.
+        By op: its place in the list of stages, -1 where structure says nothing.
     step
-        Number of the step of each op, from 0 on; -1 where it is of none.
+        By op: number of its step, from 0 on; -1 for none.
     method
-        ``threads``: a thread of its own launches backward. ``order``: estimated from the order of
-        launches. ``refused``: there are signs of training, but stages cannot be told. ``none``:
-        no sign of training.
+        ``threads``: separate threads launch the backward passes. ``order``: estimated from the
+        order of launches. ``refused``: there are signs of training, but stages cannot be told.
+        ``none``: no sign of training.
     training
-        True where training is claimed, False where nothing speaks for it, None where stages are
-        refused.
+        True if it trains, False if there is no sign of training, None if stages are refused.
     evidence, contradictions
-        Sentences with numbers.
+        Sentences with numbers, for and against.
     usual_gaps, gaps
-        How many of the gaps between backward passes (``order``: of the steps) are the usual one.
+        Number of gaps between backward passes (with ``order``: of steps) of the usual kind, and of
+        all.
     doubts
-        By kind of cut.
+        Doubtful busy time, by kind of cut.
     assumptions
-        What stages and steps rest on; what fails is among the contradictions as well.
+        Assumptions behind stages and steps; those that fail are in `contradictions` as well.
     cut_begin, cut_end
-        Steps that the beginning and the end of the recording cut off.
+        Number of steps cut off by the begin, and by the end, of the recording.
     period, repeats
-        Launches after which the sequence of kernels repeats, and how often it does.
+        Number of launches after which the sequence of kernels repeats, and number of repetitions;
+        None without a period.
     reading
-        What is taken to be a step, in words, where other readings tell other steps.
+        Definition of a step in use, in words; None if no other one would give different steps.
     """
 
     stage: Array
@@ -187,16 +188,16 @@ class Findings:
 
 @dataclass(frozen=True, kw_only=True)
 class Structure(Findings):
-    """Structure of a process's work.
+    """Structure of a process: stages, steps and evidence from threads and order of launches.
 
     Parameters
     ----------
     again
-        Which ops of backward passes run a part of a forward pass again.
+        Mask of ops of backward passes that compute a part of a forward pass again.
     steps
-        ``step, start, end, whole``: from the launch of its first op to that of the next step's
-        first (of the last one: until after its last launch); `whole` is False where an edge of the
-        recording cut it.
+        ``step, start, end, whole``. A step lasts from the launch of its first op to that of the
+        next step's first op (the last step: until after its last launch); `whole` is False if the
+        begin or end of the recording cut it.
     """
 
     again: Array
@@ -204,7 +205,7 @@ class Structure(Findings):
 
     @property
     def doubt_ns(self) -> int:
-        """Busy time whose stage is in doubt."""
+        """Busy time whose stage is in doubt, ns."""
         cuts = sum(each.before_ns + each.after_ns for each in self.doubts)
         return cuts + sum(each.doubt_ns or 0 for each in self.assumptions)
 
@@ -216,14 +217,15 @@ class Told(Findings):
     Parameters
     ----------
     core
-        Which ops are of the threads that train: others are told by what they do beside these.
+        Mask of ops launched by the threads that train; other ops get stages from what they do
+        beside these.
     whole
-        Whether each step is whole.
+        By step: whether it was recorded in full.
     recomputes
-        Whether it is refused because backward seems to compute layers again.
+        Whether stages are refused because backward seems to compute layers again.
     again
-        Which ops of backward passes run a part of a forward pass again; empty where nothing is
-        told.
+        Mask of ops of backward passes that compute a part of a forward pass again; empty if no
+        stages are told.
     """
 
     core: Array
@@ -233,7 +235,7 @@ class Told(Findings):
 
 
 def nothing(size: int, *evidence: str, training: bool | None = False) -> Told:
-    """Return an empty finding: no hint of training, or (None) a refusal."""
+    """Return an empty finding: no sign of training, or with `training` None a refusal."""
     return Told(
         stage=np.full(size, NOTHING, np.int8),
         step=np.full(size, NOTHING, np.int32),
