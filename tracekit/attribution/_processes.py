@@ -171,7 +171,7 @@ class Judged:
     asked: str | None = None
 
     def are_relayed(self, first: int, rows: int) -> Array:
-        """Mask ops, from number `first` on, by which backward threads relay data through the host."""
+        """Mask ops (from number `first`) by which backward threads relay data through the host."""
         found = np.zeros(rows, np.bool_)
         begin, end = np.searchsorted(self.relayed, (first, first + rows))
         found[self.relayed[begin:end] - first] = True

@@ -1,6 +1,6 @@
 """Machines: links between their GPUs, bandwidths and routes.
 
-Names are loaded when they are first used: a machine is a graph, which takes time to load.
+Names are imported on first use, since the graph library that a machine needs is slow to import.
 """
 
 from typing import TYPE_CHECKING

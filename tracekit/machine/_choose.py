@@ -1,4 +1,4 @@
-"""Choose the machine that a user names or a run was recorded on, and match its GPUs."""
+"""Choose the machine that a user names or that a run was recorded on, and match its GPUs."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ _TRACES = (b"SQLite format 3\0",)
 
 @dataclass(frozen=True)
 class Placed:
-    """A machine, and which of its GPUs the devices of a run are.
+    """A machine, and the GPU of it that each device of a run is.
 
     Parameters
     ----------
     machine
         The machine.
     place
-        Its GPU for each device of the run; GPUs of it that the run does not name stand for
-        themselves where no device has their number.
+        Device of the run -> number of its GPU in the machine. GPUs of the machine that the run does
+        not name map to themselves if no device has their number.
     by
-        What devices were known by: ``uuid``, ``pci_bus`` or ``number``.
+        How devices were matched: by ``uuid``, ``pci_bus`` or ``number``.
     warnings
-        What a user should know about the machine and that, one sentence each.
+        What a user should know about the machine and the match, one sentence each.
     """
 
     machine: Machine
@@ -58,15 +58,15 @@ class Placed:
 
 
 def is_topology(reference: str) -> bool:
-    """Tell whether a user means a preset or a topology file, and no run."""
+    """Tell whether a user's argument names a preset or a topology file, and not a run."""
     path = Path(reference)
     return is_preset(reference) or (path.is_file() and not _is_trace(path))
 
 
 def _is_trace(path: Path) -> bool:
-    """Tell whether a file may be a trace that is no topology: an SQLite file without NVLINK table.
+    """Tell whether a file may be a trace without topology: an SQLite file without table NVLINK.
 
-    An nvprof database is both; as a topology it is meant where it is one.
+    An nvprof database may be both; if it holds a topology, it is taken for a topology.
     """
     with path.open("rb") as file:
         head = file.read(_HEAD)
@@ -80,7 +80,7 @@ def _is_trace(path: Path) -> bool:
 
 
 def find_machine(reference: str) -> Machine:
-    """Return a preset by its name, or the machine that a topology file describes.
+    """Return the preset of this name, or the machine that a topology file describes.
 
     Raises
     ------
@@ -106,19 +106,18 @@ def machine_of(
 ) -> Placed:
     """Return the machine that a run was recorded on.
 
-    Where no topology tells otherwise, the GPUs of each host are in a machine of their own, and
-    nothing is known to join these.
+    Without a topology, the GPUs of each host are put into a machine of their own, and the links
+    between hosts are unknown.
 
     Parameters
     ----------
     devices
-        The canonical table, and perhaps ``host``.
+        The canonical table ``devices``, optionally with ``host``.
     topology
-        A topology file or a preset, of the whole machine, or of each host where it has too few
-        GPUs for the run; without one, the machine is what was recorded, else told by the names of
-        the GPUs.
+        A topology file or a preset, of the whole machine; or of each host, if it has too few GPUs
+        for the run. None: the machine that was recorded, else one recognised from GPU names.
     recorded
-        The machines that reports of the run hold, as TOML; they count if they are one.
+        The machines recorded in the run's reports, as TOML; they are used if all are the same.
 
     Raises
     ------
@@ -162,7 +161,7 @@ def _placed(chosen: Machine, devices: pl.DataFrame) -> Placed:
 
 
 def _hosts(devices: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    """Return the devices of each host, where several have devices that ran anything."""
+    """Return host -> its devices, if several hosts have devices that ran anything; else nothing."""
     if "host" not in devices.columns:
         return {}
     active = devices.filter("active")["host"].drop_nulls().unique(maintain_order=True)
@@ -178,7 +177,7 @@ def _named(hosts: Mapping[str, pl.DataFrame]) -> str:
 
 
 def _of_hosts(hosts: Mapping[str, pl.DataFrame], topology: str | None = None) -> Placed:
-    """Return the machines of several hosts as one, as far as names of GPUs tell what they are."""
+    """Return the machines of several hosts as one, as far as GPU names tell what they are."""
     numbers = [devices["device"] for devices in hosts.values()]
     # A topology of each host numbers its GPUs from 0.
     own = [
@@ -212,18 +211,18 @@ def _of_hosts(hosts: Mapping[str, pl.DataFrame], topology: str | None = None) ->
 
 
 def completed(machine: Machine, products: Mapping[int, str | None]) -> Machine:
-    """Return a machine with the NVLinks that its GPUs have, where it tells nothing of them.
+    """Return a machine with the NVLinks of its GPUs filled in, if it says nothing about NVLinks.
 
-    GPUs of one product that come on one board in this number have the NVLinks of its preset, GPU by
-    GPU in order of their numbers. GPUs that have none need none. Of others it stays unknown what
-    joins them.
+    GPUs of one product that are sold on one board in this number get the NVLinks of that board's
+    preset, GPU by GPU in order of their numbers. GPUs of products without NVLink get none. For
+    other GPUs the connection remains unknown.
 
     Parameters
     ----------
     machine
-        The machine; one that tells of its NVLinks is returned as it is.
+        The machine; one that has information about NVLinks is returned unchanged.
     products
-        Product names by number of the GPU, as far as a run knows them.
+        Number of the GPU -> product name, as far as a run knows them.
     """
     names = {name for name in products.values() if name is not None}
     if machine.tells_peers or machine.origin == "assumed":  # which has said so itself
@@ -267,19 +266,19 @@ def _with_links(machine: Machine, preset: Machine, product: str) -> Machine:
 
 
 def side_by_side(machines: Sequence[Machine], warning: str) -> tuple[Machine, list[int]]:
-    """Put machines beside each other: their nodes are numbered on from one to the next.
+    """Put machines side by side as one machine: node numbers continue from one to the next.
 
     Parameters
     ----------
     machines
         The machines, one or more.
     warning
-        What a user should know about their being several.
+        What a user should know about joining several machines.
 
     Returns
     -------
-    All of them as one machine, which is as sure as the least sure of them; and by how much the
-    numbers of each one's GPUs are raised.
+    All of them as one machine, which is only as certain as the least certain one; and for each
+    machine the number to add to its GPU numbers.
     """
     nodes: dict[str, Mapping[str, object]] = {}
     links = []
@@ -324,16 +323,16 @@ PlacedBy = Literal["uuid", "pci_bus", "number"]
 
 @dataclass(frozen=True)
 class Placing:
-    """GPU of the machine for each device of a run.
+    """The GPU of a machine that each device of a run is.
 
     Parameters
     ----------
     gpus
-        Number of the machine's GPU by number of the run's device.
+        Number of the run's device -> number of the machine's GPU.
     by
-        How they were told: by ``uuid``, ``pci_bus`` or ``number``.
+        How devices were matched: by ``uuid``, ``pci_bus`` or ``number``.
     warnings
-        What a user should know about it, one sentence each.
+        What a user should know about the match, one sentence each.
     """
 
     gpus: Mapping[int, int]
@@ -342,12 +341,12 @@ class Placing:
 
 
 def place(machine: Machine, devices: pl.DataFrame) -> Placing:
-    """Find which GPU of a machine each device of a run is.
+    """Find the GPU of a machine that each device of a run is.
 
-    That is told by UUID where the machine and the run share any, else by PCI bus location where the
-    machine has those of all active devices, else by number. Where both have UUIDs, or locations,
-    that differ, the topology is that of another machine: machines of one model are alike, so it is
-    taken, with a warning. A device that ran nothing and has no place is left out. A machine that
+    Devices are matched by UUID if the machine and the run share any; else by PCI bus location if
+    the machine has those of all active devices; else by number. If both have UUIDs (or locations)
+    that differ, the topology comes from another machine: it is used with a warning, since machines
+    of one model are alike. A device that ran nothing and matches no GPU is left out. A machine that
     was recognised or assumed has no numbers of its own: devices are its GPUs in order.
 
     Parameters
@@ -380,14 +379,14 @@ def place(machine: Machine, devices: pl.DataFrame) -> Placing:
 
 
 def _by_number(machine: Machine, devices: list[int]) -> dict[int, int]:
-    """Return the GPU of each number; a machine made for the run's GPUs has them in their order."""
+    """Return device -> GPU by number; a machine made for the run has its GPUs in run order."""
     if machine.origin in ("recognised", "assumed"):
         return dict(zip(sorted(devices), machine.gpus, strict=False))
     return {device: device for device in devices if device in set(machine.gpus)}
 
 
 def _of_another(machine: Machine, other: Sequence[str], by: str) -> tuple[str, ...]:
-    """Return the warning that the machine is another one, where that shows in something."""
+    """Return a warning that the topology comes from another machine, if something shows that."""
     if not other:
         return ()
     what = " and ".join(other)
@@ -402,7 +401,7 @@ def _of_another(machine: Machine, other: Sequence[str], by: str) -> tuple[str, .
 def _matched(
     machine: Machine, devices: pl.DataFrame, key: str, plain: Callable[[object], str | None]
 ) -> tuple[dict[int, int], bool]:
-    """Return the devices that the machine has by a key, and whether both have that key at all."""
+    """Return device -> GPU for equal values of a key, and whether both sides have that key."""
     nodes = machine.graph.nodes(data=key)
     places = {plain(value): number_of(node) for node, value in nodes if node.startswith("GPU")}
     places.pop(None, None)

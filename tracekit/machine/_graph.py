@@ -1,8 +1,8 @@
 """A machine as a graph: GPUs, switches, host bridges and NICs, and the links between them.
 
-Nodes are named `GPU3`, `NVSwitch0`, `PCIe2`, `CPU1` and `NIC0`; the network
-between hosts is the node `Fabric0`. An edge is one link, of a type and with a bandwidth per
-direction; an NVLink edge is a bond of `bricks` NVLinks.
+Nodes are named `GPU3`, `NVSwitch0`, `PCIe2`, `CPU1` and `NIC0`; the network between hosts is the
+node `Fabric0`. An edge is one link, with a type and a bandwidth per direction; an NVLink edge bonds
+several NVLinks (`bricks`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Link:
     bandwidth
         Peak per direction, bytes/s; None where unknown.
     known
-        How it is known, where not as the machine is that it is of.
+        How the link is known, if that differs from its machine; else None.
     """
 
     ends: tuple[str, str]
@@ -74,7 +74,7 @@ class Link:
 
     @property
     def is_peer(self) -> bool:
-        """True for a type of link that joins GPUs."""
+        """True for types of links that join GPUs."""
         return self.type in PEER_LINKS
 
 
@@ -85,7 +85,7 @@ class Route:
     Parameters
     ----------
     nodes
-        The nodes on the way, both ends included.
+        Names of the nodes on the way, both ends included.
     links
         The links between them.
     """
@@ -100,7 +100,7 @@ class Route:
 
     @property
     def bandwidth(self) -> int | None:
-        """Peak of the narrowest link, bytes/s; None where that of any is unknown."""
+        """Peak of the narrowest link, bytes/s; None if the peak of any link is unknown."""
         widths = [link.bandwidth for link in self.links]
         known = [width for width in widths if width is not None]
         return min(known) if known and len(known) == len(widths) else None
@@ -115,14 +115,14 @@ class Route:
 
 @dataclass(frozen=True)
 class Relay:
-    """A GPU through which two others, which no NVLink joins, reach each other in two hops.
+    """A GPU through which two GPUs without a common NVLink reach each other in two hops.
 
     Parameters
     ----------
     gpu
-        The GPU between them.
+        Number of the GPU between them.
     bricks
-        NVLinks of the first and of the second hop.
+        Number of NVLinks of the first hop and of the second hop.
     bandwidth
         Peak of the narrower hop, bytes/s.
     """
@@ -134,34 +134,35 @@ class Relay:
 
 @dataclass(frozen=True)
 class Machine:
-    """GPUs and the links between them.
+    """GPUs of one or more hosts, and the links between them.
 
     Parameters
     ----------
     name
-        What it is called: a preset, or the file it was read from.
+        Its name: a preset, or the file it was read from.
     graph
-        Nodes with ``type`` (`NodeType`) and what else is known of them (``pci_bus``, ``uuid``,
-        ``product``, ``numa``); edges with ``link`` (`Link`).
+        Nodes have ``type`` (`NodeType`) and, as far as known, ``pci_bus``, ``uuid``, ``product``
+        and ``numa``; edges have ``link`` (`Link`).
     origin
-        Where it comes from, which says how sure it is: a ``file`` that the user gave, the ``trace``
-        itself, a ``preset`` that the user named, one that was ``recognised`` from the names and
-        number of GPUs, or ``assumed`` where nothing was.
+        Source of the machine, which tells how certain it is: a ``file`` from the user, the
+        ``trace`` itself, a ``preset`` that the user named, ``recognised`` from the names and number
+        of the GPUs, or ``assumed`` without evidence.
     warnings
         What a user should know about it, one sentence each.
     source
-        Where the facts about it come from, in words; None where it was read from a dump.
+        Source of the facts about it, in words; None if it was read from a dump.
     tells_peers
-        Whether links between GPUs other than PCIe are known, or known to be absent. If not, no
+        Whether links between GPUs other than PCIe are known, or known to be absent. If False, no
         route between two GPUs is known.
     given
-        Relation of two GPUs in the topology matrix that was read, such as `PHB`, by the names of
-        both in either order.
+        (GPU, GPU) in either order -> their relation in the topology matrix that was read, such as
+        `PHB`; empty if no matrix was read.
     untold
-        Pairs of GPUs whose connection is unknown, though links of each are told: no route is known.
+        Pairs of GPUs whose connection is unknown though other links of both are known; these have
+        no known route.
     through_host
-        GPU and NIC between which data go through host memory, not directly: the names of both
-        nodes in the direction of the data.
+        Pairs of GPU and NIC, in the direction of the data, between which data go through host
+        memory instead of directly; names of nodes.
     """
 
     name: str
@@ -184,7 +185,7 @@ class Machine:
         warnings: Sequence[str] = (),
         source: str | None = None,
     ) -> Machine:
-        """Make a machine of its nodes, with their attributes (``type`` is one), and links."""
+        """Build a machine from its nodes (name -> attributes, with ``type``) and links."""
         graph = nx.Graph()
         graph.add_nodes_from((node, dict(attributes)) for node, attributes in nodes.items())
         graph.add_edges_from((*link.ends, {"link": link}) for link in links)
@@ -221,33 +222,39 @@ class Machine:
         return link.known or _KNOWN[self.origin]
 
     def bricks(self, src: int, dst: int) -> int:
-        """Return how many NVLinks (or xGMI links) join two GPUs directly; 0 where none does.
+        """Return the number of NVLinks (or xGMI links) that join two GPUs directly; 0 if none do.
 
-        Where it is not known how many, at least one does.
+        If the number is not known, the result is 1: at least one link joins them.
         """
         link = self.link(f"GPU{src}", f"GPU{dst}")
         return link.bricks or 1 if link is not None and link.type in PEER_LINKS else 0
 
     def nvlink_matrix(self) -> list[list[int]]:
-        """Return the bricks between each two GPUs, in order of their numbers.
+        """Return the number of direct NVLinks between each two GPUs, in order of their numbers.
 
-        NVLinks to a switch are in no cell: every GPU behind it shares them with all others.
+        NVLinks to a switch are not counted, as every GPU behind the switch shares them.
         """
         return [[self.bricks(src, dst) for dst in self.gpus] for src in self.gpus]
 
     def switch_bricks(self, gpu: int) -> int:
-        """Return how many NVLinks lead from a GPU to NVSwitches."""
+        """Return the number of NVLinks from a GPU to NVSwitches."""
         node = f"GPU{gpu}"
         links = [self.link(node, switch) for switch in self.nodes("nvswitch")]
         return sum(link.bricks or 0 for link in links if link is not None)
 
     def switch(self, gpu: int) -> str | None:
-        """Return the NVSwitch that a GPU's NVLinks lead to; None where none do."""
+        """Return the NVSwitch that a GPU's NVLinks lead to; None if they lead to none."""
         joined = (node for node in self.nodes("nvswitch") if self.link(f"GPU{gpu}", node))
         return next(joined, None)
 
     def switch_route(self, src: int | None, dst: int | None) -> Route | None:
-        """Return the piece between a GPU and its NVSwitch; None where it has none."""
+        """Return the route from a GPU to its NVSwitch, or back; None if it has none.
+
+        Parameters
+        ----------
+        src, dst
+            Number of the GPU at its end of the route, and None for the switch.
+        """
         gpu = dst if src is None else src
         switch = None if gpu is None else self.switch(gpu)
         if switch is None:
@@ -257,7 +264,7 @@ class Machine:
 
     @cached_property
     def hosts(self) -> list[frozenset[str]]:
-        """The nodes of each host, in order of their GPUs; all of them where no fabric joins any."""
+        """The nodes of each host, in order of their GPUs; one set of all nodes without a fabric."""
         inside = self.graph.subgraph(set(self.graph) - set(self.nodes("fabric")))
         parts = [frozenset(part) for part in nx.connected_components(inside)]
         if not self.nodes("fabric"):
@@ -269,13 +276,13 @@ class Machine:
 
     @cached_property
     def host_of(self) -> dict[str, int]:
-        """Index in `hosts` of the host of each node."""
+        """Node -> index in `hosts` of its host."""
         return {node: place for place, part in enumerate(self.hosts) for node in part}
 
     def nics(self, host: int) -> dict[int, str]:
-        """Return the NICs of one of `hosts` by their number on it, as NCCL logs name them.
+        """Return number -> name of the NICs of a host, numbered on it as in NCCL logs.
 
-        Those whose ``index`` is None have none.
+        A NIC whose attribute ``index`` is None has no number and is left out.
         """
         own = [nic for nic in self.nodes("nic") if nic in self.hosts[host]]
         numbers = (self.graph.nodes[nic].get("index", place) for place, nic in enumerate(own))
@@ -293,23 +300,24 @@ class Machine:
     ) -> Route | None:
         """Return the route of a copy between two GPUs, or a GPU and its host (None).
 
-        That is the direct NVLink edge if there is one, else NVLink through a switch, else PCIe and
-        the host: a copy takes no GPU as a relay. Between GPUs of two hosts it is the fabric, by the
-        NIC of each host that is nearest to the GPU; to and from that directly, or through host
-        memory where `through_host` says so.
+        The route is the direct NVLink edge if there is one, else NVLink through a switch, else PCIe
+        and the host; a copy does not use another GPU as a relay. Between GPUs of two hosts it is
+        the fabric, through the NIC of each host that is nearest to the GPU; between GPU and NIC
+        data go directly, or through host memory if `through_host` says so.
 
         Parameters
         ----------
         src, dst
             Numbers of the GPUs; None for the host memory nearest to the other one.
         through_host
-            Whether it is staged: a copy to host memory near the one GPU, and one from there.
+            Whether the copy is staged: one copy to host memory near the source GPU, and one from
+            there.
         nics
-            Which NICs of the two hosts are taken, counted from 0 at each; None for the nearest.
+            Number of the NIC on each of the two hosts, counted from 0; None for the nearest one.
 
         Returns
         -------
-        The route, or None where the machine has none, as where a GPU is not in it.
+        The route; None if the machine has none, or lacks a GPU.
         """
         key = (src, dst, through_host, nics)
         if key not in self._routes:
@@ -318,7 +326,7 @@ class Machine:
         return self._routes[key]
 
     def relays(self, src: int, dst: int) -> list[Relay]:
-        """Return the two-hop relays between two GPUs that no NVLink joins, best first."""
+        """Return the two-hop relays between two GPUs without a common NVLink, best first."""
         if src == dst or self.bricks(src, dst):
             return []
         found = []
@@ -370,7 +378,7 @@ class Machine:
         return self._along([*up, *down[-2::-1]]) if up and down else None
 
     def _to_fabric(self, gpu: str, nic: int | None, *, sends: bool) -> list[str] | None:
-        """Return the way from a GPU to the fabric by a NIC of its host, or by the nearest one."""
+        """Return the nodes from a GPU to the fabric, by the given NIC or the nearest one."""
         fabric = self.nodes("fabric")[0]
         host = self.host_of[gpu]
         joined = {
@@ -389,7 +397,7 @@ class Machine:
         return [*(self._by_memory(way) if ends in self.through_host else way), fabric]
 
     def _by_memory(self, way: list[str]) -> list[str]:
-        """Return a way from a GPU to a NIC by the host memory nearest to the GPU."""
+        """Return the nodes from a GPU to a NIC by way of the host memory nearest to the GPU."""
         up = self._to_host(number_of(way[0]), None)
         across = None if up is None else _path(self._host_paths, up.nodes[-1], way[-1])
         return way if up is None or across is None else [*up.nodes, *across[1:]]
@@ -408,7 +416,7 @@ class Machine:
 
     @cached_property
     def _nvlink_paths(self) -> nx.Graph:
-        """The NVLinks through which a copy may go between GPUs."""
+        """Graph of the NVLinks that a copy between GPUs may use."""
         return _weighted(link for link in self.links if self._joins_gpus(link))
 
     @cached_property
@@ -423,7 +431,7 @@ class Machine:
         return bool(self.graph.nodes[node].get("type") == "fabric")
 
     def _joins_gpus(self, link: Link) -> bool:
-        """Tell whether an NVLink joins GPUs; on POWER9 some lead to a CPU."""
+        """Tell whether an NVLink joins GPUs; on POWER9 some lead to a CPU instead."""
         hosts = (self.graph.nodes[end].get("type") == "host" for end in link.ends)
         return link.type in PEER_LINKS and not any(hosts)
 
@@ -442,7 +450,7 @@ def _weighted(links: Iterable[Link]) -> nx.Graph:
 
 
 def _path(graph: nx.Graph, start: str, end: str) -> list[str] | None:
-    """Return the shortest path on which no third GPU or NIC lies, or None."""
+    """Return the shortest path without a third GPU or NIC on it, or None."""
     if start not in graph or end not in graph:
         return None
     between = [node for node in graph if not node.startswith(("GPU", "NIC"))]
@@ -458,9 +466,9 @@ def _path(graph: nx.Graph, start: str, end: str) -> list[str] | None:
 
 
 def with_fabric(machine: Machine) -> Machine:
-    """Join the parts of a machine by a fabric: the NICs of each, or the GPUs of one without any.
+    """Join the hosts of a machine by a fabric, from the NICs of each, or from GPUs without NICs.
 
-    Peaks of these links are those that the machine gives its NICs (attribute ``bandwidth``).
+    The peak of these links is the attribute ``bandwidth`` of the NICs.
     """
     nodes = dict(machine.graph.nodes(data=True))
     parts = [set(part) for part in nx.connected_components(machine.graph)]
@@ -483,20 +491,20 @@ def with_nics(
     *,
     through_host: Iterable[tuple[int, int, bool]] = (),
 ) -> Machine:
-    """Add the NICs that an NCCL log names, where the machine does not.
+    """Add the NICs that an NCCL log names and the machine lacks.
 
     Parameters
     ----------
     machine
         The machine, whose hosts a fabric joins.
     used
-        Pairs of a GPU and the number of a NIC of its host, counted from 0, between which data go
+        Pairs of a GPU and the number of a NIC on its host, counted from 0, between which data go
         directly.
     names
-        What the systems of hosts (by their index) call the NICs that the log numbers. Where the
-        machine has NICs of these names, their numbers are the log's, and others are not taken.
+        Index of a host -> number of a NIC in the log -> its system name. If the machine has NICs of
+        these names, they get the log's numbers, and other NICs are not used.
     through_host
-        GPU, NIC and whether that one sends, where data go between them through host memory.
+        Triples of GPU, NIC and whether the GPU sends, for data that go through host memory.
     """
     names = names or {}
     staged = list(through_host)
@@ -516,7 +524,7 @@ def with_nics(
 
 
 def _numbered(machine: Machine, names: Mapping[int, Mapping[int, str]]) -> Machine:
-    """Give NICs the numbers of a log, on hosts that have NICs of the names in it."""
+    """Give NICs the numbers of a log, on hosts whose NICs have the names in it."""
     graph = machine.graph.copy()
     for host, listed in names.items():
         known = {node: graph.nodes[node].get("name") for node in machine.nics(host).values()}
@@ -530,7 +538,7 @@ def _numbered(machine: Machine, names: Mapping[int, Mapping[int, str]]) -> Machi
 def _with_used(
     machine: Machine, used: Set[tuple[int, int]], staged: Set[tuple[int, int]]
 ) -> Machine:
-    """Add NICs that the machine does not have, joined with GPUs, those of `staged` with CPUs."""
+    """Add NICs that the machine lacks, linked to their GPUs; those of `staged` to CPUs."""
     by_host: dict[int, set[tuple[int, int]]] = defaultdict(set)
     for gpu, nic in used | staged:
         by_host[machine.host_of[f"GPU{gpu}"]].add((gpu, nic))

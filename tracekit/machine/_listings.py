@@ -1,4 +1,4 @@
-"""List the parts of a machine as tables, and find implausible and missing ones."""
+"""List the parts of a machine as tables, and find implausible or missing ones."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _RELAYS = {
 
 
 def adjacency(machine: Machine) -> pl.DataFrame:
-    """Return how each two GPUs are joined: the given matrix, or one in the same words.
+    """Return the relation of each two GPUs: the matrix that was read, or one in the same words.
 
     Returns
     -------
-    ``gpu``; a column for each GPU: ``X`` itself; what the matrix says that the machine was read
-    from, or else, in the words of ``nvidia-smi topo -m``, ``NVn`` that many bonded NVLinks (to the
-    switch, where a switch joins them), ``XGMI``, ``PIX`` one PCIe switch, ``PXB`` several, ``NODE``
-    the host bridge of one CPU, ``SYS`` across CPUs, null where there is no way; ``nvlinks``, the
-    number of NVLinks of the GPU, null where that of any bond is unknown; ``cpu``, the CPU nearest
-    to it.
+    ``gpu``; one column per GPU: ``X`` for itself, else the entry of the matrix that the machine was
+    read from, else in the words of ``nvidia-smi topo -m``: ``NVn`` for n bonded NVLinks (to the
+    switch, if a switch joins them), ``XGMI``, ``PIX`` for one PCIe switch, ``PXB`` for several,
+    ``NODE`` for the host bridge of one CPU, ``SYS`` across CPUs; null if no route is known.
+    ``nvlinks``: number of NVLinks of the GPU, null if unknown for any bond. ``cpu``: the nearest
+    CPU.
     """
     rows = [
         {
@@ -52,12 +52,13 @@ def adjacency(machine: Machine) -> pl.DataFrame:
 
 
 def link_table(machine: Machine) -> pl.DataFrame:
-    """Return the links.
+    """Return the links of a machine.
 
     Returns
     -------
-    ``link, type, bricks, bandwidth_gb_s`` (peak per direction, GB/s) and ``known``: ``told`` by a
-    file or the trace, ``recognised`` from the product and a preset, or ``assumed``.
+    ``link, type, bricks, bandwidth_gb_s`` (peak per direction, GB/s; null if unknown) and
+    ``known``: ``told`` by a file or the trace, ``recognised`` from the product and a preset, or
+    ``assumed``.
     """
     rows = [
         (link.name, link.type, link.bricks, _gb_s(link.bandwidth), machine.known(link))
@@ -72,7 +73,7 @@ def route_table(machine: Machine) -> pl.DataFrame:
     Returns
     -------
     ``src, dst, route, type`` (`nvlink`, `pcie`, `socket`) and ``bottleneck_gb_s``, the peak of the
-    narrowest link; null where there is no way, or where the peak of a link is unknown.
+    narrowest link, GB/s; null if there is no route, or if the peak of a link is unknown.
     """
     rows = [
         (f"GPU{src}", f"GPU{dst}", *_described(machine.route(src, dst)))
@@ -82,12 +83,12 @@ def route_table(machine: Machine) -> pl.DataFrame:
 
 
 def relay_table(machine: Machine) -> pl.DataFrame:
-    """Return the GPUs through which those reach each other that no NVLink joins, in two hops.
+    """Return the two-hop relays between GPUs that no NVLink joins.
 
     Returns
     -------
-    ``src, dst, relay, bricks_in, bricks_out, bottleneck_gb_s`` and ``best``: whether no relay of
-    this pair is wider; a row per pair and relay.
+    ``src, dst, relay, bricks_in, bricks_out, bottleneck_gb_s`` and ``best`` (no other relay of this
+    pair is wider); one row per pair and relay.
     """
     rows = []
     for src, dst in itertools.combinations(machine.gpus, 2):
@@ -102,7 +103,7 @@ def relay_table(machine: Machine) -> pl.DataFrame:
 
 
 def _bricks(machine: Machine, gpu: int) -> int | None:
-    """Return the number of NVLinks of a GPU; None where it is not known how many a bond has."""
+    """Return the number of NVLinks of a GPU; None if it is unknown for any bond."""
     own = [link.bricks for link in machine.links if link.is_peer and f"GPU{gpu}" in link.ends]
     known = [bricks for bricks in own if bricks is not None]
     return sum(known) if len(known) == len(own) else None
@@ -145,21 +146,21 @@ _SHOWN = 4
 
 
 def problems(machine: Machine) -> tuple[str, ...]:
-    """Return the problems of a machine to look at before trusting it, one sentence each.
+    """Return what to check before trusting a machine, one sentence per problem.
 
-    That is: that nothing is told of NVLinks, GPUs without any link, GPUs with more NVLinks than any
-    GPU has or with another number than the others, GPUs that no route joins, and parts that neither
-    PCIe nor the host joins.
+    Problems are: no information on NVLinks; GPUs without any link; GPUs with more NVLinks than any
+    product has, or with another number than the others; GPUs that no route joins; and parts that
+    neither PCIe nor the host joins.
     """
     tests = (_untold, _unlinked, _brick_counts, _unjoined, _islands)
     return tuple(text for test in tests for text in test(machine))
 
 
 def unknown_bandwidths(machine: Machine) -> tuple[str, ...]:
-    """Return which links are of unknown bandwidth, one sentence each type.
+    """Return the links with unknown bandwidth, one sentence per type of link.
 
-    That is no problem of a topology: few inputs tell the bandwidth of links between sockets, and
-    `nvidia-smi topo -m` tells none, though names of GPUs in a run do.
+    This is no problem of a topology: few inputs give the bandwidth of links between sockets, and
+    `nvidia-smi topo -m` gives none at all, though GPU names in a run do.
     """
     found = []
     for kind in ("nvlink", "xgmi", "c2c", "pcie", "socket", "network"):
@@ -209,7 +210,7 @@ def _brick_counts(machine: Machine) -> list[str]:
 
 
 def _most_bricks(product: str | None) -> int:
-    """Return how many NVLinks a GPU of this name can have."""
+    """Return the largest number of NVLinks that a GPU of this name can have."""
     known = nvlink_of(product)
     return _MOST_BRICKS if known is None or known.bricks is None else known.bricks
 

@@ -1,20 +1,22 @@
 """Find the communicator of each line of an NCCL log.
 
-A member is one rank of one communicator as one process knows it: a pointer, from the line of its
-Init START (or, before NCCL 2.17, COMPLETE) to the next one of the same pointer. Members of one
-communicator are found as follows.
+A member is one rank of one communicator, as one process knows it: a pointer, from its Init START
+line (before NCCL 2.17: COMPLETE) to the next Init of the same pointer. Members are put into
+communicators as follows.
 
-1. Members that print the same commId belong together. Splits of NCCL 2.18 repeat it when one
-   communicator is split twice; a process's second member of that rank starts a second communicator.
-2. Members without one belong together only if they have the same number of ranks and were split off
-   the same communicator with the same colour (or not split at all). Among those, connections tell:
-   a rank that connects to rank 3 on the GPU with bus id 0xb000 is in a communicator with the member
-   of rank 3 on that GPU, on its own host if they connect within a host, unless the two tell of the
-   ranks in other ways; of several alike, the first goes with the first. What connections leave open
-   is filled in the order of the log: a member joins the earliest communicator that lacks its rank
-   and GPU. If it had a choice, there is a warning.
+1. Members that print the same commId belong together. Splits of NCCL 2.18 repeat the commId when
+   one communicator is split twice: if a process has a second member of that commId and rank, it
+   starts a second communicator.
+2. Members without a commId belong together only if they have the same number of ranks, and were
+   split off the same communicator with the same colour (or not split at all). Among those,
+   connections decide: a rank that connects to rank 3 on the GPU with bus id 0xb000 shares a
+   communicator with the member of rank 3 on that GPU (on its own host for connections within a
+   host), unless their lines about ranks contradict each other. If several candidates are alike, the
+   first goes with the first. What connections leave open is filled in the order of the log: a
+   member joins the earliest communicator that lacks its rank and GPU. If it had a choice, there is
+   a warning.
 
-A communicator's name is its commId, else ``host:pid:pointer`` of its lowest rank in the log.
+A communicator is named by its commId, else ``host:pid:pointer`` of its lowest rank in the log.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ Peers = dict[int, dict[int, tuple[str, bool]]]
 
 
 class Member(NamedTuple):
-    """One rank of one communicator."""
+    """One rank of one communicator, as one process knows it: fields of its Init line."""
 
     member: int
     line: int
@@ -57,22 +59,22 @@ class Member(NamedTuple):
 
     @property
     def seat(self) -> Hashable:
-        """The GPU, as seen by the process."""
+        """Identity of its GPU: host, process id and CUDA device."""
         return self.host, self.pid, self.cuda_device
 
     @property
     def name(self) -> str:
-        """Name of a communicator without a commId, after its lowest rank."""
+        """Name for a communicator without commId, if this member has its lowest rank."""
         return f"{self.host}:{self.pid}:{self.pointer}"
 
     def is_on(self, device: str) -> bool:
-        """Tell whether a connection's bracket, whose meaning varies by version, is its GPU."""
+        """Tell whether the number in a connection's brackets (bus or device) is its GPU."""
         return device in (self.bus, str(self.cuda_device), str(self.nvml_device))
 
 
 @dataclass
 class _Group:
-    """Members that belong together, and the ranks and GPUs that are taken."""
+    """Members of one communicator, with the ranks and GPUs already taken in it."""
 
     members: list[Member] = field(default_factory=list)
     ranks: set[int] = field(default_factory=set)
@@ -98,7 +100,7 @@ class Communicators:
     Parameters
     ----------
     lines
-        The log's lines.
+        Lines of the log, by kind.
     """
 
     def __init__(self, lines: Lines) -> None:
@@ -113,25 +115,25 @@ class Communicators:
         self.warnings = tuple(dict.fromkeys(warnings))
 
     def by_pointer(self, table: pl.DataFrame) -> pl.DataFrame:
-        """Add the ``communicator`` that the pointer in each row belongs to, null if none."""
+        """Add ``communicator``, the one that the row's pointer belongs to, null if none."""
         found = _pointed(_lower(table), self.members)
         known = self.members.select("member", "communicator")
         return found.join(known, on="member", how="left").drop("member")
 
     def placed(self, table: pl.DataFrame, *, by_calls: bool = False) -> pl.DataFrame:
-        """Add the ``communicator`` of lines without a pointer, null where unknown.
+        """Add ``communicator`` to lines without a pointer, null if unknown.
 
-        What the thread leaves open, or gives to a member that cannot have written it, belongs to
-        the only communicator of the process in which a member of that GPU may have written it. A
-        log without any member is taken to have one communicator.
+        The thread that wrote a line decides. If that leaves it open, or contradicts the line, the
+        line belongs to the only communicator of the process in which a member of that GPU may have
+        written it. A log without any Init is taken to have one communicator.
 
         Parameters
         ----------
         table
-            Lines with ``own_rank`` (of which rank the line tells; null if of none) and ``top_rank``
-            (the highest rank in it).
+            Lines with ``own_rank`` (rank that the line is about, null if of none) and ``top_rank``
+            (highest rank in it).
         by_calls
-            Whether they come after a call, and never during an Init.
+            Whether these lines follow a collective call, and never occur during an Init.
         """
         members = self.members
         marks = self._marks.filter(pl.lit(not by_calls) | (pl.col("stage") == "CALL"))
@@ -159,7 +161,7 @@ class Communicators:
 
 
 def _members(inits: pl.DataFrame) -> pl.DataFrame:
-    """Return the members, each from the first of its lines, with the thread that wrote it."""
+    """Return the members with the thread that wrote them, each from the first of its lines."""
     before = pl.col("stage").shift(1).over(_POINTER)
     begins = (pl.col("stage") == "START") | (before.fill_null("COMPLETE") == "COMPLETE")
     numbered = inits.with_columns(member=begins.cum_sum().over(_POINTER))
@@ -219,7 +221,7 @@ def _ids(members: Iterable[Member]) -> set[int]:
 
 
 def _named(members: list[Member]) -> dict[int, str]:
-    """Name the members that print a commId; that of a split may be 0, which is none."""
+    """Return member -> commId that it prints; a split may print 0, which counts as none."""
     seen: Counter[Hashable] = Counter()
     names = {}
     for each in members:
@@ -236,7 +238,7 @@ def _counted(name: str, before: int) -> str:
 
 
 def _parents(members: list[Member], every: list[Member]) -> dict[int, int]:
-    """Return the member that each was split off: the latest before it of that pointer."""
+    """Return member -> the member it was split off: the latest earlier one of that pointer."""
     latest: dict[Hashable, int] = {}
     parents = {}
     wanted = _ids(members)
@@ -248,7 +250,7 @@ def _parents(members: list[Member], every: list[Member]) -> dict[int, int]:
 
 
 def _peers(members: pl.DataFrame, connections: pl.DataFrame, marks: pl.DataFrame) -> Peers:
-    """Return who each member connects to, by the connections that its thread wrote."""
+    """Return the ranks and GPUs that each member connects to, as written by its thread."""
     ends = connections.with_columns(receives=pl.col("side").eq_missing("receive"))
     own, other = (
         {
@@ -280,7 +282,7 @@ def _peers(members: pl.DataFrame, connections: pl.DataFrame, marks: pl.DataFrame
 
 
 def _grouped(kind: list[Member], peers: Peers) -> tuple[list[_Group], bool]:
-    """Group members of one kind.
+    """Group members with equal size and parent into communicators.
 
     Returns
     -------
@@ -302,7 +304,7 @@ def _grouped(kind: list[Member], peers: Peers) -> tuple[list[_Group], bool]:
 
 
 def _connected(kind: list[Member], peers: Peers) -> list[list[Member]]:
-    """Return the members that connections hold together, in the order of the log."""
+    """Return sets of members linked by connections, in the order of the log."""
     by_rank: dict[int, list[Member]] = defaultdict(list)
     for each in kind:
         by_rank[each.rank].append(each)
@@ -330,13 +332,13 @@ def _connected(kind: list[Member], peers: Peers) -> list[list[Member]]:
 
 
 def _without_doubles(part: list[Member]) -> list[list[Member]]:
-    """Take apart what cannot be one communicator, for it has a rank or a GPU twice."""
+    """Split a set that has a rank or a GPU twice, as it cannot be one communicator."""
     ranks, seats = {each.rank for each in part}, {each.seat for each in part}
     return [part] if len(ranks) == len(part) == len(seats) else [[each] for each in part]
 
 
 def _agree(one: Member, other: Member, peers: Peers) -> bool:
-    """Tell whether a member may share a communicator with one that it connects to."""
+    """Tell whether two members that connect to each other may share a communicator."""
     mine, theirs = peers.get(one.member, {}), peers.get(other.member, {})
     for a, b, own_peers in ((one, other, mine), (other, one, theirs)):
         device, near = own_peers.get(b.rank, (None, False))
@@ -359,7 +361,7 @@ def _names(groups: list[_Group], taken: set[str]) -> dict[int, str]:
 
 
 def _pointed(table: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
-    """Add the ``member`` that a table's pointers mean, null if its Init is not in the log."""
+    """Add ``member``, the one that a row's pointer means; null if its Init is not in the log."""
     return table.sort("line").join_asof(
         members.select("line", *_POINTER, "member").sort("line"),
         on="line",
@@ -369,9 +371,10 @@ def _pointed(table: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
 
 
 def _marks(inits: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return what tells a thread's communicator, ``line, host, pid, tid, stage, marked``.
+    """Return the lines that reveal the communicator of a thread.
 
-    The ``stage`` is START or COMPLETE of an Init, or CALL; ``marked`` is the member.
+    Columns: ``line, host, pid, tid, stage, marked``. ``stage`` is START or COMPLETE of an Init, or
+    CALL; ``marked`` is the member.
     """
     columns = ["line", *_THREAD, "stage", pl.col("member").alias("marked")]
     called = calls.with_columns(stage=pl.lit("CALL"))
@@ -381,11 +384,11 @@ def _marks(inits: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_thread(table: pl.DataFrame, marked: pl.DataFrame) -> pl.DataFrame:
-    """Add the ``member`` during whose Init, or else after whose call, a thread wrote each line.
+    """Add ``member``: the one whose Init, or else whose latest call, the writing thread is in.
 
-    Where the next Init line of the thread is a COMPLETE, the line belongs to it: before NCCL 2.17
-    there is no START, and after it nothing else comes between. Else it belongs to a START that
-    was never completed, or to a call (``called``).
+    If the next Init line of the thread is a COMPLETE, the line belongs to it: before NCCL 2.17
+    there is no START, and since then no other line comes between. Otherwise it belongs to a START
+    that was never completed, or to a call (``called``).
     """
     inits = marked.filter(pl.col("stage") != "CALL").rename({"stage": "next", "marked": "ending"})
     keys: dict[str, Any] = {"on": "line", "by": list(_THREAD), "check_sortedness": False}

@@ -1,9 +1,9 @@
-"""The lines of an NCCL_DEBUG=INFO log that are worth keeping, as columns.
+"""Read the useful lines of an NCCL_DEBUG=INFO log as columns.
 
-Every line that NCCL writes begins with ``host:pid:tid [device] NCCL INFO``; launchers may put
-anything before it, and the ranks' lines interleave with each other and with the program's own
-output. What follows is told apart by the patterns below, which hold for NCCL 2.4 to 2.28 (and for
-RCCL, which kept the format). No pattern can backtrack, and every number in one is bounded.
+Every line of NCCL begins with ``host:pid:tid [device] NCCL INFO``; launchers may put anything
+before it, and lines of ranks interleave with each other and with the program's own output. The
+patterns below tell kinds of lines apart, for NCCL 2.4 to 2.28 (and RCCL, which kept the format). No
+pattern can backtrack, and every number in one is bounded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _VERSION = r"[NR]CCL version[ :]+(\d[\w.+\-]*)"
 
 @dataclass(frozen=True)
 class _Kind:
-    """One kind of line: a text that it has, its pattern, and which of its groups are numbers."""
+    """One kind of line: a text that it contains, its pattern, and the groups that are numbers."""
 
     having: str
     pattern: str
@@ -127,7 +127,7 @@ _WRITER = ("line", "host", "pid", "tid", "device")
 
 @dataclass(frozen=True)
 class Lines:
-    """The lines of all files, each kind as a table.
+    """Lines of all files, one table per kind of line.
 
     Every table begins with ``line`` (a running number over all files), ``host``, ``pid``, ``tid``
     and ``device`` (the CUDA device of the thread that wrote the line).
@@ -145,7 +145,7 @@ class Lines:
 
 
 def read_lines(files: list[Path]) -> Lines:
-    """Read the lines of NCCL's out of files.
+    """Read the lines that NCCL wrote to files.
 
     Raises
     ------
@@ -179,7 +179,7 @@ def read_lines(files: list[Path]) -> Lines:
 
 
 def _blocks(file: Path) -> Iterator[str]:
-    """Yield a file's text in blocks that end where a line ends; what is not UTF-8 is replaced."""
+    """Yield a file's text in blocks of whole lines; bytes that are not UTF-8 are replaced."""
     try:
         with file.open("rb") as stream:
             rest = b""
@@ -198,7 +198,7 @@ def _blocks(file: Path) -> Iterator[str]:
 
 
 def _numbered(text: str, first: int) -> pl.DataFrame:
-    """Return the lines that may matter, ``line, text``."""
+    """Return the lines that may be useful: ``line, text``."""
     every = pl.Series("text", [text], dtype=pl.String).str.split("\n").explode()
     lines = every.to_frame().with_row_index("line", offset=0)
     return lines.select(pl.col("line").cast(pl.Int64) + first, "text").filter(
@@ -212,7 +212,7 @@ def _versions(lines: pl.DataFrame) -> list[str]:
 
 
 def _written(lines: pl.DataFrame) -> pl.DataFrame:
-    """Take the lines apart into who wrote them and what, ``line ... device, message, whole``."""
+    """Split lines into writer and message: ``line ... device, message, whole``."""
     plain = pl.col("text").str.replace_all(_ANSI, "").str.strip_chars_end()
     return (
         lines.select("line", plain.str.extract_groups(_PREFIX).alias("groups"))

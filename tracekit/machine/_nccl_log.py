@@ -47,7 +47,7 @@ _NAMED = r"\[(?P<nic>\d{1,4})\](?P<name>[^\s\[\]:]{1,64}):"
 
 @dataclass(frozen=True)
 class NcclLog:
-    """Contents of an NCCL log. A communicator is its commId (``0x...``), see `read_nccl_log`."""
+    """Contents of an NCCL log; communicators are named as in `read_nccl_log`, ``0x...``."""
 
     path: str
     """The files, with commas between."""
@@ -95,18 +95,18 @@ class NcclLog:
 
 
 def read_nccl_log(*paths: Path) -> NcclLog:
-    """Read logs that NCCL_DEBUG=INFO wrote (best with NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING,COLL).
+    """Read logs of NCCL_DEBUG=INFO (best with NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING,COLL).
 
-    The ranks may have a file each or write into one; other output may be in between, and anything
-    before NCCL's part of a line. A communicator is named by its commId; older versions print none,
-    and splits none either: then members belong together that have the same number of ranks, the
-    same parent and colour, and whose connections fit, or else by the order of their Init lines; it
-    is named ``host:pid:pointer`` of its lowest rank. ``#2`` is added to a name that comes again.
+    Ranks may write a file each or share one; other output may stand between lines, and anything
+    before NCCL's part of a line. A communicator is named by its commId. Older versions print none,
+    nor do splits: then members belong together that have the same number of ranks, the same parent
+    and colour, and matching connections, or else by the order of their Init lines; the name is
+    ``host:pid:pointer`` of the lowest rank. A name that occurs again gets the suffix ``#2``.
 
     Parameters
     ----------
     *paths
-        Files, or folders, of which all files are read.
+        Files, or folders whose files are all read.
 
     Raises
     ------
@@ -198,10 +198,10 @@ def _missing_ranks(members: pl.DataFrame) -> list[str]:
 
 
 def _connections(lines: Lines, known: Communicators) -> tuple[pl.DataFrame, list[str]]:
-    """Return the connection lines with their communicators, and whether they are of a ring.
+    """Return connections with their communicator, and whether they belong to a ring.
 
-    Connections that were made since a thread's last "Connected" line are what its next one says,
-    since NCCL 2.8. ``ring`` is null where no such line tells.
+    Since NCCL 2.8 a thread's "Connected" line tells the kind of the connections that it made since
+    its previous one. ``ring`` is null if no such line follows.
     """
     keys = ["host", "pid", "tid"]
     ranks = pl.col("from_rank", "to_rank")
@@ -261,7 +261,7 @@ def _edges(lines: Lines, known: Communicators, connections: pl.DataFrame) -> pl.
 def _rings(
     lines: Lines, known: Communicators, connections: pl.DataFrame
 ) -> tuple[pl.DataFrame, list[str]]:
-    """Return the rings, and why channels have none."""
+    """Return the rings, and warnings about channels without one."""
     printed = _printed(lines, known)
     successors = [_neighbours(lines, known), _ring_connections(connections)]
     sizes = dict(known.members.select("communicator", "ranks").rows())
@@ -309,7 +309,7 @@ def _printed(lines: Lines, known: Communicators) -> dict[tuple[str, int], list[O
 
 
 def _neighbours(lines: Lines, known: Communicators) -> Successors:
-    """Return what ``Ring 00 : 3 -> 0 -> 1`` says, which every rank prints with SUBSYS=GRAPH."""
+    """Return the neighbours in ``Ring 00 : 3 -> 0 -> 1``, which ranks print with SUBSYS=GRAPH."""
     table = lines["neighbours"].with_columns(
         own_rank="rank", top_rank=pl.max_horizontal("before", "rank", "after")
     )
@@ -324,11 +324,12 @@ def _neighbours(lines: Lines, known: Communicators) -> Successors:
 
 
 def _ring_connections(connections: pl.DataFrame) -> Successors:
-    """Return the rings' connections.
+    """Return the connections of rings, as successors of ranks.
 
-    Where no "Connected all rings" tells, the first that a rank sends on a channel is its ring's,
-    for NCCL connects the ring before the trees; which receiving one is first tells nothing, for
-    only those over a network are printed. Send and receive calls have connections of index 1.
+    Without a "Connected all rings" line, the first connection on which a rank sends in a channel is
+    the ring's, since NCCL connects the ring before the trees. The first receiving connection tells
+    nothing, since only those over a network are printed. Send and receive calls have connections of
+    index 1.
     """
     of_collectives = connections.filter(pl.col("index").fill_null(0) == 0)
     knows_rings = pl.col("ring").is_not_null().any().over("communicator")
@@ -355,9 +356,9 @@ def _channels(
     printed: Mapping[tuple[str, int], list[Order]],
     successors: list[Successors],
 ) -> list[tuple[str, int]]:
-    """Return the channels that have rings: those below the number that is printed, or else all.
+    """Return the channels that have rings: those below the printed number of channels, else all.
 
-    Send and receive calls may connect on further channels.
+    Send and receive calls may use further channels.
     """
     tables = [
         known.placed(lines[kind].with_columns(own_rank=own, top_rank=None)).select(
@@ -380,10 +381,10 @@ def _channels(
 def _ring(
     size: int | None, printed: list[Order], successors: list[dict[int, int | None]]
 ) -> tuple[tuple[int, ...], str]:
-    """Return a ring from rank 0 on, and empty why there is none.
+    """Return a ring from rank 0 on, and an empty text; or no ring, and why.
 
-    It is what rank 0 prints if that is whole, or else what the neighbours tell, or else what the
-    connections do; these must go on as the printed part begins.
+    The ring is what rank 0 prints if that is complete, else it follows from neighbours, else from
+    connections; it must continue the printed part.
     """
     ranks, cut = printed[0] if printed else ((), True)
     size = size or (0 if cut else len(ranks))
@@ -413,7 +414,7 @@ def _fault(ranks: tuple[int, ...], size: int, *, cut: bool) -> str:
 
 
 def _walk(after: Mapping[int, int | None], start: int, length: int) -> tuple[int, ...]:
-    """Follow successors; return nothing unless they are one ring of that length."""
+    """Follow successors from `start`; return the ring, or nothing if it is not of that length."""
     if length < 1 or len(after) < length:
         return ()
     found = [start]
@@ -430,7 +431,7 @@ def _from_zero(ring: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _trees(lines: Lines, known: Communicators) -> tuple[pl.DataFrame, list[str]]:
-    """Return the trees, from the ``Trees`` and ``Tree`` lines that each rank prints of itself."""
+    """Return the trees, from the ``Trees`` and ``Tree`` lines of each rank about itself."""
     elements = pl.col("elements").str.extract_all(r"\[\d{1,4}\] [^\s\[]+")
     whole = pl.col("whole")
     lists = lines["trees"].with_columns(
@@ -454,10 +455,10 @@ def _trees(lines: Lines, known: Communicators) -> tuple[pl.DataFrame, list[str]]
 
 
 def _nodes(elements: pl.DataFrame) -> pl.DataFrame:
-    """Take ``[0] 1/2/-1->0->3`` apart, ``line, channel, rank, parent``.
+    """Split tree nodes such as ``[0] 1/2/-1->0->3`` into ``line, channel, rank, parent``.
 
-    NCCL 2.4 names the parent first (``[0] 3->0->1/2/-1``); 2.5 to 2.7 have a tree for reduction and
-    one for broadcast, in this order, with ``|`` between.
+    NCCL 2.4 prints the parent first (``[0] 3->0->1/2/-1``); 2.5 to 2.7 print a tree for reduction
+    and one for broadcast, in this order, separated by ``|``.
     """
     pattern = (
         r"^\[(?P<channel>\d+)\] (?:(?:-?\d+/)+-?\d+->(?P<rank>\d{1,9})->(?P<parent>-?\d{1,9})|"
@@ -475,7 +476,7 @@ def _nodes(elements: pl.DataFrame) -> pl.DataFrame:
 
 
 def _unanimous(trees: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
-    """Leave out channels in which a rank has two parents."""
+    """Drop channels in which a rank has two parents."""
     key = ["communicator", "channel"]
     once = trees.unique(maintain_order=True)
     twice = once.filter(pl.struct(*key, "rank").is_duplicated()).select(key).unique().sort(key)
@@ -489,7 +490,7 @@ def _unanimous(trees: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
 
 
 def _tuning(lines: Lines, known: Communicators) -> pl.DataFrame:
-    """Return rank 0's choices, with the communicator of the pointer, call or process."""
+    """Return rank 0's choices; the communicator follows from the pointer, call or process."""
     # Of a process's members, only one of rank 0 can have written it.
     table = lines["tunings"].with_columns(
         own_rank=pl.lit(0, pl.Int64), top_rank=pl.lit(None, pl.Int64)
@@ -547,13 +548,13 @@ def _nics(lines: Lines) -> pl.DataFrame:
 
 
 def _collective(name: pl.Expr) -> pl.Expr:
-    """Translate a name; one that is not known is ``unknown``, none is null."""
+    """Translate NCCL's name of a collective; an unknown name gives ``unknown``, none gives null."""
     known = name.replace_strict(_COLLECTIVES, default="unknown")
     return pl.when(name.is_not_null()).then(known)
 
 
 def _choice(column: str, names: tuple[str, ...]) -> pl.Expr:
-    """Translate NCCL's number or name of an algorithm or protocol; an unknown one is null."""
+    """Translate NCCL's number or name of an algorithm or protocol; unknown ones give null."""
     plain = pl.col(column).str.to_lowercase().str.replace_all("_", "")
     known = {name.replace("_", ""): name for name in names}
     known |= {str(number): name for number, name in enumerate(names)}

@@ -1,4 +1,4 @@
-"""The machine that NCCL found: the XML that it writes to NCCL_TOPO_DUMP_FILE."""
+"""Read the machine that NCCL found: the XML that it writes to NCCL_TOPO_DUMP_FILE."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _Hanging = tuple[ET.Element, str, int | None]
 
 @dataclass
 class _Found:
-    """Findings of a walk through the XML so far."""
+    """What has been found in the XML so far."""
 
     nodes: dict[str, dict[str, object]] = field(default_factory=dict)
     wires: dict[str, Wire] = field(default_factory=dict)
@@ -51,21 +51,21 @@ class _Found:
 
 
 def parse_nccl_xml(text: str, source: str, name: str) -> Machine:
-    """Return the machine of NCCL's XML.
+    """Return the machine that NCCL's XML describes.
 
-    `cpu` elements are hosts, `pci` elements bridges and devices, which hang from each other as the
-    elements do. `nvlink` elements of a GPU name the PCI address of what they lead to, and its
-    class: 0x068000 is an NVSwitch. The width of an NVLink follows from the GPU's generation
-    (``sm``). `xgmi` elements, which RCCL writes, are AMD's links, of unknown width. A topology that
-    was written by hand may name no GPUs; then PCI devices of their class are taken for them, in
-    order of their addresses. As it names no NVLinks either, it tells nothing of them.
+    `cpu` elements are hosts; `pci` elements are bridges and devices, nested as they are plugged in.
+    `nvlink` elements of a GPU give the PCI address at the other end and its class: 0x068000 is an
+    NVSwitch. The bandwidth of an NVLink follows from the GPU's generation (``sm``). `xgmi`
+    elements, written by RCCL, are AMD's links, of unknown bandwidth. A hand-written topology may
+    name no GPUs: then PCI devices of the GPU class are taken for GPUs, in order of their addresses,
+    and nothing is known about NVLinks.
 
     Parameters
     ----------
     text
         The XML.
     source, name
-        What messages call the file, and what the machine is called.
+        Name of the file in messages, and name of the machine.
 
     Raises
     ------
@@ -145,7 +145,7 @@ def _of_one_machine(cpus: list[ET.Element], found: _Found) -> list[ET.Element]:
 
 
 def _host_numbers(cpus: list[ET.Element]) -> list[int]:
-    """Return the numbers of hosts: their NUMA nodes, else those that are left."""
+    """Return the numbers of hosts: their NUMA nodes, else numbers that are free."""
     numa_ids = [_integer(cpu.get("numaid")) for cpu in cpus]
     taken: set[int] = set()
     numbers: list[int | None] = []
@@ -160,7 +160,7 @@ def _host_numbers(cpus: list[ET.Element]) -> list[int]:
 def _place(
     element: ET.Element, wire: Wire, host: str, found: _Found, source: str
 ) -> Iterator[_Hanging]:
-    """Note an element, and yield what hangs from it."""
+    """Record an element, and yield the elements that are plugged into it."""
     if element.tag == "pci":
         bridge = f"pci {len(found.bridges)}"
         found.bridges[bridge] = element.get("busid", "")
@@ -201,7 +201,7 @@ def _device_class(pci: ET.Element) -> str | None:
 
 
 def _name_by_class(found: _Found) -> None:
-    """Add the devices that have a class, but no element that says what they are."""
+    """Add devices that have a PCI class but no element that says what they are."""
     for kind, prefix in (("gpu", "GPU"), ("nic", "NIC")):
         unnamed = [(bridge, wire) for each, bridge, wire in found.nameless if each == kind]
         unnamed.sort(key=lambda each: found.bus(each[0]) or "")
@@ -222,7 +222,7 @@ def _width(pci: ET.Element) -> int | None:
 
 
 def _nvlinks(found: _Found, source: str) -> list[Link]:
-    """Return the NVLinks among GPUs and to switches, and note those that lead elsewhere."""
+    """Return the NVLinks between GPUs and to switches; record those that lead elsewhere."""
     by_bus = {str(found.nodes[gpu]["pci_bus"]): gpu for gpu in found.gpus
               if "pci_bus" in found.nodes[gpu]}  # fmt: skip
     links: list[Link] = []
@@ -239,7 +239,7 @@ def _nvlinks(found: _Found, source: str) -> list[Link]:
 
 
 def _joined(found: _Found, kind: LinkType, by_bus: Mapping[str, str]) -> Counter[tuple[str, str]]:
-    """Return how many elements of a kind lead from each GPU to what."""
+    """Return (GPU, other end) -> number of link elements of a kind."""
     joined: Counter[tuple[str, str]] = Counter()
     lost, back = 0, Counter[str]()
     for gpu, element in found.gpus.items():
@@ -265,7 +265,7 @@ def _joined(found: _Found, kind: LinkType, by_bus: Mapping[str, str]) -> Counter
 
 
 def _agreed(joined: Mapping[tuple[str, str], int], one: str, other: str, source: str) -> bool:
-    """Tell whether to take a pair from this side; both GPUs of one must tell the same of it."""
+    """Tell whether to take a pair from this side; both GPUs of a pair must agree."""
     if not other.startswith("GPU"):
         return True
     here, there = joined.get((one, other)), joined.get((other, one))
@@ -278,7 +278,7 @@ def _agreed(joined: Mapping[tuple[str, str], int], one: str, other: str, source:
 
 
 def _target(nvlink: ET.Element, by_bus: Mapping[str, str]) -> str | None:
-    """Return to which GPU NVLinks lead, or `NVSwitch0` or `CPU`; None where it is unknown."""
+    """Return the other end of NVLinks: a GPU, `NVSwitch0` or `CPU`; None if unknown."""
     kind = (nvlink.get("tclass") or "").lower()
     gpu = by_bus.get(pci_bus(nvlink.get("target") or "") or "")
     if gpu or not kind or kind.startswith((_GPU_CLASS, _ACCELERATOR_CLASS)):
@@ -287,7 +287,7 @@ def _target(nvlink: ET.Element, by_bus: Mapping[str, str]) -> str | None:
 
 
 def _bond(gpus: Mapping[str, ET.Element], bricks: int, *ends: str) -> int | None:
-    """Return the width of NVLinks: as many as there are, of the slower of both ends."""
+    """Return the bandwidth of bonded NVLinks: their number times that of the slower end's links."""
     each = [brick_bandwidth(_integer(gpus[end].get("sm"))) for end in ends if end in gpus]
     widths = [width for width in each if width is not None]
     return bricks * min(widths) if len(widths) == len(each) else None
@@ -296,7 +296,7 @@ def _bond(gpus: Mapping[str, ET.Element], bricks: int, *ends: str) -> int | None
 def _to_hosts(found: _Found) -> list[Link]:
     """Return the links of GPUs to their own host: C2C (Grace) and NVLink (POWER9).
 
-    NCCL writes the width of each C2C link in MB/s.
+    NCCL writes the bandwidth of each C2C link in MB/s.
     """
     links = []
     for gpu, element in found.gpus.items():

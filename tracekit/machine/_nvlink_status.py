@@ -1,4 +1,4 @@
-"""Read `nvidia-smi nvlink`: a GPU's NVLinks (`-s`), and where they lead (`-R`, `-p`)."""
+"""Read `nvidia-smi nvlink`: a GPU's NVLinks (`-s`), and their other ends (`-R`, `-p`)."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _INACTIVE = re.compile(r"<?(inactive|disabled)>?", re.IGNORECASE)
 
 @dataclass
 class Brick:
-    """One NVLink of a GPU; None where something was not printed.
+    """One NVLink of a GPU; fields are None if they were not printed.
 
     Parameters
     ----------
     active
         Whether it is up.
     bandwidth
-        Per direction, bytes/s, as nvidia-smi says it.
+        Bandwidth per direction that nvidia-smi prints, bytes/s.
     remote
-        PCI address of what it leads to, and the number that the link has there.
+        PCI address of the device at its other end, and the link's number there.
     """
 
     active: bool | None = None
@@ -40,7 +40,7 @@ class Brick:
 
 @dataclass
 class GpuBricks:
-    """A GPU, and its NVLinks by number."""
+    """A GPU: product name, UUID, and link number -> its NVLink."""
 
     product: str
     uuid: str
@@ -48,12 +48,12 @@ class GpuBricks:
 
     @property
     def active(self) -> list[Brick]:
-        """The NVLinks that are not known to be down."""
+        """The NVLinks of the GPU, without those known to be down."""
         return [brick for brick in self.bricks.values() if brick.active is not False]
 
     @property
     def bandwidth(self) -> int | None:
-        """Bandwidth of the slowest NVLink that is up, bytes/s; None where it was not printed."""
+        """Bandwidth of the slowest active NVLink, bytes/s; None if it was not printed."""
         widths = [brick.bandwidth for brick in self.active if brick.bandwidth is not None]
         return min(widths, default=None)
 
@@ -63,10 +63,10 @@ Status = Mapping[str, GpuBricks]
 
 
 def parse_status(text: str, source: str) -> Status:
-    """Parse `nvidia-smi nvlink -s`, `-R` and `-p`; empty without them.
+    """Parse `nvidia-smi nvlink -s`, `-R` and `-p`; empty if the text holds none of them.
 
-    Several outputs of one machine, one after the other, are taken together, and so is the list of
-    `nvidia-smi -L`, which names GPUs without a word on their NVLinks.
+    Several outputs of one machine may follow each other and are combined, as is the list of
+    `nvidia-smi -L`, which names GPUs but not their NVLinks.
 
     Raises
     ------
@@ -105,17 +105,17 @@ def _note(brick: Brick, text: str) -> None:
 
 
 def active_bricks(status: Status) -> dict[str, int]:
-    """Return the number of NVLinks that are up, by GPU; unlisted GPUs are absent."""
+    """Return GPU -> number of its active NVLinks; GPUs that were not listed are absent."""
     return {gpu: len(each.active) for gpu, each in status.items() if each.bricks}
 
 
 def machine_of_status(status: Status, name: str) -> Machine:
     """Return the machine whose NVLinks were printed, without its PCIe side.
 
-    `-s` alone does not say where NVLinks lead: then the GPUs are there with the number of their
-    ``bricks``, but no links. `-R` and `-p` name the PCI address at the other end. The addresses are
-    those of the GPUs, in their order, if every link is then told of by both its ends; else, if GPUs
-    that share any address share all, they are those of NVSwitches.
+    `-s` alone does not say where NVLinks lead: then GPUs have the attribute ``bricks`` (their
+    number of links), but no links. `-R` and `-p` print the PCI address at the other end. If every
+    link is then listed by both its ends, the addresses are those of the GPUs, in their order; else,
+    if GPUs that share any address share all of them, they are those of NVSwitches.
     """
     nodes = {gpu: {"type": "gpu", **_known(each)} for gpu, each in status.items()}
     buses = _own_buses(status)
@@ -141,7 +141,7 @@ def machine_of_status(status: Status, name: str) -> Machine:
 
 
 def with_status(machine: Machine, status: Status, source: str) -> Machine:
-    """Return a machine with the NVLinks that `nvidia-smi nvlink` prints.
+    """Add to a machine the NVLinks that `nvidia-smi nvlink` prints.
 
     Raises
     ------
@@ -185,7 +185,7 @@ def _remotes(gpu: GpuBricks) -> list[tuple[str, int | None]]:
 
 
 def _own_buses(status: Status) -> dict[str, str]:
-    """Return the GPU at each PCI address to which links lead, or nothing if they are not GPUs'.
+    """Return PCI address -> GPU if links lead to the GPUs themselves; else nothing.
 
     nvidia-smi numbers GPUs in the order of their addresses.
     """
@@ -231,7 +231,7 @@ def _direct(status: Status, buses: Mapping[str, str]) -> list[Link]:
 
 
 def _is_switched(status: Status) -> bool:
-    """Tell whether links lead to devices that GPUs share: a GPU has none with itself."""
+    """Tell whether links lead to devices shared by GPUs: no GPU links to itself."""
     sets = [frozenset(bus for bus, _ in _remotes(gpu)) for gpu in status.values()]
     return (
         len(sets) > 1

@@ -1,4 +1,4 @@
-"""The machine that an nvprof database describes: its tables NVLINK, PCIE and DEVICE."""
+"""Read the machine that an nvprof database describes: tables NVLINK, PCIE and DEVICE."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _Row = Mapping[str, object]
 def read_nvprof(path: Path) -> Machine:
     """Return the machine on which nvprof recorded.
 
-    NVLINK has a row for each two devices that NVLinks join. Its bandwidth, in kB/s, is that of both
-    directions together: on V100, whose NVLinks carry 25 GB/s per direction, one is 50,000,000.
+    NVLINK has a row for each two devices that NVLinks join. Its bandwidth, in kB/s, is the sum of
+    both directions: on V100, with 25 GB/s per direction, it is 50,000,000 for one NVLink.
 
     PCIE has a row for each GPU and each bridge, with the bus it is plugged into (``upstreamBus``);
     the first two bytes of a bridge's ``attr`` are the bus below it. A bus that is below no bridge
-    leads out of a host, of which there are then as many as such buses.
+    belongs to a host, so there are as many hosts as buses of this kind.
 
     Raises
     ------
@@ -173,7 +173,7 @@ def _bonds(
 
 
 def _npus(rows: Sequence[_Row]) -> dict[object, str]:
-    """Name the hosts whose NVLinks lead to GPUs (POWER9), by the id of their side of the link."""
+    """Return id of an NVLink's CPU side -> name of the host, on POWER9."""
     ids = {
         row[f"idDev{side}"]
         for row in rows
@@ -193,9 +193,9 @@ def _end(
 
 
 def _nvlinks(bonds: Mapping[frozenset[str], _Bond]) -> tuple[list[Link], list[Link]]:
-    """Return the NVLinks among GPUs, and those to hosts.
+    """Return the NVLinks between GPUs, and those to hosts.
 
-    Where an NVSwitch stands between, the row of each pair counts the same NVLinks to the switch.
+    With an NVSwitch between GPUs, the rows of all pairs count the same NVLinks to the switch.
     """
     nvlinks, to_hosts = [], []
     to_switch: dict[str, _Bond] = {}
@@ -223,7 +223,7 @@ def _wires(
     first: int,
     warnings: list[str],
 ) -> tuple[dict[str, Wire], list[str]]:
-    """Return the slot of each GPU and bridge, and the names of the hosts."""
+    """Return the PCIe slot of each GPU and bridge, and the names of the hosts."""
     bridges = {_bus_below(row) for row in rows if row["type"] == _PCIE_BRIDGE}
     plugged: dict[str, tuple[tuple[int, int], int | None]] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""PCIe side of a machine: hosts, switches below them, and devices below these."""
+"""PCIe side of a machine: hosts, the switches below them, and the devices below those."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Wire:
     Parameters
     ----------
     parent
-        A bridge or a host (`CPU0`).
+        Name of the bridge or host (`CPU0`) that it is plugged into.
     bandwidth
         Peak per direction, bytes/s; None where unknown.
     """
@@ -41,10 +41,10 @@ def known(**attributes: object) -> dict[str, object]:
 
 
 def pcie_bandwidth(rate: float, width: int) -> int | None:
-    """Return the peak of PCIe lanes per direction, bytes/s; None for impossible ones.
+    """Return the peak of PCIe lanes per direction, bytes/s; None for impossible values.
 
-    That is the rate in GT/s, times the lanes, times what the line code leaves for data: 8 GT/s on
-    16 lanes carry 8e9 * 16 / 8 * 128 / 130 = 15.75 GB/s.
+    This is the rate in GT/s times the lanes times the efficiency of the line code: 8 GT/s on 16
+    lanes carry 8e9 * 16 / 8 * 128 / 130 = 15.75 GB/s.
     """
     if rate not in _CODING or not 0 < width <= _MAX_LANES:
         return None
@@ -52,10 +52,10 @@ def pcie_bandwidth(rate: float, width: int) -> int | None:
 
 
 def brick_bandwidth(capability: int | None) -> int | None:
-    """Return the peak of one NVLink per direction, bytes/s, by compute capability times ten.
+    """Return the nominal peak of one NVLink per direction, bytes/s, by compute capability x 10.
 
-    The nominal one: 20 GB/s of P100, 25 GB/s from V100 to H100, 50 GB/s of B200 (the NVLink page of
-    nvidia.com); 14.0625 GB/s of the GA102 boards (that of the RTX A6000).
+    It is 20 GB/s for P100, 25 GB/s from V100 to H100, 50 GB/s for B200 (the NVLink page of
+    nvidia.com), and 14.0625 GB/s for the GA102 boards (from the RTX A6000).
     """
     found = _BRICKS.get(capability or 0)
     return None if found is None else round(found)
@@ -73,17 +73,17 @@ def pci_bus(text: str) -> str | None:
 def pcie_links(wires: Mapping[str, Wire]) -> tuple[list[Link], dict[str, str]]:
     """Return the PCIe links of a machine, and the names of its switches.
 
-    A bridge below which only one thing hangs is no place where transfers meet, so it is left out,
-    and the narrowest part of the way that is known counts for the whole.
+    A bridge with a single device below it joins nothing, so it is left out, and the narrowest known
+    part of the way counts for the whole link.
 
     Parameters
     ----------
     wires
-        By the name of each device (`GPU0`, `NIC1`) and each bridge (any other name).
+        Name of each device (`GPU0`, `NIC1`) and each bridge (any other name) -> its slot.
 
     Returns
     -------
-    The links, and the node (`PCIe0`) by the name of each bridge that became one.
+    The links; and name of each bridge that became a switch -> its node (`PCIe0`).
 
     Raises
     ------
@@ -107,7 +107,7 @@ def pcie_links(wires: Mapping[str, Wire]) -> tuple[list[Link], dict[str, str]]:
 
 
 def socket_links(hosts: Iterable[str]) -> list[Link]:
-    """Join every two hosts; how wide sockets are joined is in no file."""
+    """Join every two hosts by a socket link; its bandwidth is in no file and stays unknown."""
     return [Link(pair, "socket") for pair in itertools.combinations(hosts, 2)]
 
 

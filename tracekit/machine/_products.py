@@ -1,4 +1,4 @@
-"""Known products (NVLinks, PCIe, peaks) and machines: presets, and how GPUs tell one."""
+"""Known GPU products (NVLinks, PCIe, peaks), presets of machines, and how GPUs tell a preset."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Product:
     Parameters
     ----------
     nvlink
-        Generation of its NVLinks; None where it has none.
+        Generation of its NVLinks; None if it has none.
     bricks
-        Number of its NVLinks (of AMD's GPUs xGMI links), wired or not; 0 where it has none, None
-        where that is not known.
+        Number of its NVLinks (xGMI links of AMD's GPUs), connected or not; 0 if it has none, None
+        if unknown.
     brick_bandwidth
-        Peak of one of these per direction, bytes/s.
+        Peak of one of these links per direction, bytes/s.
     pcie
-        Generation of its PCIe interface; None where it has none or that is not known.
+        Generation of its PCIe interface; None if it has none or it is unknown.
     pcie_bandwidth
         Peak of that interface per direction, bytes/s.
     """
@@ -50,12 +50,12 @@ class Product:
 def nvlink_of(product: str | None) -> Product | None:
     """Return the NVLinks of a GPU product, such as `Tesla V100-SXM2-16GB`.
 
-    What is known is in ``schemas/machines/products.toml``, with its sources. Slices of a GPU (MIG,
-    virtual GPUs) and mobile parts are not known, though they share a name with one that is.
+    The known facts are in ``schemas/machines/products.toml``, with sources. Slices of a GPU (MIG,
+    virtual GPUs) and mobile parts count as unknown, though they share a name with a known GPU.
 
     Returns
     -------
-    None where nothing is known.
+    The product's facts; None if it is unknown.
     """
     if product is None:
         return None
@@ -64,18 +64,18 @@ def nvlink_of(product: str | None) -> Product | None:
 
 
 def with_bandwidths(machine: Machine, products: Mapping[int, str | None]) -> Machine:
-    """Fill in bandwidths that a machine leaves open, from the names of its GPUs.
+    """Fill in the unknown bandwidths of a machine from the names of its GPUs.
 
-    That of an NVLink edge is its bricks times the bandwidth of one (the narrower one where its GPUs
-    differ), that of a GPU's PCIe edge is the peak of its interface. Known ones stay, and other
-    links stay as they are.
+    An NVLink edge gets its number of bricks times the bandwidth of one (the narrower one if its
+    GPUs differ), and a GPU's PCIe edge the peak of its interface. Known bandwidths and other links
+    stay as they are.
 
     Parameters
     ----------
     machine
         The machine.
     products
-        Product names by number of the GPU; a GPU that is absent or None stays unknown.
+        Number of the GPU -> product name; a GPU that is absent or None stays unknown.
     """
     known = {f"GPU{number}": nvlink_of(product) for number, product in products.items()}
     return machine.with_links(_filled(link, known) for link in machine.links)
@@ -103,7 +103,7 @@ def _times(bandwidth: int | None, bricks: int | None) -> int | None:
 def reducing_gpus(machine: Machine, products: Mapping[int, str | None]) -> frozenset[int]:
     """Return the GPUs whose NVSwitch can reduce and multicast, as those of Hopper and later do.
 
-    Where a GPU's name tells nothing, its NVLinks do: before Hopper no GPU has more than 12.
+    If a GPU's name is unknown, its NVLinks decide: before Hopper no GPU has more than 12.
     """
     known = {gpu: nvlink_of(products.get(gpu)) for gpu in machine.gpus if machine.switch(gpu)}
     return frozenset(
@@ -118,7 +118,7 @@ def reducing_gpus(machine: Machine, products: Mapping[int, str | None]) -> froze
 
 
 def products_of(machine: Machine) -> dict[int, str | None]:
-    """Return the product names that a machine's own GPUs have, by their numbers."""
+    """Return number of the GPU -> product name, as the machine itself gives them."""
     names = machine.graph.nodes(data="product")
     return {number_of(node): names[node] for node in machine.nodes("gpu")}
 
@@ -142,10 +142,10 @@ def _product(entry: Mapping[str, object]) -> Product:
 
 
 def peak_flops(product: str | None) -> Mapping[str, int]:
-    """Return the peak of a GPU of this name, FLOP/s, by precision; nothing where it is not known.
+    """Return precision -> peak of a GPU of this name, FLOP/s; empty if it is unknown.
 
-    They are those of dense matrices, as data sheets have them: ``schemas/machines/peaks.toml`` has
-    the numbers and their sources. What shares a name with a GPU and is slower is not known.
+    The peaks are those of dense matrices in data sheets: ``schemas/machines/peaks.toml`` has the
+    numbers and their sources. Slower parts that share a GPU's name count as unknown.
     """
     if product is None:
         return {}
@@ -153,7 +153,7 @@ def peak_flops(product: str | None) -> Mapping[str, int]:
 
 
 def peak_memory_bandwidth(product: str | None) -> int | None:
-    """Return the peak of the memory of a GPU of this name, bytes/s; None where it is not known."""
+    """Return the peak memory bandwidth of a GPU of this name, bytes/s; None if it is unknown."""
     if product is None or not peak_flops(product):  # slices and mobile parts have none of either
         return None
     return next((each["peak"] for name, each in _peaks("memory") if name.search(product)), None)
@@ -185,12 +185,12 @@ def preset_names() -> list[str]:
 
 
 def is_preset(name: str) -> bool:
-    """Tell whether a machine is known by this name."""
+    """Tell whether there is a preset of this name."""
     return name in preset_names() or _PLAIN.fullmatch(name) is not None
 
 
 def load_preset(name: str) -> Machine:
-    """Return a machine that is known, with the origin ``preset``.
+    """Return the preset machine of this name, with the origin ``preset``.
 
     Raises
     ------
@@ -201,23 +201,22 @@ def load_preset(name: str) -> Machine:
 
 
 def recognise(products: Sequence[str | None]) -> Machine | None:
-    """Return the machine that GPUs of these names are most likely in.
+    """Return the most likely machine for GPUs of these names.
 
-    A machine is recognised where GPUs of these names are known to come on one board in this number;
-    what that does not tell is in its warnings. Otherwise a plain box is assumed, in which nothing
-    joins GPUs but PCIe, with the bandwidths that their names tell; but of GPUs that come on boards
-    with NVLinks, of which this is a share, no route is known. Of a run on several machines, give
-    the GPUs of one.
+    A machine is recognised if GPUs of these names are sold on one board in this number; its
+    warnings say what remains open. Otherwise a plain box is assumed: GPUs are joined by PCIe only,
+    with the bandwidths that their names tell; but if these GPUs are a part of a board with NVLinks,
+    no route between them is known. For a run on several machines, pass the GPUs of one.
 
     Parameters
     ----------
     products
-        The product name of each GPU; None where it is not known.
+        Product name of each GPU; None if unknown.
 
     Returns
     -------
-    A machine with the origin ``recognised`` or ``assumed``; None where there are no GPUs, or more
-    than any machine has.
+    A machine with the origin ``recognised`` or ``assumed``; None if there are no GPUs, or more than
+    any machine has.
     """
     if not products or len(products) > _MOST_GPUS:
         return None
@@ -233,7 +232,7 @@ def recognise(products: Sequence[str | None]) -> Machine | None:
 
 
 def _is_on_a_board(product: str) -> bool:
-    """Tell whether GPUs of a name come on boards that join them, in whatever number."""
+    """Tell whether GPUs of a name are sold on boards that join them, in any number."""
     if not nvlink_of(product):
         return False
     patterns = (content.get("recognise", {}).get("products") for content in _files().values())
@@ -264,7 +263,7 @@ def _unknown(products: Sequence[str | None], boards: Sequence[str]) -> tuple[str
 
 
 def _recognisable(gpus: int) -> Iterator[tuple[str, re.Pattern[str], str]]:
-    """Yield the presets of so many GPUs that product names tell, with their patterns."""
+    """Yield the presets with this number of GPUs that product names tell, with their patterns."""
     for preset, content in _files().items():
         if "recognise" in content and content["nodes"]["GPU"] == gpus:
             rule = content["recognise"]

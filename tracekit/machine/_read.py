@@ -1,4 +1,4 @@
-"""Topology files of all kinds, told apart by their content; `rocm-smi --showtopo` is read here."""
+"""Read topology files of all kinds, told apart by content; `rocm-smi --showtopo` is parsed here."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _TOML_LINE = re.compile(r"^(\[\[?[\w.\"' -]+\]\]?|[\w-]+ ?= ?[\"'\d\[{]).*$", re
 
 
 def read_topology(path: Path) -> Machine:
-    """Return the machine that a file describes, whatever it is called.
+    """Return the machine that a file describes, whatever the file's name.
 
     Parameters
     ----------
@@ -128,19 +128,19 @@ def is_rocm_topo(text: str) -> bool:
 def parse_rocm_topo(text: str, source: str, name: str) -> Machine:
     """Return the machine that `rocm-smi --showtopo` describes.
 
-    ``XGMI`` of the weight of one hop is a link between two GPUs, of how many links and how wide is
-    not said. Where its weight is larger other GPUs pass on what these two exchange, and which do is
-    not said, so no route between them is known; nor is one where no type is printed. ``PCIE`` leads
-    over the CPUs of their NUMA nodes: the tables tell of no PCIe switches.
+    ``XGMI`` with the weight of one hop is a link between two GPUs; the number of links and their
+    bandwidth are not printed. A larger weight means that unnamed other GPUs forward the data, so no
+    route is known; nor is one if no type is printed. ``PCIE`` leads over the CPUs of their NUMA
+    nodes: the tables do not list PCIe switches.
 
     Parameters
     ----------
     text
-        What rocm-smi printed; other text may stand before and after.
+        Output of rocm-smi; other text may stand before and after it.
     source
-        What messages call the file.
+        Name of the file in messages.
     name
-        What the machine is called.
+        Name of the machine.
 
     Raises
     ------

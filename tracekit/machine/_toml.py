@@ -61,7 +61,10 @@ _RATES = (2.5, 5.0, 8.0, 16.0, 32.0, 64.0)
 
 
 def pcie_interface(text: str) -> int | None:
-    """Return the peak per direction of generation x lanes, as ``3x16``; None if it is not that."""
+    """Return the peak per direction of ``generation x lanes`` such as ``3x16``; None if invalid.
+
+    The unit is bytes/s.
+    """
     found = _PCIE.fullmatch(text)
     return pcie_bandwidth(_RATES[int(found[1]) - 1], int(found[2])) if found else None
 
@@ -79,7 +82,7 @@ def read_machine_toml(path: Path) -> Machine:
 
 
 def machine_of_text(text: str) -> Machine:
-    """Return the machine from the text that `machine_toml` wrote into a report."""
+    """Return the machine from text that `machine_toml` wrote into a report."""
     return machine_of(parse_toml(text), "machine", "the recorded machine", "trace")
 
 
@@ -89,13 +92,13 @@ def machine_of(content: Mapping[str, Any], name: str, where: str, origin: Origin
     Parameters
     ----------
     content
-        What the file holds.
+        Parsed content of the file.
     name
-        The machine's name, where the file gives none.
+        Name of the machine if the file gives none.
     where
-        What messages call the file.
+        Name of the file in messages.
     origin
-        Where the machine comes from.
+        Source of the machine, see `Machine`.
 
     Raises
     ------
@@ -121,14 +124,14 @@ def machine_of(content: Mapping[str, Any], name: str, where: str, origin: Origin
 def _untold(
     content: Mapping[str, Any], nodes: Mapping[str, Mapping[str, object]], where: str
 ) -> Iterator[frozenset[int]]:
-    """Yield the pairs of GPUs between which no route is known."""
+    """Yield the pairs of GPUs between which the file says that no route is known."""
     for pattern in _texts(content.get("untold", []), f"{where}: untold"):
         for ends in _pairs(pattern, nodes, f"{where}: untold"):
             yield frozenset(map(number_of, ends))
 
 
 def machine_toml(machine: Machine) -> str:
-    """Return a machine as TOML, which is read as the same, but for the words of its matrix."""
+    """Return a machine as TOML that reads back as the same machine, except for the given matrix."""
     lines = [f"version = {VERSION}", f"name = {_text(machine.name)}"]
     if not machine.tells_peers:
         lines.append("tells_peers = false")
@@ -300,7 +303,7 @@ def _pairs(
 ) -> list[tuple[str, str]]:
     """Return the pairs of nodes that `GPU0-GPU1`, `GPU0..3,6-CPU0` or `GPU*-GPU*` stands for.
 
-    Where both sides are the same set, that is each two of them.
+    If both sides are the same set, each two of its nodes form one pair.
     """
     sides = pattern.split("-")
     if len(sides) != 2:  # noqa: PLR2004

@@ -1,4 +1,4 @@
-"""The matrix that `nvidia-smi topo -m` prints."""
+"""Parse the matrix that `nvidia-smi topo -m` prints, and build the machine from it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _Pair = tuple[str, str]
 
 @dataclass
 class _Block:
-    """A header, and the rows below it."""
+    """One matrix: its header, and the rows below it."""
 
     devices: list[str]
     columns: list[str]
@@ -48,22 +48,22 @@ class _Block:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Topology matrices: links between GPUs, NICs, and their affinities.
+    """Content of topology matrices: links between GPUs and NICs, and CPU affinities.
 
     Parameters
     ----------
     devices
-        GPUs and NICs as nodes (`GPU0`, `NIC1`), in the order of the columns.
+        Node names of GPUs and NICs (`GPU0`, `NIC1`), in the order of the columns.
     nvlinks
-        Number of NVLinks by pair of GPUs; each pair is there in both orders.
+        (GPU, GPU) -> number of NVLinks; each pair is there in both orders.
     relations
-        How PCIe relates two devices (`PIX` to `SYS`), likewise.
+        (device, device) -> PCIe relation, from `PIX` to `SYS`; in both orders.
     numa
-        NUMA node by GPU, where it has one.
+        GPU -> NUMA node; GPUs without one are absent.
     cpus
-        CPUs near to a GPU, as a list such as `0-19,40-59`.
+        GPU -> CPUs near to it, as a list such as `0-19,40-59`.
     names
-        What the system calls NICs (`mlx5_0`).
+        NIC -> its system name (`mlx5_0`).
     """
 
     devices: Sequence[str]
@@ -80,17 +80,18 @@ class Matrix:
 
 
 def parse_matrix(text: str, source: str) -> Matrix | None:
-    """Parse the matrices of a text; None without any.
+    """Parse the topology matrices in a text; None if there are none.
 
-    Other text may stand before and after. Several matrices of one machine are taken together, as of
-    `topo -m` and of `topo -mp`, which shows the PCIe relation that NVLinks hide in the other.
+    Other text may stand before and after. Several matrices of one machine are combined, such as
+    those of `topo -m` and of `topo -mp`, which shows the PCIe relation that NVLinks hide in the
+    other.
 
     Parameters
     ----------
     text
-        What nvidia-smi printed.
+        Output of nvidia-smi.
     source
-        What messages call the file.
+        Name of the file in messages.
 
     Raises
     ------
@@ -126,26 +127,27 @@ def parse_matrix(text: str, source: str) -> Matrix | None:
 def machine_of_matrix(
     matrix: Matrix, name: str, active: Mapping[str, int] | None = None
 ) -> Machine:
-    """Return the machine that a matrix describes, with what it leaves open as warnings.
+    """Return the machine that a matrix describes; its warnings say what the matrix leaves open.
 
     NV4 between two GPUs means that four NVLinks join them, or that four lead from each to
-    NVSwitches, which all pairs share; the matrix does not tell which. If the NVLinks in a row are
-    more than the GPU can have (18, or what `nvidia-smi nvlink -s` lists), a switch stands between:
-    seven times NV12 in a DGX A100, seven times NV18 in a DGX H100, and 15 times NV6 in a DGX-2, but
-    neither three times NV4 (four A100 on one board) nor one NV12 (a pair of PCIe boards).
+    NVSwitches, shared by all pairs; the matrix does not tell which. A switch is concluded if the
+    NVLinks in a row are more than the GPU can have (18, or the number that `nvidia-smi nvlink -s`
+    lists): seven times NV12 in a DGX A100, seven times NV18 in a DGX H100, and 15 times NV6 in a
+    DGX-2, but neither three times NV4 (four A100 on one board) nor one NV12 (a pair of PCIe
+    boards).
 
-    GPUs and NICs that are PIX or PSB share a PCIe switch, and those that are PXB one further up.
-    Sockets follow from NUMA nodes, else from CPU affinities, else from what is SYS. How wide all
-    these links are is in no matrix.
+    GPUs and NICs with PIX or PSB share a PCIe switch, and those with PXB a switch further up.
+    Sockets follow from NUMA nodes, else from CPU affinities, else from SYS. No matrix gives the
+    bandwidth of these links.
 
     Parameters
     ----------
     matrix
-        What was parsed.
+        The parsed matrix.
     name
-        What the machine is called.
+        Name of the machine.
     active
-        NVLinks that each GPU has, where it is known.
+        GPU -> number of its active NVLinks, where known.
     """
     warnings: list[str] = []
     hosts = _hosts(matrix, warnings)
@@ -203,7 +205,7 @@ def _blocks(lines: Iterable[str], source: str) -> list[_Block]:
 
 
 def _header(words: Sequence[str]) -> _Block | None:
-    """Return the block that a line begins, or None if it is no header."""
+    """Return a new block if the line is the header of a matrix, else None."""
     if not _GPU.fullmatch(words[0]):
         return None
     ends = (
@@ -261,11 +263,11 @@ def _add_row(block: _Block, line: str, source: str) -> None:
 
 
 def _affinity_cells(line: str, words: list[str], block: _Block) -> list[str]:
-    """Return the cells of a row behind those of devices: of CPUs, of memory.
+    """Return the cells of a row behind those of devices: CPU and NUMA affinities.
 
-    nvidia-smi puts tabs between cells, and two before the last one, which some of its versions do
-    for width alone. A cell may be empty. Where tabs have been lost, a row of fewer words than there
-    are columns does not tell which of them are meant.
+    nvidia-smi puts tabs between cells, and two before the last one, which some of its versions add
+    for width alone. A cell may be empty. If tabs were lost and a row has fewer words than there are
+    columns, it is unknown which cells they belong to.
     """
     count = len(block.columns)
     if "\t" not in line.strip():
@@ -282,12 +284,12 @@ def _affinity_cells(line: str, words: list[str], block: _Block) -> list[str]:
 
 
 def _of_peers(block: _Block) -> bool:
-    """Tell whether a matrix says which GPUs may copy to each other (`topo -p2p`)."""
+    """Tell whether a matrix shows which GPUs may copy to each other (`topo -p2p`)."""
     return any(cell in _PEER_STATES for cells, _ in block.rows.values() for cell in cells)
 
 
 def _cells(block: _Block, source: str) -> Iterator[tuple[_Pair, str]]:
-    """Yield the cells off the diagonal, both ways, after checking that they agree."""
+    """Yield the cells off the diagonal, in both orders, after checking that they agree."""
     for device in block.devices:
         if device not in block.rows and _GPU.fullmatch(device):
             raise InputError(
@@ -317,7 +319,7 @@ def _cells(block: _Block, source: str) -> Iterator[tuple[_Pair, str]]:
 
 
 def _node_names(devices: Sequence[str]) -> dict[str, str]:
-    """Return the node of each device; all but GPUs are NICs, numbered if their names are not."""
+    """Return device -> node; all but GPUs are NICs, numbered here if their names have no number."""
     nics = [device for device in devices if not _GPU.fullmatch(device)]
     numbered = all(re.fullmatch(r"NIC\d{1,4}", nic) for nic in nics)
     numbers = {nic: f"NIC{number}" for number, nic in enumerate(nics)}
@@ -326,7 +328,7 @@ def _node_names(devices: Sequence[str]) -> dict[str, str]:
 
 
 def _affinities(blocks: Iterable[_Block]) -> tuple[dict[str, int], dict[str, str]]:
-    """Return the NUMA node and the CPUs of each GPU. Several nodes tell no more than none does."""
+    """Return GPU -> NUMA node, and GPU -> CPUs. A GPU with several NUMA nodes counts as unknown."""
     numa: dict[str, int] = {}
     cpus: dict[str, str] = {}
     for block in blocks:
@@ -344,7 +346,7 @@ def _affinities(blocks: Iterable[_Block]) -> tuple[dict[str, int], dict[str, str
 
 
 def _groups(matrix: Matrix, relations: frozenset[str]) -> list[list[str]]:
-    """Return the devices that such relations join, in the order of the columns."""
+    """Return sets of devices joined by the given relations, in the order of the columns."""
     graph = nx.Graph()
     graph.add_nodes_from(matrix.devices)
     graph.add_edges_from(pair for pair, each in matrix.relations.items() if each in relations)
@@ -354,7 +356,7 @@ def _groups(matrix: Matrix, relations: frozenset[str]) -> list[list[str]]:
 
 
 def _hosts(matrix: Matrix, warnings: list[str]) -> dict[str, int]:
-    """Return the number of the host of each device."""
+    """Return device -> number of its host (CPU socket)."""
     known = dict(matrix.numa) or _by_cpus(matrix)
     across = any(each in _SOCKETS for each in matrix.relations.values())
     groups = _groups(matrix, _ONE_HOST)
@@ -377,7 +379,7 @@ def _hosts(matrix: Matrix, warnings: list[str]) -> dict[str, int]:
 
 
 def _free_host(group: Sequence[str], hosts: Mapping[str, int], matrix: Matrix) -> int:
-    """Return the first host from which nothing in a group is SYS, or a new one."""
+    """Return the first host to which nothing in a group has the relation SYS, or a new one."""
     far = {
         host for other, host in hosts.items()
         if any(matrix.relations.get((device, other)) in _SOCKETS for device in group)
@@ -387,7 +389,7 @@ def _free_host(group: Sequence[str], hosts: Mapping[str, int], matrix: Matrix) -
 
 
 def _by_cpus(matrix: Matrix) -> dict[str, int]:
-    """Return hosts by the CPUs near to GPUs; GPUs that are all near to the same say nothing."""
+    """Return GPU -> host by the CPUs near to it; nothing if all GPUs are near to the same CPUs."""
     lists = sorted(set(matrix.cpus.values()), key=lambda cpus: int(re.split("[,-]", cpus)[0]))
     if len(lists) < 2:  # noqa: PLR2004
         return {}
@@ -431,7 +433,7 @@ def _nvlinks(matrix: Matrix, active: Mapping[str, int], warnings: list[str]) -> 
 
 
 def _could_be_switched(rows: Mapping[str, Sequence[int]]) -> int | None:
-    """Return the NVLinks of each of three or more GPUs, if they could all lead to a switch.
+    """Return the NVLinks per GPU of three or more GPUs if all could lead to a switch; else None.
 
     For two GPUs it makes no difference.
     """
@@ -458,7 +460,7 @@ def _wires(matrix: Matrix, hosts: Mapping[str, int]) -> dict[str, Wire]:
 
 
 def _hides_switches(matrix: Matrix, hosts: Mapping[str, int]) -> bool:
-    """Tell whether NVLinks hide how PCIe relates two GPUs, and no NIC near to them tells it."""
+    """Tell whether NVLinks hide the PCIe relation of two GPUs, and no NIC near them reveals it."""
     groups = _groups(matrix, _SWITCHES)
     known = {
         frozenset((place, other))

@@ -58,7 +58,7 @@ class Edge:
     src, dst
         Numbers of the GPUs; None for the NVSwitch, where it reduces or multicasts.
     share
-        Bytes over this edge as a share of S.
+        Bytes over this edge divided by S, the size of the collective.
     """
 
     src: int | None
@@ -73,18 +73,18 @@ class Tree:
     Parameters
     ----------
     edges
-        Pairs of a GPU and its parent.
+        Pairs of a GPU's number and its parent's number.
     """
 
     edges: tuple[tuple[int, int], ...]
 
 
 def bus_factor(collective: str, ranks: int) -> Fraction | None:
-    """Return bus bandwidth over algorithm bandwidth (S over time) of a collective.
+    """Return bus bandwidth over algorithm bandwidth (S over time) of a collective; None if unknown.
 
     These are the factors of nccl-tests (``doc/PERFORMANCE.md``), with n ranks: 2(n-1)/n for
     all-reduce; (n-1)/n for reduce-scatter, all-gather, all-to-all, gather and scatter; 1 for
-    broadcast, reduce and send-receive. None for others.
+    broadcast, reduce and send-receive.
     """
     if ranks < 1:
         return None
@@ -206,7 +206,7 @@ def _check(
 
 
 def _parts(rings: Sequence[Ring], *, bidirectional: bool) -> Iterator[tuple[Ring, Fraction]]:
-    """Yield rings, in one or both directions, with the part of S that each carries."""
+    """Yield each ring, in one or both directions, with the share of S that it carries."""
     widths = [ring.bricks or 0 for ring in rings]
     if not all(widths):
         widths = [1] * len(rings)
@@ -244,10 +244,10 @@ def _over_trees(trees: Sequence[Tree]) -> Iterator[Edge]:
 
 
 def _pairs(algorithm: str, gpus: Sequence[int]) -> Iterator[Edge]:
-    """Yield the transfers between each two GPUs, by stores and reads.
+    """Yield the transfers between each two GPUs, for algorithms with direct stores and reads.
 
-    In one shot a GPU moves all that it has; in two its part of the input, and the part that it
-    reduced.
+    In one shot a GPU moves all its data to each other GPU; in two shots first a part of its input,
+    then the part that it reduced.
     """
     parts = {"one_shot": Fraction(1), "two_shot": Fraction(2, len(gpus))}
     share = parts.get(algorithm, Fraction(1, len(gpus)))
@@ -259,9 +259,9 @@ def _through_switch(
 ) -> Iterator[Edge]:
     """Yield the transfers between GPUs and their switches.
 
-    A part that the switch reduces is read from every GPU, the one that asks for it too; one that
-    it multicasts is stored at every GPU. Of several switches each GPU reduces and multicasts the
-    part that it stands for, so that nothing but an all-reduce is the same at each.
+    A part that the switch reduces is read from every GPU, including the one that requests it; a
+    part that it multicasts is stored at every GPU. With several switches each GPU reduces and
+    multicasts the part of its place, so only an all-reduce is the same at each switch.
     """
     for gpus in islands:
         each = Fraction(1, len(gpus))
@@ -288,9 +288,10 @@ def _through_switch(
 
 
 def _two_trees(nodes: int) -> Iterator[tuple[int, int]]:
-    """Yield child and parent of the edges of NCCL's two binary trees (``ncclGetDtree``).
+    """Yield (child, parent) for the edges of NCCL's two binary trees (``ncclGetDtree``).
 
-    The second is the first with nodes counted backwards, or, of an odd number, from the next one.
+    The second tree is the first one with nodes counted backwards or, for an odd number of nodes,
+    shifted by one.
     """
     for child in range(1, nodes):
         parent = _parent(child, nodes)
@@ -302,14 +303,14 @@ def _two_trees(nodes: int) -> Iterator[tuple[int, int]]:
 
 
 def _parent(node: int, nodes: int) -> int:
-    """Return a node's parent in a binary tree that has its leaves at odd numbers, its root at 0."""
+    """Return a node's parent in a binary tree with the leaves at odd numbers and the root at 0."""
     lowest = node & -node
     above = (node ^ lowest) | lowest << 1
     return above if above < nodes else node ^ lowest
 
 
 def _over_dimensions(collective: str, gpus: Sequence[int]) -> Iterator[Edge]:
-    """Yield PAT's transfers: each rank's part along a binomial tree, the furthest ranks first."""
+    """Yield PAT's transfers: each rank's part along a binomial tree, farthest ranks first."""
     ranks = len(gpus)
     direction = {"all_gather": 1, "reduce_scatter": -1}.get(collective)
     if direction is None:
@@ -355,7 +356,7 @@ class Ring:
     gpus
         The GPUs in their order.
     bricks
-        NVLinks that the ring has of each edge; None where it is not one of direct NVLinks.
+        Number of NVLinks of each edge that the ring uses; None if its edges are not direct NVLinks.
     """
 
     gpus: tuple[int, ...]
@@ -368,7 +369,7 @@ class Ring:
 
 
 def find_rings(machine: Machine, gpus: Sequence[int]) -> list[Ring]:
-    """Return rings over the direct NVLinks among some GPUs, widest first.
+    """Return rings over the direct NVLinks among the given GPUs, widest first.
 
     Each ring takes the most bricks that all of its edges have left; if more bricks can be used in
     all by taking others, those are returned. On a DGX-1 with V100 these are 0-3-2-1-5-6-7-4 of two
@@ -400,7 +401,7 @@ def find_rings(machine: Machine, gpus: Sequence[int]) -> list[Ring]:
 
 
 def _from_each_gpu(inner: Sequence[tuple[int, ...]]) -> list[Ring]:
-    """Join the rings of hosts into rings over all, each of which enters a host at another GPU."""
+    """Join the rings of hosts into rings over all GPUs, each entering a host at another GPU."""
     number = min(map(len, inner))
     turned = (
         [own[first:] + own[:first] for own in inner for first in (turn * len(own) // number,)]
@@ -411,7 +412,7 @@ def _from_each_gpu(inner: Sequence[tuple[int, ...]]) -> list[Ring]:
 
 @dataclass
 class _Search:
-    """A depth-first search for rings that use the most bricks; the first found are the greedy."""
+    """Depth-first search for the rings that use most NVLinks; it begins with greedy ones."""
 
     members: list[int]
     steps: int = _STEPS
@@ -437,13 +438,13 @@ class _Search:
                     return
 
     def _bound(self, left: Bricks) -> int:
-        """Return the most bricks that rings can have together: each takes two of every GPU."""
+        """Return an upper bound for the NVLinks of further rings: each ring takes two per GPU."""
         return min(
             sum(width for pair, width in left.items() if gpu in pair) // 2 for gpu in self.members
         )
 
     def _cycles(self, left: Bricks, width: int) -> Iterator[tuple[int, ...]]:
-        """Yield the rings whose edges all have so many bricks left, in order of their numbers."""
+        """Yield rings whose edges all have `width` NVLinks left, in order of GPU numbers."""
         self.steps -= 1
         wide = {
             gpu: [
