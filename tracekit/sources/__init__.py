@@ -1,4 +1,4 @@
-"""Input formats: a file is recognised by its content, never by its name; a folder by its tables."""
+"""Input formats; a file's content tells its format, never its name, and a folder's its tables."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Shared parts of AMD's recorders: kinds of GPU work, names, sizes of launches."""
+"""Shared parts of AMD's recorders: kinds of GPU work, kernel names, launch sizes."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _NO_RANGES = ("roctxMarkA", "roctxGetThreadId", "roctxRangePop", "roctxRangeStop
 
 
 def is_range(function: pl.Expr) -> pl.Expr:
-    """Tell whether a function of roctx makes a range."""
+    """Tell whether a function of roctx creates a range."""
     return ~function.is_in(_NO_RANGES).fill_null(value=False)
 
 
 def range_style(function: pl.Expr) -> pl.Expr:
-    """Return the style of the range that a function of roctx makes."""
+    """Return the style (push/pop or start/end) of the range that a roctx function creates."""
     starts = function.is_in(_START_END).fill_null(value=False)
     style = pl.when(starts).then(pl.lit("start_end")).otherwise(pl.lit("push_pop"))
     return style.cast(RANGE_STYLE)
 
 
 class KernelNames:
-    """Readable names of kernels and their short forms, worked out once for each."""
+    """Readable kernel names and their short forms, computed once per distinct name."""
 
     def __init__(self) -> None:
         self._readable: dict[str | None, str | None] = {}
@@ -54,14 +54,14 @@ class KernelNames:
 
 
 def kernels(ops: pl.DataFrame, names: KernelNames) -> pl.DataFrame:
-    """Add ``name, short_name, kind`` to kernels with their recorded ``name``."""
+    """Add ``name`` (readable), ``short_name`` and ``kind`` to kernels with a recorded ``name``."""
     return ops.with_columns(kind=kernel_kind().cast(KIND)).with_columns(names.of(ops["name"]))
 
 
 def kernel_kind() -> pl.Expr:
-    """Return the kind of kernels by ``name``: the driver runs copies and fills as kernels, too.
+    """Return the kind of kernels by ``name``: AMD's driver also runs copies and fills as kernels.
 
-    Which ends such a copy has is not said.
+    The source and target of a copy that runs as a kernel are not recorded.
     """
     by_kernel = pl.col("name").str.extract(_BY_KERNEL)
     kinds = {"copy": "unknown", "fill": "memset"}
@@ -69,14 +69,16 @@ def kernel_kind() -> pl.Expr:
 
 
 def copies(ops: pl.DataFrame, direction: pl.Expr) -> pl.DataFrame:
-    """Add names, kinds and ends to copies; a known end is another GPU.
+    """Add names, kinds and source and target GPU to copies.
+
+    A known end of a copy that is not the GPU that ran it is another GPU.
 
     Parameters
     ----------
     ops
-        Rows with ``device``, and ``src_device, dst_device``, which may be null.
+        Rows with ``device``, ``src_device`` and ``dst_device``, the last two null if unknown.
     direction
-        What the recorder says, such as ``HostToDevice`` or ``MEMORY_COPY_HOST_TO_DEVICE``.
+        Recorded direction, such as ``HostToDevice`` or ``MEMORY_COPY_HOST_TO_DEVICE``.
     """
     ends = direction.str.to_uppercase().str.extract_groups(r"(HOST|DEVICE)_?TO_?(HOST|DEVICE)")
     one, other = (ends.struct.field(part).replace_strict(_SHORT, default=None) for part in "12")
@@ -112,28 +114,28 @@ def _name(text: pl.Expr, column: str) -> pl.Expr:
 
 
 def threads_launched(sizes: pl.DataFrame, counts_threads: pl.Expr) -> pl.Series:
-    """Return with how many threads kernels are launched.
+    """Return the number of threads of each kernel launch; null if unknown.
 
     Parameters
     ----------
     sizes
         The columns of `LAUNCH_SIZE`.
     counts_threads
-        Whether the grid of a launch counts threads, and not blocks.
+        Whether the grid of a launch counts threads instead of blocks.
     """
     given = [pl.when(counts_threads).then(1).otherwise(name).alias(name) for name in BLOCK]
     return launch_size(sizes.with_columns(given))
 
 
 def absences(ops: Seen, calls: Seen, ranges: Seen, record: str, mark: str) -> tuple[str, ...]:
-    """Name numbers that cannot be trusted because the file lacks data.
+    """Warn of results that cannot be trusted because the file lacks data.
 
     Parameters
     ----------
     ops, calls, ranges
-        What it holds.
+        The tables of the file.
     record, mark
-        How GPU work and calls, and how markers are recorded.
+        How to record GPU work and calls, and how to record markers, for the warnings.
     """
     if not len(ops):
         return (f"no GPU work was recorded: {record}",)
@@ -145,7 +147,7 @@ def absences(ops: Seen, calls: Seen, ranges: Seen, record: str, mark: str) -> tu
 
 
 def nothing(path: Path, product: str, calls: Seen, untimed: int, record: str) -> MissingDataError:
-    """Return the error for a file without GPU work and markers, with its contents."""
+    """Return the error for a file without GPU work and markers; it names what the file holds."""
     also = f", but {len(calls):,} HIP calls" if len(calls) else ""
     return MissingDataError(
         f"{no_work(untimed)} and no markers in {path} ({product}){also}",

@@ -1,4 +1,4 @@
-"""Decode copy kinds, and the GPUs of a copy, from codes of CUPTI and nsys."""
+"""Decode kinds of copies, and the GPUs of a copy, from codes of CUPTI and nsys."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ DIRECTION = pl.Enum([direction for direction, _ in COPY_KINDS.values()])
 
 @dataclass(frozen=True)
 class Copies:
-    """Encoding of copies by a recorder.
+    """How a recorder encodes copies.
 
     Parameters
     ----------
     host_memory, device_memory, managed_memory
-        The kinds of memory that lie on the host (pageable, pinned), on a GPU, and on either.
+        Codes of the kinds of memory on the host (pageable, pinned), on a GPU, and on either.
     here, source, target
-        The columns with the GPU that ran a copy, and with the GPUs at its ends where it names them.
+        Columns with the GPU that ran a copy, its source GPU and its target GPU; the last two are
+        null where the copy does not name them.
     """
 
     host_memory: tuple[int, ...]
@@ -55,7 +56,7 @@ class Copies:
         return known.with_columns(host_memory=self._of_host())
 
     def _of_host(self) -> pl.Expr:
-        """Return the type of host memory of a copy."""
+        """Return the type of a copy's host memory, such as pinned; null without host memory."""
         names = dict(zip(self.host_memory, HOST_MEMORY.categories, strict=False)) | dict.fromkeys(
             self.managed_memory, "managed"
         )
@@ -67,10 +68,10 @@ class Copies:
         return pl.when(is_migration).then(pl.lit("managed", HOST_MEMORY)).otherwise(told)
 
     def ended(self, copies: pl.DataFrame) -> pl.DataFrame:
-        """Fill in the GPUs at the ends of directed copies, correct their kind, and name them.
+        """Fill in source and target GPU of directed copies, correct their kind, and name them.
 
-        A copy that the driver makes from GPU to GPU through host memory is recorded as two, to the
-        host and from it, with device memory at both ends of each: its kind is ``staged``.
+        A copy from GPU to GPU through host memory is recorded as two copies, to the host and from
+        it, each with device memory at both ends: their kind becomes ``staged``.
 
         Returns
         -------
@@ -89,7 +90,7 @@ class Copies:
         return copies.with_columns(kind=kind.cast(KIND), name=name, short_name=name)
 
     def _by_memory(self, kind: pl.Expr) -> pl.Expr:
-        """Take the kind of a copy of unknown direction from the kinds of memory at its ends."""
+        """Derive the kind of copies without a recorded direction from the memory at both ends."""
         from_host, to_host = (pl.col(end).is_in(self.host_memory) for end in _MEMORY)
         from_gpu, to_gpu = (pl.col(end).is_in(self.device_memory) for end in _MEMORY)
         return (
@@ -102,7 +103,7 @@ class Copies:
         )  # fmt: skip
 
     def _ends(self) -> list[pl.Expr]:
-        """Fill in the GPU at the ends of a copy that names none: it is the one that ran it."""
+        """Return source and target GPU; a copy that names none has the GPU that ran it."""
         kind, source, target = pl.col("kind"), pl.col(self.source), pl.col(self.target)
         return [
             pl.when(kind == "p2p").then(source)

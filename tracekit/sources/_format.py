@@ -1,4 +1,4 @@
-"""Declaration of an input format: how to recognise it, and its reader."""
+"""Declaration of an input format: how it is recognised, and its reader."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from tracekit.support.spool import Workspace
 
 @dataclass(frozen=True)
 class Opening:
-    """A trace that is to be read.
+    """A trace that is about to be read, with everything that a reader needs.
 
     Parameters
     ----------
     path
         The file, or the folder of a columnar export.
     workspace
-        Where its tables wait.
+        Folder and memory budget for its tables.
     progress
-        Told what is being done.
+        Callback that is told what is being done.
     nsys
-        The nsys that exports reports; by default ``TRACEKIT_NSYS``, else the one on the path.
+        The nsys program that exports reports; None: ``TRACEKIT_NSYS``, else the one on PATH.
     captures
-        Traces that were recorded while CUDA graphs were captured that this one replays.
+        Traces recorded while the CUDA graphs that this trace replays were captured.
     """
 
     path: Path
@@ -39,7 +39,7 @@ class Opening:
 
     @cached_property
     def sqlite(self) -> SqliteFile:
-        """The file as a database, unpacked once for all formats that may be in one."""
+        """The file as an SQLite database, unpacked once for all formats that may be in one."""
         packed = is_packed(self.path)
         return SqliteFile(self.path, unpack(self.path, self.workspace) if packed else None)
 
@@ -51,11 +51,11 @@ class Format:
     Parameters
     ----------
     name
-        What messages and docs call it.
+        Name of the format in messages and docs.
     begins
-        Whether a file or folder that is there begins as one of this format does.
+        Function that tells whether an existing file or folder begins like this format.
     read
-        Reads it; None if it is something else after all, such as another kind of database.
+        Reader; it returns None if the content is something else, such as another database.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The formats that are read, in the order in which a file is held against them."""
+"""The formats that are read, in the order in which a file is compared with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Canonical tables of rows that name processes, threads and GPUs by ids of their recorder."""
+"""Canonical tables from rows that name processes, threads and GPUs by the recorder's ids."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ OPS, HOST = ("pid", "device", "src_device", "dst_device"), ("pid", "tid")
 
 
 class Identities:
-    """The processes, threads and GPUs that ops, calls and ranges name, and when time begins.
+    """Numbers for the processes, threads and GPUs of ops, calls and ranges, and time 0.
 
-    Times count from the first event: recorders of AMD and XLA have clocks that count from the
+    Times count from the first event, since the clocks of AMD's and XLA's recorders count from the
     start of the machine or the session.
 
     Parameters
@@ -50,14 +50,14 @@ class Identities:
         return [each for each in (self._ops, self._calls, self._ranges) if len(each)]
 
     def processes(self, names: Mapping[int, str | None]) -> pl.DataFrame:
-        """Return the table ``processes``, given names by process id."""
+        """Return the table ``processes``; `names` maps process id -> name."""
         named = [names.get(pid) for pid in self._pids["pid"].to_list()]
         return self._pids.with_columns(
             REPORT, pl.Series("name", named, pl.String), global_id=pl.col("pid")
         )
 
     def threads(self, names: pl.DataFrame | None = None) -> pl.DataFrame:
-        """Return the table ``threads``, given ``pid, tid, name``."""
+        """Return the table ``threads``; `names` has ``pid, tid, name``."""
         owners = self._threads.join(self._pids, on="pid", maintain_order="left")
         found = owners.with_columns(REPORT, global_id=pl.col("tid"))
         if names is None:
@@ -66,14 +66,14 @@ class Identities:
         return found.join(known, on=["pid", "tid"], how="left", maintain_order="left")
 
     def devices(self, described: pl.DataFrame, identity: str) -> pl.DataFrame:
-        """Return the table ``devices``: the GPUs that ops name, with their descriptions.
+        """Return the table ``devices``: the GPUs of ops, with their descriptions.
 
         Parameters
         ----------
         described
-            ``device`` and other columns of the table.
+            ``device`` and further columns of the table.
         identity
-            How ops name a GPU that is described.
+            Sentence on how ops name a described GPU.
         """
         seen = (self._ops.distinct[name] for name in OPS[1:])
         every = pl.concat(seen).drop_nulls().unique().sort().cast(pl.Int32)
@@ -90,7 +90,7 @@ class Identities:
         )
 
     def streams(self) -> dict[str, Stream]:
-        """Return the large tables."""
+        """Return table name -> rows of the large tables (ops, calls and ranges)."""
         return {
             "ops": Stream("ops", "op", self._ops.rows, self._op_columns()),
             "calls": Stream("calls", "call", self._calls.rows, self._columns.calls()),
@@ -106,23 +106,23 @@ class Identities:
         return HostColumns(self._pids, self._threads, self.origin, self.last)
 
     def process(self, pids: pl.Series) -> pl.Series:
-        """Return the numbers of processes."""
+        """Return the process number of each process id."""
         return self._columns.process(pids)
 
 
 class HostColumns:
-    """Expressions for the columns of calls and ranges, from ``start, end, pid, tid``.
+    """Functions that turn ``start, end, pid, tid`` into columns of calls and ranges.
 
     Parameters
     ----------
     processes
-        ``pid, process``.
+        ``pid, process``: the number of each process id.
     threads
-        ``pid, tid, thread``.
+        ``pid, tid, thread``: the number of each thread.
     origin
         Time 0 on the recorder's clock, ns.
     last
-        When a range ended that was still open, ns on the same clock.
+        End given to ranges that were never closed, ns on the recorder's clock.
     """
 
     def __init__(
@@ -133,14 +133,14 @@ class HostColumns:
         self._origin, self._last = origin, last
 
     def times(self) -> dict[str, Maker]:
-        """Return columns that all large tables have."""
+        """Return column -> function for the times of all large tables."""
         return {
             "start": Maker(("start",), lambda rows: rows["start"] - self._origin),
             "end": Maker(("end",), lambda rows: rows["end"] - self._origin),
         }
 
     def calls(self) -> dict[str, Maker]:
-        """Return the columns of calls that are not as they were recorded."""
+        """Return column -> function for the columns of calls that differ from the recorded ones."""
         return {
             **self.times(),
             "process": Maker(("pid",), lambda rows: self.process(rows["pid"])),
@@ -148,7 +148,7 @@ class HostColumns:
         }
 
     def ranges(self) -> dict[str, Maker]:
-        """Return the columns of ranges that are not as they were recorded."""
+        """Return column -> function for the columns of ranges that differ from recorded ones."""
         closed = pl.max_horizontal(pl.lit(self._last), "start")
         end = pl.when(pl.col("end") == OPEN).then(closed).otherwise("end") - self._origin
         return {
@@ -158,7 +158,7 @@ class HostColumns:
         }
 
     def process(self, pids: pl.Series) -> pl.Series:
-        """Return the numbers of processes."""
+        """Return the process number of each process id."""
         ids = pids.alias("pid").to_frame()
         return ids.join(self._processes, on="pid", how="left", maintain_order="left")["process"]
 
@@ -168,7 +168,7 @@ class HostColumns:
 
 
 def report(path: Path, format_: str, **known: object) -> pl.DataFrame:
-    """Return the row of a file in the table ``reports``."""
+    """Return a file's row of the table ``reports``."""
     row = {
         "report": 0,
         # A file's name may be any bytes; those that are no text are replaced.
@@ -184,14 +184,14 @@ def report(path: Path, format_: str, **known: object) -> pl.DataFrame:
 def contents(
     features: Iterable[tuple[str, str, str, str]], rows: Mapping[str, int]
 ) -> pl.DataFrame:
-    """Return the table ``contents``, from the number of rows of each feature.
+    """Return the table ``contents``, with the number of rows of each feature.
 
     Parameters
     ----------
     features
-        Name, place in the file, what it tells, and how it is recorded.
+        Tuples of a feature's name, its place in the file, what it tells, and how to record it.
     rows
-        Rows of each feature by its name.
+        Feature name -> number of rows.
     """
     names = ("feature", "source_table", "tells", "record_with")
     table = pl.DataFrame([dict(zip(names, each, strict=True)) for each in features])
@@ -202,7 +202,7 @@ def contents(
 
 
 def steps(progress: Progress, *names: str) -> Iterator[None]:
-    """Report the beginning of each step, and in the end that all is done."""
+    """Yield once per step after reporting its begin, and report the end of all."""
     for number, name in enumerate(names):
         progress(f"read {name}", number, len(names))
         yield

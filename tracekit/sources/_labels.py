@@ -1,4 +1,4 @@
-"""Labels of a run: from variables of its launcher, and names of NVTX marks or ranges."""
+"""Labels of a run, from environment variables of its launcher and names of NVTX marks or ranges."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LABEL = r"(?s)^tracekit[.:]label[ :](?<key>[^\s=]+)=(?<value>.*)$"
 
 @dataclass(frozen=True)
 class Launch:
-    """Rank, number of ranks and job of a process, from its launcher."""
+    """Rank, number of ranks and job of a process, as its launcher set them."""
 
     rank: int | None
     ranks: int | None
@@ -42,18 +42,18 @@ class Launch:
 
 
 def launch_of(variables: Mapping[str, str]) -> Launch:
-    """Return the launch of a process from its environment variables."""
+    """Return rank, number of ranks and job from the environment variables of a process."""
     return Launch(_number(variables, _RANKS), _number(variables, _SIZES), _job(variables))
 
 
 def _number(variables: Mapping[str, str], names: tuple[str, ...]) -> int | None:
-    """Return the number that the first of some variables holds."""
+    """Return the number in the first of the given variables that is set to one."""
     found = (variables.get(name, "") for name in names)
     return next((int(text) for text in found if re.fullmatch("[0-9]{1,9}", text)), None)
 
 
 def _job(variables: Mapping[str, str]) -> str | None:
-    """Return what tells jobs apart, as digests: two of them can be compared, and nothing read."""
+    """Return digests of the job's ids: two jobs can be compared, and no id can be read."""
     told = [
         f"{name}={hashlib.sha256(variables[name].encode()).hexdigest()[:12]}"
         for name in _JOBS
@@ -63,17 +63,17 @@ def _job(variables: Mapping[str, str]) -> str | None:
 
 
 class RunLabels:
-    """Labels among the names of NVTX events, collected as these come in.
+    """Labels found in names of NVTX events, collected while these are read.
 
-    No more than is needed to know the first `MOST` keys, and whether each has one value, is kept:
-    a program may well write another value in each iteration.
+    Only the first `MOST` keys are kept, and for each whether it has one value: a program may write
+    another value in each iteration.
     """
 
     def __init__(self) -> None:
         self._found = pl.DataFrame(schema={"key": pl.String, "value": pl.String})
 
     def add(self, names: pl.Series) -> None:
-        """Look at the names of some events."""
+        """Look for labels in the names of events."""
         if names.dtype != pl.String:
             names = names.unique(maintain_order=True).cast(pl.String)
         ours = names.filter(names.str.starts_with(_PREFIX))
@@ -93,13 +93,13 @@ class RunLabels:
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Valid labels with one value."""
+        """Key -> value of valid labels with a single value."""
         clear = ((key, values[0]) for key, values in self._values.items() if len(values) == 1)
         return dict([each for each in clear if label_fault(*each) is None][:MOST])
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Labels that were left out, in words."""
+        """Sentences on the labels that were left out."""
         losses = []
         for key, values in self._values.items():
             fault = next(filter(None, (label_fault(key, value) for value in values)), None)

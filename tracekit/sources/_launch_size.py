@@ -1,4 +1,4 @@
-"""With how many threads a kernel is launched."""
+"""Number of threads of a kernel launch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INT32 = (1 << 31) - 1
 
 
 def launch_size(kernels: pl.DataFrame) -> pl.Series:
-    """Return blocks times threads per block; null where a number is unknown or cannot be."""
+    """Return blocks times threads per block; null if a factor is unknown or impossible."""
     sizes = [kernels[name] for name in LAUNCH_SIZE]
     most = _most(sizes)
     if most is not None and most <= _MOST:
@@ -32,7 +32,7 @@ def launch_size(kernels: pl.DataFrame) -> pl.Series:
 
 
 def _most(sizes: Sequence[pl.Series]) -> int | None:
-    """Return the product of the largest numbers, above which none is; None if one is below 1."""
+    """Return the product of the largest values, an upper bound; None if a value is below 1."""
     least, most = ([getattr(size, of)() for size in sizes] for of in ("min", "max"))
     return math.prod(most) if None not in least and min(least) >= 1 else None
 
@@ -44,5 +44,5 @@ def _product(sizes: Sequence[pl.Series], dtype: type[pl.Int32 | pl.Int64]) -> pl
 
 
 def _is_one(size: pl.Series) -> bool:
-    """Tell whether a number is 1 throughout, as most are."""
+    """Tell whether all values are 1, as in most columns."""
     return not size.null_count() and size.min() == size.max() == 1

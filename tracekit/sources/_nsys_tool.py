@@ -1,4 +1,4 @@
-"""Reports of nsys (.nsys-rep), which are exported by the installed nsys."""
+"""Read reports of nsys (.nsys-rep) by exporting them with the installed nsys."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _PERCENT = re.compile(rb"([0-9]{1,3})%")
 
 
 def is_report(path: Path) -> bool:
-    """Tell whether a file is a report."""
+    """Tell whether a file is a report of nsys."""
     with path.open("rb") as file:
         return file.read(len(REPORT_MAGIC)) == REPORT_MAGIC
 
@@ -62,18 +62,18 @@ def is_report(path: Path) -> bool:
 def read_report(
     path: Path, workspace: Workspace, progress: Progress, tool: str | None = None
 ) -> Recording:
-    """Return the canonical tables of a report, as `tracekit.sources.nsys.read` does of an export.
+    """Return the canonical tables of a report, as `tracekit.sources.nsys.read` does for an export.
 
     Parameters
     ----------
     path
         The report.
     workspace
-        Where it is exported to.
+        Folder for the export.
     progress
-        Told what is being done.
+        Callback that is told what is being done.
     tool
-        The nsys to use; by default ``TRACEKIT_NSYS``, else the one on the path.
+        The nsys program; None: ``TRACEKIT_NSYS``, else the one on PATH.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def read_report(
 def export_report(
     path: Path, folder: Path, tool: str | None = None, progress: Progress = lambda *_: None
 ) -> Path:
-    """Export the tables of a report that are read, into an SQLite file in `folder`, and return it.
+    """Export the tables of a report that are read into an SQLite file in `folder`; return its path.
 
     Raises
     ------
@@ -152,7 +152,7 @@ def _failed(path: Path, why: str) -> InputError:
 
 
 def _too_new(path: Path, program: str) -> InputError | None:
-    """Return that a report is newer than the nsys, where both say their versions."""
+    """Return the error for a report newer than the nsys; None if versions are unknown or fit."""
     with path.open("rb") as file:
         recorded = _REPORT_VERSION.match(file.read(_LONGEST))
     known = _TOOL_VERSION.search(_said(path, program, "--version"))
@@ -170,7 +170,7 @@ def _numbers(version: re.Match[Any]) -> tuple[int, int]:
 
 
 def _known(path: Path, program: str) -> list[str]:
-    """Return those of the options that this nsys has."""
+    """Return the export options that this nsys has."""
     text = _said(path, program, "export", "--help")
     return [option for option in _OPTIONS if option.partition("=")[0] in text]
 
@@ -193,7 +193,7 @@ def _said(path: Path, program: str, *words: str) -> str:
 def _running(
     path: Path, command: Sequence[str], said: IO[bytes]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Yield a process that runs `command`, and end it with all that it has started."""
+    """Yield a process that runs `command`; afterwards end it and everything it started."""
     try:
         process = subprocess.Popen(  # noqa: S603 - a list, and no shell
             command,
@@ -216,7 +216,7 @@ def _running(
 def _follow(
     path: Path, process: subprocess.Popen[bytes], exported: Path, progress: Progress
 ) -> None:
-    """Tell how far nsys is until it has ended."""
+    """Report the progress of nsys until it has ended."""
     assert process.stdout is not None  # noqa: S101 - it was asked for
     number, rest, size, alive = process.stdout.fileno(), b"", 0, time.monotonic()
     while True:
@@ -243,5 +243,5 @@ def _size(path: Path) -> int:
 
 
 def _last_of(said: bytes) -> str:
-    """Return the end of what nsys said, on one line."""
+    """Return the end of nsys's output, on one line."""
     return " ".join(said.decode("utf-8", "replace").split())[-_LONGEST:]

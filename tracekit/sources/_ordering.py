@@ -1,8 +1,8 @@
-"""Tables in the order of time, whatever the order that files keep them in.
+"""Sort tables by time, whatever the order of rows in the file.
 
 Recorders write rows nearly in order, but promise nothing: each kind of GPU work has a table of its
-own, and threads may come one after the other. What arrives is sorted piece by piece, and pieces
-that overlap in time are cut at the same instants and merged between them.
+own, and threads may come one after the other. Rows are sorted piece by piece as they arrive; pieces
+that overlap in time are cut at common times and merged between these.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SAMPLED = 1024
 
 @dataclass(frozen=True)
 class _Slice:
-    """Rows `begin` to `end` of a piece."""
+    """Rows from `begin` up to `end` of a piece."""
 
     piece: int
     begin: int
@@ -35,9 +35,10 @@ class _Slice:
 
 
 class Ordered:
-    """Rows that arrive in any order, to be read in the order of ``start`` as often as needed.
+    """Rows that arrive in any order and can be read by ``start``, as often as needed.
 
-    Of rows that start together, the one that ends last is first, else the one that arrived first.
+    Of rows that start together, the one that ends last comes first, else the one that arrived
+    first.
     """
 
     def __init__(self, workspace: Workspace) -> None:
@@ -60,14 +61,15 @@ class Ordered:
     def settle(
         self, given: Collection[str], make: Callable[[pl.DataFrame], Iterable[pl.Series]]
     ) -> None:
-        """Sort the rows finally, and compute the columns that need the order.
+        """Sort the rows for good, and compute the columns that need the order.
 
-        What is read again and again is then neither merged nor made again. No more can be added.
+        Repeated reading then neither merges nor computes again. No more rows can be added.
 
         Parameters
         ----------
         given, make
-            Columns that go, and what makes others of those of them that there are.
+            Columns that are replaced, and the function that computes the new columns from those of
+            them that exist.
         """
         plan = self._planned()
         left = Counter(part.piece for chunk in plan for part in chunk)
@@ -89,7 +91,7 @@ class Ordered:
         self._plan = settled
 
     def _is_whole(self, chunk: tuple[_Slice, ...]) -> bool:
-        """Tell whether a chunk is a piece as it is."""
+        """Tell whether a chunk is one entire piece."""
         return (
             len(chunk) == 1 and chunk[0].end - chunk[0].begin == self._spool.heights[chunk[0].piece]
         )
@@ -100,7 +102,7 @@ class Ordered:
         given: Collection[str],
         make: Callable[[pl.DataFrame], Iterable[pl.Series]],
     ) -> pl.DataFrame:
-        """Return the rows of a chunk, or of one that is a piece the columns that are made."""
+        """Return the final rows of a chunk; for a chunk that is one piece only the new columns."""
         if self._is_whole(chunk):
             piece = chunk[0].piece
             there = _present(self._spool.columns[piece], given)
@@ -121,7 +123,7 @@ class Ordered:
         return [sum(part.end - part.begin for part in chunk) for chunk in self._planned()]
 
     def read(self, number: int, *columns: str) -> pl.DataFrame:
-        """Return chunk `number`, or some of its columns."""
+        """Return chunk `number`, all its columns or those named."""
         return self._merged(self._planned()[number], columns).rechunk()
 
     def _merged(self, parts: tuple[_Slice, ...], columns: tuple[str, ...]) -> pl.DataFrame:
@@ -134,7 +136,7 @@ class Ordered:
         return rows.select(present) if present else rows
 
     def chunks(self, columns: Mapping[str, PolarsType]) -> Iterator[pl.DataFrame]:
-        """Return some columns of all chunks in order; absent ones are null."""
+        """Return the given columns of all chunks in order; absent columns are null."""
         empty = pl.DataFrame(schema=dict(columns))
         for number in range(len(self._planned())):
             rows = self.read(number, *columns)
@@ -166,7 +168,7 @@ class Ordered:
         yield from (tuple(chunk) for chunk in chunks if chunk)
 
     def _cut(self, piece: int, cuts: NDArray[np.int64]) -> Iterator[tuple[int, _Slice]]:
-        """Return what each chunk has of a piece, if anything, with the number of the chunk."""
+        """Yield the rows of a piece that fall into each chunk, with the number of the chunk."""
         (first, last), height = self._edges[piece], self._spool.heights[piece]
         before = np.where(cuts > last, height, 0)
         among = np.flatnonzero((cuts > first) & (cuts <= last))
@@ -180,17 +182,17 @@ class Ordered:
             yield number, _Slice(piece, int(bounds[number]), int(bounds[number + 1]))
 
     def _before(self, piece: int, time: int) -> int:
-        """Return how many rows of a piece start before a time that is not that of its first."""
+        """Return how many rows of a piece start before a time."""
         # The row that is no earlier comes after the last sample that is.
         begin = (int(np.searchsorted(self._samples[piece], time)) - 1) * _SAMPLED
         rows = self._spool.read(piece, "start", rows=slice(begin, begin + _SAMPLED + 1))
         return begin + int(np.searchsorted(rows["start"].to_numpy(), time))
 
     def _cuts(self) -> NDArray[np.int64]:
-        """Return the times at which chunks begin, but for the first one.
+        """Return the times at which chunks begin, without that of the first.
 
-        Where a piece begins not long before a chunk has all the rows it is to have, the next one
-        begins with it: then it has the rows of that piece, and few others.
+        If a piece begins soon after the point at which a chunk is full, the next chunk begins with
+        it: then that chunk holds the rows of this piece and few others.
         """
         times = np.sort(np.concatenate(self._samples))
         every = max(self._workspace.rows // _SAMPLED, 1)
@@ -204,7 +206,7 @@ class Ordered:
 
 
 def _held(columns: Iterable[pl.Series]) -> list[pl.Series]:
-    """Return the columns that hold anything: reading and sorting one of nulls costs as much."""
+    """Return the columns with any value: a column of nulls costs as much to read and sort."""
     return [column for column in columns if column.null_count() < len(column)]
 
 
@@ -217,13 +219,13 @@ RUN_ROWS = 1 << 10
 
 
 def in_order(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return rows in order; of those that start and end together, the first one is first."""
+    """Return rows by start; of rows with the same start and end, the first one stays first."""
     start, end = frame["start"].to_numpy(), frame["end"].to_numpy()
     return frame if _are_in_order(start, end) else _arranged([frame], _sorted(start, end))
 
 
 def merged(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """Merge the rows of parts that are each in order."""
+    """Merge parts whose rows are each in order."""
     if len(parts) == 1:
         return parts[0]
     start, end = (np.concatenate([part[name] for part in parts]) for name in ("start", "end"))
@@ -231,9 +233,9 @@ def merged(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
 
 
 def _arranged(parts: Sequence[pl.DataFrame], order: NDArray[Any]) -> pl.DataFrame:
-    """Return rows of parts in an order that tells their places in all parts together.
+    """Return the rows of all parts in the given order of their positions.
 
-    Runs that follow each other in it stay in the memory in which they are.
+    Runs of successive rows are not copied.
     """
     follows = np.diff(order) == 1
     if np.count_nonzero(~follows) * RUN_ROWS < order.size:
@@ -245,7 +247,7 @@ def _arranged(parts: Sequence[pl.DataFrame], order: NDArray[Any]) -> pl.DataFram
 def _runs(
     parts: Sequence[pl.DataFrame], order: NDArray[Any], follows: NDArray[np.bool_]
 ) -> Iterator[pl.DataFrame]:
-    """Yield runs of rows of one part in which each row `follows` the one before."""
+    """Yield runs of rows of one part, in which each row `follows` the one before."""
     bounds = _bounds(parts)
     begins = np.append(0, np.flatnonzero(~follows) + 1)
     for place, height in zip(begins, np.diff(begins, append=order.size), strict=True):
@@ -266,7 +268,7 @@ def _are_in_order(start: NDArray[Any], end: NDArray[Any]) -> bool:
 
 
 def _sorted(start: NDArray[Any], end: NDArray[Any]) -> NDArray[Any]:
-    """Return the order of rows."""
+    """Return the positions of rows in sorted order."""
     order = np.argsort(start, kind="stable")
     ordered = start[order]
     tied = ordered[1:] == ordered[:-1]

@@ -1,6 +1,7 @@
 """Recognise the format of a file, and read it with the right module.
 
-Other files that people have beside traces are named by how they begin, with what to give instead.
+Other files that people keep beside traces are recognised by their first bytes, to say what to give
+instead.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from tracekit.support.spool import Workspace
 
 
 def read(path: Path, progress: Progress = lambda *_: None) -> Trace:
-    """Return the canonical tables of a trace file in memory; as for `open_report`."""
+    """Return the canonical tables of a trace file in memory; for arguments see `open_report`."""
     return open_report(path, Workspace(), progress).trace()
 
 
 def content_files(path: Path) -> list[Path]:
-    """Return the files that a trace is made of: those of a columnar export, else `path` itself."""
+    """Return the files of a trace: those of a columnar export, else `path` itself."""
     return table_files(path) if path.is_dir() else [path]
 
 
@@ -48,20 +49,20 @@ def open_report(
     nsys_tool: str | None = None,
     captures: Sequence[Path] = (),
 ) -> Recording:
-    """Return the canonical tables of a trace file; nothing is attributed yet.
+    """Return the canonical tables of a trace file, not yet attributed.
 
     Parameters
     ----------
     path
         The file, or the folder of a columnar export.
     workspace
-        Where its tables wait, which has to be there as long as they are read.
+        Folder and memory budget for its tables; it must exist as long as they are read.
     progress
-        Told what is being done.
+        Callback that is told what is being done.
     nsys_tool
-        The nsys that exports reports; by default ``TRACEKIT_NSYS``, else the one on the path.
+        The nsys program that exports reports; None: ``TRACEKIT_NSYS``, else the one on PATH.
     captures
-        Traces of PyTorch's profiler that were recorded while CUDA graphs of this one were captured.
+        PyTorch traces recorded while the CUDA graphs of this trace were captured.
 
     Raises
     ------
@@ -98,7 +99,7 @@ def open_report(
 
 
 def check_readable(path: Path) -> None:
-    """Raise an `InputError` that says why `path` is no file that a trace could be in."""
+    """Raise an `InputError` with the reason if `path` is no file that could hold a trace."""
     try:
         if path.is_dir():
             table_files(path)
@@ -147,7 +148,7 @@ _ROCPROF = (
 
 @dataclass(frozen=True)
 class _Other:
-    """A kind of files: how its head begins or what is in it, what it is, and what to do."""
+    """A kind of file that is no trace: how it begins, what it is, and what to do instead."""
 
     begins: str
     what: str
@@ -233,7 +234,7 @@ def refusal(path: Path) -> InputError:
 
 
 def _known(head: bytes) -> tuple[str, str] | None:
-    """Return what a file is by its first bytes, and what to do."""
+    """Return what a file is by its first bytes, and what to do instead; None if unknown."""
     is_json = head.lstrip()[:1] in (b"{", b"[")
     look, kinds = (re.search, _JSON) if is_json else (re.match, _FILES)
     for each in kinds:
@@ -249,7 +250,7 @@ def _known(head: bytes) -> tuple[str, str] | None:
 
 
 def _keys(head: bytes) -> list[str]:
-    """Return the first keys of the outermost object of JSON, or of the first one of a list."""
+    """Return the first keys of the outermost JSON object, or of the first object of a list."""
     text = head.decode("utf-8", "replace").lstrip("\ufeff \n\t[")
     depth, found = 0, []
     for token in re.finditer(r'"((?:[^"\\]|\\.)*)"(\s*:)?|[{}\[\]]', text):
@@ -267,7 +268,7 @@ _PACKET = frozenset((6, 8, 10, 11, 12, 13, 33, 36, 41, 42, 43, 44, 58, 59, 60, 7
 
 
 def _is_perfetto(head: bytes) -> bool:
-    """Tell whether a file begins with two packets of Perfetto, or with a long one."""
+    """Tell whether a file begins with two Perfetto packets, or with a long one."""
     data = np.frombuffer(head, np.uint8)
     at = 0
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Observations about a table's rows, made while they are read once."""
+"""Facts about a table's rows that are collected while the rows are read once."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ OPEN = (1 << 63) - 1
 
 
 def no_work(untimed: int) -> str:
-    """Say that there is no GPU work to analyse; it may be there without times.
+    """Say that there is no GPU work to analyse, or only work without times.
 
     Parameters
     ----------
     untimed
-        How many ops have none: recorders write zeros where they could not measure.
+        Number of ops without times: recorders write zeros if they could not measure.
     """
     return f"no times of {untimed:,} GPU ops" if untimed else "no GPU work"
 
 
 def counted(lost: Mapping[str, int], words: Mapping[str, str]) -> tuple[str, ...]:
-    """Count losses by kind, in words."""
+    """Return a sentence for each kind of loss; `words` maps the kind -> its description."""
     return tuple(f"{lost[kind]:,} {what}" for kind, what in words.items() if lost.get(kind))
 
 
 def backward(count: int, what: str) -> tuple[str, ...]:
-    """Say how many rows end before they begin, as when a clock is set back."""
+    """Say how many rows end before they begin, as after a clock was set back."""
     return (f"{count:,} {what} end before they begin, and were taken to last 0 ns",) * bool(count)
 
 
@@ -44,18 +44,18 @@ _NARROW = {pl.Int8: 1 << 7, pl.Int16: 1 << 15, pl.Int32: 1 << 31}
 
 
 class Seen:
-    """Rows in order of time, with observations made on the way.
+    """Rows in order of time, with facts collected while they were read.
 
     Parameters
     ----------
     batches
         The rows as they come in.
     workspace
-        Where they wait.
+        Folder and memory budget for the rows.
     identities
         Columns whose distinct values are kept.
     numbered
-        Whether rows have `WHO` in the place of these columns.
+        Whether these columns are replaced by `WHO`, the number of the combination of values.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Seen:
             self.add(batch)
 
     def add(self, batch: pl.DataFrame) -> None:
-        """Add some rows."""
+        """Add a batch of rows."""
         if not batch.height:
             return
         who = self._who(batch)
@@ -87,7 +87,7 @@ class Seen:
         self.last = latest if self.last is None else max(self.last, latest)
 
     def _who(self, batch: pl.DataFrame) -> pl.Series:
-        """Return the number of each row's identities, having noted those that are new."""
+        """Return the number of each row's combination of identities; new ones are added."""
         absent = [name for name in self.distinct.columns if name not in batch.columns]
         ids = (
             batch.with_columns(pl.lit(None, pl.Int64).alias(n) for n in absent) if absent else batch
@@ -101,7 +101,7 @@ class Seen:
         return pl.Series(WHO, numbers.cast(next(narrow, pl.Int64)).to_numpy().take(which))
 
     def _numbers(self, some: pl.DataFrame) -> pl.Series:
-        """Return the numbers of identities; null of those that are new."""
+        """Return the number of each combination of identities; null for new ones."""
         known = self.distinct.with_row_index(WHO)
         found = some.join(
             known, on=some.columns, how="left", nulls_equal=True, maintain_order="left"
@@ -113,7 +113,7 @@ class Seen:
 
 
 def _latest(batch: pl.DataFrame) -> int:
-    """Return the latest time of some rows that is known."""
+    """Return the latest known time in a batch."""
     start, end = batch["start"].to_numpy(), batch["end"].to_numpy()
     latest = int(end.max())
     if latest == OPEN:
@@ -125,11 +125,11 @@ _SLOTS = 64
 
 
 def _some_of_each(rows: pl.DataFrame) -> tuple[pl.DataFrame, NDArray[np.uint32]]:
-    """Return rows of whole numbers without most of those that repeat another one.
+    """Return distinct rows of whole numbers; a few duplicates may remain.
 
     Returns
     -------
-    Those rows, and of all rows which of them each is like.
+    The rows that are kept, and for each given row the position of the equal one among them.
     """
     held = [column for column in rows if column.null_count() < rows.height] or [rows.to_series()]
     numbers = [column.fill_null(0) for column in held]
@@ -143,7 +143,7 @@ def _some_of_each(rows: pl.DataFrame) -> tuple[pl.DataFrame, NDArray[np.uint32]]
 
 
 def _side_by_side(columns: Sequence[pl.Series], rows: int) -> NDArray[np.int64]:
-    """Return columns as the rows of one array; that is the memory of a single one."""
+    """Return columns as rows of one array; a single column is not copied."""
     if len(columns) == 1 and columns[0].dtype == pl.Int64:
         return given(columns[0]).reshape(1, rows)
     values = np.empty((len(columns), rows), np.int64)
@@ -155,23 +155,23 @@ def _side_by_side(columns: Sequence[pl.Series], rows: int) -> NDArray[np.int64]:
 def tell_apart(
     values: NDArray[Any], slots: NDArray[Any], kept: NDArray[Any], which: NDArray[Any]
 ) -> int:
-    """Drop rows that repeat a recent one, such as descriptions of processes and places.
+    """Drop rows that repeat a recent row, such as descriptions of processes and places.
 
     Parameters
     ----------
     values
-        The rows, of which there is one, column by column.
+        The rows, at least one, column by column.
     slots
-        Slots for the last row that was kept of those that share a slot, and the place of each of
-        these among those that are kept: at first the first row.
+        Hash slots: the last kept row that fell into each slot, and its position among kept rows;
+        initially the first row.
     kept
-        Becomes the rows that are kept.
+        Output: the rows that are kept.
     which
-        Becomes of each row the place of the one that is like it among those that are kept.
+        Output: for each row the position, among kept rows, of the equal one.
 
     Returns
     -------
-    How many are kept.
+    Number of rows that are kept.
     """
     recent, places, first = slots[0], slots[1], values[0]
     kept[0], count = 0, 1

@@ -62,12 +62,12 @@ def read_smi(
     path
         The file.
     utc_offset
-        How far the clock that the times were taken from was ahead of UTC. ``nvidia-smi`` writes
-        local time and does not say in which time zone; by default it is taken for UTC.
+        Offset of the local clock that wrote the times from UTC. ``nvidia-smi`` writes local time
+        and does not say in which time zone; by default it is taken for UTC.
     columns
-        What was queried, in that order, as written after ``--query-gpu=``. It serves for what has
-        no header (``--format=csv,noheader``); by default that is taken for
-        ``timestamp,index,uuid,memory.used`` if it looks so.
+        The queried columns, in that order, as after ``--query-gpu=``. Used for files without a
+        header (``--format=csv,noheader``), which by default are taken for
+        ``timestamp,index,uuid,memory.used`` if they look like it.
 
     Returns
     -------
@@ -106,7 +106,7 @@ def _not_smi(path: Path) -> InputError:
 
 
 def _lines(path: Path) -> pl.Series:
-    """Return the lines that are there as a whole, without what surrounds them."""
+    """Return the complete lines of a file, stripped."""
     try:
         with path.open("rb") as file:
             data = file.read(_HEAD)
@@ -129,7 +129,7 @@ def _is_header() -> pl.Expr:
 
 
 def _samples(lines: pl.Series, queried: Sequence[str] | None) -> pl.DataFrame:
-    """Return the samples in lines of the same columns."""
+    """Return the samples in lines that share one set of columns."""
     names = [_name(field) for field in queried or _RECOMMENDED]
     places = {name: names.index(name) for name in dict.fromkeys(names)}
     if not {"timestamp", "memory.used"} <= set(places) or not {"index", "uuid"} & set(places):
@@ -152,13 +152,13 @@ def _samples(lines: pl.Series, queried: Sequence[str] | None) -> pl.DataFrame:
 
 
 def _field(places: Mapping[str, int], name: str, pattern: str) -> pl.Expr:
-    """Return what a pattern finds in a field; null where it does not match, or was not queried."""
+    """Return the match of a pattern in a field; null if there is none or it was not queried."""
     if name not in places:
         return pl.lit(None, pl.String)
     return pl.col("fields").list.get(places[name]).str.strip_chars().str.extract(pattern)
 
 
 def _name(field: str) -> str:
-    """Return the name of a column, as it may be queried or headed."""
+    """Return the name of a queried column, given its name in a query or a header."""
     name = re.sub(r"\[[^\]]*\]$", "", field.strip().lower()).strip()
     return {"gpu_uuid": "uuid"}.get(name, name)

@@ -1,4 +1,4 @@
-"""Decode waits for GPU work, and buffer them with event records until they are stored."""
+"""Decode waits for GPU work, and keep them with event records until they are stored."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ LOST = "waits for GPU work have no valid times or process and were left out"
 
 
 def sync_type() -> pl.Expr:
-    """Return the kind of a wait, by which of ``stream, event, context`` it names.
+    """Return the kind of a wait, from which of ``stream, event, context`` it names.
 
-    Recorders number the kinds of waits too, but nsys did so in three ways, of which its own table
-    of names describes one.
+    Recorders also number the kinds of waits, but nsys did so in three ways, and its table of names
+    describes only one.
     """
     stream, event, context = (pl.col(name).is_not_null() for name in ("stream", "event", "context"))
     return (
@@ -30,13 +30,13 @@ def sync_type() -> pl.Expr:
 
 
 def by_call(records: pl.DataFrame) -> pl.DataFrame:
-    """Give records of events their correlation ids to be ordered by: of most no time is known."""
+    """Give event records their correlation ids as time, to sort by: most have no known time."""
     number = pl.col("correlation").fill_null(0)
     return records.with_columns(start=number, end=number)
 
 
 def ordered(batches: Iterable[pl.DataFrame], workspace: Workspace) -> Ordered:
-    """Return waits in the order of time, or what `by_call` gave, in that of calls."""
+    """Return waits by time; event records from `by_call` are sorted by call."""
     rows = Ordered(workspace)
     for batch in batches:
         rows.add(batch)
@@ -44,16 +44,16 @@ def ordered(batches: Iterable[pl.DataFrame], workspace: Workspace) -> Ordered:
 
 
 def chunks(rows: Ordered, table: str, *identity: str) -> Iterator[pl.DataFrame]:
-    """Return rows chunk by chunk with the columns that ``syncs`` or ``event_records`` keeps.
+    """Return rows chunk by chunk, with the columns of ``syncs`` or ``event_records``.
 
     Parameters
     ----------
     rows
-        Of `ordered`.
+        Rows from `ordered`.
     table
-        Which of the two tables it is.
+        Name of the table: ``syncs`` or ``event_records``.
     identity
-        Columns of whole numbers that say more of who and where.
+        Further integer columns that identify process, thread or GPU.
     """
     kept = (SYNCS if table == SYNCS.name else EVENT_RECORDS).schema
     yield from rows.chunks({**kept, **dict.fromkeys(identity, pl.Int64)})

@@ -1,4 +1,4 @@
-"""Interface of an export for makers of canonical tables, however it is stored."""
+"""Interface to the tables of an export, however they are stored."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ SqlType = Literal["int", "narrow", "real", "text", "blob"]
 
 @dataclass(frozen=True)
 class Where:
-    """A condition on a column of texts, or that a row is the first of its value in a column.
+    """A condition on a text column, or the condition that a row is the first with its value.
 
     Parameters
     ----------
     column
-        Name of the column, which the table has.
+        Name of an existing column.
     how
-        Whether its text is one of `texts`, starts or ends with one of them, or the row is the
-        ``first`` in the table of those with the same value.
+        ``is``: its text is one of `texts`; ``starts``, ``ends``: it starts or ends with one of
+        them; ``first``: the row is the first in the table with its value.
     texts
-        Constants of this program.
+        Constants of this program, never text from a file.
     """
 
     column: str
@@ -39,7 +39,7 @@ class Where:
 
 
 class ExportFile(Protocol):
-    """Tables of an export, by the names that nsys gives them in SQLite."""
+    """Tables of an export, by the names that nsys uses in SQLite."""
 
     path: Path
     coerced: dict[str, int]
@@ -55,7 +55,7 @@ class ExportFile(Protocol):
 
     @property
     def size(self) -> int:
-        """Size of all of it, bytes."""
+        """Size of all tables, bytes."""
 
     def has(self, table: str, *columns: str) -> bool:
         """Tell whether `table` exists and has all `columns`."""
@@ -64,27 +64,27 @@ class ExportFile(Protocol):
         """Tell whether `table` exists and is not empty."""
 
     def holds_values(self, table: str, column: str) -> bool:
-        """Tell whether `table` has `column` with any value."""
+        """Tell whether `table` has `column` with any value that is not null."""
 
     def count(self, table: str) -> int:
-        """Return the number of rows of `table`, which exists."""
+        """Return the number of rows of an existing table."""
 
     def first_times(self, columns: Mapping[str, str]) -> list[int]:
-        """Return the first values of a column of whole numbers of each of some tables."""
+        """Return the first value of the integer column of each table in table -> column."""
 
     def read(
         self, table: str, columns: Mapping[str, SqlType], where: Sequence[Where] = ()
     ) -> pl.DataFrame:
-        """Return `columns` of the rows of `table` that fulfil all of `where`, in their order."""
+        """Return columns (name -> type) of the rows that fulfil all of `where`, in order."""
 
     def batches(
         self, table: str, columns: Mapping[str, SqlType], rows: int = ...
     ) -> Iterator[pl.DataFrame]:
-        """Yield `columns` of `table` in the order of its rows, at most `rows` at a time."""
+        """Yield columns (name -> type) in the order of rows, at most `rows` at a time."""
 
 
 def coercions(file: ExportFile) -> tuple[str, ...]:
-    """Say how many values of each column were left out for a wrong type."""
+    """Return a sentence per column on the values left out for their wrong type."""
     return tuple(
         f"{count:,} values of {column} are not of its type and were left out"
         for column, count in file.coerced.items()
@@ -92,7 +92,7 @@ def coercions(file: ExportFile) -> tuple[str, ...]:
 
 
 def check_columns(file: ExportFile, required: Mapping[str, Sequence[str]], hint: str) -> None:
-    """Raise `MissingDataError` if a table that is there lacks a necessary column."""
+    """Raise `MissingDataError` if an existing table lacks a required column."""
     for table, columns in required.items():
         absent = [column for column in columns if not file.has(table, column)]
         if absent and file.has(table):

@@ -1,10 +1,10 @@
 """Limit times to those of one recording, so that differences and sums do not overflow.
 
-A recorder that fails writes times such as -2^63, and one row of these is enough for a total of
-minus nine billion seconds. Rows whose times are further than `REACH` from the others are left out
-and counted. Any difference of two times is then at most 2^53 ns, so that its sum over a thousand
-devices fits into int64. What the rows of a table last together is checked (`MOST_TOGETHER`), so
-that the sum over a hundred reports does.
+A recorder that fails writes times such as -2^63; a single row like that gives a total of minus nine
+billion seconds. Rows with times further than `REACH` from the others are dropped and counted. Any
+difference of two times is then at most 2^53 ns, so a sum over a thousand devices fits into int64.
+The total duration of a table's rows is limited too (`MOST_TOGETHER`), so that the sum over a
+hundred reports fits.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ Filter: TypeAlias = Callable[[pl.DataFrame], pl.DataFrame]
 
 @dataclass
 class _Passed:
-    """Observations about the rows of a table that have passed."""
+    """Counts of the rows of a table that the filter has seen."""
 
     lost: int = 0
     together: float = 0.0
 
 
 class Times:
-    """The times that rows of a trace may have.
+    """Times that are possible for the rows of a trace.
 
     Parameters
     ----------
     path
-        The trace, for messages.
+        Path of the trace, for messages.
     starts
-        Some of its times, such as the first ones of each table; without them all times are good.
+        Times of the trace, such as the first one of each table; if empty, all times are possible.
     """
 
     def __init__(self, path: Path, starts: Sequence[int] | None = None) -> None:
@@ -64,19 +64,19 @@ class Times:
         self._edges: set[int] = set()
 
     def hold(self, time: pl.Expr) -> pl.Expr:
-        """Tell whether a time is possible in this trace; null for an unknown one."""
+        """Return whether a time is possible in this trace; null for an unknown time."""
         return time.is_between(self._low, self._high)
 
     def within(self, what: str, *names: str) -> Filter:
-        """Return a filter that drops, batch by batch, rows with impossible times.
+        """Return a filter that drops rows with impossible times, batch by batch.
 
         Parameters
         ----------
         what
-            The rows, in words.
+            Name of the rows, for messages.
         names
-            Columns that hold times, of which some may be null: by default those of ``start`` and
-            ``end`` that there are.
+            Columns of times, which may hold nulls; default: those of ``start`` and ``end`` that
+            exist.
 
         Raises
         ------
@@ -107,7 +107,7 @@ class Times:
         return pl.all_horizontal(held) | unknown
 
     def check_endless(self, what: str, count: int) -> None:
-        """Raise `DamagedTraceError` if so many rows without an end may last too long together."""
+        """Raise `DamagedTraceError` if `count` rows without an end may last too long together."""
         span = max(self._edges, default=0) - min(self._edges, default=0)
         self._check(f"{what} without an end", float(count * span))
 
@@ -121,13 +121,13 @@ class Times:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Number of rows left out so far, in words."""
+        """Sentences on the rows that were dropped so far."""
         known = self._passed.items()
         return tuple(f"{each.lost:,} {what} {LOST}" for what, each in known if each.lost)
 
 
 def _together(rows: pl.DataFrame) -> float:
-    """Return how long rows last together that have an end; NumPy takes a quarter of the time."""
+    """Return the total duration of rows with an end, ns (NumPy: a quarter of the time)."""
     start, end = rows["start"], rows["end"]
     if start.null_count() or end.null_count():
         start, end = rows.select("start", "end").drop_nulls()

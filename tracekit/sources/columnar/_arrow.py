@@ -1,8 +1,8 @@
-"""A table in an Arrow IPC stream.
+"""Read a table from an Arrow IPC stream.
 
-nsys writes a table as one record batch, however long it is, so parts of its buffers are read where
-they lie in the file. A stream with other types than nsys uses (such as
-dictionaries) is read at once by polars instead.
+nsys writes a table as one record batch, however long it is, so parts of its buffers are read from
+where they lie in the file. A stream with types that nsys does not use (such as dictionaries) is
+read at once by polars instead.
 
 References
 ----------
@@ -50,7 +50,7 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class _Batch:
-    """Rows of a record batch, and where in the file its buffers begin and how long they are."""
+    """A record batch: number of rows, and offset and length of each of its buffers in the file."""
 
     rows: int
     buffers: tuple[tuple[int, int], ...]
@@ -70,7 +70,7 @@ class _Layout:
 
 
 class ArrowTable:
-    """Columns of an Arrow stream, a batch of rows after the other.
+    """Columns of an Arrow stream, read in batches of rows.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ class ArrowTable:
         return sum(batch.rows for batch in self._layout.batches)
 
     def batches(self, columns: Sequence[str], rows: int) -> Iterator[pl.DataFrame]:
-        """Yield some columns, which it has, of at most `rows` rows at a time."""
+        """Yield existing columns, at most `rows` rows at a time."""
         layout = self._layout
         if not layout.is_plain:
             yield pl.read_ipc_stream(self._path, columns=list(columns))
@@ -110,7 +110,7 @@ class ArrowTable:
 
 
 class _Part:
-    """Rows of a record batch."""
+    """Part of the rows of a record batch."""
 
     def __init__(self, file: BinaryIO, layout: _Layout, batch: _Batch) -> None:
         self._file = file
@@ -122,7 +122,7 @@ class _Part:
             self._columns[name] = kind, [next(buffers) for _ in range(_buffers_of(kind))]
 
     def read(self, names: Sequence[str], begin: int, end: int) -> pl.DataFrame:
-        """Return rows from `begin`, a multiple of 8, to before `end`."""
+        """Return the rows from `begin`, a multiple of 8, up to `end`."""
         return pl.DataFrame([self._column(name, begin, end) for name in names])
 
     def _column(self, name: str, begin: int, end: int) -> pl.Series:
@@ -151,7 +151,7 @@ class _Part:
         begin: int,
         end: int,
     ) -> list[Any]:
-        """Return offsets and data of texts; polars relies on that these fit each other."""
+        """Return offsets and data of texts, checked to fit each other as polars requires."""
         size = dtype.itemsize
         places = np.frombuffer(self._read(offsets, begin * size, (end + 1) * size), dtype)
         if places[0] < 0 or (np.diff(places) < 0).any():
@@ -159,7 +159,7 @@ class _Part:
         return [places - places[0], self._read(data, int(places[0]), int(places[-1]))]
 
     def _read(self, buffer: tuple[int, int], begin: int, end: int) -> bytes:
-        """Return bytes of a buffer."""
+        """Return the bytes from `begin` to `end` of a buffer."""
         at, length = buffer
         if end > length:
             raise ValueError("a column is shorter than its table")
@@ -171,7 +171,7 @@ def _buffers_of(kind: str) -> int:
 
 
 def _pread(file: BinaryIO, at: int, size: int) -> bytes:
-    """Return `size` bytes; a system reads at most 2 GiB in one call."""
+    """Return `size` bytes at `at`; the system reads at most 2 GiB per call."""
     parts = []
     while size > 0:
         part = os.pread(file.fileno(), size, at)
@@ -207,7 +207,7 @@ def _read_layout(file: BinaryIO) -> _Layout:
 
 
 def _messages(file: BinaryIO) -> Iterator[tuple[bytes, int, int]]:
-    """Yield the metadata of each message, its kind, and where its body lies."""
+    """Yield the metadata of each message, its kind, and the offset of its body."""
     at, size = 0, os.fstat(file.fileno()).st_size
     while True:
         mark, length = struct.unpack("<Ii", _pread(file, at, 8))
@@ -226,7 +226,7 @@ def _messages(file: BinaryIO) -> Iterator[tuple[bytes, int, int]]:
 
 
 def _schema(head: bytes) -> tuple[tuple[str, ...], tuple[str | None, ...]]:
-    """Return names and types of the columns; None for types that are not read in parts."""
+    """Return names and types of the columns; type None is not read in parts."""
     schema = _Table.root(head).table(2)
     if schema.number(0, "<h"):
         raise ValueError("its numbers are big-endian")
@@ -238,7 +238,7 @@ def _schema(head: bytes) -> tuple[tuple[str, ...], tuple[str | None, ...]]:
 
 
 def _letter(field: _Table) -> str | None:
-    """Return Arrow's letter of a column's type, None for types that are not read in parts."""
+    """Return Arrow's letter for a column's type; None for types that are not read in parts."""
     kind = field.number(2, "<B")
     if kind == _INT:
         number = field.table(3)
@@ -250,7 +250,7 @@ def _letter(field: _Table) -> str | None:
 
 
 def _record_batch(head: bytes, body: int) -> _Batch:
-    """Return what a message says of its batch."""
+    """Return the record batch that a message describes."""
     batch = _Table.root(head).table(2)
     if batch.has(3):  # polars would trust whatever sizes it claims to have unpacked
         raise ValueError("it is compressed, as nsys writes none")
@@ -263,7 +263,7 @@ def _record_batch(head: bytes, body: int) -> _Batch:
 
 
 class _Table:
-    """A table of a FlatBuffer; what lies outside of it gives `struct.error`."""
+    """A table of a FlatBuffer; offsets outside of the buffer raise `struct.error`."""
 
     def __init__(self, data: bytes, at: int) -> None:
         self._data = data
@@ -282,17 +282,17 @@ class _Table:
         return int(struct.unpack_from(form, self._data, at)[0])
 
     def _place(self, field: int) -> int:
-        """Return where a field lies; 0 where it is absent."""
+        """Return the offset of a field; 0 if it is absent."""
         at = 4 + 2 * field
         offset = self._unpack("<H", self._fields + at) if at < self._size else 0
         return self._at + offset if offset else 0
 
     def has(self, field: int) -> bool:
-        """Tell whether a field is there."""
+        """Tell whether a field is present."""
         return self._place(field) > 0
 
     def number(self, field: int, form: str) -> int:
-        """Return a number, 0 where it is absent."""
+        """Return a number field; 0 if it is absent."""
         place = self._place(field)
         return self._unpack(form, place) if place else 0
 
@@ -303,22 +303,22 @@ class _Table:
         return place + self._unpack("<I", place)
 
     def table(self, field: int) -> _Table:
-        """Return a table in it."""
+        """Return a field that is a table."""
         return _Table(self._data, self._target(field))
 
     def tables(self, field: int) -> list[_Table]:
-        """Return a list of tables."""
+        """Return a field that is a list of tables."""
         at, count = self._list(field, 4)
         places = range(at, at + 4 * count, 4)
         return [_Table(self._data, place + self._unpack("<I", place)) for place in places]
 
     def text(self, field: int) -> str:
-        """Return a text."""
+        """Return a text field."""
         at, count = self._list(field, 1)
         return self._data[at : at + count].decode("utf-8", "replace")
 
     def _list(self, field: int, size: int) -> tuple[int, int]:
-        """Return where the items of a list lie, which have `size` bytes each, and their number."""
+        """Return offset and number of the items of a list, each of `size` bytes."""
         at = self._target(field)
         count = self._unpack("<I", at)
         if at + 4 + count * size > len(self._data):
@@ -326,7 +326,7 @@ class _Table:
         return at + 4, count
 
     def structs(self, field: int, form: str) -> list[tuple[int, ...]]:
-        """Return a list of structures, all of the same form."""
+        """Return a field that is a list of structures of one form."""
         size = struct.calcsize(form)
         at, count = self._list(field, size)
         return list(struct.iter_unpack(form, self._data[at : at + count * size]))

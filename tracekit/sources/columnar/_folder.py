@@ -1,4 +1,4 @@
-"""The tables of a columnar export, with columns of the types that SQLite exports have."""
+"""Tables of a columnar export, with the column types of SQLite exports."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _arrow_table(file: Path) -> ArrowTable:
 
 
 def table_files(folder: Path) -> list[Path]:
-    """Return the files of an export's tables, in the order of their names.
+    """Return the files of an export's tables, by name.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def table_files(folder: Path) -> list[Path]:
 
 
 class ColumnarExport:
-    """A folder of the tables of an nsys export, read as an SQLite export is.
+    """A folder with the tables of an nsys export, read like an SQLite export.
 
     Parameters
     ----------
@@ -111,17 +111,17 @@ class ColumnarExport:
         return table in self._files and self.count(table) > 0
 
     def holds_values(self, table: str, column: str) -> bool:
-        """Tell whether `table` has `column`, and any value in it."""
+        """Tell whether `table` has `column` with any value that is not null."""
         parts = self._parts(table, [column], BATCH_ROWS) if self.has(table, column) else ()
         return any(part[column].count() for part in parts)
 
     def count(self, table: str) -> int:
-        """Return the number of rows of `table`, which exists."""
+        """Return the number of rows of an existing table."""
         with self._damage(table):
             return self._open(table).count()
 
     def first_times(self, columns: Mapping[str, str]) -> list[int]:
-        """Return the first values of a column of whole numbers of each of some tables."""
+        """Return the first value of the integer column of each table in table -> column."""
         times: list[int] = []
         for table, name in columns.items():
             if self.has(table, name):
@@ -132,9 +132,10 @@ class ColumnarExport:
     def read(
         self, table: str, columns: Mapping[str, SqlType], where: Sequence[Where] = ()
     ) -> pl.DataFrame:
-        """Return `columns` of the rows of `table` that fulfil all of `where`, in their order.
+        """Return `columns` (name -> type) of the rows of `table` that fulfil all of `where`.
 
-        Absent tables and columns give nulls, as in `tracekit.sources.sqlite.SqliteFile.read`.
+        Rows stay in order. Absent tables and columns give nulls, as in
+        `tracekit.sources.sqlite.SqliteFile.read`.
 
         Raises
         ------
@@ -191,7 +192,7 @@ class ColumnarExport:
 
     @contextmanager
     def _damage(self, table: str) -> Iterator[None]:
-        """Say of what goes wrong in reading `table` that its file is damaged."""
+        """Turn any failure to read `table` into the error that its file is damaged."""
         try:
             yield
         except PermissionError as error:
@@ -239,13 +240,13 @@ def _test(where: Where) -> pl.Expr | None:
 
 
 def _chosen(frame: pl.DataFrame, where: Sequence[Where]) -> pl.DataFrame:
-    """Return the first rows of each value, where those are asked for."""
+    """Return the first row of each value, if a condition asks for these."""
     firsts = [each.column for each in where if each.how == "first"]
     return frame.unique(firsts, keep="first", maintain_order=True) if firsts else frame
 
 
 class ParquetTable:
-    """Columns of a Parquet file, a batch of rows after the other.
+    """Columns of a Parquet file, read in batches of rows.
 
     Parameters
     ----------
@@ -270,7 +271,7 @@ class ParquetTable:
         return int(self._rows.select(pl.len()).collect().item())
 
     def batches(self, columns: Sequence[str], rows: int) -> Iterator[pl.DataFrame]:
-        """Yield some columns, which it has, of about `rows` rows at a time."""
+        """Yield existing columns, about `rows` rows at a time."""
         return in_batches(self._rows.select(columns), rows)
 
 
@@ -282,14 +283,14 @@ _TEXTS = (pl.String, pl.Categorical, pl.Enum)
 def typed(
     frame: pl.DataFrame, columns: Mapping[str, SqlType]
 ) -> tuple[pl.DataFrame, dict[str, int]]:
-    """Return `columns` in their types, and how many values had no place in each.
+    """Return `columns` in their types, and column -> number of values that did not fit its type.
 
     Parameters
     ----------
     frame
-        Columns of a table as its file has them; those that it lacks are null.
+        Columns as in the file; those that it lacks become null.
     columns
-        The columns to return, and their types.
+        Column name -> type to return.
     """
     present = {name: kind for name, kind in columns.items() if name in frame.columns}
     texts = decoded(frame, [name for name, kind in present.items() if kind == "blob"])

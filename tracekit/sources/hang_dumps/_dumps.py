@@ -54,11 +54,11 @@ class Dumps:
     Parameters
     ----------
     entries, ranks
-        Of the flight recorder, by `ENTRY_SCHEMA` and `RANK_SCHEMA`.
+        Tables of the flight recorder, by `ENTRY_SCHEMA` and `RANK_SCHEMA`.
     peers, events
-        Of RAS, by `PEER_SCHEMA` and `EVENT_SCHEMA`.
+        Tables of RAS, by `PEER_SCHEMA` and `EVENT_SCHEMA`.
     warnings
-        Which files were left out, and why.
+        Files that were left out, and why, one sentence each.
     """
 
     entries: pl.DataFrame
@@ -103,8 +103,8 @@ def read_dumps(paths: Sequence[StrPath]) -> Dumps:
     Parameters
     ----------
     paths
-        Files, and folders, whose dumps are taken and whose other files are passed over. Of a rank
-        that wrote a pickle and JSON, the pickle is taken: it alone holds frames.
+        Files, or folders, whose dumps are read and whose other files are skipped. If a rank wrote
+        both a pickle and JSON, the pickle is read, as only it holds stack frames.
 
     Raises
     ------
@@ -145,13 +145,13 @@ def read_dumps(paths: Sequence[StrPath]) -> Dumps:
 
 
 def _files(folder: Path) -> Sequence[Path]:
-    """Return the files of a folder; of one name with and without `.json` only that without."""
+    """Return the files of a folder; with two of a name, `X` and `X.json`, only `X`."""
     files = sorted(each for each in folder.iterdir() if each.is_file())
     return [each for each in files if each.suffix != ".json" or each.with_suffix("") not in files]
 
 
 def _values(path: Path) -> Iterator[Any]:
-    """Yield what a file holds: the value of a pickle, or one or more of JSON."""
+    """Yield the contents of a file: the value of a pickle, or one or more JSON values."""
     kind = path.stat()
     if not stat.S_ISREG(kind.st_mode):
         raise NotATraceError(f"{path} is no file")

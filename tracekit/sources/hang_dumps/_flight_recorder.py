@@ -1,7 +1,8 @@
-"""Dumps of PyTorch's flight recorder, one a rank: the last collectives that it enqueued.
+"""Dumps of PyTorch's flight recorder, one per rank: the last collectives that it enqueued.
 
-Format: `torch/csrc/distributed/c10d/FlightRecorder.hpp`, versions 2.4 to 2.10. Pickles say unknown
-times with None, JSON with 0, and numbers as texts. Which rank wrote a dump, only its name says.
+Format: `torch/csrc/distributed/c10d/FlightRecorder.hpp`, versions 2.4 to 2.10. Unknown times are
+None in pickles and 0 in JSON, which also holds numbers as texts. Only the file's name tells which
+rank wrote it.
 """
 
 from __future__ import annotations
@@ -61,12 +62,12 @@ _INT64 = range(-(2**63), 2**63)
 
 
 def is_flight_recorder(dump: Any) -> bool:
-    """Return whether plain values are what the flight recorder writes."""
+    """Tell whether plain values are a dump of the flight recorder."""
     return isinstance(dump, dict) and "entries" in dump and "version" in dump
 
 
 def rank_of(path: Path) -> int:
-    """Return the rank that wrote a dump, by the number at the end of its name.
+    """Return the rank that wrote a dump: the number at the end of its file name.
 
     Raises
     ------
@@ -85,7 +86,7 @@ def rank_of(path: Path) -> int:
 def read_flight_recorder(
     dump: Mapping[str, Any], path: Path
 ) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]:
-    """Return the entries of a dump, and its rank, as rows of the two schemas."""
+    """Return the entries of a dump, and the row of its rank, by the two schemas."""
     entries = dump["entries"]
     if not isinstance(entries, list) or not all(isinstance(each, dict) for each in entries):
         raise DamagedTraceError(f"{path.name}: the entries of the dump are no list of records")
@@ -103,7 +104,7 @@ def read_flight_recorder(
 
 
 def _groups(config: Any) -> Mapping[str, Sequence[int]]:
-    """Return the ranks of each group that a dump lists with any."""
+    """Return process group -> its ranks, for the groups whose ranks the dump lists."""
     if not isinstance(config, dict):
         return {}
     listed = {
@@ -163,7 +164,7 @@ def _group(given: Any) -> tuple[str | None, str | None]:
 
 
 def _ends(name: re.Match[str] | None) -> tuple[int | None, int | None]:
-    """Return who sends and who receives: `send 0->1` and `recv 1<-0` are one message."""
+    """Return sender and receiver; `send 0->1` and `recv 1<-0` are one message."""
     if name is None or name["one"] is None:
         return None, None
     one, other = _integer(name["one"]), _integer(name["other"])
@@ -171,7 +172,7 @@ def _ends(name: re.Match[str] | None) -> tuple[int | None, int | None]:
 
 
 def _sizes(given: Any) -> list[list[int]] | None:
-    """Return the sizes of tensors, None where they are not lists of numbers, or beyond reason."""
+    """Return the sizes of tensors; None if they are not lists of numbers, or implausibly large."""
     if not isinstance(given, list) or len(given) > _MOST_TENSORS:
         return None
     fits = all(
@@ -200,14 +201,14 @@ def _elements(sizes: list[list[int]] | None) -> int | None:
 
 
 def _types(given: Any) -> str | None:
-    """Return the types of elements that occur, each once, by name."""
+    """Return the names of the distinct element types."""
     if not isinstance(given, list) or len(given) > _MOST_TENSORS:
         return None
     return ", ".join(sorted({str(each) for each in given})) or None
 
 
 def _place(frames: Any) -> str | None:
-    """Return the innermost frame of the program's own, as `step at train/loop.py:28`."""
+    """Return the innermost stack frame of the program's own code, as `step at train/loop.py:28`."""
     if not isinstance(frames, list):
         return None
     known = [each for each in frames[:1_000] if isinstance(each, dict) and each.get("filename")]
@@ -220,7 +221,7 @@ def _place(frames: Any) -> str | None:
 
 
 def _integer(value: Any) -> int | None:
-    """Return a number that JSON may hold as text, None where it is none."""
+    """Return a number that JSON may hold as text; None for anything else."""
     if isinstance(value, str):
         value = int(value) if re.fullmatch(r"-?\d{1,19}", value) else None
     return value if type(value) is int and value in _INT64 else None

@@ -39,7 +39,7 @@ _INT64 = range(-(2**63), 2**63)
 
 
 def is_ras(value: Any) -> bool:
-    """Return whether a JSON value is a status or an event of RAS."""
+    """Tell whether a JSON value is a status or an event of RAS."""
     return isinstance(value, dict) and (
         isinstance(value.get("communicators"), list)
         or (str(value.get("event")).startswith("PEER_") and "group" in value)
@@ -47,7 +47,7 @@ def is_ras(value: Any) -> bool:
 
 
 def peers_of(status: Mapping[str, Any], query: int) -> Iterator[dict[str, Any]]:
-    """Yield the ranks of each communicator of a status, also those that did not answer."""
+    """Yield the ranks of each communicator in a status, including those that did not answer."""
     for communicator in status["communicators"]:
         if not isinstance(communicator, dict):
             continue
@@ -83,7 +83,7 @@ def _peer(
 
 
 def event_of(event: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an event as a row."""
+    """Return an event as a row of `EVENT_SCHEMA`."""
     peer = _record(event.get("peer"))
     return {
         "time": _text(event.get("timestamp")),

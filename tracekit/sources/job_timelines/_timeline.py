@@ -1,4 +1,4 @@
-"""Reads the timeline of a job into one table."""
+"""Read the timeline of a job into one table."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ _MOST_US = 2**52
 
 
 def read_job_timeline(path: StrPath) -> pl.DataFrame:
-    """Read the timeline of a job.
+    """Read the timeline of a job, one row per op.
 
     Returns
     -------
-    A row for each op, by `TIMELINE_SCHEMA`.
+    A table with the columns of `TIMELINE_SCHEMA`.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """PyTorch traces: the JSON that Kineto writes (``*.pt.trace.json``), gzipped or not.
 
-A trace is one JSON object whose ``traceEvents`` hold nearly all of it and may be gigabytes. They
-are read piece by piece, never as one document; times are taken from their digits, not from floating
-point numbers, which hold no microseconds of Unix time to the nanosecond.
+A trace is one JSON object, nearly all of it in ``traceEvents``, and may be gigabytes. It is read
+piece by piece, never as one document. Times are taken from their digits: a floating point number of
+microseconds of Unix time is not exact to the nanosecond.
 """
 
 from typing import TYPE_CHECKING

@@ -1,9 +1,9 @@
-"""CUDA graphs whose capture is in another trace than their replay.
+"""CUDA graphs that are captured in another trace than the one that replays them.
 
-A replay is one call that launches kernels without operators. Where the capture was profiled, too,
-its calls name each kernel (AMD) in the operators that launched it. Captures belong to replays whose
-kernels have the same names, one after another. Where several do that differ in their operators or
-sizes, nothing is told of the replay.
+A replay is one call that launches kernels without operators. If the capture was profiled, too, its
+calls name each kernel (AMD) inside the operators that launched it. A capture belongs to the replays
+whose kernels have the same names, in the same order. If several captures match that differ in their
+operators or sizes, the replay stays unresolved.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _RECORD = "profile while the graphs are captured: AMD's profiler names kernels i
 
 @dataclass(frozen=True)
 class Joined:
-    """Nodes of CUDA graphs that were captured in other traces.
+    """Nodes of CUDA graphs that were captured in other traces, joined with the replays.
 
     Parameters
     ----------
     nodes
-        ``graph_node, pid, tid, time``: when each was captured, on the clock of the replay.
+        ``graph_node, pid, tid, time``: when each node was captured, on the clock of the replay.
     ops
-        ``correlation, start, stream, node``: which node each op replays.
+        ``correlation, start, stream, node``: the node that each op replays.
     warnings
-        What is not told of which replays.
+        Replays that stay unresolved, one sentence each.
     """
 
     nodes: pl.DataFrame
@@ -50,7 +50,7 @@ class Joined:
 
 
 def joined(paths: Sequence[Path], gathered: Gathered) -> Joined:
-    """Add the operators and calls of captures before all else of a trace, and join its replays.
+    """Put operators and calls of captures before the events of a trace, and join its replays.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def joined(paths: Sequence[Path], gathered: Gathered) -> Joined:
 
 
 def _host_of(path: Path) -> pl.DataFrame:
-    """Return the operators, annotations and calls of a trace, with ``start, end``."""
+    """Return operators, annotations and calls of a trace, with ``start, end``."""
     with closing(Document(path)) as document:
         parts = [_host_events(read_events(piece, path)) for piece in document.pieces()]
     return pl.concat(parts).with_columns(path=pl.lit(str(path)))
@@ -85,7 +85,7 @@ def _host_events(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _graphs_of(path: Path, host: pl.DataFrame) -> pl.DataFrame:
-    """Return ``path, pid, tid, begin, until`` of the captures in a trace, in their order."""
+    """Return the captures in a trace in order: ``path, pid, tid, begin, until``."""
     calls = host.filter(pl.col("group") == "call").sort("start")
     thread = ["pid", "tid"]
     begun, ended = (
@@ -105,7 +105,7 @@ def _graphs_of(path: Path, host: pl.DataFrame) -> pl.DataFrame:
 
 
 def _placed(host: pl.DataFrame, graphs: pl.DataFrame, gathered: Gathered) -> pl.DataFrame:
-    """Return what lies in a capture, with ``graph``, cut to it and moved before the replays."""
+    """Return the events inside captures with ``graph``, clipped, and moved before the replays."""
     length = pl.col("until") - pl.col("begin") + _APART_NS
     first = gathered.first or 0
     moved = graphs.with_columns(to=first - length.cum_sum(reverse=True))
@@ -124,14 +124,14 @@ def _placed(host: pl.DataFrame, graphs: pl.DataFrame, gathered: Gathered) -> pl.
 
 
 def _operators(inside: pl.DataFrame) -> pl.DataFrame:
-    """Return ``graph, operators``: names and sizes of the operators of a capture, as one text."""
+    """Return ``graph, operators``: operator names and sizes of a capture as one text."""
     told = pl.format("{} {}", "name", pl.col("input_dims").fill_null(""))
     own = inside.filter(pl.col("group") == "operator").sort("graph", "start", "end")
     return own.group_by("graph").agg(operators=told.str.join("\n"))
 
 
 def _replays(gathered: Gathered) -> pl.DataFrame:
-    """Return the kernels that launches of graphs replay: ``correlation, start, stream, name``."""
+    """Return the kernels that graph launches replay: ``correlation, start, stream, name``."""
     calls = pl.concat(
         [pl.DataFrame(schema={"name": pl.String, "correlation": pl.Int64})]
         + [each.with_columns(pl.col("name").cast(pl.String))
@@ -153,7 +153,7 @@ def _replays(gathered: Gathered) -> pl.DataFrame:
 def _matched(
     replays: pl.DataFrame, nodes: pl.DataFrame, operators: pl.DataFrame
 ) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Return which node each op replays, and what is not told."""
+    """Return the node that each op replays, and warnings on unresolved replays."""
     captured = (
         nodes.group_by("graph", maintain_order=True)
         .agg(names=pl.col("kernel").str.join("\n"), first=pl.col("graph_node").first())

@@ -1,7 +1,7 @@
-"""Text of a trace, cut between its events, and the text around them.
+"""Split the text of a trace between events, and parse the text around them.
 
-Brackets tell where an event ends, if they are in no string. They are found over whole blocks of
-bytes at once; only then is the text parsed, by whole events.
+Brackets outside of strings tell where an event ends. They are found in whole blocks of bytes at
+once; the text is then parsed in whole events.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ _ON_ONE_LINE = bytes.maketrans(b"\t\r\n", b"   ")
 
 @dataclass(frozen=True)
 class Piece:
-    """Some whole events.
+    """Text of a number of whole events.
 
     Parameters
     ----------
     offset
-        Where it begins in the (unpacked) text, bytes.
+        Begin of the piece in the (unpacked) text, bytes.
     text
-        As many bytes as in the file, but one event per line.
+        Its bytes, one event per line, as long as in the file.
     """
 
     offset: int
@@ -69,14 +69,14 @@ class Piece:
 
 
 class Document:
-    """A trace's text.
+    """Text of a trace.
 
     Parameters
     ----------
     path
         The file.
     block
-        How many bytes to read at once.
+        Number of bytes to read at once.
     """
 
     def __init__(self, path: Path, block: int = _BLOCK) -> None:
@@ -96,11 +96,11 @@ class Document:
 
     @property
     def done(self) -> int:
-        """Bytes of the file read so far."""
+        """Number of bytes of the file read so far."""
         return self._file.tell()
 
     def before(self) -> dict[str, Any]:
-        """Return the text before the events.
+        """Return the JSON values before the events.
 
         Raises
         ------
@@ -112,7 +112,7 @@ class Document:
 
     @property
     def around(self) -> dict[str, Any]:
-        """Contents beside the events; known when all pieces have been read."""
+        """JSON values beside the events; complete once all pieces have been read."""
         return self._parsed(self._around)
 
     def _parsed(self, text: bytes) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class Document:
         return cast("dict[str, Any]", found)
 
     def pieces(self) -> Iterator[Piece]:
-        """Return the events, some at a time.
+        """Yield the events in pieces of whole events.
 
         Raises
         ------
@@ -141,7 +141,7 @@ class Document:
         self._finish(self._rest[1])
 
     def _until_closed(self, offset: int, text: bytes) -> Iterator[Piece]:
-        """Yield the elements of an array that `text` begins in; `_rest` is what follows them."""
+        """Yield the elements of an array that has begun in `text`; `_rest` is the text after it."""
         size = self._block
         while True:
             more = self._read(size)
@@ -159,7 +159,7 @@ class Document:
                 raise DamagedTraceError(f"{self.path} holds no whole event after byte {offset:,}")
 
     def _cut(self, text: bytes, offset: int) -> Generator[Piece, None, tuple[int | None, int]]:
-        """Yield whole events; return where all are closed, and where the last ends."""
+        """Yield whole events; return the end of all events if it is there, and of the last one."""
         begin = 0
         if len(text) >= FEWEST_BYTES:
             from tracekit.sources.kineto._scan import lines_of  # noqa: PLC0415 - see FEWEST_BYTES
@@ -177,7 +177,7 @@ class Document:
         return None if found.closed is None else begin + found.closed, begin + found.end
 
     def _opened(self) -> tuple[int, bytes]:
-        """Read up to the events; return where they begin, and what was read of them."""
+        """Read up to the first event; return its offset, and what was read beyond it."""
         text = b""
         while len(text) <= MOST_AROUND:
             more = self._read(max(min(_HEAD, self._block), len(text)))
@@ -243,12 +243,12 @@ class Document:
 
 
 def first_of_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of a document; of a repeated key the first value counts."""
+    """Return an object from its key-value pairs; of a repeated key the first value counts."""
     return dict(reversed(pairs))
 
 
 def head_of(path: Path) -> bytes:
-    """Return the beginning of a file's text, unpacked; empty if it cannot be unpacked."""
+    """Return the unpacked beginning of a file; empty if it cannot be unpacked."""
     with path.open("rb") as file:
         if file.read(len(GZIP)) != GZIP:
             file.seek(0)
@@ -261,7 +261,7 @@ def head_of(path: Path) -> bytes:
 
 
 def _head_of_cut(path: Path) -> bytes:
-    """Return what can be unpacked of a file that is shorter than its head should be."""
+    """Return what can be unpacked of a file that is shorter than the usual head."""
     with path.open("rb") as file:
         try:
             return zlib.decompressobj(wbits=31).decompress(file.read(_HEAD), _HEAD)
@@ -271,14 +271,14 @@ def _head_of_cut(path: Path) -> bytes:
 
 @dataclass(frozen=True)
 class _Cut:
-    """Where events are in a text that begins between two of them.
+    """Places of whole events in a text that begins between two events.
 
     Parameters
     ----------
     starts, ends
-        Where whole ones begin, and just after their ends.
+        Begin of each event, and the place just after its end.
     closed
-        Where the bracket is that ends all events, if it is there.
+        Place of the bracket that ends all events; None if it is not in the text.
     """
 
     starts: NDArray[np.int64]
@@ -313,7 +313,7 @@ class _Cut:
         return cls(np.concatenate([none, *starts])[: ended.size], ended, closed)
 
     def parts(self) -> Iterator[tuple[int, _Cut]]:
-        """Yield some events at a time: where their text begins, and where they are in that."""
+        """Yield groups of events: the begin of their text, and the places relative to it."""
         begin = 0
         for first in range(0, self.ends.size, _MOST_EVENTS):
             some = slice(first, first + _MOST_EVENTS)
@@ -322,7 +322,7 @@ class _Cut:
 
 
 def _start_of_events(text: bytes) -> int | None:
-    """Return where the events begin, just after their bracket."""
+    """Return the place just after the bracket that opens the events; None if it is not there."""
     above = 0
     for at, steps in _brackets(text):
         depth = above + np.cumsum(steps)
@@ -336,9 +336,9 @@ def _start_of_events(text: bytes) -> int | None:
 
 
 def _brackets(text: bytes) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int8]]]:
-    """Yield where brackets are that are in no string, and 1 if they open, -1 if they close.
+    """Yield the places of brackets outside of strings, with 1 for opening and -1 for closing.
 
-    Some at a time, in their order; at least one each time.
+    They come in order, in several arrays with at least one bracket each.
     """
     is_inside, is_escaping = False, False
     for begin in range(0, len(text), _SLICE):
@@ -353,7 +353,7 @@ def _brackets(text: bytes) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int8]
 def _brackets_of(
     text: bytes, *, is_inside: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int8], bool]:
-    """Return the same of a slice that begins in a string or not, and whether it ends in one."""
+    """Return the brackets of a slice, and whether it ends inside a string."""
     marks = np.flatnonzero(np.frombuffer(text.translate(_MARKS), np.bool_))
     kinds = np.frombuffer(text, np.uint8)[marks]
     quotes = kinds == _QUOTE
@@ -366,7 +366,7 @@ def _brackets_of(
 
 
 def _escaped(marks: NDArray[np.int64], kinds: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Tell of each mark whether an odd number of backslashes stands before it."""
+    """Tell for each mark whether an odd number of backslashes precedes it."""
     after = np.zeros(marks.size, np.bool_)
     after[1:] = (marks[1:] - marks[:-1] == 1) & (kinds[:-1] == _BACKSLASH)
     index = np.arange(marks.size)
@@ -376,7 +376,7 @@ def _escaped(marks: NDArray[np.int64], kinds: NDArray[np.uint8]) -> NDArray[np.b
 
 
 def _ranges(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the numbers from each start to before its end, one range after the other."""
+    """Return all numbers from each start up to its end, one range after the other."""
     sizes = ends - starts
     first = np.cumsum(sizes) - sizes
     numbers: NDArray[np.int64] = np.arange(int(sizes.sum())) + np.repeat(starts - first, sizes)

@@ -1,4 +1,4 @@
-"""Events as a frame of texts, and exact times made of them."""
+"""Read events into a frame of texts, and compute exact times from them."""
 
 from __future__ import annotations
 
@@ -86,13 +86,13 @@ _MOST = (1 << 61) - 1
 
 
 def read_events(piece: Piece, path: Path) -> pl.DataFrame:
-    """Return the events of a piece that are of use, of functions of Python no more than `BARE`.
+    """Return the useful events of a piece; of Python function events only the fields in `BARE`.
 
     Returns
     -------
-    `_FIELDS` and what `ARGUMENTS` calls their arguments, numbers as such and all else as text, but
-    in place of ``ts, dur``: ``start, length`` in ns, null where there is none, and ``mistimed``
-    where a length is given that is none.
+    `_FIELDS` and the arguments by their names in `ARGUMENTS`; numbers as such, everything else as
+    text. In place of ``ts, dur``: ``start, length`` in ns, null if absent, and ``mistimed`` where a
+    length is given that is no number.
 
     Raises
     ------
@@ -127,7 +127,7 @@ def _scanner() -> Scanner:
 
 
 def _filled(events: pl.DataFrame, unusual: pl.DataFrame) -> pl.DataFrame:
-    """Put events that are written in an unusual way where they belong."""
+    """Insert the events that the fast parser left out at their places."""
     numbered = events.with_row_index("row")
     is_odd = pl.col("is_odd")
     rows = numbered.filter(is_odd).select("row").hstack(unusual)
@@ -147,7 +147,7 @@ def _of_use(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _all_events(piece: Piece, path: Path) -> pl.DataFrame:
-    """Return all events of a piece, whatever they are of."""
+    """Return all events of a piece, whatever their category."""
     events = _texts(piece, path)
     start, length = (nanoseconds(events[name]).alias(_TIMES[name]) for name in _TIMES)
     return events.with_columns(
@@ -174,7 +174,7 @@ def _unnested(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _one_by_one(piece: Piece, path: Path) -> list[dict[str, Any]]:
-    """Read what a strict parser refuses: numbers that are none, control characters, bad text."""
+    """Parse events that a strict parser refuses: NaN numbers, control characters, bad UTF-8."""
     events, at = [], piece.offset
     for line in piece.text.split(b"\n"):
         events.append(_read(line.decode("utf-8", "replace"), at, path))
@@ -216,7 +216,7 @@ def _parsed(line: str) -> Any:
 
 
 def text_of(value: object) -> str | None:
-    """Return a document's value as valid text; numbers and lists as JSON."""
+    """Return a JSON value as valid text; numbers and lists as JSON."""
     if value is None:
         return None
     text = value if isinstance(value, str) else json.dumps(value)
@@ -225,7 +225,7 @@ def text_of(value: object) -> str | None:
 
 
 def nanoseconds(text: pl.Series) -> pl.Series:
-    """Return microseconds, written as decimals, in whole nanoseconds; null where they are none."""
+    """Convert decimal texts in microseconds to whole nanoseconds; null for anything else."""
     plain = text.str.contains(_PLAIN)
     parts = text.zip_with(plain, pl.Series([None], dtype=pl.String)).str.splitn(".", 2)
     whole, fraction = parts.struct.unnest()
@@ -243,7 +243,7 @@ def nanoseconds(text: pl.Series) -> pl.Series:
 
 
 def _odd(text: str) -> int | None:
-    """Return the same of one text that is written in another way, such as with an exponent."""
+    """Convert a text in another notation, such as with an exponent, to whole nanoseconds."""
     try:
         value = Decimal(text)
     except InvalidOperation:

@@ -1,4 +1,4 @@
-"""Events of a trace, sorted into GPU work, calls and ranges as they come in."""
+"""Sort the events of a trace into GPU work, calls and ranges while they are read."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ _THREAD = r"^thread -?\d+ \((.*)\)\s*$"
 
 
 class Gathered:
-    """The rows of a trace, with times in ns of the trace's own clock, and what was noticed.
+    """Rows of a trace, with times in ns of the trace's own clock, and counts of what was dropped.
 
     Parameters
     ----------
     path
         The trace.
     workspace
-        Where rows wait.
+        Folder and memory budget for the rows.
     rank
-        Rank of the process in the job, if known.
+        Rank of the process in the job; None if unknown.
     """
 
     def __init__(self, path: Path, workspace: Workspace, rank: int | None) -> None:
@@ -90,7 +90,7 @@ class Gathered:
         self._endless = 0
 
     def add(self, events: pl.DataFrame) -> None:
-        """Sort some events in."""
+        """Add a frame of events."""
         self._learn_names(events.filter(pl.col("ph") == "M"))
         whole = events.filter(pl.col("ph") == "X").with_columns(group=groups_of("cat"))
         self.counts.update(dict(whole["group"].drop_nulls().value_counts().iter_rows()))
@@ -110,12 +110,12 @@ class Gathered:
         self.recorded = _most(self.recorded, spans["end"].max())
 
     def add_captured(self, host: pl.DataFrame) -> None:
-        """Add what the host did while graphs were captured: ``group, pid, tid, start, end``."""
+        """Add host events of graph captures, with ``group, pid, tid, start, end``."""
         self._add_host(host)
         self.first = _least(self.first, host["start"].min())
 
     def _add_host(self, host: pl.DataFrame) -> pl.DataFrame:
-        """Add calls and ranges; return the former."""
+        """Add calls and ranges; return the calls."""
         is_call = pl.col("group") == "call"
         calls, ranges = cuda_calls(host.filter(is_call)), self.host.of(host.filter(~is_call))
         for rows, frame in ((self.calls, calls), (self.ranges, ranges)):
@@ -124,7 +124,7 @@ class Gathered:
         return calls
 
     def _timed(self, events: pl.DataFrame) -> pl.DataFrame:
-        """Add ``start`` and ``end``; what has no start, or a length that is none, is left out."""
+        """Add ``start`` and ``end``; drop events without a start, or with an invalid length."""
         timed = events.with_columns(end=pl.col("start") + pl.col("length").clip(0))
         known = self._within(timed.filter(pl.col("start").is_not_null() & ~pl.col("mistimed")))
         self.counts["untimed"] += timed.height - known.height
@@ -136,7 +136,7 @@ class Gathered:
         return known
 
     def _within(self, events: pl.DataFrame) -> pl.DataFrame:
-        """Leave out events whose times are far from those that came first."""
+        """Drop events whose times are far from those of the first events."""
         if self._times is None and events.height:
             self._times = Times(self._path, events["start"].to_list())
             self._held = self._times.within("events")
@@ -173,13 +173,13 @@ class Gathered:
 
     @property
     def pid(self) -> int:
-        """The process that the GPU work is of: the one that made most calls."""
+        """Process id of the GPU work: the process with most calls."""
         known = self._callers or Counter(pid for pid, _ in self._threads)
         return max(sorted(known), key=known.__getitem__, default=0)
 
     @property
     def processes(self) -> pl.DataFrame:
-        """The processes: ``process, pid, name``."""
+        """``process, pid, name`` of the processes."""
         pids = sorted({self.pid, *(pid for pid, _ in self._threads)})
         names = {
             pid: label for (what, pid, _), label in self._labels.items() if what == "process_name"
@@ -190,7 +190,7 @@ class Gathered:
 
     @property
     def threads(self) -> pl.DataFrame:
-        """The threads that made calls or ranges: ``thread, pid, tid, name``."""
+        """``thread, pid, tid, name`` of the threads with calls or ranges."""
         named = pl.DataFrame(
             [
                 (pid, tid, label)
@@ -214,7 +214,7 @@ class Gathered:
 
 
 def groups_of(column: str) -> pl.Expr:
-    """Return which of the groups of events a category is."""
+    """Return the group of events that a category belongs to."""
     category = pl.col(column).str.to_lowercase()
     return category.replace_strict(_GROUP_OF, default=None, return_dtype=pl.String)
 

@@ -1,4 +1,4 @@
-"""The host's side: CUDA calls, operators and annotations, and the collectives among them."""
+"""Events of the host: CUDA calls, operators, annotations, and collectives among these."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _UNMOVED = (
 
 
 def cuda_calls(events: pl.DataFrame) -> pl.DataFrame:
-    """Return the CUDA runtime and driver calls that have an end."""
+    """Return the calls of CUDA runtime and driver that have an end."""
     return events.filter(pl.col("end") != OPEN).select(
         "start", "end", "pid", "tid",
         correlation=pl.col("correlation").cast(pl.Int64, strict=False),
@@ -52,12 +52,12 @@ def cuda_calls(events: pl.DataFrame) -> pl.DataFrame:
 
 
 class HostRanges:
-    """Operators and annotations as ranges.
+    """Converts operators and annotations to ranges.
 
     Parameters
     ----------
     rank
-        Rank of the process in the job, if the trace has said so before its events.
+        Rank of the process in the job; None if the trace does not give it before its events.
     """
 
     def __init__(self, rank: int | None) -> None:
@@ -66,7 +66,7 @@ class HostRanges:
         """How many collectives say their size."""
 
     def of(self, events: pl.DataFrame) -> pl.DataFrame:
-        """Return the ranges of some events; names carry sequence numbers as in NVTX ranges."""
+        """Return the ranges of the events; names carry sequence numbers, as NVTX ranges do."""
         number = pl.col("sequence_number").cast(pl.Int64, strict=False)
         is_numbered = (pl.col("group") == "operator") & (number >= 0)
         added = pl.when(is_numbered).then(pl.format(", seq = {}", number)).otherwise(pl.lit(""))
@@ -85,7 +85,7 @@ class HostRanges:
         )  # fmt: skip
 
     def _collectives(self, records: pl.DataFrame) -> pl.DataFrame:
-        """Make PyTorch's records of collectives what NCCL's own ranges are."""
+        """Convert PyTorch's records of collectives to the form of NCCL's own ranges."""
         told = records.with_columns(_function(), **self._group(records))
         told = told.with_columns(_bytes().alias("Message size [bytes]"))
         between = pl.col("function").is_in(("ncclSend", "ncclRecv"))
@@ -126,7 +126,7 @@ class HostRanges:
 
 
 def _arguments() -> pl.Expr:
-    """Return the sizes, types and values of an operator's arguments, where they were recorded."""
+    """Return sizes, types and values of an operator's arguments, as far as recorded."""
     dims = pl.coalesce("input_dims", "input_dims_before")
     kept = (pl.col("group") == "operator") & ~pl.col("name").str.contains(_UNMOVED)
     arguments = pl.struct(
@@ -138,7 +138,7 @@ def _arguments() -> pl.Expr:
 
 
 def _place(ranks: str | None, rank: int | None) -> int | None:
-    """Return the place of a rank in a list of them, if the list names it."""
+    """Return the position of a rank in a list of ranks; None if it is not in it."""
     try:
         listed = json.loads(ranks or "null")
     except (ValueError, RecursionError):  # long ones are written in part
@@ -157,9 +157,9 @@ def _function() -> pl.Expr:
 
 
 def _bytes() -> pl.Expr:
-    """Return the size of a record's message as NCCL is given it: per rank or peer where it so is.
+    """Return the size of a collective's message as NCCL defines it: per rank or peer for some.
 
-    The parts of an uneven all_to_all have no one size.
+    Uneven parts of an all_to_all have no single size: null.
     """
     peers = pl.col("group_size").cast(pl.Int64, strict=False)
     inputs, outputs = (
@@ -184,7 +184,7 @@ def _bytes() -> pl.Expr:
 
 
 def _peer() -> pl.Expr:
-    """Return the other rank of a message."""
+    """Return the other rank of a send or receive; null for other collectives."""
     return (
         pl.when(pl.col("function") == "ncclSend").then("destination_rank")
         .when(pl.col("function") == "ncclRecv").then("source_rank")

@@ -1,4 +1,4 @@
-"""Short names of kernels, which a trace gives whole."""
+"""Short names of kernels, derived from the full names in a trace."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _OPERATOR = re.compile(r"operator\s*(?:<<=?|>>=?|<=>|<=|>=|->|<|>|\(\)|\[\])")
 
 
 def short_name(name: str) -> str:
-    """Return a function's own name: without its return type, path, template arguments, parameters.
+    """Return a function's own name without return type, namespace, template arguments, parameters.
 
-    As nsys gives it: of ``void a::b<int>::c<4>(float*)`` it is ``c``.
+    As nsys shortens it: ``void a::b<int>::c<4>(float*)`` becomes ``c``.
     """
     outside: list[str] = []
     depth = 0
@@ -33,7 +33,7 @@ def short_name(name: str) -> str:
 
 
 class ShortNames:
-    """Short names, worked out once for each name."""
+    """Short names, computed once per distinct name."""
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Events read by compiled loops, but for those that are written in a way that is not usual."""
+"""Scan events with compiled loops; events in unusual notation are left to another parser."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ _PLACES = 512
 
 
 def lines_of(text: bytes, most: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yield whole events of a text as lines, as many at a time as may be, where these end, and -1.
+    """Yield whole events as lines, as many as fit at once, with their end, and -1 or the bracket.
 
-    Instead of that, at last, where the bracket is that ends all events. What follows is for another
-    parser: no whole event, or what is none.
+    Each item is the lines, the end of the last event in `text`, and the place of the bracket that
+    ends all events, -1 if it has not come. What remains, an incomplete event or invalid text, is
+    left to another parser.
     """
     chars = np.frombuffer(text, np.uint8)
     end, found = 0, np.zeros(3, np.int64)
@@ -41,17 +42,18 @@ def lines_of(text: bytes, most: int) -> Iterator[tuple[bytes, int, int]]:
 
 
 class Scanner:
-    """Finds the values of events that are on a line each.
+    """Extracts the values of events, given one event per line.
 
     Parameters
     ----------
     fields, arguments
-        What values are called in an event, and in its arguments, and what here.
+        Name of a value in an event (or in its arguments) -> name of its column.
     numbers, times
-        Which of these are whole numbers, and times; others are texts. The first two are ``ph`` and
-        ``cat``.
+        Columns that are integers, and columns that are times; others are texts. The first two
+        columns are ``ph`` and ``cat``.
     dropped, bare
-        Categories whose events are left out, and of which only the category is read.
+        Categories whose events are dropped, and categories of which only the category itself is
+        read.
     """
 
     def __init__(
@@ -78,9 +80,9 @@ class Scanner:
         self._tables = _tables(words)
 
     def scan(self, text: bytes) -> tuple[pl.DataFrame, list[bytes]]:
-        """Return the events of use, and the lines of those that another parser has to read.
+        """Return the useful events, and the lines of events that another parser has to read.
 
-        Rows of the latter are there, and hold nothing but ``is_odd``.
+        The frame has rows for these, too, with nothing but ``is_odd`` set.
         """
         chars = np.frombuffer(text, np.uint8)
         most = text.count(b"\n") + 1
@@ -111,7 +113,7 @@ class Scanner:
 
 
 def _tables(rows: Sequence[tuple[int, str, int, int]]) -> tuple[NDArray[Any], ...]:
-    """Return words that mean something as `scan` takes them: where, the word, its role and slot."""
+    """Return the tables of known words that `scan` needs: hash table, words, roles and slots."""
     table = np.full(_PLACES, -1, np.int64)
     words = [bytes([where]) + word.encode() for where, word, _, _ in rows]
     for number, word in enumerate(words):

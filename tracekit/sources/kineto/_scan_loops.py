@@ -1,4 +1,4 @@
-"""Loops over the text of events: where their values are, and what their numbers are."""
+"""Compiled loops over the text of events: find their values, and parse numbers."""
 
 # ruff: noqa: C901, PLR0912, PLR0915, PLR1714, PLR2004, SIM109 - compiled loops over a grammar
 
@@ -33,7 +33,7 @@ _OPEN, _CLOSE, _OPEN_LIST, _CLOSE_LIST, _NEWLINE, _TAB, _RETURN = b"{}[]\n\t\r"
 
 @inner
 def hashed(text: Any, begin: int, end: int, where: int) -> int:
-    """Return the place of a word in a table of 512."""
+    """Return the slot of a word in a hash table of 512 slots."""
     value = where + _SEED
     for at in range(begin, end):
         value = (value * 31 + int(text[at])) & 0xFFFFFFF
@@ -43,7 +43,7 @@ def hashed(text: Any, begin: int, end: int, where: int) -> int:
 
 @inner
 def word(text: Any, begin: int, end: int, where: int, table: Any, words: Any, places: Any) -> int:
-    """Return which of the words some text is, -1 if none."""
+    """Return the number of the known word that a text equals, -1 if none."""
     at = hashed(text, begin, end, where)
     while table[at] >= 0:
         number = int(table[at])
@@ -62,7 +62,10 @@ def word(text: Any, begin: int, end: int, where: int, table: Any, words: Any, pl
 
 @inner
 def string_end(text: Any, at: int, size: int) -> tuple[int, bool, bool]:
-    """Return where a string's last quote is, -1 where it is none; if it has escapes, and ASCII."""
+    """Return the place of a string's closing quote (-1: invalid).
+
+    Also whether the string has escapes, and whether it is ASCII.
+    """
     escapes, is_ascii = False, True
     while at < size:
         char = text[at]
@@ -83,7 +86,7 @@ def string_end(text: Any, at: int, size: int) -> tuple[int, bool, bool]:
 
 @inner
 def number_end(text: Any, at: int, size: int) -> tuple[int, bool]:
-    """Return where a number ends, -1 where it is none, and whether it is a short whole one."""
+    """Return the end of a number (-1: invalid), and whether it is a short integer."""
     begin = at
     if text[at] == _MINUS:
         at += 1
@@ -106,7 +109,7 @@ def number_end(text: Any, at: int, size: int) -> tuple[int, bool]:
 
 @inner
 def whole(text: Any, begin: int, end: int) -> int:
-    """Return the number that some digits are, `NONE` where they are none."""
+    """Return the integer that a text spells, `NONE` if it is none or has over 18 characters."""
     at, value = begin, 0
     negative = at < end and text[at] == _MINUS
     if negative:
@@ -123,7 +126,7 @@ def whole(text: Any, begin: int, end: int) -> int:
 
 @inner
 def time_of(text: Any, begin: int, end: int) -> int:
-    """Return a time of microseconds in ns, `NONE` where it is written in another way."""
+    """Convert a text in microseconds to ns, `NONE` if it is in another notation."""
     at, value, digits = begin, 0, 0
     negative = at < end and text[at] == _MINUS
     if negative:
@@ -159,7 +162,7 @@ def time_of(text: Any, begin: int, end: int) -> int:
 
 @inner
 def literal_end(text: Any, at: int, size: int) -> int:
-    """Return where ``true``, ``false`` or ``null`` ends, -1 where it is none of them."""
+    """Return the end of ``true``, ``false`` or ``null``, -1 for anything else."""
     if at + 4 <= size:
         if text[at] == 116 and text[at + 1] == 114 and text[at + 2] == 117 and text[at + 3] == 101:
             return at + 4
@@ -174,19 +177,19 @@ def literal_end(text: Any, at: int, size: int) -> int:
 
 
 def split(text: Bytes, begin: int, most: int, lines: Bytes, found: Ints) -> int:
-    """Copy whole events to a line each; return how many there are.
+    """Copy whole events to one line each; return their number.
 
     Parameters
     ----------
     text, begin
-        Where the text begins between two events, or before the first.
+        The text, and where to begin: between two events, or before the first.
     most
-        How many events there may be.
+        Largest number of events to copy.
     lines
-        Becomes the lines: as many bytes as in the text, blanks between events.
+        Output: the lines, as many bytes as in the text, with blanks between events.
     found
-        Becomes where the last whole event ends, where the bracket is that ends all of them, -1
-        where it is not there, and 1 where something else stands among them.
+        Output: end of the last whole event; place of the bracket that ends all events (-1 if not
+        found); 1 if anything else stands between events.
     """
     found[0], found[1], found[2] = begin, -1, 0
     size, at, depth, commas, count = text.size, begin, 0, 0, 0
@@ -258,27 +261,27 @@ def scan(
     spans: Ints,
     kinds: NDArray[np.uint8],
 ) -> int:
-    """Find the values of events, one of which is on each line; return how many are kept.
+    """Extract the values of events, given one per line; return the number of events kept.
 
     Parameters
     ----------
     text
         The events.
     table, words, places
-        Words that mean something, as `word` looks for them.
+        Hash table of the known words, see `word`.
     roles, slots
-        What becomes of the value of each, and its column among those of the same type.
+        By known word: how its value is used, and its column among those of the same type.
     begins, sizes
-        Become where texts begin, by row and column, and how long they are; -1 where there is none,
-        and of lists, the negative length less 2.
+        Output: begin and length of texts, by row and column; -1 if absent, and for lists the
+        negative length less 2.
     numbers
-        Becomes the numbers, and times in ns: `NONE` where there is none.
+        Output: integers, and times in ns; `NONE` if absent.
     used
-        Becomes 1 for columns of texts that may have some.
+        Output: 1 for text columns that may have any value.
     spans
-        Becomes where the lines of events begin and end.
+        Output: begin and end of each event's line.
     kinds
-        Becomes `WHOLE` or `ODD`, by row.
+        Output: `WHOLE` or `ODD` (left to another parser), by row.
     """
     size, at, row = text.size, 0, 0
     count_numbers = numbers.shape[1]
@@ -494,18 +497,18 @@ def gather(
     offsets: Ints,
     bits: Bytes,
 ) -> None:
-    """Put the texts of a column one after the other, lists with a blank after each comma.
+    """Concatenate the texts of a column; in lists a blank follows each comma.
 
     Parameters
     ----------
     text, begins, sizes
         As for `scan`.
     slot, rows
-        Which column, and how many rows there are.
+        Column, and number of rows.
     data, offsets
-        Become the texts, and where each begins; there are twice as many bytes as lists take.
+        Output: the texts, and the offset of each; there is room for twice the bytes of lists.
     bits
-        Becomes which rows have one; is 0.
+        Output: bit mask of rows with a text; initially 0.
     """
     end = 0
     for row in range(rows):

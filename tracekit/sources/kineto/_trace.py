@@ -1,4 +1,4 @@
-"""From a trace's events to the canonical tables."""
+"""Convert the events of a trace to the canonical tables."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _CONTENTS = (
 
 
 def is_kineto(path: Path) -> bool:
-    """Tell whether a file is JSON such as Kineto writes, gzipped or not, by how it begins."""
+    """Tell whether a file begins like JSON of Kineto, gzipped or not."""
     head = head_of(path).removeprefix(b"\xef\xbb\xbf").lstrip()
     return head.startswith(b"{") and any(key in head for key in _TELLING) and _ROCPROF not in head
 
@@ -80,9 +80,10 @@ def read(
     """Return the canonical tables of a trace; stages and launches are not attributed yet.
 
     Times begin at the trace's first event. Operators and annotations become ranges, named as
-    PyTorch names them for NVTX (``aten::mm, seq = 7``); where the arguments of collectives were
-    recorded, their records become ranges of the domain NCCL with a payload, as NCCL makes them.
-    What other traces recorded while its CUDA graphs were captured stands before all else.
+    PyTorch names them for NVTX (``aten::mm, seq = 7``). If the arguments of collectives were
+    recorded, their records become ranges of the domain NCCL with a payload, as NCCL itself makes
+    them. Events from `captures`, other traces that captured the CUDA graphs of this one, come
+    before all others.
 
     Raises
     ------
@@ -116,7 +117,7 @@ def _gather(document: Document, gathered: Gathered, progress: Progress) -> None:
 
 
 def _together(pieces: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-    """Yield several pieces as one: to begin with one takes long beside its rows."""
+    """Concatenate several small pieces to one, since starting one takes long."""
     waiting: list[pl.DataFrame] = []
     for piece in pieces:
         waiting.append(piece)
@@ -128,7 +129,7 @@ def _together(pieces: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
 
 
 def _told(around: Mapping[str, Any], key: str) -> int | None:
-    """Return a number that the trace tells of its job: ``rank`` or ``world_size``."""
+    """Return ``rank`` or ``world_size`` of the job, as the trace gives it; None if it does not."""
     told = around.get("distributedInfo")
     number = told.get(key) if isinstance(told, dict) else None
     is_one = isinstance(number, int) and not isinstance(number, bool) and 0 <= number < _MOST_RANKS
@@ -179,7 +180,7 @@ def _recording(
 def _graph_nodes(
     graphs: Joined, threads: pl.DataFrame, owners: pl.Series, origin: int
 ) -> pl.DataFrame:
-    """Return the table ``graph_nodes`` of what was captured in other traces."""
+    """Return the table ``graph_nodes`` for graphs captured in other traces."""
     numbered = threads.select("pid", "tid", "thread", process=owners)
     placed = graphs.nodes.join(numbered, on=["pid", "tid"], maintain_order="left")
     return placed.select(
@@ -188,7 +189,7 @@ def _graph_nodes(
 
 
 def _replayed(graphs: Joined | None) -> dict[str, Maker]:
-    """Return which node each op replays, by the capture of its graph."""
+    """Return the column with the node that each op replays."""
     if graphs is None:
         return {}
     key = ("correlation", "start", "stream")
@@ -212,17 +213,20 @@ def _op_columns(columns: HostColumns, process: int, gathered: Gathered) -> dict[
 
 
 def _threads(counted: pl.Series, ops: pl.DataFrame) -> pl.Series:
-    """Return with how many threads kernels are launched; the grids of some launches count these."""
+    """Return the number of threads of each launch.
+
+    `counted` holds the correlation ids of launches whose grid counts threads instead of blocks.
+    """
     twice = ops["correlation"].is_in(counted.implode()).fill_null(value=False)
     size = pl.when(twice).then(pl.col("launch_size") // pl.col("block_size"))
     return ops.select(launch_size=size.otherwise("launch_size")).to_series()
 
 
 def _devices(gathered: Gathered, around: Mapping[str, Any]) -> pl.DataFrame:
-    """Return the GPUs that ops name; others of the machine are other ranks' and not told apart.
+    """Return the GPUs that ops name; other GPUs in the trace belong to other ranks.
 
-    Ops of AMD's GPUs have the driver's number, which counts CPUs, too, so which description is of
-    which is not told: they are described where all that the trace describes are alike.
+    Ops on AMD's GPUs carry the driver's number, which also counts CPUs, so it is not known which
+    description belongs to which GPU: they are described only if all descriptions are alike.
     """
     given = around.get("deviceProperties")
     described = {
@@ -291,9 +295,9 @@ def _report(path: Path, gathered: Gathered, around: Mapping[str, Any]) -> pl.Dat
 
 
 def _session_start(origin: int, base: object) -> int | None:
-    """Return the Unix time of the first event, if the trace's clock is one or says what it began.
+    """Return the Unix time of the first event, ns; None if the trace's clock does not tell it.
 
-    Times of old traces are Unix times; newer ones count from a time that they give.
+    Times of old traces are Unix times; newer ones count from a base time that they give.
     """
     begun = base if isinstance(base, int) else 0
     candidates = (origin, origin + begun)
@@ -317,7 +321,7 @@ def _contents(gathered: Gathered) -> pl.DataFrame:
 
 
 def _absences(gathered: Gathered) -> tuple[str, ...]:
-    """Say what numbers must not be read as, where the trace lacks what they would need."""
+    """Warn of results that cannot be trusted because the trace lacks data."""
     if not gathered.ops.height:
         return (f"no GPU work was recorded: {_RECORD}",)
     absences = (

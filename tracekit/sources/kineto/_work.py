@@ -1,6 +1,6 @@
 """GPU work: kernels, copies and memsets; waits for it, and records of CUDA events.
 
-PyTorch records the last two if it is asked to.
+PyTorch records waits and event records only on request.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def gpu_work(events: pl.DataFrame, names: ShortNames) -> pl.DataFrame:
 
 
 def _launch_sizes(ops: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
-    """Return grid times block of kernels, from texts such as ``[512, 1, 1]``, and block alone."""
+    """Return grid times block, and block, of kernels, from texts such as ``[512, 1, 1]``."""
     given = ops.select(pl.when(pl.col("group") == "kernel").then(pl.col(*_SIZES)))
     distinct = given.unique()
     sizes = distinct.select(
@@ -79,10 +79,10 @@ def _launch_sizes(ops: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
 
 
 def counted_in_threads(calls: pl.DataFrame) -> pl.Series:
-    """Return the correlation ids of launches whose grid counts threads, and not blocks.
+    """Return the correlation ids of launches whose grid counts threads instead of blocks.
 
-    HIP's function for kernels of a module that was loaded as a file is given its grid so, and
-    AMD's profiler writes down what the function is given.
+    HIP's function for kernels of a loaded module takes its grid in threads, and AMD's profiler
+    records the function's arguments.
     """
     of = calls.filter(pl.col("name").cast(pl.String).is_in(COUNT_THREADS))
     return of["correlation"].drop_nulls()
@@ -94,7 +94,7 @@ def _number(*names: str | pl.Expr) -> pl.Expr:
 
 
 def _copied() -> pl.Expr:
-    """Return the kind of an op; two halves of a copy through host memory are `staged`."""
+    """Return the kind of an op; both halves of a copy through host memory are `staged`."""
     halves = pl.col("copy_kind").is_in(("HtoD", "DtoH")) & pl.all_horizontal(
         pl.col("source", "target").is_in(_DEVICE_MEMORY)
     )
@@ -117,14 +117,14 @@ def _copied() -> pl.Expr:
 
 
 def _of_host() -> pl.Expr:
-    """Return the type of host memory of a copy, from its name."""
+    """Return the type of a copy's host memory, from the copy's name."""
     kind = pl.col("kind").cast(pl.String)
     side = pl.when(kind == "h2d").then("source").when(kind == "d2h").then("target")
     return side.str.to_lowercase().cast(HOST_MEMORY, strict=False).alias("host_memory")
 
 
 def _ends() -> list[pl.Expr]:
-    """Return the GPUs that a copy is from and to: the one that ran it, if it names none."""
+    """Return source and target GPU of a copy; the GPU that ran it if it names none."""
     kind, here = pl.col("kind").cast(pl.String), pl.col("device")
     source, target = (_number(name) for name in ("from_device", "to_device"))
     return [
@@ -150,7 +150,7 @@ def _named(ops: pl.DataFrame, names: ShortNames) -> list[pl.Expr]:
 
 
 def waits(events: pl.DataFrame) -> pl.DataFrame:
-    """Return waits that have an end; ids that are -1 name nothing."""
+    """Return waits with an end; ids of -1 become null."""
     ended = events.filter(pl.col("end") != OPEN)
     return ended.select(
         "start", "end", *_place(), _id("wait_event").alias("event"),
@@ -159,7 +159,7 @@ def waits(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def records(events: pl.DataFrame) -> pl.DataFrame:
-    """Return records of events; what their own times are of differs between versions."""
+    """Return event records; the meaning of their own times differs between versions."""
     return events.select(*_place(), _id("event_id").alias("event"))
 
 

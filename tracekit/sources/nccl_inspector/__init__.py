@@ -1,6 +1,6 @@
-"""Logs of NCCL's inspector: how long each rank was in each collective.
+"""Logs of NCCL's inspector: how long each rank spent in each collective.
 
-Unless they are verbose they do not say when a collective ran, and so are no traces.
+Only verbose logs tell when a collective ran; the others do not, and so are no traces.
 """
 
 from tracekit.sources.nccl_inspector._logs import (

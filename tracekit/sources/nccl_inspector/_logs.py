@@ -1,7 +1,7 @@
-"""Reads the JSON lines of NCCL's inspector, a block at a time, into one table.
+"""Read the JSON lines of NCCL's inspector, a block at a time, into one table.
 
-Format 4.0 to 4.2 repeats the communicator in each line. From 4.3 on a line with ``dump_stats``
-names it, and how many of the following lines belong to it.
+In formats 4.0 to 4.2 each line repeats the communicator. From 4.3 on a line with ``dump_stats``
+names it, with the number of following lines that belong to it.
 """
 
 from __future__ import annotations
@@ -106,11 +106,11 @@ class InspectorLogs:
     Parameters
     ----------
     records
-        A row per collective or message of a rank, by `RECORD_SCHEMA`.
+        One row per collective or message of a rank, by `RECORD_SCHEMA`.
     dropped
-        What the rings lost, by `DROPPED_SCHEMA`; empty before format 4.2.
+        Number of records that ring buffers lost, by `DROPPED_SCHEMA`; empty before format 4.2.
     warnings
-        Lines and files that were left out.
+        Lines and files that were left out, one sentence each.
     """
 
     records: pl.DataFrame
@@ -124,7 +124,7 @@ def read_inspector_logs(paths: Sequence[StrPath]) -> InspectorLogs:
     Parameters
     ----------
     paths
-        Files, which may be packed with gzip, and folders, whose other files are passed over.
+        Files, gzipped or not, or folders, whose other files are skipped.
 
     Raises
     ------
@@ -200,7 +200,7 @@ def _blocks(path: Path, size: int) -> Iterator[bytes]:
 
 @dataclass
 class _Lines:
-    """Flat lines of a file."""
+    """Lines of a file, one row per line."""
 
     rows: list[pl.DataFrame]
     is_cut: bool = False
@@ -225,7 +225,7 @@ def _read_lines(path: Path) -> _Lines:
 
 @dataclass
 class _Parser:
-    """Parses whole blocks; a line that cannot be parsed becomes a row of nulls."""
+    """Parses blocks of lines; a line that cannot be parsed becomes a row of nulls."""
 
     path: Path
     damaged: int = 0
@@ -254,7 +254,7 @@ class _Parser:
 
 
 def _flat(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return a row for each line: its communicator, and its record or the count of a batch."""
+    """Return one row per line: its communicator, and its record or the size of a batch."""
     header, meta = pl.col("header").struct, pl.col("metadata").struct
     stats = pl.col("dump_stats").struct
 
@@ -310,7 +310,7 @@ def _time(us: pl.Expr) -> pl.Expr:
 
 
 def _with_communicators(lines: _Lines, path: Path) -> tuple[pl.DataFrame, list[str]]:
-    """Give each line its communicator, from itself or from the batch that it belongs to."""
+    """Give each line its communicator: its own, or that of the batch it belongs to."""
     rows = pl.concat(lines.rows).with_row_index("line", 1)
     has = pl.col("communicator").is_not_null()
     rows = rows.with_columns(at=pl.when(has).then(pl.int_range(pl.len())).forward_fill())
