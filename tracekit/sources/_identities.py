@@ -73,7 +73,7 @@ class Identities:
         described
             ``device`` and further columns of the table.
         identity
-            Sentence on how ops name a described GPU.
+            Value of the column ``identity`` for described GPUs; other GPUs get ``unknown``.
         """
         seen = (self._ops.distinct[name] for name in OPS[1:])
         every = pl.concat(seen).drop_nulls().unique().sort().cast(pl.Int32)

@@ -1,7 +1,7 @@
 """Nsight Systems SQLite exports, schemas of 2020 to 2026.
 
 Versions differ in tables and columns, and the product that exported may be newer than the one that
-recorded, so nothing here asks for a version: a feature is there when its table and columns are.
+recorded. So nothing here asks for a version: a feature is there if its table and columns are.
 """
 
 from tracekit.sources.nsys._export import is_nsys, read

@@ -1,4 +1,4 @@
-"""Tables of an export: their meaning, and how to record them."""
+"""Tables of an export: what they tell, and how to record them."""
 
 from __future__ import annotations
 
@@ -138,8 +138,8 @@ def read_contents(file: ExportFile, known: Mapping[str, int]) -> pl.DataFrame:
     file
         The export.
     known
-        How many rows some tables have, which need not be counted again, and how many of a table
-        some features are.
+        Table -> number of rows that need not be counted again; and feature -> number of rows, for
+        features that are a part of a table.
     """
     rows = [_row(file, feature, known) for feature in _FEATURES]
     return pl.DataFrame(rows, schema_overrides={"rows": pl.Int64}, infer_schema_length=None)

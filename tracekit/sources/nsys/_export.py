@@ -1,6 +1,6 @@
-"""From an export's tables to the canonical ones.
+"""Convert the tables of an export to the canonical ones.
 
-With it: the events that nsys lost while it recorded, and when and on which thread each node of a
+Also reads the events that nsys lost while it recorded, and when and on which thread each node of a
 CUDA graph was captured.
 """
 
@@ -65,11 +65,12 @@ def read(
     file
         The export.
     workspace
-        Where its tables wait.
+        Folder and memory budget for its tables.
     progress
-        Told what is being done.
+        Callback that is told what is being done.
     is_ours
-        Whether this program had it made, so that all that it lacks was not recorded.
+        Whether tracekit made the export from a report, so that everything it lacks was not
+        recorded.
 
     Raises
     ------
@@ -192,7 +193,7 @@ _RECORD_BOTH = "record with `nsys profile -t cuda,nvtx`"
 
 
 def _how_to_record_work(metadata: Metadata) -> str:
-    """Say how GPU work gets into a report; not what was done to record this one."""
+    """Say how to record GPU work; not how this report was recorded."""
     if "Cuda" in metadata.traced:
         return "CUDA was traced: the program used none while it was recorded"
     return _RECORD_BOTH
@@ -251,7 +252,7 @@ def _threads(calls: Seen, ranges: Seen, mpi: MpiCalls, names: pl.DataFrame) -> p
 def _absences(
     ops: Seen, calls: Seen, ranges: Seen, work: GpuWork, metadata: Metadata
 ) -> tuple[str, ...]:
-    """Say what numbers must not be read as, where the export lacks what they would need."""
+    """Warn of results that cannot be trusted because the export lacks data."""
     if not len(ops):
         what = no_work(work.untimed)
         return (f"{what} was recorded: {_how_to_record_work(metadata)}",)
@@ -276,7 +277,7 @@ def _absences(
 
 
 def _unrecorded_graphs(ops: Seen, calls: Seen, launching: pl.Series) -> tuple[str, ...]:
-    """Say how many launches of CUDA graphs, which are calls of such names, left no op."""
+    """Say how many launches of CUDA graphs (calls named in `launching`) left no op."""
     if launching.is_empty():
         return ()
     named: dict[str, PolarsType] = {"name": pl.Categorical(), **_NO_KEYS.schema}
@@ -323,8 +324,8 @@ _LENGTH = 200
 def lost_events(file: ExportFile) -> tuple[str, ...]:
     """Return the recorder's messages about lost events, one sentence each.
 
-    The texts are free; most of what is told is of no concern (buffers that are flushed, counts of
-    events, libraries that are not traced), so only those that speak of a loss are taken.
+    Messages are free text, and most are harmless (buffers flushed, counts of events, libraries not
+    traced), so only messages that speak of a loss are returned.
     """
     if not file.has(DIAGNOSTICS, "text"):
         return ()
@@ -360,7 +361,7 @@ def graph_nodes(export: Export, places: Places) -> pl.DataFrame:
 
 
 def _made(export: Export) -> pl.DataFrame:
-    """Return the nodes that were made: ``process_gid, graph_node, original, thread_gid, time``."""
+    """Return creations of graph nodes: ``process_gid, graph_node, original, thread_gid, time``."""
     columns = ("start", "globalTid", "graphNodeId", "originalGraphNodeId")
     table = next((name for name in GRAPH_NODES if export.file.has(name, "graphNodeId")), None)
     if table is None:
@@ -382,7 +383,10 @@ def _made(export: Export) -> pl.DataFrame:
 
 
 def _first(made: pl.DataFrame) -> pl.DataFrame:
-    """Return each node with the ``first`` of those that it is a copy of, itself if of none."""
+    """Return each node with ``first``: the original that its chain of copies began with.
+
+    A node that is no copy is its own original.
+    """
     copies = made.select("process_gid", "original", first="graph_node")
     found = made.select(*_NODE, first=pl.coalesce("original", "graph_node"))
     for _ in range(_MOST_COPIES):

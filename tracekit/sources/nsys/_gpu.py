@@ -1,8 +1,8 @@
 """GPU work: kernels, copies, memsets and whole CUDA graphs as one table of ops.
 
-Every frame here still speaks of processes by global id (``process_gid``) and of GPUs by the
-process's own CUDA ordinal (``ordinal``, ``src_ordinal``, ``dst_ordinal``). Of copies that name
-contexts but no GPUs, the GPU is that of the context.
+Frames here name processes by global id (``process_gid``) and GPUs by the process's own CUDA ordinal
+(``ordinal``, ``src_ordinal``, ``dst_ordinal``). If a copy names contexts but no GPUs, its GPUs are
+those of the contexts.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _TIED = ["process_gid", "eventSyncId"]
 
 
 class GpuWork:
-    """All GPU work of an export, without the launching calls.
+    """All GPU work of an export, not yet joined with launching calls.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class GpuWork:
         self._unknown_ends = 0
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Return the ops with a time, device and process, table by table."""
+        """Yield the ops that have a time, a device and a process, table by table."""
         for table, (extra, make) in _TABLES.items():
             for batch in self._file.batches(table, {**_HEAD, **extra}, rows):
                 self.rows[table] += batch.height
@@ -97,12 +97,12 @@ class GpuWork:
 
     @property
     def untimed(self) -> int:
-        """Number of ops left out for lack of valid times."""
+        """Number of ops left out because they have no valid times."""
         return self._untimed
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Parts of ops that were left out or are unknown, in words."""
+        """Sentences on ops that were left out, and on unknown attributes of ops."""
         losses = (
             (self._untimed, "GPU ops have no valid times and were left out"),
             (self._unplaced, "GPU ops have no device or process and were left out"),
@@ -123,7 +123,7 @@ class GpuWork:
         return placed
 
     def kernels(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Name kernels."""
+        """Add names to kernels."""
         name = self._names.of(frame["demangledName"])
         short_name = self._short_names.of(frame["shortName"])
         return frame.drop("demangledName", "shortName", *LAUNCH_SIZE).with_columns(
@@ -134,7 +134,7 @@ class GpuWork:
         )
 
     def copies(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Find out what copies do, and between which GPUs."""
+        """Add kind, and source and target GPU, to copies."""
         copies = _COPIES.directed(frame).with_columns(
             src_ordinal=small(pl.col("srcDeviceId")).cast(pl.Int32),
             dst_ordinal=small(pl.col("dstDeviceId")).cast(pl.Int32),
@@ -144,7 +144,7 @@ class GpuWork:
         return copies.drop(*_COPY, "by_context").with_columns(pl.col("copy_kind").cast(DIRECTION))
 
     def _with_ends_by_context(self, copies: pl.DataFrame) -> pl.DataFrame:
-        """Take the GPUs that copies between GPUs do not name from the contexts that they name."""
+        """Fill in missing GPUs of copies between GPUs from the contexts that the copies name."""
         copies = copies.with_columns(by_context=pl.lit(value=False))
         among_gpus = pl.col("kind").is_in(("p2p", "d2d"))
         for ordinal, context in (("src_ordinal", "srcContextId"), ("dst_ordinal", "dstContextId")):
@@ -168,7 +168,7 @@ class GpuWork:
 
 
 def _else(first: pl.Series, second: pl.Series) -> pl.Series:
-    """Return `first` with `second` where it is null."""
+    """Return `first`, with the values of `second` in place of its nulls."""
     return first if not first.null_count() else pl.select(pl.coalesce(first, second)).to_series()
 
 
@@ -226,14 +226,14 @@ _KEY = ["pid", "context"]
 
 
 class _Contexts:
-    """The CUDA ordinal of every context's GPU.
+    """CUDA ordinal of the GPU of each context.
 
     Parameters
     ----------
     file
         The export.
     tables
-        Its tables of GPU work, which show a context where no other table does.
+        Tables of GPU work, used for contexts that are in no other table.
     """
 
     def __init__(self, file: ExportFile, tables: Sequence[str]) -> None:
@@ -241,12 +241,12 @@ class _Contexts:
         self._tables = tables
 
     def ordinals(self, contexts: pl.DataFrame) -> pl.Series:
-        """Return the ordinal of each context, null where it is not known.
+        """Return the ordinal of each context, null if unknown.
 
         Parameters
         ----------
         contexts
-            ``process_gid, context``; a context that is null is not looked for.
+            ``process_gid, context``; null contexts give null.
         """
         keys = contexts.select("context", pid=pid_of(pl.col("process_gid")))
         found = _looked_up(keys, self._declared)
@@ -286,19 +286,19 @@ def _looked_up(keys: pl.DataFrame, known: pl.DataFrame) -> pl.Series:
 
 
 def _unequivocal(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the contexts that are said to be of one GPU only."""
+    """Return the contexts that belong to a single GPU."""
     return rows.drop_nulls().unique().filter(pl.len().over(_KEY) == 1)
 
 
 class Syncs:
-    """Waits and records of events of an export.
+    """Waits and event records of an export.
 
     Parameters
     ----------
     export
         The export.
     workspace
-        Where they wait until they are in order.
+        Folder and memory budget for rows until they are sorted.
     """
 
     def __init__(self, export: Export, workspace: Workspace) -> None:
@@ -335,7 +335,7 @@ class Syncs:
             yield by_call(_named(timed).rename({"timestamp": "time"}).drop("eventSyncId"))
 
     def _recorded(self) -> pl.DataFrame:
-        """Return which call recorded what a wait is tied to: ``process_gid, .., recorded_by``."""
+        """Return the call that recorded the event of a wait: ``process_gid, .., recorded_by``."""
         columns = ("globalPid", "eventSyncId", "correlationId")
         if not self._export.file.has(EVENT_RECORD, *columns):
             return pl.DataFrame(schema=dict.fromkeys((*_TIED, "recorded_by"), pl.Int64))
@@ -344,7 +344,7 @@ class Syncs:
         return named.unique(_TIED, keep="none")
 
     def waits(self, places: Places) -> Iterator[pl.DataFrame]:
-        """Return the canonical table ``syncs``, in the order of time."""
+        """Return the canonical table ``syncs``, by start."""
         for chunk in chunks(self._waits, "syncs", "process_gid", "ordinal"):
             yield _placed(chunk, places)
 
@@ -354,7 +354,7 @@ class Syncs:
             yield _placed(chunk, places)
 
     def losses(self, places: Places) -> tuple[str, ...]:
-        """Say how many waits were left out."""
+        """Sentences on waits that were left out."""
         pids = self._waits.chunks({"process_gid": pl.Int64})
         lost = self._untimed + sum(
             places.process(chunk["process_gid"]).null_count() for chunk in pids

@@ -1,4 +1,4 @@
-"""The host's side: CUDA calls, NVTX ranges, and the names of threads."""
+"""Events of the host: CUDA calls, NVTX ranges, and names of threads."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _VERSION_SUFFIX = r"(_ptsz|_ptds)?_v\d+$"
 
 
 class CudaCalls:
-    """The CUDA runtime and driver calls, which nsys keeps in one table.
+    """Calls of CUDA runtime and driver, which nsys keeps in one table.
 
     Parameters
     ----------
@@ -55,12 +55,12 @@ class CudaCalls:
 
     @property
     def graph_launches(self) -> pl.Series:
-        """The names, of those that were read, of calls that launch CUDA graphs."""
+        """Names, among those read so far, of calls that launch CUDA graphs."""
         names = self._names.met
         return names.filter(names.cast(pl.String).str.contains("(?i)^cu(da)?GraphLaunch"))
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Return the calls."""
+        """Yield the calls, at most `rows` at a time."""
         columns: dict[str, SqlType] = {
             **dict.fromkeys(("start", "end", "globalTid"), "int"),
             **dict.fromkeys(("correlationId", "nameId", "returnValue"), "narrow"),
@@ -78,7 +78,7 @@ class CudaCalls:
 
 
 class Nvtx:
-    """The rows of NVTX_EVENTS: ranges, labels, and names of threads, domains and categories.
+    """Rows of NVTX_EVENTS: ranges, labels, and names of threads, domains and categories.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ class Nvtx:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Rows that were not decoded or left out, in words."""
+        """Sentences on rows that were left out or not decoded."""
         return (
             *backward(self._backward, "NVTX ranges"),
             *(self._payloads.losses if self._payloads else ()),
@@ -117,7 +117,7 @@ class Nvtx:
         )
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Return the ranges; the end of one that was still open is `OPEN`.
+        """Yield the ranges; those that were never closed have the end `OPEN`.
 
         Returns
         -------
@@ -148,7 +148,7 @@ class Nvtx:
             yield _ranges(self._with_extended(ranges), self._metadata)
 
     def _divided(self, batch: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Return the rows that are ranges, and the marks; those that name something are noted."""
+        """Return the rows that are ranges, and the marks; rows that name things are collected."""
         kinds = batch["eventType"]
         if _are_ranges(kinds):
             ranges, marks = batch, batch.clear()
@@ -160,7 +160,7 @@ class Nvtx:
         return with_all(ranges, "start", "globalTid"), marks
 
     def _with_extended(self, ranges: pl.DataFrame) -> pl.DataFrame:
-        """Add ``extended``, the payload as JSON."""
+        """Add ``extended``, the extended payload as JSON."""
         given = [ranges["jsonText"], self._json.of(ranges["jsonTextId"])]
         if self._payloads:
             given.append(self._payloads.of(ranges["binaryData"]))
@@ -170,7 +170,7 @@ class Nvtx:
         return ranges.with_columns(extended.alias("extended"))
 
     def _texts(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Give rows their texts: as categories as long as there are few that are not registered."""
+        """Add texts to rows, as categories as long as few rows have unregistered strings."""
         own, ids = rows["text"], rows["textId"]
         given = own.is_not_null()
         few = own.filter(given)
@@ -185,7 +185,7 @@ class Nvtx:
         return rows.with_columns(text.alias("text"), rows["domainId"].fill_null(0))
 
     def _are_few(self, own: pl.Series, rows: int) -> bool:
-        """Tell whether few rows have texts of their own, and all such rows few different ones."""
+        """Tell whether few rows have unregistered strings, with few distinct ones."""
         if len(own) * _SELDOM > rows or len(self._own) > _MOST_OWN:
             return False
         self._own = pl.concat([self._own, own.unique()]).unique() if len(own) else self._own
@@ -200,10 +200,10 @@ class Nvtx:
         )
 
     def domains(self, ranges: Seen) -> pl.DataFrame:
-        """Name the domains, ``process_gid, domain_id, domain``; the default domain has no name.
+        """Return domain names, ``process_gid, domain_id, domain``; the default domain has none.
 
-        Ids are handed out per process, and one may be announced twice. A domain that is not
-        announced is told by the names of its ranges.
+        Ids are per process, and a domain may be announced twice. A domain that was not announced is
+        inferred from the names of its ranges.
         """
         key = ["process_gid", "domain_id"]
         announced = (
@@ -219,7 +219,7 @@ class Nvtx:
         return pl.concat([announced, _inferred(silent, ranges)])
 
     def categories(self) -> pl.DataFrame:
-        """Name the categories: ``process_gid, domain_id, category_id, category``."""
+        """Return category names: ``process_gid, domain_id, category_id, category``."""
         key = ["process_gid", "domain_id", "category_id"]
         return (
             self._names(_CATEGORY)
@@ -234,7 +234,7 @@ class Nvtx:
 
 
 def _ranks(marks: pl.DataFrame) -> pl.DataFrame:
-    """Return the marks by which processes say their rank, as ranges without length."""
+    """Return the marks that give a process's rank, as ranges of length 0."""
     return marks.filter(
         pl.col("text").cast(pl.String).str.starts_with(RANK_MARK),
         pl.col("start", "globalTid").is_not_null(),
@@ -242,7 +242,7 @@ def _ranks(marks: pl.DataFrame) -> pl.DataFrame:
 
 
 def _either(first: pl.Series, second: pl.Series) -> pl.Series:
-    """Return texts, and others where there is none."""
+    """Return the texts of `first`, with those of `second` in place of nulls."""
     given = first.is_not_null()
     if _SELDOM * first.count() > len(first):
         return pl.select(pl.coalesce(first, second)).to_series()
@@ -250,14 +250,14 @@ def _either(first: pl.Series, second: pl.Series) -> pl.Series:
 
 
 def _are_ranges(kinds: pl.Series) -> bool:
-    """Tell whether all rows are ranges, by a look at their least and their largest kind."""
+    """Tell whether all rows are ranges, by their smallest and largest kind."""
     least, most = kinds.min(), kinds.max()
     pairs = zip(_PUSH_POP, _START_END, strict=True)
     return not kinds.null_count() and any({least, most} <= set(pair) for pair in pairs)
 
 
 def _used(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return which domains ranges are of, other than the default one."""
+    """Return the domains of ranges except for the default one, ``process_gid, domain_id``."""
     some = ranges.select("globalTid", domain_id="domainId").filter(pl.col("domain_id") != 0)
     return some.unique().select(process_of(pl.col("globalTid")).alias("process_gid"), "domain_id")
 
@@ -298,7 +298,7 @@ def _payload(rows: pl.DataFrame) -> pl.Expr:
 
 
 def _inferred(silent: pl.DataFrame, ranges: Seen) -> pl.DataFrame:
-    """Name domains by what the names of all their ranges look like, else by their number."""
+    """Name unannounced domains by a pattern of all their ranges' names, else by their number."""
     key = ["process_gid", "domain_id"]
     matches = [
         pl.col("name").str.contains(pattern).fill_null(value=False).all().alias(name)
@@ -327,7 +327,7 @@ def _inferred(silent: pl.DataFrame, ranges: Seen) -> pl.DataFrame:
 
 
 def thread_names(export: Export, given: pl.DataFrame) -> pl.DataFrame:
-    """Return one name per thread: its NVTX name, else the system's."""
+    """Return one name per thread: its NVTX name, else that of the system."""
     columns = ("nameId", "priority", "globalTid")
     system = export.file.read("ThreadNames", dict.fromkeys(columns, "int"))
     system = system.select(

@@ -1,4 +1,4 @@
-"""Identifiers of nsys (processes, threads, devices, strings), and the export that has them.
+"""Identifiers of nsys (processes, threads, devices, strings), and the export that they belong to.
 
 A global id packs, from low to high bits: thread id 24, process id 24, virtual machine 8, hardware
 8. GPU rows carry the global id of a process, host rows that of a thread.
@@ -26,23 +26,23 @@ _NONE_YET = (1 << 32) - 1
 
 
 def given(number: pl.Expr) -> pl.Expr:
-    """Return a 32-bit id, or null where it is not set, which looks like 4294967295."""
+    """Return a 32-bit id; null if it is not set (4294967295)."""
     return pl.when(number != _NO_ID).then(number)
 
 
 def small(number: pl.Expr) -> pl.Expr:
-    """Return a small id or number, null if unset or invalid."""
+    """Return a small id or number; null if it is not set or invalid."""
     return pl.when(number.is_between(0, _INT32)).then(number)
 
 
 def with_all(rows: pl.DataFrame, *columns: str) -> pl.DataFrame:
-    """Return the rows that have a value in all of some columns, as most have."""
+    """Return the rows without a null in any of the given columns."""
     lacking = [name for name in columns if rows[name].null_count()]
     return rows.drop_nulls(lacking) if lacking else rows
 
 
 def process_of(thread: pl.Expr) -> pl.Expr:
-    """Return the global id of the process of a global thread id (which may be negative)."""
+    """Return the global process id of a global thread id (which may be negative)."""
     return thread.and_(pl.lit(~_FIELD_MASK, pl.Int64))
 
 
@@ -58,10 +58,10 @@ def tid_of(global_id: pl.Expr) -> pl.Expr:
 
 
 class Strings:
-    """Texts by string id.
+    """Texts of an export by string id.
 
-    The table may hold whole environments of processes, secrets among them, so only the ids that a
-    column refers to are ever looked up.
+    The table may hold whole environments of processes, with secrets, so only ids that a column
+    refers to are looked up.
     """
 
     def __init__(self, file: ExportFile) -> None:
@@ -70,19 +70,19 @@ class Strings:
 
     @property
     def values(self) -> pl.Series:
-        """The texts in the order of their ids."""
+        """The texts, in order of their ids."""
         return self._table["value"]
 
     @cached_property
     def first(self) -> int | None:
-        """Id of the first text, if ids are consecutive as exporters number them."""
+        """Id of the first text if ids are consecutive, as exporters number them; else None."""
         known = self._table["id"]
         if known.is_empty() or known[0] < 0 or known[-1] - known[0] != len(known) - 1:
             return None
         return int(known[0])
 
     def places(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the position of each id's text in `values`; -1 without any."""
+        """Return the position of each id's text in `values`; -1 if it has none."""
         known = self._table["id"].to_numpy()
         if not known.size:
             return np.full(ids.size, -1)
@@ -91,16 +91,16 @@ class Strings:
 
 
 class Texts:
-    """The texts of a column of string ids, looked up as its batches come in.
+    """Texts of a column of string ids, looked up batch by batch.
 
     Parameters
     ----------
     strings
-        The strings of the file.
+        Strings of the export.
     dtype
-        Type of the texts: String, or Categorical where few of them are repeated often.
+        Type of the texts: String, or Categorical for few texts that repeat often.
     drop
-        A pattern: what it matches first is dropped.
+        Pattern whose first match is removed from each text; None to keep texts whole.
     """
 
     def __init__(
@@ -112,19 +112,19 @@ class Texts:
 
     @property
     def met(self) -> pl.Series:
-        """Distinct texts seen in batches so far."""
+        """Distinct texts seen so far."""
         return self._texts.unique()
 
     @cached_property
     def _numbers(self) -> NDArray[np.uint32]:
-        """For each text of the file which one of `_texts` it is, `_NONE_YET` at first.
+        """By position in the file's texts: the number of its entry in `_texts`, or `_NONE_YET`.
 
-        The last number, which stays so, is that of ids without a text.
+        The last entry stands for ids without a text and keeps `_NONE_YET`.
         """
         return np.full(len(self._strings.values) + 1, _NONE_YET, np.uint32)
 
     def of(self, ids: pl.Series) -> pl.Series:
-        """Return the text of each id, null where there is none."""
+        """Return the text of each id; null if there is none."""
         if ids.null_count() == len(ids):
             none = pl.Series(ids.name, [None], dtype=self._texts.dtype)
             return none.new_from_index(0, len(ids))
@@ -144,7 +144,7 @@ class Texts:
         return pl.DataFrame([self._texts])[found].to_series().alias(ids.name)
 
     def _learn(self, places: NDArray[np.int64]) -> None:
-        """Look up the texts that are met for the first time."""
+        """Look up texts that occur for the first time."""
         met = np.zeros(self._numbers.size, np.bool_)
         met[places] = True
         met[-1] = False
@@ -166,5 +166,5 @@ class Export:
 
     @classmethod
     def of(cls, file: ExportFile) -> Self:
-        """Read what the other tables need of `file`."""
+        """Read the metadata and strings that all other tables of `file` need."""
         return cls(file, read_metadata(file), Strings(file))

@@ -1,4 +1,4 @@
-"""GPU memory: allocations and releases by process and GPU, and their running sum."""
+"""GPU memory: allocations and releases by process and GPU, and the memory in use."""
 
 from __future__ import annotations
 
@@ -33,17 +33,16 @@ _GPU = ["process_gid", "ordinal"]
 
 
 class GpuMemory:
-    """Allocations and releases of GPU memory, as requested from the driver.
+    """Allocations and releases of GPU memory that the driver was asked for.
 
-    A framework that keeps a pool of its own asks for large pieces and shows nothing of what it
-    does with them.
+    A framework with its own memory pool requests large blocks; how it uses them is not recorded.
 
     Parameters
     ----------
     export
         The export.
     workspace
-        Where the events wait until they are in the order of time.
+        Folder and memory budget for events until they are sorted.
     """
 
     def __init__(self, export: Export, workspace: Workspace) -> None:
@@ -55,7 +54,7 @@ class GpuMemory:
         """Who allocated on which GPU: ``process_gid, ordinal``."""
 
     def _events(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Return the events, in which ``bytes`` is null for a release."""
+        """Yield allocations and releases; ``bytes`` is null for a release."""
         file, metadata = self._export.file, self._export.metadata
         for batch in file.batches(MEMORY_USAGE, dict.fromkeys(_COLUMNS, "int"), rows):
             on_gpu = batch.filter(pl.col("memKind").is_in(_ON_GPU))
@@ -76,16 +75,16 @@ class GpuMemory:
             )
 
     def _changes(self) -> Iterator[pl.DataFrame]:
-        """Return chunk by chunk what changes when.
+        """Yield the changes of memory in use, chunk by chunk.
 
-        An address is unique in a process, whatever GPU it is on, so any event at one ends what was
-        allocated there before, and an allocation begins.
+        An address is unique in a process, whatever the GPU, so any event at an address ends the
+        allocation that was there before; an allocation then begins a new one.
 
         Returns
         -------
         ``process_gid, ordinal, time, change, in_use, recorded``; `ordinal` and `change` are null
-        for the release of what was never allocated, and `recorded` is false for one that must have
-        happened before an allocation at the same address.
+        for releases without a recorded allocation, and `recorded` is false for a release that must
+        have happened before an allocation at the same address.
         """
         held = pl.DataFrame(schema=_EVENT)
         totals = pl.DataFrame(schema=dict.fromkeys((*_GPU, "total"), pl.Int64))
@@ -108,14 +107,14 @@ class GpuMemory:
             totals = _latest(totals, changes)
 
     def batches(self, places: Places) -> Iterator[pl.DataFrame]:
-        """Return the canonical table ``memory``, in the order of time."""
+        """Return the canonical table ``memory``, by time."""
         for changes in self._changes():
             yield _placed(changes, places).select(
                 pl.lit(0, pl.Int32).alias("report"), "process", "device", "time", "change", "in_use"
             )
 
     def losses(self, places: Places) -> tuple[str, ...]:
-        """Say which events were left out or are unknown."""
+        """Sentences on events that were left out or are unknown."""
         unheld = unrecorded = unplaced = 0
         for changes in self._changes():
             known = changes.drop_nulls("change")
@@ -132,7 +131,7 @@ class GpuMemory:
 
 
 def _released(events: pl.DataFrame) -> pl.DataFrame:
-    """Return what events end: what was allocated at the address before."""
+    """Return the allocations that events end: those at the same address before."""
     is_release = pl.col("bytes").is_null()
     return events.filter(is_release | pl.col("last_bytes").is_not_null()).select(
         "at",
@@ -166,7 +165,7 @@ def _still_held(held: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _latest(totals: pl.DataFrame, changes: pl.DataFrame) -> pl.DataFrame:
-    """Return what is in use by each process on each GPU after some changes."""
+    """Return the memory in use by process and GPU after the changes."""
     now = changes.drop_nulls("change").select(*_GPU, total="in_use")
     return pl.concat([totals, now]).unique(_GPU, keep="last", maintain_order=True)
 

@@ -1,4 +1,4 @@
-"""Metadata of an export."""
+"""Metadata of an export: GPUs, rank, job, times and versions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _VARIABLES = (_VISIBLE, *VARIABLES)
 
 @dataclass(frozen=True)
 class Metadata:
-    """Metadata of the export; missing values are None or empty."""
+    """Metadata of an export; missing values are None or empty."""
 
     schema_version: str | None = None
     product: str | None = None
@@ -52,7 +52,7 @@ class Metadata:
 
 
 def read_metadata(file: ExportFile) -> Metadata:
-    """Read the metadata tables; of the environment only GPUs, rank and job are looked at."""
+    """Read the metadata tables; of the environment only GPUs, rank and job are used."""
     export = _export_values(file)
     variables = _variables(file)
     launched = launch_of(variables)
@@ -88,7 +88,7 @@ def _time_shift(value: str) -> int:
 
 
 def _first(file: ExportFile, table: str, column: str, most: int) -> int | None:
-    """Return the first number in a column, if it is less than so much."""
+    """Return the first number in a column if it is less than `most`, else None."""
     values = file.read(table, {column: "int"})[column].drop_nulls()
     return int(values[0]) if len(values) and abs(values[0]) < most else None
 
@@ -102,7 +102,7 @@ def _host(file: ExportFile) -> str | None:
 
 
 def _visible_devices(variables: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Return the entries of CUDA_VISIBLE_DEVICES; None where it is not set, or set in two ways."""
+    """Return the entries of CUDA_VISIBLE_DEVICES; None if it is not set, or set in two ways."""
     value = variables.get(_VISIBLE)
     return None if value is None else tuple(part.strip() for part in value.split(","))
 
@@ -115,7 +115,7 @@ def _traced(file: ExportFile) -> frozenset[str]:
 
 
 def _variables(file: ExportFile) -> dict[str, str]:
-    """Return those of the variables that are looked at that are set, and in one way."""
+    """Return the known environment variables that have a single value."""
     if not file.has(_CAPTURE_TABLE, "name", "value"):
         return {}
     wanted = (

@@ -1,7 +1,7 @@
 """Sampled counters: throughput of NVLink, PCIe and NICs, and activity of multiprocessors.
 
-Numbers of metrics differ from file to file, so they are known by their names; and these differ
-between GPUs and between versions of nsys.
+The numbers of metrics differ between files, so metrics are recognised by name; names differ between
+GPUs and between versions of nsys.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ _WANTED: dict[str, pl.DataType | type[pl.DataType]] = {
 
 
 class Metrics:
-    """The samples of an export that are of links and multiprocessors.
+    """Samples of links and multiprocessors in an export.
 
     Parameters
     ----------
     file, metadata
-        The export.
+        The export and its metadata.
     gpus
-        Device numbers by the ids that the export gives to GPUs.
+        Id of a GPU in the export -> device number.
     """
 
     def __init__(self, file: ExportFile, metadata: Metadata, gpus: Mapping[int, int]) -> None:
@@ -69,13 +69,13 @@ class Metrics:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Unknown parts of the samples, in words."""
+        """Sentences on samples that were left out or are unknown."""
         lost = self._wanted.filter(pl.col("device").is_null())["typeId"].n_unique()
         what = "GPUs were sampled that the export does not describe, so their device is not known"
         return (f"{lost:,} {what}",) if lost else ()
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Return the canonical table ``metrics``, first of GPUs, then of NICs."""
+        """Yield the canonical table ``metrics``: first GPUs, then NICs."""
         samples = self._of_json(rows) if self._in_json else self._of_gpus(rows)
         if not self._wanted.is_empty():
             yield from (_of_report(batch, unit="percent") for batch in samples)
@@ -89,7 +89,7 @@ class Metrics:
             yield samples.join(self._wanted, on=["typeId", "metricId"], maintain_order="left")
 
     def _of_json(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Return samples from before 2023, when all metrics of a time were one text."""
+        """Yield samples of exports before 2023, which hold all metrics of a time in one text."""
         columns: dict[str, SqlType] = {
             **dict.fromkeys(("timestamp", "rawTimestamp", "typeId"), "int"), "data": "text"
         }  # fmt: skip
@@ -106,7 +106,7 @@ class Metrics:
                 )
 
     def _clocked(self, samples: pl.DataFrame, held: Filter) -> pl.DataFrame:
-        """Add the time of samples; those that have none are left out."""
+        """Add the time of samples; drop samples without one."""
         # The raw time is not shifted with the others, so it serves where none are.
         raw = pl.col("rawTimestamp") if not self._metadata.time_shift else pl.lit(None)
         timed = samples.with_columns(time=pl.coalesce("timestamp", raw)).drop_nulls("time")
@@ -135,7 +135,7 @@ def _of_report(samples: pl.DataFrame, unit: str | None = None) -> pl.DataFrame:
 
 
 def _named(file: ExportFile) -> dict[int, dict[str, int | None]]:
-    """Return the numbers of all metrics by type and name."""
+    """Return type of metrics -> name -> number, for all metrics."""
     columns: dict[str, SqlType] = {"typeId": "int", "metricId": "int", "metricName": "text"}
     rows = file.read("TARGET_INFO_GPU_METRICS", columns).drop_nulls()
     named: dict[int, dict[str, int | None]] = {}
@@ -146,7 +146,7 @@ def _named(file: ExportFile) -> dict[int, dict[str, int | None]]:
 
 
 def _named_in_json(file: ExportFile) -> dict[int, dict[str, int | None]]:
-    """Return the names of all metrics by type, as the first sample of each has them."""
+    """Return type of metrics -> names, from the first sample of each type."""
     if not file.has(GENERIC_EVENTS, "typeId", "data"):
         return {}
     rows = file.read(
@@ -176,10 +176,10 @@ def _wanted(named: Mapping[int, Mapping[str, int | None]], gpus: Mapping[int, in
 
 
 def _gpu_metrics(names: Iterable[str]) -> dict[str, str]:
-    """Return which metric each name of a GPU's metrics stands for.
+    """Return recorded name -> metric, for the metrics of a GPU.
 
-    NVLink's user data and what the protocol adds to it are counted apart; where both are there,
-    only user data are what programs moved.
+    NVLink's user data and protocol overhead are counted separately; if both are recorded, only user
+    data count, as the data that programs moved.
     """
     found = {name: metric for name in names if (metric := _gpu_metric(name))}
     useful = {metric for name, metric in found.items() if _USER_DATA in name.lower()}
@@ -201,7 +201,7 @@ def _match(name: str, patterns: Mapping[str, re.Pattern[str]]) -> str | None:
 
 
 def _nic_counters(file: ExportFile) -> pl.DataFrame:
-    """Return ``metricsListId, metricsIdx, metric, recorded_name, unit`` of what is known."""
+    """Return the known counters: ``metricsListId, metricsIdx, metric, recorded_name, unit``."""
     columns: dict[str, SqlType] = {
         **dict.fromkeys(("metricsListId", "metricsIdx"), "int"), "name": "text", "unit": "text"
     }  # fmt: skip
@@ -218,7 +218,7 @@ def _nic_counters(file: ExportFile) -> pl.DataFrame:
 
 
 def _nic_names(file: ExportFile) -> pl.DataFrame:
-    """Return ``globalId, nic``."""
+    """Return NIC names: ``globalId, nic``."""
     ids = file.read("NIC_ID_MAP", {"nicId": "int", "globalId": "int"})
     names = file.read("TARGET_INFO_NIC_INFO", {"nicId": "int", "name": "text"})
     return (

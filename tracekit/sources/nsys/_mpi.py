@@ -1,11 +1,11 @@
-"""MPI calls, which exports since 2023.4 keep in tables of their own, and those of UCX below them.
+"""MPI calls and the UCX calls below them, which exports since 2023.4 keep in tables of their own.
 
-Earlier ones keep calls of MPI as NVTX ranges of the domain MPI, without sizes.
+Earlier exports keep MPI calls as NVTX ranges of the domain MPI, without sizes.
 
-Of collectives nsys counts what a rank sends to, and receives from, each rank of the communicator,
-itself among them: for an all-reduce of S bytes by n ranks n x S on either side, and (n - 1) x S
-with MPI_IN_PLACE. Measured with Open MPI under nsys 2023.4 (schema 3.7.2) for each function; 2024.2
-writes the same. A user means the buffers that a call is given.
+For collectives nsys counts what a rank sends to, and receives from, each rank of the communicator,
+including itself: for an all-reduce of S bytes by n ranks n x S on either side, and (n - 1) x S with
+MPI_IN_PLACE. Measured with Open MPI under nsys 2023.4 (schema 3.7.2) for each function; 2024.2
+writes the same. Tables here hold what users mean: the bytes of the buffers passed to a call.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NAMELESS = "call of unknown name"
 
 
 class MpiCalls:
-    """The calls of MPI and UCX of an export.
+    """MPI and UCX calls of an export.
 
     Parameters
     ----------
@@ -74,16 +74,16 @@ class MpiCalls:
         return not self.distinct.is_empty()
 
     def batches(self, places: Places, last: int, rows: int) -> Iterator[pl.DataFrame]:
-        """Return the canonical table ``host``, one table of the export after the other.
+        """Yield rows of the canonical table ``host``, one table of the export after the other.
 
         Parameters
         ----------
         places
-            Who is who.
+            Numbers of processes and threads.
         last
-            When a call ended that was still running, ns.
+            End given to calls that were still running, ns.
         rows
-            How many rows to work on at once.
+            Number of rows to process at once.
         """
         if not self:
             return
@@ -126,7 +126,7 @@ class MpiCalls:
                 )
 
     def _calls(self, table: str, rows: int) -> Iterator[pl.DataFrame]:
-        """Return the rows of a table that are calls; waits have one for each request they await."""
+        """Yield the calls of a table; waits have one row for each request they wait for."""
         before = pl.DataFrame(schema=dict.fromkeys(_CALL, pl.Int64))
         for batch in self._export.file.batches(table, dict.fromkeys(_COLUMNS, "int"), rows):
             calls = _timed(batch, self._export.metadata)
@@ -137,7 +137,7 @@ class MpiCalls:
             yield calls
 
     def _ranks(self) -> pl.DataFrame:
-        """Return ``thread_gid, rank``: that of the thread, else that of its process."""
+        """Return ``thread_gid, rank``: the rank of the thread, else that of its process."""
         table = self._export.file.read(RANKS, {"globalTid": "int", "rank": "int"})
         known = table.select(thread_gid="globalTid", rank=small(pl.col("rank"))).drop_nulls()
         owner = process_of(pl.col("thread_gid")).alias("process_gid")
@@ -153,7 +153,7 @@ class MpiCalls:
         )
 
     def _peers(self) -> pl.DataFrame:
-        """Return ``peerWorkerUid, peer_rank``: the rank of the process that made a UCX worker."""
+        """Return ``peerWorkerUid, peer_rank``: the rank of the process that owns a UCX worker."""
         table = self._export.file.read(_WORKERS, {"globalTid": "int", "workerUid": "int"})
         owner = process_of(pl.col("globalTid")).alias("process_gid")
         workers = _only(table.drop_nulls().select(owner, pl.col("workerUid").alias(_PEER)), _PEER)
@@ -165,7 +165,7 @@ class MpiCalls:
         return joined.select(_PEER, "peer_rank")
 
     def _communicators(self) -> pl.DataFrame:
-        """Return ``rank, commHandle, time, ranks``: when a rank made which communicator."""
+        """Return ``rank, commHandle, time, ranks``: creation and size of communicators."""
         read = self._export.file.read(
             _COMMUNICATORS,
             {"rank": "int", "commHandle": "int", "timestamp": "int", "size": "int"},
@@ -184,7 +184,7 @@ class MpiCalls:
 
 
 def _with_size(calls: pl.DataFrame, made: pl.DataFrame) -> pl.DataFrame:
-    """Add ``ranks``: how many the communicator has that its process made last by this handle."""
+    """Add ``ranks``: size of the latest communicator that the process made with this handle."""
     return (
         calls.with_row_index("row")
         .sort("start")
@@ -198,7 +198,7 @@ def _with_size(calls: pl.DataFrame, made: pl.DataFrame) -> pl.DataFrame:
 
 
 def _only(rows: pl.DataFrame, key: str) -> pl.DataFrame:
-    """Return the keys that have one value only."""
+    """Return the keys that have a single value."""
     return rows.unique().filter(pl.len().over(key) == 1)
 
 
@@ -214,15 +214,14 @@ _WHOLE_BUFFERS = ("alltoall", "alltoallv", "alltoallw", "scatter", "scatterv")
 
 
 def buffers() -> tuple[pl.Expr, pl.Expr]:
-    """Return the bytes of a collective's send and receive buffers.
+    """Return the bytes of the send buffer and the receive buffer of a collective, as expressions.
 
-    Expressions over ``name, size, recvSize, ranks``. Null is what the call has no buffer for (a
-    broadcast sends from its root alone), and what is not known: functions whose counts are of
-    another kind (scans, neighbourhoods), and communicators of unknown size.
+    They use ``name, size, recvSize, ranks``. Null if the call has no such buffer (in a broadcast
+    only the root sends), or if the size is unknown: functions with other counts (scans,
+    neighbourhoods), and communicators of unknown size.
 
-    From one row it cannot be told whether a call is in place if its size is a multiple of both n
-    and n - 1; it is taken not to be. Of such calls in place the size comes out (n - 1) / n of what
-    it is.
+    A size that is a multiple of both n and n - 1 does not tell whether the call is in place; it is
+    taken not to be. Such in-place calls get (n - 1) / n of their true size.
     """
     function = pl.col("name").str.extract(_FUNCTION).str.to_lowercase()
     own_sent, own_received = _of_each_peer(_SENT), _of_each_peer(_RECEIVED)
@@ -250,7 +249,7 @@ def buffers() -> tuple[pl.Expr, pl.Expr]:
 
 
 def _of_each_peer(total: pl.Expr) -> pl.Expr:
-    """Return what of a total goes to each rank: there are n, or in place n - 1."""
+    """Return the part of a total for each rank: a total is for n ranks, or in place for n - 1."""
     others = _RANKS - 1
     return (
         pl.when(total % _RANKS == 0)
@@ -261,5 +260,5 @@ def _of_each_peer(total: pl.Expr) -> pl.Expr:
 
 
 def _left_out(part: pl.Expr) -> pl.Expr:
-    """Return what a gathering in place does not count: the part that is there already."""
+    """Return the part that an in-place gather leaves out: the one that is in place already."""
     return pl.when(_SENT % _RANKS == 0).then(0).otherwise(part)

@@ -1,7 +1,7 @@
-"""Extended payloads of NVTX events, and their layouts, as the program declared them.
+"""Extended payloads of NVTX events, and their layouts as declared by the program.
 
-Domains are numbered per process, but the tables that hold the declarations name no process. So what
-is declared in two ways under one number cannot be told apart, and serves for nothing.
+Domains are numbered per process, but the tables with the declarations do not name the process. So a
+number that is declared in two ways is ambiguous, and is not used.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _HEADER_BYTES = 32
 
 @dataclass(frozen=True)
 class _Field:
-    """A decodable field: its offset, type, and the names of its values."""
+    """A decodable field: offset, type, and names of its values."""
 
     offset: int
     dtype: _Type
@@ -62,7 +62,7 @@ class _Field:
 
     @property
     def end(self) -> int:
-        """End of the field, in bytes."""
+        """End of the field in the payload, bytes."""
         return self.offset + _BYTES[self.dtype]
 
     def json(self, payload: pl.Expr) -> pl.Expr:
@@ -83,7 +83,7 @@ class _Field:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Fields of a payload by name (None: not decodable), and its size."""
+    """Layout of a payload: name -> field (None: not decodable), and its size."""
 
     fields: Mapping[str, _Field | None]
     size: int | None
@@ -109,9 +109,9 @@ class _Layout:
 
 
 def _read_layouts(file: ExportFile) -> dict[_Key, _Layout | None]:
-    """Return the layouts that an export declares; None for one that is declared in several ways.
+    """Return the layouts that an export declares; None for those declared in several ways.
 
-    A layout is left out of which not a single field can be decoded.
+    A layout without any decodable field is left out.
     """
     schemas = _declared(file, SCHEMAS, "type", "numEntries", "payloadSize")
     entries = _declared(file, _ENTRIES, "idx", "flags", "type", "offset")
@@ -126,9 +126,9 @@ def _read_layouts(file: ExportFile) -> dict[_Key, _Layout | None]:
 
 
 def _declared(file: ExportFile, table: str, *columns: str) -> _Declared:
-    """Return the distinct rows of a table by key, in the order of their index, if they have one.
+    """Return the distinct rows of a table by key, ordered by their index if they have one.
 
-    The exporter leaves out zeros, among them the number of the default domain.
+    The exporter leaves out zeros, such as the number of the default domain.
     """
     wanted: dict[str, SqlType] = dict.fromkeys(("domainId", "schemaId", *columns), "int")
     if "idx" in columns:  # it is a table of members, which have names
@@ -148,7 +148,7 @@ def _is_mixed(members: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _enums(file: ExportFile) -> _Enums:
-    """Return how enumerations are stored and what their values are called, where that is clear."""
+    """Return how enumerations are stored, and the names of their values, if unambiguous."""
     enums = _declared(file, _ENUMS, "numEntries", "size")
     members = _declared(file, _ENUM_ENTRIES, "idx", "value")
     return {
@@ -192,7 +192,7 @@ def _type(entry: Mapping[str, Any], enums: _Enums) -> tuple[_Type, Mapping[int, 
 def _places(
     entries: Sequence[Mapping[str, Any]], types: Sequence[tuple[_Type, object] | None]
 ) -> list[int | None]:
-    """Return the offset of each field; one that is not given is the next that suits its type."""
+    """Return the offset of each field; without one, the next offset aligned to its type."""
     places: list[int | None] = []
     end: int | None = 0
     for entry, type_ in zip(entries, types, strict=True):
@@ -206,14 +206,14 @@ def _places(
 
 
 def _has_room(field: _Field, places: Sequence[int | None], size: int | None) -> bool:
-    """Tell whether a field lies within the payload and reaches into no other one."""
+    """Tell whether a field lies within the payload and overlaps no other field."""
     inside = [place for place in places if place is not None and field.offset <= place < field.end]
     within = 0 <= field.offset < _LARGEST and (size is None or field.end <= size)
     return within and len(inside) == 1
 
 
 class Payloads:
-    """Decodes payloads, and counts what it cannot decode.
+    """Decodes payloads, and counts those that it cannot decode.
 
     Parameters
     ----------
@@ -232,7 +232,7 @@ class Payloads:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Payloads that were not decoded, in words."""
+        """Sentences on payloads that were not decoded."""
         losses = (
             (self._unclear, "were left out: the export declares their layout in several ways"),
             (self._lost, "were left out: they are damaged, or their layout is not declared"),
@@ -241,7 +241,7 @@ class Payloads:
         return tuple(f"{count:,} NVTX payloads {what}" for count, what in losses if count)
 
     def of(self, blobs: pl.Series) -> pl.Series:
-        """Return each payload as JSON, null where there is none or it cannot be decoded."""
+        """Return each payload as JSON; null if there is none or it cannot be decoded."""
         rows = pl.DataFrame({"blob": blobs}).with_row_index("row")
         given = rows.drop_nulls()
         declared = _with_header(given).join(self._keys, on=["domain", "schema"], how="semi")
@@ -266,7 +266,7 @@ class Payloads:
 
 
 def _with_header(rows: pl.DataFrame) -> pl.DataFrame:
-    """Read the headers; a payload that is longer or shorter than its header says is left out."""
+    """Decode the headers; drop payloads whose length differs from their header's."""
     headed = rows.with_columns(
         domain=_number(0, pl.UInt32),
         schema=_number(8, pl.UInt32),

@@ -1,8 +1,8 @@
-"""Numbers of processes, threads and GPUs from the ids of an export.
+"""Numbers of processes, threads and GPUs, from the ids of an export.
 
-The ``deviceId`` of GPU rows is an ordinal inside one process: with one GPU made visible to each
-process, all of them call theirs 0. The report says in one of several ways, or not at all, which
-physical GPU that is.
+The ``deviceId`` of GPU rows is an ordinal inside one process: if each process can see one GPU, all
+of them call theirs 0. The report tells in one of several ways, or not at all, which physical GPU an
+ordinal is.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _ORDINALS = {"ordinal": "device", "src_ordinal": "src_device", "dst_ordinal": "d
 
 @dataclass(frozen=True)
 class _DeviceMap:
-    """The GPUs of a report, and which of them each process's ordinals are.
+    """GPUs of a report, and the GPU of each process's ordinals.
 
     Parameters
     ----------
     devices
         The canonical table ``devices``, without ``report``.
     ordinals
-        ``process_gid, ordinal, device``.
+        ``process_gid, ordinal, device``: the device of each process's ordinal.
     numbers
-        The device of each GPU that the report gives an id.
+        Id of a GPU in the report -> device number.
     """
 
     devices: pl.DataFrame
@@ -57,10 +57,10 @@ class _DeviceMap:
 def map_devices(
     file: ExportFile, ops: pl.DataFrame, metadata: Metadata, memory: pl.DataFrame
 ) -> _DeviceMap:
-    """Find the physical GPU of every ordinal that an op runs on or copies from or to.
+    """Find the physical GPU of every ordinal that an op runs on, or copies from or to.
 
-    That of one where memory is only allocated (``process_gid, ordinal`` of `memory`) is found too,
-    unless it would make that of others unknown.
+    Ordinals that only allocate memory (``process_gid, ordinal`` of `memory`) are included, unless
+    they would make the GPUs of others ambiguous.
     """
     active = _pairs(ops, "ordinal")
     needed = {*active, *_pairs(ops, "src_ordinal"), *_pairs(ops, "dst_ordinal")}
@@ -143,7 +143,7 @@ def _described_in_2020(file: ExportFile) -> _Gpus:
 
 
 def _described_by_processes(file: ExportFile) -> _Gpus:
-    """Return the GPUs of exports that say no more than which ones each process uses."""
+    """Return the GPUs of exports that only tell which GPUs each process uses."""
     columns: dict[str, SqlType] = {"gpuId": "int", "numMultiprocessors": "int", "uuid": "text"}
     gpus = file.read(_MAP_TABLE, columns).select(
         gpu_id="gpuId",
@@ -156,7 +156,7 @@ def _described_by_processes(file: ExportFile) -> _Gpus:
 
 
 def _table_of_2020(file: ExportFile) -> pl.DataFrame:
-    """Return the GPUs of exports that list them for each process and its CUDA ordinals."""
+    """Return the GPUs of exports that list them by process and CUDA ordinal."""
     frame = file.read(
         _OLD_GPU_TABLE,
         {
@@ -183,7 +183,10 @@ def _physical(
     gpus: _Gpus,
     metadata: Metadata,
 ) -> tuple[dict[_Pair, object], str]:
-    """Return the GPU id of each pair (the pair itself where none is known) and how it was found."""
+    """Return the GPU id of each pair of process and ordinal, and how it was found.
+
+    The id is the pair itself if the GPU is unknown.
+    """
     agreed = _agree(active, len(gpus))
     candidates = (
         (_by_device_table(file, pairs), "device_table"),
@@ -198,10 +201,10 @@ def _physical(
 
 
 def _agree(active: Sequence[_Pair], gpus: int) -> bool:
-    """Tell whether all processes mean the same GPU by an ordinal.
+    """Tell whether an ordinal means the same GPU in all processes.
 
-    They need not when each was shown GPUs of its own; but they do when no two run on the same
-    ordinal, or when every one of them can see all GPUs.
+    Not necessarily if each process can see only its own GPUs; but it does if no two processes run
+    on the same ordinal, or if every one of them can see all GPUs.
     """
     ordinals = [ordinal for _, ordinal in active]
     last = dict(sorted(active))
@@ -225,7 +228,7 @@ def _pids(pairs: Sequence[_Pair]) -> dict[int, int]:
 def _by_visible_devices(
     pairs: Sequence[_Pair], gpus: _Gpus, metadata: Metadata, *, agreed: bool
 ) -> dict[_Pair, object]:
-    """Follow CUDA_VISIBLE_DEVICES, which lists indices or beginnings of UUIDs."""
+    """Follow CUDA_VISIBLE_DEVICES, which lists indices or prefixes of UUIDs."""
     by_name = {str(gpu_id): gpu_id for gpu_id in gpus}
     chosen = [
         by_name.get(entry, _by_uuid(entry, gpus))
@@ -249,7 +252,7 @@ def _by_uuid(entry: str, gpus: _Gpus) -> object | None:
 def _by_ordinal(
     pairs: Sequence[_Pair], gpus: _Gpus, column: str, *, agreed: bool
 ) -> dict[_Pair, object]:
-    """Take the ordinal as the GPU's own number, unless processes may disagree on what it means."""
+    """Take ordinals as the GPUs' own numbers, unless processes may disagree on their meaning."""
     if len(gpus) == 1 and {ordinal for _, ordinal in pairs} == {0}:
         return dict.fromkeys(pairs, next(iter(gpus)))
     if not agreed:
@@ -261,9 +264,9 @@ def _by_ordinal(
 def _numbers(
     pairs: Sequence[_Pair], found: Mapping[_Pair, object], gpus: _Gpus
 ) -> dict[object, int]:
-    """Give the GPUs numbers: the CUDA ordinal where it means one GPU in all processes, else by bus.
+    """Number the GPUs: by CUDA ordinal if it means one GPU in all processes, else by PCI bus.
 
-    Programs and people speak of ordinals, so these are kept wherever they are unambiguous.
+    Programs and users speak of ordinals, so these are kept if they are unambiguous.
     """
     by_ordinal = {ordinal: found[(process, ordinal)] for process, ordinal in pairs}
     clear = all(by_ordinal[ordinal] == found[(process, ordinal)] for process, ordinal in pairs)
@@ -287,16 +290,16 @@ def _bus_order(key: object, gpus: _Gpus) -> tuple[bool, str, tuple[object, ...]]
 
 
 class Places:
-    """Who is who in an export.
+    """Numbers of processes, threads and GPUs for the ids of an export.
 
     Parameters
     ----------
     processes
-        The processes in the order of their numbers, with ``process_gid``.
+        Processes in order of their numbers, with ``process_gid``.
     threads
-        The threads in the order of their numbers, with ``thread_gid``, which grows.
+        Threads in order of their numbers, with ``thread_gid`` in rising order.
     devices
-        The devices, and which of them each process's ordinals are.
+        Devices, and the device of each process's ordinals.
     """
 
     def __init__(self, processes: pl.DataFrame, threads: pl.DataFrame, devices: _DeviceMap) -> None:
@@ -312,19 +315,19 @@ class Places:
         self._pairs, self._devices = given(paired["pair"]), paired["device"]
 
     def process(self, global_ids: pl.Series) -> pl.Series:
-        """Return the numbers of processes."""
+        """Return the process number of each global process id."""
         return _position(global_ids, self._processes)
 
     def thread(self, global_ids: pl.Series) -> pl.Series:
-        """Return the numbers of threads."""
+        """Return the thread number of each global thread id."""
         return _position(global_ids, self._threads)
 
     def process_by_thread(self, global_ids: pl.Series) -> pl.Series:
-        """Return the numbers of the processes of threads."""
+        """Return the process number of each global thread id."""
         return self.process_of_thread.gather(self.thread(global_ids))
 
     def device(self, process: pl.Series, ordinals: pl.Series) -> pl.Series:
-        """Return the devices that ordinals of processes mean."""
+        """Return the device of each process's ordinal."""
         named = ordinals.is_not_null()
         if not named.all():
             found = pl.repeat(None, len(ordinals), dtype=pl.Int32, eager=True)
@@ -333,7 +336,7 @@ class Places:
         return self._devices.gather(_position(_pair(process, ordinals), self._pairs))
 
     def settle(self, ops: Seen, calls: Seen, ranges: Seen) -> None:
-        """Put numbers into rows in the place of ids, once for all who read them."""
+        """Replace ids by numbers in the rows, once for all readers of them."""
         _settle(ops, self._of_ops)
         _settle(calls, self._of_calls)
         _settle(ranges, self._of_ranges)
@@ -358,16 +361,17 @@ class Places:
     def ranges(
         self, domains: pl.DataFrame, categories: pl.DataFrame, last: int, duration: int | None
     ) -> Mapping[str, Maker]:
-        """Return expressions for the columns of ranges.
+        """Return column -> function for the columns of ranges.
 
         Parameters
         ----------
         domains, categories
-            Their names, by process and id.
+            Names of domains and categories, by process and id.
         last
-            When a range ended that was still open, ns.
+            End given to ranges that were never closed, ns.
         duration
-            Length of the recording, if known: what ends no earlier was still open.
+            Length of the recording, ns; ranges that end no earlier were never closed. None if
+            unknown.
         """
         over = OPEN if duration is None else duration
         closed = pl.max_horizontal(pl.lit(last), "start")
@@ -388,11 +392,11 @@ class Places:
         }
 
     def _by_process(self, names: pl.DataFrame) -> pl.DataFrame:
-        """Return names with the numbers of processes in the place of their ids."""
+        """Return names with process numbers in place of process ids."""
         return names.select(self.process(names["process_gid"]).alias("process"), *names.columns[1:])
 
     def _ended(self, ranges: pl.DataFrame) -> pl.Series:
-        """Return the thread that ended a range, if of the process that began it."""
+        """Return the thread that ended each range, if it is of the process that began the range."""
         ended = ranges["end_thread_gid"]
         owners = (process_of(pl.col(name)) for name in ("end_thread_gid", "thread_gid"))
         same = ranges.select(next(owners).eq(next(owners)).fill_null(value=False)).to_series()
@@ -400,7 +404,7 @@ class Places:
 
 
 def _settle(seen: Seen, places: Callable[[pl.DataFrame], Iterator[pl.Series]]) -> None:
-    """Look up the places of distinct identities, and give each row those of its own."""
+    """Look up distinct combinations of ids, and give each row the numbers of its own."""
     table = pl.DataFrame([column for column in places(seen.distinct) if column.count()])
 
     def of_rows(rows: pl.DataFrame) -> list[pl.Series]:
@@ -416,7 +420,7 @@ _NOWHERE = np.iinfo(np.int64).min
 
 
 def _position(values: pl.Series, known: NDArray[np.int64]) -> pl.Series:
-    """Return where each value is in `known`, which is sorted; null where it is not."""
+    """Return the position of each value in `known` (sorted); null if it is not there."""
     found = np.empty(len(values), np.int32)
     wanted = given(values.fill_null(_NOWHERE), np.int64)
     compiled(locate, len(values))(wanted, known, *remembered(known), found)
@@ -430,7 +434,7 @@ def _pair(process: pl.Series, ordinal: pl.Series) -> pl.Series:
 
 
 def _named(ranges: pl.DataFrame, names: pl.DataFrame, *ids: str) -> pl.Series:
-    """Return the names of a process's ids; of domain 0 there is none, and so of most rows."""
+    """Return the names for ids of a process; domain 0, as in most rows, has none."""
     name = names.columns[-1]
     if names.is_empty() or any(each not in ranges.columns for each in ids):
         return pl.repeat(None, ranges.height, dtype=pl.String, eager=True)

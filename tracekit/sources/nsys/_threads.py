@@ -1,4 +1,4 @@
-"""What threads do beside CUDA: system calls, sampled functions, time off the CPU, profiling."""
+"""Activity of threads beside CUDA: system calls, sampled functions, time off the CPU, profiling."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ _NAMELESS = "overhead of unknown kind"
 
 
 class OsWaits:
-    """Waits and child processes of threads that take part, which make none a participant.
+    """Waits and child processes of threads that appear in the run for other reasons.
+
+    They do not add threads or processes to the run themselves.
 
     Parameters
     ----------
@@ -64,7 +66,7 @@ class OsWaits:
         self._is_there = export.file.has(_OSRT, *_CALL_COLUMNS)
 
     def batches(self, places: Places, rows: int) -> Iterator[pl.DataFrame]:
-        """Return rows of the canonical table ``host``."""
+        """Yield rows of the canonical table ``host``."""
         if not self._is_there:
             return
         names = Texts(self._export.strings)
@@ -90,10 +92,10 @@ class OsWaits:
 
 
 def samples(export: Export, places: Places, rows: int) -> Iterator[pl.DataFrame]:
-    """Return rows of ``host``: one per sample of a thread that takes part, without a length.
+    """Yield rows of ``host``: one of length 0 per sample of a thread of the run.
 
-    A sample is named after the innermost frame of a Python file in its stack, else after the
-    function that ran, else after the file of the code that ran.
+    A sample is named after the innermost Python file in its stack, else after the function that
+    ran, else after the binary that ran.
     """
     file = export.file
     if not file.has(_SAMPLES, *_TAKEN) or not file.has(FRAMES, *_FRAME):
@@ -122,7 +124,7 @@ def samples(export: Export, places: Places, rows: int) -> Iterator[pl.DataFrame]
 
 
 def _names(export: Export, wanted: pl.Series, rows: int) -> pl.DataFrame:
-    """Return ``id, name`` of some samples."""
+    """Return ``id, name`` of the wanted samples."""
     symbols, modules = Texts(export.strings), Texts(export.strings)
     kept = []
     for batch in export.file.batches(FRAMES, dict.fromkeys(_FRAME, "int"), rows):
@@ -145,11 +147,11 @@ def _names(export: Export, wanted: pl.Series, rows: int) -> pl.DataFrame:
 
 
 def off_cpu(export: Export, places: Places, workspace: Workspace) -> Iterator[pl.DataFrame]:
-    """Return rows of ``host``: stretches of `_LONG_NS` or more that a thread is off the CPU.
+    """Yield rows of ``host``: intervals of `_LONG_NS` or more in which a thread is off the CPU.
 
-    A stretch lasts from a switch off to the next one on; what comes before a thread's first switch
-    is unknown. Threads that take no part in the run get no rows; they count for whether their
-    process ran meanwhile.
+    An interval lasts from a switch off to the next switch on; the time before a thread's first
+    switch is unknown. Threads that do not appear in the run get no rows, but they count as activity
+    of their process.
     """
     if not export.file.has(SWITCHES, *_SWITCH_COLUMNS):
         return
@@ -187,7 +189,7 @@ def _named(stretches: pl.DataFrame, export: Export, places: Places) -> pl.DataFr
 
 
 class Stretches:
-    """Pairs switches that come chunk by chunk in the order of time; no two chunks share a time."""
+    """Pairs switches off and on the CPU, which come in chunks by time without common times."""
 
     def __init__(self) -> None:
         self._threads = pl.DataFrame(schema={**_SWITCH, "ran": pl.Int64})
@@ -197,9 +199,9 @@ class Stretches:
         (`step`), and how long it ran until then."""
 
     def until(self, switches: pl.DataFrame) -> pl.DataFrame:
-        """Return ``process, thread, start, end`` off the CPU; ``ran``, how long its process ran.
+        """Return the intervals off the CPU that end in this chunk, ``process, thread, start, end``.
 
-        Those that end in this chunk.
+        The column ``ran`` is the time in which any thread of the process ran meanwhile, ns.
         """
         was_on = pl.col("is_on").shift().over("thread")
         step = pl.when("is_on").then(1).when(was_on).then(-1).otherwise(0).cast(pl.Int64)
@@ -230,8 +232,8 @@ class Stretches:
 class Overhead:
     """Profiler overhead that an export records.
 
-    Threads of the profiler, and programs on which it did nothing but start, take no part in the
-    run: their rows are left out, and make no thread or process a participant.
+    The profiler's own threads, and programs on which it only started, do not appear in the run:
+    their rows are left out and add no thread or process to it.
 
     Parameters
     ----------
@@ -249,12 +251,12 @@ class Overhead:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Rows that were left out, in words."""
+        """Sentences on rows that were left out."""
         what = "stretches of profiler overhead have no thread or no times and were left out"
         return (f"{self._lost:,} {what}",) if self._lost else ()
 
     def batches(self, places: Places, rows: int) -> Iterator[pl.DataFrame]:
-        """Return rows of the canonical table ``host``, one table of the export after the other."""
+        """Yield rows of the canonical table ``host``, one table of the export after the other."""
         names = Texts(self._export.strings)
         for table in OVERHEAD_TABLES:
             for batch in self._export.file.batches(

@@ -1,8 +1,8 @@
 """Databases of nvprof and the Visual Profiler (``nvprof -o FILE``), of CUDA 8 to 12.
 
-All versions have the same tables; later ones add columns. Unlike those of nsys, all tables are
-there from the start, so that a feature is there when its table has rows. The CSV of GPU traces that
-nvprof prints is read as well.
+All versions have the same tables; later ones add columns. Unlike nsys, nvprof creates all tables
+from the start, so a feature is there if its table has rows. The CSV that nvprof prints for GPU
+traces is read as well.
 """
 
 from typing import TYPE_CHECKING

@@ -1,8 +1,8 @@
-"""The CSV that ``nvprof --print-gpu-trace --csv`` prints, as which old results often survive.
+"""Read the CSV of ``nvprof --print-gpu-trace --csv``, the form in which old results often survive.
 
-Lines ``==PID== ...`` say which process is meant; a header, a row of units and the rows follow. The
-columns, their order and the units are those of that header: nvprof chooses units by the values. A
-file has several such sections where several processes printed into it.
+Lines ``==PID== ...`` name a process; a header, a row of units and the data rows follow. Columns,
+their order and units are those of that header: nvprof chooses units by the values. A file has
+several sections of this kind if several processes printed into it.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ _FEATURES = (
 
 
 def is_csv(path: Path) -> bool:
-    """Tell whether a file is nvprof's CSV output (not its database), by its beginning.
+    """Tell whether a file begins like CSV printed by nvprof (not like its database).
 
-    True for prints that are not read as well, such as summaries: `read_csv` says what to do.
+    Also true for prints that are not supported, such as summaries: `read_csv` says what to do.
     """
     return any(
         (cells := _cells(line)) >= _TELLING
@@ -82,12 +82,12 @@ def is_csv(path: Path) -> bool:
 
 
 def read_csv(path: Path, workspace: Workspace, progress: Progress = lambda *_: None) -> Recording:
-    """Return the canonical tables of a GPU trace; stages and launches are not attributed yet.
+    """Return the canonical tables of a printed GPU trace, not yet attributed.
 
-    Times are as printed, exactly, and count from where nvprof began: the time of day is not
-    printed, so that ``session_start`` is null. nvprof prints sizes with few decimals in units of
-    1024 (a KB is 1024 bytes): the bytes here are ``round(value * unit)``, so above 1 MB they may be
-    off by a few. There are no CUDA calls and no NVTX ranges in such a file.
+    Times are exactly as printed, and count from the start of nvprof; the time of day is not
+    printed, so ``session_start`` is null. nvprof prints sizes with few decimals in units of 1024 (a
+    KB is 1024 bytes): bytes are ``round(value * unit)``, so above 1 MB they may be off by a few. A
+    file of this kind has no CUDA calls and no NVTX ranges.
 
     Raises
     ------
@@ -137,7 +137,7 @@ def read_csv(path: Path, workspace: Workspace, progress: Progress = lambda *_: N
 
 
 def _head(path: Path) -> list[str]:
-    """Return the first lines of a file, none if it is no text."""
+    """Return the first lines of a file; empty if it is not text."""
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
     return [] if b"\0" in head else head.decode("utf-8-sig", "replace").splitlines()[:_HEAD_LINES]
@@ -159,7 +159,7 @@ def _is_summary(cells: set[str]) -> bool:
 
 
 def _is_plain(line: str) -> bool:
-    """Tell whether a line is the header of a print without ``--csv``."""
+    """Tell whether a line is the header of a print made without ``--csv``."""
     words = set(line.split())
     return "," not in line and (words >= _TELLING or _is_summary(words))
 
@@ -170,7 +170,7 @@ def _is_banner(line: str) -> bool:
 
 
 def _check_kind(path: Path) -> None:
-    """Raise what says why a print of nvprof is not read."""
+    """Raise the error that says why a print of nvprof is not supported."""
     lines = _head(path)
     header = next((cells for line in lines if (cells := _cells(line)) >= _TELLING), None)
     if header is not None:
@@ -192,7 +192,7 @@ def _check_kind(path: Path) -> None:
 
 
 class _Work:
-    """The ops of a file, section by section.
+    """Ops of a file, section by section.
 
     Parameters
     ----------
@@ -216,7 +216,7 @@ class _Work:
 
     @property
     def names(self) -> pl.DataFrame:
-        """Names of processes, as `processes` takes them."""
+        """Names of processes, in the form that `processes` takes."""
         known = pl.DataFrame(
             {"pid": list(self._commands), "name": list(self._commands.values())},
             schema={"pid": pl.Int64, "name": pl.String},
@@ -225,12 +225,12 @@ class _Work:
 
     @property
     def untimed(self) -> int:
-        """Number of rows left out for lack of valid times."""
+        """Number of rows left out because they have no valid times."""
         return self._untimed
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Rows that were left out, and limits of the numbers, in words."""
+        """Sentences on rows that were left out, and on limits of the numbers."""
         losses = (
             (self._foreign, "lines are no rows of the trace and were left out"),
             (self._untimed, "rows have no valid times and were left out"),
@@ -249,7 +249,7 @@ class _Work:
         )
 
     def batches(self) -> Iterator[pl.DataFrame]:
-        """Return the ops, as they come.
+        """Yield the ops in the order of the file.
 
         Raises
         ------
@@ -270,7 +270,7 @@ class _Work:
         return line.startswith("==") or bool(_whole_rows(pl.Series([line]), len(self._header))[0])
 
     def _split(self, lines: pl.Series) -> Iterator[pl.DataFrame]:
-        """Take up headers and lines about processes, and read the rows in between."""
+        """Handle headers and lines about processes, and yield the rows between them."""
         words = pl.lit(lines).str.contains("Start", literal=True) & pl.lit(lines).str.contains(
             "Duration", literal=True
         )
@@ -356,7 +356,7 @@ class _Work:
         return pl.concat([each.select(_KEPT) for each in made])
 
     def _kept(self, ops: pl.DataFrame) -> pl.DataFrame:
-        """Leave out, and count, rows that are no work of a GPU."""
+        """Drop and count rows that are no GPU work."""
         timed = self._within(ops.drop_nulls("end"))
         placed = timed.drop_nulls(["device", "name"])
         work = placed.filter(
@@ -418,7 +418,7 @@ def _renamed(old: list[str], new: list[str]) -> pl.Expr:
 
 
 def _blocks(path: Path) -> Iterator[tuple[pl.Series, bool]]:
-    """Return the lines of a file some at a time, and whether the last of them has its end."""
+    """Yield the lines of a file in blocks, and whether the last line is complete."""
     encoding = "utf-8-sig"
     with path.open("rb") as file:
         while block := file.read(_BLOCK_BYTES):
@@ -429,7 +429,7 @@ def _blocks(path: Path) -> Iterator[tuple[pl.Series, bool]]:
 
 
 def _whole_rows(lines: pl.Series, columns: int) -> pl.Series:
-    """Tell which lines have as many cells as there are columns, all quotes closed."""
+    """Mask lines that have one cell per column, with all quotes closed."""
     bare = lines.str.replace_all('"[^"]*"', "")
     return (bare.str.count_matches(",", literal=True) == columns - 1) & ~bare.str.contains(
         '"', literal=True
@@ -437,7 +437,7 @@ def _whole_rows(lines: pl.Series, columns: int) -> pl.Series:
 
 
 def _table(lines: pl.Series, header: list[str], path: Path) -> pl.DataFrame:
-    """Return the cells of whole rows as texts; columns that are not there are null."""
+    """Return the cells of complete rows as texts; absent columns are null."""
     places = {name: header.index(name) for name in _COLUMNS if name in header}
     try:
         cells = pl.read_csv(
@@ -461,7 +461,7 @@ _GPU = r"^(.*\S)? *\((\d{1,9})\)$"
 
 
 def _gpu(column: str) -> pl.Expr:
-    """Return the number in a cell such as ``Tesla V100-SXM2-16GB (3)``."""
+    """Return the GPU number in a cell such as ``Tesla V100-SXM2-16GB (3)``."""
     return pl.col(column).str.extract(_GPU, 2).cast(pl.Int32)
 
 
@@ -501,7 +501,7 @@ def _contents(counts: dict[str, int]) -> pl.DataFrame:
 
 
 def _absences(counts: dict[str, int], pids: pl.Series) -> tuple[str, ...]:
-    """Say what numbers must not be read as, since such a file does not hold what they need."""
+    """Warn of results that cannot be trusted because a file of this kind lacks data."""
     kernels = f"{NO_KERNELS}: record with `{_RECORD}`"
     return (
         *(() if counts["kernels"] else (kernels,)),

@@ -74,10 +74,10 @@ def is_nvprof(file: SqliteFile) -> bool:
 def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_: None) -> Recording:
     """Return the canonical tables of a database; stages and launches are not attributed yet.
 
-    A database holds absolute times and says of none that it was the start. Here times count from
-    its first event, and ``session_start`` of the report is the time of that, so that adding the two
-    gives every time as recorded, to the ns. Where the clock does not tell the time of day (its
-    times are before the year 2000), ``session_start`` is null.
+    A database holds absolute times, and does not say which one was the start. Here times count from
+    the first event, and ``session_start`` of the report is the time of that event, so that adding
+    the two gives every recorded time exactly. If the clock is not the time of day (times before the
+    year 2000), ``session_start`` is null.
 
     Raises
     ------
@@ -165,7 +165,7 @@ def _steps(progress: Progress, *names: str) -> Iterator[None]:
 
 
 def _callers(calls: Seen, ranges: Seen, names: pl.DataFrame) -> list[int]:
-    """Return the processes that ops can be of: those that called CUDA, else all known ones."""
+    """Return the processes that ops may belong to: those that called CUDA, else all known ones."""
     named = names.filter(pl.col("kind") == PROCESS)["gid"]
     found = (each["thread_gid"] for each in (calls.distinct, ranges.distinct))
     for gids in (*found, named):
@@ -177,7 +177,7 @@ def _callers(calls: Seen, ranges: Seen, names: pl.DataFrame) -> list[int]:
 
 
 def _owners(callers: list[int], calls: Seen) -> int | pl.DataFrame:
-    """Return the one process that launched all ops, or ``correlation, pid`` of ids of only one.
+    """Return the one process that launched all ops, or ``correlation, pid`` of unambiguous ids.
 
     Tables of GPU work do not name the process, and each process counts its calls from 1.
     """
@@ -197,12 +197,12 @@ def _pids(gids: pl.Series, of_ops: pl.Series) -> pl.Series:
 
 
 def _first(seen: Seen) -> int | None:
-    """Return the earliest start of any row."""
+    """Return the earliest start of a row; None without rows."""
     return int(seen.rows.read(0, "start")["start"][0]) if len(seen) else None
 
 
 def _absences(ops: Seen, calls: Seen, ranges: Seen, work: GpuWork) -> tuple[str, ...]:
-    """Say what numbers must not be read as, where the database lacks what they would need."""
+    """Warn of results that cannot be trusted because the database lacks data."""
     if not len(ops):
         return (f"{no_work(work.untimed)} was recorded: {_RECORD_GPU}",)
     absences = (
@@ -231,7 +231,7 @@ def _unknown_process(callers: list[int]) -> tuple[str, ...]:
 
 
 def _machine(file: SqliteFile) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Return the machine that NVLINK and PCIE describe, and what is wrong with them."""
+    """Return the machine that NVLINK and PCIE describe, and warnings about contradictions."""
     if not any(file.has(table) and file.count(table) for table in _TOPOLOGY):
         return MACHINE.empty(), ()
     # A machine is a graph, which takes time to load.
@@ -313,7 +313,7 @@ def read_contents(file: SqliteFile, known: Mapping[str, int]) -> pl.DataFrame:
     file
         The database.
     known
-        How many rows some tables have, which need not be counted again.
+        Table -> number of rows that need not be counted again.
     """
     return pl.DataFrame([_row(file, feature, known) for feature in _FEATURES])
 

@@ -28,16 +28,16 @@ _OWNERLESS = (
 
 
 class GpuWork:
-    """All GPU work of a database, without the launching calls.
+    """All GPU work of a database, not yet joined with launching calls.
 
     Parameters
     ----------
     file
         The database.
     strings
-        Its strings.
+        Strings of the database.
     owners
-        Whose ops are whose: either a process id, or ``correlation, pid``.
+        Process of the ops: one process id for all, or ``correlation, pid``.
     """
 
     def __init__(self, file: SqliteFile, strings: Strings, owners: int | pl.DataFrame) -> None:
@@ -50,7 +50,7 @@ class GpuWork:
         self._twice = self._untimed = self._unplaced = self._ownerless = 0
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Return the ops with a time, device and process, table by table."""
+        """Yield the ops that have a time, a device and a process, table by table."""
         for table, (extra, make) in _TABLES.items():
             for batch in self._file.batches(table, dict.fromkeys((*_HEAD, *extra), "int"), rows):
                 self.rows[table] += batch.height
@@ -66,12 +66,12 @@ class GpuWork:
 
     @property
     def untimed(self) -> int:
-        """Number of ops left out for lack of valid times."""
+        """Number of ops left out because they have no valid times."""
         return self._untimed
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Ops that were left out, in words."""
+        """Sentences on ops that were left out."""
         losses = (
             (self._untimed, "GPU ops have no valid times and were left out"),
             (self._unplaced, "GPU ops have no device and were left out"),
@@ -81,7 +81,7 @@ class GpuWork:
         return tuple(f"{count:,} {what}" for count, what in losses if count)
 
     def _once(self, batch: pl.DataFrame, table: str) -> pl.DataFrame:
-        """Leave out kernels that the other table of kernels has as well."""
+        """Drop kernels that the other table of kernels holds as well."""
         if table != SERIAL or not self.rows[CONCURRENT]:
             return batch
         others = self._file.read(CONCURRENT, dict.fromkeys(_IDENTITY, "int"))
@@ -105,7 +105,7 @@ class GpuWork:
         )
 
     def kernels(self, ops: pl.DataFrame) -> pl.DataFrame:
-        """Name kernels."""
+        """Add names to kernels."""
         names = self._names.of(ops["name"])
         return ops.with_columns(*names, kind=pl.lit("compute", KIND), launch_size=launch_size(ops))
 

@@ -1,4 +1,4 @@
-"""The host's side: calls of the CUDA runtime and driver, waits for GPU work, and NVTX ranges."""
+"""Events of the host: CUDA runtime and driver calls, waits for GPU work, and NVTX ranges."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ _PAYLOAD_BYTES = 8
 
 
 class Calls:
-    """The calls of a database.
+    """CUDA calls of a database.
 
-    A call of the runtime and the call of the driver that it makes may share a correlation id, and
-    each has a row. What launches an op is the runtime's, so the driver's has none here.
+    A runtime call and the driver call that it makes may share a correlation id, with a row each.
+    The runtime call launches the op, so the driver call gets no correlation id here.
 
     Parameters
     ----------
@@ -70,12 +70,12 @@ class Calls:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Rows that were left out, in words."""
+        """Sentences on rows that were left out."""
         what = "CUDA calls have no valid times or process and were left out"
         return (f"{self._lost:,} {what}",) if self._lost else ()
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Return ``start, end, thread_gid, name, correlation, result`` of all calls."""
+        """Yield ``start, end, thread_gid, name, correlation, result`` of all calls."""
         both = self._file.holds_rows(DRIVER)
         keys = [np.array([], np.int64)]
         for calls in self._read(RUNTIME, "runtime", rows):
@@ -105,13 +105,13 @@ class Calls:
 
 
 def _keys(calls: pl.DataFrame) -> NDArray[np.int64]:
-    """Return process and correlation id, which has 32 bits, as one number."""
+    """Return process and correlation id (32 bits each) as one number."""
     key = thread_gid(pid_of(pl.col("thread_gid")), pl.col("correlation").fill_null(0))
     return calls.select(key.alias("key"))["key"].to_numpy()
 
 
 def _among(keys: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Tell which keys are in `known`, which is sorted."""
+    """Mask the keys that are in `known` (sorted)."""
     if not known.size:
         return np.zeros(keys.size, np.bool_)
     found = known[np.searchsorted(known, keys).clip(max=known.size - 1)]
@@ -119,7 +119,7 @@ def _among(keys: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool
 
 
 def _function(api: str) -> pl.Expr:
-    """Return the name of the function that a callback id stands for; null where unknown."""
+    """Return the name of the function with a callback id; null if unknown."""
     names = _functions(api)
     return pl.col("cbid").replace_strict(
         list(names), list(names.values()), default=None, return_dtype=pl.Categorical()
@@ -134,16 +134,16 @@ def _functions(api: str) -> dict[int, str]:
 
 
 class Syncs:
-    """Waits and records of events of a database.
+    """Waits and event records of a database.
 
     Parameters
     ----------
     file
         The database.
     workspace
-        Where they wait until they are in order.
+        Folder and memory budget for rows until they are sorted.
     owners
-        Whose rows are whose: either a process id, or ``correlation, pid``.
+        Process of the rows: one process id for all, or ``correlation, pid``.
     """
 
     def __init__(self, file: SqliteFile, workspace: Workspace, owners: int | pl.DataFrame) -> None:
@@ -157,7 +157,7 @@ class Syncs:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """How many waits were left out, in words."""
+        """Sentences on waits that were left out."""
         return (f"{self._lost:,} {LOST}",) if self._lost else ()
 
     def _read_waits(self, rows: int) -> Iterator[pl.DataFrame]:
@@ -184,7 +184,7 @@ class Syncs:
         return owned(placed, self._owners).drop("contextId", "streamId", event)
 
     def _of_contexts(self) -> pl.DataFrame:
-        """Return ``context, device`` of contexts that are of one GPU, in whatever process."""
+        """Return ``context, device`` of contexts that belong to the same GPU in all processes."""
         rows = self._file.read(_CONTEXT, {"contextId": "int", "deviceId": "int"})
         pairs = rows.select(
             context=small(pl.col("contextId")).cast(pl.Int32),
@@ -193,7 +193,7 @@ class Syncs:
         return pairs.drop_nulls().unique().unique("context", keep="none")
 
     def waits(self, places: Places) -> Iterator[pl.DataFrame]:
-        """Return the canonical table ``syncs``, in the order of time."""
+        """Return the canonical table ``syncs``, by start."""
         for chunk in chunks(self._waits, "syncs", "pid"):
             yield places.since_origin(_placed(chunk, places))
 
@@ -210,17 +210,17 @@ def _placed(rows: pl.DataFrame, places: Places) -> pl.DataFrame:
 
 
 class Markers:
-    """The markers of a database.
+    """NVTX ranges of a database, which records them as markers.
 
-    Both kinds of NVTX ranges are recorded alike. Those of a thread are taken for push/pop ranges
-    and those of a process for start/end ones, which have the thread id 0.
+    Both kinds of ranges are recorded alike. Those of a thread are taken for push/pop ranges and
+    those of a process, which have the thread id 0, for start/end ranges.
 
     Parameters
     ----------
     file
         The database.
     strings
-        Its strings.
+        Strings of the database.
     """
 
     def __init__(self, file: SqliteFile, strings: Strings) -> None:
@@ -237,7 +237,7 @@ class Markers:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Markers that were left out, in words."""
+        """Sentences on markers that were left out."""
         losses = (
             (self._invalid, "markers have no valid time, thread or process and were left out"),
             (self._startless, "ranges whose start was not recorded were left out"),
@@ -247,7 +247,7 @@ class Markers:
         return (*lost, *backward(self._backward, "NVTX ranges"), *self.labels.losses)
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Return the ranges; the end of one that was still open is `OPEN`.
+        """Yield the ranges; those that were never closed have the end `OPEN`.
 
         Returns
         -------
@@ -274,7 +274,7 @@ class Markers:
         yield self._ranges(still_open.with_columns(end=pl.lit(OPEN)))
 
     def _valid(self, batch: pl.DataFrame) -> pl.DataFrame:
-        """Return the starts and ends of ranges, having looked at the labels among other markers."""
+        """Return starts and ends of ranges; labels among other markers are collected."""
         self.labels.add(self._strings.of(batch.filter(_has(_MARK))["name"]))
         edges = batch.filter(_has(_START | _END))
         gid = object_gid(pl.col("objectKind"), pl.col("objectId"))
@@ -303,8 +303,8 @@ class Markers:
     def payloads(self) -> pl.DataFrame:
         """Return the values attached to ranges, ``id, payload`` (as text).
 
-        Ids are counted per process and MARKER_DATA names no process, so this is for databases of
-        one process. A payload of zeros that claims to be a float is how an absent one looks.
+        Ids are per process and MARKER_DATA names no process, so this is only for databases of one
+        process. A zero payload of type float means that there is none.
         """
         columns: dict[str, SqlType] = {"id": "int", "payloadKind": "int", "payload": "blob"}
         found = [pl.DataFrame(schema={"id": pl.Int64, "payload": pl.String})]

@@ -1,7 +1,7 @@
 """Shared parts of a database's tables: texts, ids of processes and threads, times.
 
-A thread is known by its process and by what CUPTI calls its id, usually a pthread handle, of which
-the tables keep 32 bits; the global ids made here are ``pid << 32 | thread id``.
+A thread is identified by its process and CUPTI's thread id, usually a pthread handle, of which the
+tables keep 32 bits; the global ids made here are ``pid << 32 | thread id``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NAMES: dict[str, PolarsType] = {
 
 
 class Strings:
-    """Texts that other tables refer to by number; number 0 stands for none.
+    """Texts that other tables refer to by number; number 0 means none.
 
     Parameters
     ----------
@@ -54,18 +54,18 @@ class Strings:
         self._texts = known.unique("_id_", keep="first", maintain_order=True)
 
     def of(self, ids: pl.Series) -> pl.Series:
-        """Return the text of each id, null where there is none."""
+        """Return the text of each id; null if there is none."""
         wanted = ids.alias("_id_").to_frame()
         return wanted.join(self._texts, on="_id_", how="left", maintain_order="left")["value"]
 
 
 def small(number: pl.Expr) -> pl.Expr:
-    """Return a small number, null if invalid."""
+    """Return a small number; null if it is invalid."""
     return pl.when(number.is_between(0, _INT32)).then(number)
 
 
 def thread_gid(pid: pl.Expr, tid: pl.Expr) -> pl.Expr:
-    """Return the global id of a thread, whose id may have been stored with 32 bits or more."""
+    """Return the global id of a thread, whose recorded id may have 32 bits or more."""
     return small(pid) * (1 << _TID_BITS) + tid.and_(pl.lit(_TID_MASK, pl.Int64))
 
 
@@ -82,8 +82,8 @@ def tid_of(thread: pl.Expr) -> pl.Expr:
 def object_gid(kind: pl.Expr, object_id: pl.Expr) -> pl.Expr:
     """Return the global id of the thread or process that ``objectId`` names; null for others.
 
-    It holds the process id and the thread id in 4 bytes each, and 4 more without a meaning. Of a
-    process all but the first 4 have none; it gets the thread id 0.
+    It holds process id and thread id in 4 bytes each, and 4 unused bytes. For a process only the
+    first 4 bytes are meaningful; it gets the thread id 0.
     """
     known = kind.is_in((PROCESS, THREAD)) & (object_id.bin.size() >= 2 * _ID_BYTES)
     pid, tid = (_part(object_id, place) for place in (0, 1))
@@ -100,19 +100,19 @@ def _part(object_id: pl.Expr, place: int) -> pl.Expr:
 
 
 def timed(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows with valid times; CUPTI writes 0 for a time that it does not know."""
+    """Return the rows with valid times; CUPTI writes 0 for an unknown time."""
     return rows.filter((pl.col("start") > 0) & (pl.col("end") >= pl.col("start")))
 
 
 def owned(rows: pl.DataFrame, owners: int | pl.DataFrame) -> pl.DataFrame:
-    """Add ``pid`` to rows whose process is known, and leave out others.
+    """Add ``pid`` to rows whose process is known, and drop others.
 
     Parameters
     ----------
     rows
         Rows with ``correlation``.
     owners
-        Whose they are: either a process id, or ``correlation, pid``.
+        Process of the rows: one process id for all, or ``correlation, pid``.
     """
     if isinstance(owners, int):
         return rows.with_columns(pid=pl.lit(owners, pl.Int64))
@@ -120,12 +120,12 @@ def owned(rows: pl.DataFrame, owners: int | pl.DataFrame) -> pl.DataFrame:
 
 
 class KernelNames:
-    """The names of kernels, made readable as they are met for the first time.
+    """Readable names of kernels, computed when a kernel first occurs.
 
     Parameters
     ----------
     strings
-        The strings of the database.
+        Strings of the database.
     """
 
     def __init__(self, strings: Strings) -> None:
@@ -133,7 +133,7 @@ class KernelNames:
         self._known = pl.DataFrame(schema=_NAMES)
 
     def of(self, ids: pl.Series) -> pl.DataFrame:
-        """Return ``name, short_name`` of each id, null where it has no text."""
+        """Return ``name, short_name`` of each id; null if it has no text."""
         wanted = ids.alias("id").to_frame()
         self._learn(wanted.unique().join(self._known, on="id", how="anti")["id"])
         named = wanted.join(self._known, on="id", how="left", maintain_order="left")
@@ -151,7 +151,7 @@ class KernelNames:
 def readable(name: str | None) -> str | None:
     """Return the demangled form of a name; other names are returned unchanged.
 
-    So is one that cannot be demangled, or whose declaration would be unreasonably long.
+    A name that cannot be demangled, or whose declaration would be too long, is unchanged as well.
     """
     if name is None or not name.startswith(_MANGLED):
         return name

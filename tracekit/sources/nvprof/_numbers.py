@@ -1,4 +1,4 @@
-"""Numbers as nvprof prints them, exactly."""
+"""Parse numbers as nvprof prints them, exactly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ZEROS = 100
 
 
 def printed_times(texts: pl.Series, digits: int) -> pl.Expr:
-    """Return times in ns, whichever way nvprof printed them."""
+    """Return times in ns, in whichever notation nvprof printed them."""
     plain = _nanoseconds(texts.name, digits)
     if not texts.str.contains("[eE]").any():
         return plain
@@ -21,9 +21,9 @@ def printed_times(texts: pl.Series, digits: int) -> pl.Expr:
 
 
 def _nanoseconds(column: str, digits: int) -> pl.Expr:
-    """Convert decimals, in units of ``10**digits`` ns, to ns; null where invalid.
+    """Convert decimals, in units of ``10**digits`` ns, to ns; null if invalid.
 
-    They are taken from the digits of the text, since floating point numbers would round them.
+    The digits of the text are used, since floating point numbers would round them.
     """
     text = pl.col(column)
     parts = pl.when(text.str.contains(_DECIMAL)).then(text).str.splitn(".", 2).struct
@@ -35,9 +35,9 @@ def _nanoseconds(column: str, digits: int) -> pl.Expr:
 
 
 def _of_exponent(text: pl.Expr, digits: int) -> pl.Expr:
-    """Return the same of numbers with an exponent, such as ``2.048000e-03``.
+    """Convert numbers with an exponent, such as ``2.048000e-03``, to ns.
 
-    The point is moved among digits that zeros surround, and the next digit rounds.
+    The decimal point is moved among the digits, padded with zeros, and the next digit rounds.
     """
     parts = text.str.extract_groups(_EXPONENT).struct
     places = parts.field("3").str.strip_prefix("+").cast(pl.Int64) + 1 + digits
@@ -51,7 +51,7 @@ def _of_exponent(text: pl.Expr, digits: int) -> pl.Expr:
 
 
 def printed_bytes(unit: int | None) -> pl.Expr:
-    """Return sizes in bytes, rounded: nvprof printed them so."""
+    """Return sizes in bytes; nvprof prints rounded values."""
     text = pl.col("Size")
     if unit is None:
         return pl.lit(None, pl.Int64)

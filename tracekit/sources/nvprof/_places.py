@@ -1,4 +1,4 @@
-"""From the ids of a database to the numbers of processes, threads and devices."""
+"""Numbers of processes, threads and devices, from the ids of a database."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _KILO = 1000
 
 
 class Places:
-    """Who is who in a database.
+    """Numbers of processes and threads for the ids of a database, and time 0.
 
     Parameters
     ----------
     pids
-        The process of each number, in order.
+        By process number: its process id.
     threads
-        The global id of the thread of each number, in order.
+        By thread number: its global id.
     origin, last
-        The times of the first and the last event, ns, as recorded.
+        Times of the first and the last event as recorded, ns.
     """
 
     def __init__(self, pids: pl.Series, threads: pl.Series, origin: int, last: int) -> None:
@@ -48,26 +48,26 @@ class Places:
         self._last = last
 
     def process(self, pids: pl.Series) -> pl.Series:
-        """Return the numbers of processes."""
+        """Return the process number of each process id."""
         return pl.Series(np.searchsorted(self._pids, pids.to_numpy()), dtype=pl.Int32)
 
     def process_by_thread(self, gids: pl.Series) -> pl.Series:
-        """Return the numbers of the processes of threads."""
+        """Return the process number of each global thread id."""
         return self.process(gids.to_frame("gid").select(pid_of(pl.col("gid")))["gid"])
 
     def thread(self, gids: pl.Series) -> pl.Series:
-        """Return the numbers of threads, by their ids."""
+        """Return the thread number of each global thread id."""
         return pl.Series(np.searchsorted(self._threads, gids.to_numpy()), dtype=pl.Int32)
 
     def ops(self) -> Mapping[str, Maker]:
-        """Return expressions for the columns of ops."""
+        """Return column -> function for the columns of ops."""
         return {
             **self._times(),
             "process": Maker(("pid",), lambda ops: self.process(ops["pid"])),
         }
 
     def calls(self) -> Mapping[str, Maker]:
-        """Return expressions for the columns of calls."""
+        """Return column -> function for the columns of calls."""
         gid = "thread_gid"
         return {
             **self._times(),
@@ -76,7 +76,7 @@ class Places:
         }
 
     def ranges(self, payloads: pl.DataFrame) -> Mapping[str, Maker]:
-        """Return expressions for the columns of ranges, given ``id, payload``."""
+        """Return column -> function for the columns of ranges; `payloads` has ``id, payload``."""
         closed = pl.when(pl.col("end") == OPEN).then(self._last).otherwise("end") - self._origin
         return {
             **self.calls(),
@@ -91,7 +91,7 @@ class Places:
         }
 
     def since_origin(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return rows whose times count from the first event."""
+        """Return rows with times that count from the first event."""
         return rows.with_columns(pl.col("start", "end") - self._origin)
 
     def _times(self) -> dict[str, Maker]:
@@ -118,8 +118,8 @@ def object_names(file: SqliteFile, strings: Strings) -> pl.DataFrame:
 def processes(pids: pl.Series, names: pl.DataFrame) -> pl.DataFrame:
     """Return the canonical table of these processes, without ``report``.
 
-    A process is recorded with its whole command, which may hold what is nobody's business: only the
-    name of the executable is kept.
+    A process is recorded with its whole command line, which may hold private data: only the name of
+    the executable is kept.
     """
     commands = names.filter(pl.col("kind") == PROCESS).select(
         pid=pid_of(pl.col("gid")), name="name"
@@ -148,12 +148,12 @@ def threads(gids: pl.Series, names: pl.DataFrame) -> pl.DataFrame:
 
 
 def devices(file: SqliteFile, strings: Strings, ops: pl.DataFrame) -> pl.DataFrame:
-    """Return the canonical table of GPUs, without ``report``: those described, and those of ops.
+    """Return the canonical table of GPUs, without ``report``: those described and those of ops.
 
     Parameters
     ----------
     file, strings
-        The database.
+        The database and its strings.
     ops
         ``device, src_device, dst_device`` of the ops.
     """

@@ -1,6 +1,6 @@
 """Rings of `tracekit.annotate` and `record --print-hook --ring`: the latest ranges of a program.
 
-They hold ranges by the host's clock, and no GPU work.
+They hold ranges with host times, and no GPU work.
 """
 
 from tracekit.sources.rings._ring import is_ring, read

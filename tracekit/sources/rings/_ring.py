@@ -1,4 +1,4 @@
-"""Read a ring: a head, names, and records of fixed size, each with a check.
+"""Read a ring: a head, names, and records of fixed size, each with a checksum.
 
 `tracekit/annotation/_ring.py` writes it, inside of programs whose Python may not have tracekit.
 """
@@ -48,7 +48,7 @@ _GPU_TIMES = (
 
 
 def is_ring(path: Path) -> bool:
-    """Tell whether a file is a ring, by its beginning."""
+    """Tell whether a file begins like a ring."""
     with path.open("rb") as file:
         return file.read(len(MAGIC)) == MAGIC
 
@@ -56,8 +56,8 @@ def is_ring(path: Path) -> bool:
 def read(path: Path, progress: Progress = lambda *_: None) -> Recording:
     """Return the canonical tables of a ring; stages are not attributed yet.
 
-    Times count from the first range. What began before the oldest record ended is left out where
-    the ring has gone round: parts of it may have been overwritten.
+    Times count from the first range. If the ring has wrapped around, ranges that began before the
+    oldest record ended are left out: parts of them may have been overwritten.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def read(path: Path, progress: Progress = lambda *_: None) -> Recording:
 
 @dataclass(frozen=True)
 class _Ring:
-    """The parts of a file."""
+    """Head, names and records of a ring file."""
 
     path: Path
     pid: int
@@ -89,7 +89,7 @@ class _Ring:
 
     @classmethod
     def of(cls, data: bytes, path: Path) -> _Ring:
-        """Take a file apart.
+        """Split the bytes of a file into the parts of a ring.
 
         Raises
         ------
@@ -111,7 +111,10 @@ class _Ring:
         return cls(path, pid, rank, epoch, names, np.frombuffer(data, _RECORD, offset=begin))
 
     def ranges(self) -> tuple[pl.DataFrame, int]:
-        """Return ``start, end, thread, name, style`` by start, and how many are overwritten."""
+        """Return ``start, end, thread, name, style`` by start, and the number of lost ranges.
+
+        Ranges are lost if the ring has wrapped around and overwritten them.
+        """
         records = self.records
         words = records.view("<u8").reshape(-1, _WORDS)
         is_good = (np.bitwise_xor.reduce(words, axis=1) == _SALT) & (records["turn"] > 0)
@@ -145,7 +148,7 @@ class _Ring:
 
 
 def _names(data: bytes, path: Path) -> list[str]:
-    """Return the names of ranges, in their order."""
+    """Return the names of ranges, by number."""
     found: list[str] = []
     place = 0
     while place + _NAME.size <= len(data):
@@ -162,7 +165,7 @@ def _names(data: bytes, path: Path) -> list[str]:
 
 
 def _trace(path: Path, ring: _Ring, rows: pl.DataFrame, lost: int) -> Trace:
-    """Return the tables: one process, and its threads in the order of their numbers."""
+    """Return the tables: one process, and its threads in order of their numbers."""
     ids = rows["thread"].unique().sort()
     threads = ids.to_frame("key").with_row_index("thread").cast({"thread": pl.Int32})
     origin = int(rows["start"][0])

@@ -1,4 +1,4 @@
-"""rocprofv3's recordings: rocpd, its SQLite files, and its JSON (``--output-format json``)."""
+"""Recordings of rocprofv3: rocpd (its SQLite files), and its JSON (``--output-format json``)."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""GPUs of a machine, as rocprofv3 describes them: its agents."""
+"""GPUs of a machine, as rocprofv3 describes them in its list of agents."""
 
 from __future__ import annotations
 
@@ -14,35 +14,38 @@ GPU = 2
 
 
 def mapping(value: object) -> Mapping[str, Any]:
-    """Return an object of JSON; an empty one for anything else."""
+    """Return a JSON value that is an object; an empty mapping for any other value."""
     return value if isinstance(value, dict) else {}
 
 
 def whole(value: object, most: int = (1 << 62)) -> int | None:
-    """Return a number of JSON that is whole, and from 0 to less than so much."""
+    """Return a JSON value that is a whole number from 0 to below `most`; None for any other."""
     is_one = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < most
     return value if is_one else None  # type: ignore[return-value]
 
 
 def gpus(agents: object) -> list[Mapping[str, Any]]:
-    """Return the agents that are GPUs, and say which number each has."""
+    """Return the agents that are GPUs with a number."""
     listed = agents if isinstance(agents, list) else []
     found = [mapping(each) for each in listed if mapping(each).get("type") == GPU]
     return [each for each in found if gpu_number(each) is not None]
 
 
 def gpu_number(agent: Mapping[str, Any]) -> int | None:
-    """Return the number of a GPU among the machine's."""
+    """Return the number of a GPU among those of its machine; None if it is not given."""
     return whole(agent.get("logical_node_type_id"), 1 << 31)
 
 
 def handle(agent: Mapping[str, Any]) -> int | None:
-    """Return the handle of an agent in records."""
+    """Return the handle by which records name an agent; None if it is not given."""
     return whole(mapping(agent.get("id")).get("handle"), 1 << 63)
 
 
 def described(processes: list[Mapping[str, Any]]) -> pl.DataFrame:
-    """Return the file's description of its GPUs; all processes see the same machine."""
+    """Return the GPUs as described in the file, one row per process and GPU.
+
+    All processes describe the same machine.
+    """
     rows = [_description(gpu) for each in processes for gpu in gpus(each.get("agents"))]
     schema = {
         "device": pl.Int32, "name": pl.String, "uuid": pl.String, "pci_bus": pl.String,

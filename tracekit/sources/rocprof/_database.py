@@ -1,9 +1,9 @@
-"""rocpd, the SQLite files of rocprofv3, to the canonical tables.
+"""Convert rocpd, the SQLite files of rocprofv3, to the canonical tables.
 
-A file holds a set of tables for each process that was recorded, whose names end in its guid; ids
-are of one set. Rows are read from the tables themselves, since the views beside them leave out rows
-without a thread, a queue or an event. In a newer layout the place of a row is in ``rocpd_track``:
-which of the two a set has is told by its columns, since versions do not tell.
+A file has a set of tables for each recorded process, whose names end in the set's guid; ids are
+valid within a set. Rows are read from the tables, not from the views beside them, which leave out
+rows without a thread, a queue or an event. In a newer layout ``rocpd_track`` holds the process and
+thread of a row; columns tell which layout a set has, since versions do not.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def is_rocpd(file: SqliteFile) -> bool:
 
 
 def _endings(file: SqliteFile) -> list[str]:
-    """Return what the names of tables end in, of each set of them."""
+    """Return the suffix of table names of each set of tables."""
     found = (re.fullmatch(r"rocpd_info_node(\w*)", name) for name in file.names)
     endings = [each[1] for each in found if each]
     return sorted(e for e in endings if file.has(f"rocpd_{_DISPATCH}{e}", "start", "end"))
@@ -96,10 +96,10 @@ def read_rocpd(
 ) -> Recording:
     """Return the canonical tables of a database; stages and launches are not attributed yet.
 
-    Times are of a clock of the machine and count from the first event here. An op and the call
-    that launched it have rocprofiler's internal correlation id. The stream is HIP's, not the
-    hardware's queue; the GPU is the number of an agent among the machine's GPUs. Of the environment
-    only what launchers say of rank and job is looked at.
+    Times are of a clock of the machine and count from the first event here. An op and the call that
+    launched it share rocprofiler's internal correlation id. The stream is HIP's, not the hardware
+    queue; the GPU is the number of an agent among the machine's GPUs. Of the environment only the
+    launcher's variables for rank and job are used.
 
     Raises
     ------
@@ -121,19 +121,19 @@ def read_rocpd(
 
 @dataclass(frozen=True)
 class _Set:
-    """The tables of one process; a file may hold several sets."""
+    """Tables of one process; a file may hold several sets."""
 
     file: SqliteFile
     ending: str
 
     def read(self, name: str, /, **columns: SqlType) -> pl.DataFrame:
-        """Return columns of a table, whose rows have ids of their own."""
+        """Return columns (name -> type) of a table whose rows have ids."""
         return self.file.read(f"rocpd_{name}{self.ending}", columns)
 
     def batches(
         self, name: str, rows: int, /, *columns: str, **texts: SqlType
     ) -> Iterator[pl.DataFrame]:
-        """Yield the rows of a table, joined with rows of other tables."""
+        """Yield the rows of a table, joined with the rows of other tables that they refer to."""
         table = f"rocpd_{name}{self.ending}"
         numbers: dict[str, SqlType] = dict.fromkeys((*columns, "event_id"), "int")
         if not self.file.has(table, "track_id"):
@@ -153,7 +153,7 @@ class _Set:
 
     @cached_property
     def processes(self) -> pl.DataFrame:
-        """``id, pid, command``, and the launcher's variables from the environment."""
+        """``id, pid, command`` of processes, and the launcher's variables from the environment."""
         told = self.read("info_process", id="int", pid="int", command="text", environment="text")
         said = [
             pl.col("environment").str.json_path_match(f"$.{name}").alias(name) for name in VARIABLES
@@ -162,56 +162,56 @@ class _Set:
 
     @cached_property
     def pids(self) -> pl.DataFrame:
-        """Process id of each number."""
+        """``id, value``: process id of each process number."""
         return self.processes.select("id", value="pid")
 
     @cached_property
     def tids(self) -> pl.DataFrame:
-        """Thread id of each number."""
+        """``id, value``: thread id of each thread number."""
         return _once(self.read("info_thread", id="int", tid="int")).select("id", value="tid")
 
     @cached_property
     def threads(self) -> pl.DataFrame:
-        """``pid, tid, name`` of threads that have a name."""
+        """``pid, tid, name`` of threads with a name."""
         told = self.read("info_thread", pid="int", tid="int", name="text").drop_nulls()
         return told.with_columns(_known(told["pid"], self.pids).alias("pid"))
 
     @cached_property
     def strings(self) -> pl.DataFrame:
-        """``id, value`` of texts."""
+        """``id, value``: text of each string id."""
         return _once(self.read("string", id="int", string="text")).rename({"string": "value"})
 
     @cached_property
     def symbols(self) -> pl.DataFrame:
-        """``id, value``: the names of kernels."""
+        """``id, value``: kernel name of each symbol id."""
         told = self.read("info_kernel_symbol", id="int", display_name="text", kernel_name="text")
         name = pl.coalesce("display_name", "kernel_name").str.strip_suffix(".kd")
         return _once(told).select("id", value=name)
 
     @cached_property
     def agents(self) -> pl.DataFrame:
-        """``id, type, type_index``, names, and all that is known of each as JSON."""
+        """``id, type, type_index``, names, and all other attributes of each agent as JSON."""
         names: dict[str, SqlType] = dict.fromkeys(("type", "name", "product_name"), "text")
         told = self.read("info_agent", id="int", type_index="int", extdata=self._texts, **names)
         return _once(told.with_columns(self._text(told["extdata"])))
 
     @cached_property
     def metadata(self) -> dict[str, str]:
-        """What the file says of itself, by tag."""
+        """Tag -> value of the file's metadata."""
         return dict(self.read("metadata", tag="text", value="text").drop_nulls().iter_rows())
 
     @property
     def _texts(self) -> SqlType:
-        """How JSON beside rows is stored."""
+        """Type in which JSON beside rows is stored."""
         return "blob" if self.metadata.get("compression") == _PACKED else "text"
 
     def _text(self, stored: pl.Series) -> pl.Series:
-        """Return JSON beside rows as text."""
+        """Return stored JSON as text."""
         return unpacked(stored) if self._texts == "blob" else stored
 
     @cached_property
     def devices(self) -> pl.DataFrame:
-        """``id, value``: the number of each agent that is a GPU among the machine's."""
+        """``id, value``: number of each GPU among the machine's GPUs, by agent id."""
         gpus = self.agents.filter(
             pl.col("type") == _GPU, pl.col("type_index").is_between(0, 1 << 30)
         )
@@ -219,7 +219,7 @@ class _Set:
 
     @cached_property
     def events(self) -> pl.DataFrame:
-        """``event_id, correlation, category, text`` of what rows happened in."""
+        """``event_id, correlation, category, text`` of the events that rows refer to."""
         columns: dict[str, SqlType] = dict.fromkeys(("id", "category_id", "stack_id"), "int")
         categories = self.strings
         if self.file.has(f"rocpd_info_category{self.ending}", "id", "name"):
@@ -242,14 +242,14 @@ class _Set:
         return events.unique("event_id", keep="first", maintain_order=True)
 
     def launch(self) -> Launch:
-        """Return the launch of the process by its launcher, if there is one."""
+        """Return rank, number of ranks and job of the process, as its launcher set them."""
         told = self.processes.select(name for name in VARIABLES if name in self.processes.columns)
         row = told.row(0, named=True) if told.height == 1 else {}
         return launch_of({name: value for name, value in row.items() if value is not None})
 
 
 class _Gathered:
-    """The rows of a database, with times of the machine's clock, and what was noticed."""
+    """Rows of a database, with times on the machine's clock, and counts of what was dropped."""
 
     def __init__(self, file: SqliteFile, workspace: Workspace) -> None:
         self._file = file
@@ -263,7 +263,7 @@ class _Gathered:
         self._memory: list[pl.DataFrame] = []
 
     def add(self, tables: _Set, rows: int) -> None:
-        """Sort the rows of a set of tables in."""
+        """Add the rows of a set of tables, at most `rows` at a time."""
         for batch in tables.batches(_REGION, rows, "start", "end", "name_id"):
             self._add_regions(tables, batch)
         for batch in tables.batches(
@@ -280,7 +280,7 @@ class _Gathered:
             self._memory.append(self._allocations(tables, batch))
 
     def _placed(self, tables: _Set, rows: pl.DataFrame) -> pl.DataFrame:
-        """Give processes numbers: they may have the same id on two machines."""
+        """Number the processes: processes on two machines may have the same process id."""
         for pid in rows["pid"].drop_nulls().unique().sort().to_list():
             self._pids.setdefault((tables.ending, pid), len(self._pids))
         numbers = {pid: n for (ending, pid), n in self._pids.items() if ending == tables.ending}
@@ -327,7 +327,7 @@ class _Gathered:
             ))  # fmt: skip
 
     def _work(self, tables: _Set, batch: pl.DataFrame, device: pl.Series) -> pl.DataFrame:
-        """Return ops that say when and where they ran."""
+        """Return the ops with known times and GPU."""
         ops = batch.with_columns(device.cast(pl.Int32).alias("device"), stream="stream_id")
         timed = ops.filter((pl.col("start") > 0) & (pl.col("end") >= pl.col("start")))
         placed = self._placed(tables, timed.drop_nulls(["device", "pid"]))
@@ -365,7 +365,7 @@ class _Gathered:
         return made.select(*_OP, "bytes", "copy_kind", "src_device", "dst_device")
 
     def _allocations(self, tables: _Set, batch: pl.DataFrame) -> pl.DataFrame:
-        """Return ``pid, device, time, address, size`` of memory; the size is null of releases."""
+        """Return ``pid, device, time, address, size`` of memory events; a release has size null."""
         real = batch.filter(pl.col("level") == "REAL", pl.col("type").is_in(["ALLOC", "FREE"]))
         device = _known(real["agent_id"], tables.devices, known_only=True).cast(pl.Int32)
         placed = self._placed(tables, real.with_columns(device.alias("device")))
@@ -382,7 +382,7 @@ class _Gathered:
         )
 
     def recording(self, sets: list[_Set]) -> Recording:
-        """Return all of it."""
+        """Return the recording with all added rows."""
         ops, calls, ranges, file = self._ops, self._calls, self._ranges, self._file
         if not len(ops) and not len(ranges):
             raise nothing(file.path, "rocprofv3", calls, self._lost["untimed"], _RECORD)
@@ -420,7 +420,7 @@ class _Gathered:
         )  # fmt: skip
 
     def _programs(self, sets: list[_Set]) -> dict[int, str | None]:
-        """Return the names of programs, not their arguments, which may be nobody's business."""
+        """Return process -> name of its program, without arguments, which may hold private data."""
         told = {
             (each.ending, pid): command
             for each in sets
@@ -434,7 +434,7 @@ class _Gathered:
         }
 
     def _changes(self, who: Identities) -> pl.DataFrame:
-        """Return the table ``memory``: a release gives back what was allocated at its address."""
+        """Return the table ``memory``: a release frees the allocation at its address."""
         schema = {"pid": pl.Int64, "device": pl.Int32, "address": pl.Int64, "time": pl.Int64,
                   "size": pl.Int64}  # fmt: skip
         events = pl.concat([pl.DataFrame(schema=schema), *self._memory], how="diagonal_relaxed")
@@ -458,14 +458,14 @@ def _once(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _known(numbers: pl.Series, values: pl.DataFrame, *, known_only: bool = False) -> pl.Series:
-    """Return what each number stands for; else null, or itself."""
+    """Return the value of each number in ``id, value``; others become null, or stay as they are."""
     wanted = numbers.alias("id").to_frame().cast(pl.Int64)
     found = wanted.join(values, on="id", how="left", maintain_order="left")
     return found["value"] if known_only else found.select(pl.coalesce("value", "id")).to_series()
 
 
 def _devices(sets: list[_Set]) -> pl.DataFrame:
-    """Return what the file says of its GPUs; all processes of a machine see the same."""
+    """Return the GPUs as described in the file; all processes of a machine see the same."""
     rows = pl.concat([each.agents for each in sets]).filter(pl.col("type") == _GPU)
     told = []
     for index, name, product, text in rows.select(

@@ -1,7 +1,7 @@
-"""The text of rocprofv3's JSON, whose long arrays are cut between their records.
+"""Split the text of rocprofv3's JSON, with its long arrays, between records.
 
-One object per process holds arrays of symbols and records, side by side, in the order in which
-their writer puts them: names come before what refers to them.
+One object per process holds arrays of symbols and of records, in the order in which rocprofv3
+writes them: names come before the records that refer to them.
 """
 
 from __future__ import annotations
@@ -58,24 +58,24 @@ FIELDS: Mapping[str, dict[str, Any]] = {
 
 
 def is_rocprof(path: Path) -> bool:
-    """Tell whether a file is JSON of rocprofv3, gzipped or not, by its beginning."""
+    """Tell whether a file begins like JSON of rocprofv3, gzipped or not."""
     return _BEGIN.match(head_of(path)) is not None
 
 
 @dataclass(frozen=True)
 class Part:
-    """Some records of one array.
+    """A batch of records from one array of the JSON of a process.
 
     Parameters
     ----------
     process
-        Which process of the file they are of, counted from 0.
+        Number of the process in the file, counted from 0.
     array
         Name of the array.
     told
-        What the file has told of the process before: `agents`, and `kinds` of operations.
+        Lists that came earlier in the file, by name: `agents`, and `kinds` of operations.
     piece
-        The records.
+        Text of the records.
     """
 
     process: int
@@ -85,10 +85,10 @@ class Part:
 
 
 class RocprofDocument(Document):
-    """The text of a file of rocprofv3."""
+    """Text of a JSON file of rocprofv3."""
 
     def parts(self) -> Iterator[Part]:
-        """Return the records of the arrays in `FIELDS`, some at a time.
+        """Yield the records of the arrays in `FIELDS`, in batches.
 
         Raises
         ------
@@ -122,7 +122,7 @@ class RocprofDocument(Document):
 
 
 def parsed(part: Part, path: Path) -> tuple[Part, pl.DataFrame]:
-    """Return the records of a part with the columns of `FIELDS`, all as texts.
+    """Return a part with its records as a frame with the columns of `FIELDS`, all texts.
 
     Raises
     ------
@@ -137,7 +137,7 @@ def parsed(part: Part, path: Path) -> tuple[Part, pl.DataFrame]:
 
 
 def fields_as_types(fields: Mapping[str, Any]) -> dict[str, pl.DataType]:
-    """Return the types of fields; objects become structs."""
+    """Return field -> polars type; JSON objects become structs."""
     return {
         name: pl.Struct(fields_as_types(kind)) if isinstance(kind, dict) else pl.String()
         for name, kind in fields.items()
@@ -145,7 +145,7 @@ def fields_as_types(fields: Mapping[str, Any]) -> dict[str, pl.DataType]:
 
 
 def _one_by_one(part: Part, path: Path) -> list[dict[str, Any]]:
-    """Read what a strict parser refuses."""
+    """Parse records that a strict parser refuses."""
     records, at = [], part.piece.offset
     for line in part.piece.text.split(b"\n"):
         try:
@@ -173,7 +173,7 @@ def _projected(value: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _told(text: bytes) -> dict[str, list[Any]]:
-    """Return the lists of `_TOLD` that are in some text."""
+    """Return the lists of `_TOLD` in a text, by name."""
     told = {}
     for name, pattern in _TOLD.items():
         if found := pattern.search(text):

@@ -1,7 +1,7 @@
-"""Texts that rocprofv3 packs with LZ4: a mark, their length, and a frame of LZ4.
+"""Unpack texts that rocprofv3 packs with LZ4: a mark, their length, and an LZ4 frame.
 
-The frame and its blocks are read as https://github.com/lz4/lz4/tree/dev/doc describes them;
-checksums are not looked at, since the length has to fit.
+Frame and blocks are read as https://github.com/lz4/lz4/tree/dev/doc describes them; checksums are
+ignored, since the length must match.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SHORTEST_MATCH, _MORE = 4, 15
 
 
 def unpacked(packed: pl.Series) -> pl.Series:
-    """Return the texts of packed ones; null where one is empty, damaged or none."""
+    """Return the unpacked texts; null if a text is empty, damaged or not packed."""
     distinct = packed.drop_nulls().unique()
     texts = [_text(each) for each in distinct]
     return packed.replace_strict(distinct, texts, default=None, return_dtype=pl.String)
@@ -50,7 +50,7 @@ def _of_frame(frame: bytes, length: int) -> bytes:
 
 
 def _add_block(text: bytearray, block: bytes, length: int) -> None:
-    """Append what a block holds: literals, each followed by a copy of what came before."""
+    """Append the content of a block: literals, each followed by a copy of earlier text."""
     at = 0
     while at < len(block) and len(text) <= length:
         token = block[at]
@@ -69,7 +69,7 @@ def _add_block(text: bytearray, block: bytes, length: int) -> None:
 
 
 def _count(block: bytes, at: int, count: int) -> tuple[int, int]:
-    """Return a length that begins in a token, and where what follows it is."""
+    """Return a length that begins in a token, and the place after its last byte."""
     if count == _MORE:
         while (more := block[at]) == 0xFF:  # noqa: PLR2004 - the largest byte: another follows
             count, at = count + more, at + 1

@@ -1,4 +1,4 @@
-"""From rocprofv3's records to the canonical tables."""
+"""Convert the records of rocprofv3's JSON to the canonical tables."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ _WAITING = 1
 def read(path: Path, workspace: Workspace, progress: Progress = lambda *_: None) -> Recording:
     """Return the canonical tables of a recording; stages and launches are not attributed yet.
 
-    Times are of a clock of the machine and count from the first event here. An op and the call
-    that launched it have rocprofiler's internal correlation id. The stream is HIP's, not the
-    hardware's queue, of which several streams share one.
+    Times are of a clock of the machine and count from the first event here. An op and the call that
+    launched it share rocprofiler's internal correlation id. The stream is HIP's, not the hardware
+    queue, which several streams share.
 
     Raises
     ------
@@ -77,7 +77,7 @@ def read(path: Path, workspace: Workspace, progress: Progress = lambda *_: None)
 
 
 class _Gathered:
-    """The rows of a recording, with times of the machine's clock, and what was noticed."""
+    """Rows of a recording, with times on the machine's clock, and counts of what was dropped."""
 
     def __init__(self, path: Path, workspace: Workspace) -> None:
         self._path = path
@@ -93,7 +93,7 @@ class _Gathered:
         self._times: Times | None = None
 
     def add(self, part: Part, records: pl.DataFrame) -> None:
-        """Sort some records in; processes are numbered until all is read."""
+        """Add records; processes have numbers until everything is read."""
         match part.array:
             case "kernel_symbols":
                 self._learn(part.process, records)
@@ -110,7 +110,7 @@ class _Gathered:
                 self._mark(part, records)
 
     def _learn(self, process: int, symbols: pl.DataFrame) -> None:
-        """Remember the names of kernels."""
+        """Store the names of kernels."""
         names = ("formatted", "demangled", "truncated")
         given = [pl.col(f"{name}_kernel_name") for name in names]
         known = symbols.select(
@@ -152,7 +152,7 @@ class _Gathered:
         return made.select(*_OP, "bytes", "copy_kind", "src_device", "dst_device")
 
     def _device(self, part: Part, agent: pl.Expr) -> pl.Expr:
-        """Return the number of an agent among the GPUs; null for the host."""
+        """Return the number of an agent among the GPUs; null for a CPU."""
         numbers = {
             number: gpu_number(each) for each in gpus(part.told.get("agents"))
             if (number := handle(each)) is not None
@@ -166,7 +166,7 @@ class _Gathered:
         return placed.rename({"tid": "launched_by"})
 
     def _named(self, part: Part, records: pl.DataFrame) -> pl.DataFrame:
-        """Return calls with the name of their ``operation``."""
+        """Return calls with the name of the function, from their number ``operation``."""
         what = {"hip_api": "HIP calls", "rccl_api": "RCCL calls"}.get(part.array, "markers")
         calls = self._timed(part, records, what)
         placed = calls.drop_nulls("tid")
@@ -174,7 +174,7 @@ class _Gathered:
         return placed.select("start", "end", "pid", "tid", "correlation", "operation")
 
     def _mark(self, part: Part, records: pl.DataFrame) -> None:
-        """Take the texts of markers, or markers with the texts that came before."""
+        """Store the texts of markers, or add markers with their texts, which came before."""
         texts = records.filter(pl.col("key").is_not_null()).select(
             process=pl.lit(part.process, pl.Int64),
             correlation=_whole(pl.col("key")),
@@ -194,7 +194,7 @@ class _Gathered:
         ))  # fmt: skip
 
     def _timed(self, part: Part, records: pl.DataFrame, what: str) -> pl.DataFrame:
-        """Add ``start, end, pid, tid, correlation, stream, operation`` to those with times."""
+        """Add ``start, end, pid, tid, correlation, stream, operation``; drop rows without times."""
         self._counts[what] += records.height
         head = records.with_columns(
             _whole(pl.col("start_timestamp")).alias("start"),
@@ -221,7 +221,7 @@ class _Gathered:
         return timed
 
     def _operation(self, part: Part) -> pl.Expr:
-        """Return the names of operations, whose numbers change from version to version."""
+        """Return the names of operations, whose numbers differ between versions."""
         names = {
             (str(kind), str(number)): text_of(name)
             for kind, each in enumerate(part.told.get("kinds", ()))
@@ -232,7 +232,7 @@ class _Gathered:
         return key.replace_strict(known, default=None, return_dtype=pl.String)
 
     def recording(self, processes: list[Mapping[str, Any]]) -> Recording:
-        """Return the recording, given the file's description of each process."""
+        """Return the recording; `processes` are the file's descriptions of each process."""
         ops, calls, ranges = self._ops, self._calls, self._ranges
         if not len(ops) and not len(ranges):
             raise nothing(self._path, "rocprofv3", calls, self._lost["untimed"], _RECORD)
@@ -286,7 +286,7 @@ def _operations(kind: object) -> list[Any]:
 
 
 def _executable(metadata: Mapping[str, Any]) -> str | None:
-    """Return the name of the program, not its arguments, which may be nobody's business."""
+    """Return the name of the program, without arguments, which may hold private data."""
     command = metadata.get("command")
     first = command[0] if isinstance(command, list) and command else None
     return text_of(PurePath(first).name) if isinstance(first, str) else None

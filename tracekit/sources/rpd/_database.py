@@ -1,6 +1,6 @@
-"""From a database's tables to the canonical ones.
+"""Convert the tables of a database to the canonical ones.
 
-GPU work is kernels, copies and memsets, those of graphs among them.
+GPU work is kernels, copies and memsets, including those of graphs.
 """
 
 from __future__ import annotations
@@ -57,31 +57,31 @@ _FEATURES = (
 
 
 class _Strings:
-    """The texts that other tables refer to by number."""
+    """Texts that other tables refer to by number."""
 
     def __init__(self, file: SqliteFile) -> None:
         texts = file.read(_STRINGS, {"id": "int", "string": "text"})
         self._texts = texts.unique("id", keep="first", maintain_order=True)
 
     def of(self, ids: pl.Series) -> pl.Series:
-        """Return the text of each id, null where there is none."""
+        """Return the text of each id; null if there is none."""
         wanted = ids.alias("id").to_frame()
         return wanted.join(self._texts, on="id", how="left", maintain_order="left")["string"]
 
     def like(self, pattern: str) -> pl.Series:
-        """Return the ids of the texts that a pattern matches."""
+        """Return the ids of the texts that match a pattern."""
         return self._texts.filter(pl.col("string").str.contains(pattern))["id"].drop_nulls()
 
 
 class _Host:
-    """Contents of the table of calls: HIP calls, markers, and the tracer's own work.
+    """Table of calls: HIP calls, markers, and the tracer's own work.
 
     Parameters
     ----------
     file
         The database.
     strings
-        Its texts.
+        Texts of the database.
     """
 
     def __init__(self, file: SqliteFile, strings: _Strings) -> None:
@@ -93,7 +93,7 @@ class _Host:
         """How many markers are operators of PyTorch."""
 
     def calls(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Return ``start, end, pid, tid, name, correlation`` of HIP calls."""
+        """Yield ``start, end, pid, tid, name, correlation`` of HIP calls."""
         for batch in self._file.batches(_API, _HEAD, rows):
             calls = batch.filter(pl.col("apiName_id").is_in(self._calls.implode()))
             name = self.strings.of(calls["apiName_id"]).cast(pl.Categorical()).alias("name")
@@ -102,7 +102,7 @@ class _Host:
             )
 
     def markers(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Return ``start, end, pid, tid, name, style, payload`` of markers and operators."""
+        """Yield ``start, end, pid, tid, name, style, payload`` of markers and operators."""
         for batch in self._file.batches(_API, {**_HEAD, "args_id": "int"}, rows):
             other = pl.concat([self._calls, self._own]).implode()
             is_other = pl.col("apiName_id").is_in(other).fill_null(value=False)
@@ -121,12 +121,12 @@ class _Host:
             )  # fmt: skip
 
     def launching(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Return ``id, pid, name`` of all rows, whether they have times or not."""
+        """Yield ``id, pid, name`` of all rows, with or without times."""
         columns: dict[str, SqlType] = dict.fromkeys(("id", "pid", "apiName_id"), "int")
         return self._file.batches(_API, columns, rows)
 
     def _valid(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the rows with a time and a thread; an end before its start is moved to it."""
+        """Return the rows with a start and a thread; an end before the start becomes the start."""
         timed = rows.drop_nulls(["start", "end"])
         placed = timed.drop_nulls(["pid", "tid"])
         self._untimed += rows.height - timed.height
@@ -135,7 +135,7 @@ class _Host:
         return placed.with_columns(end=pl.max_horizontal("start", "end"))
 
     def _sequence_numbers(self) -> pl.DataFrame:
-        """Return ``id, sequence`` of operators; others have an empty text there."""
+        """Return ``id, sequence`` of operators; in other rows the file holds an empty text."""
         found = self._file.read(OPERATORS, {"api_ptr_id": "int", "seq": "int"})
         self._file.coerced.pop(f"{OPERATORS}.seq", None)
         known = found.drop_nulls().filter(pl.col("seq") >= 0)
@@ -144,7 +144,7 @@ class _Host:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Rows that were left out, in words."""
+        """Sentences on rows that were left out."""
         losses = (
             (self._untimed, "calls and markers have no valid times and were left out"),
             (self._nowhere, "calls and markers have no process or thread and were left out"),
@@ -154,16 +154,16 @@ class _Host:
 
 
 class _Launches:
-    """Launching call of each op, with its arguments.
+    """Launching call of each op, with the call's arguments.
 
     Parameters
     ----------
     file
         The database.
     host
-        Its calls.
+        Calls of the database.
     rows
-        How many to look at at once.
+        Number of rows to process at once.
     """
 
     def __init__(self, file: SqliteFile, host: _Host, rows: int) -> None:
@@ -184,12 +184,12 @@ class _Launches:
 
     @property
     def pid(self) -> int:
-        """Process of ops whose call was not recorded: the one that launched most others."""
+        """Process of ops without a recorded call: the one that launched most other ops."""
         pids = self._callers["pid"].drop_nulls()
         return int(pids.mode().min() or 0)  # type: ignore[arg-type]
 
     def of(self, ops: pl.DataFrame) -> pl.DataFrame:
-        """Add ``correlation, pid`` and other attributes of calls to ops with ``id``."""
+        """Add ``correlation, pid`` and other attributes of their calls to ops with ``id``."""
         linked = ops.join(
             self._links, left_on="id", right_on="op_id", how="left", maintain_order="left"
         )
@@ -200,7 +200,7 @@ class _Launches:
         return linked.rename({"api_id": "correlation"})
 
     def _launch_sizes(self, file: SqliteFile) -> pl.DataFrame:
-        """Return ``id, kernel_stream, kernel_name_id, launch_size`` of calls that launch one."""
+        """Return ``id, kernel_stream, kernel_name_id, launch_size`` of kernel launches."""
         names = ("gridX", "gridY", "gridZ", "workgroupX", "workgroupY", "workgroupZ")
         known: dict[str, SqlType] = dict.fromkeys(("api_ptr_id", *names, "kernelName_id"), "int")
         found = file.read(_KERNELS, {**known, "stream": "text"})
@@ -214,7 +214,7 @@ class _Launches:
     def _copied(self, file: SqliteFile) -> pl.DataFrame:
         """Return ``id, copy_stream, bytes, between`` of calls that copy.
 
-        A call's bytes are not known of its ops if it has several: how they share them is not said.
+        If a call has several ops, their bytes are null, since the split is not recorded.
         """
         columns: dict[str, SqlType] = dict.fromkeys(
             ("api_ptr_id", "size", "srcDevice", "dstDevice"), "int"
@@ -242,15 +242,15 @@ def _stream() -> pl.Expr:
 
 
 def is_rpd(file: SqliteFile) -> bool:
-    """Tell whether an SQLite file is an RPD."""
+    """Tell whether an SQLite file is a recording of RPD."""
     return file.has(_STRINGS, "id", "string") and (file.has(_API, "id") or file.has(_OP, "id"))
 
 
 def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_: None) -> Recording:
     """Return the canonical tables of an RPD; stages and launches are not attributed yet.
 
-    Times are of a clock of the machine and count from the first event here, and no Unix time is
-    known. An op's correlation id is the number of the call that launched it.
+    Times are of a clock of the machine and count from the first event here; Unix time is unknown.
+    An op's correlation id is the row id of the call that launched it.
 
     Raises
     ------
@@ -331,9 +331,9 @@ class _GpuWork:
     file
         The database.
     strings
-        Its texts.
+        Texts of the database.
     launches
-        Which call launched which op.
+        Launching call of each op.
     """
 
     def __init__(self, file: SqliteFile, strings: _Strings, launches: _Launches) -> None:
@@ -345,7 +345,7 @@ class _GpuWork:
         """How many ops were left out, or lack something, by reason."""
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Return the ops with a time and a device."""
+        """Yield the ops with a time and a device."""
         for batch in self._file.batches(_OP, _COLUMNS, rows):
             ops = self._placed(batch)
             for feature, part in self._parts(ops):
@@ -354,7 +354,7 @@ class _GpuWork:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """Ops that were left out, in words."""
+        """Sentences on ops that were left out."""
         return counted(self.lost, _LOST)
 
     def _placed(self, batch: pl.DataFrame) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""Columns out of SQLite files, as fast as the pages of the file allow."""
+"""Read columns of SQLite files, as fast as the pages of a file allow."""
 
 from tracekit.sources._tables import SqlType
 from tracekit.sources.sqlite._file import BATCH_ROWS, SqliteFile, is_packed, regrouped, unpack

@@ -1,7 +1,7 @@
-"""The leaf pages of a table, in rowid order, from the interior pages of its tree.
+"""List the leaf pages of a table in rowid order, from the interior pages of its tree.
 
-They are read, not mapped: a file that is cut meanwhile gives a short read and not a signal, and
-memory does not grow with the file.
+Pages are read, not memory-mapped: a file that is cut short meanwhile gives a short read and not a
+signal, and memory does not grow with the file.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _WIDEST_GAP_BYTES = 1 << 14
 
 
 class MisplacedError(Exception):
-    """Rows are not where the tree of their table, or their page, says."""
+    """Rows that lie elsewhere than the tree of their table, or their page, says."""
 
 
 @dataclass(frozen=True)
 class Leaves:
-    """Leaf pages of a table: their numbers, and the greatest rowid that each may hold."""
+    """Leaf pages of a table: page numbers, and the greatest rowid that each page may hold."""
 
     pages: _Ints
     upto: _Ints
@@ -49,8 +49,8 @@ class Leaves:
 def leaves(file: int, geometry: Geometry, root: int) -> Leaves | None:
     """List the leaf pages of the table whose tree starts at page `root`.
 
-    None where anything is unlike what SQLite writes: a page of another kind, outside the file or
-    used twice, or rowids out of order. What the leaves hold is not looked at.
+    None if anything differs from what SQLite writes: a page of another kind, outside of the file or
+    used twice, or rowids out of order. The content of leaf pages is not checked.
     """
     pages, upto = np.array([root], np.int64), np.array([GREATEST], np.int64)
     seen, is_seen = 1, np.zeros(geometry.pages + 1, np.bool_)
@@ -79,7 +79,7 @@ def _kind(file: int, geometry: Geometry, page: int) -> int:
 def _level_below(
     file: int, geometry: Geometry, pages: _Ints, upto: _Ints
 ) -> tuple[_Ints, _Ints] | None:
-    """Return the children of interior pages, in order, and the greatest rowid of each."""
+    """Return the child pages of interior pages in order, and the greatest rowid of each."""
     children, bounds = [], []
     for first in range(0, pages.size, _PAGES_AT_ONCE):
         some = slice(first, first + _PAGES_AT_ONCE)
@@ -92,9 +92,9 @@ def _level_below(
 
 
 def _contents(file: int, geometry: Geometry, pages: _Ints) -> NDArray[np.uint8] | None:
-    """Return what SQLite uses of each page, and zeros; None where the file ends before them.
+    """Return the used part of each page, padded with zeros; None if the file ends before them.
 
-    A number may end beyond its page; where it does is compared with the page's end later.
+    A number may end beyond its page; a later check compares its end with the page's.
     """
     size = geometry.page_size
     read = [os.pread(file, size, (page - 1) * size) for page in pages.tolist()]
@@ -109,9 +109,10 @@ def _contents(file: int, geometry: Geometry, pages: _Ints) -> NDArray[np.uint8] 
 def _below(
     pages: NDArray[np.uint8] | None, geometry: Geometry, upto: _Ints
 ) -> tuple[_Ints, _Ints] | None:
-    """Return the children of interior pages, and the greatest rowid of each.
+    """Return the child pages of interior pages, and the greatest rowid of each.
 
-    The rowids in a page divide its children; that of the last one is the page's own.
+    The rowids in a page separate its children; the last child has the greatest rowid of the page
+    itself.
     """
     if pages is None or (pages[:, 0] != _INTERIOR).any():
         return None
@@ -136,12 +137,12 @@ def _below(
 
 
 def _u16(rows: NDArray[np.uint8], at: int) -> _Ints:
-    """Return the number of two bytes that is at one place of each row."""
+    """Return the two-byte number at one place of each row."""
     return rows[:, at].astype(np.int64) << 8 | rows[:, at + 1]
 
 
 def _varints(rows: NDArray[np.uint8]) -> tuple[_Ints, _Ints]:
-    """Decode the number at the start of each row; return the numbers and how long they are."""
+    """Decode the varint at the start of each row; return the numbers and their lengths in bytes."""
     value = np.zeros(len(rows), np.uint64)
     length = np.zeros(len(rows), np.int64)
     open_ = np.ones(len(rows), np.bool_)
@@ -159,7 +160,7 @@ def _varints(rows: NDArray[np.uint8]) -> tuple[_Ints, _Ints]:
 
 @dataclass(frozen=True)
 class PagesRead:
-    """Bytes of pages, the start of each page, and its number of cells."""
+    """Bytes of pages, begin of each page in them, and number of cells of each page."""
 
     data: _Bytes
     starts: _Ints
@@ -167,7 +168,7 @@ class PagesRead:
 
 
 class PageReader:
-    """Reads pages of the open file `file` into memory that is used again by the same thread."""
+    """Reads pages of an open file into a buffer that each thread reuses."""
 
     def __init__(self, file: int, geometry: Geometry) -> None:
         self.file = file
@@ -175,9 +176,9 @@ class PageReader:
         self._kept = threading.local()
 
     def read(self, pages: _Ints) -> PagesRead | None:
-        """Read `pages`; None where the file ends before them.
+        """Read `pages`; None if the file ends before them.
 
-        What is returned holds until this thread reads again.
+        The result is valid until the same thread reads again.
         """
         size = self.geometry.page_size
         order = np.argsort(pages)
@@ -200,7 +201,7 @@ class PageReader:
         )
 
     def cells(self, page: int) -> int:
-        """Return a page's number of cells; 0 where the file ends before it."""
+        """Return the number of cells of a page; 0 if the file ends before it."""
         at = (page - 1) * self.geometry.page_size
         return int.from_bytes(os.pread(self.file, 2, at + _CELLS_AT), "big")
 
@@ -212,7 +213,7 @@ class PageReader:
 
 
 def _fill(file: int, part: _Bytes, at: int) -> bool:
-    """Fill `part` with what the file has at `at`; tell whether it has as much."""
+    """Fill `part` with the bytes of the file from `at`; tell whether the file has enough."""
     while part.size:
         got = os.preadv(file, [part.data], at)
         if not got:

@@ -1,4 +1,4 @@
-"""Leaf pages decoded into columns, which grow page after page."""
+"""Collect the decoded rows of leaf pages in columns."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ _WHOLE = ("int", "narrow", "rowid")
 
 
 class Columns:
-    """The columns of a table, as far as its rows were decoded.
+    """Columns of a table with the rows decoded so far.
 
     Parameters
     ----------
     names, roles
-        Of the columns.
+        Name and role (what it holds) of each column.
     rows
-        How many rows to expect.
+        Expected number of rows.
     """
 
     def __init__(self, names: Sequence[str], roles: Sequence[Role], rows: int) -> None:
@@ -65,9 +65,9 @@ class Columns:
         """How many rows there are."""
 
     def add(self, data: _Bytes, found: _pages.Rows) -> bool:
-        """Add the rows that were found in `data`; tell whether their values are what they should.
+        """Add the rows found in `data`; return whether their values have the expected types.
 
-        If they are not, no row is added, and what is there is still good.
+        If they do not, no row is added, and the earlier rows stay valid.
         """
         for slot, column in enumerate(self._columns):
             if not column.add(self.height, data, found, slot):
@@ -76,23 +76,23 @@ class Columns:
         return True
 
     def keep(self, rows: int) -> None:
-        """Let go of all but the first `rows`."""
+        """Drop all but the first `rows` rows."""
         self.height = rows
 
     def rows(self, first: int, end: int) -> pl.DataFrame:
-        """Return some of the rows, texts as bytes."""
+        """Return the rows from `first` up to `end`, texts as bytes."""
         columns = zip(self._names, self._columns, strict=True)
         return pl.DataFrame({name: column.rows(first, end) for name, column in columns})
 
 
 class _Column(Protocol):
-    """A column."""
+    """Values of one column."""
 
     def add(self, first: int, data: _Bytes, found: _pages.Rows, slot: int) -> bool:
-        """Add what was found as rows from `first`; tell whether it is what it should be."""
+        """Store found values from row `first` on; return whether they have the expected type."""
 
     def rows(self, first: int, end: int) -> pl.Series:
-        """Return rows in the order in which they came."""
+        """Return the values of rows `first` up to `end`."""
 
 
 def _column(role: Role, rows: int) -> _Column:
@@ -100,7 +100,7 @@ def _column(role: Role, rows: int) -> _Column:
 
 
 class _NumberColumn:
-    """Numbers; those that may come in few bits are in as few as hold all that came so far."""
+    """Numbers of one column, in the narrowest type that holds all so far, if it may be narrow."""
 
     def __init__(self, role: Role, rows: int) -> None:
         self._role = role
@@ -110,7 +110,7 @@ class _NumberColumn:
         """Where there are numbers, if not in all rows; without `_values` in none."""
 
     def add(self, first: int, data: _Bytes, found: _pages.Rows, slot: int) -> bool:
-        """Add numbers whose reals are still to be read."""
+        """Store found numbers; real numbers are decoded here."""
         nulls, end = int(found.nulls[slot]), first + found.rowids.size
         stored, valid = found.stored[slot], found.valid[slot]
         if self._role == "rowid":  # which records leave out
@@ -137,7 +137,7 @@ class _NumberColumn:
         return True
 
     def _room(self, first: int, end: int, dtype: np.dtype[Any]) -> _Numbers:
-        """Return where the numbers are, with room for those up to `end`, which are of a type."""
+        """Return the array of numbers with room for rows up to `end`, in type `dtype` or wider."""
         values = self._values
         if values is None and first:
             self._note(0, first, np.zeros(first, np.bool_))
@@ -149,11 +149,11 @@ class _NumberColumn:
         return values
 
     def _size(self, first: int, end: int) -> int:
-        """Return how much room to make: if there are more rows than expected, for more of them."""
+        """Return how much room to allocate; beyond the expected rows, some in advance."""
         return max(self._expected, end + end // 8 * (first > 0))
 
     def _note(self, first: int, end: int, valid: NDArray[np.bool_]) -> None:
-        """Note which of some rows have numbers."""
+        """Record which of the rows `first` up to `end` have numbers."""
         all_valid = self._valid
         if all_valid is None or all_valid.size < end:
             room = np.ones(self._size(first, end), np.bool_)
@@ -163,7 +163,7 @@ class _NumberColumn:
         all_valid[first:end] = valid
 
     def rows(self, first: int, end: int) -> pl.Series:
-        """Return rows, in this memory."""
+        """Return the values of rows, without a copy."""
         if self._values is None:
             return _nothing(self._role, end - first)
         values = self._values[first:end]
@@ -179,7 +179,7 @@ class _NumberColumn:
 
 
 class _TextColumn:
-    """Texts, as bytes, part by part as they came."""
+    """Texts of one column as bytes, in the parts in which they were added."""
 
     def __init__(self) -> None:
         self._parts: list[pl.Series] = []
@@ -212,7 +212,7 @@ class _TextColumn:
         return True
 
     def rows(self, first: int, end: int) -> pl.Series:
-        """Return rows, in one piece."""
+        """Return the texts of rows, as one series."""
         places = np.searchsorted(self._first, [first, end - 1], "right") - 1
         parts = self._parts[places[0] : places[1] + 1]
         whole = pl.concat(parts) if len(parts) > 1 else parts[0]
@@ -229,7 +229,7 @@ def _nothing(role: Role, rows: int) -> pl.Series:
 
 
 def _narrowest(reach: int) -> np.dtype[Any]:
-    """Return the type that holds numbers which need such bits; none has the sign's among them."""
+    """Return the narrowest type for numbers that use the bits in `reach`, and a sign."""
     bits = reach.bit_length()
     return next((dtype for dtype, most in _NARROW.items() if bits <= most), np.dtype(np.int64))
 
@@ -240,11 +240,11 @@ class Decoder:
     Parameters
     ----------
     record
-        Where the columns lie in the table's records.
+        Positions of the columns in the table's records.
     names
-        Their names.
+        Names of the columns.
     usable
-        Bytes of a page that SQLite uses.
+        Number of bytes of a page that SQLite uses.
     """
 
     def __init__(self, record: Record, names: Sequence[str], usable: int) -> None:
@@ -259,25 +259,26 @@ class Decoder:
         )
 
     def columns(self, rows: int) -> Columns:
-        """Return empty columns with room for about this number of rows."""
+        """Return empty columns with room for about `rows` rows."""
         return Columns(self._names, self._roles, rows)
 
     def decode(self, columns: Columns, pages: PagesRead, upto: _Ints, after: int) -> int | None:
-        """Add the rows of leaf pages to columns; None, and none of them, where it takes SQLite.
+        """Decode leaf pages and add their rows to columns; return None if SQLite must read them.
+
+        With None no row was added.
 
         Parameters
         ----------
         columns
-            Of `columns`.
+            Columns made by `columns`.
         pages
             The pages, in rowid order.
         upto, after
-            The greatest rowid that each may hold, and the one that all must exceed.
+            Greatest rowid that each page may hold, and the rowid that all rows must exceed.
 
         Returns
         -------
-        int | None
-            How many rows the columns have now.
+        Number of rows that the columns have now, or None.
 
         Raises
         ------
@@ -295,7 +296,7 @@ class Decoder:
         return columns.height if is_known else None
 
     def _shapes(self) -> Shapes:
-        """Return the shapes of records that this thread has met, not counted yet."""
+        """Return the shapes of records that this thread has met, with counts set to 0."""
         kept: Shapes | None = getattr(self._kept, "shapes", None)
         if kept is None:
             kept = self._kept.shapes = no_shapes(len(self._names))
@@ -303,7 +304,7 @@ class Decoder:
         return kept
 
     def _room(self, rows: int) -> _pages.Rows:
-        """Return room for rows, which this thread uses again for the next ones."""
+        """Return arrays for decoded rows, which this thread reuses for the next ones."""
         columns = len(self._names)
         kept: _Ints | None = getattr(self._kept, "buffer", None)
         if kept is None or kept.size < (columns + 2) * rows:

@@ -1,4 +1,4 @@
-"""Whole columns out of an SQLite file, which is never written to and never trusted.
+"""Read whole columns of an SQLite file, which is never written to and never trusted.
 
 The file is opened read-only and immutable, so that no journal, lock or shared-memory file appears
 beside it.
@@ -46,9 +46,9 @@ class SqliteFile:
     Parameters
     ----------
     path
-        The file. Its header must be SQLite's.
+        The file, which must begin with SQLite's header.
     unpacked
-        Where its content is, if `path` is packed.
+        File with the unpacked content if `path` is gzipped, else None.
 
     Raises
     ------
@@ -99,7 +99,7 @@ class SqliteFile:
 
     @cached_property
     def _tables(self) -> Mapping[str, set[str]]:
-        """Column names by table name, in small letters."""
+        """Table -> names of its columns, in lower case."""
         rows = self._rows(
             # Columns that are computed are columns; those that only virtual tables hide are none.
             "SELECT m.name, c.name FROM sqlite_master m, pragma_table_xinfo(m.name) c"
@@ -113,12 +113,12 @@ class SqliteFile:
 
     @property
     def names(self) -> list[str]:
-        """The names of its tables, in small letters."""
+        """Names of its tables, in lower case."""
         return list(self._tables)
 
     @cached_property
     def _views(self) -> set[str]:
-        """Names of its views that were not reported yet."""
+        """Names of its views, in lower case."""
         rows = self._rows("SELECT name FROM sqlite_master WHERE type='view'")
         return {same_case(name) for (name,) in rows}
 
@@ -138,17 +138,17 @@ class SqliteFile:
         return self.has(table) and bool(self._rows(sql)[0][0])
 
     def holds_values(self, table: str, column: str) -> bool:
-        """Tell whether `table` has `column`, and any value in it."""
+        """Tell whether `table` has `column` with any value that is not null."""
         given = f"{quoted(column)} IS NOT NULL"
         sql = f"SELECT EXISTS (SELECT 1 FROM {quoted(table)} WHERE {given})"  # noqa: S608
         return self.has(table, column) and bool(self._rows(sql)[0][0])
 
     def count(self, table: str) -> int:
-        """Return the number of rows of `table`, which exists."""
+        """Return the number of rows of an existing table."""
         return int(self._rows(f"SELECT count(*) FROM {quoted(table)}")[0][0])  # noqa: S608
 
     def first_times(self, columns: Mapping[str, str]) -> list[int]:
-        """Return the first values of a column of whole numbers of each of some tables."""
+        """Return the first value of the integer column of each table in table -> column."""
         parts = [
             f"SELECT * FROM (SELECT {quoted(name)} FROM {quoted(table)} LIMIT {FIRST_ROWS})"  # noqa: S608
             for table, name in columns.items()
@@ -158,7 +158,7 @@ class SqliteFile:
         return [time for (time,) in rows if isinstance(time, int)]
 
     def _rows(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
-        """Run a query of few rows."""
+        """Return the rows of a query with few rows."""
         try:
             with closing(sqlite3.connect(self.uri, uri=True)) as connection:
                 return connection.execute(sql, parameters).fetchall()
@@ -173,9 +173,10 @@ class SqliteFile:
         Parameters
         ----------
         table, columns
-            Names as this program knows them (never as a file spells them), and the types to give.
+            Name of the table, and column name -> type to return; names are constants of this
+            program, never text from a file.
         where
-            Conditions that all rows fulfil; their columns exist.
+            Conditions on existing columns; a row must fulfil all.
 
         Raises
         ------
@@ -197,17 +198,18 @@ class SqliteFile:
     ) -> Iterator[pl.DataFrame]:
         """Yield `columns` of `table` in rowid order, at most `rows` rows at a time.
 
-        All batches but the last have at least half as many.
+        All batches but the last have at least half as many rows.
 
-        Large tables are read by all cores, a little ahead of what is taken. An absent table yields
+        Large tables are read on all cores, a little ahead of the consumer. An absent table yields
         nothing, and absent columns are null.
 
         Parameters
         ----------
         table, columns
-            Names as this program knows them (never as a file spells them), and the types to give.
+            Name of the table, and column name -> type to return; names are constants of this
+            program, never text from a file.
         rows
-            Most rows of a batch.
+            Largest number of rows of a batch.
 
         Raises
         ------
@@ -238,7 +240,7 @@ class SqliteFile:
 
 
 def _condition(table: str, where: Sequence[Where]) -> str:
-    """Return conditions in SQL; all that is in them are constants of this program."""
+    """Return conditions as SQL; all texts in it are constants of this program."""
     return " AND ".join(_in_sql(table, each) for each in where)
 
 
@@ -258,12 +260,12 @@ def _in_sql(table: str, where: Where) -> str:
 
 
 def _either(parts: Iterable[str], texts: Sequence[str]) -> str:
-    """Return that one of some parts is its text."""
+    """Return the SQL condition that one of `parts` equals its text in `texts`."""
     return f"({' OR '.join(map(' = '.join, zip(parts, texts, strict=True)))})"
 
 
 def _completed(frame: pl.DataFrame, columns: Mapping[str, SqlType]) -> pl.DataFrame:
-    """Return all `columns`; those that `frame` lacks are null."""
+    """Return all `columns`; those that `frame` lacks become null."""
     held = {column.name: column for column in frame}
     if list(held) == list(columns):
         return frame
@@ -277,9 +279,9 @@ def _nulls(name: str, kind: SqlType, rows: int) -> pl.Series:
 
 
 def regrouped(frames: Iterator[pl.DataFrame], rows: int) -> Iterator[pl.DataFrame]:
-    """Yield the rows of `frames` in frames of at most `rows`; all but the last have half as many.
+    """Yield the rows of `frames` in frames of `rows / 2` to `rows` rows; the last may have fewer.
 
-    A column whose numbers have more bits in one of them has as many in what they make together.
+    If the integer type of a column differs between joined frames, the widest is used.
     """
     held: list[pl.DataFrame] = []
     for frame in frames:
@@ -299,7 +301,7 @@ def _together(frames: list[pl.DataFrame]) -> pl.DataFrame:
 
 
 def is_packed(path: Path) -> bool:
-    """Tell whether a file is an SQLite file packed with gzip."""
+    """Tell whether a file is a gzipped SQLite file."""
     with path.open("rb") as file:
         if file.read(len(_GZIP)) != _GZIP:
             return False
@@ -311,7 +313,7 @@ def is_packed(path: Path) -> bool:
 
 
 def unpack(path: Path, workspace: Workspace) -> Path:
-    """Unpack a file into the workspace, up to the size in its header.
+    """Unpack a file into the workspace, up to the size in its SQLite header.
 
     Raises
     ------

@@ -27,14 +27,14 @@ _NAMES_OF_ROWID = ("_rowid_", "rowid", "oid")
 
 @dataclass(frozen=True)
 class Geometry:
-    """Pages of a file: their size, how much of each is used, and how many there are."""
+    """Pages of a file: page size, bytes used of each page, and number of pages."""
 
     page_size: int
     usable: int
     pages: int
 
     def holds(self, pages: NDArray[np.int64]) -> bool:
-        """Tell whether a table may have all these pages."""
+        """Tell whether all these page numbers are valid for pages of a table."""
         # SQLite never uses the page of its lock, and the first page is that of the schema.
         lock = _PENDING_BYTE // self.page_size + 1
         return bool(((pages > 1) & (pages <= self.pages) & (pages != lock)).all())
@@ -42,9 +42,9 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Column:
-    """A column as `PRAGMA table_xinfo` gives it, in the order in which records store them.
+    """A column as `PRAGMA table_xinfo` lists it, in the order in which records store columns.
 
-    Its name is in small letters, see `same_case`.
+    Its name is in lower case, see `same_case`.
     """
 
     name: str
@@ -56,16 +56,18 @@ class Column:
 
 @dataclass(frozen=True)
 class Record:
-    """Positions of the wanted columns in the records of a table.
+    """Positions of the requested columns in the records of a table.
 
     Parameters
     ----------
     slots
-        For each stored column, up to the last wanted one: its place among those wanted, or -1.
+        By stored column, up to the last requested one: its place among the requested columns, or
+        -1.
     roles
-        What each wanted column holds.
+        By requested column: what it holds.
     optional
-        Whether a record may end before it, as those do that are older than the column.
+        By requested column: whether a record may end before it, as records do that are older than
+        the column.
     """
 
     slots: tuple[int, ...]
@@ -74,18 +76,18 @@ class Record:
 
 
 def page_size(header: bytes) -> int:
-    """Return the bytes of a page."""
+    """Return the page size, bytes."""
     size = int.from_bytes(header[16:18], "big")
     return 65536 if size == 1 else size
 
 
 def pages_counted(header: bytes) -> int | None:
-    """Return the number of pages that the header gives; None where it is stale."""
+    """Return the number of pages in the header; None if that number is stale."""
     return int.from_bytes(header[28:32], "big") if header[24:28] == header[92:96] else None
 
 
 def geometry(header: bytes, size: int) -> Geometry | None:
-    """Return the page layout of a file of `size` bytes; None if uncertain."""
+    """Return the page layout of a file of `size` bytes; None if it is uncertain."""
     if len(header) < HEADER_BYTES or header[: len(MAGIC)] != MAGIC:
         return None
     bytes_of_page = page_size(header)
@@ -112,7 +114,7 @@ _SMALL = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 
 def rowid_name(columns: Sequence[Column]) -> str | None:
-    """Return a name for the rowid that no column has taken."""
+    """Return a name for the rowid that no column uses; None if there is none."""
     taken = {column.name for column in columns}
     return next((name for name in _NAMES_OF_ROWID if name not in taken), None)
 
@@ -120,7 +122,7 @@ def rowid_name(columns: Sequence[Column]) -> str | None:
 def record(
     columns: Sequence[Column], wanted: Mapping[str, SqlType], *, key_has_index: bool
 ) -> Record | None:
-    """Return the positions of `wanted` columns; None if only SQLite can tell."""
+    """Return the positions of the wanted columns; None if only SQLite can tell."""
     if any(column.hidden for column in columns):  # generated ones may not be stored at all
         return None
     names = [same_case(name) for name in wanted]
@@ -139,7 +141,7 @@ def record(
 
 
 def _rowid_alias(columns: Sequence[Column], *, key_has_index: bool) -> str | None:
-    """Return the column that is another name of the rowid, and so has no index of its own."""
+    """Return the column that is an alias of the rowid, and so has no index of its own."""
     key = [column for column in columns if column.key]
     alone = len(key) == 1 and key[0].declared.upper() == "INTEGER" and not key_has_index
     return key[0].name if alone else None
@@ -155,7 +157,7 @@ def _role(column: Column, kind: SqlType, *, is_rowid: bool) -> Role | None:
 
 
 def _is_real(declared: str) -> bool:
-    """Tell whether SQLite gives a column of this declaration real affinity."""
+    """Tell whether a column declared like this has real affinity in SQLite."""
     upper = declared.upper()
     if any(part in upper for part in ("INT", "CHAR", "CLOB", "TEXT", "BLOB")):
         return False

@@ -1,9 +1,9 @@
 """Read columns of a table with the SQLite library, whatever the table holds.
 
-Columns are read in bulk through ADBC. ADBC takes a column's type from its first values and SQLite
-types each value by itself, so every query starts with one row of our own that fixes the types; a
-value of another type later on then fails loudly, and the columns are read again value by value with
-SQLite's own `typeof`.
+Columns are read in bulk through ADBC. ADBC takes a column's type from its first values, but SQLite
+types each value by itself. So every query starts with an extra row that fixes the types; a later
+value of another type is then an error, and the columns are read again value by value with SQLite's
+own `typeof`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _UNTYPED = ("text", "blob")
 
 
 def quoted(name: str) -> str:
-    """Return a name as SQL has it."""
+    """Return a name quoted for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a table, and how many values had no place in their column, by column."""
+    """Rows of a table, and column -> number of values that did not fit its type."""
 
     frame: pl.DataFrame
     lost: Mapping[str, int]
@@ -43,17 +43,17 @@ class Rows:
 
 @dataclass(frozen=True)
 class Library:
-    """Reads tables of an SQLite file.
+    """Reads tables of an SQLite file through the SQLite library.
 
     Parameters
     ----------
     path, uri
-        The file, and how SQLite is to open it.
+        The file, and the URI with which SQLite opens it.
     utf8
-        Whether it stores texts as UTF-8. Those are read as bytes, for they may be none; SQLite
-        makes proper texts of others.
+        Whether it stores texts as UTF-8. These are read as bytes, since they may be invalid; texts
+        in other encodings are converted by SQLite.
     content
-        What it was unpacked to, if it is packed.
+        The unpacked file if `path` is gzipped, else None.
     """
 
     path: Path
@@ -62,15 +62,15 @@ class Library:
     content: Path | None = None
 
     def read(self, table: str, columns: Mapping[str, SqlType], *where: str) -> Rows:
-        """Return `columns`, which `table` has, in rowid order.
+        """Return existing columns of a table, in rowid order.
 
         Parameters
         ----------
         table, columns
-            Names in the file, and the types to give.
+            Name of the table, and column name -> type to return, as in the file.
         where
-            Conditions in SQL. The rows that fulfil the first one come before those that fulfil the
-            next; without any, all rows do.
+            Conditions in SQL; rows of the first one come before those of the next. Without any, all
+            rows are returned.
 
         Raises
         ------
@@ -86,7 +86,7 @@ class Library:
     def _read_typed(
         self, table: str, columns: Mapping[str, SqlType], where: Sequence[str]
     ) -> Rows | None:
-        """Read columns that hold what they should; None where a value has another type."""
+        """Read columns whose values all have the requested type; None if one has not."""
         values = [
             self._cast(name, kind) if kind in _UNTYPED else quoted(name)
             for name, kind in columns.items()
@@ -100,7 +100,7 @@ class Library:
     def _read_coerced(
         self, table: str, columns: Mapping[str, SqlType], where: Sequence[str]
     ) -> Rows:
-        """Read columns of mixed types: whole numbers are kept exactly, what is none is null."""
+        """Read columns of mixed types: integers are kept exactly, other values become null."""
         values = [
             self._cast(name, kind) if kind in _UNTYPED else _coerced(name, kind)
             for name, kind in columns.items()
@@ -133,7 +133,7 @@ class Library:
         return " UNION ALL ".join([f"SELECT {seed}", *(f"{source} WHERE {one}" for one in where)])
 
     def _query(self, sql: str) -> pl.DataFrame | None:
-        """Run `sql` and drop its seed row; None where ADBC met a value of another type."""
+        """Run `sql` and drop its first row; None if a value has another type than that row."""
         try:
             # ADBC's `dbapi` would import pyarrow and pandas where they are: 80 MiB.
             with (
@@ -151,7 +151,7 @@ class Library:
             raise self.damaged(error) from error
 
     def damaged(self, cause: object) -> DamagedTraceError:
-        """Return the error that says that the file cannot be read."""
+        """Return the error for a file that cannot be read, with its cause."""
         return DamagedTraceError(
             f"{self.path} cannot be read ({cause})", "copy it again, or export the report again"
         )
@@ -172,7 +172,7 @@ def _coerced(name: str, kind: SqlType) -> str:
 
 
 def decoded(frame: pl.DataFrame, blobs: Collection[str] = ()) -> pl.DataFrame:
-    """Decode columns of bytes, but for `blobs`, as UTF-8; bytes that are none become U+FFFD."""
+    """Decode columns of bytes, except for `blobs`, as UTF-8; invalid bytes become U+FFFD."""
     texts = [s for s in frame if s.dtype == pl.Binary and s.name not in blobs]
     return frame.with_columns(map(_decoded, texts)) if texts else frame
 

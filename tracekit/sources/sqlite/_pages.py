@@ -1,8 +1,8 @@
 """Compiled loops over the leaf pages of a table.
 
 They read only what they understand in full and give up on anything else, so that SQLite itself
-answers for it. Bytes come from a file that may be hostile: every position is compared with the end
-of its page before it is used. This module loads the compiler; only large tables import it.
+reads it. Bytes come from a file that may be hostile: every position is compared with the end of its
+page before it is used. This module loads the compiler; only large tables import it.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Pages(NamedTuple):
     Parameters
     ----------
     data, starts
-        Bytes read from the file, and where each page starts in them.
+        Bytes read from the file, and the place in them at which each page begins.
     upto
-        The greatest rowid that each page may hold.
+        By page: greatest rowid that it may hold.
     """
 
     data: Bytes
@@ -54,16 +54,17 @@ class Pages(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Positions of the wanted columns in the records of a table.
+    """Positions of the requested columns in the records of a table.
 
     Parameters
     ----------
     slots
-        For each stored column, up to the last one wanted: its place among those wanted, or -1.
+        By stored column, up to the last requested one: its place among the requested columns, or
+        -1.
     whole
-        For each column wanted: whether it holds whole numbers.
+        By requested column: whether it holds integers.
     optional
-        For each column wanted: whether records may end before it.
+        By requested column: whether records may end before it.
     """
 
     slots: Ints
@@ -72,21 +73,21 @@ class Layout(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Decoded rows of pages: numbers, and positions of other values.
+    """Decoded rows of pages: integers, and positions of other values.
 
     Parameters
     ----------
     rowids, shapes
-        Of each row, and which shape it had before it was met, `NONE` for none.
+        By row: its rowid, and the number of its shape if that was known before, else `NONE`.
     stored
-        For each column the whole number in each row; of other columns where the value starts, with
-        its serial type. For null it is 0 for both, and anything where a column has nothing else.
+        By column and row: an integer column's value; for other columns the position of the value
+        with its serial type. 0 for null, undefined if the column holds only nulls.
     valid, nulls
-        For each column a bit for each row, set at first, cleared for null, but where a column has
-        nothing else; and how many nulls there are, 0 at first.
+        By column: a bit mask of rows, all set at first and cleared for nulls (unless the column
+        holds only nulls); and the number of nulls, 0 at first.
     reach
-        For each column of whole numbers bits that hold any of them, 0 at first: those of a
-        negative one are inverted, so the sign takes one more.
+        By integer column: a mask of the bits that its values use, 0 at first. Negative values are
+        inverted, so one more bit is needed for the sign.
     """
 
     rowids: Ints
@@ -114,7 +115,7 @@ def _u16(data: Bytes, at: int) -> int:
 
 @inner
 def _integer(data: Bytes, at: int, kind: int) -> int:
-    """Return the big-endian number of serial type `kind` that is at `at`."""
+    """Return the big-endian integer of serial type `kind` at `at`."""
     # The eight bytes up to its end are all there, for a page has a header. Those in front of the
     # number are shifted out.
     length: int = BYTES_OF_KIND[kind]
@@ -124,7 +125,7 @@ def _integer(data: Bytes, at: int, kind: int) -> int:
 
 @inner
 def _cell(data: Bytes, at: int, end: int, usable: int) -> tuple[int, int, int]:
-    """Return a cell's rowid, and where its record starts and stops, all 0 if that is elsewhere."""
+    """Return a cell's rowid, and begin and end of its record; 0 if it overflows its page."""
     size, at = varint(data, at, end)
     rowid, at = varint(data, at, end)
     if size <= 0 or size > usable - _NOT_PAYLOAD:
@@ -136,7 +137,7 @@ def _cell(data: Bytes, at: int, end: int, usable: int) -> tuple[int, int, int]:
 def _decode_record(  # noqa: C901, PLR0912 - all kinds of values
     data: Bytes, at: int, stop: int, layout: Layout, rows: Rows, row: int
 ) -> bool:
-    """Decode the record from `at` to `stop`; tell whether all of it is understood."""
+    """Decode the record from `at` to `stop`; return whether all of it was understood."""
     slots, stored = layout.slots, rows.stored
     header_bytes, head = varint(data, at, stop)
     field = header_end = at + header_bytes
@@ -179,7 +180,7 @@ def _decode_record(  # noqa: C901, PLR0912 - all kinds of values
 
 @inner
 def _note_nulls(rows: Rows, shapes: Shapes) -> None:
-    """Count the nulls of rows by their shapes, and clear their bits where others are none."""
+    """Count the nulls of rows by their shapes, and clear their bits in partly null columns."""
     for shape in range(shapes.known[0]):
         if shapes.rows[shape]:
             for slot in range(rows.nulls.size):
@@ -197,22 +198,22 @@ def _note_nulls(rows: Rows, shapes: Shapes) -> None:
 def decode(  # noqa: C901, PLR0911 - one loop, see above
     pages: Pages, usable: int, after: int, layout: Layout, shapes: Shapes, rows: Rows
 ) -> int:
-    """Decode the cells of leaf pages: whole numbers, and positions of other values.
+    """Decode the cells of leaf pages: integers, and positions of other values.
 
     Parameters
     ----------
     pages
         The pages, in rowid order.
     usable
-        Bytes of a page that SQLite uses.
+        Number of bytes of a page that SQLite uses.
     after
-        The rowid that all must exceed.
+        Rowid that all rows must exceed.
     layout
-        Where columns lie in records.
+        Positions of columns in records.
     shapes
-        The shapes of records that were met so far; those that are met now are added.
+        Shapes of records known so far; new ones are added.
     rows
-        Becomes what is in the cells.
+        Output: content of the cells.
 
     Returns
     -------
@@ -261,9 +262,9 @@ def decode(  # noqa: C901, PLR0911 - one loop, see above
 
 
 def reals(data: Bytes, places: Ints, floats: Floats, valid: Bytes) -> int:
-    """Put reals in the stead of their `places`, clear the bits of nulls and count them.
+    """Replace the `places` of real numbers by their values; clear the bits of nulls and count them.
 
-    `floats` is the same memory as `places`.
+    `floats` is the same memory as `places`. Returns `UNFIT` if a value is no number.
     """
     nulls = 0
     for row in range(places.size):
@@ -284,7 +285,7 @@ def reals(data: Bytes, places: Ints, floats: Floats, valid: Bytes) -> int:
 
 
 def texts(places: Ints, ends: Ints, valid: Bytes) -> int:
-    """Find where each text ends when all are put together, and count nulls as above."""
+    """Find the end of each text in the concatenation of all; clear and count nulls."""
     nulls = 0
     ends[0] = 0
     for row in range(places.size):
@@ -301,7 +302,7 @@ def texts(places: Ints, ends: Ints, valid: Bytes) -> int:
 
 
 def gather(data: Bytes, places: Ints, ends: Ints, out: Bytes) -> None:
-    """Put the texts at `places` together in `out`."""
+    """Concatenate the texts at `places` in `out`."""
     for row in range(places.size):
         start = (places[row] >> _KIND_BITS) - ends[row]
         for at in range(ends[row], ends[row + 1]):

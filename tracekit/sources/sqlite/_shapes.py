@@ -1,10 +1,10 @@
-"""Shapes of records: positions of values in rows that begin like an earlier one.
+"""Shapes of records: positions of values in rows that have the same header as an earlier row.
 
-A record begins with a header, a number for each column that says what its value is and how long.
-In a table most headers are one of a few, byte for byte, so what was made out once for a header
-holds for all rows that begin with it and are as long: the rest of them is read without another
-look at what it might be. What is in a shape was checked when its first row was decoded, and
-nothing but these bytes decides it.
+A record begins with a header: one number per column, for the type and length of its value. Most
+rows of a table share a few headers, byte for byte. So what was derived once for a header holds for
+all rows with this header and the same length: their values are read without decoding the header
+again. The content of a shape was checked when its first row was decoded, and depends on these bytes
+alone.
 """
 
 from __future__ import annotations
@@ -41,27 +41,28 @@ BYTES_OF_KIND = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, -1, -1, *np.arange(116) 
 
 
 class Shapes(NamedTuple):
-    """Shapes that are known, by number.
+    """Known shapes of records, by number.
 
     Parameters
     ----------
     known
-        One number: how many there are.
+        One number: count of known shapes.
     slots
-        Numbers of shapes, each near the slot that its header says; `NONE` in those that are free.
+        Hash table by header: number of the shape in each slot, `NONE` in free slots.
     words
-        The header of each, the last eight bytes first, and behind it the bytes of the record.
+        By shape: its header in words of eight bytes, from the end, and then the length of the
+        record, bytes.
     numbers, constants, places
-        What to store for a row, behind the number of entries in each list: of each number its
-        column, the bits to drop in front of it, and where it ends in the record; of numbers that
-        the header says, and of other values, the column and what to store, for the latter with the
-        place in the record.
+        By shape: what to store for a row, after the number of entries. For integers the column, the
+        bits to drop in front, and the end in the record; for integers that the header itself gives
+        (0 and 1) the column and the value; for other values the column, type and position in the
+        record.
     absent
-        By column whether it is null.
+        By shape and column: whether the value is null.
     reach
-        By column the bits that such numbers may need besides the sign.
+        By shape and column: mask of the bits that its integers may use, without the sign.
     rows
-        How many of the rows at hand are of each.
+        By shape: number of rows at hand that have it.
     """
 
     known: Ints
@@ -76,7 +77,7 @@ class Shapes(NamedTuple):
 
 
 def no_shapes(columns: int) -> Shapes:
-    """Return empty arrays for shapes of this many columns; without room if too many."""
+    """Return empty arrays for shapes of this many columns; without room if they are too many."""
     most = MOST if columns <= MOST_COLUMNS else 0
     numbers, constants, places = (np.zeros((most, columns + 1), np.int64) for _ in range(3))
     return Shapes(
@@ -100,7 +101,7 @@ def u8(data: Bytes, at: int) -> int:
 
 @inner
 def varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """Return the number at `at` and where it ends; that is past `end` if it does not end there."""
+    """Return the varint at `at` and the place after it; past `end` if it is not complete."""
     value = 0
     for _ in range(8):
         if at >= end:
@@ -117,7 +118,7 @@ def varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
 
 @inner
 def ending(data: Bytes, last: int) -> int:
-    """Return the big-endian number of the eight bytes up to `last`; the compiler loads them all."""
+    """Return the big-endian number of the eight bytes up to `last`, which is a single load."""
     value = 0
     for back in range(7, -1, -1):
         value = (value << 8) | u8(data, last - back)
@@ -126,7 +127,7 @@ def ending(data: Bytes, last: int) -> int:
 
 @inner
 def _word(data: Bytes, at: int, header: int, number: int) -> int:
-    """Return eight bytes of the header at `at`, from its end; the last ones have what is left."""
+    """Return eight bytes of the header at `at`, counted from its end; the last word is shorter."""
     word = ending(data, at + header - 1 - 8 * number)
     left = header - 8 * number
     # What lies in front of a header is there, for a page has one itself, but is not part of it.
@@ -135,7 +136,7 @@ def _word(data: Bytes, at: int, header: int, number: int) -> int:
 
 @inner
 def _slot(data: Bytes, at: int, header: int, size: int) -> int:
-    """Return in which slot to look first for the shape of the record at `at`."""
+    """Return the first slot to search for the shape of the record at `at`."""
     mixed = size
     for number in range((header + 7) >> 3):
         mixed = 31 * mixed + _word(data, at, header, number)
@@ -144,7 +145,7 @@ def _slot(data: Bytes, at: int, header: int, size: int) -> int:
 
 @inner
 def _is_like(data: Bytes, at: int, header: int, size: int, words: Ints, shape: int) -> bool:
-    """Tell whether the record at `at` has a shape."""
+    """Tell whether the record at `at` has this shape."""
     if words[shape, _WORDS] != size:
         return False
     for number in range((header + 7) >> 3):
@@ -155,7 +156,7 @@ def _is_like(data: Bytes, at: int, header: int, size: int, words: Ints, shape: i
 
 @inner
 def find_shape(data: Bytes, at: int, stop: int, shapes: Shapes) -> int:
-    """Return which shape the record from `at` to `stop` has, `NONE` if it is not known."""
+    """Return the shape of the record from `at` to `stop`, `NONE` if it is unknown."""
     header, size = u8(data, at), stop - at
     if header < 1 or header > 8 * _WORDS or header > size:
         return NONE
@@ -170,7 +171,7 @@ def find_shape(data: Bytes, at: int, stop: int, shapes: Shapes) -> int:
 
 @inner
 def store(data: Bytes, at: int, shape: int, shapes: Shapes, stored: Ints, row: int) -> None:
-    """Store the values of the record at `at`, which has this shape, but for nulls."""
+    """Store the values of a record of a known shape, without nulls, as row `row`."""
     numbers, constants, places = shapes.numbers, shapes.constants, shapes.places
     for entry in range(1, 1 + numbers[shape, 0]):
         packed = numbers[shape, entry]
@@ -187,9 +188,9 @@ def store(data: Bytes, at: int, shape: int, shapes: Shapes, stored: Ints, row: i
 
 @inner
 def learn(data: Bytes, at: int, stop: int, columns: Ints, whole: Bytes, shapes: Shapes) -> None:
-    """Remember the shape of the record from `at` to `stop`, which was decoded before.
+    """Add the shape of the record from `at` to `stop`, which has been decoded before.
 
-    `columns` tells of each stored column which of those wanted it is, or -1.
+    `columns` gives by stored column its place among the requested columns, or -1.
     """
     header, size, shape = u8(data, at), stop - at, shapes.known[0]
     if header < 1 or header > 8 * _WORDS or shape >= shapes.rows.size:
@@ -213,7 +214,7 @@ def learn(data: Bytes, at: int, stop: int, columns: Ints, whole: Bytes, shapes: 
 def _note_values(
     data: Bytes, at: int, columns: Ints, whole: Bytes, shapes: Shapes, shape: int
 ) -> None:
-    """Note what to store for rows that are like the one at `at`."""
+    """Record what to store for rows with the shape of the record at `at`."""
     head, field = at + 1, at + u8(data, at)
     header_end = field
     for stored_column in range(columns.size):

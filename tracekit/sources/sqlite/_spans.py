@@ -1,8 +1,7 @@
-"""A table in spans of its leaf pages: decoded where that is certain, else read by SQLite.
+"""Read a table in spans of leaf pages: decoded if that is certain, else read by SQLite.
 
-A span is a range of rowids, so either can read it. Spans that follow each other and are decoded
-become one frame. SQLite is also asked for some pages chosen at random, and a difference ends the
-decoding of the table.
+A span is a range of rowids, so both can read it. Successive decoded spans become one frame. SQLite
+also reads some pages chosen at random, and a difference ends the decoding of the table.
 """
 
 from __future__ import annotations
@@ -60,15 +59,15 @@ _COUNTED_LEAVES = 32
 
 
 class Query(Protocol):
-    """Runs a query of few rows."""
+    """Function that runs an SQL query with few rows."""
 
     def __call__(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
-        """Return the rows of `sql`."""
+        """Return the rows of the SQL query."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table and its columns to read."""
+    """A table, and the columns to read from it."""
 
     name: str
     columns: Mapping[str, SqlType]
@@ -77,9 +76,9 @@ class Table:
 def spans(
     library: Library, query: Query, table: Table, rows: int, warnings: list[str]
 ) -> Generator[Rows, None, None]:
-    """Yield all rows of `table` in rowid order, where it is decoded about `rows` at a time.
+    """Yield all rows of a table in rowid order, about `rows` at a time where it is decoded.
 
-    What a user should know goes to `warnings`.
+    Sentences for the user are added to `warnings`.
 
     Raises
     ------
@@ -100,7 +99,7 @@ def spans(
 
 @contextmanager
 def _reading(library: Library) -> Iterator[None]:
-    """Turn a failure to read the file, which nobody else could tell from others, into damage."""
+    """Turn a failure to read the file into a `DamagedTraceError`."""
     try:
         yield
     except OSError as error:
@@ -110,7 +109,7 @@ def _reading(library: Library) -> Iterator[None]:
 def _reader(
     file: int, library: Library, query: Query, table: Table, warnings: list[str]
 ) -> SpanReader | None:
-    """Return what reads `table` in spans; None where that is not worth it, or not certain."""
+    """Return the reader of a table in spans; None if that is not worthwhile, or not certain."""
     with _reading(library):
         header, size = os.pread(file, HEADER_BYTES, 0), os.fstat(file).st_size
         division = geometry(header, size)
@@ -165,7 +164,7 @@ def _divided(places: range, width: int) -> list[range]:
 
 
 def _rows_of(columns: Columns | None) -> list[Rows]:
-    """Return the rows of columns, if there are any."""
+    """Return the rows of columns as a list: empty without columns."""
     if columns is None or not columns.height:
         return []
     return [Rows(decoded(columns.rows(0, columns.height)), {})]
@@ -173,7 +172,7 @@ def _rows_of(columns: Columns | None) -> list[Rows]:
 
 @dataclass(frozen=True)
 class Read:
-    """The rows of a stretch of leaves, and whether any of them were decoded."""
+    """Rows of a range of leaf pages (stretch), and whether any of them were decoded."""
 
     stretch: range
     rows: list[Rows]
@@ -186,15 +185,15 @@ class SpanReader:
     Parameters
     ----------
     library, table, rowid
-        What reads by SQL, the table, and a name that its rowid has.
+        Reader through SQL, the table, and a name for its rowid.
     pages, tree
-        What reads pages, and the leaf pages of the table.
+        Reader of pages, and the leaf pages of the table.
     decoder
-        What decodes pages; None if it would not understand this table.
+        Decoder of pages; None if it does not understand this table.
     rows_of_leaf
-        How many rows a leaf page has, on average.
+        Average number of rows of a leaf page.
     warnings
-        What a user should know is added here.
+        List to which sentences for the user are added.
     """
 
     def __init__(
@@ -226,7 +225,7 @@ class SpanReader:
         """
 
     def ask(self) -> None:
-        """Ask SQLite for the pages that are to be compared with what is decoded."""
+        """Read through SQLite the pages that will be compared with decoded ones."""
         pages = self._tree.pages[self._checked] if self._decoder else self._tree.pages[:0]
         with _reading(self._library):
             read = self._pages.read(pages) if pages.size else None
@@ -240,9 +239,9 @@ class SpanReader:
             self._asked = dict(zip(self._checked, parts, strict=True))
 
     def stretches(self, rows: int) -> list[range]:
-        """Return what makes a frame of about `rows`, as places in the list of leaves.
+        """Return ranges of leaf pages, each for one frame of about `rows` rows.
 
-        A table of few rows is divided among the cores.
+        A small table is divided among the cores.
         """
         leaves_of_all, page = self._tree.pages.size, self._pages.geometry.page_size
         most = max(1, int(rows * _FILLED / max(self._rows_of_leaf, 1)))
@@ -251,7 +250,7 @@ class SpanReader:
         return _divided(range(leaves_of_all), width)
 
     def read(self, stretch: range) -> Read:
-        """Read the rows of a stretch, span by span."""
+        """Read the rows of a range of leaf pages, span by span."""
         parts: list[Rows] = []
         columns: Columns | None = None
         is_decoded = False
@@ -269,7 +268,7 @@ class SpanReader:
         return Read(stretch, parts + _rows_of(columns), is_decoded)
 
     def settled(self, read: Read) -> list[Rows]:
-        """Return rows, read again if other ones have meanwhile shown that decoding goes wrong."""
+        """Return the rows of a range; read them through SQLite if decoding has failed since."""
         if read.is_decoded and self._decoder is None:
             return [self._by_library(read.stretch, self._read_pages(read.stretch))]
         return read.rows
@@ -279,7 +278,7 @@ class SpanReader:
             return self._pages.read(self._tree.pages[span.start : span.stop])
 
     def _decoded(self, span: range, pages: PagesRead, columns: Columns) -> bool:
-        """Add the rows of a span to columns; tell whether that went well."""
+        """Decode a span and add its rows to columns; return whether that succeeded."""
         decoder, first = self._decoder, columns.height
         if decoder is None:
             return False
@@ -304,7 +303,7 @@ class SpanReader:
             self._warnings.append(warning)
 
     def _is_right(self, span: range, pages: PagesRead, columns: Columns, first: int) -> bool:
-        """Compare some rows of a span, which are those from `first`, with what SQLite finds."""
+        """Compare some decoded rows of a span, from row `first`, with those that SQLite reads."""
         ends = first + np.cumsum(pages.cells)
         for leaf in set(self._checked).intersection(span):
             end, count = int(ends[leaf - span.start]), int(pages.cells[leaf - span.start])
@@ -327,7 +326,7 @@ class SpanReader:
         return self._library.read(self._table.name, self._table.columns, self._bounds(span))
 
     def _bounds(self, span: range) -> str:
-        """Return in SQL that a row is in `span`."""
+        """Return the SQL condition that a row is in `span`."""
         after, upto = self._after(span), int(self._tree.upto[span.stop - 1])
         bounds = [f"{self._rowid} > {after}"] if span.start else []
         bounds += [f"{self._rowid} <= {upto}"] if upto < GREATEST else []

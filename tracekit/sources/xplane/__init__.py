@@ -1,8 +1,8 @@
 """Profiles of XLA, as JAX writes them: ``plugins/profile/TIME/HOST.xplane.pb``.
 
-A file is one message of Protocol Buffers (``XSpace``) with a plane per GPU, whose lines are its
-streams, and one for the host, whose lines are threads. It is read plane by plane, and events by a
-loop over the bytes of the message, without a library for such messages.
+A file is one Protocol Buffers message (``XSpace``). It has a plane per GPU, whose lines are the
+GPU's streams, and one for the host, whose lines are threads. It is read plane by plane; a compiled
+loop reads the events from the bytes of the message, without a Protocol Buffers library.
 """
 
 from typing import TYPE_CHECKING

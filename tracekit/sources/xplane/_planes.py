@@ -1,4 +1,4 @@
-"""The planes of a profile: their names and lines, and the events of a line as a frame."""
+"""Planes of a profile: their names and lines, and the events of a line as a frame."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Line:
     Parameters
     ----------
     number, name
-        What its plane calls it.
+        Number and name of the line in its plane.
     timestamp
-        When its events' offsets count from, ns.
+        Time from which the offsets of its events count, ns.
     begins, ends
-        Where its events are.
+        Begin and end of each event's message, as places in the plane's bytes.
     """
 
     number: int
@@ -60,7 +60,7 @@ class Plane:
     Parameters
     ----------
     data
-        Its message.
+        Bytes of the plane's message.
 
     Raises
     ------
@@ -94,7 +94,7 @@ class Plane:
         return self._data[begin:end].tobytes().decode("utf-8", "replace")
 
     def _learn(self, names: dict[int, str], begin: int, end: int) -> None:
-        """Remember the name of a kind of events or stats."""
+        """Store the name of a kind of events or of stats."""
         key, name = 0, ""
         for number, value, stop in fields(self._data, begin, end):
             if number == 1 and not stop:
@@ -118,7 +118,7 @@ class Plane:
         return name, found
 
     def lines(self) -> Iterator[Line]:
-        """Return the lines of the plane."""
+        """Yield the lines of the plane."""
         for begin, end in self._lines:
             numbers, values, ends = split(self._data, begin, end)
             events = (numbers == _EVENT) & (ends > 0)
@@ -136,7 +136,7 @@ class Plane:
             yield Line(number, name, timestamp, values[events], ends[events])
 
     def events(self, line: Line, *stats: str) -> pl.DataFrame:
-        """Return ``name, start_ps, end_ps`` of the events of a line, and some stats as texts.
+        """Return ``name, start_ps, end_ps`` of a line's events, and the named stats as texts.
 
         Raises
         ------
@@ -164,14 +164,14 @@ class Plane:
 
     @staticmethod
     def _named(numbers: Ints, names: dict[int, str]) -> pl.Series:
-        """Return the name of each number, null where it has none."""
+        """Return the name of each number; null if it has none."""
         known = pl.DataFrame({"number": list(names), "name": list(names.values())},
                              schema={"number": pl.Int64, "name": pl.String})  # fmt: skip
         wanted = pl.DataFrame({"number": numbers})
         return wanted.join(known, on="number", how="left", maintain_order="left")["name"]
 
     def _columns(self, stats: tuple[str, ...]) -> Ints:
-        """Return which column each kind of stat goes to."""
+        """Return by number of a kind of stat the column it goes to, -1 for none."""
         known = {n: name for n, name in self._stat_names.items() if 0 <= n < _MOST_STATS}
         columns = np.full(max(known, default=0) + 1, -1, np.int64)
         for number, name in known.items():
@@ -180,7 +180,7 @@ class Plane:
         return columns
 
     def _texts(self, places: Ints, kinds: Bytes) -> pl.Series:
-        """Return stats as texts; numbers in digits, and null where an event has none."""
+        """Return stats as texts; numbers in digits, null if an event has no such stat."""
         values, ends = places
         kind = pl.Series(kinds)
         found = pl.Series(values).cast(pl.String)
@@ -196,7 +196,7 @@ class Plane:
 
 
 def _decoded(texts: pl.Series) -> pl.Series:
-    """Return bytes as texts; what is none in them is replaced."""
+    """Decode bytes as UTF-8 texts; invalid bytes are replaced."""
     try:
         return texts.cast(pl.String)
     except pl.exceptions.ComputeError:
@@ -205,7 +205,7 @@ def _decoded(texts: pl.Series) -> pl.Series:
 
 
 def planes(path: Path) -> Iterator[tuple[int, Plane | str]]:
-    """Yield the planes and host names of a profile, one at a time, with the bytes read by then.
+    """Yield the planes and host names of a profile, one by one, with the bytes read so far.
 
     Raises
     ------
@@ -227,7 +227,7 @@ def planes(path: Path) -> Iterator[tuple[int, Plane | str]]:
 
 
 def _part(file: BinaryIO, begin: int, end: int) -> bytes:
-    """Return some bytes of a file, all of them."""
+    """Return the bytes of a file from `begin` to `end`; fewer are an error."""
     file.seek(begin)
     found = file.read(end - begin)
     if len(found) < end - begin:
@@ -236,12 +236,12 @@ def _part(file: BinaryIO, begin: int, end: int) -> bytes:
 
 
 def damaged(path: Path, at: int) -> DamagedTraceError:
-    """Return the error of a profile that is no message."""
+    """Return the error for a profile that is no valid message."""
     return DamagedTraceError(f"{path} is cut short or corrupt after byte {at:,}", _AGAIN)
 
 
 def _next_field(file: BinaryIO, at: int, size: int) -> tuple[int, int, int]:
-    """Return the number of the field of bytes at a place in the file, and where these are."""
+    """Return the number of the field at a place in the file, and begin and end of its bytes."""
     head = os.pread(file.fileno(), _HEADER, at)
     key, used = _varint(head, 0)
     length, used = _varint(head, used)

@@ -1,4 +1,4 @@
-"""From a profile's planes to the canonical tables."""
+"""Convert the planes of a profile to the canonical tables."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _PS = 1000
 
 
 def is_xplane(path: Path) -> bool:
-    """Tell whether a file is a profile of XLA, by the beginning of its first plane."""
+    """Tell whether a file begins like a profile of XLA, by its first plane."""
     with path.open("rb") as file:
         return _BEGIN.match(file.read(64)) is not None
 
@@ -59,9 +59,9 @@ def is_xplane(path: Path) -> bool:
 def read(path: Path, workspace: Workspace, progress: Progress = lambda *_: None) -> Recording:
     """Return the canonical tables of a profile; stages and launches are not attributed yet.
 
-    A plane is held at a time. Times are whole picoseconds, rounded to ns once offsets were added,
-    and count from the first event. The path of an operation in the program, such as
-    ``jit(f)/transpose(jvp(g))/dot_general``, is a range around the call that launches it.
+    One plane is in memory at a time. Times are whole picoseconds, rounded to ns after offsets were
+    added, and count from the first event. The path of an operation in the program, such as
+    ``jit(f)/transpose(jvp(g))/dot_general``, becomes a range around the call that launches it.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def read(path: Path, workspace: Workspace, progress: Progress = lambda *_: None)
 
 
 class _Gathered:
-    """The rows of a profile, in ns of its own clock, and what was noticed."""
+    """Rows of a profile, in ns of its own clock, and counts of what was dropped."""
 
     def __init__(self, path: Path, workspace: Workspace) -> None:
         self._path = path
@@ -103,7 +103,7 @@ class _Gathered:
         self._times: Times | None = None
 
     def add(self, plane: Plane | str) -> None:
-        """Sort the lines of a plane in."""
+        """Add the lines of a plane."""
         if isinstance(plane, str):
             self._hosts.append(plane)
         elif gpu := _GPU.match(plane.name):
@@ -200,7 +200,7 @@ class _Gathered:
             )
 
     def _timed(self, events: pl.DataFrame, line: Line, why: str) -> pl.DataFrame:
-        """Add ``start, end``; what has no length is of no time, and what begins far off is lost."""
+        """Add ``start, end``; drop and count events without a length, or far from the others."""
         known = (abs(line.timestamp) < FARTHEST) & (
             pl.col("offset").is_between(0, _MOST_PS) & pl.col("duration").is_between(0, _MOST_PS)
         )  # fmt: skip
@@ -215,11 +215,11 @@ class _Gathered:
         return self._held(timed) if self._times else timed
 
     def _add_steps(self) -> None:
-        """Add steps: those annotated, else calls of the function that takes longest.
+        """Add steps: those annotated, else the calls of the function that takes longest.
 
-        Each call of a compiled function is recorded twice, one within the other. Launches may have
-        a line of their own beside that of the thread which makes them; steps go to the one line of
-        launches there is.
+        Each call of a compiled function is recorded twice, one nested in the other. Launches may
+        have a line of their own beside that of the launching thread; steps go to the only line of
+        launches.
         """
         found = self._annotated
         if found.is_empty() and not self._executions.is_empty():
@@ -239,7 +239,7 @@ class _Gathered:
         self._ranges.add(found.with_columns(style=_PUSH_POP))
 
     def recording(self) -> Recording:
-        """Return all of it."""
+        """Return the recording with all added planes."""
         self._add_steps()
         ops, calls, ranges = self._ops, self._calls, self._ranges
         if not len(ops) and not len(ranges):
@@ -272,7 +272,7 @@ class _Gathered:
 
     @property
     def _absences(self) -> tuple[str, ...]:
-        """Say what numbers must not be read as, where the profile lacks what they would need."""
+        """Warn of results that cannot be trusted because the profile lacks data."""
         process = "the process is not recorded; it stands as process id 0"
         if not len(self._ops):
             return (process, f"no GPU work was recorded: record with {_RECORD}")

@@ -1,4 +1,4 @@
-"""Messages of Protocol Buffers, as bytes: fields, and events with their stats as columns."""
+"""Parse Protocol Buffers messages: fields, and events with their stats as columns."""
 
 # ruff: noqa: C901, PLR0912, PLR0915, PLR2004 - loops that are compiled, over the bits of a format
 
@@ -20,11 +20,11 @@ UNSIGNED, SIGNED, STRING, REFERENCE = 3, 4, 5, 7
 
 
 class WireError(Exception):
-    """A message is none."""
+    """Bytes that are no valid message."""
 
 
 def fields(data: Bytes, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the fields of a message: number, and value, or where bytes begin, and where they end.
+    """Yield the fields of a message: number; value, or begin of its bytes; and their end.
 
     Raises
     ------
@@ -35,7 +35,7 @@ def fields(data: Bytes, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
 
 
 def split(data: Bytes, begin: int, end: int) -> tuple[Ints, Ints, Ints]:
-    """Return the same as arrays."""
+    """Return the fields of a message as arrays, see `split_fields`."""
     numbers, values, ends = (np.empty(max((end - begin) // 2, 1), np.int64) for _ in range(3))
     count = compiled(split_fields, end - begin)(data, begin, end, numbers, values, ends)
     if count < 0:
@@ -44,16 +44,16 @@ def split(data: Bytes, begin: int, end: int) -> tuple[Ints, Ints, Ints]:
 
 
 def split_fields(data: Bytes, begin: int, end: int, numbers: Ints, values: Ints, ends: Ints) -> int:
-    """Find the fields of a message; return how many there are, or -1 if it is none.
+    """Find the fields of a message; return their number, or -1 if it is invalid.
 
     Parameters
     ----------
     data, begin, end
-        The message.
+        Bytes, and the begin and end of the message in them.
     numbers
-        Becomes the numbers of the fields.
+        Output: field numbers.
     values, ends
-        Become the values of numbers, and 0; or where bytes begin and end.
+        Output: value and 0 for fields that are numbers; begin and end of the bytes for others.
     """
     at, count = begin, 0
     while at < end:
@@ -101,21 +101,22 @@ def read_events(
     stats: NDArray[Any],
     kinds: NDArray[Any],
 ) -> int:
-    """Read events and some of their stats; return how many could be, before one that is none.
+    """Read events and some of their stats; return how many precede the first invalid one.
 
     Parameters
     ----------
     data, begins, stops
-        The messages of the events.
+        Bytes, and the begin and end of each event's message in them.
     columns
-        Of the number of each kind of stat which column it goes to, -1 for none.
+        By number of a kind of stat: the column it goes to, -1 for none.
     numbers
-        Becomes metadata, offset and duration of each event (3 rows).
+        Output, 3 rows: metadata id, offset and duration of each event.
     stats
-        Becomes the values of stats, or where their texts begin, and where these end (2 rows each).
+        Output, 2 rows per column: value of a stat that is a number, in the first row; or begin and
+        end of a text.
     kinds
-        Becomes which field of a stat holds its value (1 row each); 0 where there is none, 1 where
-        it is of another kind, such as a fraction.
+        Output, 1 row per column: the field of the stat that holds its value; 0 if absent, 1 if of
+        another kind, such as a fraction.
     """
     for row in range(begins.size):
         at, end = begins[row], stops[row]
