@@ -264,9 +264,10 @@ def _by_ordinal(
 def _numbers(
     pairs: Sequence[_Pair], found: Mapping[_Pair, object], gpus: _Gpus
 ) -> dict[object, int]:
-    """Number the GPUs: by CUDA ordinal if it means one GPU in all processes, else by PCI bus.
+    """Assign numbers to GPUs: the CUDA ordinal if it is unambiguous, else by PCI bus.
 
-    Programs and users speak of ordinals, so these are kept if they are unambiguous.
+    An ordinal is unambiguous if it means one GPU in all processes. Programs and users speak of
+    ordinals, so these are kept where possible.
     """
     by_ordinal = {ordinal: found[(process, ordinal)] for process, ordinal in pairs}
     clear = all(by_ordinal[ordinal] == found[(process, ordinal)] for process, ordinal in pairs)

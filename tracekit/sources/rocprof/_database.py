@@ -280,7 +280,7 @@ class _Gathered:
             self._memory.append(self._allocations(tables, batch))
 
     def _placed(self, tables: _Set, rows: pl.DataFrame) -> pl.DataFrame:
-        """Number the processes: processes on two machines may have the same process id."""
+        """Assign numbers to processes: two on different machines may have the same process id."""
         for pid in rows["pid"].drop_nulls().unique().sort().to_list():
             self._pids.setdefault((tables.ending, pid), len(self._pids))
         numbers = {pid: n for (ending, pid), n in self._pids.items() if ending == tables.ending}
