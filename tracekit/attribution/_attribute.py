@@ -50,10 +50,11 @@ from tracekit.support.progress import Progress
 from tracekit.support.spool import Workspace
 
 Write = Callable[[str, Callable[[], pl.DataFrame]], None]
-"""Takes what makes the next rows of a canonical table, to be called once, in this order."""
+"""Callback for the name of a canonical table and a function that makes its next rows; it calls each
+function once, in order."""
 
 _KEPT = 4
-"""How many chunks of calls stay at hand: ops follow their calls closely."""
+"""Number of chunks of calls kept in memory: ops follow their calls closely."""
 _STEPS = ("launches and ranges", "iterations", "calls", "verdicts", "stages")
 
 
@@ -490,7 +491,7 @@ _FOUND = {
     *(f"launch_{name}" for name in _OF_LAUNCH),
 }  # fmt: skip
 _RECORDED = [name for name in OPS.schema if name not in _FOUND]
-"""Columns of ops that attribution does not find."""
+"""Columns of ops that come from the recording, not from attribution."""
 _NO_LAUNCH: tuple[np.integer[Any], ...] = (
     np.int32(-1), np.int64(NEVER), np.int64(NEVER), np.int32(-1), np.int32(-1), np.int16(0),
 )  # fmt: skip

@@ -232,7 +232,7 @@ def early(leads: Array) -> str:
 
 
 _OF = {"context": ("process", "context"), "stream": ("process", "context", "stream")}
-"""Whose work is waited for, by the type of the wait."""
+"""Type of a wait -> the columns that tell whose work it waits for."""
 _SCHEMA = {"device": pl.Int32, "start": pl.Int64, "slack": pl.Int64}
 
 

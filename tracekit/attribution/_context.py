@@ -83,12 +83,12 @@ class Follower:
         self._labels = labels
         self._open = _Open(may_serve.size, teams.count)
         self._found = (number_type(ranges.height), np.int32, np.int16)
-        """The types of `Found`."""
+        """Integer types of the arrays of `Found`."""
         self._paths = PathTree()
         during, inside, served = np.zeros((3, may_serve.size), np.int64)
         latest = np.full(may_serve.size, -1)
         self.serving = Serving(during, inside, served, latest, may_serve)
-        """What tells autograd threads."""
+        """Evidence for autograd threads, by thread."""
 
     def recorded(self) -> pl.Series:
         """Tell which backward windows were recorded.

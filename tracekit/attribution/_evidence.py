@@ -6,34 +6,34 @@ bits: its place in the list of stages, counted from 1; 0 is none.
 
 STAGE_BITS = 3
 STAGE = (1 << STAGE_BITS) - 1
-"""The bits of a stage, from the first of them on."""
+"""Mask of the bits of a stage, to apply after a shift to its first bit."""
 
 RANGE_STAGE = 0
-"""The first bit of the stage of the nearest range that has one, on the launch's own thread."""
+"""First bit of the stage of the nearest range with a stage, on the launching thread."""
 PROCESS_STAGE = RANGE_STAGE + STAGE_BITS
-"""Of the stage of start/end ranges of the process."""
+"""First bit of the stage of start/end ranges of the process."""
 TRAINER_STAGE = PROCESS_STAGE + STAGE_BITS
-"""Of the stage of the nearest range that has one, on the training thread."""
+"""First bit of the stage of the nearest range with a stage, on the training thread."""
 
 IN_EVALUATION = 1 << (TRAINER_STAGE + STAGE_BITS)
 """The launch lies in a range of metric evaluation on its own thread."""
 IN_AUTOGRAD = IN_EVALUATION << 1
-"""It lies in an autograd marker there."""
+"""The launch lies in an autograd marker on its own thread."""
 TRAINER_EVALUATES = IN_AUTOGRAD << 1
 """The training thread is in a range of metric evaluation."""
 IN_WINDOW = TRAINER_EVALUATES << 1
-"""It lies in a backward window of its team."""
+"""The launch lies in a backward window of its team."""
 
 ON_INPUT_STREAM = IN_WINDOW << 1
-"""Of an op, see `Launch`; so are those that follow. Its launch is in the bits before."""
+"""First of the bits of an op, see `Launch`; the bits before are those of its launch."""
 RELAYED = ON_INPUT_STREAM << 1
 STRUCTURE = RELAYED.bit_length()
-"""The first bit of the stage that structure tells."""
+"""First bit of the op's stage by structure."""
 PLACE = STRUCTURE + STAGE_BITS
-"""Of the stage that the place of a collective tells."""
+"""First bit of the stage of a collective by the layer kernels around it."""
 SIZE = PLACE + STAGE_BITS
-"""Of how many thresholds the bytes reach."""
+"""First bit of the number of size thresholds that the op's bytes reach."""
 KIND_PLACE = SIZE + 17
-"""Of the entry in the list of what ops are, which are the last bits."""
+"""First bit of the op's entry in the list of kinds, which takes the remaining bits."""
 PROCESS = 32
-"""Where an op's process and thread are one number: the first bit of the process."""
+"""First bit of the process in the number that holds an op's process and thread."""

@@ -36,11 +36,11 @@ from tracekit.model import KERNEL_KINDS, KIND, KINDS, OPS, STAGES, Stream
 from tracekit.support.compiled import compiled, given
 
 _WORD = 0.01
-"""Share of GPU time from which on collectives of unknown operation are worth a word."""
+"""Least share of GPU time of collectives with unknown operation that gives a warning."""
 _MUCH = 0.05
-"""Share of GPU time from which on it is worth a word that input may be something else."""
+"""Least share of GPU time of doubtful input that gives a warning."""
 _LARGE = 65_536
-"""Bytes from which on a copy is more than a result or a few numbers."""
+"""Least bytes of a copy that is more than a result or a few numbers."""
 _ROLES = {
     "all_reduce": REDUCES, "reduce": REDUCES, "reduce_scatter": SCATTERS, "all_gather": GATHERS,
     "broadcast": SHARES,
@@ -49,7 +49,7 @@ _GPU = ("process", "device")
 _STREAM = (*_GPU, "context", "stream")
 _COLUMNS = (*_STREAM, "name", "kind", "start", "end")
 _SAMPLED = 1 << 16
-"""Ops that say which streams compute: of many more, so many throughout the trace."""
+"""Largest number of ops that are used to find computing streams, spread over the trace."""
 _IS_KERNEL = np.isin(KINDS, KERNEL_KINDS)
 _WHO = ("process", "thread", "code", "structure")
 _PEER = ("p2p", "staged")

@@ -313,8 +313,8 @@ def _beside_others(counted: pl.DataFrame) -> pl.DataFrame:
 
 
 _UNMARKED = 0.1
-"""Share of the ops of backward passes outside and inside of marked steps, from which on unmarked
-steps lie between them."""
+"""Least share of backward ops, outside and inside of marked steps, from which unmarked steps are
+assumed between the marked ones."""
 _KERNELS = {
     "process": pl.Int32, "name": pl.String, "updates": pl.Boolean, "before": pl.Boolean,
     "ops": pl.Int64,

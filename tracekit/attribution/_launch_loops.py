@@ -15,7 +15,7 @@ from tracekit.attribution._columns import (
 from tracekit.support.inner import inner
 
 NEVER = -(1 << 63)
-"""A time before all."""
+"""A time before all others, ns; stands for no time."""
 
 
 def span(keys: Keys, least: Array, most: Array) -> None:

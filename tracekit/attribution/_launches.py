@@ -25,19 +25,19 @@ from tracekit.support.compiled import compiled, given
 from tracekit.support.spool import Workspace
 
 _FEW = 0.01
-"""Share of the calls that launch kernels of which a kernel may be missing without a word: 0.1 to
-0.6 % in real traces of nsys, queued when it stopped."""
+"""Share of kernel launches that may lack a kernel without a warning: 0.1 to 0.6 % in real traces of
+nsys, queued when it stopped."""
 _LAUNCHES, _CAPTURES = r"Launch(Cooperative)?Kernel", r"BeginCapture|GraphLaunch|GraphInstantiate"
 _OF_OP = ("process", "correlation", "kind", "device", "start", "end")
 _KEPT = 4
-"""How many chunks of calls stay indexed: ops follow their calls closely."""
+"""Number of chunks of calls that stay indexed: ops follow their calls closely."""
 _NO_ID = -1
 _IS_KERNEL = np.isin(KINDS, ("compute", "collective"))
 _LONGEST = np.iinfo(np.int64)
 _NODE = ["process", "graph_node"]
 _OF_RANGES = STAGE << RANGE_STAGE | IN_EVALUATION | IN_AUTOGRAD
-"""What ranges of a call's own thread say in the evidence of `follow`: a stage, evaluation, or a
-marker of autograd."""
+"""Evidence bits that come from ranges of a call's own thread: a stage, evaluation, or an autograd
+marker."""
 
 
 @dataclass(frozen=True)

@@ -45,14 +45,15 @@ from tracekit.model import PathNodes, path_number
 from tracekit.support.inner import inner
 
 PASSES = 3
-"""The first places in the list of stages are of passes: FP, BP and WU."""
+"""Number of stages that are passes, which come first in the list of stages: FP, BP and WU."""
 UPDATE, INPUT, METRIC_EVALUATION = 2, 3, 4
-"""The places of WU, IO and ME in the list of stages."""
+"""Places of WU, IO and ME in the list of stages."""
 
 EVALUATES, DIFFERENTIATES, COVERED, BEGINS, APART = 1, 2, 4, 8, 16
-"""Flags of a range: it lies in a range of metric evaluation; in an autograd marker; in a range of
-its own stage, which says all that it would. It is set apart from training, because it lies in
-evaluation or its process is evaluating when it begins, and it is the outermost such range."""
+"""Flags of a range. EVALUATES: it lies in a range of metric evaluation, or is one. DIFFERENTIATES:
+it lies in an autograd marker, or is one. COVERED: it lies in a range of its own stage, so it adds
+nothing. APART: it is set apart from training, because it lies in evaluation or its process is
+evaluating when it begins. BEGINS: it is the outermost range with APART."""
 
 
 @inner
@@ -249,7 +250,7 @@ def note_steps(
 
 
 MORE_ROWS, FULL_STACK, FULL_PATHS = 0, 1, 2
-"""Why `follow` returns: rows ran out, or room did."""
+"""Why `follow` returns: a chunk is used up, a stack is full, or the tree of paths is full."""
 
 
 @inner

@@ -56,7 +56,8 @@ class RangeNames:
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         self.table = pl.DataFrame(schema=_MEANING)
-        """``id, domain, base`` and what they mean: ``stage, autograd, rule, number``."""
+        """``id, domain, base`` of the distinct names, with their meanings ``stage, autograd, rule,
+        number``."""
         self._meant = NameMeanings(np.zeros(0, np.int8), *np.zeros((2, 0), np.bool_))
         self._forget()
 
@@ -127,11 +128,11 @@ class RangeNames:
 
 _PAIR = ["domain", "name"]
 _DENSE = 1 << 22
-"""Up to how many pairs of texts are told apart by a table of all that could be."""
+"""Largest number of possible pairs of texts for which a table of all pairs is used."""
 
 
 _KEPT = 1 << 18
-"""Up to how many pairs are kept from chunk to chunk."""
+"""Largest number of pairs that are kept from chunk to chunk."""
 _UNKNOWN = np.uint32((1 << 32) - 1)
 
 
@@ -143,7 +144,7 @@ class _Numbers:
         # Polars forgets categories that no series has.
         self._kept = pl.Series([], dtype=self._type)
         self._by_code = np.zeros(0, np.int64)
-        """By the code of a text in the categories that texts come in, its number; 0 if unknown."""
+        """By category code of a text: its number, 0 if it has none yet."""
         self.count = 1
 
     def of(self, texts: pl.Series) -> Array:

@@ -135,13 +135,14 @@ def _require_memory(rows: int, workspace: Workspace) -> None:
 
 
 _ROW_BYTES = 420
-"""What a range of the skeleton takes while steps are found: 1.2 and 1.9 GiB for 2 and 4 million."""
+"""Memory for one range of the skeleton while steps are found, bytes: 1.2 and 1.9 GiB for 2 and 4
+million."""
 _BESIDE = 300 << 20
 _FEW = 500_000
 """Number of ranges that fit into the least memory of an ingest."""
 
 PUSHED = pl.Series(["push_pop"], dtype=RANGE_STYLE).to_physical().item()
-"""How the style of push/pop ranges is written."""
+"""Code of the style of push/pop ranges."""
 _READ = ("report", "process", "thread", "domain", "name", "start", "end", "open", "style")
 
 
@@ -183,7 +184,7 @@ class _Nester:
         self._evaluations = pl.DataFrame(schema=_SPAN)
         process, passes = np.zeros(threads, np.int32), np.zeros((threads, PASSES), np.int64)
         self.seen = SeenThreads(process, passes, *np.zeros((2, threads), np.bool_))
-        """What is noticed of threads."""
+        """Observations about threads."""
 
     def nest(self, frame: pl.DataFrame, first: int, names: RangeNames) -> _Chunk:
         """Find the enclosing ranges of the next chunk, numbered from `first`; see `nest`."""
@@ -284,7 +285,7 @@ def is_open(launches: pl.DataFrame, ranges: pl.DataFrame) -> pl.Series:
 
 
 _ROOM = 1 << 10
-"""How much may lie on all stacks together before room for more is made."""
+"""Initial number of items that fit on all stacks together."""
 
 Kind = TypeVar("Kind", OpenRanges, OpenStages, OpenAround)
 

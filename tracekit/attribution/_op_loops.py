@@ -85,9 +85,9 @@ def stand(found: Array, first: int, calls: Context, out: Context) -> int:
 
 
 OTHER, LAYER, REDUCES, SCATTERS, GATHERS, SHARES = range(6)
-"""What a kernel is to places: one that computes, also of a layer, or a collective by what it does:
-it adds up, gives each GPU a part of the sum, gathers, or hands out from one GPU to all. What is
-less is none of these."""
+"""Role of a kernel around collectives: another computing kernel; a layer kernel; or a collective
+that sums (all-reduce), gives each GPU a part of the sum (reduce-scatter), gathers (all-gather), or
+sends from one GPU to all (broadcast). Lower numbers are none of these."""
 
 
 def place_exchanges(
@@ -225,7 +225,8 @@ def tell_apart(keys: CaseKeys, took_ns: Array, slots: Array, told: Told) -> int:
 
 
 OTHER_PART, INPUT_PART, BACKWARD_PART, UPDATE_PART = range(4)
-"""What part of a step an op is: input, backward pass, a kernel of the weight update, or other."""
+"""Part of a step that an op belongs to: other, input, backward pass, or a kernel of the weight
+update."""
 
 
 def count_in_steps(

@@ -20,7 +20,7 @@ from tracekit.support.toml import NotToml, parse_toml
 T = TypeVar("T")
 
 _IGNORED = "-"
-"""Stands for the value of a rule that says that a name means nothing."""
+"""Value of a rule that says that a name means nothing."""
 
 # What each list of a rules file may hold: keys that are patterns, the key that is the outcome and
 # the outcomes it may have, and other keys with the type of their values: flags are
@@ -52,7 +52,7 @@ _LISTS: dict[str, dict[str, Any]] = {
 }
 _VERSION = 1
 _SAID = tuple(verdict for verdict in VERDICTS if verdict != "unknown")
-"""Verdicts that a user may give."""
+"""Verdicts that a user may set."""
 _REMEMBERED = 10_000
 """Maximum number of names whose meaning is cached."""
 
@@ -86,11 +86,11 @@ class Rules:
     _made: dict[tuple[object, ...], Any] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    """What was asked for before: to make it takes longer than to look few names up."""
+    """Expressions built so far: building takes longer than looking up a few names."""
     _met: dict[str, pl.DataFrame] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    """What names mean that came before: to search them for patterns takes longer than to join."""
+    """Question -> meanings of the names seen so far: pattern search takes longer than a join."""
 
     @classmethod
     def load(

@@ -46,9 +46,9 @@ from tracekit.model import COLLECTIVE, KERNEL_KINDS, KIND, KINDS, STAGE, STAGE_S
 from tracekit.support.compiled import compiled, given
 
 _WRITTEN = pl.Series([None, *STAGES])
-"""The stages as `follow` writes them: 0 is none."""
+"""Stages by their number in `follow`'s evidence; 0 is none."""
 _ROOM = 1 << 10
-"""How many cases there is room for at first."""
+"""Initial room for cases."""
 
 
 @dataclass(frozen=True)
@@ -368,7 +368,8 @@ _SAID = pl.DataFrame(
 _FORWARD_ON_AUTOGRAD = (pl.col("autograd") & (pl.col("kernel_stage") == "FP")).fill_null(
     value=False
 )
-"""cuDNN computes gradients with kernels that are named after the forward pass."""
+"""Kernels named after the forward pass on an autograd thread: cuDNN computes gradients with kernels
+of this name."""
 _SOURCES: tuple[tuple[str, Callable[[Rules], pl.Expr]], ...] = (
     ("nvtx", lambda _: pl.when("evaluates").then(pl.lit("ME"))),
     ("process_range", lambda _: _where(pl.col("process_stage") == "ME", "process_stage")),
@@ -392,7 +393,8 @@ _SOURCES: tuple[tuple[str, Callable[[Rules], pl.Expr]], ...] = (
     ("none", lambda _: pl.lit("OTHER")),
     ("structure", lambda _: pl.col("structure_stage")),  # a second opinion, after all is decided
 )
-"""What tells stages, in the order in which it is asked, and what it says."""
+"""Sources of evidence for stages, in the order in which they are tried, with the stage that each
+gives."""
 _NAMES = [f"{number} {source}" for number, (source, _) in enumerate(_SOURCES)]
 _DECIDED = {
     "stage": pl.coalesce(_NAMES).cast(STAGE),
@@ -401,7 +403,7 @@ _DECIDED = {
         for name, (source, _) in zip(_NAMES, _SOURCES, strict=True)
     ).cast(STAGE_SOURCE),
 }
-"""``stage, stage_source`` of what the sources say: of the first one that says anything."""
+"""``stage, stage_source`` from the first source that gives a stage."""
 
 
 def _is_kernel() -> pl.Expr:
@@ -534,11 +536,11 @@ class Cases:
     def __init__(self) -> None:
         none = np.empty(0, np.int64)
         self.keys = CaseKeys(none, none)
-        """What is the same in all ops of a case."""
+        """Case key of each case: what all its ops have in common."""
         self.ops = none
-        """How many ops each has."""
+        """Number of ops of each case."""
         self.total_ns = none
-        """How long these take together."""
+        """Total duration of the ops of each case, ns."""
 
     def add(self, told: Told) -> Array:
         """Add the cases of a chunk to the sums; return their numbers in the report."""

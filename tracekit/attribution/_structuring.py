@@ -18,7 +18,7 @@ from tracekit.model import COLLECTIVE, KIND, STAGES, Stream
 from tracekit.support.spool import Spool, Workspace
 
 SECOND_OPINION = 100_000
-"""Up to how many ops of a process whose ranges tell its stages are held against structure too."""
+"""Largest number of ops of a process for which structure is compared with stages from ranges."""
 
 _COLUMNS = (
     "process", "kind", "device", "start", "end", "context", "stream", "name", "launch_size",
@@ -28,9 +28,10 @@ _NOTHING = -1
 _FORWARD = STAGES.index("FP")
 _TOLD = {"stage": np.int8, "step": np.int32, "again": np.int8}
 CHUNKS_TOGETHER = 6
-"""How many times the rows of a chunk are ops of a process looked at together: 0.6 kB each."""
+"""Largest number of ops of a process examined together, as a multiple of the rows of a chunk; an op
+takes 0.6 kB."""
 _NAMES_APART = 64
-"""After how many chunks their distinct names are put together."""
+"""Number of chunks after which their distinct names are merged."""
 
 
 @dataclass(frozen=True)

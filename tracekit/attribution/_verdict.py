@@ -20,7 +20,7 @@ LAYERS = (
     r"(?i)gemm|gemv|Cijk_|mat_?mul|conv(ol|fwd|[^a-z]|$)|xmma|cutlass|winograd|fmha|flash|attention|nvjet"
     r"|softmax|batch_?norm|bn_fw|layer_?norm|rms_?norm|pool"
 )
-"""Kernels that the layers of a network run, in training as in inference."""
+"""Patterns of kernels that run the layers of a network, in training as in inference."""
 
 _OPERATOR = (
     r"(?i)\bat::|cub::|thrust::|rocprim|cudnn|cublas|cute::|triton_(poi|per|red|tem|mm|for)_|ck_tile|_ZN2ck"
@@ -44,12 +44,13 @@ _FOREACH = r"^triton_for_"
 """Kernels that PyTorch's compiler makes of lists of tensors, as optimizers have them."""
 
 _FEWEST_LAYERS = 2
-"""Kernels of so many names make a network: of one name they are one operator, or its benchmark."""
+"""Least number of distinct layer kernels of a network: a single one is an operator, or its
+benchmark."""
 
 _DENSE = 1 << 22
-"""Up to how large numbers are counted in a table of all that could be."""
+"""Largest number of combinations that are counted in a table of all possible ones."""
 _PARTS = 32
-"""Of how many chunks counts are kept apart before they are added up."""
+"""Number of chunks whose counts are kept apart before they are added up."""
 
 _SIGNS = dict.fromkeys(
     ("optimizer", "backward", "data_gradients", "weight_gradients", "layers", "exchanges",
@@ -62,11 +63,11 @@ _WORDS = {
     "exchanges": "collective of data parallelism", "serves": "range of a server",
     "layers": "kernel of layers", "unnamed": "kernel of unknown purpose",
 }  # fmt: skip
-"""What the signs are called, one of each."""
+"""Noun for each sign in the evidence, in the singular."""
 _TELLS = {"layers": ("inference", "unknown"), "unnamed": ("unknown",)}
-"""Verdicts of which a sign is evidence, where it is not of all."""
+"""Sign -> verdicts that it is evidence for, if not for all."""
 _OF_TRAINING = {"exchanges": "collective"}
-"""What is called so only of training: any program may add up over GPUs, and inference does."""
+"""Noun for these signs in other verdicts than training: any program may sum over GPUs."""
 
 
 def kernel_hints(counted: pl.DataFrame, rules: Rules) -> pl.DataFrame:
@@ -263,7 +264,7 @@ def with_places(verdicts: pl.DataFrame, counts: pl.DataFrame) -> pl.DataFrame:
 
 
 _PLACES = ("collective of passes (tensor parallelism)", "collective of weights")
-"""What collectives are called whose place tells what they are for, one of each."""
+"""Noun for collectives by purpose, in the singular."""
 
 
 def _counts(

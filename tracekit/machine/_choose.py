@@ -28,7 +28,7 @@ from tracekit.machine._toml import machine_of_text
 _HEAD = 64
 _SHOWN = 4
 _SPANS_HOSTS = r"\bGB[23]00\b"
-"""GPUs of racks whose NVSwitches join the GPUs of many hosts."""
+"""GPU products of racks whose NVSwitches join the GPUs of many hosts."""
 _UNTOLD = "{} names no NVLinks, as templates do that were written by hand"
 _NUMBER = re.compile(r"\d+$")
 _TRACES = (b"SQLite format 3\0",)

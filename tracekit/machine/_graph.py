@@ -22,15 +22,15 @@ LinkType = Literal["nvlink", "xgmi", "c2c", "pcie", "socket", "network"]
 Origin = Literal["file", "trace", "preset", "recognised", "assumed"]
 Known = Literal["told", "recognised", "assumed"]
 PEER_LINKS: tuple[LinkType, ...] = ("nvlink", "xgmi")
-"""Types of links that are made to join GPUs, NVIDIA's and AMD's."""
+"""Types of links between GPUs, of NVIDIA and AMD."""
 
 PREFIXES: Mapping[NodeType, str] = {
     "gpu": "GPU", "nvswitch": "NVSwitch", "pcie": "PCIe", "host": "CPU", "nic": "NIC",
     "fabric": "Fabric",
 }  # fmt: skip
-"""How the names of nodes begin, by their type."""
+"""Type of a node -> prefix of its name."""
 FABRIC = "Fabric0"
-"""The network between hosts, of whose switches nothing is known."""
+"""Node of the network between hosts, whose switches are unknown."""
 
 _KNOWN: Mapping[Origin, Known] = {
     "file": "told", "trace": "told", "preset": "recognised", "recognised": "recognised",
@@ -40,7 +40,7 @@ _KNOWN: Mapping[Origin, Known] = {
 _HOPS: Mapping[LinkType, int] = {
     "nvlink": 1, "xgmi": 1, "c2c": 1, "pcie": 1, "socket": 4, "network": 64,
 }  # fmt: skip
-"""What a link adds to the length of a route: sockets are crossed where it cannot be helped."""
+"""Length of a link in a route; sockets are so long that they are crossed only if unavoidable."""
 
 
 @dataclass(frozen=True)

@@ -34,10 +34,11 @@ _PROCESS = ("host", "pid")
 _THREAD = (*_PROCESS, "tid")
 _POINTER = (*_PROCESS, "pointer")
 UNNAMED = "unnamed"
-"""The communicator of a log that names none."""
+"""Name of the communicator of a log that names none."""
 
 Peers = dict[int, dict[int, tuple[str, bool]]]
-"""Of a member, by the ranks it connects to: their GPU, and whether it is within the host."""
+"""Member -> rank that it connects to -> the GPU of that rank, and whether it is on the same
+host."""
 
 
 class Member(NamedTuple):
@@ -106,7 +107,8 @@ class Communicators:
     def __init__(self, lines: Lines) -> None:
         found = _members(_lower(lines["inits"]))
         self.calls = _pointed(_lower(lines["calls"]), found)
-        """The calls with the ``member`` that made each, null if its Init is not in the log."""
+        """Collective calls with the ``member`` that made each; null if its Init is not in the
+        log."""
         self._marks = _marks(_pointed(_lower(lines["inits"]), found), self.calls)
         names, warnings = _communicators(found, lines["connections"], self._marks)
         self.members = found.with_columns(communicator=pl.Series(names, dtype=pl.String))

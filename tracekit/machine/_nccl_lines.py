@@ -17,10 +17,10 @@ import polars as pl
 from tracekit.errors import InputError
 
 BLOCK_BYTES = 32 << 20
-"""How much of a file is looked at in one go."""
+"""Bytes of a file that are read at once."""
 
 WHOLE_LINE = 1000
-"""NCCL cuts a line at 1,024 characters, so what ends beyond this may not be whole."""
+"""NCCL cuts a line at 1,024 characters, so longer ones may be incomplete."""
 
 _PREFIX = (
     r"(?P<full>(?P<host>[^\s:\]]+):(?P<pid>\d{1,9}):(?P<tid>\d{1,9}) \[(?P<device>-?\d{1,9})\] "
@@ -37,7 +37,7 @@ class _Kind:
     having: str
     pattern: str
     always: str
-    """A group that is there whenever the pattern fits."""
+    """A group of the pattern that is never empty in a match."""
     numbers: tuple[str, ...] = ()
 
 
@@ -136,9 +136,9 @@ class Lines:
     tables: dict[str, pl.DataFrame]
     versions: tuple[str, ...]
     without: tuple[Path, ...]
-    """Files that have no line of NCCL's."""
+    """Files without a line of NCCL."""
     writers: pl.DataFrame
-    """``host, pid`` of all processes that wrote a line of any kind."""
+    """``host, pid`` of all processes with a line of any kind."""
 
     def __getitem__(self, kind: str) -> pl.DataFrame:
         return self.tables[kind]

@@ -15,7 +15,8 @@ from tracekit.machine._nccl_lines import Lines, read_lines
 from tracekit.machine._volumes import SYMMETRIC
 
 CUT_AT = 20
-"""How many ranks NCCL prints of a ring at most (before 2.23, which says ``...`` where it cuts)."""
+"""Largest number of ranks that NCCL prints for a ring (before 2.23, which prints ``...`` where it
+cuts)."""
 
 _COLLECTIVES = {
     "AllReduce": "all_reduce", "AllGather": "all_gather", "ReduceScatter": "reduce_scatter",
@@ -40,9 +41,9 @@ _CHANNEL = {"communicator": pl.String, "channel": pl.Int64}
 _RINGS = pl.Schema({**_CHANNEL, "position": pl.Int64, "rank": pl.Int64})
 _EDGE = ("communicator", "channel", "from_rank", "to_rank")
 _NIC = r"^NET/\w+/(\d{1,4})\b"
-"""Number of a NIC in what NCCL calls a connection."""
+"""Pattern for the number of a NIC in the name of a connection."""
 _NAMED = r"\[(?P<nic>\d{1,4})\](?P<name>[^\s\[\]:]{1,64}):"
-"""A NIC in the line that lists those of a host."""
+"""Pattern for a NIC in the line that lists those of a host."""
 
 
 @dataclass(frozen=True)
@@ -50,48 +51,48 @@ class NcclLog:
     """Contents of an NCCL log; communicators are named as in `read_nccl_log`, ``0x...``."""
 
     path: str
-    """The files, with commas between."""
+    """Names of the files, separated by commas."""
     version: str | None
-    """NCCL's version, such as ``2.18.3+cuda12.1``; the first that is printed."""
+    """NCCL's version, such as ``2.18.3+cuda12.1``; the first one printed, None without any."""
     ranks: pl.DataFrame
     """``communicator, host, pid, rank, ranks, cuda_device, nvml_device, pci_bus``, one row for each
     rank whose Init is in the log. ``pci_bus`` is ``0000:06:00.0``, null for NCCL 2.4."""
     rings: pl.DataFrame
-    """``communicator, channel, position, rank``: each channel's ring, from rank 0 on."""
+    """``communicator, channel, position, rank``: the ring of each channel, from rank 0 on."""
     trees: pl.DataFrame
-    """``communicator, channel, rank, parent``; the parent of a root is null. Where reduction and
-    broadcast have trees of their own (2.5 to 2.7), that of the reduction."""
+    """``communicator, channel, rank, parent``; the parent of a root is null. If reduction and
+    broadcast have separate trees (2.5 to 2.7), the one for reduction."""
     connections: pl.DataFrame
     """``communicator, channel, from_rank, to_rank, transport, kind, src_nic, dst_nic, src_direct,
-    dst_direct``, one row for each connected pair: ``P2P/IPC``, ``SHM/direct/direct``,
-    ``NET/IB/0/GDRDMA``, ... as the sender prints it, else the receiver; kind is p2p, shm, net,
-    collnet or nvls. Of a connection to a CollNet's switch, one rank is null. NICs are NCCL's
-    numbers of them on the host of the sender and of the receiver, null where that one did not print
-    its line; it says too whether a NIC reads or writes GPU memory (GPUDirect RDMA), or else host
-    memory."""
+    dst_direct``, one row for each connected pair. ``transport`` is the sender's text, else the
+    receiver's: ``P2P/IPC``, ``SHM/direct/direct``, ``NET/IB/0/GDRDMA``, ...; ``kind`` is p2p, shm,
+    net, collnet or nvls. For a connection to a CollNet switch one rank is null. NICs have NCCL's
+    numbers on the host of sender and receiver, null if that side did not print its line;
+    ``src_direct`` and ``dst_direct`` say whether the NIC accesses GPU memory (GPUDirect RDMA)
+    instead of host memory."""
     tuning: pl.DataFrame
-    """``communicator, order, collective, bytes, algorithm, protocol, channels``: what rank 0 chose
-    for each call, ``order`` counted from 0 by communicator; null is what a version does not print
-    (the collective before 2.23, channels before 2.24, the protocol of symmetric kernels, whose
-    algorithm is one of those of `shares`, or ``symmetric`` where it is none), and the communicator
-    where a process is rank 0 of several and no call tells. ``bytes`` is NCCL's own size: of all
-    ranks together for all_gather and reduce_scatter before 2.24, and per rank since."""
+    """``communicator, order, collective, bytes, algorithm, protocol, channels``: rank 0's choice
+    for each call; ``order`` counts from 0 in each communicator. Null if a version does not print
+    it: the collective before 2.23, channels before 2.24, and the protocol of symmetric kernels,
+    whose algorithm is one of those in `shares`, else ``symmetric``. The communicator is null if a
+    process is rank 0 of several and no call tells which. ``bytes`` is NCCL's own size: of all ranks
+    together for all_gather and reduce_scatter before 2.24, and per rank since."""
     calls: pl.DataFrame
     """``communicator, host, pid, rank, order, op_count, collective, direction, count, datatype,
-    bytes, root, ranks``, one row for each call of each rank; ``order`` is counted from 0 in each
+    bytes, root, ranks``, one row for each call of each rank; ``order`` counts from 0 in each
     process, communicator and rank. ``bytes`` is count times the datatype's size, so per rank for
     all_gather (sent), reduce_scatter (received), all_to_all, gather and scatter. ``root`` is the
-    peer of a send or receive, which ``direction`` tells apart. A rank whose Init is not in the log
-    is null, and the communicator then ``host:pid:pointer``."""
+    peer of a send or receive; ``direction`` says which of the two. If the Init of a rank is not in
+    the log, the rank is null and the communicator ``host:pid:pointer``."""
     nvls: pl.DataFrame
-    """``communicator, channels``: how many channels it has for NVLS; 0 where it cannot take it."""
+    """``communicator, channels``: number of channels for NVLS; 0 if it cannot use NVLS."""
     nics: pl.DataFrame
-    """``host, network, nic, name``: what its system calls a NIC that NCCL numbers, such as
-    ``mlx5_0``. Left out where two lines name another one."""
+    """``host, network, nic, name``: system name, such as ``mlx5_0``, of each NIC by NCCL's number.
+    NICs for which two lines give different names are left out."""
     writers: pl.DataFrame
-    """``host, pid`` of all processes that wrote a line of NCCL's, whatever it says."""
+    """``host, pid`` of all processes that wrote a line of NCCL, of any content."""
     warnings: tuple[str, ...]
-    """What in the log contradicts itself or is missing."""
+    """Contradictions and gaps in the log, one sentence each."""
 
 
 def read_nccl_log(*paths: Path) -> NcclLog:
@@ -283,9 +284,9 @@ def _rings(
 
 
 Order = tuple[tuple[int, ...], bool]
-"""Ranks as a ring's line has them, and whether it says that it was cut."""
+"""Ranks in a printed ring, and whether the print says that it was cut."""
 Successors = dict[tuple[str, int], dict[int, int | None]]
-"""By communicator and channel: the rank after each rank, None where there are two."""
+"""(communicator, channel) -> rank -> the next rank; None if there are two."""
 
 
 def _printed(lines: Lines, known: Communicators) -> dict[tuple[str, int], list[Order]]:

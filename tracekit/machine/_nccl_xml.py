@@ -30,7 +30,7 @@ _ACCELERATOR_CLASS = "0x12"
 
 
 _Hanging = tuple[ET.Element, str, int | None]
-"""An element, what it hangs from, and how wide that is (bytes/s)."""
+"""An element, the name of its parent, and the bandwidth of its slot, bytes/s."""
 
 
 @dataclass

@@ -59,7 +59,7 @@ class GpuBricks:
 
 
 Status = Mapping[str, GpuBricks]
-"""What was printed, by GPU (`GPU0`)."""
+"""Name of a GPU (`GPU0`) -> the output about it."""
 
 
 def parse_status(text: str, source: str) -> Status:

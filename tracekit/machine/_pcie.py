@@ -11,7 +11,7 @@ from tracekit.machine._graph import Link, number_of
 
 _CODING = {2.5: 8 / 10, 5.0: 8 / 10, 8.0: 128 / 130, 16.0: 128 / 130, 32.0: 128 / 130,
     64.0: 242 / 256}  # fmt: skip
-"""What is left for data of each rate: 8b/10b, 128b/130b, and the flits of PCIe 6."""
+"""Rate of a lane -> share of it that carries data: 8b/10b, 128b/130b, and the flits of PCIe 6."""
 
 _MAX_LANES = 32
 _BUS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-9a-f])", re.IGNORECASE)

@@ -17,7 +17,7 @@ from tracekit.support.toml import read_toml
 
 _TERA = 10**12
 _HOPPER = 4
-"""Generation of the NVLinks of GPUs whose switches reduce and multicast."""
+"""Generation of NVLink from which NVSwitches reduce and multicast."""
 _MOST_BEFORE_HOPPER = 12
 
 

@@ -24,10 +24,10 @@ from tracekit.machine._topo_matrix import machine_of_matrix, parse_matrix
 from tracekit.support.toml import NotToml, parse_toml
 
 MAX_TEXT = 16 << 20
-"""Bytes beyond which a text is no topology."""
+"""Bytes above which a text is not taken for a topology."""
 
 MAX_TOML = 4 << 20
-"""Characters beyond which it is no machine as TOML either."""
+"""Characters above which a text is not taken for a machine as TOML."""
 
 _GIVE = (
     "give the output of `nvidia-smi topo -m`, with that of `nvidia-smi nvlink -s` after it if you"
@@ -112,9 +112,9 @@ _NUMA = re.compile(r"GPU *\[?(\d{1,4})\]?\s*: \(Topology\) Numa Node: (-?\d{1,4}
 _TYPES = "Link Type"
 _SELF = ("0", "X")
 _ONE_HOP = 15
-"""The most that Linux' driver weighs a direct link: 13 within a package, 15 between packages
-(`kfd_crat.h`). Where GPUs of one hive are further apart it is 15 for each hop, and rocm-smi prints
-one hop all the same."""
+"""Largest weight that Linux' driver gives a direct link: 13 within a package, 15 between packages
+(`kfd_crat.h`). If GPUs of one hive are further apart it is 15 for each hop, though rocm-smi still
+prints one hop."""
 _WHOLE_OUTPUT = "give the whole output of `rocm-smi --showtopo`"
 
 _Table = dict[tuple[str, str], str]

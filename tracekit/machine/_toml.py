@@ -57,7 +57,7 @@ _NUMBERS = re.compile(r"([0-9]{1,4})(?:\.\.([0-9]{1,4}))?")
 _PCIE = re.compile(r"([1-6])x(1|2|4|8|16)")
 
 _RATES = (2.5, 5.0, 8.0, 16.0, 32.0, 64.0)
-"""GT/s of a lane of each generation of PCIe, from the first."""
+"""Rate of a lane by generation of PCIe, from the first, GT/s."""
 
 
 def pcie_interface(text: str) -> int | None:

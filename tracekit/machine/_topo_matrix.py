@@ -30,9 +30,9 @@ _PEER_STATES = frozenset({"OK", "NS", "CNS", "GNS", "TNS", "DR", "U"})  # topo -
 
 _MAX_DEVICES = 512
 _MOST_BRICKS = 18
-"""NVLinks of the GPUs that have most (H100, B200)."""
+"""Largest number of NVLinks of any GPU (H100, B200)."""
 _ALL_BRICKS = (6, 8, 12, 18)
-"""NVLinks of GPUs behind NVSwitches: V100; A800 and H800; A100; H100 and B200."""
+"""Numbers of NVLinks of GPUs behind NVSwitches: V100; A800 and H800; A100; H100 and B200."""
 
 _Pair = tuple[str, str]
 

@@ -35,7 +35,7 @@ IN_SWITCH = ("nvls", "nvls_tree", "multicast_one_shot", "reduced_one_shot")
 _PAIRS = {
     "one_shot": ("all_reduce",), "two_shot": ("all_reduce",), "direct": _OF_PARTS,
 }  # fmt: skip
-"""Algorithms by which each two GPUs exchange as much, and the collectives that have them."""
+"""Algorithm in which each two GPUs exchange equal parts -> the collectives that use it."""
 
 SYMMETRIC = {
     "AllGather_LL": "direct", "AllGather_ST": "direct", "AllGather_TmaST": "direct",
@@ -46,7 +46,7 @@ SYMMETRIC = {
     "ReduceScatter_LL": "direct", "ReduceScatter_LD": "direct", "ReduceScatter_TmaLD": "direct",
     "ReduceScatter_LDMC": "nvls",
 }  # fmt: skip
-"""Algorithms of NCCL's kernels for symmetric memory, by their names in its log."""
+"""Name in NCCL's log -> algorithm of its kernels for symmetric memory."""
 
 
 @dataclass(frozen=True)
@@ -339,10 +339,10 @@ def _added(edges: Iterable[Edge]) -> list[Edge]:
 
 
 MOST_GPUS = 16
-"""The most GPUs among which rings are searched for."""
+"""Largest number of GPUs among which rings are searched."""
 
 _STEPS = 100_000
-"""How many GPUs a search visits before it keeps what it has found."""
+"""Number of GPUs that a search visits before it returns the best rings so far."""
 
 Bricks = dict[frozenset[int], int]
 

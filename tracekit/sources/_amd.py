@@ -14,14 +14,15 @@ from tracekit.sources.kineto._names import ShortNames
 from tracekit.sources.nvprof._input import readable
 
 COUNT_THREADS = ("hipExtModuleLaunchKernel", "hipHccModuleLaunchKernel")
-"""Functions that are given the grid of a kernel in threads, and not in blocks."""
+"""Functions whose grid argument counts threads instead of blocks."""
 GRID, BLOCK = LAUNCH_SIZE[:3], LAUNCH_SIZE[3:]
 _BY_KERNEL = r"^__amd_rocclr_(copy|fill)Buffer"
 _SHORT = {"HOST": "H", "DEVICE": "D"}
 _DIRECTIONS = {"HtoD": "h2d", "DtoH": "d2h", "DtoD": "d2d", "HtoH": "h2h"}
 _START_END = ("roctxProcessRangeA", "roctxRangeStartA")
 _NO_RANGES = ("roctxMarkA", "roctxGetThreadId", "roctxRangePop", "roctxRangeStop")
-"""What is recorded as a marker and is no range: marks, and ends of ranges in older versions."""
+"""Functions of roctx recorded as markers that are no ranges: marks, and ends of ranges in older
+versions."""
 
 
 def is_range(function: pl.Expr) -> pl.Expr:

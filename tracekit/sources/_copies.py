@@ -24,10 +24,10 @@ COPY_KINDS = {
     12: ("Unified DtoH", "d2h"),
     13: ("Unified DtoD", "d2d"),
 }
-"""What a kind of copy means in every version: the direction as recorded, and the kind. Those of
-unified memory are nsys's own."""
+"""Code of a copy kind -> recorded direction, and kind; the same in all versions. Those of unified
+memory are nsys's own."""
 DIRECTION = pl.Enum([direction for direction, _ in COPY_KINDS.values()])
-"""The directions, to wait in little room among ops that have none."""
+"""Type of directions: small codes, as most ops have none."""
 
 
 @dataclass(frozen=True)

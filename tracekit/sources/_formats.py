@@ -76,5 +76,6 @@ FORMATS = [
         lambda one: nvprof.read_csv(one.path, one.workspace, one.progress),
     ),
 ]
-"""A new format is a folder here, and one entry; what others begin as comes first. What the last of
-them take is loaded when a file is none of the others."""
+"""The formats, in order of recognition; a format whose beginning is more specific comes first. A
+new format is a folder here, and one entry. The modules of the last ones are loaded only if a file
+is none of the others."""

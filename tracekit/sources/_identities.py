@@ -16,7 +16,7 @@ from tracekit.support.progress import Progress
 REPORT = pl.lit(0, pl.Int32).alias("report")
 INT32 = (1 << 31) - 1
 OPS, HOST = ("pid", "device", "src_device", "dst_device"), ("pid", "tid")
-"""The columns that `Seen` tells apart, of ops, and of calls and ranges."""
+"""Columns whose distinct values `Seen` collects: of ops, and of calls and ranges."""
 
 
 class Identities:
@@ -43,7 +43,7 @@ class Identities:
         self.origin = min(first, default=0)
         """Time 0 on the recorder's clock, ns."""
         self.last = max((each.last for each in self._some if each.last is not None), default=0)
-        """When the last event ended, ns on the same clock."""
+        """End of the last event, ns on the recorder's clock."""
 
     @property
     def _some(self) -> list[Seen]:

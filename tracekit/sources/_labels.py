@@ -14,18 +14,18 @@ from tracekit.support.labels import MOST, label_fault
 _RANKS = (
     "RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK",
 )  # fmt: skip
-"""Variables in which launchers tell a process its rank, the surest first."""
+"""Environment variables in which launchers give a process its rank, most reliable first."""
 _SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
-"""Variables in which they tell it how many ranks there are."""
+"""Environment variables in which launchers give the number of ranks."""
 
 _JOBS = (
     "SLURM_JOB_ID", "SLURM_STEP_ID", "LSB_JOBID", "PBS_JOBID", "PMIX_NAMESPACE",
     "TORCHELASTIC_RUN_ID", "MASTER_PORT",
 )  # fmt: skip
-"""Variables that have one value in all processes of a job, and another in other jobs."""
+"""Environment variables with one value in all processes of a job, and another in other jobs."""
 
 VARIABLES = (*_RANKS, *_SIZES, *_JOBS)
-"""Variables that are looked at. Others may hold secrets, so they do not even leave the file."""
+"""Environment variables that are read. Others may hold secrets, so they never leave the file."""
 _PREFIX = "tracekit"
 _SEVERAL = 2
 _LABEL = r"(?s)^tracekit[.:]label[ :](?<key>[^\s=]+)=(?<value>.*)$"
@@ -38,7 +38,7 @@ class Launch:
     rank: int | None
     ranks: int | None
     job: str | None
-    """``VARIABLE=digest`` for each variable that tells jobs apart."""
+    """``VARIABLE=digest`` for each variable that identifies the job."""
 
 
 def launch_of(variables: Mapping[str, str]) -> Launch:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import polars as pl
 
 LAUNCH_SIZE = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
-"""What CUPTI calls the numbers of blocks, and of threads in each."""
+"""CUPTI's columns for the numbers of blocks, and of threads per block."""
 _MOST = 1 << 62
 _INT32 = (1 << 31) - 1
 

@@ -26,9 +26,9 @@ from tracekit.support.progress import Progress
 from tracekit.support.spool import Workspace
 
 REPORT_MAGIC = b"NVIDIA Tegra Profiler Report"
-"""How ``.nsys-rep`` and ``.qdrep`` files begin."""
+"""First bytes of ``.nsys-rep`` and ``.qdrep`` files."""
 VARIABLE = "TRACEKIT_NSYS"
-"""Names the nsys to use, if it is not the one on the path."""
+"""Environment variable with the nsys to use, if it is not the one on PATH."""
 
 TABLES = (
     "StringIds", "ThreadNames", "PROCESSES", "ANALYSIS_DETAILS", "GENERIC_EVENT.*",
@@ -37,18 +37,18 @@ TABLES = (
     "META_DATA_.*", "EXPORT_META_DATA", "DIAGNOSTIC_EVENT", "SCHED_EVENTS", "COMPOSITE_EVENTS",
     "SAMPLING_CALLCHAINS",
 )  # fmt: skip
-"""Patterns of the tables that are exported: those of other libraries are most of some reports."""
+"""Patterns of the tables to export; tables of other libraries are most of some reports."""
 _OPTIONS = ("--lazy=true", "--include-blobs=true", "--tables=" + ",".join(TABLES))
-"""What is asked of an nsys that knows the option."""
+"""Options for the export, each used if this nsys has it."""
 
 _SILENCE = 1800.0
-"""Seconds after which an nsys is given up that neither says nor writes anything."""
+"""Seconds without output, printed or written, after which nsys is stopped."""
 _LOOK = 0.5
 _HELP_SECONDS = 60
 _LONGEST = 300
-"""Characters of what nsys says that are repeated."""
+"""Largest number of characters of nsys's output that are repeated."""
 _REPORT_VERSION = re.compile(re.escape(REPORT_MAGIC) + rb" (20[0-9]{2})@([0-9]+)@")
-"""As reports say it that are newer than 2022."""
+"""Pattern of the version in reports newer than 2022."""
 _TOOL_VERSION = re.compile(r"\b(20[0-9]{2})\.([0-9]+)")
 _PERCENT = re.compile(rb"([0-9]{1,3})%")
 

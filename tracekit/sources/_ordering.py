@@ -22,7 +22,7 @@ from tracekit.support.ahead import ahead
 from tracekit.support.spool import Spool, Workspace
 
 _SAMPLED = 1024
-"""Every how many rows a piece remembers the time."""
+"""Number of rows between two times that are kept of a piece."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ def _present(held: Sequence[str], columns: Collection[str]) -> list[str]:
 
 
 RUN_ROWS = 1 << 10
-"""Runs of so many rows, on average, are put together sooner as such than row by row."""
+"""Average length of runs, in rows, from which copying runs is faster than copying rows."""
 
 
 def in_order(frame: pl.DataFrame) -> pl.DataFrame:

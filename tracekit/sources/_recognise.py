@@ -264,7 +264,7 @@ def _keys(head: bytes) -> list[str]:
 
 _LONGEST_KEY, _MOST_KEYS = 40, 6
 _PACKET = frozenset((6, 8, 10, 11, 12, 13, 33, 36, 41, 42, 43, 44, 58, 59, 60, 79, 87))
-"""Numbers of fields of a packet of Perfetto that recorders of programs write."""
+"""Field numbers in packets of Perfetto that recorders of programs write."""
 
 
 def _is_perfetto(head: bytes) -> bool:

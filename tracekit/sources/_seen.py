@@ -14,7 +14,7 @@ from tracekit.support.compiled import compiled, given
 from tracekit.support.spool import Workspace
 
 OPEN = (1 << 63) - 1
-"""Stands for the end of a range that was still open when recording ended."""
+"""End of a range that was still open when recording ended."""
 
 
 def no_work(untimed: int) -> str:
@@ -39,7 +39,7 @@ def backward(count: int, what: str) -> tuple[str, ...]:
 
 
 WHO = "who"
-"""The column that stands for a row's identities: the number of the distinct ones like them."""
+"""Column with the number of a row's combination of identities."""
 _NARROW = {pl.Int8: 1 << 7, pl.Int16: 1 << 15, pl.Int32: 1 << 31}
 
 
@@ -66,11 +66,11 @@ class Seen:
         numbered: bool = False,
     ) -> None:
         self.distinct = pl.DataFrame(schema=dict.fromkeys(identities, pl.Int64))
-        """The distinct identities, in the order in which they came."""
+        """Distinct combinations of identities, in order of first occurrence."""
         self.last: int | None = None
-        """The latest time of any row, ns."""
+        """Latest time of any row, ns."""
         self.rows = Ordered(workspace)
-        """The rows."""
+        """The rows, sorted by time."""
         self._identities, self._numbered = identities, numbered
         for batch in batches:
             self.add(batch)

@@ -19,10 +19,10 @@ _RECOMMENDED = ("timestamp", "index", "uuid", "memory.used")
 _MIB = 1 << 20
 _NS_PER_US = 1000
 _LARGEST = 1 << 30
-"""Bytes beyond which a file is not read; so much is a day of eight GPUs every 100 ms."""
+"""Largest file that is read, bytes: a day of eight GPUs every 100 ms."""
 _HEAD = 4096
 _ROWS = 1 << 18
-"""Lines that are taken apart at once."""
+"""Number of lines that are parsed at once."""
 
 _SCHEMA = {
     "time": pl.Int64,
@@ -43,7 +43,7 @@ _HEADER = (
     r"(?i)(?:^|,)\s*memory\.used\s*(?:\[[^\]]*\])?\s*(?:,|$)",
 )
 _ENDS = (" MiB", " %", "]")
-"""How a last line ends that has no line end but is not cut short either."""
+"""Endings of a last line without a line break that is still complete."""
 
 
 def read_smi(

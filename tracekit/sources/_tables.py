@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from tracekit.sources._times import Times
 
 SqlType = Literal["int", "narrow", "real", "text", "blob"]
-"""What a column is read as; ``narrow`` are whole numbers that may come in fewer than 64 bits."""
+"""Type as which a column is read; ``narrow`` columns are integers that may use fewer than 64
+bits."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,11 @@ class ExportFile(Protocol):
 
     path: Path
     coerced: dict[str, int]
-    """Values that were dropped because they had no place in their column, by table.column."""
+    """``table.column`` -> number of values dropped because they did not fit the type."""
     warnings: list[str]
-    """What a user should know of how the export was read."""
+    """Sentences for the user on how the export was read."""
     times: Times
-    """Which times rows may have; those with others are left out of `batches`."""
+    """Times that rows may have; `batches` drops rows with others."""
 
     @property
     def kind(self) -> str:

@@ -20,15 +20,15 @@ import polars as pl
 from tracekit.errors import DamagedTraceError
 
 REACH = 1 << 52
-"""How far from the middle a time may be, ns: 52 days."""
+"""Largest distance of a time from the middle of the recording, ns: 52 days."""
 MOST_TOGETHER = 1 << 56
-"""What the rows of a table may last together, ns: 20,000 hours. Threads of data loaders wait for
-thousands of hours in a recording of one."""
+"""Largest total duration of the rows of a table, ns: 20,000 hours. In a recording of one hour,
+threads of data loaders may wait for thousands of hours in total."""
 _ANY = 1 << 63
 FIRST_ROWS = 1 << 10
-"""How many rows of each table tell where the middle is."""
+"""Number of rows of each table from which the middle is derived."""
 FARTHEST = 1 << 61
-"""Times since 1970 are below this until the year 2043."""
+"""Largest time that is possible: times since 1970 stay below it until the year 2043."""
 LOST = "have no valid times and were left out"
 
 Filter: TypeAlias = Callable[[pl.DataFrame], pl.DataFrame]

@@ -18,11 +18,11 @@ from tracekit.attribution.structure._sequences import total_in
 from tracekit.attribution.structure._work import D2H, H2D, MEMSET, Array
 
 _TURNS = 16
-"""How many kinds of passes are asked for their mirror image."""
+"""Number of kinds of passes whose mirror image is examined."""
 _MOST = 2500
-"""And how many kernels these may have."""
+"""Largest number of kernels of these passes."""
 _BEFORE = 12
-"""How many ops before a pass' first gradient are searched for the gradient of the loss."""
+"""Number of ops before a pass's first gradient in which the gradient of the loss is searched."""
 
 
 def find_bursts(lane: Lane) -> Pair | None:

@@ -31,9 +31,10 @@ from tracekit.attribution.structure._work import (
 )
 
 _LAYERS = 3
-"""A pass whose kernels come so often each repeats its layers: it is no layer itself."""
+"""Occurrences of each kernel in a pass from which the pass repeats layers, and is no layer
+itself."""
 _SCALAR = 8
-"""Bytes of the largest number."""
+"""Bytes of the largest number type."""
 
 
 def by_order(lane: Lane) -> Told:

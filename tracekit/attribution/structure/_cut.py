@@ -32,7 +32,7 @@ from tracekit.attribution.structure._sequences import (
 from tracekit.attribution.structure._work import D2D, D2H, H2D, Array
 
 _SAMPLE = 50
-"""In how many gaps pauses are measured."""
+"""Number of gaps in which pauses are measured."""
 
 
 @dataclass(frozen=True)

@@ -42,9 +42,9 @@ from tracekit.attribution.structure._work import (
 
 READINGS = "names of gradients and the period of launches tell the same stages"
 METHODS = ("threads", "order", "refused", "none")
-"""From what says most to what says nothing."""
+"""Methods, from the one that says most to the one that says nothing."""
 _SIZES = 1 << 42
-"""More threads than a kernel is launched with."""
+"""A number larger than the threads of any launch."""
 
 
 def find_structure(work: Work, asked: str | None = None) -> Structure:

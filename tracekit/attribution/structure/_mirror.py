@@ -14,7 +14,7 @@ from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.attribution.structure._work import Array
 
 _MOST = 1500
-"""How many launches the nest is made of. Those of the rarest sizes say most."""
+"""Largest number of launches in the nest; those with the rarest sizes are taken."""
 
 
 def find_turn(size: Array) -> tuple[int, int, float]:

@@ -20,9 +20,9 @@ from tracekit.attribution.structure._work import D2H, GRAPH, H2D, REDUCTIONS, Ar
 
 _TWO = 2
 _CANDIDATES = 8
-"""How many threads are looked at as one side of a pair; those with most kernels."""
+"""Number of threads that are tried as one side of a pair: those with most kernels."""
 _SPOKEN = ("optimizer kernels", "kernels of gradients", "gradient collectives")
-"""Votes that speak for training: inference and its input take turns as well."""
+"""Votes that indicate training: inference and its input also alternate."""
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from tracekit.attribution.structure._work import NOTHING, Array
 
 _CODES = 6
 _LAGS = 64
-"""How many lags, the best by estimate, are counted exactly."""
+"""Number of lags, the best by estimate, that are counted exactly."""
 _WINDOW = 1 << 17
-"""A longer sequence is looked at in its middle first."""
+"""Length above which a sequence is first examined in its middle."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def _quick_size(least: int) -> int:
 
 
 _SPARE = 4
-"""Up to how many times the sequence's length is looked at; beyond that places are sampled."""
+"""Largest number of comparisons, in lengths of the sequence; beyond it places are sampled."""
 
 
 @dataclass(frozen=True)

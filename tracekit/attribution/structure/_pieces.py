@@ -18,9 +18,9 @@ from tracekit.attribution.structure._find import METHODS, summed_doubts
 from tracekit.attribution.structure._work import NOTHING, Array, Structure
 
 _OPEN = 2
-"""How many steps at the end of a piece are looked at again."""
+"""Number of steps at the end of a piece that are examined again."""
 _MOST_OPEN = 0.5
-"""What share of a piece these may be: of longer steps a piece does not tell enough."""
+"""Largest share of a piece that these may take: with longer steps a piece is too short."""
 
 
 class Pieces:
@@ -28,7 +28,7 @@ class Pieces:
 
     def __init__(self) -> None:
         self.open: list[pl.DataFrame] = []
-        """The ops to begin the next piece with."""
+        """Ops with which the next piece begins."""
         self._found: list[Structure] = []
         self._ops: Counter[int] = Counter()
         self._steps = 0

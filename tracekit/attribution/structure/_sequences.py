@@ -9,7 +9,7 @@ from tracekit.attribution.structure._work import Array
 _BASE = np.uint64(6364136223846793005)
 """Odd and large: powers of it spread over all 64 bits."""
 _CLOSE = 1 << 12
-"""By how much more than there are numbers these may lie apart to be counted and not sorted."""
+"""Numbers are counted, not sorted, if their span exceeds their count by no more than this."""
 
 
 def common_prefix(one: Array, other: Array) -> int:

@@ -19,7 +19,7 @@ STEP_READINGS = {
     "input": "new input begins a step",
     "period": "updates that repeat together are a step",
 }
-"""What may be taken to be a step, where several are right."""
+"""Definitions of a step that a user may choose between, if several are right."""
 
 
 @dataclass(frozen=True)

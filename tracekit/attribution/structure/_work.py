@@ -16,7 +16,7 @@ Array: TypeAlias = NDArray[Any]
 
 FP, BP, WU, IO, ME = (STAGES.index(stage) for stage in ("FP", "BP", "WU", "IO", "ME"))
 NOTHING = -1
-"""Stands for no stage, no step, no thread and no size."""
+"""Value for no stage, no step, no thread and no size."""
 
 COMPUTE, GRAPH, MEMSET, H2D, D2H, D2D, P2P = (
     KINDS.index(kind) for kind in ("compute", "graph", "memset", "h2d", "d2h", "d2d", "p2p")
@@ -26,11 +26,11 @@ GRADIENT_EXCHANGE = tuple(
     COLLECTIVES.index(name) + 1
     for name in ("all_reduce", "reduce", "reduce_scatter", "broadcast", "all_gather")
 )
-"""The collectives of data-parallel training, as `Work.collective` writes them."""
+"""Collectives of data-parallel training, numbered as in `Work.collective`."""
 REDUCTIONS = tuple(
     COLLECTIVES.index(name) + 1 for name in ("all_reduce", "reduce", "reduce_scatter")
 )
-"""Those that sum gradients: weights are handed out by others, before forward."""
+"""Those of them that sum gradients; others distribute weights before forward."""
 SEND_RECV = COLLECTIVES.index("send_recv") + 1
 
 

@@ -29,17 +29,18 @@ _BITS_PER_BYTE = 8
 
 _INT, _FLOAT = 2, 3
 _INTS = {8: "c", 16: "s", 32: "i", 64: "l"}
-"""Letters of signed whole numbers by their bits; those of unsigned ones are capitals."""
+"""Arrow's letters of signed integers, by number of bits; unsigned ones are capitals."""
 _FLOATS = {1: "f", 2: "g"}
 _LETTERS = {1: "n", 4: "z", 5: "u", 6: "b", 19: "Z", 20: "U"}
-"""Letters of the other types, by their number in a schema."""
+"""Arrow's letters of the other types, by number in a schema."""
 
 _BYTES = {"c": 1, "C": 1, "s": 2, "S": 2, "i": 4, "I": 4, "l": 8, "L": 8, "f": 4, "g": 8}
-"""Bytes of a value by Arrow's letter of its type."""
+"""Arrow's letter of a type -> bytes of a value."""
 _OFFSETS = {"u": np.int32, "z": np.int32, "U": np.int64, "Z": np.int64}
-"""Types of the offsets of texts and bytes."""
+"""Types of the offsets of texts and of bytes."""
 _AS_BYTES = {"u": nanoarrow.binary, "U": nanoarrow.large_binary}
-"""What texts are read as, for they may be no UTF-8."""
+"""Arrow's letter of a text type -> type as which texts are read: bytes, since they may be invalid
+UTF-8."""
 _TYPES = {
     "c": nanoarrow.int8, "C": nanoarrow.uint8, "s": nanoarrow.int16, "S": nanoarrow.uint16,
     "i": nanoarrow.int32, "I": nanoarrow.uint32, "l": nanoarrow.int64, "L": nanoarrow.uint64,
@@ -55,7 +56,7 @@ class _Batch:
     rows: int
     buffers: tuple[tuple[int, int], ...]
     nulls: tuple[int, ...]
-    """How many values of each column are null."""
+    """Number of nulls of each column."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class _Layout:
     types: tuple[str, ...]
     batches: tuple[_Batch, ...]
     is_plain: bool
-    """Whether all of it can be read in parts."""
+    """Whether all columns can be read in parts."""
 
 
 class ArrowTable:

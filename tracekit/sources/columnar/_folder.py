@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from tracekit.sources.sqlite import SqlType
 
 _KINDS = {".parquet": "parquetdir", ".arrow": "arrowdir"}
-"""What folders are called by the ending of the files in them; the first that is there is read."""
+"""File ending -> kind of folder; the first ending that occurs is read."""
 _STRINGS = "StringIds"
-"""The table that every export has."""
+"""Table of strings, which every export has."""
 
 
 class _TableFile(Protocol):
@@ -87,14 +87,14 @@ class ColumnarExport:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.coerced: dict[str, int] = {}
-        """Values that were dropped because they had no place in their column, by table.column."""
+        """``table.column`` -> number of values dropped because they did not fit the type."""
         self.warnings: list[str] = []
-        """What a user should know of how the export was read."""
+        """Sentences for the user on how the export was read."""
         self.times = Times(path)
-        """Which times rows may have; those with others are left out of `batches`."""
+        """Times that rows may have; `batches` drops rows with others."""
         self._files = {file.stem: file for file in table_files(path)}
         self.kind = _KINDS[self._files[_STRINGS].suffix]
-        """How it is stored."""
+        """Storage format: ``parquetdir`` or ``arrowdir``."""
         self._opened: dict[str, _TableFile] = {}
 
     @cached_property
@@ -208,7 +208,7 @@ class ColumnarExport:
 
 
 _LONGEST = 200
-"""Characters of what a library says of a damaged file."""
+"""Largest number of characters of a library's message on a damaged file."""
 _FAULTS = (
     OSError,
     ValueError,
@@ -218,7 +218,7 @@ _FAULTS = (
     pl.exceptions.PolarsError,
     pl.exceptions.PanicException,
 )
-"""What libraries raise for damaged files."""
+"""Exceptions that libraries raise for damaged files."""
 
 
 def _fulfilling(frame: pl.DataFrame, where: Sequence[Where]) -> pl.DataFrame:
@@ -276,7 +276,7 @@ class ParquetTable:
 
 
 _WHOLE = 2.0**63
-"""The first number beyond those of 64 bits."""
+"""First number that does not fit into 64 bits."""
 _TEXTS = (pl.String, pl.Categorical, pl.Enum)
 
 

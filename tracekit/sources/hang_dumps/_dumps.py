@@ -36,7 +36,7 @@ from tracekit.sources.hang_dumps._ras import (
 from tracekit.support.files import StrPath
 
 _MOST_BYTES = 64 * 2**20
-"""Of one dump. A ring of 20,000 entries with their frames takes some 30 MB."""
+"""Largest dump that is read, bytes; a ring of 20,000 entries with frames takes about 30 MB."""
 _PICKLE = b"\x80"
 _PLAIN_OPCODES = (
     "PROTO STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT BINUNICODE "

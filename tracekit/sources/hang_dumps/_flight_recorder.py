@@ -38,10 +38,10 @@ ENTRY_SCHEMA: Mapping[str, Any] = {
     "created": pl.Int64,
     "place": pl.String,
 }
-"""Columns of entries. ``members`` are the ranks of the group, null where the dump does not list
-them; ``source`` and ``target`` of a message count within the group; sizes are texts as
-``[[1024, 8]]``; ``created`` is when it was enqueued, Unix time of its host, ns; ``place`` is the
-innermost frame that is not PyTorch's."""
+"""Columns of entries. ``members``: ranks of the group, null if the dump does not list them;
+``source`` and ``target`` of a message: positions within the group; sizes: texts as ``[[1024, 8]]``;
+``created``: when it was enqueued, Unix time of its host, ns; ``place``: innermost stack frame
+outside of PyTorch."""
 RANK_SCHEMA: Mapping[str, Any] = {
     "rank": pl.Int64,
     "file": pl.String,
@@ -49,7 +49,7 @@ RANK_SCHEMA: Mapping[str, Any] = {
     "entries": pl.Int64,
     "lost": pl.Int64,
 }
-"""Columns of ranks. ``lost`` is how many entries the ring of the recorder no longer held."""
+"""Columns of ranks. ``lost``: number of entries that the recorder's ring had overwritten."""
 
 _NAME = re.compile(
     r"(?P<backend>[a-z]+):(?P<collective>\w+)(?: (?P<one>\d+)(?P<way>->|<-)(?P<other>\d+))?"

@@ -24,8 +24,8 @@ PEER_SCHEMA: Mapping[str, Any] = {
     "calls": pl.Int64,
     "counts": pl.String,
 }
-"""Columns of peers, one for each rank of each communicator and query: ``calls`` is how many
-collectives it has called, ``counts`` the same by collective."""
+"""Columns of peers, one row per rank of each communicator and query. ``calls``: number of
+collectives it has called; ``counts``: the same by collective."""
 EVENT_SCHEMA: Mapping[str, Any] = {
     "time": pl.String,
     "event": pl.String,
@@ -33,7 +33,7 @@ EVENT_SCHEMA: Mapping[str, Any] = {
     "pid": pl.Int64,
     "details": pl.String,
 }
-"""Columns of events, as RAS wrote them; ``time`` is that of its host, to the second."""
+"""Columns of events as RAS wrote them; ``time`` is the host's, to the second."""
 
 _INT64 = range(-(2**63), 2**63)
 

@@ -31,9 +31,10 @@ TIMELINE_SCHEMA: Mapping[str, Any] = {
     "start": pl.Int64,
     "length": pl.Int64,
 }
-"""Columns: ``rank`` is the data-parallel rank, ``stage`` that of the pipeline, ``lane`` compute,
-pp-comm, tp-comm, dp-comm or misc, ``kind`` such as forward-compute, ``number`` the micro-batch of
-that kind, ``start`` and ``length`` ns. Of communication, ``start`` is when its last member came."""
+"""Columns. ``rank``: data-parallel rank; ``stage``: stage of the pipeline; ``lane``: compute,
+pp-comm, tp-comm, dp-comm or misc; ``kind``: such as forward-compute; ``number``: micro-batch of
+that kind; ``start`` and ``length``: ns. The start of communication is the time at which its last
+member came."""
 
 _LANE = re.compile(r"PP rank (\d+), TP rank (\d+), (\S+)")
 _MOST_BYTES = 2**30

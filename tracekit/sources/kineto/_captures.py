@@ -25,7 +25,7 @@ _BEGIN, _END, _REPLAY = "StreamBeginCapture", "StreamEndCapture", "GraphLaunch"
 _HOST = ("operator", "annotation", "call")
 _APART_NS = 1_000
 _COPY = "[CUDA "
-"""How names of copies and memsets begin; calls that make these name no kernel."""
+"""Prefixes of names of copies and memsets; the calls that make these name no kernel."""
 _OP = ["correlation", "start", "stream"]
 _RECORD = "profile while the graphs are captured: AMD's profiler names kernels in launching calls"
 

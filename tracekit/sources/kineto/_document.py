@@ -23,18 +23,19 @@ from tracekit.errors import DamagedTraceError, NotATraceError
 GZIP = b"\x1f\x8b"
 
 _BLOCK = 1 << 22
-"""Bytes that are read at once."""
+"""Number of bytes that are read at once."""
 _HEAD = 1 << 16
 FEWEST_BYTES = 1 << 21
-"""Of fewer it is not worth the time that compiled loops take to load."""
+"""Size below which loading compiled loops takes longer than it saves, bytes."""
 _SLICE = 1 << 20
-"""Bytes whose brackets are looked for at once: of a text of nothing else, each takes 40 bytes."""
+"""Number of bytes whose brackets are searched at once: each bracket takes 40 bytes."""
 MOST_AROUND = 1 << 24
-"""Bytes that may stand before or after the events; real ones are some kilobytes."""
+"""Largest number of bytes before or after the events; usual are a few kilobytes."""
 _MOST_EVENT = 1 << 23
-"""Bytes of an event; real ones are some kilobytes."""
+"""Largest size of an event, bytes; usual are a few kilobytes."""
 _MOST_EVENTS = 1 << 16
-"""Events of a piece: a block of real ones holds fewer, and each is a row however short it is."""
+"""Largest number of events in a piece: more than in a block of usual events, as each event becomes
+a row however short it is."""
 _QUOTE, _BACKSLASH, _COMMA, _NEWLINE, _BLANK = b'"\\,\n '
 _OPENING, _CLOSING = b"{[", b"}]"
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*$')

@@ -38,14 +38,14 @@ ARGUMENTS = {
     "Input Dims": "input_dims", "Input dims": "input_dims_before", "Input type": "input_type",
     "Concrete Inputs": "concrete_inputs",
 }  # fmt: skip
-"""What is read of an event's arguments, and what it is called here."""
+"""Name of an event's argument -> name of its column."""
 
 _NUMBERS = (
     "device", "context", "stream", "correlation", "bytes", "graph_node", "from_device", "in_device",
     "to_device", "in_context", "sequence_number", "elements_in", "elements_out", "group_size",
     "sequence", "source_rank", "destination_rank", "wait_event", "wait_record", "event_id",
 )  # fmt: skip
-"""Which of these are whole numbers."""
+"""Columns that are integers."""
 _TIMES = {"ts": "start", "dur": "length"}
 _COLUMNS = [
     *(name for name in _FIELDS if name not in _TIMES), *ARGUMENTS.values(), *_TIMES.values(),
@@ -66,9 +66,9 @@ OF_NO_USE = (
     "mtia_insight",
     "mtia_counters",
 )
-"""Categories whose events say nothing that others do not."""
+"""Categories whose events repeat what others say."""
 BARE = ("python_function",)
-"""Categories whose events are counted, and no more."""
+"""Categories whose events are only counted."""
 
 _SCHEMA = {
     **dict.fromkeys(_FIELDS, pl.String()),
@@ -80,7 +80,7 @@ _NO_NUMBER = re.compile(r"(?<=[:\[,])(\s*)-?(?:inf|nan)(?=\s*[,}\]])", re.IGNORE
 _HALF = re.compile(
     rb"\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]", re.DOTALL
 )
-"""An escape of half a character alone, of which polars makes another character."""
+"""Escape of a lone surrogate, which polars would turn into another character."""
 _PLAIN = r"^-?\d{1,15}(\.\d*)?$"
 _MOST = (1 << 61) - 1
 

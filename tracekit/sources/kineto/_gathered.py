@@ -38,8 +38,8 @@ _GROUPS = {
     "sync": ("cuda_sync",),
     "event_record": ("cuda_event",),
 }
-"""Kinds of events by the categories that they have had, in lower case: of NVIDIA's and AMD's GPUs,
-and of accelerators that Kineto has categories of their own for (MTIA, Gaudi, XPU)."""
+"""Category in lower case -> group of events: categories of NVIDIA's and AMD's GPUs, and of
+accelerators with categories of their own in Kineto (MTIA, Gaudi, XPU)."""
 _GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names}
 _GPU, _RANGES = ("kernel", "copy", "memset"), ("operator", "annotation")
 _KEPT = (*_GPU, *_RANGES, "call", "span", "sync")
@@ -66,20 +66,20 @@ class Gathered:
             Ordered(workspace) for _ in range(5)
         )
         self.counts: Counter[str] = Counter()
-        """How many events there are of each of `_GROUPS`, and of what was left out."""
+        """Number of events by group (`_GROUPS`), and of events that were dropped."""
         self.unknown: Counter[str] = Counter()
-        """How many events there are of categories that are not known."""
+        """Number of events by unknown category."""
         self.first: int | None = None
-        """When the first event began, ns."""
+        """Start of the first event, ns."""
         self.last: int | None = None
-        """When the last one ended, ns."""
+        """End of the last event, ns."""
         self.recorded: int | None = None
-        """When recording ended, ns, if the trace says so."""
+        """End of the recording, ns; None if the trace does not give it."""
         self.devices: set[int] = set()
         self.active: set[int] = set()
-        """CUDA ordinals that are met, and those that ran an op."""
+        """CUDA ordinals that occur, and those that ran an op."""
         self.counted_in_threads: list[pl.Series] = []
-        """Correlation ids of launches whose grid counts threads, and not blocks."""
+        """Correlation ids of launches whose grid counts threads instead of blocks."""
         self._callers: Counter[int] = Counter()
         self.host = HostRanges(rank)
         self._names = ShortNames()

@@ -22,7 +22,7 @@ _COLLECTIVES = (
     (r"^send", "Send", "in"),
     (r"^recv", "Recv", "out"),
 )
-"""PyTorch's names of collectives, NCCL's, and which of its counts is the one that NCCL is given."""
+"""PyTorch's name of a collective -> NCCL's name, and which of its counts NCCL is given."""
 _ELEMENT_BYTES = {
     **dict.fromkeys(("byte", "char", "bool", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz",
                      "float8_e5m2fnuz", "float8_e8m0fnu", "uint8", "int8"), 1),
@@ -39,7 +39,7 @@ _UNMOVED = (
     r"split\w*|squeeze\w*|t|to|transpose|unbind|unsqueeze\w*|view\w*)_?|detach_?|.*Backward\d*|"
     r"(torch::)?autograd::.*)$"
 )
-"""Operators whose arguments are not kept: views, allocations, and what others of them do."""
+"""Operators whose arguments are dropped: views, allocations, and operators inside others."""
 
 
 def cuda_calls(events: pl.DataFrame) -> pl.DataFrame:
@@ -63,7 +63,7 @@ class HostRanges:
     def __init__(self, rank: int | None) -> None:
         self._rank = rank
         self.sized = 0
-        """How many collectives say their size."""
+        """Number of collectives with a known size."""
 
     def of(self, events: pl.DataFrame) -> pl.DataFrame:
         """Return the ranges of the events; names carry sequence numbers, as NVTX ranges do."""

@@ -15,13 +15,13 @@ Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 
 NONE = -(1 << 63)
-"""What stands for a number that is not there."""
+"""Value of an absent number."""
 EVENT, ARGUMENT, CATEGORY = 0, 1, 2
-"""Where a word is met: a key of an event, one of its arguments, a category."""
+"""Place of a word: a key of an event, a key of its arguments, or a category."""
 TEXT, NUMBER, TIME, ARGUMENTS, DROPPED, BARE = 0, 1, 2, 3, 4, 5
-"""What becomes of the value of a key, or of events of a category."""
+"""Use of a key's value, or of a category's events."""
 WHOLE, ODD = 1, 2
-"""An event that was read, and one that this is not the parser for."""
+"""State of an event: read, or left to another parser."""
 _SEED = 8
 _MOST_ASCII = 128
 _LAST = 62

@@ -27,9 +27,9 @@ FORMAT = "PyTorch Kineto JSON"
 _MOST_RANKS = 1 << 30
 _MOST_UNKNOWN = 5
 _TELLING = (b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"')
-"""One of these is in the head of every trace of Kineto's."""
+"""Texts of which one is in the head of every trace of Kineto."""
 _ROCPROF = b'CPU HIP API"'
-"""In the heads of JSON of rocprof, the recorder of AMD before rocprofv3, which looks alike."""
+"""Texts in the head of JSON of rocprof, AMD's recorder before rocprofv3, which looks alike."""
 _REPORT = pl.lit(0, pl.Int32).alias("report")
 _PROFILE = "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
 _RECORD = f"record with {_PROFILE}"
@@ -37,12 +37,12 @@ _SYNC_EVENTS = (
     "experimental_config=torch._C._profiler._ExperimentalConfig(enable_cuda_sync_events=True)"
 )
 _YEAR_2001, _YEAR_2096 = 10**18, 4 * 10**18
-"""Unix times, ns: what lies between them is one, and what does not is a clock of its own."""
+"""Unix times, ns: times between them are Unix times, others are of a clock of their own."""
 _WAITING = 1
-"""Pieces of text that wait for each thread: they are large."""
+"""Number of pieces of text queued per thread; pieces are large."""
 
 _ROWS = 1 << 16
-"""How many events to sort in at once, at least."""
+"""Least number of events to sort at once."""
 
 _CONTENTS = (
     ("kernels", "kernel", ("kernel",), "GPU time by stage and kernel", _PROFILE),

@@ -44,16 +44,15 @@ RECORD_SCHEMA: Mapping[str, Any] = {
     "start": pl.Int64,
     "end": pl.Int64,
 }
-"""Columns: ``communicator`` is its hash, ``name`` null where NCCL knows none; ``sequence`` counts
-the calls of one collective in a communicator; ``peer`` is null but for messages; ``message_bytes``
-per rank; ``length`` ns, in whole microseconds; ``timing`` is how that was measured; bandwidths as
-NCCL says them, GB/s; ``start`` and ``end`` of the kernel in ns of the host's Unix clock, where logs
-are verbose."""
+"""Columns. ``communicator``: its hash; ``name``: null if NCCL knows none; ``sequence``: counts the
+calls of one collective in a communicator; ``peer``: null except for messages; ``message_bytes``:
+per rank; ``length``: ns, in whole microseconds; ``timing``: how it was measured; bandwidths:
+NCCL's, GB/s; ``start`` and ``end``: of the kernel, host's Unix time, ns, in verbose logs only."""
 
 DROPPED_SCHEMA: Mapping[str, Any] = {
     "communicator": pl.String, "rank": pl.Int64, "dropped": pl.Int64
 }  # fmt: skip
-"""Columns: ``dropped`` is how many collectives the ring overwrote, as NCCL counts them."""
+"""Columns. ``dropped``: number of collectives that the ring overwrote, as NCCL counts them."""
 
 _COLLECTIVES = {
     "allreduce": "all_reduce",
@@ -67,12 +66,12 @@ _GZIP = b"\x1f\x8b"
 _HEAD = 4096
 _BLOCK = 1 << 22
 _MOST_LINE = 1 << 24
-"""Bytes of a line; verbose ones take some kilobytes."""
+"""Largest length of a line, bytes; verbose lines take a few kilobytes."""
 _MOST_DAMAGED = 100
 _MOST_RECORDS = 1 << 25
 _MOST_US = _MOST_CALLS = 1 << 52
 _MOST_RANKS, _MOST_BYTES = 1 << 20, 1 << 43
-"""Of what all ranks send of one call, the sum has to fit into 63 bits."""
+"""Limits by which the sum over all ranks of a call fits into 63 bits."""
 
 _S, _I, _F = pl.String, pl.Int64, pl.Float64
 _KERNELS = pl.List(pl.Struct({"kernel_start_ts": _I, "kernel_stop_ts": _I}))

@@ -16,7 +16,7 @@ from tracekit.sources.nsys._mpi import MPI_TABLES, UCX_TABLES
 from tracekit.sources.nsys._threads import FRAMES, OVERHEAD_TABLES, SWITCHES
 
 PAYLOADS = "NVTX payloads"
-"""The feature whose rows are a part of those of a table, and so counted by who reads it."""
+"""Feature whose rows are a part of a table's rows, and counted by the reader of that table."""
 _ALWAYS = "nsys profile, whatever is traced"
 
 
@@ -27,9 +27,9 @@ class _Feature:
     tells: str
     record_with: str
     counted: bool = True
-    """Whether rows are counted; large tables that nothing reads are not."""
+    """Whether rows are counted; not for large tables that nothing reads."""
     part: str = ""
-    """The part of the table that it is."""
+    """The part of the table's rows that belong to the feature."""
 
 
 _FEATURES = (

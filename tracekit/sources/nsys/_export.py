@@ -37,13 +37,13 @@ _REQUIRED = {
     NVTX: ("start", "end", "globalTid", "eventType"),
 }
 _TIMED = dict.fromkeys((*_REQUIRED, *MPI_TABLES, *UCX_TABLES), "start")
-"""Tables whose first rows tell about when it was."""
+"""Tables whose first rows tell the approximate time of the recording."""
 _REPORT = pl.lit(0, pl.Int32).alias("report")
 _NO_KEYS = pl.DataFrame(schema={"correlation": pl.Int64, "process": pl.Int32})
 _OPS = ("process_gid", "ordinal", "src_ordinal", "dst_ordinal")
 _CALLS = ("thread_gid",)
 _RANGES = ("thread_gid", "end_thread_gid")
-"""The columns that tell who did something, and where."""
+"""Columns of ranges that identify threads."""
 
 
 def is_nsys(file: ExportFile) -> bool:
@@ -338,9 +338,10 @@ def lost_events(file: ExportFile) -> tuple[str, ...]:
 
 
 GRAPH_NODES = ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")
-"""Where exports keep them; until 2023.4 in the second, which is of whole graphs since then."""
+"""Tables of graph nodes; until 2023.4 the second one, which holds whole graphs since then."""
 _MOST_COPIES = 8
-"""A node is copied when its graph is cloned and when it is instantiated, seldom more often."""
+"""Largest number of copies in a chain: a node is copied when its graph is cloned and when it is
+instantiated, rarely more often."""
 _NODE = ["process_gid", "graph_node"]
 
 

@@ -47,7 +47,8 @@ _COPIES = Copies(
     source="src_ordinal",
     target="dst_ordinal",
 )
-"""Their codes are those of nsys's own tables of names, which may be absent or empty."""
+"""How nsys encodes copies, by the codes of its own tables of names, which may be absent or
+empty."""
 SYNC = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 EVENT_RECORD = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
 
@@ -55,7 +56,7 @@ _SYNC_HEAD = (
     "deviceId", "contextId", "streamId", "eventId", "correlationId", "globalPid", "eventSyncId",
 )  # fmt: skip
 _TIED = ["process_gid", "eventSyncId"]
-"""What ties a wait to the record that it waits for, in exports since 2026."""
+"""Columns that tie a wait to its event record, in exports since 2026."""
 
 
 class GpuWork:
@@ -74,7 +75,7 @@ class GpuWork:
         self._short_names = Texts(export.strings, pl.Categorical())
         self._contexts = _Contexts(export.file, GPU_TABLES)
         self.rows: dict[str, int] = dict.fromkeys(GPU_TABLES, 0)
-        """How many rows were read of each table."""
+        """Table -> number of rows read."""
         self._kept: dict[str, int] = dict.fromkeys(GPU_TABLES, 0)
         self._untimed = 0
         self._unplaced = 0
@@ -198,9 +199,9 @@ def _narrow(*columns: str) -> dict[str, SqlType]:
 _COPY = (
     "copyKind", "srcKind", "dstKind", "srcDeviceId", "dstDeviceId", "srcContextId", "dstContextId",
 )  # fmt: skip
-"""What only `GpuWork.copies` looks at."""
+"""Columns that only `GpuWork.copies` uses."""
 _ENDS: dict[str, SqlType] = dict.fromkeys(("srcContextId", "dstContextId"), "int")
-"""Which is looked up among contexts."""
+"""Columns with the contexts at both ends of a copy."""
 _RENAMED = {
     "deviceId": "ordinal",
     "contextId": "context",
@@ -218,7 +219,7 @@ _TABLES: dict[str, tuple[dict[str, SqlType], Callable[[GpuWork, pl.DataFrame], p
     MEMSET: (_narrow("bytes", "graphNodeId"), _memsets),
     GRAPH: (_narrow("graphId"), _graphs),
 }
-"""By table what is read beside the head, and how ops are made of it."""
+"""Table -> columns that are read beside the common ones, and the function that makes ops."""
 
 
 _DECLARING = ("TARGET_INFO_CUDA_CONTEXT_INFO", "TARGET_INFO_CUDA_NULL_STREAM")
@@ -305,7 +306,7 @@ class Syncs:
         self._export = export
         self._untimed = 0
         self.rows = {SYNC: 0, EVENT_RECORD: 0}
-        """How many rows were read of each table."""
+        """Table -> number of rows read."""
         self._records = ordered(self._read_records(workspace.rows), workspace)
         self._waits = ordered(self._read_waits(workspace.rows), workspace)
 

@@ -33,9 +33,9 @@ _NVTX_NARROW = (
     "jsonTextId",
 )  # fmt: skip
 _SELDOM = 4
-"""Where no more than one row in so many has a text of its own, these are put among the others."""
+"""Least number of rows per unregistered string for these strings to be few."""
 _MOST_OWN = 1 << 16
-"""Of more texts that are not registered the categories would take more room than they save."""
+"""Largest number of unregistered strings for which categories save memory."""
 _VERSION_SUFFIX = r"(_ptsz|_ptds)?_v\d+$"
 
 
@@ -92,19 +92,19 @@ class Nvtx:
         self._registered = Texts(export.strings, pl.Categorical())
         self._as_texts = Texts(export.strings)
         self._own = pl.Series([], dtype=pl.String)
-        """Texts that are not registered, as far as there are few."""
+        """Unregistered strings, as long as they are few."""
         self._json = Texts(export.strings)
         self._payloads: Payloads | None = None
         self._named: list[pl.DataFrame] = []
         self._domains: list[pl.DataFrame] = []
         self.labels = RunLabels()
-        """The labels that the program gave its run."""
+        """Labels that the program gave its run."""
         self.rows = 0
-        """How many rows were read."""
+        """Number of rows read."""
         self.extended = 0
-        """How many ranges have an extended payload, as bytes or JSON."""
+        """Number of ranges with an extended payload, as bytes or JSON."""
         self.endless = 0
-        """How many ranges have no end."""
+        """Number of ranges without an end."""
         self._backward = 0
 
     @property

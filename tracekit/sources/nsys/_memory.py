@@ -19,7 +19,7 @@ MEMORY_USAGE = "CUDA_GPU_MEMORY_USAGE_EVENTS"
 _ON_GPU = (2, 3, 5)
 _ALLOCATION, _RELEASE = 0, 1
 _LARGEST = 1 << 50
-"""More bytes than any GPU has; what says more is damaged."""
+"""More bytes than any GPU has; larger sizes are damaged."""
 
 _COLUMNS = (
     "start", "globalPid", "deviceId", "address", "bytes", "memKind", "memoryOperationType",
@@ -51,7 +51,7 @@ class GpuMemory:
         seen = Seen(self._events(workspace.rows), workspace, *_GPU)
         self._rows = seen.rows
         self.distinct = seen.distinct.drop_nulls()
-        """Who allocated on which GPU: ``process_gid, ordinal``."""
+        """``process_gid, ordinal``: processes and the GPUs on which they allocated."""
 
     def _events(self, rows: int) -> Iterator[pl.DataFrame]:
         """Yield allocations and releases; ``bytes`` is null for a release."""

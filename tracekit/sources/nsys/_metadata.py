@@ -25,7 +25,7 @@ _EXPORT_KEYS = (
 )
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _VARIABLES = (_VISIBLE, *VARIABLES)
-"""Variables that are looked at. Others may hold secrets, so they do not even leave the file."""
+"""Environment variables that are read. Others may hold secrets, so they never leave the file."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Metadata:
     schema_version: str | None = None
     product: str | None = None
     time_shift: int = 0
-    """What the exporter added to every time, ns."""
+    """Offset that the exporter added to every time, ns."""
     session_start: int | None = None
     """Unix time of time 0, ns."""
     duration: int | None = None
@@ -43,11 +43,11 @@ class Metadata:
     visible_devices: tuple[str, ...] | None = None
     rank: int | None = None
     ranks: int | None = None
-    """Rank of the recorded command in its job, as its environment said."""
+    """Rank of the recorded command in its job, from its environment."""
     job: str | None = None
-    """What its launcher calls the job: ``VARIABLE=digest`` for each of its variables."""
+    """Identity of its job: ``VARIABLE=digest`` for each variable of its launcher."""
     traced: frozenset[str] = frozenset()
-    """What was traced, as the capture calls it: ``Cuda``, ``NvtxEvents``; empty if not known."""
+    """What was traced, in the words of the capture: ``Cuda``, ``NvtxEvents``; empty if unknown."""
     warnings: tuple[str, ...] = field(default=())
 
 

@@ -39,7 +39,7 @@ _OF_NICS = {
 }
 _LONGEST_NAME = 200
 _PLAIN_NAME = re.compile(r"[\w %/().,:\[\]+-]+")
-"""Names that can stand in a JSON path as they are."""
+"""Pattern of names that need no quotes in a JSON path."""
 
 _GPU_MASK = 0xFF  # the bits of a type's number that are the GPU's
 _FIRST_OF_TYPE = Where("typeId", "first")

@@ -52,11 +52,11 @@ class MpiCalls:
     def __init__(self, export: Export) -> None:
         self._export = export
         self.distinct = pl.DataFrame(schema={"thread_gid": pl.Int64})
-        """The threads that made them."""
+        """Threads that made calls."""
         self.last: int | None = None
-        """When the last one ended, ns."""
+        """End of the last call, ns."""
         self.endless = 0
-        """How many have no end."""
+        """Number of calls without an end."""
         columns = ("start", "end", "globalTid")
         for table in _GROUPS:
             for batch in export.file.batches(table, dict.fromkeys(columns, "int")):
@@ -210,7 +210,7 @@ _FUNCTION = r"(?i)^P?MPI_I?(.+?)(?:_c)?$"
 _SENT, _RECEIVED, _RANKS = pl.col("size"), pl.col("recvSize"), pl.col("ranks")
 _SPLIT = ("reduce_scatter", "reduce_scatter_block")
 _WHOLE_BUFFERS = ("alltoall", "alltoallv", "alltoallw", "scatter", "scatterv")
-"""What each rank's part is different for, so that what is sent is what the buffer holds."""
+"""Functions with a different part for each rank, so the total sent is the size of the buffer."""
 
 
 def buffers() -> tuple[pl.Expr, pl.Expr]:

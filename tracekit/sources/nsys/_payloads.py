@@ -24,11 +24,11 @@ _ENUM_ENTRIES = "NVTX_PAYLOAD_ENUM_ENTRIES"
 _Key = tuple[int, int]
 """A domain, and the number of a layout or an enumeration in it."""
 _Declared = Mapping[_Key, Sequence[Mapping[str, Any]]]
-"""The distinct rows of a table by key."""
+"""Key -> distinct rows of a table."""
 _Type = type[pl.DataType]
 
 _Enums = Mapping[_Key, tuple[_Type, Mapping[int, str]]]
-"""How enumerations are stored, and what their values are called."""
+"""Key -> how an enumeration is stored, and the names of its values."""
 
 _BYTES: dict[_Type, int] = {
     pl.Int8: 1, pl.UInt8: 1, pl.Int16: 2, pl.UInt16: 2, pl.Int32: 4, pl.UInt32: 4, pl.Int64: 8,

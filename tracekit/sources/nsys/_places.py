@@ -25,14 +25,14 @@ from tracekit.support.compiled import compiled, given, locate, remembered
 _Pair = tuple[int, int]
 """Global id of a process, and a CUDA ordinal in it."""
 _Gpus = Mapping[object, Mapping[str, object]]
-"""What is known of each GPU of the machine, by the id that the report gives it."""
+"""Id of a GPU in the report -> what is known of it."""
 
 _GPU_TABLE = "TARGET_INFO_GPU"
 _OLD_GPU_TABLE = "TARGET_INFO_CUDA_GPU"
 _MAP_TABLE = "TARGET_INFO_CUDA_DEVICE"
 _ORDINAL_BITS = 32
 _ORDINALS = {"ordinal": "device", "src_ordinal": "src_device", "dst_ordinal": "dst_device"}
-"""What device each column of ordinals means."""
+"""Column of ordinals -> column of the device."""
 
 
 @dataclass(frozen=True)
@@ -308,7 +308,7 @@ class Places:
         self._threads = given(threads["thread_gid"])
         owner = threads.select(process_of(pl.col("thread_gid"))).to_series()
         self.process_of_thread = self.process(owner)
-        """The number of the process of each thread."""
+        """By thread number: number of its process."""
         ordinals = devices.ordinals
         paired = ordinals.with_columns(
             pair=_pair(self.process(ordinals["process_gid"]), ordinals["ordinal"])

@@ -15,7 +15,7 @@ from tracekit.support.spool import Workspace
 _OSRT = "OSRT_API"
 _CALL_COLUMNS = ("start", "end", "globalTid", "nameId")
 _LONG_NS = 100_000
-"""What takes less explains no gap worth a word, and there may be millions of it."""
+"""Least duration that is kept, ns: shorter ones explain no gap, and there may be millions."""
 _WAITING = (
     r"^(p?poll|p?select|epoll_p?wait2?|(__)?(read|recv|recvfrom|recvmsg)|accept4?|"
     r"sem_(timed|clock)?wait|pthread_cond_(timed|clock)?wait|futex|pthread_join|"
@@ -27,13 +27,14 @@ _SAMPLES, FRAMES = "COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS"
 _TAKEN = ("id", "start", "globalTid")
 _FRAME = ("id", "symbol", "module", "unresolved", "stackDepth")
 _LONGEST = 60
-"""Characters of a name that are kept; those of C++ may have thousands."""
+"""Largest number of characters of a name that are kept; C++ names may have thousands."""
 SWITCHES = "SCHED_EVENTS"
 _SWITCH_COLUMNS = ("start", "isSchedIn", "globalTid")
 _SWITCH = {"process": pl.Int64, "thread": pl.Int64, "start": pl.Int64, "is_on": pl.Boolean}
 _RUNNING = {"process": pl.Int64, "start": pl.Int64, "step": pl.Int64}
 _MOSTLY = 0.95
-"""A process ran meanwhile if some thread of it was on a CPU for this part of a stretch."""
+"""Share of an interval in which any thread of a process is on a CPU for the process to count as
+running."""
 OVERHEAD_TABLES = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")
 
 _OVERHEAD_COLUMNS = ("start", "end", "globalTid", "nameId", "overheadType")
@@ -193,10 +194,10 @@ class Stretches:
 
     def __init__(self) -> None:
         self._threads = pl.DataFrame(schema={**_SWITCH, "ran": pl.Int64})
-        """The last switch of each thread."""
+        """Last switch of each thread."""
         self._processes = pl.DataFrame(schema={**_RUNNING, "ran": pl.Int64})
-        """The time of the last switch of each process, how many of its threads run from then on
-        (`step`), and how long it ran until then."""
+        """By process: time of its last switch, number of its threads that run from then on
+        (`step`), and time that it ran until then, ns."""
 
     def until(self, switches: pl.DataFrame) -> pl.DataFrame:
         """Return the intervals off the CPU that end in this chunk, ``process, thread, start, end``.

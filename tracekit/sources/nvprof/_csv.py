@@ -210,9 +210,9 @@ class _Work:
         self._times: Filter | None = None
         self._commands: dict[int, str] = {}
         self.counts = dict.fromkeys(("kernels", "copies", "memsets"), 0)
-        """How many ops of each feature there are."""
+        """Feature -> number of ops."""
         self.gpus = pl.DataFrame(schema={"device": pl.Int32, "name": pl.String})
-        """The GPUs that cells name."""
+        """GPUs named in cells."""
 
     @property
     def names(self) -> pl.DataFrame:

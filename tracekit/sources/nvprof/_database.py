@@ -57,13 +57,13 @@ _REQUIRED = {
     MARKER: MARKER_COLUMNS,
 }
 _TIMED = {**dict.fromkeys((*GPU_TABLES, RUNTIME, DRIVER), "start"), MARKER: "timestamp"}
-"""Tables whose first rows tell about when it was."""
+"""Tables whose first rows tell the approximate time of the recording."""
 _TOPOLOGY = ("CUPTI_ACTIVITY_KIND_NVLINK", "CUPTI_ACTIVITY_KIND_PCIE")
 _REPORT = pl.lit(0, pl.Int32).alias("report")
 _RECORD_GPU = "record with `nvprof -o run.nvvp`"
 _NO_PROCESS = 0
 _YEAR_2000 = 946_684_800_000_000_000
-"""Times before that, in ns since 1970, are of a clock that does not tell the time of day."""
+"""Unix time, ns: earlier times are of a clock that is not the time of day."""
 
 
 def is_nvprof(file: SqliteFile) -> bool:

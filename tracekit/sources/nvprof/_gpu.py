@@ -45,7 +45,7 @@ class GpuWork:
         self._names = KernelNames(strings)
         self._owners = owners
         self.rows: dict[str, int] = dict.fromkeys(GPU_TABLES, 0)
-        """How many rows were read of each table."""
+        """Table -> number of rows read."""
         self._kept: dict[str, int] = dict.fromkeys(GPU_TABLES, 0)
         self._twice = self._untimed = self._unplaced = self._ownerless = 0
 
@@ -148,7 +148,7 @@ _TABLES: dict[str, tuple[tuple[str, ...], Callable[[GpuWork, pl.DataFrame], pl.D
     MEMSET: (("bytes",), _memsets),
     GRAPH: (("graphId",), _graphs),
 }
-"""By table what is read beside the head, and how ops are made of it."""
+"""Table -> columns that are read beside the common ones, and the function that makes ops."""
 _RENAMED = {"correlationId": "correlation", "streamId": "stream"}
 _KEPT = (
     "start", "end", "pid", "device", "context", "stream", "correlation", "graph_node", "name",

@@ -66,7 +66,7 @@ class Calls:
         self._file = file
         self._lost = 0
         self.rows: dict[str, int] = {RUNTIME: 0, DRIVER: 0}
-        """How many rows were read of each table."""
+        """Table -> number of rows read."""
 
     @property
     def losses(self) -> tuple[str, ...]:
@@ -150,7 +150,7 @@ class Syncs:
         self._file, self._owners = file, owners
         self._lost = 0
         self.rows = {SYNC: 0, EVENT_RECORD: 0}
-        """How many rows were read of each table."""
+        """Table -> number of rows read."""
         self._devices = self._of_contexts()
         self._waits = ordered(self._read_waits(workspace.rows), workspace)
         self._records = ordered(self._read_records(workspace.rows), workspace)
@@ -227,9 +227,9 @@ class Markers:
         self._file = file
         self._strings = strings
         self.labels = RunLabels()
-        """The labels that the program gave its run."""
+        """Labels that the program gave its run."""
         self.rows = 0
-        """How many rows were read."""
+        """Number of rows read."""
         self._invalid = 0
         self._startless = 0
         self._repeated = 0

@@ -22,7 +22,7 @@ COPIES = Copies(
     device_memory=(3, 4, 6),  # device, array, device static
     managed_memory=(5, 7),  # managed, managed static
 )
-"""What copies do, by CUPTI's kinds of memory; nsys counts each one lower."""
+"""How CUPTI encodes copies, by kinds of memory; nsys's codes are one lower."""
 
 PROCESS, THREAD = 1, 2
 """Kinds of objects that a row can be about."""

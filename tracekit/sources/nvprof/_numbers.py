@@ -6,7 +6,7 @@ import polars as pl
 
 _DECIMAL = r"^\d{1,15}(\.\d*)?$"
 _EXPONENT = r"^(\d)(?:\.(\d{0,15}))?[eE]([+-]?\d{1,2})$"
-"""How nvprof prints very small numbers, and large ones."""
+"""Pattern for the notation in which nvprof prints very small and very large numbers."""
 _MOST = 1 << 61
 _MOST_DIGITS = 18
 _ZEROS = 100

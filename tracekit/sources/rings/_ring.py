@@ -34,7 +34,7 @@ _STYLES = ("push_pop", "start_end")
 _DOMAIN = "tracekit"
 _MOST_RECORDS, _MOST_NAME_BYTES = 1 << 24, 1 << 24
 _BEING_WRITTEN = 64
-"""So many of the oldest records may be half written, by a program that goes on meanwhile."""
+"""Number of oldest records that a program still running may have half overwritten."""
 _RECORD_WITH = "tracekit record --annotate -- PROGRAM"
 _HOST_TIMES = (
     "ranges by the host's clock alone: no GPU work was recorded, and a call may return before its "

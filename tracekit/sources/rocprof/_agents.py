@@ -10,7 +10,7 @@ import polars as pl
 from tracekit.sources.kineto._events import text_of
 
 GPU = 2
-"""The type of an agent that is a GPU."""
+"""Type of the agents that are GPUs."""
 
 
 def mapping(value: object) -> Mapping[str, Any]:

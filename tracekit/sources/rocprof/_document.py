@@ -54,7 +54,7 @@ FIELDS: Mapping[str, dict[str, Any]] = {
     "memory_copy": {**_HEAD, "src_agent_id": _ID, "dst_agent_id": _ID, "bytes": str},
     "hip_api": _API, "rccl_api": _API, "marker_api": _API,
 }  # fmt: skip
-"""The arrays that are read, and what of their records."""
+"""Array -> fields of its records that are read."""
 
 
 def is_rocprof(path: Path) -> bool:

@@ -12,7 +12,7 @@ _MARK, _FRAME = b"LZ4F", b"\x04\x22\x4d\x18"
 _HAS_BLOCK_SUMS, _HAS_SIZE, _HAS_DICTIONARY = 0x10, 0x08, 0x01
 _STORED = 1 << 31
 _LONGEST = 1 << 20
-"""The most bytes of a text; what claims more is none."""
+"""Largest length of a text, bytes; larger claims are invalid."""
 _SHORTEST_MATCH, _MORE = 4, 15
 
 

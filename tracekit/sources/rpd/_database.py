@@ -90,7 +90,7 @@ class _Host:
         self._untimed = self._nowhere = self._backward = 0
         self._sequence = self._sequence_numbers()
         self.operators = 0
-        """How many markers are operators of PyTorch."""
+        """Number of markers that are operators of PyTorch."""
 
     def calls(self, rows: int) -> Iterator[pl.DataFrame]:
         """Yield ``start, end, pid, tid, name, correlation`` of HIP calls."""
@@ -340,9 +340,9 @@ class _GpuWork:
         self._file, self._strings, self._launches = file, strings, launches
         self._names = KernelNames()
         self.counts: Counter[str] = Counter()
-        """How many kernels, copies and memsets there are."""
+        """Number of kernels, of copies and of memsets."""
         self.lost: Counter[str] = Counter()
-        """How many ops were left out, or lack something, by reason."""
+        """Reason -> number of ops that were left out, or lack an attribute."""
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
         """Yield the ops with a time and a device."""

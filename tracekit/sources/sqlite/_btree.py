@@ -18,7 +18,7 @@ from tracekit.sources.sqlite._layout import Geometry
 _Ints = NDArray[np.int64]
 
 LEAST, GREATEST = -(2**63), 2**63 - 1
-"""Bounds of a rowid."""
+"""Smallest and largest possible rowid."""
 _INTERIOR, _LEAF = 5, 13
 _HEADER_BYTES = 12
 _CHILD_BYTES = 4
@@ -29,9 +29,9 @@ _PLACES = np.array([1 << 24, 1 << 16, 1 << 8, 1], np.int64)
 _Bytes = NDArray[np.uint8]
 
 _CELLS_AT = 3
-"""Where a page has the number of its cells."""
+"""Offset of the number of cells in a page's header."""
 _WIDEST_GAP_BYTES = 1 << 14
-"""Pages of others that are read along to save a call."""
+"""Largest gap of unneeded pages that is read along to save a system call, bytes."""
 
 
 class MisplacedError(Exception):

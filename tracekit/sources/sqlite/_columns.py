@@ -26,13 +26,13 @@ _reals, _texts, _gather = (
 _DTYPES = {
     "int": pl.Int64, "narrow": pl.Int8, "rowid": pl.Int64, "real": pl.Float64, "text": pl.Binary,
 }  # fmt: skip
-"""Types of columns of which nothing is held."""
+"""Types of columns without a value."""
 _NARROW: dict[np.dtype[Any], int] = {
     np.dtype(np.int8): 7,
     np.dtype(np.int16): 15,
     np.dtype(np.int32): 31,
 }
-"""The bits of a number beside its sign."""
+"""Numbers of bits, without sign, of the narrow integer types."""
 _SCHEMAS = {
     np.dtype(dtype): schema
     for dtype, schema in (
@@ -40,7 +40,7 @@ _SCHEMAS = {
         (np.float64, float64),
     )
 }  # fmt: skip
-"""What nanoarrow calls the types of numbers."""
+"""Number type -> its name in nanoarrow."""
 _Ints = NDArray[np.int64]
 
 _decode = compiled(_pages.decode, ALWAYS)
@@ -62,7 +62,7 @@ class Columns:
         self._names = names
         self._columns = [_column(role, rows) for role in roles]
         self.height = 0
-        """How many rows there are."""
+        """Number of rows."""
 
     def add(self, data: _Bytes, found: _pages.Rows) -> bool:
         """Add the rows found in `data`; return whether their values have the expected types.
@@ -107,7 +107,7 @@ class _NumberColumn:
         self._expected = rows
         self._values: _Numbers | None = None
         self._valid: NDArray[np.bool_] | None = None
-        """Where there are numbers, if not in all rows; without `_values` in none."""
+        """Mask of rows that have numbers; None if all have (or, without `_values`, none has)."""
 
     def add(self, first: int, data: _Bytes, found: _pages.Rows, slot: int) -> bool:
         """Store found numbers; real numbers are decoded here."""

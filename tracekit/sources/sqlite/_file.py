@@ -35,7 +35,7 @@ from tracekit.sources.sqlite._spans import Table, spans
 from tracekit.support.spool import Workspace
 
 BATCH_ROWS = 1 << 20
-"""Rows of a batch, if nothing else is asked for."""
+"""Default number of rows of a batch."""
 _GZIP = b"\x1f\x8b"
 _BLOCK = 1 << 22
 
@@ -60,14 +60,14 @@ class SqliteFile:
         self.path = path
         self._content = unpacked or path
         self.kind = "SQLite"
-        """How the export is stored."""
+        """Storage format of the export."""
         self.uri = f"{self._content.resolve().as_uri()}?mode=ro&immutable=1"
         self.coerced: dict[str, int] = {}
-        """Values that were dropped because they had no place in their column, by table.column."""
+        """``table.column`` -> number of values dropped because they did not fit the type."""
         self.warnings: list[str] = []
-        """What a user should know of how the file was read."""
+        """Sentences for the user on how the file was read."""
         self.times = Times(path)
-        """Which times rows may have; those with others are left out of `batches`."""
+        """Times that rows may have; `batches` drops rows with others."""
         with self._content.open("rb") as file:
             header = file.read(HEADER_BYTES)
         self._library = Library(path, self.uri, is_utf8(header), self._content)

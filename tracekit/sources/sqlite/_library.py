@@ -22,10 +22,10 @@ from tracekit.sources._tables import SqlType
 DTYPE = {
     "int": pl.Int64, "narrow": pl.Int64, "real": pl.Float64, "text": pl.String, "blob": pl.Binary,
 }  # fmt: skip
-"""What columns come as; a narrow one as that or as fewer bits."""
+"""Type of a requested column -> polars type; a narrow column may have fewer bits."""
 _SEED = {"int": "0", "narrow": "0", "real": "0.0", "blob": "x''"}
 _UNTYPED = ("text", "blob")
-"""What SQLite makes of a value of any type."""
+"""Types of columns to which SQLite can convert a value of any type."""
 
 
 def quoted(name: str) -> str:

@@ -31,9 +31,10 @@ Floats = NDArray[np.float64]
 Bytes = NDArray[np.uint8]
 
 OK, BEYOND, DAMAGED = 0, 1, 2
-"""All is located; something is not understood; rows do not lie where tree and page say."""
+"""Result of `decode`: all was located; something was not understood; rows do not lie where tree and
+page say."""
 UNFIT = -1
-"""Instead of the number of nulls: a value has another type than its column is to have."""
+"""Result in place of the number of nulls: a value has another type than its column."""
 FEWEST_CELL_BYTES = 4
 
 

@@ -20,24 +20,24 @@ Ints = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 
 MOST = 1 << 10
-"""How many shapes are remembered."""
+"""Largest number of shapes that are kept."""
 MOST_COLUMNS = 255
 NONE = -1
 _SLOTS = 1 << 12
 _TRIES = 8
-"""In how many slots a shape may be."""
+"""Number of slots that are searched for a shape."""
 _WORDS = 8
-"""Words of 8 bytes of the longest header that is remembered."""
+"""Largest header of a shape, in words of 8 bytes."""
 _SPREAD = 0x9E3779B97F4A7C15 - (1 << 64)
-"""Its product with a number has bits of all others in the upper ones."""
+"""Factor for hashing: the upper bits of a product depend on all bits of the number."""
 _SLOT_SHIFT = 52
 _COLUMN_BITS, _KIND_BITS = 8, 18
 _COLUMN, _KIND = 2**_COLUMN_BITS - 1, 2**_KIND_BITS - 1
 _NULL, _LONGEST_INT, _ZERO, _ONE, _FIRST_TEXT = 0, 6, 8, 9, 12
 MORE = 128
-"""Bit of a varint's byte that says that another follows."""
+"""Bit of a varint's byte that says that another byte follows."""
 BYTES_OF_KIND = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, -1, -1, *np.arange(116) // 2])
-"""Bytes of a value by serial type, where that is below 128; -1 where the type is not used."""
+"""By serial type below 128: bytes of a value; -1 for unused types."""
 
 
 class Shapes(NamedTuple):

@@ -43,18 +43,18 @@ if TYPE_CHECKING:
     from tracekit.sources.sqlite._columns import Columns, Decoder
 
 FEW_ROWS = 20_000
-"""Tables of fewer rows take SQLite less time than loading the loops does."""
+"""Number of rows below which SQLite is faster than loading the compiled loops."""
 SMALL_FILE_BYTES = 1 << 18
-"""A smaller file has no more rows than that."""
+"""Size of a file below which its tables have no more rows than that."""
 SPAN_BYTES = 1 << 22
 """Bytes of pages that a thread reads at once."""
 CHECKED_LEAVES = 8
-"""How many pages, besides the first and the last, SQLite is asked for."""
+"""Number of random pages, besides the first and the last, that SQLite reads for comparison."""
 _LEAST_BYTES = 1 << 20
-"""Bytes of pages that are worth a span of their own."""
+"""Least bytes of pages that are worth a span of their own."""
 _FILLED = 0.85
-"""To what part a batch is filled if pages have as many rows as some of them: those of a table's
-begin hold more, and what does not fit has to be copied."""
+"""Share of a batch to fill by the average rows of sampled pages: the first pages of a table hold
+more rows, and rows that do not fit must be copied."""
 _COUNTED_LEAVES = 32
 
 
@@ -219,10 +219,8 @@ class SpanReader:
         some = SystemRandom().choices(range(tree.pages.size), k=CHECKED_LEAVES)
         self._checked = sorted({0, tree.pages.size - 1, *some})
         self._asked: dict[int, pl.DataFrame] = {}
-        """What SQLite found on pages that were asked for together, by place in the list of leaves.
-
-        One question for all takes it no longer than one for each page.
-        """
+        """Place in the list of leaves -> rows that SQLite read there. All pages take one query,
+        which is as fast as a query for one."""
 
     def ask(self) -> None:
         """Read through SQLite the pages that will be compared with decoded ones."""

@@ -30,7 +30,7 @@ _EVENT = 4
 _MOST_STATS = 1 << 20
 _AGAIN = "copy or record it again: the profiler, or the copy, did not finish"
 _HEADER = 20
-"""Bytes that the key and the length of a field may take."""
+"""Largest number of bytes of a field's key and length."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Plane:
                 case 6 if end:
                     stats.append((value, end))
         self.stats = dict(self._stat(*each) for each in stats)
-        """What the plane says of itself, by name."""
+        """Name -> value of the plane's own stats."""
 
     def _text(self, begin: int, end: int) -> str:
         return self._data[begin:end].tobytes().decode("utf-8", "replace")

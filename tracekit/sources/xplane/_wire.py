@@ -16,7 +16,7 @@ Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 
 UNSIGNED, SIGNED, STRING, REFERENCE = 3, 4, 5, 7
-"""Fields of a stat: whole numbers, a text, and a text that the plane holds by its number."""
+"""Field numbers of a stat's value: integers, a text, and the number of a text in the plane."""
 
 
 class WireError(Exception):
