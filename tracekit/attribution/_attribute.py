@@ -1,4 +1,4 @@
-"""Attribution of a recording, in the order of its parts."""
+"""Attribute a recording: launches, ranges, stages and iterations, one step after the other."""
 
 from __future__ import annotations
 
@@ -61,16 +61,16 @@ _STEPS = ("launches and ranges", "iterations", "calls", "verdicts", "stages")
 def attribute(trace: Trace, rules: Rules, progress: Progress = lambda *_: None) -> Trace:
     """Return the trace with launches, innermost ranges, stages and iterations.
 
-    A pure function of the raw columns: what an earlier attribution left is replaced.
+    A pure function of the raw columns: the results of an earlier attribution are replaced.
 
     Parameters
     ----------
     trace
         A trace as a source yields it, or one that was attributed before.
     rules
-        What names mean.
+        Rules that give names of ranges, threads and kernels a meaning.
     progress
-        Told each step.
+        Callback that is told the beginning of each step.
     """
     written: dict[str, list[pl.DataFrame]] = {}
 
@@ -85,13 +85,13 @@ def attribute(trace: Trace, rules: Rules, progress: Progress = lambda *_: None) 
 def attribute_recording(
     recording: Recording, rules: Rules, workspace: Workspace, write: Write, progress: Progress
 ) -> tuple[str, ...]:
-    """Write ops, calls and ranges with their attribution, and the tables about them.
+    """Write ops, calls and ranges with their attribution, and the tables that attribution adds.
 
     Returns
     -------
-    A sentence for each self-check that failed: a correlation id names at most one call of its
-    process, and a launch starts no later than its op; for each of `findings`; and one of the
-    entries of a user's rules file that nothing matches.
+    Warnings, one sentence each: for each self-check that failed (a correlation id names at most one
+    call of its process; a launch starts no later than its op), for each of `findings`, and one for
+    all entries of the user's rules file that matched nothing.
     """
     ops, calls, ranges = (recording.streams[name] for name in ("ops", "calls", "ranges"))
     threads = classify_threads(recording.tables["threads"], rules)

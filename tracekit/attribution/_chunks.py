@@ -1,7 +1,7 @@
-"""Chunks of numbers that one step of attribution finds for a later one.
+"""Chunks of number columns that one step of attribution keeps for a later one.
 
-They wait in memory while they fit, else in files, each column as it lies in memory: what is read
-again and again then costs no more than copying it.
+They stay in memory while they fit, else in files, each column with the bytes that it has in memory:
+reading it again costs no more than a copy.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from tracekit.support.spool import Workspace
 
 
 class Waiting:
-    """Chunks of columns of numbers, kept in memory or in files until they are dropped.
+    """Buffer of chunks of number columns, in memory or in files, until they are dropped.
 
     Parameters
     ----------
     workspace
-        Room for the chunks.
+        Memory budget and folder for the chunks.
     """
 
     def __init__(self, workspace: Workspace) -> None:
@@ -27,11 +27,11 @@ class Waiting:
         self._chunks: list[Mapping[str, Array] | ArrayFile] = []
 
     def append(self, columns: Mapping[str, Array]) -> None:
-        """Add a chunk, whose columns are of one length."""
+        """Add a chunk: columns of equal length."""
         self._chunks.append(self._kept(columns))
 
     def replace(self, number: int, columns: Mapping[str, Array]) -> None:
-        """Put other columns in place of those of a chunk."""
+        """Replace the columns of a chunk."""
         self.drop(number)
         self._chunks[number] = self._kept(columns)
 
@@ -49,7 +49,7 @@ class Waiting:
         return [read(name) for name in columns]
 
     def drop(self, number: int) -> None:
-        """Let go of a chunk that is not needed any more."""
+        """Drop a chunk that is not needed any more."""
         chunk = self._chunks[number]
         if isinstance(chunk, ArrayFile):
             chunk.remove()

@@ -25,19 +25,19 @@ _WAITS = {"device": pl.Int32, "launches": pl.Int64, "least": pl.Int64}
 
 
 def waits(ops: pl.DataFrame, launched: Array) -> pl.DataFrame:
-    """Return per device the number of kernels launched while it was idle, and the least wait.
+    """Return per device the number of kernels launched while it was idle, and their least delay.
 
     Parameters
     ----------
     ops
-        ``device, kind, start, end`` of some ops, in order of start. The first one of a device is
-        left out, for what ran before it is not known.
+        ``device, kind, start, end`` of ops in order of start. The first op of each device is left
+        out, since it is not known what ran before.
     launched
-        When the calls began that launched them; long before all where that is not known.
+        Start of the launching call of each op, ns; a very early time if it is not known.
 
     Returns
     -------
-    ``device, launches, least``, the last in ns.
+    ``device, launches, least``; `least` is the shortest time from call to kernel start, ns.
     """
     device, start, end = (given(ops[name]) for name in ("device", "start", "end"))
     kernel = given(ops["kind"].to_physical()) == KINDS.index("compute")
@@ -65,14 +65,15 @@ _FEW = 1 << 10
 
 
 def late(parts: Sequence[pl.DataFrame], slack: Mapping[int, int]) -> tuple[str, ...]:
-    """Name GPUs with a late clock, or with launches that are held back.
+    """Warn of GPUs whose clock is late, or whose launches are held back.
 
     Parameters
     ----------
     parts
-        What `waits` returned of all ops.
+        The tables that `waits` returned for all chunks of ops.
     slack
-        By device the least time that a wait returns after the work it waits for, where it is known.
+        Device -> least time from the end of the work to the return of the wait for it, ns; devices
+        for which it is not known are absent.
     """
     together = pl.concat([pl.DataFrame(schema=_WAITS), *parts]).group_by("device")
     found = together.agg(pl.col("launches").sum(), pl.col("least").min()).filter(
@@ -103,22 +104,22 @@ def _held_or_late(slack: int | None) -> str:
 
 @dataclass(frozen=True)
 class Offset:
-    """Steady offset of the GPU clocks of a report; 0 if there is none.
+    """Constant offset of a report's GPU clocks against the clock of calls; 0 if there is none.
 
     Parameters
     ----------
     by
-        What sets their times right, ns: more than 0 where they are early.
+        Correction to add to GPU times, ns; positive if the GPU clock is early.
     slack
-        By device the least time that a wait returns after the work it waits for, on times that are
-        set right; of those alone that may be late.
+        Device -> least time from the end of the work to the return of the wait for it, ns, after
+        the correction; only devices whose clock may be late.
     """
 
     by: int = 0
     slack: Mapping[int, int] = field(default_factory=dict)
 
     def warning(self) -> tuple[str, ...]:
-        """Describe the correction."""
+        """Describe the correction in a sentence; empty if there is none."""
         if not self.by:
             return ()
         seen, done = (
@@ -137,23 +138,25 @@ class Offset:
 def steady_offset(
     ops: Stream, calls: Stream, launches: Launches, syncs: Iterable[pl.DataFrame]
 ) -> Offset:
-    """Find a steady offset of all GPU clocks against the clock of calls.
+    """Find a constant offset of all GPU clocks against the clock of calls.
 
-    An op that the GPU is ready for starts some microseconds after its call. So where clocks differ
+    An op that its GPU is ready for starts some microseconds after its call. So if the clocks differ
     by one offset, the largest lead of an op over its call is the same at any time and on any GPU,
-    and is negative where the clock is late. Parts of the time in which no GPU was ready for
-    anything say nothing; if half of them do, or one GPU differs from another, nothing is concluded.
+    and it is negative if the GPU clock is late. The recording is cut into parts; parts in which no
+    GPU was ready for any op say nothing. If half of the parts say nothing, or GPUs differ, no
+    offset is concluded.
 
-    What holds back every launch looks like a late clock, but not to those who wait: they return
-    after the work has ended. So a clock is late only if, on each GPU and both early and late in the
-    recording, waits return before that, about as long before as ops are late.
+    A cause that delays every launch looks like a late clock, but not in waits of the host, which
+    still return after the work has ended. So the clock counts as late only if on each GPU, both
+    early and late in the recording, waits return before the work ends, by about as much as ops are
+    late.
 
     Parameters
     ----------
     ops, calls, launches
-        The ops, the calls, and which of these launched which of those.
+        The ops, the calls, and the launching call of each op.
     syncs
-        The canonical table of that name, in parts; read only where ops may be late.
+        Chunks of the canonical table ``syncs``; read only if ops may be late.
     """
     most = _leads(ops, calls, launches, 0)["lead"].max() if len(ops) else None
     # What the first chunk shows is asked of all of them only where it shows something.
@@ -220,7 +223,7 @@ def _leads(ops: Stream, calls: Stream, launches: Launches, number: int) -> pl.Da
 
 
 def early(leads: Array) -> str:
-    """Say how many ops start before their call, and by how much."""
+    """Say how many ops start before their launching call, and by how much."""
     if not leads.size:
         return ""
     low, middle, high = np.percentile(leads, (5, 50, 95)) / _NS_PER_US
@@ -239,22 +242,22 @@ _SCHEMA = {"device": pl.Int32, "start": pl.Int64, "slack": pl.Int64}
 def find_returns(
     ops: Stream, calls: Stream, launches: Launches, syncs: Iterable[pl.DataFrame]
 ) -> pl.DataFrame:
-    """Return how long after the end of its work each wait returns.
+    """Return how long after the end of its work each wait of the host returns.
 
-    A wait for a stream, or for all of a context, returns after the end of all ops there whose
-    calls had returned when it began. On clocks that agree this takes no less than nothing.
+    A wait for a stream or a context returns after the end of all ops there whose launching calls
+    had returned when the wait began. If the clocks agree, the result is never negative.
 
     Parameters
     ----------
     ops, calls, launches
-        The ops, the calls, and which of these launched which of those.
+        The ops, the calls, and the launching call of each op.
     syncs
-        The canonical table of that name, in parts.
+        Chunks of the canonical table ``syncs``.
 
     Returns
     -------
-    ``device, start, slack`` of the waits for which there was work to wait for: when they began, and
-    by how much they return after its end, ns.
+    ``device, start, slack``, one row per wait that had work to wait for: start of the wait, and
+    time from the end of the work to the return of the wait, ns.
     """
     kind = pl.col("type").cast(pl.String)
     columns = ("process", "context", "stream", "start", "end")
@@ -306,6 +309,6 @@ def _last_ends(waits: pl.DataFrame, ended: pl.DataFrame, by: tuple[str, ...]) ->
 
 
 def least_slack(returns: pl.DataFrame) -> dict[int, int]:
-    """Return by device the least time that a wait returns after the work it waits for."""
+    """Return device -> least time from the end of work to the return of a wait for it, ns."""
     least = returns.group_by("device").agg(pl.col("slack").min())
     return dict(least.iter_rows())

@@ -1,4 +1,4 @@
-"""Named arrays of equal length that the compiled loops of attribution work on."""
+"""Arrays that the compiled loops of attribution work on: one named array per column."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ Array: TypeAlias = NDArray[Any]
 
 
 def number_type(rows: int) -> type[np.signedinteger[Any]]:
-    """Return the integer type for numbers of this many rows, and -1: 32 or 64 bits."""
+    """Return the integer type that holds row numbers below `rows`, and -1: 32 or 64 bits."""
     return np.int32 if rows <= np.iinfo(np.int32).max else np.int64
 
 
 class Stack(NamedTuple):
-    """Stacks in shared arrays, one for each line (such as a thread).
+    """Stacks of open items, one stack per line (such as a thread), in shared arrays.
 
     Parameters
     ----------
     until, below
-        Of each place, until when what lies there is open, and what is below it, -1 for nothing; of
-        a free place, the next one that is free.
+        By slot: the end of the item in the slot, ns, and the slot of the item below it (-1: none).
+        In a free slot `below` is the next free slot.
     tops
-        The place on top of each line, -1 for none.
+        By line: the slot of the top item, -1 if the stack is empty.
     free
-        One number: a place that is free, -1 for none.
+        One number: the first free slot, -1 if all are used.
     """
 
     until: Array
@@ -36,7 +36,7 @@ class Stack(NamedTuple):
 
 
 class OpenRanges(NamedTuple):
-    """Ranges that are open, with the number of each and of its path."""
+    """Open ranges of each thread: the stack, and by slot the numbers of range and path."""
 
     stack: Stack
     number: Array
@@ -44,26 +44,29 @@ class OpenRanges(NamedTuple):
 
 
 class OpenStages(NamedTuple):
-    """Open ranges that have a stage: the stack, and by slot the stage's place in the stage list."""
+    """Open ranges with a stage: the stack, and by slot the stage's place in the stage list."""
 
     stack: Stack
     stage: Array
 
 
 class OpenAround(NamedTuple):
-    """Open ranges, and what was found inside each.
+    """Open ranges of each thread, with what the ranges inside them inherit.
 
     Parameters
     ----------
     stack
-        Where they lie.
+        The stack of each thread.
     number, level, flags
-        Of each range: its number, how deep it lies, and its flags; `COVERED` tells here that the
-        range of `stage` is set apart, and `APART` that this one is.
+        By slot: the range's number, its nesting depth (0: outermost), and its flags. Here `COVERED`
+        says that the range which gave `stage` is set apart (`APART`), and `APART` that this range
+        is.
     stage
-        The nearest stage, of it or around it, -1 for none.
+        By slot: the stage of the range, or of the nearest range around it that has one; -1 for
+        none.
     of_pass, passes
-        The nearest range of a pass, and how many there are.
+        By slot: the number of the nearest range of a pass (this range or one around it), -1 for
+        none; and how many ranges of passes are nested there.
     """
 
     stack: Stack
@@ -76,16 +79,16 @@ class OpenAround(NamedTuple):
 
 
 class NestedRows(NamedTuple):
-    """Input of the nesting loop: ranges by start.
+    """Input of the nesting loop: one row per range, by start.
 
     Parameters
     ----------
     first
-        The number of the first one.
+        Number of the first row's range.
     process, thread, start, end, pushes, name
         As in `RangeRows`.
     during
-        Whether a range begins while its process evaluates.
+        Whether the range begins while its process is in metric evaluation.
     """
 
     first: int
@@ -99,16 +102,16 @@ class NestedRows(NamedTuple):
 
 
 class NameMeanings(NamedTuple):
-    """Meanings of range names, by id.
+    """Meanings of range names, by name id.
 
     Parameters
     ----------
     place
-        The place in the list of stages, -1 for none.
+        The stage's place in the list of stages, -1 for none.
     marks
-        Whether they mark backward.
+        Whether the name is an autograd marker (marks work of the backward pass).
     may_be_step
-        Whether a rule of training steps names them.
+        Whether a rule for training steps matches the name.
     """
 
     place: Array
@@ -117,7 +120,7 @@ class NameMeanings(NamedTuple):
 
 
 class Nested(NamedTuple):
-    """Enclosing ranges of ranges, -1 for none."""
+    """Per range: the number of its parent range (-1: none), its nesting depth and its flags."""
 
     parent: Array
     depth: Array
@@ -125,9 +128,10 @@ class Nested(NamedTuple):
 
 
 class Bones(NamedTuple):
-    """Ranges of the skeleton: their rows, the nearest range of a pass around each, or -1.
+    """Ranges of the skeleton (those that tell what a process does).
 
-    `total` is one number: how many there are.
+    `row` is the row of each, `around` the number of the nearest range of a pass around it (-1:
+    none), and `total` a single number: how many there are.
     """
 
     row: Array
@@ -136,16 +140,17 @@ class Bones(NamedTuple):
 
 
 class SeenThreads(NamedTuple):
-    """Observations about threads.
+    """What the ranges of each thread reveal about it; one row per thread.
 
     Parameters
     ----------
     process
-        The process of each that holds ranges.
+        Number of the thread's process, for threads that hold ranges.
     passes
-        By thread and stage how many ranges of passes it holds, those in autograd markers aside.
+        By thread and stage: number of ranges of passes on the thread, without those inside autograd
+        markers.
     marked, loading
-        Whether it carries autograd markers, and whether it holds ranges of input.
+        Whether the thread holds autograd markers, and whether it holds input ranges.
     """
 
     process: Array
@@ -155,10 +160,10 @@ class SeenThreads(NamedTuple):
 
 
 class Stretches(NamedTuple):
-    """Stretches of time of teams, such as steps.
+    """Time intervals of teams, such as their steps.
 
-    Those of team t are the rows from ``first[t]`` to ``first[t + 1]`` of `start`, `end` and
-    `number`, by start; ``at[t]`` is the one that the team has come to.
+    The intervals of team t are the rows from ``first[t]`` up to ``first[t + 1]`` of `start`, `end`
+    and `number`, by start; ``at[t]`` is the row of the interval that the loop has reached.
     """
 
     first: Array
@@ -169,7 +174,7 @@ class Stretches(NamedTuple):
 
 
 class NamedRows(NamedTuple):
-    """Ranges by start: the team and the name of each."""
+    """Ranges by start: team, start and name id of each."""
 
     team: Array
     start: Array
@@ -177,16 +182,16 @@ class NamedRows(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """Join keys of ops and calls; a negative process stands for none."""
+    """Join keys of ops and calls: process and correlation id. A negative process: no key."""
 
     process: Array
     correlation: Array
 
 
 class Launched(NamedTuple):
-    """Ops with the number of their call (-1 for none), kind and device.
+    """Launched ops: number of the launching call (-1: none), kind and device.
 
-    `first` is the number of the first call of a chunk.
+    `first` is the number of the first call in the chunk of calls at hand.
     """
 
     call: Array
@@ -196,9 +201,9 @@ class Launched(NamedTuple):
 
 
 class Launchers(NamedTuple):
-    """Number of launched ops by thread, and the device of its kernels.
+    """By thread: number of ops it launched, and the device of its kernels.
 
-    That is -1 for none and -2 for several.
+    The device is -1 if the thread launched no kernel, -2 if it launched on several devices.
     """
 
     launches: Array
@@ -206,7 +211,7 @@ class Launchers(NamedTuple):
 
 
 class Context(NamedTuple):
-    """Context of calls, or of the calls that launched ops: thread, time, and as in `Found`."""
+    """Context of calls, or of the calls that launched ops: thread, times, and as in `Found`."""
 
     thread: Array
     start: Array
@@ -217,18 +222,18 @@ class Context(NamedTuple):
 
 
 class RangeRows(NamedTuple):
-    """Ranges by start, with their attributes.
+    """Ranges by start, one row each.
 
     Parameters
     ----------
     first
-        The number of the first one.
+        Number of the first row's range.
     thread, process, start, end, team
-        Where and when each is.
+        Numbers of its thread, process and team; start and end, ns.
     pushes
         Whether it is a push/pop range.
     name, flags
-        The id of its name, and what `nest` says of it.
+        Id of its name, and its flags as `nest` finds them.
     """
 
     first: int
@@ -243,7 +248,7 @@ class RangeRows(NamedTuple):
 
 
 class CallRows(NamedTuple):
-    """Calls by start; calls that launch nothing are skipped."""
+    """Calls by start, one row each; `launches` is False for calls without launched work."""
 
     thread: Array
     process: Array
@@ -253,9 +258,9 @@ class CallRows(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Context of calls: the range and the step around each, -1 for none, and its evidence.
+    """Context of each call: the innermost range, the step, and the evidence bits for its stage.
 
-    The last is explained in `_evidence`.
+    Range and step are -1 if there is none; `_evidence` explains the bits.
     """
 
     range: Array
@@ -264,20 +269,20 @@ class Found(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """A chunk of ranges and one of calls, to be followed together.
+    """One chunk of ranges and one of calls, which `follow` merges by time.
 
     Parameters
     ----------
     position
-        The next row of the ranges and of the calls; updated.
+        Next row to process, of the ranges and of the calls; updated.
     ranges, calls
-        The rows.
+        The rows of the two chunks.
     last_ranges, last_calls
-        Whether no more ranges, and no more calls, follow these.
+        Whether this is the last chunk of ranges, and of calls.
     paths
-        Becomes the path of each range.
+        Output: number of each range's path.
     found
-        Becomes where each call stands.
+        Output: context of each call.
     """
 
     position: Array
@@ -290,19 +295,19 @@ class Turn(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """Open ranges.
+    """Ranges that are open at the current time, by thread and by process.
 
     Parameters
     ----------
     ranges, stages
-        On each thread, ranges, and those of them that have a stage.
+        By thread: the stack of all open ranges, and of the open ranges that have a stage.
     evaluates, differentiates
-        By thread, until when a range of metric evaluation is open, and an autograd marker.
+        By thread: end of the open range of metric evaluation, and of the open autograd marker, ns.
     shared
-        For each process and stage, the begin and the end of the start/end range of that stage that
-        ends last.
+        By process and stage: start and end of the start/end range of that stage with the latest
+        end.
     shares
-        By process, until when any of these is open.
+        By process: the latest end in `shared`.
     """
 
     ranges: OpenRanges
@@ -314,18 +319,18 @@ class Opened(NamedTuple):
 
 
 class Windows(NamedTuple):
-    """Backward windows of teams, numbered by their unit.
+    """Backward windows of teams: intervals in which a backward pass may run.
 
     Parameters
     ----------
     stretches
-        The windows.
+        The windows; `number` is the unit (one backward pass: a range or an iteration).
     last
-        When the last window of each team ends.
+        By team: end of its last window.
     fed, used
-        Of each window, see `note_launch`.
+        By window: whether it counts as fed, and as used; see `note_launch`.
     begun, ended
-        The first and the last launch of each team so far.
+        By team: times of its first and its latest launch so far.
     """
 
     stretches: Stretches
@@ -337,9 +342,9 @@ class Windows(NamedTuple):
 
 
 class Teams(NamedTuple):
-    """Steps, windows and training thread (or -1) of each team.
+    """By team: its steps, its backward windows and its training thread (-1: none).
 
-    `iterations` tells by step the row of its iteration, or -1.
+    `iterations` maps a step to the row of its iteration, -1 for none.
     """
 
     steps: Stretches
@@ -349,16 +354,18 @@ class Teams(NamedTuple):
 
 
 class Serving(NamedTuple):
-    """Evidence for autograd threads, by thread.
+    """By thread: evidence that it is an autograd thread, which launches backward passes.
 
     Parameters
     ----------
     during, inside
-        Launches between the first and the last window of the team, and inside windows.
+        Number of launches between the first and the last backward window of the team, and number of
+        launches inside windows.
     served, latest
-        How many units these are of, and the unit of the latest.
+        Number of units (backward passes) in whose windows it launches, and the unit of its latest
+        such launch.
     may_serve
-        Whether it may be one.
+        Whether the thread may be an autograd thread at all.
     """
 
     during: Array
@@ -379,16 +386,16 @@ class OpRows(NamedTuple):
 
 
 class Idle(NamedTuple):
-    """Launches on idle devices, by device.
+    """By device: kernels that were launched while the device was idle.
 
     Parameters
     ----------
     launches
-        How many kernels.
+        Number of these kernels.
     least
-        How long the promptest of them waits, ns.
+        Shortest time from the launching call's start to the kernel's start, ns.
     until
-        Until when the device is busy; long before all where nothing ran so far.
+        End of the latest op so far, ns; a very early time if none ran.
     """
 
     launches: Array
@@ -397,10 +404,10 @@ class Idle(NamedTuple):
 
 
 class CaseRows(NamedTuple):
-    """Ops with all that decides their stages; see `Launch`.
+    """Ops with everything that decides their stages; see `Launch`.
 
-    `name` and `kind` are as recorded, the name -1 for none; `size` is how many thresholds the bytes
-    reach.
+    `name` and `kind` are codes of the recorded values, with -1 for no name; `size` is the number of
+    size thresholds that the op's bytes reach.
     """
 
     code: Array
@@ -416,9 +423,9 @@ class CaseRows(NamedTuple):
 
 
 class PlaceRows(NamedTuple):
-    """Ops by start, with stream and time, and their role for the places of collectives.
+    """Ops by start: process, stream, times and role (layer kernel, collective or neither).
 
-    `first` is the number of the first one.
+    `first` is the number of the first row's op.
     """
 
     first: int
@@ -432,22 +439,22 @@ class PlaceRows(NamedTuple):
 
 
 class PlaceState(NamedTuple):
-    """State before the next ops, by computing stream; -1 is nothing.
+    """State of `place_exchanges` between chunks, by computing stream; -1 means none.
 
     Parameters
     ----------
     layer
-        The number of the last layer.
+        Number of the last layer kernel.
     end
-        When the last kernel ends.
+        End of the last kernel, ns.
     waiting
-        The last collective after which no layer has come yet.
+        The last collective that no layer kernel has followed yet.
     fresh
-        The last one after which no kernel has come yet.
+        The last collective that no kernel at all has followed yet.
     earlier
-        By collective, the one before it that waits as well.
+        By collective: the previous collective that also still waits for a layer kernel.
     total
-        One number: how many collectives there are so far.
+        One number: count of collectives so far.
     """
 
     layer: Array
@@ -459,20 +466,21 @@ class PlaceState(NamedTuple):
 
 
 class Exchanges(NamedTuple):
-    """Collectives, and the layers around them on the computing stream of their GPU.
+    """Collectives, with the layer kernels before and after each on the computing stream of its GPU.
 
     Parameters
     ----------
     op, line, role
-        The number of each, the number of that stream, and what it is to places.
+        Op number, number of that computing stream, and what the collective does (`REDUCES` and
+        others).
     computes
-        1 if it is on that stream.
+        1 if the collective itself runs on the computing stream.
     beside
-        1 if a kernel of that stream runs beside it.
+        1 if a kernel of the computing stream runs at the same time.
     end
-        When it ends.
+        End of the collective, ns.
     before, after
-        The numbers of the layers, -1 where there is none.
+        Op numbers of the layer kernels before and after it, -1 for none.
     """
 
     op: Array
@@ -486,7 +494,7 @@ class Exchanges(NamedTuple):
 
 
 class NamedOps(NamedTuple):
-    """Ops: the process of each, and the codes of its name, -1 for none, and of its kind."""
+    """Ops: process, code of the name (-1: none) and code of the recorded kind."""
 
     process: Array
     name: Array
@@ -494,15 +502,15 @@ class NamedOps(NamedTuple):
 
 
 class KindPlaces(NamedTuple):
-    """Kinds of ops by name and recorded kind.
+    """What ops are, by name code and recorded kind.
 
     Parameters
     ----------
     kinds
-        How many recorded kinds there are.
+        Number of recorded kinds.
     place
-        By name, counted from -1, and kind, as far as these are known, which entry of a list says
-        it; else -1.
+        By name code (from -1) and recorded kind: entry in the list of kinds and collectives, -1
+        where it is not known yet.
     """
 
     kinds: int
@@ -517,15 +525,14 @@ class CaseKeys(NamedTuple):
 
 
 class Told(NamedTuple):
-    """Cases of ops.
+    """Cases of ops: ops with equal evidence form one case, whose stage is decided once.
 
     Parameters
     ----------
     case
-        Of each op which case it is.
+        By op: the number of its case.
     keys, ops, total_ns
-        Of each case what decides its stage, and how many ops there are and how long they take
-        together.
+        By case: its key, the number of its ops, and their total duration, ns.
     """
 
     case: Array
@@ -535,7 +542,7 @@ class Told(NamedTuple):
 
 
 class StepRows(NamedTuple):
-    """Ops: the step in which each was launched, -1 for none, when, and its case."""
+    """Ops: step of the launch (-1: none), time of the launch, ns, and case."""
 
     step: Array
     launch: Array
@@ -543,15 +550,15 @@ class StepRows(NamedTuple):
 
 
 class StepSums(NamedTuple):
-    """Sums of launched work outside of steps, and by step.
+    """Sums of the work launched in each step, and outside of steps.
 
     Parameters
     ----------
     ops, steady
-        How many ops there are, and how many of these are no input.
+        Number of ops, and number of ops that are not input.
     backward, update
-        When the last one of the backward pass and the last kernel of an update are launched, long
-        before all where there is none.
+        Launch times of the last op of the backward pass and of the last kernel of the update, ns; a
+        very early time if there is none.
     """
 
     ops: Array
@@ -561,7 +568,7 @@ class StepSums(NamedTuple):
 
 
 class NameLabels(NamedTuple):
-    """Labels of names in a path: inside a numbered step, and outside."""
+    """Path labels of range names, by name id: inside a numbered step, and outside of one."""
 
     inside: Array
     outside: Array

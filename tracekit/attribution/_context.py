@@ -1,4 +1,4 @@
-"""Context of each call and range: the ranges, steps and backward windows around it."""
+"""Context of each call and range: the ranges, steps and backward windows that it lies in."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ _LAST = np.iinfo(np.int64).max
 
 
 class Follower:
-    """Walks ranges and calls together in order of time, to find the context of each.
+    """Walks ranges and calls together in order of time, and finds the context of each.
 
     Parameters
     ----------
     ranges, nesting
-        The ranges, and what is known of them.
+        The ranges, and their nesting.
     calls, launching
-        The calls, and for each chunk which of them launched an op.
+        The calls, and per chunk a mask of the calls that launched an op.
     steps, windows
         Training steps and backward windows of each team.
     teams
-        Who trains with whom.
+        Training threads with their helper threads.
     may_serve
-        By thread, whether it may be an autograd thread.
+        By thread: whether it may be an autograd thread.
     labels
-        What ranges are called in a path.
+        Labels of range names in a path.
     iterations
-        By step, the row of its iteration, -1 for none.
+        By step: the row of its iteration, -1 for none.
     """
 
     def __init__(
@@ -91,10 +91,10 @@ class Follower:
         """Evidence for autograd threads, by thread."""
 
     def recorded(self) -> pl.Series:
-        """Tell which backward windows were recorded.
+        """Mask the backward windows that were recorded in full.
 
-        At an edge of the recording only those that a thread works in that may be the autograd
-        thread: where it was cut is not known any better.
+        At an edge of the recording only windows count in which a possible autograd thread launches
+        work: where the recording was cut is not known more exactly.
         """
         windows, stretches = self._windows, self._windows.stretches
         team = np.repeat(np.arange(windows.begun.size), np.diff(stretches.first))
@@ -119,7 +119,7 @@ class Follower:
                     chunks.advance()
 
     def paths(self) -> pl.DataFrame:
-        """Return the canonical table ``paths`` of the ranges seen so far."""
+        """Return the canonical table ``paths`` for the ranges processed so far."""
         return self._paths.table(self._labels.texts)
 
     def _pass(self, ranges: _Chunks[RangeRows, Array], calls: _Chunks[CallRows, Context]) -> None:
@@ -270,16 +270,16 @@ class _Chunks(Generic[_Rows, _Told]):
 def backward_windows(
     ranges: pl.DataFrame, training: pl.DataFrame, iterations: pl.DataFrame
 ) -> pl.DataFrame:
-    """Return when each process may be running its backward pass.
+    """Return the intervals in which each process may be running its backward pass.
 
-    Those are the backward ranges of its training thread. Where it has none, they are the gaps
-    between the end of a forward range and the last weight update before the next forward range (or
-    that range, if there is none), inside an iteration.
+    These are the backward ranges of its training thread. If it has none, they are the gaps inside
+    an iteration from the end of a forward range to the last weight update before the next forward
+    range (or to that range itself if there is no update).
 
     Returns
     -------
-    ``process, start, end, unit, ranged`` by start: `unit` numbers what one backward pass is (a
-    range, or an iteration), `ranged` tells which of the two kinds a window is.
+    ``process, start, end, unit, ranged`` by start: `unit` numbers the backward pass (a range or an
+    iteration) that the window belongs to; `ranged` is true for windows that are ranges.
     """
     passes = passes_of(ranges.filter(~pl.col("evaluates")), training)
     marked = outermost(passes.filter(pl.col("stage") == "BP")).select(
@@ -325,21 +325,21 @@ def autograd_threads(
     marked: pl.Series,
     training: pl.DataFrame,
 ) -> pl.Series:
-    """Return the threads that run backward passes: named so, marked so, or behaving so.
+    """Return the threads that run backward passes, by their name, markers or launches.
 
     Parameters
     ----------
     launches
-        ``thread, during, inside, served``: how many launches each thread has between the first and
-        the last window of its process, how many inside windows, and in how many units of these.
+        ``thread, during, inside, served``: number of launches of each thread between the first and
+        the last window of its process, number inside windows, and number of units with one inside.
     windows
-        ``process, number``: the windows that were recorded whole, with the number of their unit.
+        ``process, number``: the windows recorded in full, with the number of their unit.
     threads
-        The threads, with what their names mean.
+        The threads, with the meaning of their names.
     marked
-        Threads that carry autograd markers.
+        Threads that hold autograd markers.
     training
-        The training threads, which are never autograd threads, as data loaders are not.
+        The training threads. These, like data loaders, are never autograd threads.
     """
     thread, behaving = threads["thread"], _behaving(launches, threads, windows)
     qualifies = pl.col("autograd") | pl.lit(np.isin(thread, marked) | np.isin(thread, behaving))

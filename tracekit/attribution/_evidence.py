@@ -1,6 +1,6 @@
-"""Evidence for the stage of launches and ops, as bits of numbers.
+"""Bits of the numbers that hold the evidence for the stage of a launch or an op.
 
-Launches have few distinct ones, so what these mean is worked out once for each. A stage takes three
+Launches have few distinct numbers, so the meaning of each is worked out once. A stage takes three
 bits: its place in the list of stages, counted from 1; 0 is none.
 """
 

@@ -1,9 +1,9 @@
-"""Purpose of collectives and peer copies by the layers around them.
+"""Purpose of collectives and peer copies, from the layer kernels around them.
 
-An all-reduce between layers of a forward pass is no exchange of gradients, for these come of
-backward: it belongs to the pass (tensor parallelism), if backward passes hold such ones between
-their layers, on the same stream, and nothing is computed beside them; and these belong to theirs.
-What is gathered, or handed out, before layers are their weights.
+Gradients come from the backward pass, so an all-reduce between layers of a forward pass does not
+exchange gradients. It belongs to the forward pass (tensor parallelism) if backward passes also hold
+all-reduces between their layers, on the same stream, with nothing computed at the same time; those
+then belong to the backward pass. All-gathers and broadcasts before layers move their weights.
 """
 
 from __future__ import annotations
@@ -61,17 +61,17 @@ _HALVES = ("d2h", "h2d")
 
 @dataclass(frozen=True)
 class Places:
-    """Collectives whose purpose follows from the layers around them.
+    """Collectives whose purpose is known from the layer kernels around them.
 
     Parameters
     ----------
     op
-        Their numbers, in order.
+        Op numbers, in order.
     stage
-        The place in the list of stages: of the pass that each belongs to; of the weight update
-        for weights.
+        By collective: its stage as place in the list of stages; the stage of its pass, or the
+        weight update if it moves weights.
     process
-        The process of each.
+        By collective: number of its process.
     """
 
     op: Array
@@ -79,14 +79,14 @@ class Places:
     process: Array
 
     def of(self, first: int, rows: int) -> Array:
-        """Return the place (purpose) of each op from `first` on, counted from 1; 0 if unknown."""
+        """Return the stage by place of each op from `first` on, counted from 1; 0 if unknown."""
         found = np.zeros(rows, np.int8)
         begin, end = np.searchsorted(self.op, (first, first + rows))
         found[self.op[begin:end] - first] = self.stage[begin:end] + 1
         return found
 
     def counts(self) -> pl.DataFrame:
-        """Return by ``process`` how many belong to passes, and how many move ``weights``."""
+        """Return by ``process`` the number of collectives in passes, and moving ``weights``."""
         weights = pl.Series("weights", self.stage == STAGES.index("WU"))
         rows = pl.DataFrame([pl.Series("process", self.process, pl.Int32), weights])
         return rows.group_by("process").agg(
@@ -102,22 +102,22 @@ def find_places(
     structures: Structures,
     rules: Rules,
 ) -> Places:
-    """Find which collectives of processes that train belong to passes, or move weights.
+    """Find which collectives of training processes belong to passes, or move weights.
 
     Parameters
     ----------
     ops
         The ops.
     launches
-        Returns of a chunk of ops, or of some rows of it, where their launches stand.
+        Function of a chunk of ops, or of rows of it, that returns the context of their launches.
     known
-        What `count_names` returned, and what `roles_by_name` did of it.
+        The counts by name from `count_names`, and the roles of these names from `roles_by_name`.
     evidence
-        What launches say of stages.
+        Evidence on launches and processes.
     structures
-        What structure says of ops.
+        Stages and steps of ops found by structure.
     rules
-        What names mean.
+        Rules that give names a meaning.
     """
     (counted, roles), trains = known, evidence.processes.filter("trains")["process"]
     own = counted.filter(np.isin(counted["process"], trains))
@@ -297,23 +297,23 @@ def _told(found: pl.DataFrame) -> pl.DataFrame:
 def find_handing(
     ops: Stream, launches: Callable[[int], Mapping[str, Array]], teams: Teams, ranges: pl.DataFrame
 ) -> pl.Series:
-    """Return processes whose peer copies all are pipeline copies: activations or their gradients.
+    """Return processes of pipeline stages: all peer copies carry activations or their gradients.
 
-    In those several threads train side by side. Copies between two GPUs go one way in forward
-    ranges, and the other way with as many bytes each in backward ranges, launched by another team;
-    in some step several forward ranges launch such copies, which weights, that change once in a
-    step, would not need. No such copy is launched elsewhere.
+    In these processes several threads train side by side. Copies between two GPUs go one way in
+    forward ranges, and the other way with as many bytes each in backward ranges, launched by
+    another team. In at least one step several forward ranges launch copies of this kind; weights,
+    which change once in a step, would not need that. No copy of this kind is launched elsewhere.
 
     Parameters
     ----------
     ops
         The ops.
     launches
-        Returns of a chunk of ops what is known of their launches.
+        Function of a chunk's number that returns the context of its ops' launches.
     teams
-        Who trains with whom.
+        Training threads with their helper threads.
     ranges
-        The skeleton.
+        The skeleton: the ranges that tell what a process does.
     """
     several = teams.trainers.filter(pl.col("team") != pl.col("process"))["process"].unique()
     if several.is_empty() or not len(ops):
@@ -375,17 +375,17 @@ def find_relayed(
 ) -> Array:
     """Return the op numbers of copies that relay data from GPU to GPU through the host.
 
-    Those are a copy to the host, and the next copy that the same thread launches, if it takes as
-    many bytes from the host to another GPU and starts after the first one's end.
+    A relay is a copy to the host and the next copy launched by the same thread, if that one moves
+    as many bytes from the host to another GPU and starts after the end of the first.
 
     Parameters
     ----------
     ops
         The ops.
     launches
-        Returns of a chunk of ops the ``thread`` and the ``start`` of their launches.
+        Function of a chunk's number that returns ``thread`` and ``start`` of its ops' launches.
     threads
-        The threads that are asked about.
+        The threads whose copies are examined.
     """
     if threads.is_empty() or not _may_be_relayed(ops):
         return np.empty(0, np.int64)
@@ -437,13 +437,13 @@ def _relayed_copies(
 
 
 class Unnamed:
-    """Time of collectives in passes whose kernels do not say what they do, as RCCL's do not."""
+    """Time of collectives in passes whose kernel names do not tell the operation (as with RCCL)."""
 
     def __init__(self) -> None:
         self._ns = 0
 
     def add(self, ops: pl.DataFrame) -> None:
-        """Add those of a chunk of the canonical table."""
+        """Add the collectives of a chunk of the canonical table of ops."""
         own = ops.filter(pl.col("collective") == "unknown")
         told = own.filter(pl.col("stage").cast(pl.String).is_in(["FP", "BP"]))
         self._ns += int((told["end"] - told["start"]).sum())
@@ -460,7 +460,7 @@ class Unnamed:
 
 
 class Returned:
-    """Input beside copies to the host of as many bytes, which may bring these back."""
+    """Input copies that may bring back data: equally large copies to the host run beside them."""
 
     def __init__(self) -> None:
         self._bytes = {"d2h": 0, "h2d": 0}
@@ -478,7 +478,7 @@ class Returned:
         )
 
     def warnings(self, opinions: pl.DataFrame) -> Iterator[str]:
-        """Say so where input is much of the time that `opinions` has."""
+        """Warn if these copies take much of the time in `opinions`."""
         back, input_ = self._bytes["d2h"], self._bytes["h2d"]
         total = _time_of(opinions)
         if self._ns > _MUCH * total and 2 * back >= input_:

@@ -28,9 +28,9 @@ def findings(
     Parameters
     ----------
     verdicts, opinions, iterations
-        The canonical tables.
+        The canonical tables of these names.
     processes
-        The processes that the report lists.
+        The processes that the reports list.
     """
     pids = dict(processes.select("process", "pid").iter_rows())
     several = verdicts.height > 1
@@ -51,7 +51,7 @@ def findings(
 
 
 def stored_findings(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
-    """Return the warnings stored when tables were attributed; none if they were not."""
+    """Return the warnings that were stored at attribution; none if the tables have none."""
     names = ("verdicts", "opinions", "processes", "iterations")
     return findings(*map(tables.__getitem__, names)) if tables.keys() >= set(names) else ()
 

@@ -1,6 +1,6 @@
-"""The training thread of each process, and where each training step begins and ends.
+"""The training thread of each process, and the begin and end of each training step.
 
-Then which steps hold recorded GPU work, and which of them were recorded whole.
+Then which steps hold recorded GPU work, and which of them were recorded in full.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ _OWN_DOMAIN = "tracekit"
 def training_threads(marks: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
     """Return ``process, thread``: the thread that drives each process' training.
 
-    That is the one whose ranges tell most of forward, backward and weight update apart, then the
-    one with most such ranges, else the one that launches the most ops. What lies inside autograd
-    markers does not count: these threads are driven.
+    This is the thread whose ranges distinguish most of the stages forward, backward and weight
+    update; among equals the one with most such ranges, else the one that launches most ops. Ranges
+    inside autograd markers do not count, because autograd threads are driven by the training
+    thread.
 
     Parameters
     ----------
@@ -33,7 +34,7 @@ def training_threads(marks: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFram
         ``process, thread, passes, marks``: number of ranges (`marks`) of each stage (`passes`) on
         the thread, one row per stage.
     launches
-        ``process, thread, launches``: how many ops.
+        ``process, thread, launches``: number of ops that the thread launched.
     """
     return (
         pl.concat([marks, launches], how="diagonal")
@@ -46,17 +47,17 @@ def training_threads(marks: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFram
 
 
 def find_iterations(ranges: pl.DataFrame, training: pl.DataFrame, rules: Rules) -> pl.DataFrame:
-    """Return the canonical table ``iterations``, with ``open`` as the skeleton has it.
+    """Return the canonical table ``iterations``, with the column ``open`` of the skeleton.
 
     Parameters
     ----------
     ranges
-        The skeleton: nothing in metric evaluation is a training step.
+        The skeleton. Ranges in metric evaluation are not taken for training steps.
     training
         The training thread of each process.
     rules
-        The list ``iteration`` names the ranges that are steps. Of a process in which none of these
-        match, the steps begin with its forward ranges.
+        The list ``iteration`` names the ranges that are steps. In a process without a match, each
+        forward range begins a step.
 
     Raises
     ------
@@ -245,24 +246,25 @@ def _numbered(steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def with_work(iterations: pl.DataFrame, sums: StepSums, recorded: pl.Series) -> pl.DataFrame:
-    """Add ``ops`` and ``whole``, in place of ``open``.
+    """Add ``ops`` (number of ops) and ``whole`` (recorded in full), in place of ``open``.
 
-    The first and the last iteration with work may have been cut. Where iterations beyond hold no
-    work at all there was a cut, and most likely in that iteration: it counts as whole if it holds
-    as many ops as the largest one between. Where nothing else says so it counts as cut if those
-    between are alike and it holds over a tenth less than any of them. The last one that repetition
-    tells ends before what follows its ranges, which the others hold, so its count says nothing.
+    The first and the last iteration with GPU work may have been cut. If iterations beyond it hold
+    no work, the recording was cut, most likely within that iteration: it counts as whole only if it
+    holds as many ops as the largest iteration in the middle. Without other signs it counts as cut
+    if the middle ones are alike and it holds over a tenth fewer ops than any of them. The last of
+    iterations found by repetition ends before the work that follows its ranges, so its count says
+    nothing.
 
-    However few there are, one whose range was open when the recording ended is cut; so is the last
-    one if it has no update after its backward pass and all others have.
+    However few iterations there are, one whose range was open when the recording ended is cut. So
+    is the last one if it has no update after its backward pass and all others have.
 
     Parameters
     ----------
     iterations
         The canonical table, with ``open``.
     sums
-        What was launched in each. What counts in a comparison of iterations is all but input, which
-        runs ahead.
+        Ops launched in each iteration. Input runs ahead of its iteration, so it is left out when
+        iterations are compared.
     recorded
         Processes with recorded GPU work.
     """
@@ -322,7 +324,7 @@ _KERNELS = {
 
 
 class Opening:
-    """Kernels at the start of a recording that may belong to a step whose range is cut off.
+    """Kernels at the start of a recording that may belong to a step whose range was cut off.
 
     Parameters
     ----------
@@ -368,8 +370,9 @@ class Opening:
     def torn(self) -> pl.Series:
         """Return the processes whose recording begins within a step.
 
-        The kernels before the first iteration are then less than it holds, and nearly all among its
-        own; and there are as many of those that its weight update alone runs.
+        That is so if the process runs fewer kernels before the first iteration than in it, nearly
+        all of these kernels also occur in it, and as many of them as in it belong to the weight
+        update alone.
         """
         ops, before = pl.col("ops"), pl.col("before")
         kernels = pl.concat(self._parts).group_by("process", "name").agg(
@@ -391,7 +394,7 @@ class Opening:
 
 
 class Unmarked:
-    """Backward work between the steps that ranges mark, in none of them.
+    """Backward ops that lie outside of all steps that ranges mark.
 
     Parameters
     ----------
@@ -406,7 +409,7 @@ class Unmarked:
         self._ops: list[pl.DataFrame] = []
 
     def add(self, ops: pl.DataFrame) -> None:
-        """Count such ops in a chunk of the canonical table."""
+        """Count these ops in a chunk of the canonical table of ops."""
         if self._spans.is_empty() or not ops["iteration"].null_count():
             return
         outside = ops.filter(
@@ -437,8 +440,8 @@ class Unmarked:
 def cuts(iterations: pl.DataFrame, torn: pl.Series) -> pl.DataFrame:
     """Return ``process, iterations, with_work, whole, cut`` of processes that have iterations.
 
-    ``cut`` is ``begin``, ``end`` or ``both`` where the recording of GPU work lacks that end of the
-    iterations, else null. The one of the processes in `torn` begins within a step.
+    ``cut`` is ``begin``, ``end`` or ``both`` if the recorded GPU work lacks that end of the
+    iterations, else null. Processes in `torn` count as cut at the begin.
     """
     held, whole = pl.col("ops") > 0, pl.col("whole")
     # Of work in one iteration alone, those without any tell at which end it was cut; the only one
