@@ -364,10 +364,10 @@ class _Placed:
 class _Passed:
     """Sums and warnings collected while ops were written.
 
-    `early`: by how much ops start before their launching call. `waits`: shortest delay of kernels
-    launched on idle GPUs. `sums`: what was launched in each row of the iterations that ranges mark.
-    `torn`: processes whose recording begins within a step. `doubts`: warnings on steps that no
-    range marks, on collectives with unknown operation, and on doubtful input.
+    `early`: times by which ops start before their launching call, ns. `waits`: shortest delay of
+    kernels launched on idle GPUs. `sums`: sums of ops by iteration, for iterations that ranges
+    mark. `torn`: processes whose recording begins within a step. `doubts`: warnings on steps that
+    no range marks, on collectives with unknown operation, and on doubtful input.
     """
 
     early: Array
@@ -475,7 +475,7 @@ def _in_steps(ops: StepRows, parts: Array, iterations: pl.DataFrame, sums: StepS
 
 
 def _iterations(found: _Steps, says: Judged, passed: _Passed, people: _People) -> pl.DataFrame:
-    """Return the iterations, with how much of their work was recorded."""
+    """Return the iterations, with the number of their recorded ops."""
     by_ranges = with_work(
         found.iterations.with_columns(source=pl.lit("ranges")), passed.sums, passed.recorded
     )

@@ -128,7 +128,7 @@ class Nested(NamedTuple):
 
 
 class Bones(NamedTuple):
-    """Ranges of the skeleton (those that tell what a process does).
+    """Ranges of the skeleton, that is, those from which the work of a process is known.
 
     `row` is the row of each, `around` the number of the nearest range of a pass around it (-1:
     none), and `total` a single number: how many there are.
@@ -502,7 +502,7 @@ class NamedOps(NamedTuple):
 
 
 class KindPlaces(NamedTuple):
-    """What ops are, by name code and recorded kind.
+    """Kind of ops, by name code and recorded kind.
 
     Parameters
     ----------

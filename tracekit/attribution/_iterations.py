@@ -1,6 +1,6 @@
 """The training thread of each process, and the begin and end of each training step.
 
-Then which steps hold recorded GPU work, and which of them were recorded in full.
+It also finds the steps that hold recorded GPU work, and those that were recorded in full.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def find_iterations(ranges: pl.DataFrame, training: pl.DataFrame, rules: Rules) 
     Raises
     ------
     MissingDataError
-        If the user names the ranges that are steps, and there is none.
+        If no range matches the user's pattern for steps.
     """
     outside = _outside_captures(ranges.filter(~pl.col("apart")), rules)
     chosen = [entry["name"] for entry in rules["iteration"] if entry.get("any_stage")]
@@ -419,7 +419,7 @@ class Unmarked:
         self._ops.append(outside.filter(between).group_by("process").agg(outside=pl.len()))
 
     def warnings(self, opinions: pl.DataFrame) -> Iterator[str]:
-        """Say how many of the backward ops in `opinions` these are, unless few or nearly all."""
+        """Warn if many, but not nearly all, backward ops in `opinions` lie outside of steps."""
         if not self._ops:
             return
         stage, *sources = (

@@ -34,7 +34,7 @@ _Placing = Callable[..., Mapping[str, Array]]
 
 @dataclass(frozen=True)
 class Known:
-    """What ranges and threads reveal about processes.
+    """Facts about processes from their ranges and threads.
 
     Parameters
     ----------
@@ -269,7 +269,7 @@ def judged(
     launches
         Function of a chunk of ops, or of rows of it, that returns the context of their launches.
     known
-        What ranges and threads reveal about processes.
+        Facts about processes from their ranges and threads.
     rules
         The rules.
     workspace

@@ -116,8 +116,8 @@ class Rules:
         Raises
         ------
         RuleError
-            If a file cannot be read, an entry or pattern is wrong, or there is no such verdict or
-            step.
+            If a file cannot be read, an entry or pattern is invalid, or `verdict` or `step` is
+            unknown.
         """
         rules = _default()
         if extra is not None:

@@ -28,11 +28,11 @@ _OPERATOR = (
     r"|sort|top_?k|relu|gelu|silu|swiglu|act_and_mul|dropout|rope|rotary|loss|quant|kv_?cache|moe_|rng|random"
     r"|im2d2col|col2im|SubTensorOp|nvinfer|__myl|generatedNative|dali"
 )
-"""Kernels of which a name, or the library that it is of, says what they do. Those of which nothing
-does, as of compilers (`fusion_3` of XLA, `triton__0d1d2d`), may as well be a backward pass."""
+"""Patterns of kernel names that tell the operation, by the name or its library. Other kernels, such
+as those of compilers (`fusion_3` of XLA, `triton__0d1d2d`), may belong to a backward pass."""
 
 _COMPILED = r"(^|_)fusion(_|$)|^triton__\d"
-"""Kernels that compilers of networks make, where their names say no more than that."""
+"""Patterns of kernels that network compilers generate, if their names tell no more."""
 
 _DATA_GRADIENT = r"(?i)dgrad|igemm_bwd|bwd_data"
 """Gradients of a convolution's input: a transposed convolution's forward pass is the same."""
@@ -78,7 +78,7 @@ def kernel_hints(counted: pl.DataFrame, rules: Rules) -> pl.DataFrame:
     counted
         Ops by process, name and kind, from `count_names`.
     rules
-        What names mean.
+        Rules that give names a meaning.
 
     Returns
     -------

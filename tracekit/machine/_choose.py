@@ -85,7 +85,7 @@ def find_machine(reference: str) -> Machine:
     Raises
     ------
     UsageError
-        If there is neither.
+        If there is neither a preset of this name nor a file.
     InputError
         If the file is no topology, or contradicts itself.
     """
@@ -122,11 +122,11 @@ def machine_of(
     Raises
     ------
     UsageError
-        If the machine has fewer GPUs than ran, or there is no such topology.
+        If the machine has fewer GPUs than the run used, or no such preset or file exists.
     MissingDataError
         If the run names no GPU.
     InputError
-        If the file is no topology.
+        If the file is no topology, or contradicts itself.
     """
     hosts = _hosts(devices)
     if topology is not None:

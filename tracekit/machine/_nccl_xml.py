@@ -70,7 +70,7 @@ def parse_nccl_xml(text: str, source: str, name: str) -> Machine:
     Raises
     ------
     InputError
-        If it is no such XML, or contradicts itself.
+        If the text is no XML of this kind, or contradicts itself.
     """
     found = _walk(_root(text, source), source)
     _name_by_class(found)
@@ -201,7 +201,7 @@ def _device_class(pci: ET.Element) -> str | None:
 
 
 def _name_by_class(found: _Found) -> None:
-    """Add devices that have a PCI class but no element that says what they are."""
+    """Add devices that have a PCI class but no element of their own, such as `gpu`."""
     for kind, prefix in (("gpu", "GPU"), ("nic", "NIC")):
         unnamed = [(bridge, wire) for each, bridge, wire in found.nameless if each == kind]
         unnamed.sort(key=lambda each: found.bus(each[0]) or "")

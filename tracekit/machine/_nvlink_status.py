@@ -71,7 +71,7 @@ def parse_status(text: str, source: str) -> Status:
     Raises
     ------
     InputError
-        If they are of several machines.
+        If the outputs come from several machines.
     """
     status: dict[str, GpuBricks] = {}
     current: GpuBricks | None = None
@@ -146,7 +146,7 @@ def with_status(machine: Machine, status: Status, source: str) -> Machine:
     Raises
     ------
     InputError
-        If it says so of other GPUs.
+        If the output lists other GPUs than the machine has.
     """
     gpus = machine.nodes("gpu")
     if set(gpus) != set(status):

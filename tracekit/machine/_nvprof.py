@@ -46,7 +46,7 @@ def read_nvprof(path: Path) -> Machine:
     MissingDataError
         If the file is no database of nvprof, or holds no topology.
     DamagedTraceError
-        If SQLite cannot read it, or what it says contradicts itself.
+        If SQLite cannot read the file, or its tables contradict each other.
     """
     try:
         with closing(_connect(path)) as connection:

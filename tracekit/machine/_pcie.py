@@ -62,7 +62,7 @@ def brick_bandwidth(capability: int | None) -> int | None:
 
 
 def pci_bus(text: str) -> str | None:
-    """Return a PCI address as Linux writes it (`0000:06:00.0`), or None if it is none."""
+    """Return a PCI address as Linux writes it (`0000:06:00.0`); None for another text."""
     found = _BUS.fullmatch(text.strip())
     if not found:
         return None

@@ -101,7 +101,7 @@ def _times(bandwidth: int | None, bricks: int | None) -> int | None:
 
 
 def reducing_gpus(machine: Machine, products: Mapping[int, str | None]) -> frozenset[int]:
-    """Return the GPUs whose NVSwitch can reduce and multicast, as those of Hopper and later do.
+    """Return the GPUs whose NVSwitch can reduce and multicast: those of Hopper and later.
 
     If a GPU's name is unknown, its NVLinks decide: before Hopper no GPU has more than 12.
     """

@@ -43,15 +43,15 @@ def read_topology(path: Path) -> Machine:
     Parameters
     ----------
     path
-        The output of `nvidia-smi topo -m`, of `nvidia-smi nvlink` with `-s`, `-R` or `-p`, or of
-        several of these one after the other, or of `rocm-smi --showtopo`; the XML that NCCL writes
-        to NCCL_TOPO_DUMP_FILE; a database of nvprof; or a machine as TOML, like those that come
-        with tracekit.
+        File with output of `nvidia-smi topo -m`, of `nvidia-smi nvlink` with `-s`, `-R` or `-p`
+        (also several outputs, one after the other), or of `rocm-smi --showtopo`; with the XML that
+        NCCL writes to NCCL_TOPO_DUMP_FILE; a database of nvprof; or a machine as TOML, like the
+        presets of tracekit.
 
     Raises
     ------
     InputError
-        If it is none of these, is damaged, or contradicts itself.
+        If the file is of none of these kinds, is damaged, or contradicts itself.
     """
     try:
         with path.open("rb") as file:
@@ -145,7 +145,7 @@ def parse_rocm_topo(text: str, source: str, name: str) -> Machine:
     Raises
     ------
     InputError
-        If the table of link types lacks, or tables are cut short or contradict themselves.
+        If the table of link types is missing, or tables are cut short or contradict themselves.
     """
     lines = [line.strip() for line in text.splitlines()]
     tables = _tables(lines, source)

@@ -75,8 +75,8 @@ def read_machine_toml(path: Path) -> Machine:
     Raises
     ------
     InputError
-        If the file cannot be read, is not TOML, or describes what cannot be: an unknown key, type
-        or node, a link given twice, a number out of range. The message says where.
+        If the file cannot be read, is not TOML, or describes an impossible machine: an unknown key,
+        type or node, a link given twice, a number out of range. The message names the place.
     """
     return machine_of(read_toml(path), path.stem, str(path), "file")
 

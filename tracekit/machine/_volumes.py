@@ -56,7 +56,7 @@ class Edge:
     Parameters
     ----------
     src, dst
-        Numbers of the GPUs; None for the NVSwitch, where it reduces or multicasts.
+        Numbers of the GPUs; None for the NVSwitch, if it reduces or multicasts.
     share
         Bytes over this edge divided by S, the size of the collective.
     """
@@ -139,33 +139,32 @@ def shares(
     Parameters
     ----------
     collective
-        One of the collectives of the canonical tables.
+        Name of a collective, as in the canonical tables.
     gpus
         Number of the GPU of each rank.
     algorithm
-        One of those above, in any case.
+        Name of an algorithm in the table above, in upper or lower case.
     rings
-        Rings of these GPUs; without any, the ring in order of ranks.
+        Rings of these GPUs; if empty, the ring in order of ranks.
     trees
         Trees of these GPUs.
     root
-        Rank of the root, for collectives that have one.
+        Rank of the root; None for collectives without one.
     bidirectional
-        Whether each ring carries half of its part in either direction, as rings do that are
-        modelled from a topology; those of a log have one.
+        Whether each ring carries half of its part in either direction, as rings modelled from a
+        topology do; rings of a log have one direction.
     islands
-        The GPUs at each NVSwitch; without any, all are at one.
+        The GPUs at each NVSwitch; if empty, all GPUs are at one switch.
 
     Returns
     -------
-    Edges in order of their GPUs, the switch last; none where nothing is moved, or how is not known
-    (another algorithm, a collective that is none of these, a root that is not given).
+    Edges in order of their GPUs, the switch last. Empty if no data move, or if the transfers are
+    unknown (another algorithm or collective, or no root given).
 
     Raises
     ------
     UsageError
-        If a ring or tree is one of other GPUs, a GPU has two ranks, or the root is not among the
-        ranks.
+        If a ring or tree has other GPUs, a GPU has two ranks, or the root is no rank.
     """
     _check(gpus, rings, trees, root)
     if len(gpus) < 2 or (collective in _ROOTED and root is None):  # noqa: PLR2004
@@ -371,17 +370,17 @@ class Ring:
 def find_rings(machine: Machine, gpus: Sequence[int]) -> list[Ring]:
     """Return rings over the direct NVLinks among the given GPUs, widest first.
 
-    Each ring takes the most bricks that all of its edges have left; if more bricks can be used in
-    all by taking others, those are returned. On a DGX-1 with V100 these are 0-3-2-1-5-6-7-4 of two
-    bricks and 0-1-3-7-5-4-6-2 of one. A ring begins at the GPU of the lowest number, and of its two
-    directions takes the one whose second GPU has the lower number; its bricks serve both. Two GPUs
-    are a ring of both directions.
+    Each ring takes the most NVLinks that all of its edges have left; if another choice uses more
+    NVLinks in total, that one is returned. On a DGX-1 with V100 the rings are 0-3-2-1-5-6-7-4 with
+    two NVLinks per edge and 0-1-3-7-5-4-6-2 with one. A ring begins at the GPU with the lowest
+    number, in the direction whose second GPU has the lower number; its NVLinks serve both
+    directions. Two GPUs form a ring in both directions.
 
-    Where no ring of direct NVLinks visits all GPUs (as behind an NVSwitch, where any order is as
-    good, or over PCIe), or there are more than `MOST_GPUS`, there is one ring in order of numbers,
-    whose ``bricks`` are None. Of GPUs of several hosts that a fabric joins, there is a ring for
-    each GPU of the host that has fewest: it visits one host after the other, along a ring of the
-    host's own, and enters it at another GPU, so that all NICs are used alike.
+    If no ring of direct NVLinks visits all GPUs (behind an NVSwitch, where any order is as good, or
+    over PCIe), or there are more than `MOST_GPUS`, the result is a single ring in order of numbers,
+    with None as ``bricks``. For GPUs of several hosts joined by a fabric, there are as many rings
+    as GPUs on the smallest host: each visits one host after the other, follows the host's own ring
+    inside it, and enters it at another GPU than the other rings, so that all NICs are used alike.
     """
     members = sorted(set(gpus))
     if len(members) < 2:  # noqa: PLR2004

@@ -78,9 +78,9 @@ def read_report(
     Raises
     ------
     UnsupportedTraceError
-        If there is no nsys.
+        If no nsys is found.
     InputError
-        If nsys cannot export the report, or what it exports cannot be read.
+        If nsys cannot export the report, or the export cannot be read.
     """
     exported = export_report(path, workspace.new_folder(), tool, progress)
     try:
@@ -107,9 +107,9 @@ def export_report(
     Raises
     ------
     UnsupportedTraceError
-        If there is no nsys.
+        If no nsys is found.
     InputError
-        If nsys cannot export it.
+        If nsys cannot export the report.
     """
     program = _find(path, tool)
     exported = folder / "report.sqlite"

@@ -67,13 +67,13 @@ def open_report(
     Raises
     ------
     InputError
-        If there is no such file, or it cannot be read.
+        If the file does not exist, or cannot be read.
     UsageError
-        If captures are given to a trace that is none of PyTorch's profiler.
+        If captures are given with a trace that is not of PyTorch's profiler.
     NotATraceError, UnsupportedTraceError
-        If it is not a trace, or one of a kind that is not read.
+        If the file is no trace, or a trace of an unsupported kind.
     DamagedTraceError, MissingDataError
-        If it is cut short or corrupt, or holds nothing to analyse.
+        If the trace is cut short or corrupt, or holds nothing to analyse.
     """
     check_readable(path)
     for capture in captures:

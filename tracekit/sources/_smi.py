@@ -85,7 +85,7 @@ def read_smi(
     Raises
     ------
     InputError
-        If the file cannot be read, or holds no such samples.
+        If the file cannot be read, or holds no samples of this kind.
     """
     lines = _lines(path).to_frame("line").with_columns(
         header=pl.when(_is_header()).then("line").forward_fill()

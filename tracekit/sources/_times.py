@@ -81,7 +81,7 @@ class Times:
         Raises
         ------
         DamagedTraceError
-            By what is returned, if rows last too long together.
+            Raised by the returned filter, if rows last too long together.
         """
         passed = self._passed[what] = _Passed()
 

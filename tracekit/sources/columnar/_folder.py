@@ -51,9 +51,9 @@ def table_files(folder: Path) -> list[Path]:
     Raises
     ------
     NotATraceError
-        If `folder` is none.
+        If the folder is no columnar export.
     InputError
-        If it may not be read.
+        If the folder cannot be read.
     """
     try:
         suffix = next((s for s in _KINDS if (folder / (_STRINGS + s)).is_file()), None)
@@ -79,9 +79,9 @@ class ColumnarExport:
     Raises
     ------
     NotATraceError
-        If it holds no export.
+        If the folder holds no export.
     InputError
-        If it cannot be read.
+        If the folder cannot be read.
     """
 
     def __init__(self, path: Path) -> None:

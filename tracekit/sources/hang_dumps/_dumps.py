@@ -82,7 +82,7 @@ class _Rows:
         Raises
         ------
         NotATraceError
-            If it is none.
+            If the value is no dump.
         """
         if is_flight_recorder(value):
             entries, rank = read_flight_recorder(value, path)
@@ -109,11 +109,11 @@ def read_dumps(paths: Sequence[StrPath]) -> Dumps:
     Raises
     ------
     NotATraceError
-        If a file that was named is no dump, or a folder holds none.
+        If a named file is no dump, or a folder holds none.
     DamagedTraceError
-        If a file that was named is cut, too large, or if two dumps are of one rank.
+        If a named file is cut short or too large, or two dumps belong to one rank.
     UnsupportedTraceError
-        If a pickle that was named could run code.
+        If a named pickle could run code.
     """
     rows, warnings = _Rows(), []
     for given in map(Path, paths):

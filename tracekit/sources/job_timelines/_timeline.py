@@ -52,11 +52,11 @@ def read_job_timeline(path: StrPath) -> pl.DataFrame:
     Raises
     ------
     InputError
-        If it cannot be read.
+        If the file cannot be read.
     NotATraceError
-        If it is no such timeline.
+        If the file is no timeline of this format.
     DamagedTraceError
-        If an event lacks what all have.
+        If an event lacks a required field.
     UnsupportedTraceError
         If stages of the pipeline are interleaved.
     """

@@ -130,7 +130,7 @@ def read_inspector_logs(paths: Sequence[StrPath]) -> InspectorLogs:
     InputError
         If a file cannot be read.
     NotATraceError
-        If a file that was named is no log, or a folder holds none.
+        If a named file is no log, or a folder holds none.
     DamagedTraceError
         If a log holds no whole record, or more than a hundred damaged lines.
     UnsupportedTraceError

@@ -1,8 +1,8 @@
 """Compiled loops over the leaf pages of a table.
 
-They read only what they understand in full and give up on anything else, so that SQLite itself
-reads it. Bytes come from a file that may be hostile: every position is compared with the end of its
-page before it is used. This module loads the compiler; only large tables import it.
+They decode only pages that they understand in full and leave all others to SQLite. Bytes come from
+a file that may be hostile: every position is compared with the end of its page before it is used.
+This module loads the compiler; only large tables import it.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class Plane:
     Raises
     ------
     WireError
-        If it is none.
+        If the bytes are no valid message.
     """
 
     def __init__(self, data: Bytes) -> None:
@@ -141,7 +141,7 @@ class Plane:
         Raises
         ------
         WireError
-            If one of them is none.
+            If the message of an event is invalid.
         """
         begins, ends = line.begins, line.ends
         numbers = np.zeros((3, begins.size), np.int64)

@@ -29,7 +29,7 @@ def fields(data: Bytes, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
     Raises
     ------
     WireError
-        If the message is none.
+        If the message is invalid.
     """
     yield from zip(*(each.tolist() for each in split(data, begin, end)), strict=True)
 
