@@ -1,11 +1,12 @@
-"""Engine: streams a run's ops once into sums, by window, stage, group and range.
+"""Engine: streams a run's ops once into sums by window, stage, group and range.
 
-Busy time comes from here alone: `StageTally`, `GroupTally` and the tallies of ranges add up the ops
-of a whole run by start, in compiled loops; `union_length` and `layered_lengths` are for frames of
-intervals in any order. Every sum is a whole number of ns or ops. Those of several reports are added
-in any order, but for a GPU that several of them saw: its union is found over all its ops.
+Busy time (the length of the union of intervals) is computed here alone: `StageTally`, `GroupTally`
+and the tallies of ranges add up the ops of a whole run, ordered by start, in compiled loops;
+`union_length` and `layered_lengths` take frames of intervals in any order. Every sum is a whole
+number of ns or ops. Sums of several reports can be added in any order, except for a GPU that occurs
+in several reports: its union is computed over all its ops.
 
-Names are loaded when they are first used.
+Names are imported on first use.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Sums by group: lengths, numbers and durations of ops, in one pass over ops by start."""
+"""Sums by group: durations, numbers of ops and busy time, in one pass over ops by start."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _BITS = 63
 
 
 class _Found(NamedTuple):
-    """Durations found for each group."""
+    """Least, median and greatest duration of each group."""
 
     least: _Array
     low: _Array
@@ -53,18 +53,19 @@ def _deal(
     rows: _Array, lengths: _Array, times: _Array, groups: _Array, free: _Array, dealt: _Array,
     dealt_times: _Array,
 ) -> None:  # fmt: skip
-    """Put lengths together by group.
+    """Sort lengths into the ranges of their groups (counting sort).
 
     Parameters
     ----------
     rows, lengths, times
-        The row of sums that each is counted in, the lengths, and how often each is there.
+        For each distinct length: the row of sums that counts it, the length in ns, and how often it
+        occurs.
     groups
         The group of each row of sums.
     free
-        Where the next one of each group goes; updated.
+        Position of the next entry of each group; updated.
     dealt, dealt_times
-        Become the lengths, and how often each is there.
+        Output: the lengths by group, and how often each occurs.
     """
     for place in range(rows.size):
         group = groups[rows[place]]
@@ -78,11 +79,11 @@ def _ranked(
     lengths: _Array, times: _Array, begin: int, end: int, rank: int, least: int, most: int,
     counts: _Array,
 ) -> int:  # fmt: skip
-    """Return which of some lengths has so many before it in their order, all from least to most.
+    """Return the length of rank `rank` (from 0) among those from `least` to `most` (radix select).
 
-    They are counted by their leading bits, those in the right place by the bits that follow, and so
-    on: whatever the lengths are, each is looked at once for every few bits. So many bits are taken
-    at once that there are about as many counts as lengths.
+    Lengths are counted by their leading bits, those in the bucket that holds the rank by the bits
+    that follow, and so on. So each length is looked at once for every few bits, whatever the
+    lengths are. There are about as many buckets as lengths.
     """
     bits, width = 1, 0
     while bits < _MOST_BITS and 1 << bits < end - begin:
@@ -109,18 +110,18 @@ def _ranked(
 def _find_middles(
     dealt: _Array, times: _Array, first: _Array, counts: _Array, found: _Found
 ) -> None:  # fmt: skip
-    """Find the least, the middle and the greatest length of each group.
+    """Find the least, the median and the greatest length of each group.
 
     Parameters
     ----------
     dealt, times
-        Lengths, those of one group together, and how often each is there.
+        Lengths sorted by group, and how often each occurs.
     first
-        Where those of each group begin, and last where all end.
+        Position of the first length of each group, and last the total number.
     counts
-        Room for a number for each value of so many bits.
+        Scratch space: one number for each bucket.
     found
-        Becomes what is found; of groups without lengths nothing is.
+        Output; groups without lengths are left as they are.
     """
     for group in range(first.size - 1):
         begin, end = first[group], first[group + 1]
@@ -154,32 +155,32 @@ _NONE = pl.DataFrame(schema={"row": pl.Int32, "length": pl.Int32, "times": pl.In
 
 
 class Durations:
-    """Lengths of ops, each with the row of sums that it is counted in.
+    """Durations of ops, each with the row of sums that counts it.
 
     Parameters
     ----------
     parts
-        Rows, lengths, and how often each length is there.
+        Rows of sums, durations, and how often each duration occurs.
     """
 
     def __init__(self, parts: Sequence[tuple[_Array, _Array, _Array]] = ()) -> None:
         self.parts = [*parts]
 
     def add(self, rows: _Array, lengths: _Array) -> None:
-        """Keep some, in as few bits as hold them."""
+        """Add durations, stored in the fewest bits that hold them."""
         dtype = np.int32 if lengths.max(initial=0) < _NARROW else np.int64
         once = np.broadcast_to(np.ones(1, np.int32), rows.shape)
         self.parts.append((rows, lengths.astype(dtype), once))
 
     def frame(self) -> pl.DataFrame:
-        """Return ``row, length, times``, with each length of a row once."""
+        """Return ``row, length, times``: row of sums, duration, and how often it occurs."""
         added = (pl.DataFrame(dict(zip(_NONE.columns, part, strict=True))) for part in self.parts)
         whole = pl.concat([_NONE, *added], how="vertical_relaxed")
         return whole.group_by("row", "length").agg(pl.col("times").sum()).sort("row", "length")
 
     @classmethod
     def merged(cls, parts: Sequence[pl.DataFrame], rows: Sequence[int]) -> Durations:
-        """Merge the `frame` of several parts, each with so many rows of sums."""
+        """Merge the frames of several parts; `rows` says how many rows of sums each part has."""
         first = [0, *itertools.accumulate(rows)]
         return cls(
             [
@@ -189,14 +190,14 @@ class Durations:
         )
 
     def of(self, groups: _Array, ops: _Array) -> pl.DataFrame:
-        """Return statistics of groups, in the order of their numbers.
+        """Return statistics of durations per group, ordered by number of the group.
 
         Parameters
         ----------
         groups
-            The group of each row of sums, 32-bit numbers.
+            The group's number for each row of sums, 32 bits.
         ops
-            How many lengths each group has.
+            Number of durations in each group.
 
         Returns
         -------
@@ -214,7 +215,7 @@ class Durations:
         )
 
     def _dealt(self, groups: _Array, number: int) -> tuple[_Array, _Array, _Array]:
-        """Return where those of each group begin, all lengths by group, and how often each is."""
+        """Return each group's first position, the durations by group, and how often each occurs."""
         of_each = np.zeros(number, np.int64)
         for rows, _, _ in self.parts:
             of_each += np.bincount(groups[rows], minlength=number)
@@ -229,18 +230,18 @@ class Durations:
 
 
 class GroupTally:
-    """Lengths, numbers and durations of ops in groups.
+    """Adds up ops by group: number, durations and busy time.
 
     Parameters
     ----------
     keys
-        Columns that form a group within a window.
+        Columns of ops that define a group within a window.
     named
-        The keys that stand in another table.
+        The keys whose values are in another table: key -> where.
     keeps_durations
-        Whether the durations of ops are kept.
+        Whether each op's duration is kept, for medians.
     of_pieces
-        Whether rows are pieces of what is counted, of which the first one stands for it.
+        Whether rows are pieces of a range; only the first piece (`is_first`) is counted.
     """
 
     def __init__(
@@ -256,13 +257,13 @@ class GroupTally:
 
     @property
     def columns(self) -> Sequence[str]:
-        """The columns of ops that it looks at."""
+        """Columns of ops that the tally reads."""
         keys = (self._named[key].columns if key in self._named else (key,) for key in self._keys)
         pieces = ("is_first",) if self._of_pieces else ()
         return [*self._lines.columns, *chain.from_iterable(keys), *pieces]
 
     def begin(self, windows: pl.DataFrame | None) -> None:
-        """Start again, with windows as `LinesInWindows` takes them."""
+        """Reset the tally for these windows, given as for `LinesInWindows`."""
         self._lines = LinesInWindows(windows)
         self._numbers = [Numbers() for _ in self._keys]
         self._count = 0
@@ -273,7 +274,7 @@ class GroupTally:
         self._durations = Durations()
 
     def add(self, rows: pl.DataFrame) -> bool:
-        """Count ops; tell whether those of each line still come by start."""
+        """Count ops; return False if the ops of a line are not ordered by start."""
         lines = self._lines.of(rows)
         ops = GroupOps(
             lines,
@@ -291,7 +292,7 @@ class GroupTally:
         return True
 
     def _groups_of(self, rows: pl.DataFrame, lines: _Array) -> _Array:
-        """Return the number of the group of each row: what it shares with others of its line."""
+        """Return the number of each row's group."""
         groups, first = lines, np.zeros(0, np.int64)
         for codes, numbers in zip(self._codes_of(rows), self._numbers, strict=False):
             groups, first = numbers.of(groups, codes)
@@ -300,7 +301,7 @@ class GroupTally:
         return groups
 
     def _codes_of(self, rows: pl.DataFrame) -> Iterator[_Array]:
-        """Yield columns of numbers that tell what keys say, of as many keys as one has bits for."""
+        """Yield integer codes of the keys' values; one code packs as many keys as it has bits for."""
         packed, used = np.zeros(rows.height, np.int64), 0
         for key in self._keys:
             codes, bits = self._code_of(rows, key)
@@ -311,7 +312,7 @@ class GroupTally:
         yield packed
 
     def _code_of(self, rows: pl.DataFrame, key: str) -> tuple[_Array, int]:
-        """Return a number for each value of a key, and how many bits hold any of them."""
+        """Return an integer code for each value of a key, and the number of bits of the codes."""
         if key in self._named:
             codes = self._codes[key].gather(rows.select(self._named[key].number).to_series())
         else:
@@ -322,7 +323,7 @@ class GroupTally:
         return given(codes.cast(pl.Int64), null=-1) + 1, bits + 1
 
     def _values(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return what keys say of some rows."""
+        """Return the values of the keys for these rows."""
         return pl.DataFrame(
             [
                 self._named[key].values.gather(rows.select(self._named[key].number).to_series())
@@ -332,7 +333,7 @@ class GroupTally:
         )  # fmt: skip
 
     def _swept(self, ops: GroupOps, counted: Counted) -> int | None:
-        """Add ops up, and return how many were counted, if they come by start."""
+        """Add up ops; return how many were counted, or None if they are not ordered by start."""
         if self._count > self._reached.ends.size:
             self._reached = extended(self._reached, _nowhere(2 * self._count))
         run = compiled(sweep_groups, ops.starts.size)
@@ -349,13 +350,13 @@ class GroupTally:
         return None
 
     def windows(self) -> pl.DataFrame:
-        """Return the windows; of devices, when they began and ended."""
+        """Return the windows; for devices as windows, with their first start and last end."""
         return self._lines.windows()
 
     def groups(self) -> pl.DataFrame:
         """Return ``window``, the keys, and ``ops, total_ns, busy_ns``.
 
-        A group may have several rows in a window, which are to be added.
+        A group may have several rows in a window; their sums are to be added.
         """
         sums = GroupSums(*(values[: self._used] for values in self._sums))
         examples = pl.concat(self._examples)
@@ -370,7 +371,7 @@ class GroupTally:
         )
 
     def sums(self) -> GroupTotals:
-        """Return the sums."""
+        """Return all sums."""
         return GroupTotals(self.groups(), self._durations)
 
 
@@ -381,32 +382,33 @@ class GroupTotals:
     Parameters
     ----------
     groups
-        As `GroupTally.groups` returns it.
+        Sums, as `GroupTally.groups` returns them.
     lengths
-        How long the ops of each row are, where that was kept.
+        Durations of the ops of each row, or None if they were not kept.
     """
 
     groups: pl.DataFrame
     lengths: Durations
 
     def frames(self) -> Frames:
-        """Return the tables by name, which take less room."""
+        """Return the sums as frames by name, small enough to send between processes."""
         return {"groups": self.groups, "lengths": self.lengths.frame()}
 
     @classmethod
     def merged(cls, parts: Sequence[Frames]) -> GroupTotals:
-        """Merge the `frames` of parts of a run."""
+        """Merge the `frames` of several parts of a run."""
         groups = [part["groups"] for part in parts]
         rows = [each.height for each in groups]
         return cls(pl.concat(groups), Durations.merged([part["lengths"] for part in parts], rows))
 
     def durations(self, numbers: pl.Series) -> pl.DataFrame:
-        """Return ``median_ns, min_ns, max_ns`` of the durations of ops, by what groups make up.
+        """Return ``median_ns, min_ns, max_ns`` of the durations of ops, for merged groups.
 
         Parameters
         ----------
         numbers
-            Of each row of `groups` the number, from 0 on, of what it is part of; none is left out.
+            For each row of `groups` the number of the merged group that it belongs to; the numbers
+            run from 0 without gaps.
         """
         part_of = given(numbers, np.int32)
         ops = np.zeros(part_of.max(initial=-1) + 1, np.int64)
@@ -415,7 +417,7 @@ class GroupTotals:
 
 
 def _codes(values: pl.Series) -> pl.Series:
-    """Return numbers that are the same where values are."""
+    """Return integer codes: equal for equal values."""
     return values if values.dtype.is_integer() else values.rank("dense")
 
 

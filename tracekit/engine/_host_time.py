@@ -1,7 +1,7 @@
-"""Stages on the host: NVTX ranges in place of ops, for runs without GPU work.
+"""Stages on the host: NVTX ranges take the place of ops, for runs without GPU work.
 
-What a host thread spends in a range is not what a GPU would spend on what the thread launches, so
-nothing of this is ever put beside GPU time.
+Time that a host thread spends in a range differs from the GPU time of what it launches, so host
+time is never shown beside GPU time.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ _EVENT = ["line", "time", "begins", "turn"]
 
 
 def has_ops(trace: Trace) -> bool:
-    """Tell whether a run holds any GPU work."""
+    """Tell whether a run has any GPU work."""
     return trace["ops"].select("start").head(1).collect().height > 0
 
 
 def on_host(trace: Trace, *, by_range: bool = False) -> Trace:
-    """Return the run with stretches of its ranges in place of ops.
+    """Return the run with pieces of its ranges in place of ops.
 
-    At any time a thread is in the stage of its innermost push/pop range that has one, and in ``ME``
-    throughout a range of metric evaluation. A start/end range is a stretch by itself.
+    At any time a thread is in the stage of its innermost push/pop range that has a stage, and in
+    ``ME`` throughout a range of metric evaluation. A start/end range is one piece by itself.
 
     Parameters
     ----------
     trace
         The run.
     by_range
-        Whether ranges without a stage that lie in one that has, such as layers, get stretches of
-        their own. They are in the stage of that one.
+        Whether ranges without a stage inside one with a stage, such as layers, get pieces of their
+        own, in the stage of the range around them.
 
     Returns
     -------
-    The trace; its ``ops`` have ``process, device`` (the process too), ``start, end, stage,
+    The trace; its ``ops`` have ``process, device`` (equal to the process), ``start, end, stage,
     stage_source`` (``nvtx`` or ``process_range``), ``launch_thread, launch_start, iteration``
-    (not known) and ``is_first``: true for one stretch of each range.
+    (null) and ``is_first``: true for one piece of each range.
     """
     ranges = trace["ranges"].select(
         "range", "report", "process", "thread", "domain", "start", "end", "style", "stage"
@@ -67,9 +67,9 @@ def on_host(trace: Trace, *, by_range: bool = False) -> Trace:
 
 
 def _with_stages_around(ranges: pl.LazyFrame, table: pl.LazyFrame) -> pl.LazyFrame:
-    """Give each range without a stage that of the nearest one around it that has some.
+    """Give each range without a stage the stage of the nearest enclosing range that has one.
 
-    Each turn looks twice as far as the one before.
+    Each round looks twice as far up as the one before.
     """
     known = table.select("range", "stage", around="parent", depth="depth").collect()
     deepest = known["depth"].max()
@@ -96,10 +96,10 @@ def _as_pieces(ranges: pl.DataFrame, source: str) -> pl.DataFrame:
 
 
 def _innermost(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Cut ranges that nest on their threads into stretches in which each is the innermost.
+    """Cut ranges that nest on their threads into pieces in which each is the innermost.
 
-    After a range begins it is the innermost; after one ends that is the last one that began at the
-    level which is left.
+    A range is innermost from its begin; after a range ends, the innermost is the last one that
+    began at the level below.
     """
     ranges = _on_lines(_outside_evaluation(ranges))
     stretches = _stretches(ranges).select("range", piece_start="start", piece_end="end")
@@ -110,7 +110,7 @@ def _innermost(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def innermost_stretches(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return ``process, thread, range, start, end``: when each push/pop range is the innermost.
+    """Return ``process, thread, range, start, end``: when each push/pop range is innermost.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def innermost_stretches(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def _stretches(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return ``line, range, start, end`` of ranges on their lines."""
+    """Return ``line, range, start, end``: pieces in which a range is innermost on its line."""
     owner = pl.col("owner").forward_fill().over("line", "level")
     return (
         _events(ranges)
@@ -135,9 +135,9 @@ def _stretches(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def _events(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return ``line, time, begins, range, owner, level``: where ranges begin and end, in order.
+    """Return ``line, time, begins, range, owner, level``: begins and ends of ranges, in order.
 
-    ``level`` is how many are open from then on, ``owner`` the range that begins.
+    ``level`` is the number of ranges open from then on, ``owner`` the range that begins.
     """
     level = (2 * pl.col("begins") - 1).cum_sum().over("line")
     begin = ranges.select("line", "range", time="start", begins=1, owner="range")
@@ -148,9 +148,9 @@ def _events(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def _on_lines(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Add ``line``: the thread, or of threads whose ranges cross, the thread and the domain.
+    """Add ``line``: the thread; or thread and domain, for threads whose ranges cross.
 
-    NVTX nests by thread and domain, so ranges of two domains may cross.
+    NVTX ranges nest per thread and domain, so ranges of two domains may cross.
     """
     by_thread = ranges.with_columns(line=pl.struct("thread").rank("dense").cast(pl.Int64))
     closed = pl.col("level") + 1 - pl.col("begins")
@@ -175,19 +175,19 @@ def _outside_evaluation(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def host_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
-    """Cut each process's time into its iterations, and what lies between them.
+    """Cut each process's time into its iterations and the gaps between them.
 
     Parameters
     ----------
     ops
-        The stretches of `on_host`.
+        The pieces of ranges that `on_host` makes.
     iterations
         The canonical table.
 
     Returns
     -------
-    ``process, device, iteration, start, end, is_open``, as `iteration_windows` does for devices:
-    here an iteration is just the time of its range, and so is the last one.
+    ``process, device, iteration, start, end, is_open``, as `iteration_windows` returns for devices;
+    but each iteration, the last one too, is exactly the time of its range.
     """
     owner = ["process", "device"]
     edges = ops.group_by(owner).agg(first=pl.col("start").min(), last=pl.col("end").max())
@@ -215,17 +215,17 @@ def host_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Work:
-    """A run with its ops, or with stretches of its ranges in place of them."""
+    """A run with its ops, or, for host time, with pieces of its ranges in their place."""
 
     trace: Trace
     is_host: bool = False
 
     def counting(self, *, is_cut: bool) -> Counting:
-        """Return how ops are counted."""
+        """Return how rows are counted as ops; `is_cut` if windows cut them."""
         whole, pieces = (HOST_WHOLE, HOST_CUT) if self.is_host else (WHOLE, CUT)
         return pieces if is_cut else whole
 
     @property
     def cutter(self) -> Cutter:
-        """Function that cuts its time into iterations."""
+        """Function that cuts the run's time into iterations."""
         return host_windows if self.is_host else iteration_windows

@@ -1,4 +1,4 @@
-"""Contents of ranges, nested ranges included: by path, by range, and by path and kernel."""
+"""Work launched in ranges, nested ranges included: by path, by range, by path and kernel."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class Launched(NamedTuple):
 
 @dataclass
 class RangeTally:
-    """Sums launched directly in each push/pop range, and time that unions of paths count twice.
+    """Adds up the ops launched directly in each push/pop range, and overlaps within each path.
 
     Parameters
     ----------
     tree
-        The paths.
+        Paths of the push/pop ranges.
     counting
-        How ops are counted.
+        How rows are counted as ops.
     """
 
     tree: PathTree
@@ -72,11 +72,11 @@ class RangeTally:
 
     @property
     def columns(self) -> Sequence[str]:
-        """The columns of ops that it looks at."""
+        """Columns of ops that the tally reads."""
         return ("range", "kind", *self.counting.columns)
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Reset the tally."""
         ranges = self.tree.ranges.height
         self.launched = Launched(
             np.zeros((ranges, len(SUMS)), np.int64), np.zeros(ranges, np.int64),
@@ -86,7 +86,7 @@ class RangeTally:
         self._twice = np.zeros(len(self.tree), np.int64)
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Count in one or more segments of a line."""
+        """Count one or more whole segments of a line."""
         launched = rows.drop_nulls("range")
         counts = self.counting.ops(pl.col("range").is_not_null())
         kernels = counts & pl.col("kind").is_in(KERNEL_KINDS)
@@ -110,7 +110,7 @@ class RangeTally:
         self._count_twice(crowded)
 
     def _count(self, own: pl.DataFrame) -> None:
-        """Add the sums of launching ranges; ranges outside of the tree are dropped."""
+        """Add the sums of launching ranges; ranges that are not in the tree are ignored."""
         ordered, numbers = own.sort("range"), self.tree.ranges["range"].to_numpy()
         wanted = ordered["range"].to_numpy()
         rows = np.searchsorted(numbers, wanted)
@@ -134,7 +134,7 @@ class RangeTally:
             self._twice += twice
 
     def twice(self) -> tuple[Array, Array]:
-        """Return time counted twice, of each path with those below it, and of each alone."""
+        """Return overlapping time per path, ns: with the paths below it, and of the path alone."""
         own = pl.concat(self._own).group_by("node").agg(pl.col("twice").sum())
         alone = np.zeros(len(self.tree), np.int64)
         alone[own["node"].to_numpy()] = own["twice"].to_numpy()
@@ -143,27 +143,27 @@ class RangeTally:
 
 @dataclass(frozen=True)
 class _Held:
-    """Contents of the ranges of a run.
+    """Sums of the work launched in a run's ranges.
 
     Parameters
     ----------
     tree
         The paths of push/pop ranges.
     pushed
-        The ranges of the tree, with `SUMS`, ``first, last`` of each and those inside it, the last
-        two null where nothing was launched; and ``kept``, whether it begins in an iteration that is
-        not skipped, or between such.
+        The ranges of the tree, with `SUMS`, ``first, last`` (start and end of the work, nested
+        ranges included; null if nothing was launched) and ``kept``: whether the range begins in, or
+        between, iterations that are not skipped.
     lengths
-        In the tree's order ``busy_ns`` of each path and those below it, and ``own_busy_ns`` of what
-        its ranges launched themselves.
+        For each path in the tree's order: ``busy_ns`` with the paths below it, and ``own_busy_ns``
+        of the ops that its ranges launched themselves.
     opened
-        The start/end ranges, likewise.
+        The start/end ranges, with the same columns.
     open_busy
-        ``path, busy_ns`` of these.
+        ``path, busy_ns`` of the start/end ranges.
     outside
-        ``range, ops, busy_ns, own_busy_ns`` of what no push/pop range holds, by reason.
+        ``range, ops, busy_ns, own_busy_ns`` of ops outside of all push/pop ranges, by reason.
     windows
-        The windows.
+        The windows that the sums are limited to.
     """
 
     tree: PathTree
@@ -198,7 +198,7 @@ def _outside(groups: pl.DataFrame) -> pl.DataFrame:
 
 
 def _lengths(tree: PathTree, pushed: RangeTally) -> pl.DataFrame:
-    """Return ``busy_ns, own_busy_ns`` of each path: lengths less what they count twice."""
+    """Return ``busy_ns, own_busy_ns`` of each path: sums of durations less their overlaps."""
     own = tree.ranges.select("node", length=pushed.launched.length)
     sums = own.group_by("node").agg(pl.col("length").sum())
     lengths = np.zeros(len(tree), np.int64)
@@ -208,7 +208,7 @@ def _lengths(tree: PathTree, pushed: RangeTally) -> pl.DataFrame:
 
 
 def _carried_up(ranges: pl.DataFrame, launched: Launched) -> pl.DataFrame:
-    """Return the ranges with the sums of what they and the ranges inside them launched."""
+    """Return the ranges with sums of the work that they and nested ranges launched."""
     sums, _, first, last = launched
     compiled(carry_up, ranges.height)(parent_rows(ranges), sums, first, last)
     known = pl.when(pl.Series(last >= first))
@@ -220,7 +220,7 @@ def _carried_up(ranges: pl.DataFrame, launched: Launched) -> pl.DataFrame:
 
 
 def _kept(ranges: pl.DataFrame, trace: Trace, skip: int) -> pl.DataFrame:
-    """Tell which ranges begin from the first iteration that is kept to the end of the last."""
+    """Tell which ranges begin between the start of the first kept iteration and the last end."""
     if not skip:
         return ranges.with_columns(kept=True)
     steps = trace.read("iterations").sort("process", "start")
@@ -234,21 +234,21 @@ def _kept(ranges: pl.DataFrame, trace: Trace, skip: int) -> pl.DataFrame:
 def inclusive_ranges(
     work: Work, skip: int = 0, *, depth: int | None = None
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Return the contents of ranges by path, nested ranges included.
+    """Return the GPU work launched in ranges, by path, nested ranges included.
 
     Parameters
     ----------
     work
-        What is measured.
+        The run, on the GPU or on the host.
     skip
-        How many iterations to leave out at the beginning.
+        Number of iterations to leave out at the beginning.
     depth
-        How many levels to list; all by default. What lies deeper counts in the levels above.
+        Number of levels to list; None lists all. Deeper ranges count in the levels above.
 
     Returns
     -------
-    The table with `RANGE_COLUMNS`: each path above those inside it, the busiest first; then
-    start/end ranges; then what no push/pop range holds. And what is said of it.
+    The table with `RANGE_COLUMNS`: each path before those inside it, the busiest first; then
+    start/end ranges; then ops outside of all push/pop ranges. And the meta of the answer.
     """
     held = _held(work, skip)
     window = int((held.windows["end"] - held.windows["start"]).sum())
@@ -279,7 +279,7 @@ _OF_INSTANCES = (
 
 
 def _pushed(held: _Held, depth: int | None) -> pl.DataFrame:
-    """Return the rows of push/pop ranges, below each path those inside it."""
+    """Return the rows of push/pop ranges, each path followed by those inside it."""
     tree = held.tree
     table = held.lengths.with_columns(
         node=np.arange(len(tree)), path=tree.paths, depth=tree.depths,
@@ -295,13 +295,13 @@ def _pushed(held: _Held, depth: int | None) -> pl.DataFrame:
 
 
 def _busiest_first(table: pl.DataFrame, tree: PathTree) -> Array:
-    """Return the place of each path below the one above it, the busiest first."""
+    """Return the rank of each path among those below the same parent, the busiest first."""
     busy, host = (-table[name].fill_null(0).to_numpy() for name in ("busy_ns", "host_ns"))
     return laid_out(np.lexsort((tree.paths, host, busy, tree.depths)), tree.parents)[0]
 
 
 def _opened(held: _Held) -> pl.DataFrame:
-    """Return the rows of start/end ranges, which have no place in the tree."""
+    """Return the rows of start/end ranges, which are not in the tree."""
     table = held.opened.group_by("path").agg(_OF_INSTANCES)
     rows = table.join(held.open_busy, on="path", how="left").with_columns(
         pl.col("busy_ns").fill_null(0), style=pl.lit("start_end", RANGE_STYLE)
@@ -320,9 +320,9 @@ def projected_ranges(trace: Trace) -> pl.DataFrame:
 
     Returns
     -------
-    ``range``, the number of each range that launched something; ``ops`` and ``total_ns`` (sum of
-    their durations), ``kernels`` and ``kernel_ns`` likewise; ``gpu_start`` and ``gpu_end``, when
-    the first of the ops starts and the last one ends, on any device.
+    ``range``, the number of a range that launched work; ``ops`` and ``total_ns``, number and summed
+    durations of its ops; ``kernels`` and ``kernel_ns``, the same of its kernels; ``gpu_start`` and
+    ``gpu_end``, the first start and last end of its ops on any device.
     """
     held = _held(Work(trace), skip=0)
     columns = ("range", *SUMS, pl.col("first").alias("gpu_start"), pl.col("last").alias("gpu_end"))
@@ -345,18 +345,18 @@ _TOGETHER = (
 
 @dataclass
 class KernelTally:
-    """The kernels, copies and fills that each push/pop range launched, and each start/end range.
+    """Adds up the kernels, copies and fills launched in each push/pop or start/end range.
 
-    Those that no push/pop range launched are there by the reason for that.
+    Ops outside of all push/pop ranges are listed by the reason.
 
     Parameters
     ----------
     opened
-        As of `start_end_ranges`.
+        The start/end ranges, as `start_end_ranges` returns them.
     outside
-        As of `outside_ranges`.
+        Reasons of ops outside of ranges, as `outside_ranges` returns them.
     counting
-        How ops are counted.
+        How rows are counted as ops.
     """
 
     opened: pl.DataFrame
@@ -367,16 +367,16 @@ class KernelTally:
 
     @property
     def columns(self) -> Sequence[str]:
-        """The columns of ops that it looks at."""
+        """Columns of ops that the tally reads."""
         launch = ("process", "launch_start") if self.opened.height else ()
         return (*_KERNEL, *self.outside.columns, *launch, *self.counting.columns)
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Reset the tally."""
         self._own, self._during = [], []
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Count in one or more segments of a line."""
+        """Count one or more whole segments of a line."""
         ops = rows.filter(self.counting.ops(pl.col("start").is_not_null()))
         reason = self.outside.values.gather(ops.select(self.outside.number).to_series())
         length = self.counting.duration
@@ -393,7 +393,7 @@ class KernelTally:
     def own(self) -> pl.DataFrame:
         """Return ``range, outside``, the kernel, ``ops, total_ns, min_ns, max_ns``.
 
-        ``outside`` is why no push/pop range holds it, null where one does.
+        ``outside`` is the reason why the op is in no push/pop range; null if it is in one.
         """
         return pl.concat(self._own).group_by("range", "outside", *_KERNEL).agg(_TOGETHER)
 
@@ -412,22 +412,22 @@ class KernelTally:
 def inclusive_kernels(
     work: Work, skip: int = 0, *, depth: int | None = None
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Return the kernels of each path, those of the ranges inside included.
+    """Return the kernels of each path, those of nested ranges included.
 
     Parameters
     ----------
     work
-        What is measured.
+        The run, on the GPU or on the host.
     skip
-        How many iterations to leave out at the beginning.
+        Number of iterations to leave out at the beginning.
     depth
-        How many levels to list; all by default. What lies deeper counts in the levels above.
+        Number of levels to list; None lists all. Deeper ranges count in the levels above.
 
     Returns
     -------
-    The table with `KERNEL_COLUMNS`: each path above those inside it, the one whose kernels take
-    longest first, and so are the kernels of a path; then start/end ranges; then kernels that no
-    push/pop range holds. And what is said of it.
+    The table with `KERNEL_COLUMNS`: each path before those inside it; paths, and kernels within a
+    path, ordered by kernel time, longest first; then start/end ranges; then kernels outside of all
+    push/pop ranges. And the meta of the answer.
     """
     trace = work.trace
     tree = path_tree(trace)
@@ -449,7 +449,7 @@ def inclusive_kernels(
 
 
 def _pushed_kernels(tree: PathTree, own: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of push/pop ranges, with ``path``, below each path those inside it."""
+    """Return the rows of push/pop ranges, with ``path``, each path followed by those inside it."""
     at = pl.int_range(pl.len()).alias("at")
     launches = own.join(tree.ranges.select("range", at), on="range").with_columns(
         kernel=pl.struct(_KERNEL).rank("dense").cast(pl.Int64)
@@ -469,7 +469,7 @@ def _pushed_kernels(tree: PathTree, own: pl.DataFrame) -> pl.DataFrame:
 
 
 def _holders(tree: PathTree, launches: pl.DataFrame) -> tuple[Array, tuple[Array, ...]]:
-    """Return the row of each launch, and the rows: see `find_holders`."""
+    """Return the row that each launch counts in, and the rows; see `find_holders`."""
     places = np.empty(launches.height, np.int64)
     around = (parent_rows(tree.ranges), given(tree.ranges["node"]))
     columns = (given(launches["kernel"]), given(launches["at"]))
@@ -483,7 +483,7 @@ def _holders(tree: PathTree, launches: pl.DataFrame) -> tuple[Array, tuple[Array
 
 
 def _added(launches: pl.DataFrame, places: Array, size: int) -> tuple[Array, Array, Array]:
-    """Return ``ops`` and ``total_ns`` of rows, and their ``min_ns`` and ``max_ns``."""
+    """Return ``ops, total_ns, min_ns, max_ns`` of each row, from the launches in it."""
     sums = np.zeros((size, 2), np.int64)
     np.add.at(sums, places, launches.select("ops", "total_ns").to_numpy())
     least, most = np.full(size, _NEVER), np.full(size, -_NEVER)
@@ -507,7 +507,7 @@ def _longest_first(rows: pl.DataFrame, tree: PathTree) -> pl.DataFrame:
 
 
 def _opened_kernels(held: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of start/end ranges, which have no place in the tree."""
+    """Return the rows of start/end ranges, which are not in the tree."""
     if not held.width:
         return held
     whole = pl.col("total_ns").sum().over("path")
@@ -517,7 +517,7 @@ def _opened_kernels(held: pl.DataFrame) -> pl.DataFrame:
 
 
 def _outside_kernels(own: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of what no push/pop range holds."""
+    """Return the rows of kernels outside of all push/pop ranges."""
     sums = own.drop_nulls("outside").group_by("outside", *_KERNEL).agg(_TOGETHER)
     whole = pl.col("total_ns").sum().over("outside")
     return (

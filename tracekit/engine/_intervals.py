@@ -1,8 +1,8 @@
-"""Lengths of unions of intervals, of frames in any order.
+"""Lengths of unions of intervals, for frames in any order.
 
 An interval is [start, end) in ns. Intervals of one group may overlap, touch, repeat or be empty.
-The ops of a whole run are added up by `StageTally` and `GroupTally` instead, which go over them
-once as they come by start; a test holds the two to each other.
+The ops of a whole run are added up by `StageTally` and `GroupTally` instead, in one pass by start;
+a test checks that both agree.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def union_length(intervals: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     intervals
         ``start, end`` (Int64, ns) and the columns `by`.
     by
-        What forms a group; without any, all intervals are one.
+        Columns that define a group; without any, all intervals are one group.
 
     Returns
     -------
@@ -44,23 +44,24 @@ def union_length(intervals: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
 def layered_lengths(
     intervals: pl.DataFrame, layer: str, layers: Sequence[str], by: Sequence[str]
 ) -> pl.DataFrame:
-    """Return the covered length of each layer, and the part that no layer before covers.
+    """Return the covered length of each layer, and the part that no higher layer covers.
 
     Parameters
     ----------
     intervals
         ``start, end``, the column `layer` and the columns `by`.
     layer
-        Column that says which layer an interval is of.
+        Name of the column that holds an interval's layer.
     layers
-        All layers, the uppermost first.
+        All layers, the highest first.
     by
-        What forms a group.
+        Columns that define a group.
 
     Returns
     -------
-    The columns `by`, `layer`, ``busy_ns`` and ``exposed_ns``; a row per group and layer that occur
-    together. In each group the exposed lengths add up to the length of the union of all.
+    The columns `by`, `layer`, ``busy_ns`` (covered length) and ``exposed_ns`` (the part that no
+    higher layer covers); one row per group and layer that occur together. The exposed lengths of a
+    group add up to the length of the union of all its intervals.
     """
     ordered = _by_start(intervals.select(*by, layer, "start", "end"))
     present = set(ordered[layer].unique())
@@ -82,18 +83,18 @@ def layered_lengths(
 
 
 def layers_down(layer: str, names: Sequence[str]) -> dict[str, pl.Expr]:
-    """Return the intervals of each layer, and of it and all above it.
+    """Return masks of the intervals of each layer, and of each layer with all above it.
 
     Parameters
     ----------
     layer
-        Column that says which layer an interval is of.
+        Name of the column that holds an interval's layer.
     names
-        The layers, the uppermost first.
+        The layers, the highest first.
 
     Returns
     -------
-    For each layer ``busy NAME`` and ``down to NAME``.
+    Two masks per layer: ``busy NAME`` and ``down to NAME`` -> expression.
     """
     wanted: dict[str, pl.Expr] = {}
     together = None
@@ -112,15 +113,15 @@ def covered_by(
     Parameters
     ----------
     ordered
-        Intervals by start.
+        Intervals ordered by start.
     wanted
-        Which intervals, by the name of the column that the length of their union gets.
+        Unions to measure: name of the new column -> mask of the intervals.
     by
-        What forms a group.
+        Columns that define a group.
 
     Returns
     -------
-    The columns `by` and those of `wanted`; null where a group has no such interval.
+    The columns `by` and those of `wanted`, ns; null if a group has no interval in the union.
     """
     distinct: dict[str, pl.Expr] = {}
     same = {}
@@ -149,7 +150,7 @@ def _by_start(intervals: pl.DataFrame) -> pl.DataFrame:
 
 
 def _of_values(ordered: pl.DataFrame, key: str) -> pl.DataFrame:
-    """Return the union of each of few values; picking their rows costs a fraction of grouping."""
+    """Return the union per value of a column with few values; filtering is faster than grouping."""
     values = ordered[key].unique()
     wanted = {
         f"{number}": pl.col(key).eq_missing(pl.lit(value, values.dtype))

@@ -1,4 +1,4 @@
-"""Ops grouped by their launch: all that is needed to cut time into iterations."""
+"""Ops grouped by their launch: the input for cutting time into iterations."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NEEDED = (*_OWNER, "start", "end", "launch_start", "launch_thread", "stage", "it
 
 
 def launch_groups(trace: Trace) -> pl.DataFrame:
-    """Return the input of windows for a run's ops: `NEEDED`, as `thinned` returns it."""
+    """Return a run's launch groups (`NEEDED`), the input for windows, as `thinned` returns them."""
     return trace.once(_launch_groups, of_all=True)
 
 
@@ -63,12 +63,12 @@ def _of_part(trace: Trace) -> dict[str, pl.DataFrame]:
 
 
 def thinned(batches: Iterable[pl.DataFrame], iterations: pl.DataFrame) -> pl.DataFrame:
-    """Replace ops by one row per group with the same windows.
+    """Replace ops by one row per group of ops that fall into the same window.
 
     Parameters
     ----------
     batches
-        `NEEDED` of ops.
+        Frames of ops with the columns `NEEDED`.
     iterations
         The canonical table.
     """
@@ -85,13 +85,14 @@ def thinned(batches: Iterable[pl.DataFrame], iterations: pl.DataFrame) -> pl.Dat
 
 
 class LaunchGroups:
-    """Groups of launched ops: those of one device and stage, of one iteration or between two.
+    """Groups ops by device, stage, and the iteration (or gap between two) of their launch.
 
-    Input that the thread of the iteration launches itself, or between two that of the next one, is
-    apart from other input; so is what the thread launches that runs forward passes on the device.
+    Input copies that the iteration's own thread launches (or, between two iterations, the thread of
+    the next one) form a group apart from other input; so do those launched by the thread that runs
+    forward passes on the device.
 
-    An op is of the iteration which ranges tell of the thread that launched it, where it is in one;
-    else of what its process was in then.
+    An op belongs to the iteration whose range its launching thread is in; or, if that thread is in
+    none, to the iteration that its process is in at that time.
 
     Parameters
     ----------
@@ -110,7 +111,7 @@ class LaunchGroups:
         self._groups = _unused(0)
 
     def add(self, launched: pl.DataFrame) -> None:
-        """Count in ops whose launch is known: `NEEDED`."""
+        """Add ops whose launch is known, with the columns `NEEDED`."""
         lines = self._lines.of(launched)
         processes = self._places()
         self._make_room(processes)
@@ -128,7 +129,7 @@ class LaunchGroups:
         run(ops, processes, self._marks, *near, self._begins, self._groups)
 
     def _places(self) -> Array:
-        """Return where the process of each line is among those with iterations; else after all."""
+        """Return the index of each line's process among those with iterations, else their number."""
         owners = self._lines.owners["process"].to_numpy()
         return _place(self._processes, owners)
 
@@ -145,14 +146,15 @@ class LaunchGroups:
         self._groups = Groups(*map(np.concatenate, zip(self._groups, more, strict=True)))
 
     def table(self) -> pl.DataFrame:
-        """Return the groups that ops are in.
+        """Return the groups that have ops.
 
         Returns
         -------
-        ``process, device, stage``; ``is_own``, whether they are input that the iteration's thread
-        launches; ``iteration`` and ``part``: what they are of, null and -1 before all iterations;
-        ``start, end`` of the first and the last one; ``launch_start, launch_thread`` and ``own``,
-        the iteration of the launching thread, of one of them.
+        ``process, device, stage``; ``is_own``, whether the group is input that the iteration's own
+        thread launches; ``iteration``, null for ops between two iterations, and ``part``, the
+        number of the iteration or gap, -1 before all iterations; ``start, end``, first start and
+        last end of the ops; ``launch_start, launch_thread`` and ``own`` (iteration of the launching
+        thread) of one of them.
         """
         groups = self._groups
         used = np.flatnonzero(groups.starts < _NEVER)
@@ -178,7 +180,7 @@ class LaunchGroups:
 
 
 def host_marks(iterations: pl.DataFrame) -> pl.DataFrame:
-    """Return when on the host an iteration, or the time after one, begins."""
+    """Return the host times at which iterations, and the gaps after them, begin."""
     return (
         pl.concat(
             [
@@ -198,7 +200,7 @@ def host_marks(iterations: pl.DataFrame) -> pl.DataFrame:
 
 
 def _marks(table: pl.DataFrame, iterations: pl.DataFrame, processes: Array) -> Marks:
-    """Return marks as loops take them; the last process stands for all that have none."""
+    """Return the marks as arrays for loops; one more process stands for those without marks."""
     recorded = iterations.filter(pl.col("source") == "ranges").select("process", "iteration")
     own = (
         table.with_row_index("mark")

@@ -1,11 +1,11 @@
 """Find the layer of the network that each range belongs to, in forward and backward passes.
 
-A layer is the innermost range around an operator that is none itself and holds no pass: the range
-of a module. Where a program names no modules, each outermost operator of a pass is a layer, by its
-name and how many of this name are before it.
+A layer is a module's range: the innermost range around an operator that is not an operator itself
+and contains no whole pass. If a program names no modules, each outermost operator of a pass is a
+layer, named after the operator and its ordinal among those of this name.
 
-PyTorch numbers what its backward pass will have to do: an operator's range and that of its backward
-carry the same number.
+PyTorch numbers operators for its backward pass: an operator's range and the range of its backward
+have the same sequence number.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ BY_SEQUENCE, BY_RANGE = "sequence", "range"
 
 @dataclass(frozen=True)
 class RangeLayers:
-    """The layers, and which one each range belongs to.
+    """The layers of a network, and the layer of each range.
 
     Parameters
     ----------
     layers
-        Their names, in the order in which they run forward first.
+        Names of the layers, in the order of the forward pass.
     of_range
-        By the number of a range the place of its layer, null where it is of none.
+        For each range number the index of its layer, null if it has none.
     joined
-        By the number of a range how its layer is known: by the number that autograd gave
-        (`BY_SEQUENCE`) or by the range around it (`BY_RANGE`).
+        For each range number how the layer was found: by autograd's sequence number (`BY_SEQUENCE`)
+        or by the enclosing range (`BY_RANGE`).
     """
 
     layers: pl.Series
@@ -55,19 +55,19 @@ class RangeLayers:
 
 @dataclass(frozen=True)
 class _Ranges:
-    """The push/pop ranges by number, and the row of the one around each."""
+    """The push/pop ranges by number, and the row of the range around each."""
 
     table: pl.DataFrame
     parents: Array
 
     def innermost(self, marked: pl.Expr) -> Array:
-        """Return of each range the innermost one, of it and those around it, that is marked."""
+        """Return for each range the innermost marked range among itself and those around it."""
         found = np.empty(self.parents.size, np.int64)
         compiled(inherit, found.size)(self.parents, self._own(marked), found)
         return found
 
     def outermost(self, marked: pl.Expr, stop: pl.Expr) -> Array:
-        """Return the outermost one that lies in none which stops this."""
+        """Return for each range the outermost marked range around it, below all stopping ones."""
         found = np.empty(self.parents.size, np.int64)
         stops = given(self.table.select(stop.alias("stop")).to_series())
         compiled(inherit_outermost, found.size)(self.parents, self._own(marked), stops, found)
@@ -79,7 +79,7 @@ class _Ranges:
 
 
 def range_layers(trace: Trace) -> RangeLayers:
-    """Return which layer each range of a run belongs to."""
+    """Return the layers of a run and the layer of each range."""
     ranges = _ranges(trace)
     module = ranges.innermost(pl.col("module"))
     apart = pl.col("around") | pl.col("module")
@@ -97,7 +97,7 @@ def range_layers(trace: Trace) -> RangeLayers:
 
 
 def _ranges(trace: Trace) -> _Ranges:
-    """Read the ranges, and tell operators, markers of autograd, and modules from their names."""
+    """Read the ranges, and tell operators, autograd markers and modules apart by their names."""
     name = pl.col("name").fill_null("")
     sequence = name.str.extract(_SEQUENCE).cast(pl.Int64, strict=False)
     engine = name.str.contains(_ENGINE)
@@ -129,7 +129,7 @@ def _steps(trace: Trace, table: pl.DataFrame) -> pl.Series:
 
 
 def _with_sequences(table: pl.DataFrame, parents: Array) -> pl.DataFrame:
-    """Give markers of the engine, unnumbered in NVTX, the number of the first range inside."""
+    """Give engine markers without a number in NVTX that of the first range inside them."""
     inner = pl.DataFrame({"row": parents}).hstack(table.select("sequence", "marker"))
     known = inner.filter(pl.col("marker") & pl.col("sequence").is_not_null() & (pl.col("row") >= 0))
     first = known.group_by("row").agg(inside=pl.col("sequence").first())
@@ -140,10 +140,10 @@ def _with_sequences(table: pl.DataFrame, parents: Array) -> pl.DataFrame:
 
 
 def _forward_rows(ranges: _Ranges) -> pl.Series:
-    """Return of each marker the row of the operator that it is the backward of.
+    """Return for each backward marker the row of its forward operator.
 
-    That is the last one that began before, with the marker's number: those before it only show the
-    number that is next, and those around it are made of it.
+    That is the last operator with the marker's sequence number that began before: earlier ones
+    merely show the next number, and ranges around the operator are called with it.
     """
     inside = ranges.innermost(pl.col("marker"))
     rows = ranges.table.with_columns(row=pl.int_range(pl.len()), inside=pl.Series(inside) >= 0)
@@ -176,7 +176,7 @@ def _module_texts(ranges: _Ranges, module: Array, labels: pl.DataFrame) -> pl.Se
 
 
 def _named_units(ranges: _Ranges, unit: Array, labels: pl.DataFrame) -> pl.Series:
-    """Return by row what an outermost operator of a pass is called: its name and its turn."""
+    """Return by row the name of an outermost operator of a pass, with its ordinal."""
     passing = ranges.innermost(pl.col("around"))
     rows = ranges.table.select(
         "path", row=pl.int_range(pl.len()), unit=pl.Series(unit), within=pl.Series(passing)
@@ -201,13 +201,13 @@ def _named_units(ranges: _Ranges, unit: Array, labels: pl.DataFrame) -> pl.Serie
 
 
 def _gathered(values: pl.Series, rows: Array | pl.Series) -> pl.Series:
-    """Return values by row, null where a row is negative or null."""
+    """Return the values at these rows; null where a row is negative or null."""
     places = pl.Series(rows)
     return values.gather(places.set((places < 0).fill_null(value=True), None))
 
 
 def _numbered(ranges: _Ranges, text: pl.Series, inside: pl.Series) -> RangeLayers:
-    """Give the layers numbers in the order in which they first run forward."""
+    """Assign numbers to layers in the order of their first forward pass."""
     frame = pl.DataFrame({"text": text, "inside": inside})
     layers = frame.filter(~pl.col("inside"))["text"].drop_nulls().unique(maintain_order=True)
     places = pl.DataFrame({"text": layers}).with_row_index("place")

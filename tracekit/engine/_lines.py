@@ -1,4 +1,4 @@
-"""Lines: devices, or processes on one, each with windows of its own; and their numbers."""
+"""Lines: devices, or processes on a device, each with windows of its own, and their numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SHIFT = 24
 
 
 class Pairs(NamedTuple):
-    """The pairs that are known, by number, and a hash table of their numbers."""
+    """Pairs of integers that have a number, in its order, with a hash table of the numbers."""
 
     first: Array
     last: Array
@@ -37,12 +37,12 @@ class Pairs(NamedTuple):
 
 
 class Numbers:
-    """Number pairs of whole numbers in order of appearance.
+    """Assigns numbers to pairs of integers in order of appearance.
 
     Parameters
     ----------
     known
-        Pairs that are known from the beginning, in their order; others are not numbered then.
+        Pairs that get the first numbers, in order; if given, other pairs get none.
     """
 
     def __init__(self, known: tuple[Array, Array] | None = None) -> None:
@@ -62,17 +62,17 @@ class Numbers:
         return self._pairs.first[: self._count], self._pairs.last[: self._count]
 
     def of(self, first: Array, last: Array) -> tuple[Array, Array]:
-        """Give each pair of two columns its number.
+        """Return the number of each pair of two columns; new pairs get one.
 
         Parameters
         ----------
         first, last
-            The columns, of 32-bit and of 64-bit numbers.
+            The columns: 32-bit integers and 64-bit integers.
 
         Returns
         -------
-        The number of each row's pair, -1 where no new ones are numbered and it is one; and of each
-        new one, in the order of their numbers, the first row that it stands in.
+        The number of each row's pair, -1 for a new pair if new ones get none; and for each new
+        pair, in the order of the numbers, the row in which it first occurs.
         """
         found = np.empty(first.size, np.int32)
         before, begin = self._count, np.zeros(1, np.int64)
@@ -95,7 +95,7 @@ def _pairs(room: int) -> Pairs:
 
 
 def _with_room(pairs: Pairs) -> Pairs:
-    """Return the same pairs, where all room is taken, in four times as much."""
+    """Return the pairs in arrays that are four times as large, if they are full."""
     known = pairs.first.size
     more = _pairs(4 * known)
     begin, found = np.zeros(1, np.int64), np.empty(known, np.int32)
@@ -121,26 +121,27 @@ def place_of(first: int, last: int, pairs: Pairs) -> int:
 def number_pairs(
     first: Array, last: Array, pairs: Pairs, count: int, is_open: int, begin: Array, found: Array
 ) -> int:  # fmt: skip
-    """Give each pair of two columns its number, as long as there is room for new ones.
+    """Assign numbers to the pairs of two columns, until the arrays are full.
 
     Parameters
     ----------
     first, last
         The columns.
     pairs
-        What is known.
+        Pairs that have a number.
     count
-        How many pairs are.
+        Number of these pairs.
     is_open
-        Whether new ones are numbered.
+        Whether new pairs get a number.
     begin
-        The row to begin at; becomes the first one that is left, the number of rows without any.
+        Array of one element: the row to start at; becomes the first row that is not done, or the
+        number of rows.
     found
-        Becomes the number of each row's pair.
+        Output: the number of each row's pair.
 
     Returns
     -------
-    How many pairs are known then.
+    The number of pairs that have a number now.
     """
     for row in range(begin[0], first.size):
         place = place_of(first[row], last[row], pairs)
@@ -164,14 +165,14 @@ _Arrays = TypeVar("_Arrays", bound=tuple[Array, ...])
 
 
 class Lines:
-    """Number owners in order of appearance.
+    """Assigns line numbers to owners (devices, or processes on devices) in order of appearance.
 
     Parameters
     ----------
     columns
-        The columns of ops that say who the owner is, one or two.
+        One or two columns of ops that identify the owner.
     known
-        The owners, in their order, where no others matter.
+        The owners, in order, if others are to be ignored; else None.
     """
 
     def __init__(self, columns: Sequence[str], known: pl.DataFrame | None = None) -> None:
@@ -187,17 +188,17 @@ class Lines:
 
     @property
     def owners(self) -> pl.DataFrame:
-        """The owners, in the order of their numbers."""
+        """The owners, ordered by line number."""
         columns = dict(zip(self._columns, self._numbers.known, strict=True))
         return pl.DataFrame(columns).cast(pl.Int32)
 
     def of(self, rows: pl.DataFrame) -> Array:
-        """Return the line of each row; -1 where its owner is not known and does not matter."""
+        """Return the line number of each row; -1 for an owner that is ignored."""
         return self._numbers.of(*self._given(rows))[0]
 
 
 def owners_of(windows: pl.DataFrame) -> list[str]:
-    """Return the columns that say whose windows are: of a device, or of a process on one."""
+    """Return the columns that identify the owner of windows: device, or process and device."""
     return ["device"] if windows["process"].null_count() else _OWNER
 
 
@@ -207,8 +208,8 @@ class LinesInWindows:
     Parameters
     ----------
     windows
-        ``window, process, device, start, end``; by default each device is one, whose number is
-        that of the device, from its first op to its last one.
+        ``window, process, device, start, end``. If None, each device is one window from its first
+        op to its last, numbered as the device.
     """
 
     def __init__(self, windows: pl.DataFrame | None) -> None:
@@ -225,16 +226,16 @@ class LinesInWindows:
 
     @property
     def columns(self) -> Sequence[str]:
-        """The columns of ops that it looks at."""
+        """Columns of ops that are read."""
         return ["start", "end", *(["device"] if self._given is None else owners_of(self._given))]
 
     @property
     def count(self) -> int:
-        """For how many lines there is room."""
+        """Number of lines that fit into the arrays."""
         return int(self.course.ends.size)
 
     def of(self, rows: pl.DataFrame) -> Array:
-        """Return the line of each row, -1 where it is on none that has windows."""
+        """Return the line number of each row, -1 if its line has no windows."""
         lines = self._lines.of(rows)
         if self._given is None and len(self._lines) > self.count:
             self.cut = _endless(2 * len(self._lines))
@@ -242,12 +243,12 @@ class LinesInWindows:
         return lines
 
     def window_of(self, rows: Array) -> pl.Series:
-        """Return the numbers of windows, by the rows of `cut`."""
+        """Return the window numbers for these window rows."""
         numbers = self._lines.owners["device"] if self._given is None else self._numbers
         return numbers.gather(rows).alias("window")
 
     def windows(self) -> pl.DataFrame:
-        """Return the windows; of devices, when they began and ended."""
+        """Return the windows; for devices as windows, with their first start and last end."""
         if self._given is not None:
             return self._given
         count = len(self._lines)
@@ -261,12 +262,12 @@ class LinesInWindows:
 
 
 def _endless(count: int) -> Windows:
-    """Return a window for each line that holds all of its time."""
+    """Return one unlimited window for each line."""
     return Windows(np.arange(count + 1), np.full(count, -_EVER), np.full(count, _EVER))
 
 
 def _laid_out(windows: pl.DataFrame, lines: Lines) -> tuple[Windows, Array]:
-    """Return windows in the order of their lines, and of time, and which row each one is."""
+    """Return windows ordered by line and time, and the original row of each."""
     line, begins = lines.of(windows), windows["start"].to_numpy()
     ends = windows["end"].to_numpy()
     order = np.lexsort((ends, begins, line))
@@ -280,7 +281,7 @@ def _beginning(first: Array) -> Course:
 
 
 def extended(old: _Arrays, new: _Arrays) -> _Arrays:
-    """Return new arrays that begin as the old ones, which have fewer rows."""
+    """Copy the old arrays into the beginning of larger new ones."""
     for before, after in zip(old, new, strict=True):
         after[: before.shape[0]] = before
     return new

@@ -1,7 +1,7 @@
-"""The loops over trees: of ranges, and of their paths.
+"""Compiled loops over trees: of ranges, and of their paths.
 
-A tree is a column of parents, -1 where there is none. Where nodes are laid out, those below a node
-follow it without a gap: node `a` holds those from `a` to `a + sizes[a] - 1`.
+A tree is a column of parents, -1 for a root. In a laid out tree (in depth-first order) the subtree
+of node `a` is the nodes from `a` to `a + sizes[a] - 1`.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ Array: TypeAlias = NDArray[Any]
 
 
 def lay_out(sequence: Array, parents: Array, sizes: Array, free: Array, places: Array) -> None:
-    """Give each node of a tree its place, so that each subtree is contiguous.
+    """Assign each node of a tree its position in depth-first order.
 
     Parameters
     ----------
     sequence
-        All nodes, each after its parent; those of one parent come to lie in this order.
+        All nodes, parents before children; siblings keep this order.
     parents
         The parent of each node.
     sizes
-        Ones; becomes how many nodes are at and below each.
+        Ones; output: the number of nodes in each subtree.
     free
-        Zeros, one more than there are nodes: where the next one below each node goes, and last the
-        next one below none.
+        Zeros, one more than there are nodes: the next free position below each node, and last the
+        next one for a root.
     places
-        Becomes the place of each node.
+        Output: the position of each node.
     """
     for turn in range(sequence.size - 1, -1, -1):
         node = sequence[turn]
@@ -44,10 +44,10 @@ def lay_out(sequence: Array, parents: Array, sizes: Array, free: Array, places: 
 
 
 def find_shortcuts(parents: Array, depths: Array, shortcuts: Array) -> None:
-    """Find how deep nodes are, and for each one far above it, so that all above is a few steps off.
+    """Find the depth of each node, and a far ancestor, so that any ancestor is a few steps away.
 
-    A shortcut is as long as the two after it together where these are of one length, else one step:
-    then any node above is reached in steps that grow with the logarithm of the depth.
+    A shortcut is as long as the next two together if these are equally long, else one step
+    (skew-binary jump pointers): any ancestor is reached in logarithmically many steps.
     """
     for node in range(parents.size):
         parent = parents[node]
@@ -63,7 +63,7 @@ def find_shortcuts(parents: Array, depths: Array, shortcuts: Array) -> None:
 
 @inner
 def meeting(low: int, high: int, parents: Array, shortcuts: Array, sizes: Array) -> int:
-    """Return the nearest common ancestor of two nodes, `low` laid out first; -1 if none."""
+    """Return the nearest common ancestor of two nodes, `low` laid out before `high`; -1 if none."""
     node = high
     while node >= 0 and not node <= low < node + sizes[node]:
         far = shortcuts[node]
@@ -76,7 +76,7 @@ def meeting(low: int, high: int, parents: Array, shortcuts: Array, sizes: Array)
 def part(
     place: int, now: int, active: tuple[Array, ...], tree: tuple[Array, ...], twice: Array
 ) -> None:
-    """Count the time for which the one at a place ran beside the one before it."""
+    """Add the time that the active node at `place` has run beside the one before it."""
     nodes, _, since = active
     node = meeting(nodes[place - 1], nodes[place], *tree)
     if node >= 0:
@@ -87,7 +87,7 @@ def part(
 def leave(
     size: int, place: int, active: tuple[Array, ...], tree: tuple[Array, ...], twice: Array
 ) -> None:
-    """Remove one of the `size` that run."""
+    """Remove the active node at `place` of `size` ones."""
     nodes, ends, since = active
     now = ends[place]
     if place > 0:
@@ -103,7 +103,7 @@ def leave(
 
 @inner
 def first_to_end(size: int, ends: Array) -> int:
-    """Return the one that ends first of those that run."""
+    """Return the position of the active node that ends first."""
     first = 0
     for place in range(1, size):
         if ends[place] < ends[first]:
@@ -117,24 +117,25 @@ def count_twice(
     active: tuple[Array, ...],
     twice: Array,
 ) -> None:
-    """Find how much time a sum of lengths counts more than once, and where.
+    """Find for each node by how much a sum of lengths exceeds the length of the union.
 
-    At any time some nodes run. The nodes that hold one of them are the ways up from these, and two
-    ways are one from where they meet. So, in the order in which nodes are laid out, each that runs
-    adds its way, and each pair of neighbours takes off the way from where they meet. The length of
-    the union below a node is then the sum of lengths there less what is found there.
+    At any time some nodes are active. The ancestors of an active node form a way up to the root;
+    two ways are one from the nearest common ancestor on. So, with active nodes in depth-first
+    order, each contributes its way, and each pair of neighbours subtracts the way from its common
+    ancestor. The length of the union in a subtree is then the sum of lengths there less the time
+    found here.
 
     Parameters
     ----------
     intervals
         ``start, end, node`` by start.
     tree
-        ``parents, shortcuts, sizes`` of nodes that are laid out.
+        ``parents, shortcuts, sizes`` of a laid out tree.
     active
-        Room for all that may run at once: ``node, end, since``, the last being since when it runs
-        beside the one before it.
+        Scratch space for all nodes active at once: ``node, end, since``, the last one the time
+        since when it runs beside the one before it.
     twice
-        Zeros; becomes the time that is counted twice at each node.
+        Zeros; output: the excess time at each node, ns.
     """
     starts, ends, where = intervals
     nodes, until, since = active
@@ -163,16 +164,16 @@ def count_twice(
 
 
 def carry_up(parents: Array, sums: Array, first: Array, last: Array) -> None:
-    """Add to each range the work launched in nested ranges: amount, begin and end.
+    """Add to each range the work of nested ranges: sums, first start and last end.
 
     Parameters
     ----------
     parents
-        The row of the range around each, -1 where there is none; it comes before what is in it.
+        The row of the range around each, -1 for a root; parents come before children.
     sums
-        A row for each range of what is added up.
+        One row of sums per range; updated.
     first, last
-        When the first op of each starts and the last one ends; the other way round without any.
+        First start and last end of the ops of each range; first after last if it has none. Updated.
     """
     for row in range(parents.size - 1, -1, -1):
         parent = parents[row]
@@ -190,30 +191,31 @@ def find_holders(
     places: Array,
     rows: tuple[Array, ...],
 ) -> int:
-    """Find which paths hold each kernel, and in how many of their ranges.
+    """Find the paths that contain each kernel, and in how many of their ranges it is.
 
-    The way up from a range ends where it meets one that has the kernel already: what is above that
-    has it too. So the time it takes is that of naming each kernel of each range once. Rows for
-    which there is no room are counted, but not written.
+    The walk up from a range stops at a range that has the kernel already, as all above have it too.
+    So the time is proportional to the distinct kernels of all ranges. Rows that do not fit are
+    counted, but not written.
 
     Parameters
     ----------
     launches
-        ``kernel, range``: by kernel, its number and the row of a range that launched it.
+        ``kernel, range``, ordered by kernel: number of the kernel, and row of a range that launched
+        it.
     tree
-        ``parents, nodes``: the row of the range around each, -1 where there is none; and its path.
+        ``parents, nodes``: the row of the range around each, -1 for a root; and the path of each.
     seen
-        ``ranges, nodes, rows``, the first two -1: the last kernel that each range and each path was
-        found to hold, and the row of each path with that kernel.
+        Scratch space, ``ranges, nodes, rows``, the first two -1: the last kernel found in each
+        range and in each path, and the row of each path with that kernel.
     places
-        Becomes the row of each launch.
+        Output: the row that each launch counts in.
     rows
-        Room for ``kernel, node, above, ranges`` of each kernel of a path: the row of the path
-        above, -1 where there is none, and how many ranges hold the kernel.
+        Output, ``kernel, node, above, ranges``, one row for each kernel of a path: `above` is the
+        row of the parent path, -1 for a root; `ranges` the number of ranges with the kernel.
 
     Returns
     -------
-    How many rows there are.
+    The number of rows, also of those that did not fit.
     """
     kernels, ranges = launches
     parents, nodes = tree
@@ -246,16 +248,16 @@ def find_holders(
 
 
 def inherit(parents: Array, own: Array, found: Array) -> None:
-    """Find the innermost marked range among each range and those around it.
+    """Find for each range the innermost marked range among itself and those around it.
 
     Parameters
     ----------
     parents
-        The row of the range around each, -1 where there is none; it comes before what is in it.
+        The row of the range around each, -1 for a root; parents come before children.
     own
-        Its own row where it is marked, else -1.
+        The range's own row if it is marked, else -1.
     found
-        Becomes the row; -1 where there is none.
+        Output: the row of the marked range; -1 if there is none.
     """
     for row in range(parents.size):
         found[row] = own[row]
@@ -264,14 +266,14 @@ def inherit(parents: Array, own: Array, found: Array) -> None:
 
 
 def inherit_outermost(parents: Array, own: Array, stops: Array, found: Array) -> None:
-    """Find of each range the outermost one that is marked.
+    """Find for each range the outermost marked range among itself and those around it.
 
     Parameters
     ----------
     parents, own, found
         As of `inherit`.
     stops
-        Where a range and all around it is none that counts for what is inside.
+        Where true, neither this range nor those around it count for the ranges inside.
     """
     for row in range(parents.size):
         found[row] = -1 if stops[row] else own[row]
@@ -280,7 +282,7 @@ def inherit_outermost(parents: Array, own: Array, stops: Array, found: Array) ->
 
 
 def mark_around(parents: Array, marks: Array) -> None:
-    """Mark the enclosing ranges of marked ranges."""
+    """Mark all ranges around marked ranges."""
     for row in range(parents.size - 1, -1, -1):
         if marks[row] and parents[row] >= 0:
             marks[parents[row]] = True

@@ -1,4 +1,4 @@
-"""Paths of ranges (their tree, subtrees, and names in tables), and contents of start/end ranges.
+"""Paths of ranges (their tree, subtrees, and texts), and work during start/end ranges.
 
 Start/end ranges may overlap as they like, so they form no tree.
 """
@@ -34,7 +34,7 @@ that tells stages by threads."""
 
 
 def outside_code(trace: Trace) -> pl.Expr:
-    """Return which of `OUTSIDE` is the name of an op, by its ``launch_thread``."""
+    """Return an index into `OUTSIDE`: why an op is in no range, by its ``launch_thread``."""
     by_threads = trace.read("verdicts").filter(
         (pl.col("structure") == "threads") & pl.col("decides")
     )
@@ -52,9 +52,9 @@ def outside_code(trace: Trace) -> pl.Expr:
 
 
 def named_ranges(trace: Trace) -> Named:
-    """Return the key `range` of ops: the number of the path of the innermost range.
+    """Return the key `range` of ops: the path number of the innermost range around the launch.
 
-    Where there is none it is negative, and `outside_text` says why.
+    It is negative for an op outside of all ranges; `outside_text` gives the reason.
     """
     ranges = trace["ranges"].select("range", "path").collect()
     paths = (ranges if ranges["range"].is_sorted() else ranges.sort("range"))["path"]
@@ -66,13 +66,13 @@ def named_ranges(trace: Trace) -> Named:
 
 
 def outside_text(path: pl.Expr) -> pl.Expr:
-    """Return the text for a negative number of a path, as `named_ranges` gives it."""
+    """Return the text for a negative path number that `named_ranges` gives."""
     numbers = [-1 - code for code in range(len(OUTSIDE))]
     return path.replace_strict(numbers, list(OUTSIDE), default=None, return_dtype=pl.String)
 
 
 def outside_ranges(trace: Trace) -> Named:
-    """Return why ops lie in no push/pop range, null for those that do."""
+    """Return the reason why ops are in no push/pop range; null for ops in one."""
     return Named(
         ("range", "launch_thread"),
         pl.when(pl.col("range").is_null()).then(outside_code(trace)),
@@ -81,12 +81,12 @@ def outside_ranges(trace: Trace) -> Named:
 
 
 def path_number() -> pl.Expr:
-    """Return the number of the path of each range."""
+    """Return an expression: the path number of each range."""
     return pl.col("path").cast(pl.Int64)
 
 
 def numbered_paths(trace: Trace) -> pl.DataFrame:
-    """Return ``path, text``: the names of a run's paths, by number."""
+    """Return ``path, text``: the text of each path of a run, by number."""
     return range_paths(trace).with_columns(path_number())
 
 
@@ -96,12 +96,12 @@ def path_labels(trace: Trace) -> pl.DataFrame:
 
 
 def parent_rows(ranges: pl.DataFrame) -> Array:
-    """Return the row of the range around each, -1 where there is none.
+    """Return the row of the range around each range, -1 for a root.
 
     Parameters
     ----------
     ranges
-        ``range, parent``, by range.
+        ``range, parent``, ordered by range.
     """
     around = ranges["parent"]
     rows = np.searchsorted(ranges["range"].to_numpy(), around.fill_null(-1).to_numpy())
@@ -110,17 +110,18 @@ def parent_rows(ranges: pl.DataFrame) -> Array:
 
 @dataclass(frozen=True)
 class PathTree:
-    """Paths of push/pop ranges, numbered so that each subtree is contiguous.
+    """Tree of the paths of push/pop ranges in depth-first order.
 
     Parameters
     ----------
     paths
-        Numbers of the paths, in this order.
+        Numbers of the paths, in depth-first order.
     parents, depths, sizes, shortcuts
-        In this order the place of the path above, -1 where there is none; how many are above; how
-        many are at and below; and a place far above (see `find_shortcuts`).
+        For each path in this order: the position of its parent, -1 for a root; the number of paths
+        above it; the number of paths in its subtree; and the position of a far ancestor (see
+        `find_shortcuts`).
     ranges
-        ``range, process, start, end, parent, node`` of each push/pop range, `node` being the place
+        ``range, process, start, end, parent, node`` of each push/pop range; `node` is the position
         of its path.
     """
 
@@ -135,14 +136,14 @@ class PathTree:
         return self.paths.size
 
     def below(self, values: Array) -> Array:
-        """Return sums over the subtree of each path."""
+        """Return for each path the sum of the values in its subtree."""
         sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(values)])
         first = np.arange(len(self))
         return np.asarray(sums[first + self.sizes] - sums[first])
 
 
 def path_tree(trace: Trace) -> PathTree:
-    """Return the paths of a run's push/pop ranges."""
+    """Return the tree of a run's push/pop paths."""
     columns = trace["ranges"].filter(pl.col("style") == "push_pop").select(
         "range", "process", "start", "end", "parent", path=path_number()
     )  # fmt: skip
@@ -164,10 +165,7 @@ def path_tree(trace: Trace) -> PathTree:
 
 
 def _above(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return ``path, above``: the distinct paths by their first range, and the row of that above.
-
-    Where there is none above, that is -1.
-    """
+    """Return ``path, above``: paths in order of their first range; the parent's row, -1 if none."""
     firsts = ranges.unique("path", keep="first", maintain_order=True).with_row_index("row")
     of_ranges = ranges.select(parent="range", above="path")
     rows = firsts.select(above="path", at=pl.col("row").cast(pl.Int64))
@@ -179,14 +177,14 @@ def _above(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def laid_out(sequence: Array, parents: Array) -> tuple[Array, Array]:
-    """Return the places of nodes that are laid out, and how many are at and below each.
+    """Return each node's position in depth-first order, and the size of each node's subtree.
 
     Parameters
     ----------
     sequence
-        All nodes, each after its parent; those of one parent come to lie in this order.
+        All nodes, parents before children; siblings keep this order.
     parents
-        The parent of each node, -1 where there is none.
+        The parent of each node, -1 for a root.
     """
     sizes, places = np.ones(parents.size, np.int64), np.empty(parents.size, np.int64)
     free = np.zeros(parents.size + 1, np.int64)
@@ -204,7 +202,7 @@ def range_paths(trace: Trace) -> pl.DataFrame:
 
 
 def with_path_texts(trace: Trace, table: pl.DataFrame) -> pl.DataFrame:
-    """Put the texts of paths beside their numbers, if a table has any; see `shown`."""
+    """Add the texts of paths beside their numbers, if the table has paths; see `shown`."""
     if "range" not in table.columns:
         return table
     known = table.select(pl.when(pl.col("range") >= 0).then("range")).to_series()
@@ -218,7 +216,7 @@ def sorting(columns: Sequence[str]) -> list[str]:
 
 
 def shown(table: pl.DataFrame) -> pl.DataFrame:
-    """Return a table with the texts of paths, if it has any, in place of their numbers."""
+    """Return a table with path numbers, if it has any, replaced by texts."""
     if _TEXT not in table.columns:
         return table
     return table.with_columns(range=pl.col(_TEXT)).drop(_TEXT)
@@ -244,14 +242,14 @@ def start_end_ranges(trace: Trace) -> pl.DataFrame:
 
 @dataclass
 class OpenTally:
-    """Work launched while each start/end range is open, and its busy time by path.
+    """Adds up work launched while each start/end range is open, and its busy time by path.
 
     Parameters
     ----------
     ranges
-        As of `start_end_ranges`.
+        The start/end ranges, as `start_end_ranges` returns them.
     counting
-        How ops are counted.
+        How rows are counted as ops.
     """
 
     ranges: pl.DataFrame
@@ -265,15 +263,15 @@ class OpenTally:
 
     @property
     def columns(self) -> Sequence[str]:
-        """The columns of ops that it looks at."""
+        """Columns of ops that the tally reads."""
         return ("process", "launch_start", "kind", *self.counting.columns)
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Reset the tally."""
         self._ranges, self._busy = [], []
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Count in one or more segments of a line."""
+        """Count one or more whole segments of a line."""
         launched = rows.drop_nulls("launch_start").sort("process", "launch_start")
         for (process,), own in launched.group_by("process", maintain_order=True):
             of_process = pl.col("process") == process
@@ -282,7 +280,7 @@ class OpenTally:
             self._busy += _running(own, times, self._open.filter(of_process))
 
     def _during(self, own: pl.DataFrame, times: Array, ranges: pl.DataFrame) -> pl.DataFrame:
-        """Return `SUMS`, first start and last end of the ops launched during each range."""
+        """Return `SUMS`, first start and last end of the ops launched while each range is open."""
         begin, until = _rows_during(times, ranges)
         some = np.flatnonzero(until > begin)
         begin, until = begin[some], until[some]
@@ -300,7 +298,7 @@ class OpenTally:
         })  # fmt: skip
 
     def held(self) -> pl.DataFrame:
-        """Return the ranges with `SUMS`, ``first, last``, the last two null where there is none."""
+        """Return the ranges with `SUMS`, ``first, last``; these two are null without ops."""
         empty = self.ranges.clear().select(
             "range", *(pl.lit(0, pl.Int64).alias(name) for name in (*SUMS, "first", "last"))
         )
@@ -311,24 +309,24 @@ class OpenTally:
         return held.with_columns(pl.col(SUMS).fill_null(0))
 
     def busy(self) -> pl.DataFrame:
-        """Return ``path, busy_ns``."""
+        """Return ``path, busy_ns``: busy time of ops launched while ranges of a path are open."""
         empty = self.ranges.clear().select("path", busy_ns=pl.lit(0, pl.Int64))
         return pl.concat([empty, *self._busy]).group_by("path").agg(pl.col("busy_ns").sum())
 
 
 def kernels_during(launched: pl.DataFrame, ranges: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """Yield the kernels of each start/end range, some ranges at a time.
+    """Yield the kernels launched during each start/end range, in batches of ranges.
 
     Parameters
     ----------
     launched
-        Kernels with ``process, launch_start``.
+        Kernels, with ``process, launch_start``.
     ranges
-        As of `start_end_ranges`.
+        The start/end ranges, as `start_end_ranges` returns them.
 
     Yields
     ------
-    The rows of `launched` once for each range in which they were launched, with ``range``.
+    The rows of `launched`, repeated for each range that is open at the launch, with ``range``.
     """
     ordered = launched.drop_nulls("launch_start").sort("process", "launch_start")
     for (process,), own in ordered.group_by("process", maintain_order=True):
@@ -342,7 +340,7 @@ def kernels_during(launched: pl.DataFrame, ranges: pl.DataFrame) -> Iterator[pl.
 
 
 def _stretches(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return ``process, path, start, end``: when any range of each path is open."""
+    """Return ``process, path, start, end``: when at least one range of a path is open."""
     owner = ["process", "path"]
     reached = pl.col("end").cum_max().shift(1).over(owner)
     part = (pl.col("start") > reached).fill_null(value=True).cum_sum().over(owner)
@@ -353,7 +351,7 @@ def _stretches(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def _running(own: pl.DataFrame, times: Array, stretches: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """Yield ``path, busy_ns`` of ops launched in stretches, some at a time."""
+    """Yield ``path, busy_ns`` of the ops launched while a path is open, in batches."""
     begin, until = _rows_during(times, stretches)
     order = np.argsort(stretches["path"].to_numpy(), kind="stable")
     paths, begin, until = stretches["path"].to_numpy()[order], begin[order], until[order]
@@ -371,13 +369,13 @@ def _running(own: pl.DataFrame, times: Array, stretches: pl.DataFrame) -> Iterat
 
 
 def _rows_during(times: Array, spans: pl.DataFrame) -> tuple[Array, Array]:
-    """Return from which row on, and up to which, times lie in each span."""
+    """Return the first row inside each span and the row after its last one, by sorted times."""
     starts, ends = (np.searchsorted(times, spans[name].to_numpy()) for name in ("start", "end"))
     return starts, np.maximum(starts, ends)
 
 
 def _pairs(begin: Array, until: Array) -> tuple[pl.Series, Array]:
-    """Return all rows from where a span begins up to where it ends, and of each its span."""
+    """Return the rows inside each span, one after the other, and the span of each row."""
     sizes = until - begin
     steps = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     return pl.Series(np.repeat(begin, sizes) + steps), np.repeat(np.arange(sizes.size), sizes)
@@ -389,7 +387,7 @@ def _sums(values: Array, begin: Array, until: Array) -> Array:
 
 
 def _least(values: Array, begin: Array, until: Array) -> Array:
-    """Return the least of the values from `begin` up to `until`, which is beyond it, for each."""
+    """Return the minimum of the values in each slice from `begin` to before `until`."""
     padded = np.append(values, np.iinfo(np.int64).max)
     edges = np.column_stack([begin, until]).ravel()
     return np.asarray(np.minimum.reduceat(padded, edges)[::2]) if edges.size else edges

@@ -1,6 +1,6 @@
-"""Sums by stage: lengths and numbers of ops in windows, in one go over ops by start.
+"""Sums by stage: busy and exposed time and numbers of ops in windows, in one pass by start.
 
-Of the devices of a report they are made while it is written, and kept with the run.
+The sums per device of a report are computed while it is ingested, and stored with the run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SUMMED = ("window", "ops", "busy_ns")
 
 
 class DeviceSums:
-    """Adds up the ops of a report while they are written."""
+    """Adds up the ops of a report while its tables are written."""
 
     def __init__(self) -> None:
         self._tally: StageTally | None = StageTally()
@@ -45,7 +45,7 @@ class DeviceSums:
         self._kernels.append(ops.group_by("device").agg(is_kernel.sum().alias("kernels")))
 
     def table(self) -> pl.DataFrame:
-        """Return the canonical table `device_sums`; without rows if ops did not come by start."""
+        """Return the canonical table `device_sums`; empty if ops were not ordered by start."""
         if self._tally is None or not self._kernels:
             return DEVICE_SUMS.empty()
         kernels = pl.concat(self._kernels).group_by("device").agg(pl.col("kernels").sum())
@@ -67,11 +67,11 @@ class StageSums:
     Parameters
     ----------
     windows
-        The windows; of devices, when they began and ended.
+        The windows; for devices as windows, with their first start and last end.
     stages
         ``window, stage, ops, busy_ns, exposed_ns``.
     groups
-        ``window, ops, launched, total_ns, busy_ns`` of all that runs in each window.
+        ``window, ops, launched, total_ns, busy_ns`` of all ops in each window.
     sources
         ``window, stage_source, ops, busy_ns``.
     """
@@ -82,19 +82,19 @@ class StageSums:
     sources: pl.DataFrame
 
     def frames(self) -> Frames:
-        """Return the tables by name."""
+        """Return the sums as frames by name."""
         return vars(self)
 
     @classmethod
     def merged(cls, parts: Sequence[Frames]) -> StageSums:
-        """Merge the `frames` of parts of a run, which share no window."""
+        """Merge the `frames` of parts of a run that share no window."""
         return cls(**{name: pl.concat([part[name] for part in parts]) for name in parts[0]})
 
 
 def kept_sums(trace: Trace) -> StageSums | None:
-    """Return the sums of a run's devices from its ingest, with their ``kernels``.
+    """Return the sums per device that were stored at ingest, with their ``kernels``.
 
-    None where nothing is kept, as of a GPU in two reports.
+    None if none were stored, or if they cannot be added, as for a GPU in two reports.
     """
     table = trace.read("device_sums").rename({"device": "window"})
     if table.is_empty():
@@ -115,14 +115,14 @@ _SOURCES = pl.Series(STAGE_SOURCES, dtype=STAGE_SOURCE)
 
 
 class StageTally:
-    """Lengths by stage, by source of the stage, and of all.
+    """Adds up ops by stage, by source of the stage, and in all.
 
     Parameters
     ----------
     of_pieces
-        Whether rows are pieces of what is counted, of which the first one stands for it.
+        Whether rows are pieces of a range; only the first piece (`is_first`) is counted.
     of_stages_alone
-        Whether neither sources nor launches are asked for, and are not looked at.
+        Whether to add up stages only: sources and launches are not read.
     """
 
     def __init__(self, *, of_pieces: bool = False, of_stages_alone: bool = False) -> None:
@@ -132,19 +132,19 @@ class StageTally:
 
     @property
     def columns(self) -> Sequence[str]:
-        """The columns of ops that it looks at."""
+        """Columns of ops that the tally reads."""
         pieces = ("is_first",) if self._of_pieces else ()
         others = () if self._of_stages_alone else ("stage_source", "launch_thread")
         return (*self._lines.columns, "stage", *others, *pieces)
 
     def begin(self, windows: pl.DataFrame | None) -> None:
-        """Start again, with windows as `LinesInWindows` takes them."""
+        """Reset the tally for these windows, given as for `LinesInWindows`."""
         self._lines = LinesInWindows(windows)
         self._reached = _nowhere(self._lines.count)
         self._sums = _nothing(self._lines.cut.begins.size)
 
     def add(self, rows: pl.DataFrame) -> bool:
-        """Count ops; tell whether those of each line still come by start."""
+        """Count ops; return False if the ops of a line are not ordered by start."""
         lines = self._lines.of(rows)
         self._make_room()
         counted = given(rows["is_first"]) if self._of_pieces else np.ones(rows.height, np.bool_)
@@ -171,11 +171,11 @@ class StageTally:
             self._sums = extended(self._sums, _nothing(self._lines.cut.begins.size))
 
     def sums(self) -> StageSums:
-        """Return the sums."""
+        """Return all sums."""
         return StageSums(self.windows(), self.stages(), self.groups(), self.sources())
 
     def windows(self) -> pl.DataFrame:
-        """Return the windows; of devices, when they began and ended."""
+        """Return the windows; for devices as windows, with their first start and last end."""
         return self._lines.windows()
 
     def stages(self) -> pl.DataFrame:
@@ -193,9 +193,9 @@ class StageTally:
         )
 
     def groups(self) -> pl.DataFrame:
-        """Return ``window, ops, launched, total_ns, busy_ns`` of all that runs in each window.
+        """Return ``window, ops, launched, total_ns, busy_ns`` of all ops in each window.
 
-        Launched are the ops whose launching call is known; 0 where stages alone are looked at.
+        ``launched`` is the number of ops whose launching call is known; 0 with `of_stages_alone`.
         """
         ops, busy = self._sums.ops.sum(axis=1), self._sums.exposed.sum(axis=1)
         window = np.flatnonzero((ops > 0) | (busy > 0))
@@ -210,9 +210,9 @@ class StageTally:
         )
 
     def sources(self) -> pl.DataFrame:
-        """Return ``window, stage_source, ops, busy_ns``: for how long an op of each source runs.
+        """Return ``window, stage_source, ops, busy_ns``: busy time of the ops of each source.
 
-        Where stages alone are looked at, it is of no use.
+        Meaningless with `of_stages_alone`.
         """
         ops, busy = self._sums.seen, self._sums.sources
         window, source = np.nonzero((ops > 0) | (busy > 0))

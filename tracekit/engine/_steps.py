@@ -1,7 +1,7 @@
-"""Steps: windows by step, parts of a run inside some of them, and where the host was.
+"""Steps: windows by step, a run limited to steps, and the state of the host.
 
-A step takes until the next one begins, so the time after an iteration is its own. What lies before
-the first step of a device and after its last one is outside of all steps.
+A step lasts until the next one begins, so the time after an iteration belongs to it. Time before
+the first step of a device and after its last one belongs to no step.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _OWNER = ["process", "device"]
 
 
 def step_windows(trace: Trace, ops: pl.DataFrame, skip: int = 0) -> pl.DataFrame:
-    """Return the windows of each device; without iterations, from its first op to its last one.
+    """Return the windows of each device by step; one window if the run has no iterations.
 
     Parameters
     ----------
     trace
-        The run, its iterations numbered alike.
+        The run; its processes have to number iterations alike (`numbered_alike`).
     ops
         Its ops: ``process, device, start, end, launch_start, launch_thread, stage, iteration``.
     skip
-        How many iterations to leave out at the beginning.
+        Number of iterations to leave out at the beginning.
 
     Returns
     -------
-    ``process, device, iteration, start, end, counts``: whether it is part of a step that counts, or
-    the whole of a run without any.
+    ``process, device, iteration, start, end, counts``; ``counts`` is true for a window of a step
+    that counts, and for the only window of a device in a run without iterations.
     """
     columns = [*_OWNER, "iteration", "start", "end", "counts"]
     iterations = trace.read("iterations")
@@ -54,14 +54,14 @@ def step_windows(trace: Trace, ops: pl.DataFrame, skip: int = 0) -> pl.DataFrame
 
 
 def inside_steps(spans: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return the pieces of spans that lie in windows that count.
+    """Return the parts of spans that are inside windows of steps that count.
 
     Parameters
     ----------
     spans
-        ``process, device, start, end``, and others.
+        ``process, device, start, end``, and further columns, which are kept.
     windows
-        As `step_windows` returns them.
+        Windows, as `step_windows` returns them.
     """
     counted = windows.with_row_index("window").filter("counts")["window"]
     pieces = cut(spans, windows.drop("counts"))
@@ -73,7 +73,7 @@ AskedTimes: TypeAlias = str | Sequence[str | int]
 
 
 def parse_iterations(asked: AskedSteps) -> tuple[int, int]:
-    """Return the first and the last step that are meant by ``10:12``, ``7``, 7 or (10, 12).
+    """Return the first and the last step of ``10:12``, ``7``, 7 or (10, 12).
 
     Raises
     ------
@@ -90,7 +90,7 @@ def parse_iterations(asked: AskedSteps) -> tuple[int, int]:
 
 
 def parse_ranks(asked: str | Sequence[int]) -> list[tuple[int, int]]:
-    """Return the spans of ranks that are meant by ``0-3, 8`` or [0, 1, 2, 3, 8].
+    """Return the first and last rank of each span in ``0-3, 8`` or [0, 1, 2, 3, 8].
 
     Raises
     ------
@@ -111,7 +111,7 @@ _WRITE_TIMES = "write --between 12.3s:12.9s, with units ns, us, ms or s"
 
 
 def parse_between(asked: AskedTimes) -> tuple[int, int]:
-    """Return the two times, in ns, that are meant by ``12.3s:12.9s`` or by two numbers of ns.
+    """Return the two times, in ns, of ``12.3s:12.9s`` or of two numbers of ns.
 
     Raises
     ------
@@ -139,17 +139,17 @@ def within(
     between: AskedTimes | None = None,
     iterations: AskedSteps | None = None,
 ) -> Trace:
-    """Return a run limited to a stretch; ``docs/breakdown.md`` says what that means.
+    """Return a run limited to a stretch; ``docs/breakdown.md`` defines what that means.
 
     Parameters
     ----------
     trace
         The run.
     between
-        From which time to which, such as ``12.3s:12.9s`` or in ns; they count from the start of the
-        recording, as those in the run's tables do.
+        Start and end, such as ``12.3s:12.9s`` or two numbers of ns, counted from the start of the
+        recording as in the run's tables; None for no limit in time.
     iterations
-        The first and the last step, such as ``10:12``.
+        First and last step, such as ``10:12``; None for no limit in steps.
 
     Raises
     ------
@@ -191,7 +191,7 @@ def _check_times(trace: Trace, begin: int, end: int) -> None:
 
 
 def _edges(trace: Trace) -> tuple[int | None, int | None]:
-    """Return when the first op or range begins, and the last one ends, ns."""
+    """Return the first start and the last end of all ops and ranges, ns."""
     work = trace["ops"] if has_ops(trace) else trace["ranges"]
     edges = work.select(first=pl.col("start").min(), last=pl.col("end").max())
     first, last = edges.collect(engine="streaming").row(0)  # whose memory is that of a few batches
@@ -203,7 +203,7 @@ def _seconds(time: int) -> str:
 
 
 def chosen_steps(steps: pl.DataFrame, first: int, last: int) -> pl.DataFrame:
-    """Return the rows of steps from one to another.
+    """Return the rows from step `first` to step `last`.
 
     Raises
     ------
@@ -219,10 +219,10 @@ def chosen_steps(steps: pl.DataFrame, first: int, last: int) -> pl.DataFrame:
 
 
 def some_steps(trace: Trace, first: int, last: int) -> Trace:
-    """Return a run with the ops and calls of some steps, and of those next to them, alone.
+    """Return a run with only the ops and calls of these steps and of their neighbours.
 
-    What a step waited for may lie in the one before it, and it ends where the next one begins.
-    Times of all processes have to be on one clock.
+    The neighbours are needed: a step may wait for something in the one before, and ends where the
+    next begins. All processes have to be on one clock.
 
     Raises
     ------
@@ -248,7 +248,7 @@ _NUMBER = pl.col("iteration")
 
 
 def by_host(cutter: Cutter) -> Cutter:
-    """Return what cuts time into iterations, and these where the host enters or leaves its own."""
+    """Return a cutter that also cuts iterations where the host enters or leaves its own."""
 
     def cut(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
         marks = host_marks(iterations).select("process", "time", on_host=_NUMBER.is_not_null())
@@ -259,20 +259,20 @@ def by_host(cutter: Cutter) -> Cutter:
 
 
 def split(windows: pl.DataFrame, marks: pl.DataFrame, state: str) -> pl.DataFrame:
-    """Cut windows where the state of their process's host changes.
+    """Cut windows where the state of the host of their process changes.
 
     Parameters
     ----------
     windows
         ``process, device, start, end``.
     marks
-        ``process, time``, and the column `state`: what the state is from then on; by time.
+        ``process, time`` and the column `state`, ordered by time: the state from that time on.
     state
-        Name of the column.
+        Name of the column that holds the state.
 
     Returns
     -------
-    The columns of `windows`, and `state`: what it is meanwhile, null before the first mark.
+    The columns of `windows`, and `state`; null before the first mark.
     """
     numbered = windows.with_row_index("turn")
     spans = numbered.select(*_OWNER, "turn", begin="start", until="end").sort("begin", "until")
@@ -298,16 +298,16 @@ def split(windows: pl.DataFrame, marks: pl.DataFrame, state: str) -> pl.DataFram
 
 
 def with_steps(windows: pl.DataFrame) -> pl.DataFrame:
-    """Give windows the number of the step that they belong to, in place of their iteration.
+    """Replace the iteration of each window by the number of its step.
 
-    It is null outside of all steps: of a last step of which the end is not known, and of a device
-    that works in less than half as many steps as another one, such as a stray context or a process
-    that validates now and then.
+    It is null outside of all steps, for a last step whose end is not known, and for a device with
+    fewer than half as many steps as another one, such as a stray context or a process that
+    validates now and then.
 
     Parameters
     ----------
     windows
-        ``process, device, iteration, is_open``, in order of time on each device.
+        ``process, device, iteration, is_open``, ordered by time on each device.
     """
     used = _NUMBER.drop_nulls().n_unique().over(_OWNER)
     step = _NUMBER.forward_fill().over(_OWNER)
@@ -318,17 +318,17 @@ def with_steps(windows: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Counted:
-    """The steps that count.
+    """Windows of the steps that count, and how many iterations do not.
 
     Parameters
     ----------
     windows
-        The windows, of which `iteration` is null outside of these steps.
+        The windows; `iteration` is null outside of the steps that count.
     left_out
-        How many steps are left out that not all processes have.
+        Number of steps left out because not all processes have them.
     annotated, empty
-        How many iterations there are but skipped and cut ones, of processes that have steps; and in
-        how many of these their process ran nothing.
+        Number of iterations that are neither skipped nor cut, of processes that have steps; and the
+        number of these in which their process ran nothing.
     """
 
     windows: pl.DataFrame
@@ -338,19 +338,19 @@ class Counted:
 
 
 def counted_steps(windows: pl.DataFrame, iterations: pl.DataFrame, skip: int) -> Counted:
-    """Give windows the numbers of the steps that count, which are those of all processes.
+    """Replace each window's step by null unless the step counts: all processes have it.
 
-    Left out are the first `skip` iterations of each process, those that an edge of the recording
-    cut, and steps that not all processes have.
+    Left out are the first `skip` iterations of each process, those that the begin or end of the
+    recording cuts, and steps that not all processes have.
 
     Parameters
     ----------
     windows
-        As `with_steps` numbers them.
+        Windows, as `with_steps` numbers them.
     iterations
         The canonical table.
     skip
-        How many iterations to leave out at the beginning.
+        Number of iterations to leave out at the beginning.
     """
     key = ["process", "iteration"]
     skipped = (
@@ -375,15 +375,14 @@ def counted_steps(windows: pl.DataFrame, iterations: pl.DataFrame, skip: int) ->
 
 
 def torn(iterations: pl.DataFrame) -> pl.DataFrame:
-    """Return the iterations whose GPU work was recorded only in part."""
+    """Return the iterations whose GPU work was only partly recorded."""
     return iterations.filter((pl.col("ops") > 0) & ~pl.col("whole"))
 
 
 def numbered_alike(trace: Trace) -> Trace:
-    """Return a run whose processes number their iterations alike.
+    """Return a run whose processes use the same numbers for the same iterations.
 
-    Where they number them so differently that none is common, their order tells which belong
-    together.
+    If the recorded numbers have none in common, iterations are matched by their order.
     """
     iterations = trace.read("iterations")
     if iterations.is_empty() or not _common(iterations).is_empty():
@@ -400,9 +399,9 @@ def numbered_alike(trace: Trace) -> Trace:
 
 
 def _common(rows: pl.DataFrame) -> pl.Series:
-    """Return the numbers of iterations that all processes have.
+    """Return the iteration numbers that all processes have.
 
-    A process with less than half as many as another one is a bystander, and has no say.
+    A process with fewer than half as many iterations as another one is ignored.
     """
     seen = rows.drop_nulls("iteration").select("process", "iteration").unique()
     of_each = seen.group_by("process").len()

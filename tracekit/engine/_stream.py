@@ -1,8 +1,8 @@
 """Streams ops in segments to aggregators, with only the columns they need.
 
-A segment is cut where nothing runs, so no interval crosses its edges. Lengths of unions, of any
-groups, can therefore be found of each segment by itself and added up, and a run never needs to be
-in memory as a whole.
+A segment is cut where nothing runs, so no interval crosses its edges. The length of a union, of any
+group, can therefore be computed per segment and added up, and a run never has to be in memory as a
+whole.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LENGTH = pl.col("end") - pl.col("start")
 
 @dataclass(frozen=True)
 class Counting:
-    """How ops are counted among the pieces that windows cut them into."""
+    """How the pieces of ops that windows cut are counted as ops."""
 
     is_op: pl.Expr | None
     """Whether a piece stands for its op; all do, if nothing is cut."""
@@ -43,7 +43,7 @@ class Counting:
     """Columns of ops that tell whether a piece stands for its op."""
 
     def ops(self, where: pl.Expr) -> pl.Expr:
-        """Limit a mask of pieces to one piece for each op."""
+        """Limit a mask of pieces to one piece per op."""
         return where if self.is_op is None else where & self.is_op
 
 
@@ -58,51 +58,51 @@ _ALL = pl.col("start").is_not_null()
 
 
 class Tally(Protocol):
-    """Aggregator of segments."""
+    """Interface of an aggregator that takes ops cut at windows, in segments."""
 
     @property
     def columns(self) -> Sequence[str]:
-        """The columns of ops that it looks at."""
+        """Columns of ops that the tally reads."""
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Reset the tally."""
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Count in one or more segments of a line."""
+        """Count one or more whole segments of a line."""
 
 
 class Sweep(Protocol):
-    """Aggregator of whole ops, by start, in windows."""
+    """Interface of an aggregator that takes whole ops ordered by start, and windows."""
 
     @property
     def columns(self) -> Sequence[str]:
-        """The columns of ops that it looks at."""
+        """Columns of ops that the sweep reads."""
 
     def begin(self, windows: pl.DataFrame | None) -> None:
-        """Start again, with windows as `LinesInWindows` takes them."""
+        """Reset the sweep for these windows, given as for `LinesInWindows`."""
 
     def add(self, rows: pl.DataFrame) -> bool:
-        """Count ops; tell whether those of each line still come by start."""
+        """Count ops; return False if the ops of a line are not ordered by start."""
 
     def windows(self) -> pl.DataFrame:
-        """Return the windows; of devices, when they began and ended."""
+        """Return the windows; for devices as windows, with their first start and last end."""
 
     def sums(self) -> Any:
-        """Return the sums, which have `frames`; `merged` makes those of parts one."""
+        """Return the sums: an object with `frames`, whose class merges parts by `merged`."""
 
 
 @dataclass(frozen=True)
 class Named:
-    """A key of ops that is in another table.
+    """A key of ops whose values are in another table.
 
     Parameters
     ----------
     columns
-        The columns of ops that tell which row of the table is an op's.
+        Columns of ops from which the row in that table follows.
     number
-        That row.
+        Expression for the row in that table.
     values
-        What stands there.
+        Values of the key, by row.
     """
 
     columns: tuple[str, ...]
@@ -112,7 +112,7 @@ class Named:
 
 @dataclass
 class _Line:
-    """State of one line while its intervals come in, by start."""
+    """State of a line while its intervals arrive, ordered by start."""
 
     first: int
     """Where its first interval starts."""
@@ -129,22 +129,23 @@ class _Line:
 def feed(
     batches: Iterable[pl.DataFrame], line: str, take: Callable[[pl.DataFrame], None]
 ) -> pl.DataFrame | None:
-    """Hand intervals on in segments.
+    """Pass intervals on in segments.
 
     Parameters
     ----------
     batches
-        ``start, end``, an integer column `line`, and others; on each line by start.
+        Frames with ``start, end``, an integer column `line`, and others; ordered by start on each
+        line.
     line
-        Column that says on which line an interval lies.
+        Name of the column that holds an interval's line.
     take
-        Is given one or more segments of a line at a time, with a column ``crowded``: false where
-        an interval certainly overlaps none other of its line.
+        Function that receives one or more whole segments of a line at a time, with a column
+        ``crowded``: false if an interval certainly overlaps no other one of its line.
 
     Returns
     -------
-    `line`, ``start, end``: where each line begins and ends, in order; or nothing, if the intervals
-    of a line turned out not to come by start, and what was handed on is of no use.
+    `line`, ``start, end``: first start and last end of each line, ordered by line; None if the
+    intervals of a line are not ordered by start, in which case the segments passed on are invalid.
     """
     lines: dict[int, _Line] = {}
     for batch in batches:
@@ -164,7 +165,7 @@ def feed(
 
 
 def _add(line: _Line, rows: pl.DataFrame, take: Callable[[pl.DataFrame], None]) -> None:
-    """Hand on the rows between the first and the last lull, and keep the rest."""
+    """Pass on the rows between the first and last lull (nothing runs there); keep the rest."""
     begin, furthest = rows["start"][0], line.furthest
     reached = pl.col("end").cum_max().shift(1, fill_value=furthest)
     if begin < furthest:
@@ -200,11 +201,11 @@ class Receivers:
     Parameters
     ----------
     tallies
-        Of ops that are cut at the edges of windows.
+        Aggregators of ops that are cut at window borders.
     sweeps
-        Of whole ops, in the same windows.
+        Aggregators of whole ops, in the same windows.
     whole
-        Of whole ops, with a window for each device.
+        Aggregators of whole ops, with one window per device.
     """
 
     tallies: Sequence[Tally] = ()
@@ -226,9 +227,10 @@ def hand_out(
     trace
         The run.
     receivers
-        What adds up.
+        The aggregators.
     skip, per_iteration
-        As for `chosen_windows`; with neither, each device is a window, cut to the run's stretch.
+        Options of `chosen_windows`; with neither, each device is one window, cut to the run's
+        stretch.
 
     Returns
     -------
@@ -242,7 +244,7 @@ def hand_out(
 
 @dataclass(frozen=True)
 class Summed:
-    """Sums of a run's sweeps, and the windows."""
+    """Sums of a run: those in windows, those in each device's whole window, and the windows."""
 
     windows: pl.DataFrame
     sweeps: Sequence[Any]
@@ -250,18 +252,18 @@ class Summed:
 
 
 class Begin(Protocol):
-    """Makes what adds up the ops of a part of a run, of sweeps alone; its `repr` tells what."""
+    """Factory of aggregators (sweeps only) for a part of a run; `repr` is its key in the cache."""
 
     @property
     def of_sweeps(self) -> Sequence[Any]:
-        """The classes of the sums of its sweeps."""
+        """Classes of the sums in windows."""
 
     @property
     def of_whole(self) -> Sequence[Any]:
-        """The classes of the sums of those in windows of the run as a whole."""
+        """Classes of the sums with one window per device."""
 
     def __call__(self, part: Trace) -> Receivers:
-        """Return what adds up."""
+        """Return aggregators for a part of a run."""
 
 
 def sum_up(
@@ -273,18 +275,18 @@ def sum_up(
     cutter: Cutter = iteration_windows,
     with_paths: bool = False,
 ) -> Summed:
-    """Add up the ops of each part of a run, wherever that is done, and merge their sums.
+    """Add up the ops of each part of a run, in any process, and merge the sums.
 
     Parameters
     ----------
     trace
         The run.
     begin
-        Makes what adds up the ops of a part.
+        Factory of the aggregators for a part.
     skip, per_iteration, cutter
-        As for `chosen_windows`.
+        Options of `chosen_windows`.
     with_paths
-        Whether sums are by paths of ranges.
+        Whether sums are grouped by paths of ranges.
     """
     windows, whole = _both(trace, skip, cutter, per_iteration=per_iteration)
     parts = trace.parts(with_paths=with_paths)
@@ -312,7 +314,7 @@ def _of_devices(windows: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
 
 
 def _merged(parts: Sequence[Frames], of: str, classes: Sequence[Any]) -> list[Any]:
-    """Merge the sums of each sweep over parts."""
+    """Merge the sums of each sweep over all parts."""
     return [
         each.merged([_within(part, f"{of} {place} ") for part in parts])
         for place, each in enumerate(classes)
@@ -335,7 +337,7 @@ def _summed(
 
 @dataclass(frozen=True)
 class _SumsOfPart:
-    """Adds up the ops of a part, into what takes little room on its way to the others."""
+    """Adds up the ops of a part, into frames small enough to send between processes."""
 
     begin: Begin
 
@@ -357,7 +359,7 @@ class _SumsOfPart:
 def _both(
     trace: Trace, skip: int, cutter: Cutter, *, per_iteration: bool
 ) -> tuple[pl.DataFrame | None, pl.DataFrame | None]:
-    """Return the windows, and those of the run as a whole; None where each device is one."""
+    """Return the windows, and those of the run as a whole; None for one window per device."""
     if not (skip or per_iteration or not trace.stretch.is_all):
         return None, None
     groups = launch_groups(trace)
@@ -370,7 +372,7 @@ def _both(
 def _chosen(
     trace: Trace, groups: pl.DataFrame, skip: int, cutter: Cutter, *, per_iteration: bool
 ) -> pl.DataFrame:
-    """Return numbered windows; those of one owner have a ``line``, and follow each other."""
+    """Return numbered windows with a ``line``, ordered by it, one line per owner."""
     windows = chosen_windows(trace, groups, skip=skip, per_iteration=per_iteration, cutter=cutter)
     line = pl.struct(_OWNER).rank("dense").cast(pl.Int64)
     return windows.with_row_index("window").with_columns(line=line)
@@ -379,7 +381,7 @@ def _chosen(
 def _in_order(
     trace: Trace, receivers: Receivers, windows: pl.DataFrame | None, whole: pl.DataFrame | None
 ) -> pl.DataFrame:
-    """Hand out all ops, by start, and return the windows."""
+    """Pass all ops, ordered by start, to the aggregators, and return the windows."""
     found = _handed_out(trace, receivers, windows, whole)
     if found is None:  # several reports saw one device, and each has its ops by start
         in_order = trace.with_lazy({"ops": trace["ops"].sort("start")})
@@ -392,7 +394,7 @@ def _in_order(
 def _handed_out(
     trace: Trace, receivers: Receivers, windows: pl.DataFrame | None, whole: pl.DataFrame | None
 ) -> pl.DataFrame | None:
-    """Hand out all ops, and return the windows; nothing if ops turned out not to come by start."""
+    """Pass all ops on and return the windows; None if ops are not ordered by start."""
     for sweep in receivers.sweeps:
         sweep.begin(windows)
     for sweep in receivers.whole:
@@ -414,9 +416,9 @@ def _handed_out(
 
 
 def _reaching(ops: pl.LazyFrame, *windows: pl.DataFrame | None) -> pl.LazyFrame:
-    """Leave out ops before the first and behind the last of all windows, which count nowhere.
+    """Leave out ops before the first and after the last window, which count nowhere.
 
-    Files say which of their parts hold none, and these are not read.
+    Parts of files that hold no others are not read, by their statistics.
     """
     known = [each for each in windows if each is not None]
     if not known:
@@ -428,11 +430,11 @@ def _reaching(ops: pl.LazyFrame, *windows: pl.DataFrame | None) -> pl.LazyFrame:
 
 
 class _DisorderError(Exception):
-    """Ops of a line do not come by start."""
+    """The ops of a line are not ordered by start."""
 
 
 def _swept(batches: Iterable[pl.DataFrame], sweeps: Sequence[Sweep]) -> Iterator[pl.DataFrame]:
-    """Yield batches that some have looked at, at the same time if that takes long."""
+    """Yield batches after passing them to the sweeps, in threads if there is much to do."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for batch in batches:
             each = pool.map if len(sweeps) > 1 and batch.height >= _FEW else map
@@ -444,7 +446,7 @@ def _swept(batches: Iterable[pl.DataFrame], sweeps: Sequence[Sweep]) -> Iterator
 def _fed(
     batches: Iterable[pl.DataFrame], tallies: Sequence[Tally], windows: pl.DataFrame | None
 ) -> pl.DataFrame:
-    """Give all ops to tallies; return each device as a window."""
+    """Pass all ops to tallies; return each device as a window."""
     if not tallies:
         for _ in batches:
             pass
@@ -463,9 +465,9 @@ def _fed(
 
 
 def _pieces(batches: Iterable[pl.DataFrame], windows: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """Yield what windows cut ops into, on each line by start.
+    """Yield the pieces into which windows cut ops, ordered by start on each line.
 
-    A piece in a later window than that in which its op starts waits for the ops before it.
+    A piece in a later window than its op's start is held back until ops before it have come.
     """
     spans = windows.drop("window", "line")
     lines = windows.select(*_OWNER, "line").unique()

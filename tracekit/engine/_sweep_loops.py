@@ -1,11 +1,10 @@
-"""The loops that go over ops by start, once.
+"""Compiled loops that pass over ops once, ordered by start.
 
-Where intervals come by start, the part of one that is new to a union of intervals is what lies
-beyond the furthest end so far. So one number for each union is all that has to be kept, and whoever
-comes next may be read when it is its turn.
+With intervals ordered by start, the part of an interval that is new to a union is the part beyond
+the furthest end so far. So one number per union is the only state.
 
-A line is what has windows of its own: a device, or a process on one. The windows of a line are rows
-from ``first[line]`` to ``first[line + 1]``, by start, and do not overlap.
+A line is an owner of windows: a device, or a process on a device. The windows of a line are the
+rows from ``first[line]`` to ``first[line + 1]``, ordered by start, without overlaps.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Array: TypeAlias = NDArray[Any]
 
 
 class Ops(NamedTuple):
-    """Ops, in their order."""
+    """Ops as arrays, ordered by start."""
 
     lines: Array
     """-1 where an op is on none."""
@@ -37,7 +36,7 @@ class Ops(NamedTuple):
 
 
 class Windows(NamedTuple):
-    """Windows."""
+    """Windows as arrays, ordered by line and start."""
 
     first: Array
     begins: Array
@@ -45,7 +44,7 @@ class Windows(NamedTuple):
 
 
 class Course(NamedTuple):
-    """Current windows of lines."""
+    """Progress of each line: its current window, and the times reached."""
 
     windows: Array
     """The window that the latest op of each starts in; the one before its first one, before it."""
@@ -57,14 +56,14 @@ class Course(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """The furthest end of each stage and source, a row for each line."""
+    """The furthest end so far of each stage and of each source, one row per line."""
 
     stages: Array
     sources: Array
 
 
 class Sums(NamedTuple):
-    """Sums, a row for each window."""
+    """Sums as arrays, one row per window."""
 
     launched: Array
     total: Array
@@ -79,7 +78,7 @@ class Sums(NamedTuple):
 
 @inner
 def enter(line: int, start: int, windows: Windows, course: Course) -> int:
-    """Go on to an op of a line; return the window that it starts in, or comes after."""
+    """Advance a line to an op; return the window that it starts in, or the last one before it."""
     course.latest[line] = start
     course.earliest[line] = min(course.earliest[line], start)
     window, last = course.windows[line], windows.first[line + 1]
@@ -91,7 +90,7 @@ def enter(line: int, start: int, windows: Windows, course: Course) -> int:
 
 @inner
 def starts_in(window: int, start: int, end: int, windows: Windows) -> bool:
-    """Tell whether an op that enters a window starts before its end."""
+    """Tell whether an op starts before the end of the window that it enters."""
     until = windows.ends[window]
     # An op without length may lie at the very end of the last window.
     return bool(start < until or start == end == until)
@@ -102,7 +101,7 @@ def spread(
     begin: int, end: int, window: int, last: int, windows: Windows, sums: Array, column: int,
     sign: int,
 ) -> None:  # fmt: skip
-    """Add the length of an interval to the windows that it lies in, of those from `window` on."""
+    """Add the length of an interval to the windows that it overlaps, from `window` on."""
     while window < last and windows.begins[window] < end:
         low, high = max(begin, windows.begins[window]), min(end, windows.ends[window])
         if low < high:
@@ -115,10 +114,10 @@ def expose(
     begin: int, end: int, line: int, stage: int, window: int, last: int, windows: Windows,
     reached: Reached, sums: Array,
 ) -> None:  # fmt: skip
-    """Add an op's exposed time to its stage, and take covered time from stages below.
+    """Add an op's exposed time to its stage, and subtract covered time from lower stages.
 
-    With the stages above, a stage is busy beyond ``low``. From stage to stage that is later; what
-    lies between was exposed time of the lower one, as nothing above it was busy then.
+    ``low`` is how far the stage and all above it are busy. It grows from stage to stage downward;
+    the time between two of them was exposed time of the lower stage.
     """
     low = begin
     for above in range(stage + 1):
@@ -137,7 +136,7 @@ def sweep(ops: Ops, windows: Windows, course: Course, reached: Reached, sums: Su
 
     Returns
     -------
-    Whether the ops of each line came by start; if not, what was added up is of no use.
+    Whether the ops of each line are ordered by start; if not, the sums are invalid.
     """
     for row in range(ops.starts.size):
         line, start, end = ops.lines[row], ops.starts[row], ops.ends[row]
@@ -177,7 +176,7 @@ def sweep(ops: Ops, windows: Windows, course: Course, reached: Reached, sums: Su
 
 
 class GroupOps(NamedTuple):
-    """Ops, in their order, with the number of the group that they are in."""
+    """Ops as arrays, ordered by start, with the number of their group."""
 
     lines: Array
     starts: Array
@@ -189,7 +188,7 @@ class GroupOps(NamedTuple):
 
 
 class GroupsReached(NamedTuple):
-    """Current state of groups."""
+    """Progress of each group: the furthest end so far, and the row of sums in use."""
 
     ends: Array
     """The furthest end."""
@@ -198,7 +197,7 @@ class GroupsReached(NamedTuple):
 
 
 class GroupSums(NamedTuple):
-    """Sums of groups in windows; a group may have several rows."""
+    """Sums of groups in windows as arrays; a group may have several rows in a window."""
 
     windows: Array
     groups: Array
@@ -208,7 +207,7 @@ class GroupSums(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """Ops that were counted: the row of sums that each is in, and its length."""
+    """Ops that were counted: for each its row of sums and its duration."""
 
     rows: Array
     lengths: Array
@@ -220,9 +219,9 @@ SEEN, COUNTED, USED = range(3)
 
 @inner
 def row_of(group: int, window: int, reached: GroupsReached, sums: GroupSums, used: int) -> int:
-    """Return the row for a group in a window, a new one after those that are used if need be.
+    """Return the row of sums for a group in a window; a new one after the `used` rows if needed.
 
-    As ops come by start, the row that was written to last is nearly always the right one.
+    As ops are ordered by start, the row used last is nearly always the right one.
     """
     row = reached.latest[group]
     if row < 0 or sums.windows[row] != window:
@@ -235,22 +234,22 @@ def sweep_groups(
     ops: GroupOps, windows: Windows, course: Course, reached: GroupsReached, sums: GroupSums,
     done: Array, counted: Counted,
 ) -> int:  # fmt: skip
-    """Add up groups of ops in windows, as long as there is room for rows of sums.
+    """Add up ops by group in windows, until the rows of sums are full.
 
     Parameters
     ----------
     ops, windows, course, reached
-        The ops, and how far all have come.
+        The ops, the windows, and the progress of lines and groups.
     sums
-        The sums, zero where they are not used yet.
+        The sums; zero in unused rows.
     done
-        `SEEN`, `COUNTED` and `USED`: where to go on; updated.
+        Progress: numbers at `SEEN`, `COUNTED` and `USED`; updated.
     counted
-        Becomes what was counted.
+        Output: the ops that were counted.
 
     Returns
     -------
-    Whether the ops of each line came by start; if not, what was added up is of no use.
+    Whether the ops of each line are ordered by start; if not, the sums are invalid.
     """
     used = done[USED]
     for op in range(done[SEEN], ops.starts.size):
@@ -289,7 +288,7 @@ def sweep_groups(
 
 
 class Marks(NamedTuple):
-    """When processes enter and leave iterations on the host."""
+    """Times at which processes enter and leave iterations on the host."""
 
     first: Array
     """The marks of a process are those from ``first[process]`` to ``first[process + 1]``."""
@@ -304,7 +303,7 @@ class Marks(NamedTuple):
 
 
 class Launched(NamedTuple):
-    """Ops whose launches are known, in any order."""
+    """Ops whose launches are known, as arrays in any order."""
 
     lines: Array
     starts: Array
@@ -317,9 +316,9 @@ class Launched(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """Groups of ops of one line and stage, launched after the same mark.
+    """Groups of ops of one line and stage that were launched after the same mark.
 
-    Input that the thread of the iteration launches itself is apart from other input.
+    Input that the iteration's own thread launches is a group apart from other input.
     """
 
     starts: Array
@@ -339,9 +338,9 @@ NONE = -(1 << 62)
 
 @inner
 def last_until(values: Array, low: int, high: int, now: int, guess: int) -> int:
-    """Return the last place, of sorted values from `low` to `high`, of one that is at most `now`.
+    """Return the last position, from `low` to `high` in sorted values, with one of at most `now`.
 
-    It is ``low - 1`` where there is none. It is looked for at a guess first.
+    It is ``low - 1`` if there is none. The search starts at `guess`.
     """
     if low <= guess < high and values[guess] <= now:
         low = guess + 1
@@ -364,18 +363,19 @@ def find_latest(
     near: Array,
     found: Array,
 ) -> None:
-    """Find the last of the marks of each row's line that begins no later than the row.
+    """Find for each row the last mark of its line that is no later than the row.
 
     Parameters
     ----------
     lines, times
-        Of the rows; of no line where that is negative.
+        Line and time of each row; a negative line has no marks.
     first, begins
-        The marks of line n are those from ``first[n]`` to ``first[n + 1]``, by time.
+        Times of the marks, ordered by line and time: those of line n are from ``first[n]`` to
+        ``first[n + 1]``.
     near
-        For each line a mark to begin the search with; updated.
+        For each line the mark at which to start the search; updated.
     found
-        Becomes the mark of each row, -1 where there is none.
+        Output: the mark of each row, -1 if there is none.
     """
     for row in range(lines.size):
         line = lines[row]
@@ -389,24 +389,23 @@ def find_latest(
 
 def group(ops: Launched, processes: Array, marks: Marks, near: Array, drivers: Array,
           begins: Array, groups: Groups) -> None:  # fmt: skip
-    """Put ops into groups, by which their time can be cut into iterations.
+    """Put ops into the groups that decide how time is cut into iterations.
 
     Parameters
     ----------
     ops
         The ops.
     processes
-        The process of each line.
+        The index of each line's process.
     marks
         The marks of processes.
     near
-        For each line where to begin the search among times and among what is told; updated.
+        For each line where to start the search among the marks by time and by iteration; updated.
     drivers
-        For each line the thread that launched a forward pass there last; updated. A process may
-        have a thread for each of its GPUs, of which one has the ranges.
+        For each line the thread that last launched a forward pass there; updated. A process may
+        have one thread per GPU, of which only one has ranges.
     begins
-        The first group of each line: there are groups for what comes before all marks, and then for
-        what comes after each.
+        The first group of each line: one for the time before all marks, then one per mark.
     groups
         The groups; updated.
     """

@@ -1,10 +1,11 @@
-"""Windows: the stretches of each device's time that an analysis looks at.
+"""Windows: the intervals of each device's time that an analysis covers.
 
-Every device is a window of its own. A window is [start, end) on the GPU's time line.
+Each device has windows of its own. A window is [start, end) on the GPU's time line.
 
-A step ends on a device where the next one begins there. The last one has no next, and the last op
-of a device is no end for it: the others may have gone on, as a GPU that updates the weights while
-those it serves wait for them. It ends with the last op of that step on any device of its job.
+A step ends on a device where the next one begins there. The last step has no next one, and the
+device's own last op may be too early an end: other devices may go on, such as a GPU that updates
+the weights while the GPUs it serves wait. So the last step ends with the last op of that step on
+any device of its job.
 """
 
 from __future__ import annotations
@@ -36,29 +37,29 @@ _NUMBER = pl.col("iteration")
 def with_step_ends(
     windows: pl.DataFrame, launched: pl.DataFrame, unlaunched: pl.DataFrame, clocks: pl.DataFrame
 ) -> pl.DataFrame:
-    """End the last step of each device where the job's step ends; the rest is outside.
+    """End the last step of each device where the job's step ends; later time is outside.
 
-    Evaluation (stage ``ME``) is none of a step's ops here. Ops of which no launch is known are of
-    the step in which they start.
+    Evaluation (stage ``ME``) is not part of a step here. Ops without a known launch belong to the
+    step in which they start.
 
     Parameters
     ----------
     windows
-        ``process, device, iteration, start, next, last``: what was launched in each iteration, or
-        after one (`iteration` is null), begins at ``start``, what follows it at ``next``; ``last``
-        is the end of the last op there.
+        ``process, device, iteration, start, next, last``, one row per iteration, or gap after one
+        (`iteration` is null), on a device: ``start`` of the first op launched in it, ``next``, the
+        start of the following row, and ``last``, the end of its last op.
     launched
         Ops: ``process, iteration, stage, end``.
     unlaunched
-        Ops of which no launch is known: ``process, device, stage, start, end``.
+        Ops without a known launch: ``process, device, stage, start, end``.
     clocks
-        ``process, clock``: times on different clocks are not comparable.
+        ``process, clock``: times on different clocks cannot be compared.
 
     Returns
     -------
-    ``process, device, iteration, start, end, is_open``. The last step of a device is open where the
-    devices that ran it are not on one clock: it ends with its last op there, and where it really
-    ended is not known.
+    ``process, device, iteration, start, end, is_open``. ``is_open`` is true for the last step of a
+    device if the step's devices are not on one clock: it ends with the device's own last op, and
+    its real end is not known.
     """
     later = _NUMBER.backward_fill().over(_OWNER)
     earlier = _NUMBER.forward_fill().over(_OWNER)
@@ -118,30 +119,30 @@ Cutter = Callable[[pl.DataFrame, pl.DataFrame], pl.DataFrame]
 
 
 def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
-    """Cut each device's time into its iterations, and what lies between them.
+    """Cut each device's time into iterations and the gaps between them.
 
-    An iteration begins on a device when the first op of it starts there, input copies aside that
-    run ahead. Not aside are those that its own thread launches, in it or since the one before,
-    where all earlier work has ended when they start. It ends when the next iteration begins, or
-    work but input that is launched between the two. An op is of the iteration that its process was
-    in when it launched it; where several threads train in a process, of that which its own thread
-    was in, since one may be in the next before another is. The last iteration ends with the step's
-    last op on any device (`with_step_ends`). The first of these windows begins with the first op
-    that its process launches on that device and the last one ends no earlier than its last, so that
-    none is lost. What ran before all that was launched has a window outside of all iterations, as
-    has all of a process of which no launch is known.
+    An iteration begins on a device with the first op of it there. Input copies that run ahead do
+    not count as that op; but those do that the iteration's own thread launches, in it or since the
+    previous one, if all earlier work has ended when they start. It ends when the next iteration
+    begins, or with the first op (other than input) that is launched between the two. An op belongs
+    to the iteration that its process was in at the launch; if several threads train in a process,
+    to the iteration that its own thread was in, since threads may be in different ones. The last
+    iteration ends with the step's last op on any device (`with_step_ends`). The first window begins
+    with the first op that the process launches on the device and the last one ends no earlier than
+    its last op, so that no op is lost. Ops before all launched ones get a window outside of all
+    iterations, as does a process without any known launch.
 
     Parameters
     ----------
     ops
         ``process, device, start, end, launch_start, launch_thread, stage, iteration``.
     iterations
-        The canonical table, and of each row ``clock``: that of its times.
+        The canonical table, with ``clock``, the name of the clock of each row's times.
 
     Returns
     -------
-    ``process, device, iteration, start, end, is_open``, by start; `iteration` is null for windows
-    between iterations, and before the first and after the last one.
+    ``process, device, iteration, start, end, is_open``, ordered by start; `iteration` is null for
+    windows between iterations, before the first and after the last one.
     """
     groups = LaunchGroups(iterations)
     groups.add(ops.select(NEEDED).drop_nulls("launch_start"))
@@ -175,16 +176,16 @@ def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFra
 
 
 def _begins(launched: pl.DataFrame, unlaunched: pl.DataFrame) -> pl.DataFrame:
-    """Return ``process, device, part, iteration, start`` of what is launched on each device.
+    """Return ``process, device, part, iteration, start`` of the launched ops on each device.
 
-    ``lost`` is when work has ended that runs there before all of it.
+    ``lost`` is the end of the work that runs there before all launched ops.
 
     Parameters
     ----------
     launched
-        Ops in groups, see `LaunchGroups`.
+        Groups of launched ops, see `LaunchGroups`.
     unlaunched
-        Ops of which no launch is known.
+        Ops without a known launch.
     """
     start, end, is_input = pl.col("start"), pl.col("end"), pl.col("stage") == "IO"
     parts = (
@@ -238,8 +239,8 @@ def chosen_windows(
 ) -> pl.DataFrame:
     """Return the windows of an analysis: ``process, device, iteration, start, end``.
 
-    They are cut to the run's stretch. A step that an edge of it cuts is none there. Without steps
-    each device is a window, whose process is null.
+    Windows are cut to the run's stretch; a step that the edge of the stretch cuts is no step.
+    Without steps each device is one window, whose process is null.
 
     Parameters
     ----------
@@ -248,12 +249,12 @@ def chosen_windows(
     ops
         Its ops.
     skip
-        How many iterations to leave out at the beginning of each process. With any, the windows
+        Number of iterations to leave out at the beginning of each process. If above 0, the windows
         begin with the first iteration that is kept and end with the last one.
     per_iteration
         Whether each iteration is a window of its own.
     cutter
-        What cuts time into iterations.
+        Function that cuts time into iterations.
 
     Raises
     ------
@@ -280,7 +281,7 @@ def chosen_windows(
 
 
 def _of_devices(ops: pl.DataFrame) -> pl.DataFrame:
-    """Return each device as a window, from its first op to its last one."""
+    """Return one window per device, from its first op to its last."""
     edges = ops.group_by("device").agg(pl.col("start").min(), pl.col("end").max()).sort("device")
     return edges.select(
         "device", "start", "end", process=pl.lit(None, pl.Int32), iteration=pl.lit(None, pl.Int64)
@@ -288,7 +289,7 @@ def _of_devices(ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _cut_to(stretch: Stretch, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return what of windows lies in a stretch; a step that an edge of it cuts is open."""
+    """Cut windows to a stretch; a step that an edge of the stretch cuts becomes open."""
     step = _NUMBER.forward_fill().over(_OWNER)  # which takes until the next one begins
     is_step = _NUMBER.backward_fill().over(_OWNER).is_not_null()
     if stretch.iterations is not None:
@@ -309,14 +310,14 @@ def _cut_to(stretch: Stretch, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def iterations_in(trace: Trace, skip: int) -> int:
-    """Return how many iterations begin in a run's stretch, after the skipped ones."""
+    """Return the number of iterations that begin in a run's stretch, without the skipped ones."""
     iterations = trace.read("iterations").sort("process", "start")
     kept = iterations.filter(pl.int_range(pl.len()).over("process") >= skip)
     return kept.filter(trace.stretch.holds())["iteration"].n_unique()
 
 
 def first_iterations(iterations: pl.DataFrame, skip: int) -> pl.DataFrame:
-    """Return the first N iterations of each process.
+    """Return the first `skip` iterations of each process.
 
     Raises
     ------
@@ -359,9 +360,9 @@ def cut(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
 
     Returns
     -------
-    The columns of `ops`, with ``start`` and ``end`` clipped; ``duration_ns``, the op's whole
-    length; ``window``, the window's row; ``counts``, true for the one piece that stands for the op,
-    which is the one in the window where the op starts.
+    The columns of `ops`, with ``start`` and ``end`` clipped; ``duration_ns``, the length of the
+    whole op; ``window``, the row of the window; ``counts``, true for the one piece that stands for
+    the op: the piece in the window where the op starts.
     """
     # Of windows that begin together all but the last are empty.
     numbered = windows.with_row_index("window").sort("start", "end")
@@ -377,7 +378,7 @@ def cut(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _clipped(ops: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """Clip ops that begin and end in one window, or after its end and in no other one."""
+    """Clip ops that begin in a window and reach into no other one."""
     begin, end, until = pl.col("start"), pl.col("end"), pl.col("window_end")
     return (
         ops.with_columns(spans.select("window", "window_end"))
@@ -393,7 +394,7 @@ def _clipped(ops: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def _spread(ops: pl.DataFrame, spans: pl.DataFrame, owners: list[str]) -> pl.DataFrame:
-    """Cut ops that lie in several windows, or begin before all."""
+    """Split ops that overlap several windows, or begin before all."""
     order = spans.with_columns(turn=pl.int_range(pl.len()).over(owners))
     first = order.select(*owners, time="window_start", first="turn")
     located = (
@@ -436,20 +437,20 @@ _Ints = NDArray[np.int64]
 
 
 def latest(rows: pl.DataFrame, time: str, marks: pl.DataFrame, owners: Sequence[str]) -> pl.Series:
-    """Find the latest mark of the same owner that is no later than each row.
+    """Find for each row the latest mark of the same owner that is no later than the row.
 
     Parameters
     ----------
     rows, time
-        The rows, and their column of times, without nulls.
+        The rows, and the name of their column of times, which has no nulls.
     marks
-        ``time``, without nulls; of marks at one time the last one counts.
+        ``time``, without nulls; of several marks at one time the last one is taken.
     owners
-        Columns of both that hold numbers, few in the marks; where one is null nothing is found.
+        Integer columns of both frames that identify the owner; a row with null has no mark.
 
     Returns
     -------
-    The row of the mark, null where there is none.
+    The row of the mark in `marks`, null if there is none.
     """
     if rows.is_empty() or marks.is_empty():
         return pl.repeat(None, rows.height, dtype=pl.Int64, eager=True)
@@ -471,7 +472,7 @@ def latest(rows: pl.DataFrame, time: str, marks: pl.DataFrame, owners: Sequence[
 
 
 def _lines(frame: pl.DataFrame, owners: Sequence[str], known: Sequence[NDArray[Any]]) -> _Ints:
-    """Return one number per owner, -1 where a column is null or no mark has what it says."""
+    """Return one number per owner, -1 if a column is null or no mark has this owner."""
     line = np.zeros(frame.height, np.int64)
     unknown = np.zeros(frame.height, np.bool_)
     for name, numbers in zip(owners, known, strict=True):
@@ -486,7 +487,7 @@ def _lines(frame: pl.DataFrame, owners: Sequence[str], known: Sequence[NDArray[A
 
 
 def _places(values: NDArray[Any], known: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Return where each value is among the sorted ones that are known, and whether it is not."""
+    """Return the index of each value among the sorted known ones, and whether it is not one."""
     count = known.size
     if count and known[0] == 0 and known[-1] == count - 1:  # as devices and processes mostly are
         return values, (values < 0) | (values >= count)

@@ -1,9 +1,9 @@
 """Answer to a question: a table, its meta, title and warnings.
 
-Which of its rows are wanted, in which order (`where`, `sort`, `top`), is read here too.
+The options that choose and order its rows (`where`, `sort`, `top`) are parsed here too.
 
 Units of columns follow from their names everywhere (``_ns``, ``_bytes``, ``_gb_s``, ``_percent``).
-What does not is declared here once, and whoever shows a table asks for it by name.
+Other traits of columns are declared here once; code that shows a table looks them up by name.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def _with_texts(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 class Renderer(Protocol):
-    """Interface for displaying answers; parts that find answers know nothing of it."""
+    """Interface for displaying answers; the code that computes answers knows nothing of it."""
 
     def html(self, answer: Answer) -> str:
         """Return the answer as HTML for a notebook."""
 
     def draw(self, answer: Answer, drawing: str) -> go.Figure:
-        """Return one of the drawings of the answer."""
+        """Return the figure that the drawing of this name makes of the answer."""
 
 
 Headline = Callable[[pl.DataFrame, Mapping[str, Any]], str | None]
@@ -54,44 +54,46 @@ Headline = Callable[[pl.DataFrame, Mapping[str, Any]], str | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """A table with its meta, title and warnings.
+    """Answer to a question: a table, with its meta, title and warnings.
 
     Parameters
     ----------
     rows
         The table.
     meta
-        What the rows are measured against: coverage, denominators, what is not known.
+        Facts about the rows, by name: coverage, the totals that shares refer to, what is not known.
     title
         Line above the table on a terminal or a page.
     tables
-        Further tables, by name.
+        Further tables: name -> table.
     listed
-        Which of these JSON and pages list below the rows.
+        Names of those of `tables` that JSON and pages list below the rows.
     people
-        The rows as displayed, if they differ from `rows`.
+        The rows as displayed on a terminal or a page; None where these are `rows` themselves.
     empty
         Text displayed if there are no rows.
     is_whole
-        Whether no rows were left out by a condition or `top`.
+        Whether all rows are there: no condition and no `top` has left any out.
     parts
-        The answers to several questions, displayed one after the other.
+        The answers to several questions, displayed one after the other: name -> answer.
     as_records
-        Whether each row is displayed as a block of lines instead of a line of a table.
+        Whether each row is displayed as a block of lines, and not as a line of a table.
     command
-        The command that gives this answer, as it is typed.
+        The command that gives this answer, as a user types it.
     run
-        Name of the run that it concerns, or None.
+        Name of the run that the answer is about, or None.
     figures
-        Its figures: drawing by name of the option.
+        Drawings of the answer: option of the command line -> name of the drawing.
     source
-        Data that figures need beyond the rows.
+        Data that the figures need beyond the rows.
     renderer
-        The renderer; None until the answer is displayed.
+        Displays the answer; None until it is displayed for the first time.
     headline
-        Returns the first line above whole rows, of the rows and `meta`; None where they tell none.
+        Function of `rows` and `meta` that returns the sentence printed first, or None if there is
+        nothing to say. It is called only while all rows are there (`is_whole`).
     lacking
-        Returns what to record for figures that have no data, or None where that is not known.
+        Function that returns what to record so that a figure without data can be drawn, or None
+        where that is not known.
     """
 
     rows: pl.DataFrame
@@ -129,26 +131,27 @@ class Answer:
         return tuple(self.meta.get(_WARNINGS, ()))
 
     def saying(self, **more: Any) -> Self:
-        """Return a copy of the answer with more entries in `meta`."""
+        """Return a copy of the answer with further entries in `meta`."""
         return replace(self, meta={**self.meta, **more})
 
     def warning(self, texts: Sequence[str]) -> Self:
-        """Return a copy of the answer with these warnings before its own."""
+        """Return a copy of the answer with these warnings put before its own."""
         return self.saying(warnings=[*texts, *self.warnings]) if texts else self
 
     def choosing(
         self, where: str | Sequence[str] = (), sort: str | None = None, top: int | None = None
     ) -> Self:
-        """Return a copy of the answer with only some rows; its title says so.
+        """Return a copy of the answer with chosen rows only; its title says which.
 
         Parameters
         ----------
         where
-            Conditions that each row must meet, such as ``mean>1ms``.
+            Conditions, each of which a row must meet, such as ``mean>1ms``.
         sort
-            Column to order by, with `-` before it for the reverse; None keeps the order.
+            Column to order by, ascending; with `-` before its name descending. None keeps the
+            order.
         top
-            How many rows to keep; None keeps all.
+            Number of rows to keep from the top; None keeps all.
 
         Raises
         ------
@@ -237,7 +240,7 @@ _PLACE = "\x00place"
 def _places(
     rows: pl.DataFrame, where: Sequence[str], sort: str | None, top: int | None
 ) -> pl.Series:
-    """Return the numbers of the rows that are wanted, in their order.
+    """Return the positions of the chosen rows, in the chosen order.
 
     Raises
     ------
@@ -261,7 +264,7 @@ def _sorted(rows: pl.DataFrame, sort: str) -> pl.DataFrame:
 
 
 def _column(name: str, rows: pl.DataFrame) -> str:
-    """Return the column that a name means, with or without its unit."""
+    """Return the column that a user's name stands for, with or without its unit."""
     known = [column for column in rows.columns if column != _PLACE]
     for unit in ("", *_UNITS):
         if name + unit in known:
@@ -316,7 +319,7 @@ _COMPARED: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 def _number(column: str, text: str) -> float:
-    """Return the number that a text means for a column: with the column's unit, or as it is."""
+    """Return the number that a text means for a column, by default in the column's unit."""
     try:
         return float(text)
     except ValueError:
@@ -347,20 +350,20 @@ class Traits:
     label
         What people read in place of the name.
     spare
-        Its place among the columns that leave a table that is too wide, first come first; None for
-        one that leaves only when none of these is left.
+        Order in which columns are left out of a table that is too wide: the lowest number first.
+        None for a column that is left out only after all others.
     needs
-        It is spare only beside one of these columns, which say about the same.
+        The column may be left out only if one of these columns, which say about the same, is there.
     essential
-        Whether it leaves a table last of all: an answer is not one without it.
+        Whether it is left out last of all, since the table is no answer without it.
     prose
         Whether it holds sentences, which are wrapped and not cut.
     wraps
-        Whether its texts, which are short, are wrapped and not cut either.
+        Whether its texts, which are short, are wrapped as well and not cut.
     names
-        Whether its numbers name things: they are shown as they are, without separators.
+        Whether its numbers are names (such as ranks): they are shown without separators.
     kernel_beside
-        Its texts are names of kernels where one of these columns is in the table, be it itself.
+        Columns beside which (or being one of which) its texts are kernel names.
     exact
         Whether its sizes are shown without rounding, each in a unit of its own.
     """

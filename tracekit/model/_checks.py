@@ -1,8 +1,9 @@
-"""Check that the files of a report are as they were written.
+"""Check that the files of a report are unchanged since they were written.
 
-Beside its parts a report has a list of their sizes, times and checksums. A part of the size and the
-time that it was written with is taken for whole; any other is read and held against its checksum,
-and where that is asked for, every one is: a disk that forgets changes no time.
+Beside its files a report has a list of their sizes, times of change and checksums. A file whose
+size and time of change match the list is taken for unchanged; any other is read and its checksum
+compared. A thorough check compares the checksums of all files, since a failing disk changes content
+without a new time of change.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Check(NamedTuple):
 
     @classmethod
     def of(cls, path: Path, checksum: int | None = None) -> Check:
-        """Return the state of a file; it is read unless its checksum is known."""
+        """Return the state of a file; the file is read if its checksum is not given."""
         status = path.stat()
         if checksum is None:
             checksum = zlib.crc32(read_plain(path))
@@ -40,14 +41,14 @@ class Check(NamedTuple):
 
 
 def write_checks(folder: Path, checks: Mapping[str, Check]) -> None:
-    """Write the list of some files, by their paths in `folder`."""
+    """Write the list of file states, by path relative to `folder`."""
     text = json.dumps(dict(sorted(checks.items())))
     content = {"checksum": zlib.crc32(text.encode()), "files": json.loads(text)}
     (folder / _LIST).write_text(json.dumps(content) + "\n", encoding="utf-8")
 
 
 def read_checks(folder: Path) -> dict[str, Check]:
-    """Return the list; nothing where an earlier version wrote the files without one.
+    """Return the list of file states; empty if an earlier version, which wrote none, made them.
 
     Raises
     ------
@@ -70,12 +71,12 @@ def read_checks(folder: Path) -> dict[str, Check]:
 
 
 def is_checked(folder: Path) -> bool:
-    """Tell whether a report has a list; earlier versions wrote none."""
+    """Tell whether a report has a list of file states; earlier versions wrote none."""
     return (folder / _LIST).is_file()
 
 
 def damaged_files(folder: Path, *, thorough: bool = False) -> list[str]:
-    """Return the files of a report that are not as they were written, but for those that are gone.
+    """Return the files of a report that have changed since they were written; no missing ones.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """One clock for the reports of a run.
 
-Every report counts time from the start of its own session. What has to be added to its times, so
-that they can be compared with those of other reports, is found when a run is made of them, and kept
-in its table `reports`; here it is applied.
+Each report counts time from the start of its own recording. The correction that makes times of
+several reports comparable is found when they are combined into a run, and kept in the table
+`reports`; this module applies it.
 """
 
 from __future__ import annotations
@@ -42,32 +42,33 @@ Place = tuple[str | None, Collection[str]]
 
 @dataclass(frozen=True)
 class Clock:
-    """Offset and drift to apply to the times of a report, with their evidence.
+    """Correction of one report's times (offset and drift), and how it was found.
 
     Parameters
     ----------
     name
-        The clock that times are on then: reports with the same name can be compared.
+        Name of the corrected clock: times of reports with the same name can be compared.
     offset
-        What to add, ns.
+        Offset to add to each time, ns.
     drift
-        What to add for each ns after `since`, as a fraction.
+        Further correction per ns after `since`, as a fraction.
     since
-        Time of the report from which drift counts, ns.
+        Time of the report at which the drift is zero, ns.
     source
-        ``session_start``, ``collectives``, ``messages`` or ``given``; None for a report that is on
-        its own.
+        How the correction was found: ``session_start``, ``collectives``, ``messages`` or ``given``;
+        None for a report whose clock is not aligned with any other.
     calls
-        How many calls of both reports were matched.
+        Number of calls that were matched between this report and the reference report.
     residual
-        5th and 95th percentile of by how much their ends still differ, ns.
+        Differences between the ends of matched calls that remain after the correction: their 5th
+        and 95th percentile, ns.
     reason
-        How it is known, or why it is not.
+        Sentence that says how the correction is known, or why none is.
     steps
-        When the report's clock was set anew, as times of the report, and what to add to its times
-        from then on, ns.
+        Jumps of the report's clock: pairs of the report's time at a jump and the offset to add from
+        then on, ns.
     bound
-        By how much times may then still be off, ns; None where that cannot be told.
+        Largest possible error of the corrected times, ns; None where no bound is known.
     """
 
     name: str
@@ -83,7 +84,7 @@ class Clock:
 
     @classmethod
     def of(cls, row: Mapping[str, Any], index: int) -> Clock:
-        """Return the clock that a row of `reports` says, the one of report `index`."""
+        """Return the clock that a row of `reports` describes, that of report number `index`."""
         if row.get("clock") is None:
             return cls(f"report {index}")
         known = row["clock_p5"] is not None and row["clock_p95"] is not None
@@ -102,14 +103,14 @@ class Clock:
 
     @classmethod
     def given(cls, by_user: GivenClock) -> Self:
-        """Return a clock that a user gives."""
+        """Return the clock for an offset that a user gives."""
         offset, drift, since = (by_user, 0.0, 0) if isinstance(by_user, int) else by_user
         where = f", on time at {since / 1e9:g} s of the report" if drift else ""
         reason = f"given by the user{where}"
         return cls("", offset, drift, since, source="given", reason=reason)
 
     def told(self, reports: pl.DataFrame) -> pl.DataFrame:
-        """Return the table `reports` with this clock in every row."""
+        """Return the table `reports` with this clock written into every row."""
         return clocks_told(reports, [self] * reports.height)
 
     def row(self) -> dict[str, Any]:
@@ -130,28 +131,28 @@ class Clock:
         }
 
     def moved(self, column: str) -> pl.Expr:
-        """Return a column of times on this clock."""
+        """Return an expression that converts a column of times to this clock."""
         drift = pl.lit(self.drift) if self.drift else None
         steps = [(pl.lit(at), pl.lit(by)) for at, by in self.steps]
         return _moved(column, pl.lit(self.offset), drift, pl.lit(self.since), steps)
 
     def added(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the correction to add to times."""
+        """Return the correction of each time, ns, to be added to it."""
         run = np.round((times - self.since) * self.drift).astype(np.int64)
         return run + self.offset + sum((times >= at) * by for at, by in self.steps)
 
     def inverse(self) -> Clock:
-        """Return the clock that undoes this one, which must have no steps."""
+        """Return the clock that undoes this correction; not possible for a clock with steps."""
         drift = -self.drift / (1 + self.drift)
         return Clock("", -self.offset, drift, self.since + self.offset)
 
     def after(self, first: Clock) -> Clock:
-        """Return the clock that applies another report's clock, and then this one.
+        """Return the composition of two corrections: first `first`, then this one.
 
         Parameters
         ----------
         first
-            What puts them on the other report's clock.
+            Correction from the original times to the clock that this correction starts from.
         """
         there = round((first.since + first.offset - self.since) * self.drift)
         steps = [*first.steps, *((at - first.offset, by) for at, by in self.steps)]
@@ -168,16 +169,17 @@ def _steps_of(said: str | None) -> tuple[tuple[int, int], ...]:
 
 
 def clocks_told(reports: pl.DataFrame, clocks: Sequence[Clock]) -> pl.DataFrame:
-    """Return the table `reports` with the clock of each report in its row."""
+    """Return the table `reports` with each report's clock written into its row."""
     schema = {name: TABLES["reports"].schema[name] for name in Clock("").row()}
     said = pl.DataFrame([clock.row() for clock in clocks], schema)
     return TABLES["reports"].conform(reports.with_columns(said.get_columns()))
 
 
 def with_clocks(rows: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
-    """Add ``clock``: rows with the same one have times that can be compared.
+    """Add the column ``clock``: times of rows with an equal value can be compared.
 
-    Reports of one run have been set to one clock where that is known; others are on their own.
+    Reports of one run have an equal value if their clocks are aligned; an unaligned report has its
+    own.
     """
     known = reports.select("report", "clock")
     joined = rows.join(known, on="report", how="left", maintain_order="left")
@@ -185,9 +187,9 @@ def with_clocks(rows: pl.DataFrame, reports: pl.DataFrame) -> pl.DataFrame:
 
 
 def same_machine(one: Place, other: Place) -> bool:
-    """Tell whether two reports were recorded on one machine: of one name, or with one GPU in both.
+    """Tell whether two reports were recorded on one machine: equal host names, or a GPU in common.
 
-    Where either names no host, as old exports do, the UUIDs of GPUs tell.
+    GPUs are compared by UUID where either report names no host, as old exports do.
     """
     if one[0] is not None and other[0] is not None:
         return one[0] == other[0]
@@ -201,14 +203,15 @@ Steps = Sequence[tuple[pl.Expr, pl.Expr]]
 def on_clock(
     table: str, offset: pl.Expr, drift: pl.Expr | None, since: pl.Expr, steps: Steps = ()
 ) -> list[pl.Expr]:
-    """Return the times of a table on another clock.
+    """Return expressions that convert the times of a table to another clock.
 
     Parameters
     ----------
     table
         The canonical table.
     offset, drift, since, steps
-        As of `Clock`; a drift of None is none. What began before a step keeps its length.
+        The correction, as in `Clock`; no drift if it is None. An interval that a step falls into
+        keeps its length.
     """
     times = [column.name for column in TABLES[table].columns if _is_time(column)]
     return [
@@ -236,13 +239,13 @@ def _moved(
 
 
 def _is_time(column: Column) -> bool:
-    """Tell whether a column holds times on the clock of its report."""
+    """Tell whether a column holds points in time on the clock of its report."""
     is_length = column.name.endswith(_LENGTH)
     return column.unit == "ns" and not is_length and column.name not in _NOT_MOVED
 
 
 def clock_warnings(clocks: Sequence[Clock], names: Sequence[str]) -> list[str]:
-    """Say which reports have been aligned by collectives, and which are on clocks of their own."""
+    """Return sentences that name the reports aligned by collectives, and the unaligned ones."""
     found = []
     main = clocks[0].name
     for clock, name in zip(clocks, names, strict=True):

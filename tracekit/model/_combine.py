@@ -1,8 +1,9 @@
-"""One run of several reports.
+"""Combine the reports of a run into one trace.
 
-The tables of the run are those of the reports one after another, with numbers that are the run's.
-Each is put together when it is first asked for: a short one is read then, nothing large is. Only
-which GPUs are the same physical one has to be found out before.
+The tables of the run are those of the reports one below the other, renumbered so that numbers are
+unique in the run. A table is combined when it is first asked for, and only small ones are read at
+once. Beforehand only GPUs are matched: which of them, in several reports, are the same physical
+one.
 """
 
 from __future__ import annotations
@@ -65,12 +66,12 @@ Gpu = tuple[int, int]
 
 
 def combine(traces: Sequence[Trace]) -> Trace:
-    """Return one run of several reports; a single one is returned as it is.
+    """Combine reports into one run; a single report is returned as it is.
 
-    Numbers of processes, threads, ops, calls, ranges and reports continue from one report to the
-    next; equal paths of ranges are one. A GPU that several reports saw is one device: the one of
-    the same UUID, else the one at the same PCI bus location of the same host. Times are put on the
-    clocks that the reports say.
+    Processes, threads, ops, calls, ranges and reports are numbered on from one report to the next;
+    equal paths of ranges get one number. A GPU that occurs in several reports becomes one device:
+    GPUs are matched by UUID, or else by host and PCI bus location. Times are corrected by the clock
+    that each report's row states.
 
     Parameters
     ----------
@@ -92,11 +93,11 @@ def combine(traces: Sequence[Trace]) -> Trace:
 
 @dataclass(frozen=True)
 class _Changes:
-    """New numbers and times of each trace.
+    """Renumbering and clock correction of each report.
 
-    `added` has a row for each, with ``offset, drift, since`` of its clock and by how much what is
-    numbered is raised; of `steps` steps of a clock also ``at0, by0, at1, ...``. `devices` has the
-    run's numbers of its devices.
+    `added` has one row per report: ``offset, drift, since`` of its clock, and the amounts added to
+    its numbers; for clocks with `steps` steps also ``at0, by0, at1, ...``. `devices` maps each
+    report's device numbers to those of the run.
     """
 
     added: pl.DataFrame
@@ -119,7 +120,7 @@ class _Changes:
         return cls(pl.DataFrame(rows), devices, most)
 
     def of_part(self, reports: Sequence[int], heights: Mapping[str, Sequence[int]]) -> _Changes:
-        """Return the changes of some reports; what is counted is numbered by them alone."""
+        """Return the changes for a subset of the reports, numbered without the others."""
         counted = {
             name: pl.Series([0, *itertools.accumulate(heights[name])][: len(reports)])
             for name in _COUNTED
@@ -129,18 +130,18 @@ class _Changes:
 
     @property
     def keeps_lengths(self) -> bool:
-        """True if durations stay as recorded: no clock drifts or is reset."""
+        """True if no clock drifts or jumps, so that durations stay as recorded."""
         return not self.steps and not (self.added["drift"] != 0).any()
 
     def columns(self, table: str, which: pl.Series) -> list[pl.Expr]:
-        """Return the columns of a table that change.
+        """Return expressions for the columns of a table that change.
 
         Parameters
         ----------
         table
             The canonical table.
         which
-            The number of the trace of each row; or one number, of the trace that all rows are of.
+            For each row the number of its report; or one number, if all rows are of one report.
         """
         added = self.added[which]
         values = {name: _literal(added[name]) for name in added.columns}
@@ -161,7 +162,7 @@ class _Changes:
 
 
 def _step(clock: Clock, number: int) -> list[tuple[str, int]]:
-    """Return a step of a clock; of one that has no such step none that adds anything."""
+    """Return the columns of a clock's step number `number`; zeros if it has no such step."""
     at, by = clock.steps[number] if number < len(clock.steps) else (0, 0)
     return [(f"at{number}", at), (f"by{number}", by)]
 
@@ -176,9 +177,9 @@ def _mapped(
     which: pl.Series,
     others: pl.Expr | None = None,
 ) -> pl.Expr:
-    """Return a column of numbers as those that the trace of each row has for them.
+    """Return a column of numbers mapped to those of the run, by each row's report.
 
-    `others` is for those of which it has none; by default they are null.
+    Numbers that the mapping lacks become `others`, by default null.
     """
     mapped = {
         (trace << _BITS) + own: new
@@ -191,18 +192,18 @@ def _mapped(
 
 
 class _CombinedTables(LaterTables):
-    """The tables of several traces, made into those of a run when they are first asked for.
+    """The combined tables of several reports, each made when it is first asked for.
 
     Parameters
     ----------
     traces
-        The traces.
+        The reports.
     changes
-        What becomes of their numbers and times.
+        Their renumbering and clock correction.
     read
-        Tables of theirs that have been read.
+        Tables of the reports that have been read already.
     opened
-        Tables of the run.
+        Tables of the run that have been made already.
     """
 
     def __init__(
@@ -222,7 +223,7 @@ class _CombinedTables(LaterTables):
 
     @cached_property
     def _tree(self) -> tuple[pl.DataFrame, list[pl.Series]]:
-        """The paths of the run, and the numbers that those of each trace have there."""
+        """Return the run's paths, and for each report the run's number of each of its paths."""
         if self._is_part:
             raise AssertionError("a part knows the run's paths only where they were asked for")
         return combine_paths(read_each(self._traces, "paths"))
@@ -234,17 +235,17 @@ class _CombinedTables(LaterTables):
     def parts(
         self, *, with_paths: bool, together: Sequence[tuple[int, int]] = ()
     ) -> Sequence[LaterTables]:
-        """Return the tables of the parts of the run, where its rows are still its reports'."""
+        """Return the tables of each part of the run, if its rows still are those of its reports."""
         parts = self.reports_of_parts(together)
         return [self] if len(parts) <= 1 else [self._part(each, with_paths) for each in parts]
 
     @property
     def name(self) -> str:
-        """Which part of a run they are: its reports."""
+        """Name of this part of a run: the numbers of its reports."""
         return self._name
 
     def own_ops(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return rows on ops of the run that are of this part; see `Trace.own_ops`."""
+        """Return the rows about ops of this part of the run; see `Trace.own_ops`."""
         if not self._is_part:
             return rows
         spans = self._of_run["op"].cast(rows.schema["op"])
@@ -254,7 +255,7 @@ class _CombinedTables(LaterTables):
         return mine.with_columns(op=place + pl.col("_own")).select(rows.columns)
 
     def in_run(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return rows of this part with the run's numbers; see `Trace.in_run`."""
+        """Convert numbers of this part to the run's; see `Trace.in_run`."""
         for name, spans in self._of_run.items():
             if name in rows.columns:
                 # Of reports without rows, which begin where the next one does, the last counts.
@@ -264,7 +265,7 @@ class _CombinedTables(LaterTables):
         return rows
 
     def reports_of_parts(self, together: Sequence[tuple[int, int]] = ()) -> list[list[int]]:
-        """Return which reports each part has; nothing for a run that is not divided."""
+        """Return the numbers of the reports in each part; empty if the run is not divided."""
         if self._is_part or not self._lazy.keys() <= _CARRIED:
             return []
         ops = [trace.height("ops") for trace in self._traces]
@@ -324,10 +325,10 @@ class _CombinedTables(LaterTables):
         )
 
     def _device_sums(self) -> pl.DataFrame:
-        """Return what each report keeps of its devices, where that holds in the run.
+        """Return the sums per device that the reports keep, if these hold for the run too.
 
-        Not where a report with ops keeps nothing, where a clock stretches lengths, or where several
-        reports saw one device, whose busy time is no sum of theirs.
+        They do not if a report with ops keeps none, if a clock's drift changes durations, or if
+        several reports have one device, whose busy time is not the sum of theirs.
         """
         none = TABLES["device_sums"].empty()
         if not self._changes.keeps_lengths or any(
@@ -341,7 +342,7 @@ class _CombinedTables(LaterTables):
         return none if of_all["device"].is_duplicated().any() else sums
 
     def _in_groups(self, name: str, heights: Sequence[int]) -> pl.LazyFrame:
-        """Return a table that reads and renumbers some traces at a time."""
+        """Return a lazy table that reads and renumbers a few reports at a time."""
 
         def read(
             columns: list[str] | None, predicate: pl.Expr | None, most: int | None, _: int | None
@@ -357,7 +358,7 @@ class _CombinedTables(LaterTables):
         return register_io_source(read, schema=TABLES[name].schema, is_pure=True)
 
     def _of_group(self, name: str, group: slice, columns: Sequence[str]) -> pl.DataFrame:
-        """Return some columns of a table, as those of the run, of some traces."""
+        """Return columns of a table for a group of reports, with the run's numbers and times."""
         traces = self._traces[group]
         rows, heights = read_together(traces, name, columns)
         which = pl.Series(np.repeat(np.arange(group.start, group.start + len(traces)), heights))
@@ -365,7 +366,7 @@ class _CombinedTables(LaterTables):
         return rows.with_columns(each for each in changes if each.meta.output_name() in columns)
 
     def _whole(self, name: str) -> tuple[pl.DataFrame, list[int]]:
-        """Return a table of all traces, as it was read, and how many rows each of them has."""
+        """Return a table of all reports as recorded, and the number of rows of each report."""
         if read := self._read.get(name):
             return pl.concat(read), [frame.height for frame in read]
         return read_together(self._traces, name)
@@ -378,9 +379,9 @@ class _CombinedTables(LaterTables):
 
 
 def _sharing(devices: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Group reports that used one device, given the run's numbers of the devices of each.
+    """Group reports that share a device, given the run's device numbers of each report.
 
-    Those of which none is known are together, for what is theirs may be one.
+    Reports without a known device form one group, since they may share one.
     """
     leaders = list(range(len(devices)))
 
@@ -401,7 +402,7 @@ def _sharing(devices: Sequence[Sequence[int]]) -> list[list[int]]:
 
 
 def _bundles(groups: Sequence[list[int]], ops: Sequence[int]) -> list[list[int]]:
-    """Put groups of reports together, up to so many ops: the same whoever works on them."""
+    """Merge groups of reports up to a limit of ops; the result does not depend on the workers."""
     bundles: list[list[int]] = []
     rows = 0
     for group in groups:
@@ -415,7 +416,7 @@ def _bundles(groups: Sequence[list[int]], ops: Sequence[int]) -> list[list[int]]
 
 
 def _groups(heights: Sequence[int]) -> Iterator[slice]:
-    """Yield groups of traces to read together, each with so many rows."""
+    """Yield slices of reports to read together, each with a limited number of rows."""
     first, rows = 0, 0
     for number, height in enumerate(heights):
         if rows and rows + height > _READ_TOGETHER:
@@ -436,12 +437,12 @@ def with_one_tree(traces: Sequence[Trace]) -> list[Trace]:
 
 
 def _clock(reports: pl.DataFrame, index: int) -> Clock:
-    """Return the clock that a trace says it is on; what has several reports has been aligned."""
+    """Return the clock that a trace states in `reports`; a combined trace is aligned already."""
     return Clock.of(reports.row(0, named=True) if reports.height == 1 else {}, index)
 
 
 def _told(reports: Sequence[pl.DataFrame], clocks: Sequence[Clock]) -> list[pl.DataFrame]:
-    """Say in tables of reports which clock they are on: in those of one row each in all at once."""
+    """Write the clocks into the tables of reports; tables of one row each are changed at once."""
     single = [each.height == 1 for each in reports]
     none = TABLES["reports"].empty()
     rows = pl.concat([none, *compress(reports, single)], how="diagonal_relaxed")
@@ -462,7 +463,7 @@ def _told(reports: Sequence[pl.DataFrame], clocks: Sequence[Clock]) -> list[pl.D
 def _firsts(
     traces: Sequence[Trace], small: Sequence[Mapping[str, pl.DataFrame]]
 ) -> list[dict[str, int]]:
-    """Return by how much the numbers of each trace are raised."""
+    """Return for each report the amounts to add to its numbers, by table."""
     running = dict.fromkeys((*_NUMBERED, *_COUNTED), 0)
     firsts = []
     for trace, tables in zip(traces, small, strict=True):
@@ -478,7 +479,7 @@ def _firsts(
 
 @dataclass(frozen=True)
 class _Seen:
-    """A GPU as one trace describes it, and the host that the trace was recorded on."""
+    """A GPU as one report describes it, and the host of that report."""
 
     gpu: Gpu
     host: str | None
@@ -486,7 +487,7 @@ class _Seen:
 
     @property
     def place(self) -> tuple[str, str] | None:
-        """Where it sits, if that is known."""
+        """Host and PCI bus location, if known."""
         bus = self.row["pci_bus"]
         # The domain is written with four digits, with eight, or not at all.
         return None if self.host is None or not bus else (self.host, bus.lower().lstrip("0:"))
@@ -495,7 +496,7 @@ class _Seen:
 def _combined_devices(
     small: Sequence[Mapping[str, pl.DataFrame]], firsts: Sequence[Mapping[str, int]]
 ) -> tuple[pl.DataFrame, list[dict[int, int]]]:
-    """Return the run's devices, and for each trace the run's numbers of its devices."""
+    """Return the run's devices, and for each report a map from its device numbers to the run's."""
     seen = [each for index, tables in enumerate(small) for each in _seen(index, tables)]
     physical: dict[object, list[_Seen]] = defaultdict(list)
     for each, identity in zip(seen, _identities(seen), strict=True):
@@ -519,7 +520,7 @@ def _seen(index: int, tables: Mapping[str, pl.DataFrame]) -> list[_Seen]:
 
 
 def _identities(seen: Sequence[_Seen]) -> list[object]:
-    """Return for each GPU what it shares with all that are the same physical one."""
+    """Return for each GPU a key that is equal for all that are the same physical GPU."""
     uuids: dict[object, set[str]] = defaultdict(set)
     for each in seen:
         if each.row["uuid"]:
@@ -548,9 +549,9 @@ def _identity(each: _Seen, uuids: Mapping[object, set[str]]) -> object:
 
 
 def _numbers(physical: list[list[_Seen]]) -> dict[int, list[_Seen]]:
-    """Give each physical GPU a number: its own where no two reports mean different GPUs by one.
+    """Assign numbers to the physical GPUs: their own numbers if these are unique in the run.
 
-    Else they are numbered host by host, as the reports come, and by PCI bus location.
+    Otherwise GPUs are numbered by host, in the order of the reports, and by PCI bus location.
     """
     own = [{each.gpu[1] for each in gpus} for gpus in physical]
     if all(len(numbers) == 1 for numbers in own) and len(set.union(set(), *own)) == len(own):
@@ -568,7 +569,7 @@ def _numbers(physical: list[list[_Seen]]) -> dict[int, list[_Seen]]:
 def _described(
     number: int, gpus: Sequence[_Seen], firsts: Sequence[Mapping[str, int]]
 ) -> dict[str, Any]:
-    """Return the row of a device: what the first report says that says anything."""
+    """Return the row of a device; each value is from the first report that knows it."""
     told = sorted(gpus, key=lambda each: not each.row["active"])
     row = {
         name: next((each.row[name] for each in told if each.row[name] is not None), None)
@@ -581,7 +582,7 @@ def _described(
 def _warnings(
     traces: Sequence[Trace], reports: Sequence[pl.DataFrame], clocks: Sequence[Clock]
 ) -> tuple[str, ...]:
-    """Return the warnings of all reports with the names of their files, one for each cause."""
+    """Return the warnings of all reports, prefixed by file name; those of one cause are merged."""
     files = [", ".join(frame["file"]) for frame in reports]
     named = [
         file if file and files.count(file) == 1 else f"report {index} {file}".rstrip()
@@ -611,7 +612,7 @@ def _warnings(
 
 
 def _by_cause(warnings: Sequence[tuple[str, str]], reports: int) -> list[str]:
-    """Merge equal warnings of several reports: texts that differ only by numbers have one cause."""
+    """Merge the warnings of reports that differ only by numbers."""
     causes: dict[str, list[tuple[str, str]]] = {}
     for name, text in warnings:
         causes.setdefault(_NUMBER.sub("#", text), []).append((name, text))

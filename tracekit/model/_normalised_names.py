@@ -48,11 +48,12 @@ _REMEMBERED = 1 << 12
 def normalised_name(name: str) -> str:
     """Return a kernel's name without parts that change with a version or GPU.
 
-    Dropped are parameters, template arguments (but for the operation that a generic kernel runs,
+    Dropped are parameters, template arguments (except for the operation that a generic kernel runs,
     such as ``add`` of ``elementwise_kernel<AddFunctor<float>>``), unnamed and versioned namespaces,
-    the GPU's architecture (``sm80_``, ``ampere_``), what a library appends (``_execute_kernel__5x_
-    cudnn``) and hashes. NCCL's kernels are known by their collective alone. Two kernels of one
-    normalised name do the same in another way: such as with another data type or vector width.
+    the GPU's architecture (``sm80_``, ``ampere_``), suffixes of libraries
+    (``_execute_kernel__5x_cudnn``) and hashes. An NCCL kernel becomes the name of its collective.
+    Two kernels of one normalised name compute the same, with another data type or vector width for
+    example.
     """
     name = name[:_LONGEST]
     collective = _NCCL.search(name) if "nccl" in name.lower() else None
@@ -66,7 +67,7 @@ def normalised_name(name: str) -> str:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """Return what stands outside of all brackets, and in the first template arguments."""
+    """Return the text outside of all brackets, and the text in the first template arguments."""
     outside: list[str] = []
     inside: list[str] = []
     depth, in_arguments = 0, False
@@ -96,21 +97,21 @@ def _base(outside: str) -> str:
 
 
 def _plain(word: str) -> str:
-    """Return a word without architecture, and what libraries append."""
+    """Return a word without architecture and library suffix."""
     word = _SPECIALISED.sub("", _ARCHITECTURE.sub("", word))
     shorter = _HASH.sub("", _LIBRARY.sub("", word))
     return shorter or word
 
 
 def _operations(arguments: str) -> list[str]:
-    """Return what template arguments say is computed, each once, in order."""
+    """Return the operations that template arguments name, each once, in order."""
     found = dict.fromkeys(map(_operation, _WORD.findall(arguments)))
     return [operation for operation in found if operation]
 
 
 @lru_cache(_REMEMBERED)
 def _operation(word: str) -> str:
-    """Return what a word of template arguments says is computed, if anything."""
+    """Return the operation that a word of template arguments names; empty if none."""
     if not _OPERATION.fullmatch(word) or _WRAPPERS.fullmatch(word):
         return ""
     return _GAP.sub("_", _NOISE.sub("", _plain(word).lower())).strip("_")

@@ -1,8 +1,8 @@
-"""Paths of ranges: a tree, in which each path is a label below another path, or below none.
+"""Paths of ranges as a tree: each path is a label below a parent path, or a root.
 
-Text is made of it only where it is shown, and is bounded there: of ranges that a program never ends
-each lies in all that came before, so that texts of all paths would grow with the square of their
-number. Equal paths have one number; what is grouped by path is grouped by that.
+Texts of paths are made only for display, and cut there: in a program that never closes its ranges,
+each range is inside all earlier ones, and the texts would grow with the square of their number.
+Equal paths have one number, by which rows are grouped.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ _FIRST, _LAST = 8, 24
 
 
 class PathNodes(NamedTuple):
-    """Tree of paths as arrays for loops.
+    """Tree of paths as arrays, for compiled loops.
 
     Parameters
     ----------
     slots
-        A hash table of paths, at most half full: the number of each, -1 where there is none.
+        Hash table from path to its number, at most half full; -1 marks a free slot.
     parent, label, depth
-        What each path consists of, and how many are around it.
+        For each path: the number of its parent path (-1 for a root), the number of its label, and
+        the number of paths above it.
     total
-        One number: how many there are.
+        Array of one element: the number of paths.
     """
 
     slots: Array
@@ -59,18 +60,18 @@ def path_slot(parent: int, label: int, paths: PathNodes) -> int:
 
 @inner
 def path_number(parent: int, label: int, paths: PathNodes) -> int:
-    """Return the number of a path, which is new if it was not met before.
+    """Return the number of a path, adding the path if it is new.
 
     Parameters
     ----------
     parent, label
-        The number of the path around it, or -1; and that of its own label.
+        Number of the parent path, or -1; and number of the path's own label.
     paths
-        All paths.
+        The tree of paths, to which a new one is added.
 
     Returns
     -------
-    The number; -1 if it is new and there is no room for it.
+    The number; -1 if the path is new and the arrays are full.
     """
     slot = path_slot(parent, label, paths)
     number: int = paths.slots[slot]
@@ -84,22 +85,23 @@ def path_number(parent: int, label: int, paths: PathNodes) -> int:
 
 
 def place_paths(paths: PathNodes) -> None:
-    """Put all paths into a hash table that is empty."""
+    """Enter all paths into an empty hash table."""
     for node in range(paths.total[0]):
         paths.slots[path_slot(paths.parent[node], paths.label[node], paths)] = node
 
 
 def number_paths(parents: Array, labels: Array, paths: PathNodes, numbers: Array) -> None:
-    """Give paths the numbers that they have in another tree, to which new ones are added.
+    """Find the number of each path of a tree in another tree, adding those that it lacks.
 
     Parameters
     ----------
     parents, labels
-        Of each path, after the path that is its parent; -1 for none.
+        For each path, parents before children: the number of its parent, -1 for a root; and of its
+        label.
     paths
-        The other tree, with room for all.
+        The other tree, with room for all paths.
     numbers
-        Becomes the number of each.
+        Output: the number of each path in the other tree.
     """
     for row in range(parents.size):
         parent = numbers[parents[row]] if parents[row] >= 0 else -1
@@ -107,12 +109,12 @@ def number_paths(parents: Array, labels: Array, paths: PathNodes, numbers: Array
 
 
 class PathTree:
-    """Paths that are added one by one in a loop.
+    """Tree of paths that grows in a loop.
 
     Parameters
     ----------
     room
-        For how many there is room at first.
+        Number of paths that fit before the tree has to `grow`.
     """
 
     def __init__(self, room: int = 1 << 10) -> None:
@@ -122,12 +124,12 @@ class PathTree:
         self._count = np.zeros(1, np.int64)
 
     def arrays(self) -> PathNodes:
-        """Return the arrays for the loops."""
+        """Return the arrays of the tree, for loops."""
         parent, label, depth = self._nodes
         return PathNodes(self._slots, parent, label, depth, self._count)
 
     def grow(self) -> None:
-        """Make room for twice as many."""
+        """Double the number of paths that fit."""
         self._nodes = np.hstack([self._nodes, np.zeros_like(self._nodes)])
         self._slots = np.full(2 * self._slots.size, -1, np.int64)
         compiled(place_paths, len(self))(self.arrays())
@@ -155,7 +157,8 @@ def combine_paths(tables: Sequence[pl.DataFrame]) -> tuple[pl.DataFrame, list[pl
 
     Returns
     -------
-    The canonical table, and for each of `tables` the number that each of its paths has there.
+    The canonical table of the merged tree, and for each of `tables` a map from its path numbers to
+    the merged ones.
     """
     texts = pl.concat([table["label"] for table in tables]).unique(maintain_order=True)
     ids = pl.DataFrame({"label": texts}).with_row_index("id")
@@ -171,16 +174,17 @@ def combine_paths(tables: Sequence[pl.DataFrame]) -> tuple[pl.DataFrame, list[pl
 
 
 def path_texts(paths: pl.DataFrame, numbers: pl.Series) -> pl.Series:
-    """Return the texts of some paths: their labels, outermost first.
+    """Return the texts of paths: their labels, outermost first.
 
-    Of a path of more than 32 labels the first 8 and the last 24 are there, and how many are not.
+    Of a path of more than 32 labels the first 8 and the last 24 are shown, with the number of those
+    between.
 
     Parameters
     ----------
     paths
         The canonical table.
     numbers
-        The paths; null for none, which has no text.
+        Numbers of the paths; null for no path, whose text is null.
     """
     shown = numbers.drop_nulls().unique().sort()
     depth = paths["depth"].gather(shown)
@@ -208,7 +212,7 @@ _GAP = (pl.lit(PATH_SEPARATOR),)
 
 
 def _texts(paths: pl.DataFrame, numbers: pl.Series, most: int) -> pl.Series:
-    """Return at most so many labels of each path, those that are next to it; null for none."""
+    """Return the last `most` labels of each path as a text; null for no path."""
     texts = paths["label"].gather(numbers)
     for _ in range(most - 1):
         numbers = paths["parent_path"].gather(numbers)
@@ -221,7 +225,7 @@ def _texts(paths: pl.DataFrame, numbers: pl.Series, most: int) -> pl.Series:
 
 
 def _climbed(paths: pl.DataFrame, numbers: pl.Series, levels: int) -> pl.Series:
-    """Return the path that is so many levels above each one, null where there is none."""
+    """Return the ancestor of each path that is `levels` above; null where there is none."""
     for _ in range(levels):
         if numbers.null_count() == len(numbers):
             break
@@ -230,7 +234,7 @@ def _climbed(paths: pl.DataFrame, numbers: pl.Series, levels: int) -> pl.Series:
 
 
 def _at_depth(paths: pl.DataFrame, depth: int) -> Array:
-    """Return the path of some depth that each path goes through; itself where it is no deeper."""
+    """Return the ancestor of each path at a depth; the path itself if it is not deeper."""
     steps = _Steps(paths)
     own = np.arange(paths.height)
     deep = paths["depth"].to_numpy() > depth
@@ -241,7 +245,7 @@ def _at_depth(paths: pl.DataFrame, depth: int) -> Array:
 
 
 def in_any(paths: pl.DataFrame, own: pl.Series) -> pl.Series:
-    """Tell of each path whether something that is `own` of its label is of it or one around it."""
+    """Tell for each path whether `own` is true of its label or of the label of an ancestor."""
     steps = _Steps(paths)
     found, above = own.to_numpy(), steps.parent
     for _ in range(steps.doublings):
@@ -250,10 +254,10 @@ def in_any(paths: pl.DataFrame, own: pl.Series) -> pl.Series:
 
 
 class _Steps:
-    """How to go from paths to those around them, twice as far each time.
+    """Pointers from paths to ancestors, for jumps that double in length.
 
-    ``parent`` is a path's own number where there is none around it; after ``doublings`` times
-    ``above = above[above]`` the outermost one is reached.
+    ``parent`` of a root is the root itself; after ``doublings`` times ``above = above[above]``
+    every path points to its root.
     """
 
     def __init__(self, paths: pl.DataFrame) -> None:

@@ -1,4 +1,4 @@
-"""Output of a source for a report: small tables whole, large ones in chunks."""
+"""Output of a source for one report: small tables as frames, large ones in chunks."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tracekit.model._trace import Trace
 
 @dataclass(frozen=True)
 class Maker:
-    """Makes a column of a canonical table from the rows that a source keeps.
+    """Function that makes a column of a canonical table from the rows that a source keeps.
 
     Parameters
     ----------
     needs
-        The columns of those rows that it looks at.
+        Names of the kept columns that it reads.
     make
-        Makes the column of a frame that has them.
+        Function from a frame with these columns to the new column.
     """
 
     needs: tuple[str, ...]
@@ -30,31 +30,32 @@ class Maker:
 
 
 class Rows(Protocol):
-    """Rows in order of time, as a source keeps them."""
+    """Interface to rows that a source keeps in chunks, ordered by time."""
 
     @property
     def heights(self) -> Sequence[int]:
-        """Number of rows of each chunk."""
+        """Number of rows in each chunk."""
 
     def read(self, number: int, *columns: str) -> pl.DataFrame:
-        """Return a chunk, or some columns of it."""
+        """Return chunk `number`: the columns named, or all."""
 
 
 class Stream:
-    """A canonical table chunk by chunk, in the order of its numbers; read as often as needed.
+    """A large canonical table that is read in chunks, ordered by its key; may be read repeatedly.
 
-    Rows that start together are in one chunk.
+    Rows with an equal start are in one chunk.
 
     Parameters
     ----------
     table
         Name of the table.
     key
-        The column that numbers its rows from 0.
+        The column that numbers the rows from 0.
     rows
-        The rows.
+        The rows as the source keeps them.
     columns
-        How other columns are made than by taking those of the same name, or `Column.absent`.
+        How to make columns of the table: name -> function. Other columns are those of the same name
+        in `rows`, or `Column.absent`.
     """
 
     def __init__(
@@ -79,13 +80,13 @@ class Stream:
         return sum(self.heights)
 
     def read(self, number: int, *columns: str) -> pl.DataFrame:
-        """Return the columns of chunk `number`: all, or those named."""
+        """Return chunk `number` of the table: the columns named, or all."""
         schema = self._table.schema
         found = self.coded(number, *columns)
         return pl.DataFrame([c if c.dtype == schema[c.name] else c.cast(pl.String) for c in found])
 
     def coded(self, number: int, *columns: str) -> pl.DataFrame:
-        """Return what `read` does, but for texts that are kept as categories: these stay so."""
+        """Like `read`, but texts that are kept as categories stay categories."""
         wanted = columns or tuple(self._table.schema)
         needed: dict[str, None] = {}
         for name in wanted:
@@ -97,7 +98,7 @@ class Stream:
         return (self.read(number) for number in range(len(self)))
 
     def later(self, by: int) -> Stream:
-        """Return the table with all its times later by so much, ns."""
+        """Return the table with `by` ns added to all its times."""
         moved = {name: self._later(name, by) for name in ("start", "end")}
         return Stream(self._name, self._key, self._rows, {**self._makers, **moved})
 
@@ -121,7 +122,7 @@ class Stream:
         return self._typed(made.alias(name), dtype)
 
     def _typed(self, column: pl.Series, dtype: PolarsType) -> pl.Series:
-        """Return a column in its type, or as categories if that is how its texts are kept."""
+        """Return a column in its declared type; texts kept as categories stay categories."""
         if column.dtype == dtype or (dtype == pl.String and column.dtype == pl.Categorical):
             return column
         if dtype == pl.String and isinstance(column.dtype, pl.Enum):  # sooner than by a cast
@@ -132,7 +133,7 @@ class Stream:
 
 
 class _Frame:
-    """A frame as rows of one chunk."""
+    """Frame as `Rows` of a single chunk."""
 
     def __init__(self, frame: pl.DataFrame) -> None:
         self._frame = frame
@@ -150,23 +151,23 @@ KEYS = {"ops": "op", "calls": "call", "ranges": "range"}
 
 @dataclass(frozen=True)
 class Recording:
-    """A report as its source yields it, not attributed.
+    """Tables of a report as its source yields them, before attribution.
 
     Parameters
     ----------
     tables
-        The small canonical tables: all but those in `KEYS`, ``paths`` and ``iterations``.
+        The small canonical tables, by name: all but those in `KEYS`, ``paths`` and ``iterations``.
     streams
-        The large ones, by name.
+        The large tables: name -> stream.
     warnings
-        What a user should know about the report, one sentence each.
+        Warnings about the report for users, one sentence each.
     passing
-        Tables that may be large and that little looks at on their way into the store: what makes
-        their rows, batch by batch and as often as is asked, by name.
+        Tables that may be large and go into the store nearly unseen: name -> function that yields
+        their rows in batches, and may be called repeatedly.
     labels
-        Labels that the program gave its run through NVTX.
+        Labels that the program gave its run through NVTX: name -> value.
     late
-        Gives further warnings, once the rows of `passing` have been made.
+        Function that returns further warnings, to be called once the rows of `passing` were made.
     """
 
     tables: Mapping[str, pl.DataFrame]
@@ -181,7 +182,7 @@ class Recording:
         object.__setattr__(self, "tables", conformed)
 
     def parts(self, name: str) -> Iterator[pl.DataFrame]:
-        """Yield the rows of a table that is not a stream; there may be none."""
+        """Yield the rows of a table that is not a stream, in batches; none if it is empty."""
         if name in self.tables:
             yield self.tables[name]
         elif name in self.passing:
@@ -189,7 +190,7 @@ class Recording:
 
     @classmethod
     def of(cls, trace: Trace) -> Recording:
-        """Take the tables of a trace, in one chunk each."""
+        """Return a recording with the tables of a trace, one chunk each."""
         tables = {name: trace.read(name) for name in TABLES if name not in KEYS}
         streams = {
             name: Stream(name, key, _Frame(trace.read(name).sort(key)))
@@ -198,7 +199,7 @@ class Recording:
         return cls(tables, streams, trace.warnings)
 
     def trace(self) -> Trace:
-        """Return all of it as a trace."""
+        """Return all tables of the recording as a trace."""
         large = {
             name: pl.concat([TABLES[name].empty(), *stream])
             for name, stream in self.streams.items()

@@ -1,4 +1,4 @@
-"""The canonical tables: one declaration per table, from which everything else follows.
+"""The canonical tables: one declaration per table, which all other code follows.
 
 The Parquet files of a run, the frames of `Trace`, the reference page ``docs/tables.md`` and the
 tests all read these declarations; nothing else names the columns of a table.
@@ -32,9 +32,9 @@ PolarsType = DataType | DataTypeClass
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its name, type, meaning, and the unit of its values.
+    """One column of a table: its name, type, meaning, and the unit of its values.
 
-    `absent` is its value in each row of a source that does not say it.
+    `absent` is the value in every row if a source does not record the column.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Table:
 
     @cached_property
     def _made(self) -> dict[tuple[str, bool], pl.Expr]:
-        """Return how to make each column: from one that is there, and from none."""
+        """Return how to make each column: from an existing column of that name, and without one."""
         return {
             (c.name, is_there): (pl.col(c.name) if is_there else pl.lit(c.absent))
             .cast(c.dtype)
@@ -78,7 +78,7 @@ class Table:
         return self._empty.clone()
 
     def conform(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Give `frame` this table's columns, order and types; columns it lacks are `Column.absent`.
+        """Return `frame` with this table's columns and types; missing ones are `Column.absent`.
 
         Raises
         ------
@@ -100,7 +100,7 @@ class Table:
             raise
 
     def typed(self, values: pl.Series) -> pl.Series:
-        """Return the values of the column of this name in its type.
+        """Convert values to the type of the column that has their name.
 
         Raises
         ------

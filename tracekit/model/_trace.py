@@ -1,4 +1,4 @@
-"""A run's tables as polars frames, and as files."""
+"""The tables of a run as polars frames, and as files."""
 
 from __future__ import annotations
 
@@ -37,14 +37,15 @@ _LATER = (
 
 @dataclass(frozen=True)
 class Stretch:
-    """The stretch of a run that a question is about; empty for the whole run.
+    """Part of a run that a question is limited to, by time or by steps; empty for the whole run.
 
     Parameters
     ----------
     between
-        From which time of the recording to which, ns; the end is not in it.
+        Start and end, ns since the start of the recording; the end is excluded. None if not limited
+        by time.
     iterations
-        The first and the last step.
+        First and last step, both included. None if not limited by steps.
     """
 
     between: tuple[int, int] | None = None
@@ -52,11 +53,15 @@ class Stretch:
 
     @property
     def is_all(self) -> bool:
-        """True for the run as a whole."""
+        """True if the stretch is the whole run."""
         return self.between is None and self.iterations is None
 
     def holds(self, start: str = "start", iteration: str = "iteration") -> pl.Expr:
-        """Tell which rows of a table start in the stretch, or are of its steps."""
+        """Return a condition for the rows of a table that are inside the stretch.
+
+        By their start if the stretch is given in times, by their step if in steps. `start` and
+        `iteration` are the names of the columns to test.
+        """
         if self.between is not None:
             return pl.col(start).is_between(*self.between, closed="left")
         if self.iterations is not None:
@@ -73,13 +78,13 @@ Frames = dict[str, pl.DataFrame]
 
 
 class Keeper(Protocol):
-    """Keeps sums of parts of a run from one question to the next."""
+    """Cache of frames, such as sums of parts of a run, from one question to the next."""
 
     def find(self, key: str) -> Frames | None:
-        """Return what was kept by a key."""
+        """Return the frames cached under a key; None if there are none."""
 
     def keep(self, key: str, frames: Frames) -> None:
-        """Keep frames by a key."""
+        """Cache frames under a key."""
 
 
 def _one_by_one(work: Sequence[Callable[[], T]]) -> list[T]:
@@ -88,21 +93,21 @@ def _one_by_one(work: Sequence[Callable[[], T]]) -> list[T]:
 
 @dataclass(frozen=True)
 class Trace:
-    """Canonical tables of a run, with remarks from making them.
+    """Canonical tables of a run, with the warnings from making them.
 
     Parameters
     ----------
     tables
-        Lazy frames by table name; every canonical table is there, if only without rows.
+        Lazy frames: name -> table. Every canonical table is there, empty if nothing was recorded.
     warnings
-        What a user should know about this run, one sentence each.
+        Warnings about the run for users, one sentence each.
     stretch
-        Which stretch of it windows are cut to. The tables hold all of the run, for what happens in
-        a stretch rests on what was before it.
+        Part of the run that windows are cut to. The tables always hold the whole run, since what
+        happens in a stretch depends on what happened before.
     spread
-        Where work on parts of the run is done.
+        Executor for work on parts of the run.
     keeper
-        Keeps what comes of it.
+        Cache for the results of this work.
     """
 
     tables: Mapping[str, pl.LazyFrame]
@@ -119,7 +124,7 @@ class Trace:
 
     @classmethod
     def of(cls, tables: Mapping[str, pl.DataFrame], warnings: tuple[str, ...] = ()) -> Trace:
-        """Make a trace of eager frames; absent tables are empty, columns are conformed."""
+        """Make a trace of eager frames; missing tables are empty, columns get declared types."""
         unknown = set(tables) - set(TABLES)
         if unknown:
             raise ValueError(f"no canonical table {', '.join(sorted(unknown))}")
@@ -133,9 +138,9 @@ class Trace:
 
     @classmethod
     def scan(cls, folder: Path, warnings: tuple[str, ...] = (), *, reports: int = 1) -> Trace:
-        """Open the files that `TraceWriter` made of one of so many reports; nothing is read yet.
+        """Open the files that `TraceWriter` wrote for one of `reports` reports; nothing is read.
 
-        Of many reports fewer rows are kept of each.
+        The more reports there are, the fewer rows are cached of each.
         """
         return cls(_StoredTables(folder, _heights(folder), _SHORT // reports), warnings)
 
@@ -150,7 +155,7 @@ class Trace:
         return self.tables[name]
 
     def height(self, name: str) -> int:
-        """Return how many rows a table has."""
+        """Return the number of rows of a table."""
         known = self.tables.height(name) if isinstance(self.tables, _StoredTables) else None
         if known is not None:
             return known
@@ -163,14 +168,14 @@ class Trace:
     def once(self, work: Callable[[Trace], T], *, of_all: bool = False) -> T:
         """Return a value computed from this trace, cached as long as the trace lives.
 
-        For what many questions look at, and what is small beside the tables.
+        Meant for small values that many questions need.
 
         Parameters
         ----------
         work
-            What computes it.
+            Function that computes the value; it is also the key of the cache.
         of_all
-            Whether it is the same for any stretch of the run.
+            Whether the value is the same for every stretch of the run.
         """
         known = self._known_of_all if of_all else self._known
         if work not in known:
@@ -179,7 +184,7 @@ class Trace:
         return found
 
     def limited_to(self, stretch: Stretch) -> Trace:
-        """Return the trace with another stretch, and what is cached for all stretches."""
+        """Return the trace limited to another stretch; values cached for all stretches are kept."""
         other = replace(self, stretch=stretch)
         object.__setattr__(other, "_known_of_all", self._known_of_all)  # of the same tables
         return other
@@ -187,17 +192,17 @@ class Trace:
     def parts(
         self, *, with_paths: bool = False, together: Sequence[tuple[int, int]] = ()
     ) -> Sequence[Trace]:
-        """Return the run in parts that share no device and no process, whose sums are the run's.
+        """Divide the run into parts that share no device and no process, so that sums can be added.
 
-        Processes and devices have the run's numbers in each; ops, calls and ranges those of the
-        part. A run that cannot be divided is one part.
+        Processes and devices keep the run's numbers in each part; ops, calls and ranges are
+        numbered within the part. A run that cannot be divided is one part.
 
         Parameters
         ----------
         with_paths
-            Whether paths of ranges have the run's numbers, too; else they are not to be asked for.
+            Whether paths of ranges get the run's numbers, too; otherwise they must not be used.
         together
-            Pairs of devices that are to be in one part.
+            Pairs of devices that have to be in the same part.
         """
         own = self.tables
         if not isinstance(own, LaterTables):
@@ -206,25 +211,25 @@ class Trace:
         return [self] if len(tables) == 1 else [Trace(each, (), self.stretch) for each in tables]
 
     def reports_of_parts(self) -> list[list[int]]:
-        """Return which reports each part has; nothing for a run that is not divided."""
+        """Return the numbers of the reports in each part; empty if the run is not divided."""
         return self.tables.reports_of_parts() if isinstance(self.tables, LaterTables) else []
 
     def own_ops(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return rows on ops of the run that are of this part, with its numbers of them in `op`."""
+        """Return the rows about ops of this part; `op` becomes the part's own number."""
         return self.tables.own_ops(rows) if isinstance(self.tables, LaterTables) else rows
 
     def in_run(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return rows of this part with the run's numbers in `op` and `range`."""
+        """Convert `op` and `range` in rows of this part to the run's numbers."""
         return self.tables.in_run(rows) if isinstance(self.tables, LaterTables) else rows
 
     def sums_of_parts(self, work: Sequence[partial[Frames]]) -> list[Frames]:
-        """Do work on parts of the run, except for what was done before and is kept.
+        """Return the result of each piece of work on parts of the run; cached results are reused.
 
         Parameters
         ----------
         work
-            For each part a call: of a function, or of a dataclass that its `repr` describes, with
-            the part and frames.
+            One call per part: of a function, or of a dataclass whose `repr` identifies it, with the
+            part and frames as arguments.
         """
         keeper = self.keeper if len(work) > 1 else None
         if keeper is None:
@@ -250,16 +255,16 @@ class Trace:
     def with_tables(
         self, tables: Mapping[str, pl.DataFrame], warnings: tuple[str, ...] = ()
     ) -> Trace:
-        """Return a trace with some tables replaced by `tables`."""
+        """Return a trace in which `tables` replace the tables of the same names."""
         conformed = {name: TABLES[name].conform(frame).lazy() for name, frame in tables.items()}
         # An analysis that is done again warns again of the same things.
         warned = tuple(dict.fromkeys(self.warnings + warnings))
         return replace(self.with_lazy(conformed), warnings=warned)
 
     def with_lazy(self, tables: Mapping[str, pl.LazyFrame]) -> Trace:
-        """Return a trace with some tables replaced by lazy `tables`.
+        """Return a trace in which lazy `tables` replace the tables of the same names.
 
-        What was added up of ops is that of no others.
+        Sums that were cached of the old ops are dropped if ops are replaced.
         """
         if "ops" in tables:
             tables = {**tables, "device_sums": TABLES["device_sums"].empty().lazy()}
@@ -269,7 +274,7 @@ class Trace:
 
 
 def _key(work: partial[Frames]) -> str:
-    """Return a text that tells what is asked of which part."""
+    """Return a text that identifies a piece of work and its part, as key of the cache."""
     part, *frames = work.args
     asked = getattr(work.func, "__qualname__", None) or repr(work.func)
     texts = [f"{frame.schema} {frame.write_json()}" for frame in (*frames, *part.tables.own())]
@@ -277,12 +282,12 @@ def _key(work: partial[Frames]) -> str:
 
 
 class LaterTables(Mapping[str, pl.LazyFrame], ABC):
-    """Tables that are opened on first use.
+    """Mapping of tables by name that are opened on first use.
 
     Parameters
     ----------
     lazy
-        Tables that need not be opened.
+        Tables that are open already.
     """
 
     def __init__(self, lazy: Mapping[str, pl.LazyFrame]) -> None:
@@ -304,7 +309,7 @@ class LaterTables(Mapping[str, pl.LazyFrame], ABC):
         return len(TABLES)
 
     def but(self, tables: Mapping[str, pl.LazyFrame]) -> LaterTables:
-        """Return the same with others in the place of some."""
+        """Return a copy in which `tables` replace those of the same names."""
         changed = copy(self)
         # Of the same class.
         changed._lazy = {**self._lazy, **tables}  # noqa: SLF001
@@ -326,39 +331,40 @@ class LaterTables(Mapping[str, pl.LazyFrame], ABC):
 
     @property
     def name(self) -> str:
-        """Which part of a run they are."""
+        """Name of the part of a run that these tables are."""
         return ""
 
     def own_ops(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the rows of a part; see `Trace.own_ops`."""
+        """Return the rows about ops of this part; see `Trace.own_ops`."""
         return rows
 
     def in_run(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return rows of a part with the run's numbers; see `Trace.in_run`."""
+        """Convert numbers of this part to the run's; see `Trace.in_run`."""
         return rows
 
     def own(self) -> list[pl.DataFrame]:
-        """Return the tables that need not be opened."""
+        """Return the tables that are in memory already."""
         return [self._lazy[name].collect() for name in sorted(self._lazy)]
 
     @abstractmethod
     def _open(self, name: str) -> pl.LazyFrame:
-        """Return a table that was not asked for before."""
+        """Open a table on first use."""
 
 
 class _StoredTables(LaterTables):
-    """The tables of a folder.
+    """The tables that `TraceWriter` wrote into a folder.
 
-    To open a file takes longer than to read a short one, so short ones are read then, and kept.
+    Opening a file lazily takes longer than reading a short one, so short tables are read at once
+    and kept.
 
     Parameters
     ----------
     folder
-        What `TraceWriter` wrote.
+        Folder that `TraceWriter` wrote.
     heights
-        The numbers of rows of the parts of each table.
+        Number of rows of each file of a table: name -> numbers.
     short
-        Tables of no more rows than these are short.
+        Largest number of rows of a table that is read at once.
     """
 
     def __init__(self, folder: Path, heights: Mapping[str, Sequence[int]], short: int) -> None:
@@ -368,7 +374,7 @@ class _StoredTables(LaterTables):
         self._short = short
 
     def height(self, name: str) -> int | None:
-        """Return how many rows a table was written with; nothing if another is in its place."""
+        """Return the number of rows that a table was written with; None if it has been replaced."""
         return None if name in self._lazy else sum(self._heights.get(name, ()))
 
     def files(self, name: str) -> list[Path]:
@@ -391,7 +397,7 @@ _UNLIKE = (pl.exceptions.SchemaError, pl.exceptions.ColumnNotFoundError)
 
 
 def read_each(traces: Sequence[Trace], name: str) -> list[pl.DataFrame]:
-    """Return a table of each of several traces."""
+    """Return a table of each of several traces, as eager frames."""
     found = _at_once(traces, name)
     if found is None:
         return [trace.read(name) for trace in traces]
@@ -403,9 +409,9 @@ def read_each(traces: Sequence[Trace], name: str) -> list[pl.DataFrame]:
 def read_together(
     traces: Sequence[Trace], name: str, columns: Sequence[str] | None = None
 ) -> tuple[pl.DataFrame, list[int]]:
-    """Return a table of several traces, one after the other, and how many rows each of them has.
+    """Return a table of several traces, concatenated, and the number of rows of each trace.
 
-    All of it, or some columns.
+    All columns, or those named.
     """
     found = _at_once(traces, name, columns)
     if found is not None:
@@ -417,7 +423,7 @@ def read_together(
 def _at_once(
     traces: Sequence[Trace], name: str, columns: Sequence[str] | None = None
 ) -> tuple[pl.DataFrame, list[int]] | None:
-    """Read the files of many reports at once, where they can be: that takes a fifth of the time."""
+    """Read the files of many reports in one scan if possible, which takes a fifth of the time."""
     stored = [trace.tables for trace in traces if isinstance(trace.tables, _StoredTables)]
     heights = [height for each in stored if (height := each.height(name)) is not None]
     if len(heights) == len(traces) and any(heights):
@@ -443,7 +449,7 @@ class TraceWriter:
     Parameters
     ----------
     folder
-        Where to write; it is created, and the folder around it exists.
+        Folder to write into; it is created, its parent must exist.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -484,7 +490,7 @@ class TraceWriter:
 
 
 def _write(frame: pl.DataFrame, path: Path, coded: Sequence[pl.Series] = ()) -> Check:
-    """Write a part, and return what its file is; see `parquet.write`."""
+    """Write a part of a table, and return the state of its file; see `parquet.write`."""
     from tracekit.support import parquet  # noqa: PLC0415 - not needed to read
 
     if frame.height >= compiled.FEW_ROWS and parquet.can_write(frame):
@@ -497,7 +503,7 @@ def _write(frame: pl.DataFrame, path: Path, coded: Sequence[pl.Series] = ()) -> 
 
 
 def replace_table(folder: Path, name: str, frame: pl.DataFrame) -> None:
-    """Write another canonical table in the place of one of one part that `TraceWriter` wrote."""
+    """Replace a canonical table that `TraceWriter` wrote as one part."""
     parts = _parts(folder)[name]
     if len(parts) != 1:
         raise ValueError(f"table {name} has {len(parts)} parts")
@@ -527,7 +533,7 @@ def missing_files(folder: Path) -> list[str]:
 
 
 def _with_later(frame: pl.LazyFrame, table: Table) -> pl.LazyFrame:
-    """Add the columns that an earlier version did not write, which are null."""
+    """Add the columns that an earlier version did not write, filled with null."""
     there = frame.collect_schema()
     later = {name: dtype for name, dtype in table.schema.items() if name not in there}
     if not later:
@@ -536,7 +542,7 @@ def _with_later(frame: pl.LazyFrame, table: Table) -> pl.LazyFrame:
 
 
 def _heights(folder: Path) -> dict[str, list[int]]:
-    """Return the numbers of rows of the parts of each table.
+    """Return the number of rows of each part of a table: name -> numbers.
 
     Raises
     ------
@@ -551,7 +557,7 @@ def _heights(folder: Path) -> dict[str, list[int]]:
 
 
 def _parts(folder: Path) -> dict[str, list[Path]]:
-    """Return the files of each table, in order."""
+    """Return the files of each table, in order: name -> paths."""
     return {
         name: [_part(folder, name, number) for number in range(len(rows))]
         for name, rows in _heights(folder).items()

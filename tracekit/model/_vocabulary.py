@@ -1,4 +1,4 @@
-"""The words of tracekit that are stored as enumerations: one place names each value."""
+"""Values of columns that are stored as enumerations, each named in one place."""
 
 from __future__ import annotations
 
