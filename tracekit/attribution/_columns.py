@@ -128,7 +128,7 @@ class Nested(NamedTuple):
 
 
 class Bones(NamedTuple):
-    """Ranges of the skeleton, that is, those from which the work of a process is known.
+    """Ranges of the skeleton: possible steps, passes and evaluation.
 
     `row` is the row of each, `around` the number of the nearest range of a pass around it (-1:
     none), and `total` a single number: how many there are.
@@ -404,7 +404,7 @@ class Idle(NamedTuple):
 
 
 class CaseRows(NamedTuple):
-    """Ops with everything that decides their stages; see `Launch`.
+    """Ops with the evidence for their stages; see `Launch`.
 
     `name` and `kind` are codes of the recorded values, with -1 for no name; `size` is the number of
     size thresholds that the op's bytes reach.

@@ -86,7 +86,7 @@ class Places:
         return found
 
     def counts(self) -> pl.DataFrame:
-        """Return by ``process`` the number of collectives in passes, and moving ``weights``."""
+        """Return by ``process`` how many collectives belong to passes, or move ``weights``."""
         weights = pl.Series("weights", self.stage == STAGES.index("WU"))
         rows = pl.DataFrame([pl.Series("process", self.process, pl.Int32), weights])
         return rows.group_by("process").agg(
@@ -297,12 +297,13 @@ def _told(found: pl.DataFrame) -> pl.DataFrame:
 def find_handing(
     ops: Stream, launches: Callable[[int], Mapping[str, Array]], teams: Teams, ranges: pl.DataFrame
 ) -> pl.Series:
-    """Return processes of pipeline stages: all peer copies carry activations or their gradients.
+    """Return processes whose copies between GPUs all carry activations, as in a pipeline.
 
-    In these processes several threads train side by side. Copies between two GPUs go one way in
-    forward ranges, and the other way with as many bytes each in backward ranges, launched by
-    another team. In at least one step several forward ranges launch copies of this kind; weights,
-    which change once in a step, would not need that. No copy of this kind is launched elsewhere.
+    A process of this kind trains on several threads side by side. Copies between two GPUs go one
+    way in forward ranges, and the other way (gradients of activations) with as many bytes each in
+    backward ranges, launched by another team. In at least one step several forward ranges launch
+    copies of this kind; weights, which change once in a step, would not need that. No copy of this
+    kind is launched elsewhere.
 
     Parameters
     ----------
@@ -449,7 +450,7 @@ class Unnamed:
         self._ns += int((told["end"] - told["start"]).sum())
 
     def warnings(self, opinions: pl.DataFrame) -> Iterator[str]:
-        """Say what share of the time in `opinions` these collectives take."""
+        """Say what share of the time in `opinions` collectives of unknown operation take."""
         total = _time_of(opinions)
         if self._ns > _WORD * total:
             yield (
@@ -478,7 +479,7 @@ class Returned:
         )
 
     def warnings(self, opinions: pl.DataFrame) -> Iterator[str]:
-        """Warn if these copies take much of the time in `opinions`."""
+        """Warn if input that may bring back data takes much of the time in `opinions`."""
         back, input_ = self._bytes["d2h"], self._bytes["h2d"]
         total = _time_of(opinions)
         if self._ns > _MUCH * total and 2 * back >= input_:

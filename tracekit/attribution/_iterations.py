@@ -409,7 +409,7 @@ class Unmarked:
         self._ops: list[pl.DataFrame] = []
 
     def add(self, ops: pl.DataFrame) -> None:
-        """Count these ops in a chunk of the canonical table of ops."""
+        """Count backward ops outside of all steps, in a chunk of the canonical table of ops."""
         if self._spans.is_empty() or not ops["iteration"].null_count():
             return
         outside = ops.filter(

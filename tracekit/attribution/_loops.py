@@ -121,7 +121,7 @@ def flags_of(
 
 @inner
 def notice(row: int, stage: int, flags: int, ranges: NestedRows, seen: SeenThreads) -> None:
-    """Record what a range reveals about its thread."""
+    """Record the process, passes and input that a range shows for its thread."""
     thread = ranges.thread[row]
     seen.process[thread] = ranges.process[row]
     if stage == INPUT:

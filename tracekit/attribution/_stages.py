@@ -53,7 +53,7 @@ _ROOM = 1 << 10
 
 @dataclass(frozen=True)
 class Evidence:
-    """Evidence for the stages of ops: what is known about launching threads and processes.
+    """Evidence for the stages of ops, by launching thread and by process.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Launch:
-    """What decides the stages of a chunk's ops beside their names: one entry per op.
+    """Evidence for the stages of a chunk's ops beside their names: one entry per op.
 
     Parameters
     ----------

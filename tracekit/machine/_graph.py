@@ -69,7 +69,7 @@ class Link:
 
     @property
     def name(self) -> str:
-        """The two ends, such as `GPU0-GPU3`."""
+        """The names of both ends, such as `GPU0-GPU3`."""
         return "-".join(self.ends)
 
     @property
@@ -95,7 +95,7 @@ class Route:
 
     @property
     def name(self) -> str:
-        """The nodes, such as `GPU0>PCIe0>CPU0`."""
+        """The names of the nodes on the way, such as `GPU0>PCIe0>CPU0`."""
         return ">".join(self.nodes)
 
     @property
@@ -208,7 +208,7 @@ class Machine:
 
     @cached_property
     def links(self) -> list[Link]:
-        """All links, in order of the names of their ends."""
+        """All links of the machine, in order of the names of their ends."""
         found: list[Link] = [link for _, _, link in self.graph.edges(data="link")]
         return sorted(found, key=lambda link: [(len(end), end) for end in link.ends])
 
@@ -276,7 +276,7 @@ class Machine:
 
     @cached_property
     def host_of(self) -> dict[str, int]:
-        """Node -> index in `hosts` of its host."""
+        """Name of a node -> index in `hosts` of the node's host."""
         return {node: place for place, part in enumerate(self.hosts) for node in part}
 
     def nics(self, host: int) -> dict[int, str]:

@@ -60,16 +60,19 @@ class Member(NamedTuple):
 
     @property
     def seat(self) -> Hashable:
-        """Identity of its GPU: host, process id and CUDA device."""
+        """Identity of the member's GPU: host, process id and CUDA device."""
         return self.host, self.pid, self.cuda_device
 
     @property
     def name(self) -> str:
-        """Name for a communicator without commId, if this member has its lowest rank."""
+        """Name of the communicator if it prints no commId: host, process id and pointer."""
         return f"{self.host}:{self.pid}:{self.pointer}"
 
     def is_on(self, device: str) -> bool:
-        """Tell whether the number in a connection's brackets (bus or device) is its GPU."""
+        """Tell whether the number in brackets in a connection line is the member's GPU.
+
+        By version of NCCL it is a bus id or a device number.
+        """
         return device in (self.bus, str(self.cuda_device), str(self.nvml_device))
 
 

@@ -185,7 +185,7 @@ def preset_names() -> list[str]:
 
 
 def is_preset(name: str) -> bool:
-    """Tell whether there is a preset of this name."""
+    """Tell whether a text is the name of a preset machine."""
     return name in preset_names() or _PLAIN.fullmatch(name) is not None
 
 

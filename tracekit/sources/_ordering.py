@@ -123,7 +123,7 @@ class Ordered:
         return [sum(part.end - part.begin for part in chunk) for chunk in self._planned()]
 
     def read(self, number: int, *columns: str) -> pl.DataFrame:
-        """Return chunk `number`, all its columns or those named."""
+        """Return the chunk with this number: all columns, or only `columns`."""
         return self._merged(self._planned()[number], columns).rechunk()
 
     def _merged(self, parts: tuple[_Slice, ...], columns: tuple[str, ...]) -> pl.DataFrame:

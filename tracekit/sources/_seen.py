@@ -29,7 +29,15 @@ def no_work(untimed: int) -> str:
 
 
 def counted(lost: Mapping[str, int], words: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a sentence for each kind of loss; `words` maps the kind -> its description."""
+    """Return a sentence for each kind of loss that occurred.
+
+    Parameters
+    ----------
+    lost
+        Kind of loss -> number of rows.
+    words
+        Kind of loss -> what was lost, as the rest of a sentence after the number.
+    """
     return tuple(f"{lost[kind]:,} {what}" for kind, what in words.items() if lost.get(kind))
 
 

@@ -67,7 +67,7 @@ class Cut:
 
 
 def cut_gap(turns: Turns, number: int) -> Cut:
-    """Cut the usual gap with this number."""
+    """Cut the usual gap, given by its number, into update and next forward pass."""
     lane, place = turns.lane, turns.gap(number)
     size = place.stop - place.start
     layers = np.flatnonzero(lane.layer[place])

@@ -52,7 +52,7 @@ class Pair:
 
     @property
     def agreed(self) -> int:
-        """Number of votes for this assignment of roles."""
+        """Votes for the pair's assignment of roles, less those against it."""
         return sum(self.votes.values())
 
     @property

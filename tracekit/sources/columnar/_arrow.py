@@ -89,11 +89,11 @@ class ArrowTable:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of its columns."""
+        """Names of the columns."""
         return self._layout.names
 
     def count(self) -> int:
-        """Return its number of rows."""
+        """Return the number of rows."""
         return sum(batch.rows for batch in self._layout.batches)
 
     def batches(self, columns: Sequence[str], rows: int) -> Iterator[pl.DataFrame]:

@@ -263,11 +263,11 @@ class ParquetTable:
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """Names of its columns."""
+        """Names of the columns."""
         return tuple(self._rows.collect_schema())
 
     def count(self) -> int:
-        """Return its number of rows."""
+        """Return the number of rows."""
         return int(self._rows.select(pl.len()).collect().item())
 
     def batches(self, columns: Sequence[str], rows: int) -> Iterator[pl.DataFrame]:

@@ -70,7 +70,7 @@ class Strings:
 
     @property
     def values(self) -> pl.Series:
-        """The texts, in order of their ids."""
+        """All texts, in order of their string ids."""
         return self._table["value"]
 
     @cached_property
@@ -158,7 +158,7 @@ class Texts:
 
 @dataclass(frozen=True)
 class Export:
-    """An export file with its metadata and strings."""
+    """An export file with the metadata and strings that all its tables need."""
 
     file: ExportFile
     metadata: Metadata

@@ -200,9 +200,10 @@ class Stretches:
         (`step`), and time that it ran until then, ns."""
 
     def until(self, switches: pl.DataFrame) -> pl.DataFrame:
-        """Return the intervals off the CPU that end in this chunk, ``process, thread, start, end``.
+        """Return the intervals off the CPU that end in this chunk.
 
-        The column ``ran`` is the time in which any thread of the process ran meanwhile, ns.
+        Columns: ``process, thread, start, end`` and ``ran``, the time in which any thread of the
+        process ran meanwhile, ns.
         """
         was_on = pl.col("is_on").shift().over("thread")
         step = pl.when("is_on").then(1).when(was_on).then(-1).otherwise(0).cast(pl.Int64)

@@ -116,7 +116,7 @@ def object_names(file: SqliteFile, strings: Strings) -> pl.DataFrame:
 
 
 def processes(pids: pl.Series, names: pl.DataFrame) -> pl.DataFrame:
-    """Return the canonical table of these processes, without ``report``.
+    """Return the canonical table of processes with these ids, without ``report``.
 
     A process is recorded with its whole command line, which may hold private data: only the name of
     the executable is kept.
@@ -136,7 +136,10 @@ def _executable(command: str) -> str | None:
 
 
 def threads(gids: pl.Series, names: pl.DataFrame) -> pl.DataFrame:
-    """Return the canonical table of these threads, without ``report`` and ``process``."""
+    """Return the canonical table of threads with these global ids.
+
+    The columns ``report`` and ``process`` are not in it.
+    """
     named = names.filter(pl.col("kind") == THREAD).select("gid", "name")
     return (
         gids.to_frame("gid")

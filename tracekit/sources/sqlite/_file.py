@@ -113,7 +113,7 @@ class SqliteFile:
 
     @property
     def names(self) -> list[str]:
-        """Names of its tables, in lower case."""
+        """Names of the tables in the file, in lower case."""
         return list(self._tables)
 
     @cached_property

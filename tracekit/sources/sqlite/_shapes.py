@@ -77,7 +77,10 @@ class Shapes(NamedTuple):
 
 
 def no_shapes(columns: int) -> Shapes:
-    """Return empty arrays for shapes of this many columns; without room if they are too many."""
+    """Return empty arrays for the shapes of records with this many columns.
+
+    With too many columns they have no room, so that no shape is kept.
+    """
     most = MOST if columns <= MOST_COLUMNS else 0
     numbers, constants, places = (np.zeros((most, columns + 1), np.int64) for _ in range(3))
     return Shapes(

@@ -24,7 +24,9 @@ class WireError(Exception):
 
 
 def fields(data: Bytes, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the fields of a message: number; value, or begin of its bytes; and their end.
+    """Yield the fields of a message as number, value and end.
+
+    For a field that holds bytes, the value is the begin of these bytes, and the end is theirs.
 
     Raises
     ------
