@@ -1,4 +1,4 @@
-"""Training programs annotated with NVTX, whose traces show what each stage of a step costs.
+"""Training programs with NVTX annotations, whose traces show the cost of each stage of a step.
 
-They need PyTorch, and nothing of tracekit: ``python -m workloads.train --help``.
+They need PyTorch, but not tracekit: ``python -m workloads.train --help``.
 """

@@ -1,7 +1,7 @@
 """NVTX annotations: ranges, marks and labels, all in the domain ``tracekit``.
 
-The names say the stage of what they hold, as ``README.md`` beside this file lists. Without
-annotations nothing is imported, created or hooked.
+Names of ranges state the stage of the work inside; ``README.md`` beside this file lists them.
+Without annotations nothing is imported, created or hooked.
 """
 
 from __future__ import annotations
@@ -34,46 +34,46 @@ _PAYLOADS_SINCE = (0, 2, 12)
 
 
 class Annotations:
-    """Annotations of a program in a trace; this class writes none."""
+    """Writer of a program's annotations into a trace; this base class writes none."""
 
     def range(self, name: str) -> AbstractContextManager[Any]:
-        """Return a push/pop range around what the calling thread does."""
+        """Return a push/pop range around work of the calling thread."""
         del name
         return _NOTHING
 
     def process_range(self, name: str) -> AbstractContextManager[Any]:
-        """Return a start/end range around what any thread of the process does.
+        """Return a start/end range around work of any thread of the process.
 
-        Such is the backward pass: PyTorch runs it on a thread of each device.
+        It is used for the backward pass, which PyTorch runs on one thread per device.
         """
         del name
         return _NOTHING
 
     def mark(self, name: str) -> None:
-        """Mark a moment."""
+        """Mark a point in time."""
 
     def labels(self, labels: Mapping[str, object]) -> None:
-        """Label the run; tracekit takes these labels over when it ingests the trace."""
+        """Write labels of the run, which tracekit adopts when it ingests the trace."""
         for key, value in labels.items():
             self.mark(f"{LABEL} {key}={value}")
 
     def rank(self, rank: int, size: int) -> None:
-        """Say which process of the job this is: of one that was started by another nothing tells.
+        """Write the rank of this process, unknown to a trace if another process started it.
 
-        Of a single process there is nothing to say.
+        Nothing is written for a job of one process.
         """
         if size > 1:
             self.mark(f"{RANK} {rank} of {size}")
 
     def layers(self, module: nn.Module) -> None:
-        """Put a range around the forward pass of each layer of a network, where that is wanted.
+        """Put a range around the forward pass of each layer of a network, if these are wanted.
 
-        Its layers are the modules that hold no others, and its immediate children: the blocks.
+        Layers are the modules without children, and the network's immediate children: its blocks.
         """
 
 
 class NvtxAnnotations(Annotations):
-    """Annotations by the package ``nvtx``, which cost little while no profiler listens.
+    """Annotations by the package ``nvtx``, which cost little if no profiler is attached.
 
     Parameters
     ----------
@@ -98,19 +98,19 @@ class NvtxAnnotations(Annotations):
         self._nvtx = nvtx
 
     def range(self, name: str) -> AbstractContextManager[Any]:
-        """Return a push/pop range around what the calling thread does."""
+        """Return a push/pop range around work of the calling thread."""
         return self._nvtx.annotate(name, domain=DOMAIN)  # type: ignore[no-any-return]
 
     def process_range(self, name: str) -> AbstractContextManager[Any]:
-        """Return a start/end range around what any thread of the process does."""
+        """Return a start/end range around work of any thread of the process."""
         return _ProcessRange(self._nvtx, name)
 
     def mark(self, name: str) -> None:
-        """Mark a moment."""
+        """Mark a point in time."""
         self._nvtx.mark(name, domain=DOMAIN)
 
     def layers(self, module: nn.Module) -> None:
-        """Put a range around the forward pass of each layer of a network, where that is wanted."""
+        """Put a range around the forward pass of each layer of a network, if these are wanted."""
         if self._layers:
             for name, layer in named_layers(module):
                 self._enclose(layer, layer_name(name, layer))
@@ -143,7 +143,7 @@ class _ProcessRange:
 
 
 def make_annotations(*, wanted: bool, layers: bool) -> Annotations:
-    """Return annotations, of layers too or not, or those that write nothing.
+    """Return a writer of annotations, with or without layers; one that writes none if not `wanted`.
 
     Raises
     ------
@@ -154,7 +154,7 @@ def make_annotations(*, wanted: bool, layers: bool) -> Annotations:
 
 
 def named_layers(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Give the modules of a network that hold no others, and its immediate children."""
+    """Yield the modules of a network without children, and its immediate children, with names."""
     for name, layer in module.named_modules():
         is_leaf = next(layer.children(), None) is None
         if name and (is_leaf or "." not in name):
@@ -167,7 +167,7 @@ def layer_name(name: str, layer: nn.Module) -> str:
 
 
 def warn_of_lost_ranges() -> None:
-    """Warn on stderr where a profiler listens whose age may keep it from seeing the ranges."""
+    """Warn on stderr if the attached profiler is of a version that may not record the ranges."""
     if not any(os.environ.get(name) for name in _INJECTIONS):
         return
     try:

@@ -1,4 +1,4 @@
-"""Shared parts of commands: one message and an exit code for an error."""
+"""Common parts of commands: an error becomes one message and an exit code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BAD_INPUT = 2
 
 
 def command(function: Callable[..., int | None], epilog: str) -> typer.Typer:
-    """Return the program of one command, whose result is its exit code."""
+    """Return the command line program for a function, whose result is the exit code."""
     app = typer.Typer(
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -28,12 +28,12 @@ def command(function: Callable[..., int | None], epilog: str) -> typer.Typer:
 
 
 def require_torch() -> None:
-    """Make sure that PyTorch is installed.
+    """Raise an error if PyTorch is not installed.
 
     Raises
     ------
     MissingError
-        If it is not.
+        If PyTorch is not installed.
     """
     if find_spec("torch") is None:
         raise MissingError("PyTorch is not installed", "pip install 'tracekit[workloads]'")

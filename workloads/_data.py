@@ -1,8 +1,8 @@
-"""Samples that are made up, and how the processes of a job share batches.
+"""Synthetic samples, and the distribution of batches among the processes of a job.
 
-Samples come as global batches that depend on the seed and on the number of the step alone. Each
-process takes its parts out of them, so however many devices share a batch, they see together what
-one device would see.
+Samples come as global batches that depend only on the seed and on the number of the step. Each
+process takes its parts of them, so that any number of devices sharing a batch sees the same samples
+as one device would.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ class Data(Protocol):
         ...
 
     def evaluation(self) -> Sequence[Part]:
-        """Return this process' parts of the batch that the network is evaluated on."""
+        """Return this process' parts of the batch for evaluation."""
         ...
 
 
 @dataclass(frozen=True)
 class Share:
-    """A process's share of each global batch.
+    """The part of each global batch that a process trains on.
 
     Parameters
     ----------
     batch
-        Samples of the global batch.
+        Number of samples in the global batch.
     parts
-        In how many parts of equal size it is cut.
+        Number of equal parts that it is cut into.
     own
-        Which of them are this process'.
+        Numbers of the parts of this process.
     pin
-        Whether to keep samples where GPUs can fetch them.
+        Whether to keep samples in pinned memory, for fast copies to GPUs.
     """
 
     batch: int
@@ -61,19 +61,19 @@ class Share:
 
     @property
     def slices(self) -> Sequence[slice]:
-        """Where in the global batch the process' parts are."""
+        """Slices of the global batch that are this process' parts."""
         size = self.batch // self.parts
         return [slice(part * size, (part + 1) * size) for part in self.own]
 
     def keep(self, part: Part) -> Part:
-        """Return a part where it can be fetched from."""
+        """Return a part in pinned memory, if requested."""
         return Part(part.inputs.pin_memory(), part.labels.pin_memory()) if self.pin else part
 
 
 class Synthetic:
-    """A few global batches, which are made up once and come again and again.
+    """A few global batches, created once and used repeatedly.
 
-    The batch to evaluate on is another one.
+    The batch for evaluation is a separate one.
     """
 
     def __init__(self, network: Network, share: Share, seed: int) -> None:
@@ -92,21 +92,21 @@ class Synthetic:
         return self._steps[number % _DISTINCT]
 
     def evaluation(self) -> Sequence[Part]:
-        """Return this process' parts of the batch that the network is evaluated on."""
+        """Return this process' parts of the batch for evaluation."""
         return self._evaluation
 
 
 def find_network(
     name: str, image_size: int | None = None, *, auxiliary: bool = True
 ) -> Network:  # fmt: skip
-    """Return a network, with made-up images of another height and width if that is asked for.
+    """Return a network, optionally for synthetic images of another height and width.
 
-    Its auxiliary classifiers, if it has some, can be left out.
+    Without `auxiliary` its auxiliary classifiers are left out.
 
     Raises
     ------
     OptionError
-        If there is no such network, or it takes no images.
+        If the network does not exist, or takes no images.
     """
     if name not in NETWORKS:
         raise OptionError(f"there is no network {name!r}", f"networks are {', '.join(NETWORKS)}")
@@ -119,19 +119,19 @@ def find_network(
 
 
 def check_images(network: Network, batch: int) -> None:
-    """Make sure that a network can be trained on images of another size than the published one.
+    """Raise an error if a network cannot be trained on images of its configured size.
 
     Parameters
     ----------
     network
-        It says how large they are.
+        The network with its size of images.
     batch
-        How many of them a device gets in a step.
+        Number of images per device and step.
 
     Raises
     ------
     OptionError
-        If they are too small.
+        If the images are too small.
     """
     image = network.input
     if not isinstance(image, Image) or image == NETWORKS[network.name].input:
@@ -149,19 +149,19 @@ def check_images(network: Network, batch: int) -> None:
 
 
 def sample(network: Network, batch: int, generator: torch.Generator) -> Part:
-    """Make up labelled samples that can be learnt.
+    """Return random labelled samples that a network can learn.
 
-    Images are noise over a coarse pattern that their class has; tokens are drawn from the half of
-    the vocabulary that begins at a place of their class.
+    Images are noise over a coarse pattern specific to their class; tokens are drawn from the half
+    of the vocabulary that starts at a position specific to their class.
 
     Parameters
     ----------
     network
-        It says what its inputs are, and how many classes there are.
+        The network, which defines the inputs and the number of classes.
     batch
-        How many samples.
+        Number of samples.
     generator
-        Where the numbers come from.
+        Random number generator.
     """
     labels = torch.randint(network.classes, (batch,), generator=generator)
     if isinstance(network.input, Tokens):

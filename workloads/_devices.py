@@ -1,4 +1,4 @@
-"""The devices that a method trains on."""
+"""Selection of the devices that a method trains on."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def choose_devices(kind: DeviceKind, count: int) -> tuple[torch.device, ...]:
     Parameters
     ----------
     kind
-        ``auto`` are GPUs if there is any, else the CPU.
+        Kind of device; ``auto`` means GPUs if there are any, else the CPU.
     count
-        How many. The CPU stands for any number of devices.
+        Number of devices. The CPU can stand for any number.
 
     Raises
     ------
     MissingError
-        If there are not as many GPUs.
+        If there are fewer GPUs.
     """
     if kind is DeviceKind.CPU or (kind is DeviceKind.AUTO and not torch.cuda.is_available()):
         return (torch.device("cpu"),) * count
@@ -30,12 +30,12 @@ def choose_devices(kind: DeviceKind, count: int) -> tuple[torch.device, ...]:
 
 
 def require_gpus(count: int) -> None:
-    """Make sure that this host has so many GPUs.
+    """Raise an error if this host has fewer than `count` GPUs.
 
     Raises
     ------
     MissingError
-        If it has not.
+        If it has fewer.
     """
     if not torch.cuda.is_available():
         built = "" if torch.version.cuda else f" (this PyTorch, {torch.__version__}, is without)"

@@ -1,4 +1,4 @@
-"""The arithmetic of batches, epochs and steps."""
+"""Arithmetic of batches, epochs and steps."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _UNITS = {"": 1, "K": 1024, "M": 1024**2}
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is trained.
+    """Amount of training: batch, steps, and images of an epoch.
 
     Parameters
     ----------
     batch
-        Images of a step, of all GPUs together.
+        Images per step, on all GPUs together.
     steps
-        Steps that are measured.
+        Number of measured steps.
     images
-        Images of an epoch, of all GPUs together; None where epochs are not counted.
+        Images per epoch, on all GPUs together; None if epochs are not used.
     """
 
     batch: int
@@ -32,28 +32,28 @@ class Plan:
 
     @property
     def epoch_steps(self) -> int | None:
-        """Steps of an epoch, None where epochs are not counted."""
+        """Number of steps per epoch; None if epochs are not used."""
         return None if self.images is None else -(-self.images // self.batch)
 
 
 def plan(options: Options, stored: int | None = None) -> Plan:
-    """Return how much is trained.
+    """Return the amount of training that options request.
 
     An epoch has ceil(images / batch) steps, each with a full batch. With strong scaling the GPUs
-    share `images`, with weak scaling each brings as many.
+    share `images`; with weak scaling each adds as many.
 
     Parameters
     ----------
     options
-        What is asked for.
+        Options of the run.
     stored
-        Images of the data set on disk, which stand in for ``--images``.
+        Number of images in the data set on disk, in place of ``--images``; None without one.
 
     Raises
     ------
     OptionError
-        If steps and epochs are both given, the images of an epoch are not known, or a global batch
-        cannot be shared by the GPUs.
+        If steps and epochs are both given, the images of an epoch are not known, or the GPUs cannot
+        share a global batch equally.
     """
     batch = _global_batch(options)
     if options.steps is not None and options.epochs is not None:
@@ -81,12 +81,12 @@ def _global_batch(options: Options) -> int:
 
 
 def parse_images(text: str) -> int:
-    """Return the number of images that a text means: ``256K`` is 256 x 1024.
+    """Return the number of images in a text; ``256K`` is 256 x 1024.
 
     Raises
     ------
     OptionError
-        If it means none.
+        If the text is no such number.
     """
     found = re.fullmatch(r"\s*([0-9]+)\s*([KM]?)\s*", text.upper())
     count = int(found[1]) * _UNITS[found[2]] if found else 0

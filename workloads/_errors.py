@@ -16,7 +16,7 @@ class WorkloadError(Exception):
     Parameters
     ----------
     what
-        What is wrong and where, as a clause without a full stop.
+        Description of the error and its place, as a clause without a full stop.
     hint
         What the user can do about it.
     """
@@ -33,15 +33,15 @@ class WorkloadError(Exception):
 
 
 class OptionError(WorkloadError):
-    """Options make no sense, or not together."""
+    """Options are invalid, or exclude each other."""
 
 
 class MissingError(WorkloadError):
-    """A device, library or file that is asked for is not there."""
+    """A requested device, library or file does not exist."""
 
 
 class DataError(WorkloadError):
-    """A data set is not what the network takes."""
+    """A data set does not fit the network."""
 
 
 class RankError(WorkloadError):

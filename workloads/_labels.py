@@ -1,4 +1,4 @@
-"""The labels that a run gets, in its trace and its summary."""
+"""Labels of a run, for its trace and its summary."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _OF_METHOD = {
 
 
 def run_labels(options: Options, plan: Plan, network: Network, method: Method) -> Mapping[str, str]:
-    """Return what a run is, alike in all its processes.
+    """Return the labels of a run, the same in all its processes: name -> value.
 
-    ``network, batch, gpus, method, scaling`` are what tracekit's studies read; ``batch`` counts
-    as `Options.batch_scope` says, which is a label as well.
+    ``network, batch, gpus, method, scaling`` are used by tracekit's studies; ``batch`` counts the
+    images of a GPU or of all, as `Options.batch_scope` says, which is a label as well.
     """
     device = method.devices[0]
     labels: dict[str, object] = {

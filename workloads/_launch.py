@@ -1,4 +1,4 @@
-"""How the processes of a job come to be, and what happens when one of them fails."""
+"""Starts the processes of a job, and handles the failure of any of them."""
 
 from __future__ import annotations
 
@@ -36,20 +36,19 @@ _PARENT_DEATH_SIGNAL = 1
 
 
 def run(options: Options) -> Summary | None:
-    """Train, in as many processes as the method has.
+    """Train in as many processes as the method needs.
 
-    They are those that torchrun or mpiexec has started, if this process is one of them. Otherwise
-    the others are started on this host.
+    If torchrun or mpiexec started this process, the job consists of the processes that it started.
+    Otherwise the others are started on this host.
 
     Returns
     -------
-    What came out; None where another process tells it: this one is not that of rank 0, or mpiexec
-    was started.
+    The summary; None if another process has it: if this one is not rank 0, or mpiexec was started.
 
     Raises
     ------
     WorkloadError
-        If what is asked for cannot be done here, or a process failed; then none is left.
+        If this host cannot fulfil the options, or a process failed; no process is left then.
     """
     method = find_method(options.method)
     place = find_place()
@@ -67,7 +66,7 @@ def run(options: Options) -> Summary | None:
 
 
 def _join(method: type[Method], options: Options, place: Place) -> Summary | None:
-    """Train as one process of a job that a launcher has started."""
+    """Train as one process of a job that a launcher started."""
     count = method.processes(options)
     if place.size != count:
         raise OptionError(
@@ -82,7 +81,7 @@ def _join(method: type[Method], options: Options, place: Place) -> Summary | Non
 
 
 def _start(starter: Sequence[str], options: Options) -> None:
-    """Let another program start the processes, each with the same options."""
+    """Run another program that starts the processes, each with the same options."""
     own = (sys.executable, "-m", "workloads.train", *as_arguments(options))
     code = subprocess.run(  # noqa: S603
         [*starter, *own],
@@ -94,13 +93,13 @@ def _start(starter: Sequence[str], options: Options) -> None:
 
 
 def _end_with_its_parent() -> None:
-    """Have the system end this process when the one that has started it does, even if killed."""
+    """Have the kernel end this process when its parent ends, even if that is killed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGTERM)
 
 
 def as_arguments(options: Options) -> list[str]:
-    """Return the arguments of a command line that ask for these options."""
+    """Return the command line arguments for these options."""
     arguments = []
     for each in fields(options):
         name, value = each.name.replace("_", "-"), getattr(options, each.name)
@@ -116,14 +115,14 @@ def as_arguments(options: Options) -> list[str]:
 
 @dataclass(frozen=True)
 class _Worker:
-    """A process of the job, and where it tells what came out."""
+    """A process of the job, and the connection on which it sends its result."""
 
     rank: int
     process: BaseProcess
     outcome: Connection
 
     def result(self) -> Summary | Failure:
-        """Return what came out; only once it is told, or the process has ended."""
+        """Receive the result, which must have been sent unless the process has ended."""
         try:
             told: Summary | Failure = self.outcome.recv()
         except EOFError:
@@ -140,7 +139,7 @@ class _Worker:
 
 
 def _spawn(options: Options, count: int, store: Path) -> Summary:
-    """Train in new processes of this host, which find each other through a file."""
+    """Train in new processes on this host, which find each other by a file."""
     context = mp.get_context("spawn")
     workers = []
     try:
@@ -157,7 +156,7 @@ def _spawn(options: Options, count: int, store: Path) -> Summary:
 
 
 def _outcome(workers: Sequence[_Worker]) -> Summary:
-    """Wait for all processes, or for the first that fails."""
+    """Wait for all processes, or for the first failure."""
     results: dict[int, Summary] = {}
     waiting = {worker.outcome: worker for worker in workers}
     while waiting:
@@ -173,10 +172,10 @@ def _outcome(workers: Sequence[_Worker]) -> Summary:
 
 
 def _first_cause(seen: Failure, others: Sequence[_Worker]) -> WorkloadError:
-    """Return why the job failed, and print the traceback if nobody foresaw it.
+    """Return the error that made the job fail; print the traceback of an unexpected one.
 
-    A process that has ended without a word counts before all others: they notice that it is gone,
-    and may be heard first.
+    A process that ended without a message is the first cause: others fail because it is gone, and
+    their messages may arrive earlier.
     """
     failures = [seen, *_heard(others)]
     cause = next((failure for failure in failures if failure.is_silent), seen)
@@ -186,7 +185,7 @@ def _first_cause(seen: Failure, others: Sequence[_Worker]) -> WorkloadError:
 
 
 def _heard(workers: Sequence[_Worker]) -> Iterator[Failure]:
-    """Give the failures that are told within a short time."""
+    """Yield the failures that arrive within a short time."""
     until = time.monotonic() + _GRACE_S
     waiting = {worker.outcome: worker for worker in workers}
     while waiting and (left := until - time.monotonic()) > 0:
@@ -209,7 +208,7 @@ def _end_all(processes: Sequence[BaseProcess]) -> None:
 
 @contextmanager
 def _stopped_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM raise an exception, so that no process is left behind."""
+    """Make SIGTERM raise an exception, so that all processes are ended."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""The training loop, which every process of a job runs."""
+"""Training loop, which every process of a job runs."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def train(options: Options, world: World) -> Summary:
 
     Returns
     -------
-    What came out of all processes together, alike in each of them.
+    Summary of all processes together, the same in each of them.
 
     Raises
     ------
     WorkloadError
-        If what is asked for cannot be done here.
+        If this host cannot fulfil the options.
     """
     network = find_network(options.network, options.image_size, auxiliary=options.auxiliary)
     notes = make_annotations(wanted=options.nvtx, layers=options.layers)
@@ -63,18 +63,18 @@ def train(options: Options, world: World) -> Summary:
 
 
 class Loop:
-    """The steps of one run.
+    """Runs the steps of one run.
 
     Parameters
     ----------
     options, much, network
-        What is asked for.
+        Options of the run, amount of training, and the network.
     method, data
-        How it is trained, and on what.
+        Method of training, and the data.
     notes
-        Where annotations go.
+        Writer of annotations.
     world
-        The processes of the job, of which the first tells the user how far it is.
+        The processes of the job; rank 0 reports progress to the user.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Loop:
         self._evaluations: list[Evaluation] = []
 
     def run(self) -> Summary:
-        """Train, and return what came out of all processes."""
+        """Train, and return the summary of all processes."""
         labels = run_labels(self._options, self._much, self._network, self._method)
         warm_up, steps = self._options.warm_up, self._much.steps
         if warm_up:
@@ -121,7 +121,7 @@ class Loop:
         )
 
     def _measure(self) -> float:
-        """Run the measured steps, and return the seconds that they took."""
+        """Run the measured steps, and return their duration in seconds."""
         seconds = 0.0
         done, warm_up = 0, self._options.warm_up
         every = self._options.evaluate_every
@@ -134,7 +134,7 @@ class Loop:
         return seconds
 
     def _run_steps(self, numbers: range) -> float:
-        """Run some steps, wait for their end, and return the seconds that they took."""
+        """Run these steps, wait for the devices, and return the duration in seconds."""
         shares = []
         self._wait()
         begun = time.perf_counter()
@@ -147,7 +147,7 @@ class Loop:
         return seconds
 
     def _tell(self, number: int, stop: int) -> None:
-        """Tell now and then how far we are, without waiting for the devices: losses come later."""
+        """Report progress from time to time, without waiting for the devices' losses."""
         done, steps = number + 1 - self._options.warm_up, self._much.steps
         if done > 0 and done % -(-steps // _REPORTS) == 0 and number + 1 < stop:
             self._say(f"step {done} of {steps}")
@@ -170,12 +170,12 @@ class Loop:
         self._say(f"after step {step}: loss {loss:.6f}, accuracy {accuracy:.4f}")
 
     def _totals(self, shares: Sequence[Sequence[Tensor]]) -> Tensor:
-        """Return means over the parts of all processes, of each of some numbers."""
+        """Return means over the parts of all processes, one per column of values."""
         own = [sum(float(part) for part in parts) for parts in shares]
         return self._method.total(torch.tensor(own, dtype=torch.float64)) / self._method.parts
 
     def _exchanged(self) -> Tensor:
-        """Return what all processes have exchanged: gradients, weights, activations."""
+        """Return the bytes exchanged by all processes: gradients, weights, activations."""
         now = self._method.exchanged
         counts = torch.tensor([now.gather, now.scatter, now.activations], dtype=torch.int64)
         return self._method.total(counts)
@@ -191,17 +191,17 @@ class Loop:
 
 
 def pauses(steps: int, evaluate_every: int | None) -> list[int]:
-    """Return after how many steps a run pauses: to evaluate, and at its end."""
+    """Return the numbers of steps after which a run pauses: for evaluations, and at its end."""
     evaluated = range(evaluate_every, steps, evaluate_every) if evaluate_every else ()
     return sorted({*evaluated, steps} - {0})
 
 
 @contextmanager
 def _captured(notes: Annotations, method: Method, *, wanted: bool) -> Iterator[None]:
-    """Tell a profiler that waits for it when to begin and when to end.
+    """Tell a profiler that waits for it when to start and when to stop recording.
 
-    One that records several processes begins with the first that tells it, and ends with the first
-    too: so all are let in when it has begun everywhere, and out when the last is done.
+    A profiler of several processes starts and stops with the first one that tells it: so all
+    processes wait for each other before the start and before the stop.
     """
     if not wanted:
         yield

@@ -1,4 +1,4 @@
-"""MPI, loaded when it is needed: to import mpi4py's module is to join the processes of a job."""
+"""MPI, imported only when needed: importing mpi4py.MPI joins the processes of a job."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _TRACER = re.compile(r"libToolsInjection(OpenMPI|MPICH)")
 
 
 def require_mpi4py() -> None:
-    """Make sure that mpi4py is installed.
+    """Raise an error if mpi4py is not installed.
 
     Raises
     ------
     MissingError
-        If it is not.
+        If mpi4py is not installed.
     """
     if find_spec("mpi4py") is None:
         raise MissingError("the package mpi4py is not installed", HOW_TO_GET_MPI)
 
 
 def load_mpi() -> Any:
-    """Return the module ``mpi4py.MPI``, and so join the processes of a job.
+    """Return the module ``mpi4py.MPI``, which joins the processes of a job.
 
-    Who calls this calls ``Finalize`` at the end, but not after a failure: a process that leaves
-    without it tells mpiexec to end the others, which would wait for it for ever.
+    The caller has to call ``Finalize`` at the end, but not after a failure: a process that ends
+    without it makes mpiexec end the others, which would otherwise wait forever.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def load_mpi() -> Any:
 
 
 def _warn_of_crash() -> None:
-    """Warn where nsys traces MPI before the library is there."""
+    """Warn if nsys traces MPI and the program loads its library too late for it."""
     is_traced = _TRACER.search(os.environ.get("LD_PRELOAD", "")) is not None
     if is_traced and not hasattr(ctypes.CDLL(None), "PMPI_Init"):
         tell(

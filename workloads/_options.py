@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class BatchScope(StrEnum):
-    """Whose images a batch counts."""
+    """Whether a batch size counts the images of one GPU, or of all."""
 
     GPU = "gpu"
     GLOBAL = "global"
@@ -22,7 +22,7 @@ class Scaling(StrEnum):
 
 
 class Precision(StrEnum):
-    """In which numbers the passes compute; parameters are always 32 bits wide."""
+    """Number format of the passes; parameters always have 32 bits."""
 
     FP32 = "fp32"
     TF32 = "tf32"
@@ -31,7 +31,7 @@ class Precision(StrEnum):
 
 
 class DeviceKind(StrEnum):
-    """Where to train."""
+    """Kind of device to train on."""
 
     AUTO = "auto"
     CPU = "cpu"
@@ -39,7 +39,7 @@ class DeviceKind(StrEnum):
 
 
 class Root(StrEnum):
-    """Where `p2p` averages and updates: at device 0, or each parameter at its own."""
+    """Where `p2p` averages gradients and updates weights: at device 0, or spread by parameter."""
 
     FIRST = "0"
     SPREAD = "spread"
@@ -54,7 +54,7 @@ class Exchange(StrEnum):
 
 
 class Compiler(StrEnum):
-    """Compiler of the network; ``eager`` traces it and runs it as it is."""
+    """Compiler of the network; ``eager`` is a backend that traces and runs it uncompiled."""
 
     INDUCTOR = "inductor"
     AOT_EAGER = "aot_eager"
@@ -62,7 +62,7 @@ class Compiler(StrEnum):
 
 
 class Schedule(StrEnum):
-    """In which order a pipeline runs its micro-batches."""
+    """Order in which a pipeline runs its micro-batches."""
 
     GPIPE = "gpipe"
     ONE_F_ONE_B = "1f1b"
@@ -78,10 +78,10 @@ class Staging(StrEnum):
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a training run; ``python -m workloads.train --help`` says them at length.
+    """Options of a training run; ``python -m workloads.train --help`` describes them.
 
-    `batch` counts the images of a GPU, or of all with `batch_scope` global. One of `steps` and
-    `epochs` is set.
+    `batch` counts the images of a GPU, or of all GPUs with `batch_scope` global. Exactly one of
+    `steps` and `epochs` is set.
     """
 
     network: str = "lenet"

@@ -1,4 +1,4 @@
-"""Shared computation of all methods: loss, gradients, and update of parameters."""
+"""Computation shared by all methods: loss, gradients, and update of parameters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HAS_TF32 = (8, 0)
 
 
 def build_network(options: Options, network: Network) -> nn.Module:
-    """Return the network, with weights that depend on the seed alone."""
+    """Return the network, with initial weights that depend on the seed only."""
     torch.manual_seed(options.seed)
     return network.build()
 
@@ -33,13 +33,13 @@ def make_ready(
     Parameters
     ----------
     module
-        The network, by which layers have their names.
+        The network, which names the layers.
     options
-        What is asked for.
+        Options of the run.
     notes
-        Where ranges of layers go.
+        Writer of annotations.
     part
-        What of it is called in this process; by default the network itself.
+        Part of the network that this process calls; None for the whole network.
     """
     if options.compile is None:
         notes.layers(module)
@@ -48,21 +48,21 @@ def make_ready(
 
 
 class Passes:
-    """Forward and backward pass and update, in the precision that is asked for.
+    """Forward pass, backward pass and update, in the requested precision.
 
     Parameters
     ----------
     options
-        What is asked for.
+        Options of the run.
     network
-        The network: it says what auxiliary losses weigh.
+        The network, which has the weights of auxiliary losses.
     kind
         Type of the devices, ``cpu`` or ``cuda``.
 
     Raises
     ------
     OptionError
-        If that precision is not for these devices.
+        If these devices do not support the precision.
     """
 
     def __init__(self, options: Options, network: Network, kind: str) -> None:
@@ -85,7 +85,7 @@ class Passes:
             return total_loss(module(part.inputs), part.labels, self._weights)
 
     def backward(self, losses: Sequence[Tensor]) -> None:
-        """Add the gradients of losses to those of the parameters, all devices at a time."""
+        """Add the gradients of losses to those of the parameters, on all devices at once."""
         torch.autograd.backward([self._scaler.scale(loss) for loss in losses])
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -94,13 +94,13 @@ class Passes:
         return torch.optim.SGD(parameters, lr=rate, momentum=momentum)
 
     def update(self, optimizer: torch.optim.Optimizer) -> None:
-        """Update parameters by their gradients, and forget these."""
+        """Update parameters by their gradients, and clear these."""
         self._scaler.step(optimizer)
         self._scaler.update()
         optimizer.zero_grad(set_to_none=True)
 
     def evaluate(self, module: nn.Module, part: Part) -> Tensor:
-        """Return the mean loss and the share of right answers, shape (2,)."""
+        """Return the mean loss and the share of correct answers, shape (2,)."""
         module.eval()
         with torch.no_grad(), self._autocast():
             logits = module(part.inputs)
@@ -115,7 +115,7 @@ class Passes:
 
 
 def _multiply(precision: Precision, kind: str) -> None:
-    """Choose in which numbers those of 32 bits are multiplied; PyTorch alone mixes the two."""
+    """Set how 32-bit numbers are multiplied (TF32 or in full); PyTorch's default mixes the two."""
     is_tf32 = precision is Precision.TF32
     if is_tf32 and (kind != "cuda" or torch.cuda.get_device_capability() < _HAS_TF32):
         raise OptionError(
@@ -128,16 +128,16 @@ def _multiply(precision: Precision, kind: str) -> None:
 def total_loss(
     outputs: Tensor | Sequence[Tensor], labels: Tensor, weights: Sequence[float]
 ) -> Tensor:
-    """Return the cross entropy of logits, and of auxiliary logits by their weights.
+    """Return the cross entropy of logits, plus that of auxiliary logits times their weights.
 
     Parameters
     ----------
     outputs
-        Logits of shape (batch, ..., classes); or these and those of auxiliary heads.
+        Logits of shape (batch, ..., classes); or a sequence of these and the auxiliary logits.
     labels
         Classes of shape (batch, ...).
     weights
-        The weight of each auxiliary head.
+        Weight of each auxiliary classifier.
     """
     if isinstance(outputs, Tensor):
         return cross_entropy(outputs.flatten(0, -2), labels.flatten())

@@ -1,7 +1,7 @@
-"""One process of a job on this host, which the first one has started.
+"""A process of a job on this host, started by the first process.
 
-Nothing heavy is imported before the process has begun to watch the first one: to import PyTorch
-takes seconds, in which that may end.
+Nothing large is imported before this process watches the first one: importing PyTorch takes
+seconds, in which the first one may end.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a process failed.
+    """Reason why a process failed.
 
-    `trace` is the traceback of an error that nobody foresaw; `is_silent` where the process has
-    ended without telling.
+    `trace` is the traceback of an unexpected error; `is_silent` is true if the process ended
+    without a message.
     """
 
     error: WorkloadError
@@ -35,7 +35,7 @@ class Failure:
 
 
 def work(options: Options, rank: int, count: int, store: str, outcome: Connection) -> None:
-    """Be one process of the job, and tell what came out."""
+    """Train as one process of the job, and send the result."""
     threading.Thread(target=_end_with_the_first, daemon=True).start()
     _stay_on_this_host(count)
 
@@ -56,7 +56,7 @@ def work(options: Options, rank: int, count: int, store: str, outcome: Connectio
 
 
 def _end_with_the_first() -> None:
-    """End with the process that has started this one, though it be killed and tells nobody."""
+    """End this process when the first one ends, even if that is killed."""
     first = mp.parent_process()
     if first is not None:
         first.join()
@@ -64,7 +64,7 @@ def _end_with_the_first() -> None:
 
 
 def _stay_on_this_host(count: int) -> None:
-    """Let Gloo use no network, and the processes share the cores."""
+    """Limit Gloo to the loopback network, and divide the cores among the processes."""
     if sys.platform in _LOOPBACK:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", _LOOPBACK[sys.platform])
     if "OMP_NUM_THREADS" not in os.environ:

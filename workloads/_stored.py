@@ -1,4 +1,4 @@
-"""Samples on disk: files with ``images`` and ``labels``, as NumPy or PyTorch write them."""
+"""Samples on disk: files with ``images`` and ``labels`` in NumPy's or PyTorch's format."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Shards:
-    """Files with samples, which are numbered through.
+    """Files with samples, numbered across all files.
 
     Parameters
     ----------
     path
-        A ``.npz`` or ``.pt`` file, or a folder of such. ``images`` has the shape N, channels,
+        A ``.npz`` or ``.pt`` file, or a folder of these. ``images`` has the shape N, channels,
         height, width (without channels if there is one), of bytes or floats; for a network of
         tokens N, length, of integers. ``labels`` has the shape N, of integers.
     network
-        What takes the samples.
+        Network that the samples are for.
 
     Raises
     ------
     DataError
-        If there are no samples, or they are not of the kind that the network takes.
+        If there are no samples, or they do not fit the network.
     """
 
     def __init__(self, path: Path, network: Network) -> None:
@@ -58,7 +58,7 @@ class Shards:
 
     @property
     def network(self) -> Network:
-        """The network, which takes images as large as the first."""
+        """The network, configured for images of the size of the first one."""
         image = self._network.input
         if not isinstance(image, Image):
             return self._network
@@ -66,7 +66,7 @@ class Shards:
         return replace(self._network, input=replace(image, height=height, width=width))
 
     def take(self, samples: Numbers) -> Part:
-        """Return samples by their numbers."""
+        """Return the samples with these numbers."""
         owners = np.searchsorted(self.starts, samples, side="right") - 1
         inputs, labels, places = [], [], []
         for shard in np.unique(owners):
@@ -80,7 +80,7 @@ class Shards:
         return Part(self._numbers(torch.cat(inputs)[back]), torch.cat(labels)[back])
 
     def _numbers(self, inputs: Tensor) -> Tensor:
-        """Return inputs as the network takes them; bytes become numbers around 0."""
+        """Return inputs in the network's number format; bytes become floats around 0."""
         if isinstance(self._network.input, Tokens):
             return inputs.long()
         if inputs.dtype == torch.uint8:
@@ -99,9 +99,9 @@ class Shards:
 
 
 class Stored:
-    """Batches of samples on disk, in another order in each epoch.
+    """Batches of samples on disk, in a different order in each epoch.
 
-    The network is evaluated on the first batch, which it is trained on as well.
+    The network is evaluated on the first batch, which is also used for training.
     """
 
     def __init__(self, shards: Shards, share: Share, seed: int) -> None:
@@ -119,17 +119,17 @@ class Stored:
         ]
 
     def evaluation(self) -> Sequence[Part]:
-        """Return this process' parts of the batch that the network is evaluated on."""
+        """Return this process' parts of the batch for evaluation."""
         return self.step(0)
 
     def _part(self, places: Numbers) -> Part:
-        """Return the samples at places of the endless sequence of epochs."""
+        """Return the samples at these positions in the endless sequence of epochs."""
         epochs, within = np.divmod(places, self._shards.count)
         chosen = [self._order(int(epoch))[within[epochs == epoch]] for epoch in np.unique(epochs)]
         return self._share.keep(self._shards.take(np.concatenate(chosen)))
 
     def _shuffled(self, epoch: int) -> Numbers:
-        """Return the samples of an epoch in their order: file after file, so each is read once."""
+        """Return the samples of an epoch in order: file by file, so that each file is read once."""
         random = np.random.default_rng([self._seed, epoch])
         starts = self._shards.starts
         orders = [
@@ -169,7 +169,7 @@ def _array(file: Path, name: str) -> Tensor:
 
 
 def _fault(inputs: Tensor, labels: Tensor, network: Network) -> str | None:
-    """Return the fault in the samples of a file, as a predicate; None if there is none."""
+    """Return what is wrong with the samples of a file, as a predicate; None if nothing is."""
     shape = tuple(inputs.shape)
     if labels.shape != shape[:1]:
         return f"has {len(inputs)} images and labels of the shape {tuple(labels.shape)}"

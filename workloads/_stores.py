@@ -1,4 +1,4 @@
-"""The stores through which the processes of a job find each other."""
+"""Key-value stores by which the processes of a job find each other."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _ADDRESS = ("MASTER_ADDR", "MASTER_PORT")
 
 
 def file_store(path: str, size: int) -> Store:
-    """Return the store of processes on one host, which is a file."""
+    """Return a store in a file, for processes on one host."""
     return FileStore(path, size)
 
 
 def join_store(place: Place) -> Store:
-    """Return the store through which the processes of a launcher's job find each other.
+    """Return the store for the processes of a job that a launcher started.
 
-    Its address is what torchrun, or the user, has put into ``MASTER_ADDR`` and ``MASTER_PORT``.
-    Without these, MPI tells the others where the process of rank 0 has opened one.
+    Its address is in ``MASTER_ADDR`` and ``MASTER_PORT``, set by torchrun or the user. Without
+    these, rank 0 opens a store, and MPI sends its address to the others.
 
     Raises
     ------
     MissingError
-        If there is neither.
+        If there is neither an address nor MPI.
     """
     if all(name in os.environ for name in _ADDRESS):
         store: Store
@@ -53,7 +53,7 @@ def join_store(place: Place) -> Store:
 
 
 def _store_told_by(everyone: Any, place: Place, shared: int) -> Store:
-    """Open a store in the process of rank 0, and let MPI tell the others where."""
+    """Open a store in the process of rank 0, and send its address to the others by MPI."""
     on_host = everyone.Split_type(shared).Get_size()
     here = "127.0.0.1" if on_host == place.size else socket.gethostname()
     opened = (

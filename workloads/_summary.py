@@ -14,9 +14,9 @@ from workloads._errors import MissingError
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How good the network was after some step.
+    """Quality of the network after a step.
 
-    `step` counts the measured steps before it; `accuracy` is the share of right answers.
+    `step` is the number of measured steps before it; `accuracy` is the share of correct answers.
     """
 
     step: int
@@ -31,25 +31,25 @@ class Summary:
     Parameters
     ----------
     labels
-        What the run was: network, batch, gpus, method, versions and so on.
+        Labels of the run, such as network, batch, gpus, method and versions: name -> value.
     losses
-        The mean loss over the global batch, of each step; those of warm-up come first.
+        Mean loss over the global batch for each step, warm-up steps first.
     warm_up
-        How many of them are warm-up.
+        Number of warm-up steps.
     seconds
-        How long the measured steps took, without evaluations.
+        Duration of the measured steps, without evaluations.
     images_per_s
-        Samples of a step by its mean time; null where nothing was measured.
+        Samples per step divided by the mean step time; None if nothing was measured.
     epoch_steps
-        Steps of an epoch; null where its images are not known.
+        Number of steps per epoch; None if its images are not known.
     parameter_bytes
-        Bytes of all parameters: S.
+        Bytes of all parameters (S).
     evidence
-        What the following count: ``copied`` bytes, or ``message`` bytes handed to collectives.
+        Meaning of the next three: ``copied`` bytes, or ``message`` bytes passed to collectives.
     gather_bytes, scatter_bytes, activation_bytes
         Bytes of gradients, of weights, and of activations and their gradients, per measured step.
     evaluations
-        How good the network was at times.
+        Results of evaluations, in order.
     """
 
     labels: Mapping[str, str]
@@ -70,7 +70,7 @@ class Summary:
         file.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
 
     def as_text(self) -> str:
-        """Return what a user wants to see, a line each."""
+        """Return the main results as text, one per line."""
         measured = self.losses[self.warm_up :]
         rows: dict[str, Any] = {
             key: self.labels[key] for key in ("network", "method", "gpus", "batch", "device")
@@ -101,12 +101,12 @@ class Summary:
 
 
 def check_place(file: Path) -> None:
-    """Make sure, before anything is trained, that a summary can be written at the end.
+    """Raise an error before training if the summary file cannot be written.
 
     Raises
     ------
     MissingError
-        If it cannot.
+        If the file cannot be written.
     """
     place = file if file.exists() else file.parent
     if file.is_dir() or not place.exists() or not os.access(place, os.W_OK):

@@ -1,4 +1,4 @@
-"""Messages to the user on stderr, beside results."""
+"""Messages to the user on stderr, apart from results."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from workloads._errors import OptionError
 
 @dataclass(frozen=True)
 class Place:
-    """Place of a process in its job: its number, how many there are, its number on its host."""
+    """Place of a process in its job: its rank, the number of ranks, and its local rank."""
 
     rank: int
     size: int
@@ -28,12 +28,12 @@ _VARIABLES = (
 
 
 def find_place(environment: Mapping[str, str] = os.environ) -> Place | None:
-    """Return which process of a job this is, None where no launcher says so.
+    """Return the place of this process in its job; None if no launcher started it.
 
     Raises
     ------
     OptionError
-        If what a launcher says makes no sense.
+        If the launcher's variables are invalid.
     """
     for names in _VARIABLES:
         rank, size, local_rank = map(environment.get, names)

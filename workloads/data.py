@@ -1,4 +1,4 @@
-"""Write a data set that the training programs read: ``python -m workloads.data OUT``."""
+"""Writes a data set for the training programs: ``python -m workloads.data OUT``."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Measure MPI's latency by message size: ``mpirun -n 2 python -m workloads.latency``."""
+"""Measures MPI latency by message size: ``mpirun -n 2 python -m workloads.latency``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FLOAT_BYTES = 4
 
 
 class Operation(StrEnum):
-    """Operation that messages are sent for."""
+    """Kind of MPI operation to measure."""
 
     ALL_REDUCE = "all_reduce"
     BROADCAST = "broadcast"
@@ -31,10 +31,10 @@ class Operation(StrEnum):
 
 
 class Latency(NamedTuple):
-    """How long an operation takes, in ns.
+    """Duration of an operation, in ns.
 
-    Of a repetition that is the mean over the processes. A ping-pong is between the first two, and
-    counts half, for it is two messages.
+    For each repetition it is the mean over the processes. A ping-pong is between the first two
+    processes, and half of its time counts, since it is two messages.
     """
 
     operation: Operation
@@ -46,7 +46,7 @@ class Latency(NamedTuple):
 
 
 def sizes(smallest: int, largest: int) -> Iterator[int]:
-    """Give sizes from the smallest on, each twice the one before."""
+    """Yield sizes from the smallest on, each twice the one before."""
     size = smallest
     while size <= largest:
         yield size
@@ -56,21 +56,21 @@ def sizes(smallest: int, largest: int) -> Iterator[int]:
 def sweep(
     communicator: MPI.Intracomm, size_bytes: int, repeats: int, warm_up: int, notes: Annotations
 ) -> Iterator[Latency]:
-    """Measure each operation with messages of a size; all processes call this.
+    """Measure each operation with messages of one size; all processes have to call this.
 
-    Gives what came out in the process of rank 0, and nothing in the others.
+    Results are yielded in the process of rank 0 only.
 
     Parameters
     ----------
     communicator
-        The processes, two at least.
+        The processes, at least two.
     size_bytes
-        Bytes of a message, in floats of four.
+        Size of a message in bytes, of 4-byte floats.
     repeats, warm_up
-        How often is measured, and how often before that is not.
+        Number of measured repetitions, and of unmeasured ones before.
     notes
-        Where ranges go: one per operation and size around the repetitions that are measured, and
-        within it one per call of MPI, which says the bytes that it sends or receives.
+        Writer of annotations: one range per operation and size around the measured repetitions, and
+        inside it one per MPI call, whose name has the bytes sent or received.
     """
     message = np.ones(size_bytes // _FLOAT_BYTES, np.float32)
     for operation in Operation:
@@ -97,7 +97,7 @@ def _action(
     message: np.ndarray[Any, np.dtype[np.float32]],
     notes: Annotations,
 ) -> Callable[[], None]:
-    """Return what a process does for an operation, each call within a range of its own."""
+    """Return a function with a process's calls for an operation, each in its own range."""
     received = np.empty_like(message)
     rank = communicator.rank
     calls: list[tuple[str, Callable[[], object]]] = []

@@ -1,4 +1,4 @@
-"""Train a network with annotations: ``python -m workloads.train --help``."""
+"""Trains a network with annotations: ``python -m workloads.train --help``."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,8 +1,8 @@
-"""Add ranges to a PyTorch program's trace: stages, layers and iterations.
+"""Adds NVTX ranges to a PyTorch program's trace: stages, layers and iterations.
 
-This runs inside the program that is recorded, whose Python may be another one, older and without
-tracekit: no module here imports anything but the standard library, modules of this package by
-their relative names, and what the program has imported itself.
+This code runs inside the recorded program, whose Python may be older and without tracekit: modules
+here import only the standard library, each other by relative names, and packages that the program
+has already imported.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Switch annotations on, for a whole program or for named models and optimizers."""
+"""Switches annotations on, for a whole program or for given models and optimizers."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _on: list[Hooks] = []
 
 
 class Annotation:
-    """Annotations that are on until they are closed, as they are at the end of a ``with``.
+    """Annotations that are on until they are closed, or until the end of their ``with`` block.
 
     Parameters
     ----------
     hooks
-        The hooks; None where no profiler listens, or annotations were on already.
+        The hooks; None if no profiler is attached, or if annotations were on already.
     loader
-        The loader that was given.
+        The loader passed to `annotate`; None without one.
     """
 
     def __init__(self, hooks: Hooks | None, loader: Iterable[Any] | None) -> None:
@@ -39,7 +39,7 @@ class Annotation:
 
     @property
     def loader(self) -> Iterable[Any]:
-        """The loader, with a range around the fetching of each batch."""
+        """The loader, wrapped so that fetching each batch gets a range."""
         if self._loader is None:
             raise ValueError("no loader was given: annotate(loader=...)")
         return _Loader(self._loader)
@@ -59,7 +59,7 @@ class Annotation:
 
 
 class _Loader:
-    """A loader of any kind that asks for its batches with ranges around, if annotations are on."""
+    """Wrapper around any loader that puts a range around fetching each batch."""
 
     def __init__(self, own: Iterable[Any]) -> None:
         self._own = own
@@ -92,31 +92,31 @@ def annotate(
     ring: str | os.PathLike[str] | None = None,
     cuda_events: bool = False,
 ) -> Annotation:
-    """Write NVTX ranges of stages, layers and iterations into the trace, where one is recorded.
+    """Write NVTX ranges of stages, layers and iterations, if a trace is being recorded.
 
-    This does from within what ``tracekit record --annotate`` does to a program that is left as it
-    is. Where no profiler listens and no ring is given it does nothing.
+    It does from inside what ``tracekit record --annotate`` does to an unchanged program. Without a
+    profiler and without a ring it does nothing.
 
     Parameters
     ----------
     model
-        The network, or several, whose passes count; by default all.
+        The network, or several, whose passes are annotated; None for all.
     optimizer
-        The optimizer, or several, whose steps end an iteration; by default all.
+        The optimizer, or several, whose steps end an iteration; None for all.
     loader
-        What gives batches, if it is not a `DataLoader` of PyTorch: iterate over the ``loader`` of
-        what is returned in its place.
+        Source of batches that is not a `DataLoader` of PyTorch; iterate over the ``loader`` of the
+        result in its place.
     layers
-        Down to which depth layers get ranges of their own: 1 for the model's children.
+        Depth of layers that get ranges of their own: 1 for the model's children, 0 for none.
     ring
-        File of fixed size that keeps the latest ranges, with or without a profiler.
+        Ring file of fixed size that keeps the latest ranges, with or without a profiler; or None.
     cuda_events
-        Whether another one, `live.gpu.ring` beside `live.ring`, keeps stages by CUDA events. Not
-        tested on a GPU.
+        Whether to keep stages timed by CUDA events in a second ring file, `live.gpu.ring` beside
+        `live.ring`. Not tested on a GPU.
 
     Returns
     -------
-    The annotations, which are on; ``with`` or ``close`` ends them.
+    The annotations, switched on; leaving ``with``, or ``close``, removes them.
     """
     if _in_place() is not None or not (os.environ.get(_LISTENER) or ring):
         return Annotation(None, loader)
@@ -162,7 +162,7 @@ def _switch_on(
 
 
 def _windows(ranges: Ranges) -> Windows | None:
-    """Return the windows that the environment asks for."""
+    """Return the windows that environment variables request; None if they request none."""
     if folder := os.environ.get(ATTACH):
         return Windows(ranges, Requests(folder))
     text = os.environ.get(WINDOWS)
@@ -170,7 +170,7 @@ def _windows(ranges: Ranges) -> Windows | None:
 
 
 def _ranges(ring: str | None) -> Ranges:
-    """Return where ranges go: to the profiler that listens, into a ring, or both."""
+    """Return the writer of ranges: to the attached profiler, into a ring file, or both."""
     library = os.environ.get(_LISTENER)
     if library:
         from ._nvtx import NvtxRanges
@@ -185,7 +185,7 @@ def _ranges(ring: str | None) -> Ranges:
 
 
 def _in_place() -> Hooks | None:
-    """Return the hooks that are in place, be they put there when Python started."""
+    """Return the hooks that are installed already, even by Python's start; None if none are."""
     first = sys.modules.get("_tracekit_annotation._annotate")
     found: list[Hooks] = getattr(first, "_on", _on) or _on
     return found[0] if found else None

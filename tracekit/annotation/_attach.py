@@ -1,7 +1,8 @@
-"""Agree with all ranks of a running job on a step from which some are recorded.
+"""Agreement of all ranks of a running job on the steps to record.
 
-Who attaches and the ranks share a folder. ``request`` there is replaced whole; each rank looks at
-it between steps, and answers in a file of its own. `tracekit/recording/_attach.py` writes it.
+The attaching program and the ranks share a folder. The file ``request`` in it is replaced
+atomically; each rank reads it between steps, and answers in a file of its own.
+`tracekit/recording/_attach.py` writes the requests.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _PAUSE = 0.05
 
 
 class Requests:
-    """Requests to record that this rank reads from a folder, and its answers.
+    """Requests to record, which this rank reads from the shared folder and answers.
 
     A request is ``ID ask`` or ``ID record STEP LENGTH``, an answer ``ID at STEP``, ``ID late STEP``
     or ``ID done STEP``.
@@ -29,7 +30,7 @@ class Requests:
     Parameters
     ----------
     folder
-        The folder.
+        Path of the shared folder.
     """
 
     def __init__(self, folder: str) -> None:
@@ -41,7 +42,7 @@ class Requests:
         self._planned: tuple[str, int, int] | None = None
 
     def length_at(self, number: int) -> int:
-        """Return how many steps are to be recorded from this one on; 0 for none."""
+        """Return the number of steps to record from step `number` on; 0 for none."""
         if not self._is_known:
             self._is_known = True
             self._say("0", IS_AT, number)
@@ -54,7 +55,7 @@ class Requests:
         return self._planned[2]
 
     def _look(self, number: int) -> None:
-        """Take a request that is new."""
+        """Read the request file, and handle a new request."""
         with contextlib.suppress(OSError):
             found = os.stat(self._path)
             if self._seen != (found.st_ino, found.st_mtime_ns):
@@ -62,7 +63,7 @@ class Requests:
                 self._take(number)
 
     def done(self, number: int) -> None:
-        """Say that what was asked for is recorded, up to before a step."""
+        """Answer that recording has ended before step `number`."""
         if self._planned is not None:
             self._say(self._planned[0], DONE, number)
             self._planned = None

@@ -1,7 +1,7 @@
-"""Time ranges on the GPU by CUDA events: nothing waits for them, and none is in a graph's capture.
+"""Times ranges on the GPU by CUDA events, without waiting, and not while a graph is captured.
 
-An event is read when it is done, which is asked whenever another one is recorded. Times count from
-the first event, as if the GPU had come to it at once.
+An event is read once it is complete, which is checked whenever another event is recorded. Times
+count from the first event, as if the GPU had reached it at once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST = 4_096
 
 
 class _Moment:
-    """An event on the GPU's stream; its time, host's ns, once it is read."""
+    """An event on a GPU stream, and its time on the host's clock, ns, once it has been read."""
 
     __slots__ = ("ends", "event", "time")
 
@@ -41,14 +41,14 @@ class _Timed(NamedTuple):
 
 
 class EventRanges(RingRanges):
-    """Ranges from when the GPU comes to their first work to when it has done their last.
+    """Ranges from the GPU's start of their first work to its end of their last work.
 
     Parameters
     ----------
     torch
-        The package.
+        The package `torch`.
     path
-        The ring that is written.
+        Ring file to write.
     """
 
     def __init__(self, torch: Any, path: str) -> None:
@@ -74,7 +74,7 @@ class EventRanges(RingRanges):
             self._recorded(_Timed(*opened, style, threading.get_ident()))
 
     def _recorded(self, ends: _Timed | None) -> _Moment | None:
-        """Record an event on the current stream, None where there is none that may be timed."""
+        """Record an event on the current stream; return None if it cannot be timed."""
         try:
             with self._lock:
                 if self._is_off or not self._may_record():
@@ -91,7 +91,7 @@ class EventRanges(RingRanges):
             return None
 
     def _may_record(self) -> bool:
-        """Tell whether CUDA is in use, on the device and in the process of the first event."""
+        """Tell whether CUDA is in use, in the process and on the device of the first event."""
         cuda = self._cuda
         if not cuda.is_initialized() or cuda.is_current_stream_capturing():
             return False
@@ -100,7 +100,7 @@ class EventRanges(RingRanges):
         return here == self._place and len(self._waiting) < _MOST
 
     def _read(self) -> None:
-        """Read the events that are done, in their order, and write the ranges that they end."""
+        """Read the events that are complete, in order, and write the ranges that end with them."""
         while self._waiting and self._waiting[0].event.query():
             moment, last = self._waiting.popleft(), self._last
             if last is None:

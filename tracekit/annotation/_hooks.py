@@ -1,6 +1,6 @@
-"""Hooks on PyTorch functions that show the stages of a program.
+"""Hooks on PyTorch functions that reveal the stages of a program.
 
-Each hook stands in for one function, calls it, and is taken back by `Hooks.remove`.
+Each hook replaces one function and calls it; `Hooks.remove` restores the original.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ Function = Callable[..., Any]
 
 
 class Hooks:
-    """The hooks of a program.
+    """All hooks in a program.
 
     Parameters
     ----------
     torch
-        The package.
+        The package `torch`.
     ranges
-        Where ranges are written to.
+        Writer of the ranges.
     layers
-        Down to which depth layers get ranges.
+        Depth of layers that get ranges.
     networks
-        The networks whose passes count; all, if there is none.
+        Networks whose passes are annotated; empty for all.
     optimizers
-        The optimizers whose steps end iterations; all, if there is none.
+        Optimizers whose steps end iterations; empty for all.
     windows
-        The windows of steps that are asked for.
+        Windows of steps to record; None to record all.
     has_sizes
-        Whether sizes are written, where there are layers.
+        Whether to write tensor sizes, if layers are annotated.
     is_silent
-        Whether nothing is written between windows: then only steps are counted there.
+        Whether nothing is written between windows, so that steps are only counted there.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Hooks:
             windows.on_rest = self._rest
 
     def install(self) -> None:
-        """Put all hooks in place, of parts of PyTorch that are imported later when they are."""
+        """Install all hooks; those for modules not imported yet are installed after the import."""
         self._stop_waiting = when_imported(
             {
                 "torch.nn.modules.module": self._hook_modules,
@@ -113,20 +113,20 @@ class Hooks:
         atexit.register(self.thread.finish)
 
     def remove(self) -> None:
-        """Put back all hooked functions."""
+        """Restore all replaced functions."""
         self._stop_waiting()
         atexit.unregister(self.thread.finish)
         while self._replaced:
             self._replaced.pop().take_out()
 
     def fetch(self, call: Callable[[], Any], data: int | None) -> Any:
-        """Fetch a batch, with a range around it."""
+        """Fetch a batch by `call`, in a range; `data` is the id of the data set, if known."""
         if self._rests or self.thread.is_inside:
             return call()
         return self.thread.fetch(call, data, has_grad=self._torch.is_grad_enabled())
 
     def hook_step(self, optimizer: Any) -> None:
-        """Put a hook into the step of a class of optimizers."""
+        """Install a hook on the step of an optimizer's class."""
         thread = self.thread
 
         def make(original: Function) -> Function:
@@ -139,7 +139,7 @@ class Hooks:
             self._replace(optimizer, "step", make)
 
     def _rest(self, *, wanted: bool) -> None:
-        """Take out the hooks that no step is counted by, or put them back."""
+        """Remove the hooks not needed for counting steps (`wanted`), or install them again."""
         self._rests = wanted
         for each in self._replaced:
             if each.rests:
@@ -173,7 +173,7 @@ class Hooks:
         *,
         rests: bool = False,
     ) -> None:
-        """Have a function run by a method of the thread, unless it is a part of what is open."""
+        """Make a method of the thread's state run a function, unless nested in an open one."""
         thread = self.thread
 
         def make(original: Function) -> Function:
@@ -228,15 +228,15 @@ class Hooks:
 
     @property
     def _is_recorded(self) -> bool:
-        """True but between windows, where what costs most is left out."""
+        """True inside windows, or without windows; between them costly annotations are left out."""
         return self._windows is None or self._windows.is_open
 
     def _tells_sizes(self) -> bool:
-        """Tell whether sizes are written: what is recomputed for a backward pass has none."""
+        """Tell whether to write sizes: not in layers that a backward pass recomputes."""
         return self._is_recorded and not self._in_backward() and not _is_worker()
 
     def _hook_scripting(self, module: ModuleType) -> None:
-        """Let TorchScript, which has no source of builtins, know them under their hooks."""
+        """Register hooks with TorchScript in place of builtins, whose source it cannot read."""
 
         def make(original: Function) -> Function:
             def _find_builtin(function: Any) -> Any:
@@ -273,7 +273,7 @@ class Hooks:
         self._replace(self._torch, "compile", make)
 
     def _outermost(self, module: Any, call: Callable[[], Any]) -> Any:
-        """Run a module that no other one called."""
+        """Run a module that is not called by another one."""
         if self._is_elsewhere(module):
             return call()
         if getattr(module, "_is_replica", False):
@@ -287,7 +287,7 @@ class Hooks:
         )
 
     def _is_trained(self, module: Any) -> bool:
-        """Tell whether weights of a network are an optimizer's, or have got gradients."""
+        """Tell whether an optimizer has weights of the network, or they have had gradients."""
         if module in self._trained:
             return True
         groups = (group for each in self._optimizers for group in each.param_groups)
@@ -299,13 +299,13 @@ class Hooks:
         return found or not weights
 
     def _is_elsewhere(self, module: Any) -> bool:
-        """Tell whether a module is none of those wanted, or runs in a backward pass or a worker."""
+        """Tell whether a module is not selected, or runs in a backward pass or a data worker."""
         if self._networks and module not in self._networks:
             return True
         return self._in_backward() or _is_worker()
 
     def _in_backward(self) -> bool:
-        """Tell whether this thread runs a backward pass: it may compute layers again."""
+        """Tell whether this thread runs a backward pass, which may recompute layers."""
         return bool(self._torch._C._current_graph_task_id() != -1)
 
     def _hook_autograd(self, module: ModuleType) -> None:
@@ -403,7 +403,7 @@ class Hooks:
             self._replace(module, name, self._exchanging, rests=True)
 
     def _exchanging(self, original: Function) -> Function:
-        """Return a collective with a range around, if it is gradients that it exchanges."""
+        """Return a collective that gets a range if it exchanges gradients."""
         thread, ranges = self.thread, self._ranges
 
         def collective(*args: Any, **kwargs: Any) -> Any:
@@ -418,7 +418,7 @@ class Hooks:
         return collective
 
     def _hook_exchange(self, module: ModuleType) -> None:
-        """Put ranges into the hooks by which a program exchanges its gradients itself."""
+        """Put ranges into gradient hooks by which a program exchanges gradients itself."""
 
         def make(original: Function) -> Function:
             def register_comm_hook(self: Any, state: object, hook: Function) -> Any:
@@ -433,7 +433,7 @@ class Hooks:
 
 
 class _Replaced(NamedTuple):
-    """A function, and the hook in its place; one that `rests` no step is counted by."""
+    """A replaced function and its hook; one that `rests` is not needed for counting steps."""
 
     owner: Any
     name: str
@@ -447,7 +447,7 @@ class _Replaced(NamedTuple):
             setattr(self.owner, self.name, self.hook)
 
     def take_out(self) -> None:
-        """Put the function back; a hook that others have put theirs around stays."""
+        """Restore the function; a hook that others have wrapped stays."""
         if getattr(self.owner, self.name) is not self.hook:
             return
         if self.is_inherited:
@@ -457,10 +457,10 @@ class _Replaced(NamedTuple):
 
 
 def _seen_through(original: Function, instead: Function, is_compiling: Function) -> Any:
-    """Return a function in place of another, whom compilers take for that one.
+    """Return a replacement for a function that compilers treat as the original.
 
-    `torch.compile` knows functions by their code, which each therefore has of its own, and
-    `torch.jit.script` reads the source of the original with the globals that it finds here.
+    `torch.compile` identifies functions by their code object, so each replacement has its own, and
+    `torch.jit.script` reads the source of the original with the globals of this module.
     """
 
     def hook(*args: Any, **kwargs: Any) -> Any:
@@ -475,13 +475,13 @@ def _seen_through(original: Function, instead: Function, is_compiling: Function)
 
 
 def _is_worker() -> bool:
-    """Tell whether this process fetches batches for another one."""
+    """Tell whether this process is a data loader's worker."""
     data = sys.modules.get("torch.utils.data")
     return data is not None and data.get_worker_info() is not None
 
 
 def _below(base: Any) -> Iterator[Any]:
-    """Give all classes that are derived from one."""
+    """Yield all subclasses of a class, direct or not."""
     for each in base.__subclasses__():
         yield each
         yield from _below(each)
@@ -494,12 +494,12 @@ _CONTAINERS = frozenset({"ModuleList", "ModuleDict"})
 
 
 class Layers:
-    """Names of the layers of networks, down to some depth, found once for each network.
+    """Names of the layers of networks, down to a depth, found once per network.
 
     Parameters
     ----------
     depth
-        How far down: 1 for the network's own children, 2 for theirs too; 0 for no layers.
+        Number of levels: 1 for the network's children, 2 for their children too; 0 for none.
     """
 
     def __init__(self, depth: int) -> None:
@@ -507,7 +507,7 @@ class Layers:
         self._known: WeakKeyDictionary[Any, Mapping[int, str]] = WeakKeyDictionary()
 
     def of(self, network: Any) -> Mapping[int, str]:
-        """Return the names of the ranges of a network's layers, by the identity of the module."""
+        """Return the range names of a network's layers: id of the module -> name."""
         if self._depth == 0:
             return {}
         known = self._known.get(network)
@@ -520,7 +520,7 @@ class Layers:
 
 
 def _layers(module: Any, prefix: str, level: int, depth: int) -> Iterator[tuple[str, Any]]:
-    """Give the layers below a module with their names, in which wrappers do not appear."""
+    """Yield the layers below a module with their names, from which wrappers are left out."""
     for name, child in module.named_children():
         path = f"{prefix}.{name}" if prefix else name
         if name in _WRAPPERS:

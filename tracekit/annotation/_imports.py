@@ -1,4 +1,4 @@
-"""Run a function right after a module was imported."""
+"""Runs a function right after a module has been imported."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Installer = Callable[[ModuleType], None]
 
 
 def when_imported(installers: Mapping[str, Installer]) -> Callable[[], None]:
-    """Call installers with their modules: at once, or when these have been imported.
+    """Call functions with their modules: at once, or after these are imported.
 
     Returns
     -------
-    A function that ends the waiting for those that have not been.
+    A function that cancels the calls for modules not imported yet.
     """
     waiting = dict(installers)
     for name in installers:
@@ -30,13 +30,13 @@ def when_imported(installers: Mapping[str, Installer]) -> Callable[[], None]:
 
 
 class _Finder(MetaPathFinder):
-    """Finds the modules that are waited for where they are, and steps in between."""
+    """Import hook that finds the awaited modules as usual, and wraps their loader."""
 
     def __init__(self, waiting: dict[str, Installer]) -> None:
         self._waiting = waiting
 
     def give_up(self) -> None:
-        """Wait no longer."""
+        """Cancel all remaining calls."""
         self._waiting.clear()
         if self in sys.meta_path:
             sys.meta_path.remove(self)
@@ -61,7 +61,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Loader(Loader):
-    """Loads a module as its own loader does, puts that one back, and calls the installer."""
+    """Loads a module by its own loader, restores that loader, and calls the function."""
 
     def __init__(self, own: Any, install: Installer) -> None:
         self._own = own

@@ -1,8 +1,8 @@
-"""Ranges by the C interface of NVTX, without the package nvtx.
+"""Ranges by the C interface of NVTX, without the Python package nvtx.
 
-What a profiler listens with is a library that the environment names. It asks for tables of slots,
-and fills in its functions. So do the headers of NVTX, which C programs are compiled with; releases
-of the package nvtx differ in which profilers hear them, and a program need not have it installed.
+A profiler listens by a library that an environment variable names. It asks for tables of function
+slots and fills them in, as it does for the NVTX headers in C programs. Releases of the package nvtx
+differ in the profilers that record them, and a program need not have it installed.
 """
 
 from __future__ import annotations
@@ -65,17 +65,17 @@ class _Attributes(ctypes.Structure):
 
 
 class NvtxRanges:
-    """Ranges in a domain of NVTX.
+    """Writer of ranges in a domain of NVTX.
 
     Parameters
     ----------
     initialize
-        The function of a profiler that takes where tables of slots are, and fills them in.
+        Function of a profiler's library that fills in the tables of slots.
 
     Raises
     ------
     OSError
-        If the profiler takes no ranges of domains.
+        If the profiler does not support ranges in domains.
     """
 
     def __init__(self, initialize: Callable[[Any], Any]) -> None:
@@ -96,12 +96,12 @@ class NvtxRanges:
 
     @classmethod
     def of_profiler(cls, library: str) -> NvtxRanges:
-        """Return ranges for the profiler that listens with a library.
+        """Return a writer for the profiler with this library.
 
         Raises
         ------
         OSError
-            If there is none.
+            If the library cannot be loaded.
         """
         initialize = ctypes.CDLL(library).InitializeInjectionNvtx2
         initialize.argtypes = [_GetTable]
@@ -112,31 +112,31 @@ class NvtxRanges:
         self._push(self._domain, self._address(name))
 
     def pop(self) -> None:
-        """Close the range that this thread opened last."""
+        """Close the innermost range of this thread."""
         self._pop(self._domain)
 
     def start(self, name: str) -> int:
-        """Open a range of the process, and return the function that closes it."""
+        """Open a range of the process, and return its handle."""
         return int(self._start(self._domain, self._address(name)))
 
     def start_once(self, name: str) -> int:
-        """Open a range of the process with a unique name, which is not cached."""
+        """Open a range of the process whose unique name is not cached, and return its handle."""
         attributes = _attributes(_ASCII)
         text = ctypes.create_string_buffer(name.encode())
         attributes.message = ctypes.addressof(text)
         return int(self._start(self._domain, ctypes.addressof(attributes)))
 
     def end(self, opened: int) -> None:
-        """Close a range of the process."""
+        """Close the range of the process with this handle."""
         self._end(self._domain, opened)
 
     def mark(self, name: str) -> None:
-        """Write a mark, as a range without length, which is kept where marks are not."""
+        """Write a mark, as a range of no length, since some profilers drop marks."""
         self.push(name)
         self.pop()
 
     def _address(self, name: str) -> int:
-        """Return where the attributes of a name are, which is told to the profiler once."""
+        """Return the address of a name's attributes, with the name registered once."""
         known = self._known.get(name)
         if known is None:
             attributes = _attributes(_REGISTERED)
@@ -146,7 +146,7 @@ class NvtxRanges:
 
 
 class _Tables:
-    """The slots that a profiler fills in; they have to live as long as it may call."""
+    """Tables of slots that a profiler fills in; they must live as long as it may use them."""
 
     def __init__(self) -> None:
         self._slots = {module: (ctypes.c_void_p * count)() for module, count in _SLOTS.items()}
@@ -160,7 +160,7 @@ class _Tables:
         self.get = _GetTable(self._table)
 
     def function(self, slot: int, kind: Callable[[int], Any]) -> Any:
-        """Return a function that was filled in; None if none was."""
+        """Return the function in a slot; None if the profiler left it empty."""
         address = self._slots[_CORE2][slot]
         return kind(address) if address else None
 
@@ -179,7 +179,7 @@ class _Tables:
 
 
 def _addresses(slots: Any) -> Any:
-    """Return where each slot is: none for the first, and none behind the last."""
+    """Return the address of each slot: none before the first, and none after the last."""
     size = ctypes.sizeof(ctypes.c_void_p)
     begin = ctypes.addressof(slots)
     places = [None, *(begin + size * index for index in range(1, len(slots))), None]

@@ -1,4 +1,4 @@
-"""Prepare the environment that makes a program annotate itself, and start it there."""
+"""Environment variables that make a program annotate itself, and the start in the program."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ def variables(
     *,
     cuda_events: bool = False,
 ) -> dict[str, str]:
-    """Return the variables with which programs in Python annotate themselves under a profiler.
+    """Return environment variables that make Python programs annotate themselves: name -> value.
 
     Parameters
     ----------
     layers
-        Down to which depth layers get ranges.
+        Depth of layers that get ranges.
     environment
-        The variables that there are, whose path of Python stays.
+        Present environment, whose path of Python is kept: name -> value.
     windows
-        Every how many steps a window begins that has a range around it, and its steps.
+        Distance between the starts of windows, and length of a window, in steps; None records all.
     ring
-        File that keeps the latest ranges, with or without a profiler.
+        Ring file that keeps the latest ranges, with or without a profiler; or None.
     folder
-        The hooks, or a copy of them that `copy_hooks` made.
+        Folder of the hooks, or of a copy by `copy_hooks`.
     attach
-        Folder in which steps to record are asked for; by default all are.
+        Shared folder through which steps to record are requested; None records all.
     cuda_events
-        Whether a second ring has stages by CUDA events.
+        Whether to keep stages timed by CUDA events in a second ring file.
     """
     of_windows = {} if windows is None else {WINDOWS: f"{windows[0]}:{windows[1]}"}
     given = ((RING, ring), (ATTACH, attach), (EVENTS, "1" if cuda_events else None))
@@ -60,14 +60,14 @@ def variables(
 
 
 def copy_hooks(folder: str) -> str:
-    """Copy the hooks into a folder, for programs that do not see this one; return where to."""
+    """Copy the hooks into a folder, for programs that cannot see this one; return their path."""
     copy = os.path.join(folder, os.path.basename(_HERE))
     shutil.copytree(_HERE, copy, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
     return copy
 
 
 def step_time_variables(folder: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with which programs in Python write times of steps into a folder."""
+    """Return environment variables that make Python programs write step times into a folder."""
     return {**_on_path(environment), FOLDER: folder}
 
 
@@ -77,7 +77,7 @@ def _on_path(environment: Mapping[str, str], folder: str = _HERE) -> dict[str, s
 
 
 def prepare(layers: int) -> None:
-    """Annotate the program once it imports PyTorch; one that does not pays nothing."""
+    """Install annotations for when the program imports PyTorch; others are not slowed down."""
 
     def install(torch: ModuleType) -> None:
         del torch
@@ -96,7 +96,7 @@ FOLDER = "TRACEKIT_STEP_TIMES"
 
 
 def note_steps(folder: str) -> None:
-    """Write the time of each step, and whose it is, once the program imports optimizers."""
+    """Write the time and optimizer of each step, once the program has imported optimizers."""
 
     def install(module: ModuleType) -> None:
         files: dict[int, int] = {}  # a process that is forked has one of its own

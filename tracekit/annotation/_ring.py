@@ -1,8 +1,8 @@
-"""Keep the latest ranges in a file of fixed size, without a profiler.
+"""Keeps the latest ranges in a file of fixed size, without a profiler.
 
-The file is mapped into memory, so it is whole and readable when the program is killed. Behind a
-head and the names of ranges come records of 56 bytes, each with a check; new ones overwrite old.
-`tracekit/sources/rings` reads it.
+The file is memory-mapped, so it is complete and readable even if the program is killed. After a
+header and the names of ranges come records of 56 bytes, each with a checksum; new records overwrite
+the oldest. `tracekit/sources/rings` reads it.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ _OPERATOR = "aten::"
 
 
 class RingRanges:
-    """Ranges that are kept in a ring, each when it ends.
+    """Writer of ranges into a ring file, each at its end.
 
-    A process that is forked has a file of its own, as has each rank: of ``live.ring`` rank 3 writes
+    A forked process gets a file of its own, and so does each rank: of ``live.ring`` rank 3 writes
     ``live.rank3.ring``, and a process that finds the file in use ``live.PID.ring``.
 
     Parameters
     ----------
     path
-        The file.
+        Path of the file.
     """
 
     def __init__(self, path: str) -> None:
@@ -64,12 +64,12 @@ class RingRanges:
         self._local.spans.append(self._opened(name))
 
     def pop(self) -> None:
-        """Close the range that this thread opened last."""
+        """Close the innermost range of this thread."""
         spans = self._local.spans
         self._close(spans.pop() if spans else None, PUSH_POP)
 
     def start(self, name: str) -> int:
-        """Open a range of the process, and return what closes it."""
+        """Open a range of the process, and return its handle."""
         handle = next(self._handles)
         self._started[handle] = self._opened(name)
         return handle
@@ -77,16 +77,16 @@ class RingRanges:
     start_once = start
 
     def end(self, opened: int) -> None:
-        """Close a range of the process."""
+        """Close the range of the process with this handle."""
         self._close(self._started.pop(opened, None), START_END)
 
     def mark(self, name: str) -> None:
-        """Write a mark, as a range without length."""
+        """Write a mark, as a range of no length."""
         now = time.perf_counter_ns()
         self.write(name, now, now, PUSH_POP)
 
     def _opened(self, name: str) -> tuple[str, Any] | None:
-        """Return what is kept of an open range: its name and start; None of one that is left."""
+        """Return name and start of a range being opened; None for one that is not kept."""
         return None if name.startswith(_OPERATOR) else (name, time.perf_counter_ns())
 
     def _close(self, opened: tuple[str, Any] | None, style: int) -> None:
@@ -95,7 +95,7 @@ class RingRanges:
             self.write(*opened, end, style)
 
     def write(self, name: str, start: int, end: int, style: int, thread: int | None = None) -> None:
-        """Write a range of this or another thread."""
+        """Write a complete range of this thread, or of another one."""
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._file = _File.made(self._path)
@@ -110,7 +110,7 @@ class _Stack(threading.local):
 
 
 class _File:
-    """The file of a process, whose lock says that it is in use."""
+    """Ring file of a process, locked while in use."""
 
     def __init__(self, descriptor: int) -> None:
         size = NAMES_AT + NAMES_BYTES + CAPACITY * RECORD.size
@@ -128,7 +128,7 @@ class _File:
 
     @classmethod
     def made(cls, path: str) -> _File | None:
-        """Return the file of this process, None where there can be none."""
+        """Return this process's file; None if it cannot be created."""
         stem, ending = os.path.splitext(path)
         rank = _rank()
         own = path if rank < 0 else f"{stem}.rank{rank}{ending}"
@@ -173,7 +173,7 @@ class _File:
 
 
 class Both:
-    """Ranges that are written to a profiler, and kept in a ring."""
+    """Writer of ranges to a profiler and into a ring file."""
 
     def __init__(self, profiler: Ranges, ring: Ranges) -> None:
         self._profiler = profiler
@@ -186,20 +186,20 @@ class Both:
         self._ring.push(name)
 
     def pop(self) -> None:
-        """Close the range that this thread opened last."""
+        """Close the innermost range of this thread."""
         self._ring.pop()
         self._profiler.pop()
 
     def start(self, name: str) -> int:
-        """Open a range of the process, and return what closes it."""
+        """Open a range of the process, and return its handle."""
         return self._kept(self._profiler.start(name), name)
 
     def start_once(self, name: str) -> int:
-        """Open a range of the process with a unique name."""
+        """Open a range of the process with a unique name, and return its handle."""
         return self._kept(self._profiler.start_once(name), name)
 
     def end(self, opened: int) -> None:
-        """Close a range of the process."""
+        """Close the range of the process with this handle."""
         self._ring.end(self._handles.pop(opened))
         self._profiler.end(opened)
 
@@ -214,7 +214,7 @@ class Both:
 
 
 def _opened(path: str) -> int:
-    """Open a file that is none yet, or a ring already."""
+    """Open a file that is new, or is a ring file already; return its descriptor."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     if os.read(descriptor, len(MAGIC)) not in (b"", MAGIC):
         os.close(descriptor)

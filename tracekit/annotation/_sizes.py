@@ -1,9 +1,9 @@
-"""Write the sizes of the tensors that layers multiply, for FLOPs and rooflines.
+"""Writes the sizes of tensors in matrix products, for FLOPs and rooflines.
 
-A range around each multiplying function of `torch.nn.functional` says them as
-``emit_nvtx(record_shapes=True)`` does: ``aten::linear, sizes = [[8, 3], [5, 3], [5]]``, and beside
-them types and values that FLOPs need. So does one around the function's node in the backward pass,
-below the ranges of the layers that called it, for that pass runs on threads of autograd.
+A range around each multiplying function of `torch.nn.functional` has a name in the form of
+``emit_nvtx(record_shapes=True)``: ``aten::linear, sizes = [[8, 3], [5, 3], [5]]``, followed by
+types and values that FLOPs need. The function's node in the backward pass gets such a range too,
+inside the ranges of the layers that called it, since that pass runs on autograd's threads.
 """
 
 from __future__ import annotations
@@ -87,18 +87,18 @@ FUNCTIONS: dict[str, Callable[..., Described]] = {
 
 
 class Sizes:
-    """Ranges with sizes, each told to the profiler once for each operator, sizes and layer.
+    """Hooks that write ranges with sizes; each name is registered with the profiler once.
 
     Parameters
     ----------
     torch
-        The package.
+        The package `torch`.
     ranges
-        Where ranges are written to.
+        Writer of the ranges.
     layers
-        Returns the names of the layers that are open on the calling thread.
+        Function that returns the names of the layers open on the calling thread.
     is_wanted
-        Tells whether the calling thread is to write sizes now.
+        Function that tells whether the calling thread writes sizes now.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Sizes:
         self._open = _Open()
 
     def around(self, name: str) -> Callable[[Function], Function]:
-        """Return what makes a hook of a function of `FUNCTIONS`."""
+        """Return a decorator that hooks the function of this name in `FUNCTIONS`."""
         describe, push, pop = FUNCTIONS[name], self._ranges.push, self._ranges.pop
 
         def make(original: Function) -> Function:
@@ -148,7 +148,7 @@ class Sizes:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> _Operator | None:
-        """Return what is called, None where its sizes are not those of the computation."""
+        """Return the called operator; None if its tensors' sizes are not those computed with."""
         if self._transforms() is not None or self._scripts() is not None:
             return None  # `vmap` hides a dimension, TorchScript names what it sees in here
         if not self._is_wanted():
@@ -173,7 +173,7 @@ class Sizes:
         return known
 
     def _follow(self, result: Any, operator: _Operator) -> None:
-        """Have the node that autograd made say its sizes, too."""
+        """Make the autograd node of a result write sizes, too."""
         node = result.grad_fn
         kind = node.name()
         for _ in range(_DEEPEST):
@@ -195,9 +195,9 @@ class Sizes:
 
 
 class _Operator:
-    """A function that is called with tensors of some sizes.
+    """Call of a function with the sizes of its tensors.
 
-    What its tensors are cast to on their way is not known: then no types are told.
+    If autocast converts the tensors, their types are not known and not written.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class _Operator:
         """By node of autograd and layers, what is called before and after it."""
 
     def backward_text(self, operator: str, result: Sequence[int]) -> str:
-        """Return the name of a range around its node, for the size of its result."""
+        """Return the range name for the autograd node, given the size of the result."""
         shapes, types = self._shapes, self._types
         told: dict[int, Any] = {}
         if operator == "linear_backward":
@@ -239,7 +239,7 @@ class _Operator:
 def _text(
     operator: str, shapes: Sequence[list[int]], types: Sequence[str] | None, values: Sequence[Any]
 ) -> str:
-    """Return the name of a range as the reader of sizes takes it."""
+    """Return a range name in the form that the reader of sizes expects."""
     text = f"aten::{operator}, sizes = {list(shapes)}"
     if types is not None:
         text += f", types = {_strings(types)}"
@@ -251,19 +251,19 @@ def _value(value: Any) -> str:
 
 
 def _strings(values: Iterable[str]) -> str:
-    """Return texts without quotes or backslashes as JSON."""
+    """Return texts without quotes or backslashes as a JSON list."""
     quoted = ", ".join(f'"{each}"' for each in values)
     return f"[{quoted}]"
 
 
 class _Open(threading.local):
-    """How many ranges of a node are open on the calling thread."""
+    """Number of open ranges of autograd nodes on the calling thread."""
 
     def __init__(self) -> None:
         self._depth = 0
 
     def around(self, ranges: Ranges, names: Sequence[str]) -> tuple[Function, Function]:
-        """Return what autograd calls before and after a node; such nodes lie in no other one."""
+        """Return functions for autograd to call before and after a node; such nodes do not nest."""
 
         def leave() -> None:
             while self._depth:

@@ -1,4 +1,4 @@
-"""Open spans of one thread, and the ranges made of them."""
+"""Open spans of one thread, and the ranges that are written for them."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ from typing import Protocol
 
 
 class Ranges(Protocol):
-    """Where ranges are written to, as `NvtxRanges` does."""
+    """Interface of a writer of ranges, such as `NvtxRanges`."""
 
     def push(self, name: str) -> None:
         """Open a range on this thread."""
 
     def pop(self) -> None:
-        """Close the range that this thread opened last."""
+        """Close the innermost range of this thread."""
 
     def start(self, name: str) -> int:
-        """Open a range of the process, and return the function that closes it."""
+        """Open a range of the process, and return its handle."""
 
     def start_once(self, name: str) -> int:
-        """Open a range of the process with a unique name."""
+        """Open a range of the process with a unique name, and return its handle."""
 
     def end(self, opened: int) -> None:
-        """Close a range of the process."""
+        """Close the range of the process with this handle."""
 
     def mark(self, name: str) -> None:
         """Write a mark."""
 
 
 class _Span:
-    """Something that is open: `yields` tells whether its range is closed while others are open.
+    """An open span; `yields` tells whether its range is closed while spans inside are open.
 
-    ``handle`` is what ends a range of the process, None of one of this thread.
+    ``handle`` is the handle of a range of the process; None for a range of this thread.
     """
 
     __slots__ = ("handle", "is_written", "name", "yields")
@@ -43,15 +43,15 @@ class _Span:
 
 
 class Spans:
-    """The stages that a thread is in, each within the one before.
+    """Stack of the stages that a thread is in, each inside the one before.
 
-    An optimizer that runs whole passes, or a loss that is computed while gradients are cleared, is
-    no stage of what lies within it: such a span yields, and is written as the pieces around that.
+    An optimizer that runs whole passes, or a loss computed while gradients are cleared, is not the
+    stage of what runs inside: its span yields, so it is written as the pieces between.
 
     Parameters
     ----------
     ranges
-        Where they are written to.
+        Writer of the ranges.
     """
 
     def __init__(self, ranges: Ranges) -> None:
@@ -60,29 +60,29 @@ class Spans:
 
     @property
     def depth(self) -> int:
-        """How many are open."""
+        """Number of open spans."""
         return len(self._open)
 
     @property
     def last(self) -> str | None:
-        """Name of the innermost one."""
+        """Name of the innermost span; None if none is open."""
         return self._open[-1].name if self._open else None
 
     def enter(self, name: str, *, yields: bool = False) -> None:
-        """Open one on this thread."""
+        """Open a span on this thread."""
         self._interrupt()
         self._ranges.push(name)
         self._open.append(_Span(name, yields=yields))
 
     def enter_process(self, name: str) -> None:
-        """Open one that counts for all threads of the process."""
+        """Open a span that applies to all threads of the process."""
         self._interrupt()
         span = _Span(name, yields=False)
         span.handle = self._ranges.start(name)
         self._open.append(span)
 
     def leave(self, depth: int) -> None:
-        """Close all but `depth`; what yielded to them is open again."""
+        """Close all spans but the outermost `depth`; a span that had yielded is written again."""
         while len(self._open) > depth:
             span = self._open.pop()
             if span.handle is not None:

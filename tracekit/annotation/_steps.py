@@ -1,6 +1,7 @@
-"""Where training steps begin and end: an iteration ends with the step of each optimizer.
+"""Finds begin and end of training steps: an iteration ends once each optimizer has stepped.
 
-Where no optimizer is known, or its steps are not seen, it ends before what follows a backward pass.
+If no optimizer is known, or its steps are not seen, an iteration ends before the first activity
+after a backward pass.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ moments = itertools.count(1)
 
 
 class Steps:
-    """The iterations of one thread.
+    """Finds the training iterations of one thread, and writes a range for each.
 
     Parameters
     ----------
     ranges
-        Where they are written to.
+        Writer of the ranges.
     optimizers
-        Those that are there, as they come and go, with the moments in which they were made.
+        Optimizers that exist now, each with an ordinal that tells when it was created.
     windows
-        The windows that they are parts of, if any are asked for.
+        Windows of steps to record; None records all.
     """
 
     def __init__(
@@ -56,51 +57,51 @@ class Steps:
 
     @property
     def has_input_alone(self) -> bool:
-        """True if an iteration has begun and only its input was read."""
+        """True if an iteration is open and has only read input so far."""
         return self._handle is not None and not self._has_passes
 
     @property
     def has_passes(self) -> bool:
-        """True if an iteration is open and has more than its input."""
+        """True if an iteration is open and has done more than read input."""
         return self._has_passes
 
     def take_input(self) -> None:
-        """Begin an iteration with its input, unless the input belongs to an open one."""
+        """Note that input is read: begin an iteration, unless the input belongs to an open one."""
         if self._stepped or self._is_over:
             self._end()
         self._begin()
 
     def take_forward(self) -> None:
-        """Begin an iteration with a forward pass, where no input began it."""
+        """Note a forward pass: begin an iteration if none is open."""
         if self._is_over:
             self._end()
         self.take_pass()
         self._has_forward = True
 
     def take_backward(self) -> None:
-        """Take a backward pass; of two without a forward pass between them none may be a step's."""
+        """Note a backward pass; after two without a forward pass between, steps are unknown."""
         if self._is_over and not self._has_forward:
             self._say(UNKNOWN)
         self.take_pass()
         self._has_backward, self._has_forward = True, False
 
     def take_pass(self) -> None:
-        """Begin an iteration with something other than input, if none is open."""
+        """Begin an iteration with an activity other than input, if none is open."""
         self._begin()
         self._has_passes = True
 
     def take_clear(self, *, compiles: bool) -> None:
-        """End an iteration where gradients are cleared that a step has used which was not seen.
+        """Note that gradients are cleared: end the iteration if an unseen step has used them.
 
-        That is one by hand, or of an optimizer that was compiled.
+        A step is unseen if it is done by hand, or by a compiled optimizer.
         """
         if self._is_over or (compiles and self._has_backward and not self._last_step):
             self._end()
 
     def take_step(self, optimizer: Any) -> None:
-        """Count the step of an optimizer; one that steps twice does not wait for the others.
+        """Note the step of an optimizer; one that steps twice does not wait for the others.
 
-        Nor does the first step of one wait for those that were through when it was made.
+        Nor does an optimizer's first step wait for optimizers that had stepped before its creation.
         """
         made = self._optimizers.get(optimizer, 0)
         if id(optimizer) in self._stepped:
@@ -112,13 +113,13 @@ class Steps:
         self._stepped.add(id(optimizer))
 
     def close(self) -> None:
-        """End the iteration if all optimizers have made their step."""
+        """End the iteration if all optimizers have stepped."""
         if self._stepped and self._all() - self._unused <= self._stepped:
             self._end(is_closed=True)
 
     @property
     def are_counted(self) -> bool:
-        """True while nothing is recorded, and each step of the one optimizer is an iteration."""
+        """True while nothing is recorded and each step of the only optimizer is an iteration."""
         return self._windows is not None and self._windows.rests and len(self._optimizers) == 1
 
     def count(self) -> None:
@@ -130,7 +131,7 @@ class Steps:
     def set_apart(self) -> None:
         """Close the open iteration when evaluation starts or the data ends.
 
-        A range of input alone is no iteration: its number goes to the next one.
+        An iteration that only read input does not count: its number goes to the next one.
         """
         if self.has_input_alone or self._stepped or self._is_over:
             self._end()
@@ -142,7 +143,7 @@ class Steps:
 
     @property
     def _is_over(self) -> bool:
-        """True if only a backward pass can show that the iteration has ended."""
+        """True if the iteration has ended, judged by its backward pass alone."""
         return self._has_backward and not self._optimizers
 
     def _all(self) -> set[int]:
@@ -168,7 +169,7 @@ class Steps:
             self._windows.end(self, self._number, is_told=self._closed >= _SURE)
 
     def _say(self, how: str) -> None:
-        """Say how steps are known, where that is not what was said before."""
+        """Write how steps are known, if that has changed."""
         if self._known_by not in {how, UNKNOWN}:
             self._known_by = how
             self._ranges.mark(how)

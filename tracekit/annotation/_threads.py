@@ -1,4 +1,4 @@
-"""Activity of each thread of a training program, told by its calls."""
+"""Activity of each thread of a training program, derived from its calls."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Call = Callable[[], Any]
 
 
 class Roles:
-    """Purpose of data sets, by `id`: true if they are trained with, false if only evaluated.
+    """Purpose of each data set, by `id`: true if used for training, false if only for evaluation.
 
-    Both kinds of loaders are asked for batches where gradients are recorded.
+    Both kinds of loaders may be read while gradients are enabled.
     """
 
     def __init__(self) -> None:
@@ -33,30 +33,30 @@ class Roles:
         """Whether parts of the program are compiled, in which nothing is seen."""
 
     def learn(self, data: int | None, *, trains: bool) -> None:
-        """Remember the purpose of data; training is final."""
+        """Remember the purpose of a data set; training is final."""
         if data is not None and not self._trains.get(data, False):
             self._trains[data] = trains
 
     def of(self, data: int | None) -> bool | None:
-        """Return the purpose of data, if known."""
+        """Return the purpose of a data set; None if not known."""
         return None if data is None else self._trains.get(data)
 
 
 class Thread(threading.local):
     """Activity of the calling thread: each thread sees its own.
 
-    Most methods run what they are given, with the ranges that belong around it.
+    Most methods run the function they are given, inside the ranges that apply to it.
 
     Parameters
     ----------
     ranges
-        Where ranges are written to.
+        Writer of the ranges.
     optimizers
-        The optimizers that there are, as they come and go, with the moments of their making.
+        Optimizers that exist now, each with an ordinal that tells when it was created.
     roles
-        What data is for.
+        Purpose of each data set.
     windows
-        The windows of steps that are asked for.
+        Windows of steps to record; None records all.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Thread(threading.local):
 
     @property
     def may_exchange(self) -> bool:
-        """True while there are gradients that the optimizer has not used yet."""
+        """True while there are gradients that no optimizer has used yet."""
         return self._steps.has_passes and self._has_trained and not self._awaits_backward
 
     def forward(
@@ -102,7 +102,7 @@ class Thread(threading.local):
         has_grad: bool,
         is_trained: Callable[[], bool],
     ) -> Any:
-        """Run the forward pass of a whole network, inside a range of training or evaluation."""
+        """Run the forward pass of a whole network, in a range of training or evaluation."""
         if self._is_evaluation(network, has_grad=has_grad, is_trained=is_trained):
             self._begin_evaluation()
             self._evaluated = network if has_grad else None
@@ -120,17 +120,17 @@ class Thread(threading.local):
         return result
 
     def loss(self, call: Call, *, has_grad: bool) -> Any:
-        """Run the function of a loss, which ends the forward pass."""
+        """Run the loss function, which ends the forward pass."""
         if self.evaluates or not has_grad:
             return call()
         return self._within(LOSS, call)
 
     def replica(self, call: Call) -> Any:
-        """Run the forward pass of a part of a batch, on a thread for it alone."""
+        """Run the forward pass for a part of a batch, on a thread of its own."""
         return self._within(FORWARD, call)
 
     def backward(self, call: Call) -> Any:
-        """Run a backward pass, which other threads have a part in."""
+        """Run a backward pass, in which other threads take part."""
         if self._evaluated is not None:  # it was none
             self._roles.trained_in_evaluation.add(self._evaluated)
         self._resume()
@@ -142,7 +142,7 @@ class Thread(threading.local):
         return self._run(call, depth)
 
     def step(self, optimizer: object, call: Call) -> Any:
-        """Run the step of an optimizer, which may run passes of its own."""
+        """Run an optimizer's step, which may contain passes."""
         if self._in_step:
             return call()
         if self._steps.are_counted and not self._is_scaled:
@@ -165,7 +165,7 @@ class Thread(threading.local):
             self.count_step(optimizer)
 
     def count_step(self, optimizer: object) -> None:
-        """Count a step, be it one that a scaler of gradients left out."""
+        """Count an optimizer's step, even one that a gradient scaler skipped."""
         self.steps_made += 1
         self._awaits_backward = False
         self._steps.take_pass()
@@ -174,12 +174,12 @@ class Thread(threading.local):
             self._steps.close()
 
     def scaled_step(self, call: Call) -> Any:
-        """Run a step by a scaler of gradients, which has its own update after those of all."""
+        """Run a step by a gradient scaler, whose own update follows after all optimizers."""
         self._is_scaled = True
         return self.update(SCALER, call)
 
     def scaler_update(self, call: Call) -> Any:
-        """Run the update of a scaler of gradients, with which a step ends."""
+        """Run the update of a gradient scaler, which ends a step."""
         self._is_scaled = False
         try:
             return self.update(SCALER, call)
@@ -187,13 +187,13 @@ class Thread(threading.local):
             self._steps.close()
 
     def clear(self, call: Call) -> Any:
-        """Clear gradients, with which a step may be over."""
+        """Clear gradients, which may end a step."""
         if not self._in_step:
             self._steps.take_clear(compiles=self._roles.compiles)
         return self.update(CLEAR, call)
 
     def update(self, name: str, call: Call) -> Any:
-        """Run another part of the weight update."""
+        """Run another part of the weight update, in a range of this name."""
         if name != CLEAR:  # gradients are cleared before the loss is computed, too
             self._resume()
         depth = self._spans.depth
@@ -204,7 +204,7 @@ class Thread(threading.local):
             self._spans.leave(depth)
 
     def fetch(self, call: Call, data: int | None, *, has_grad: bool) -> Any:
-        """Fetch a batch of some data, with which an iteration may begin."""
+        """Fetch a batch from a data set, which may begin an iteration."""
         begins = has_grad and self._roles.of(data) is not False
         self._data = data if has_grad else None
         if begins:
@@ -218,7 +218,7 @@ class Thread(threading.local):
             raise
 
     def load(self, call: Call, *, has_grad: bool) -> Any:
-        """Fetch input; without gradients it counts as metric evaluation."""
+        """Fetch input in a range of stage IO; of stage ME if gradients are off."""
         if not has_grad and self._trains:
             self._begin_evaluation()
         if self.evaluates:
@@ -226,26 +226,26 @@ class Thread(threading.local):
         return self._within(INPUT, call)
 
     def record_gradients(self) -> None:
-        """Close metric evaluation without gradients, where these are recorded again."""
+        """End an evaluation without gradients, since these are enabled again."""
         if self._evaluated is None and not self.is_inside:
             self._resume()
 
     def train(self) -> None:
-        """Close metric evaluation with gradients, where a network is put in `train()`."""
+        """End an evaluation with gradients, since a network is put in `train()`."""
         if self._evaluated is not None and not self.is_inside:
             self._resume()
 
     def finish(self) -> None:
-        """Close everything that is open when the program ends."""
+        """Close all open ranges when the program ends."""
         self._steps.finish()
 
     def _is_evaluation(
         self, network: Any, *, has_grad: bool, is_trained: Callable[[], bool]
     ) -> bool:
-        """Tell whether a forward pass is of metric evaluation.
+        """Tell whether a forward pass is metric evaluation.
 
-        That is one without gradients, or of a network in `eval()` that has been trained. One of a
-        network of which nothing is trained is a part of the step, such as a target's or teacher's.
+        It is if gradients are off, or if the network is in `eval()` and has been trained. A pass of
+        a network that is not trained is part of the step, such as of a target or teacher network.
         """
         if not self._trains or self._is_within_training():
             return False
@@ -257,20 +257,21 @@ class Thread(threading.local):
         )
 
     def _is_within_training(self) -> bool:
-        """Tell whether a pass without gradients is a part of a step, such as that of a teacher.
+        """Tell whether a pass without gradients is part of a step, such as a teacher network's.
 
-        It is between a pass and its backward pass, and where a batch to train with was fetched.
+        It is if it runs between a forward and its backward pass, or after a training batch was
+        fetched.
         """
         is_fetched = self._steps.has_input_alone and self._roles.of(self._data) is True
         return self._awaits_backward or is_fetched
 
     @property
     def _trains(self) -> bool:
-        """True if the program has trained so far."""
+        """True if the program has trained before."""
         return self._has_trained or bool(self._optimizers)
 
     def _begin_evaluation(self) -> None:
-        """Begin metric evaluation, which lasts until gradients are recorded again."""
+        """Begin metric evaluation, which lasts until gradients are enabled again."""
         if not self.evaluates:
             self._steps.set_apart()
             self._roles.learn(self._data, trains=False)
@@ -282,7 +283,7 @@ class Thread(threading.local):
         return self._run(call, depth)
 
     def _run(self, call: Call, depth: int) -> Any:
-        """Run what belongs to the span that was opened last, and leave that."""
+        """Run a function in the span opened last, and close that span."""
         self.is_inside = True
         try:
             return call()
@@ -292,7 +293,7 @@ class Thread(threading.local):
             self._spans.leave(depth)
 
     def _resume(self) -> None:
-        """Close metric evaluation, which is over when the training loop goes on."""
+        """End metric evaluation, since the training loop goes on."""
         self._evaluated = None
         if self.evaluates:
             self._spans.leave(self._spans.depth - 1)

@@ -1,4 +1,4 @@
-"""Ranges around some steps of a long program, which a profiler records alone."""
+"""Windows: some steps of a long program, each in a range that tells the profiler to record."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ _NO_HANDLE = -1
 
 
 class Schedule(Protocol):
-    """Tells which steps begin a window: `Every` by their number, `Requests` when asked."""
+    """Decides which steps begin a window: `Every` by their number, `Requests` on request."""
 
     def length_at(self, number: int) -> int:
-        """Return how many steps the window has that begins with this one; 0 if none does."""
+        """Return the number of steps of the window that begins at step `number`; 0 if none does."""
 
     def done(self, number: int) -> None:
-        """Take note that a window has ended before a step."""
+        """Note that a window has ended before step `number`."""
 
 
 class Every:
-    """Windows at regular distances, the first one after so many steps.
+    """Windows at equal distances; the first one begins after that many steps.
 
     Parameters
     ----------
     text
-        Number of steps from the beginning of a window to that of the next one, and number of steps
-        of a window: ``1000:3``.
+        Distance between the starts of windows, and length of a window, in steps: ``1000:3``.
     """
 
     def __init__(self, text: str) -> None:
@@ -41,24 +40,24 @@ class Every:
         self._every, self._length = int(every), int(length)
 
     def length_at(self, number: int) -> int:
-        """Return how many steps the window has that begins with this one; 0 if none does."""
+        """Return the number of steps of the window that begins at step `number`; 0 if none does."""
         return 0 if not number or number % self._every else self._length
 
     def done(self, number: int) -> None:
-        """Go on: nobody waits."""
+        """Do nothing, since nobody waits for it."""
 
 
 class Windows:
-    """Windows of a program.
+    """Windows of a program: opens and closes their ranges.
 
-    Where several threads train, a window is of the one that reaches its first step first.
+    If several threads train, a window belongs to the thread that reaches its first step first.
 
     Parameters
     ----------
     ranges
-        Where their ranges are written to.
+        Writer of the windows' ranges.
     schedule
-        Which steps begin a window.
+        Decides which steps begin a window.
     """
 
     def __init__(self, ranges: Ranges, schedule: Schedule) -> None:
@@ -74,11 +73,11 @@ class Windows:
 
     @property
     def is_open(self) -> bool:
-        """True within a window."""
+        """True inside a window."""
         return self._open is not None
 
     def begin(self, owner: Any, number: int) -> bool:
-        """Open a window where a step begins it, and tell whether it did."""
+        """Open a window if step `number` begins one, and tell whether it did."""
         if self._open is not None or self.rests:
             return False
         length = self._schedule.length_at(number)
@@ -88,9 +87,9 @@ class Windows:
         return True
 
     def end(self, owner: Any, number: int, *, is_told: bool) -> None:
-        """Close the window that a thread opened, where the next step would be beyond it.
+        """Close the window of this thread if step `number` is the first one after it.
 
-        Until the next one hooks may rest, if optimizers tell steps.
+        Until the next window hooks may be removed, if optimizers tell steps (`is_told`).
         """
         if self._open is not None and self._open[0] is owner and number >= self._open[1]:
             self._ranges.end(self._open[2])
@@ -102,30 +101,30 @@ class Windows:
             self.rest(wanted=is_told and not is_next)
 
     def count(self, owner: Any, number: int) -> None:
-        """Switch resting hooks on again if the next step begins a window."""
+        """Install hooks again if step `number` begins a window."""
         if self._schedule.length_at(number):
             self._next = owner
             self.rest(wanted=False)
 
     def rest(self, *, wanted: bool) -> None:
-        """Switch hooks off to rest, or on again."""
+        """Remove the hooks not needed for counting steps (`wanted`), or install them again."""
         if self.on_rest is not None and wanted != self.rests:
             self.rests = wanted
             self.on_rest(wanted=wanted)
 
     def rest_no_more(self) -> None:
-        """Keep hooks on from now on."""
+        """Keep all hooks installed from now on."""
         self.rest(wanted=False)
         self.on_rest = None
 
 
 class WithinWindows:
-    """Ranges that are written within windows, and dropped between them.
+    """Writer of ranges that passes them on inside windows only.
 
     Parameters
     ----------
     ranges
-        Where they are written to.
+        Writer that they are passed on to.
     windows
         The windows.
     """
@@ -143,20 +142,20 @@ class WithinWindows:
             self._ranges.push(name)
 
     def pop(self) -> None:
-        """Close the range that this thread opened last."""
+        """Close the innermost range of this thread."""
         if self._local.open.pop():
             self._ranges.pop()
 
     def start(self, name: str) -> int:
-        """Open a range of the process, and return what closes it."""
+        """Open a range of the process, and return its handle."""
         return self._ranges.start(name) if self._windows.is_open else _NO_HANDLE
 
     def start_once(self, name: str) -> int:
-        """Open a range of the process with a unique name."""
+        """Open a range of the process with a unique name, and return its handle."""
         return self._ranges.start_once(name) if self._windows.is_open else _NO_HANDLE
 
     def end(self, opened: int) -> None:
-        """Close a range of the process."""
+        """Close the range of the process with this handle."""
         if opened != _NO_HANDLE:
             self._ranges.end(opened)
 
@@ -167,7 +166,7 @@ class WithinWindows:
 
 
 class _Written(threading.local):
-    """For each range that the calling thread has open, whether its start was written."""
+    """For each open range of the calling thread, whether its start was passed on."""
 
     def __init__(self) -> None:
         self.open: list[bool] = []

@@ -1,4 +1,4 @@
-"""The command `tracekit`: its commands, in the order of its help."""
+"""The command `tracekit`: its subcommands, in the order of its help."""
 
 import faulthandler
 import importlib
@@ -29,7 +29,7 @@ _TOGETHER = {
 
 
 def in_order() -> list[str]:
-    """Return modules and questions in the order of the help: what is new stands last."""
+    """Return modules and questions in the order of the help; new ones stand last."""
     from tracekit.runs import DECLARED
 
     return [*_COMMANDS, *(name for name in DECLARED if name not in _COMMANDS)]
@@ -54,7 +54,7 @@ def _register(name: str) -> None:
 
 
 def _home(each: CommandInfo) -> str:
-    """Return the question of a command, or the function that answers it."""
+    """Return the question or function behind a command."""
     return each.callback.__name__ if each.callback else ""
 
 

@@ -1,4 +1,4 @@
-"""Make a function a command: its place in the help, its formats, figures and file."""
+"""Makes commands of functions, with their place in the help, formats, figures and output file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Judged(NamedTuple):
-    """An answer, and the exit code that says what was found; whether a terminal shows nothing."""
+    """An answer, its exit code, and whether a terminal shows nothing."""
 
     answer: Answer
     exit_code: int
@@ -42,7 +42,7 @@ class TakesSeveral(Command):
     """A command whose option ``--against`` takes all words up to the next option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the command line, each of those words as if the option stood before it."""
+        """Parse the command line as if ``--against`` stood before each of its words."""
         return super().parse_args(ctx, list(_repeated(args, "--against")))
 
 
@@ -99,7 +99,7 @@ WRITTEN: dict[str, Json] = {}
 
 
 def examples(*lines: str) -> str:
-    """Return the text that closes the help of a command."""
+    """Return the examples at the end of a command's help."""
     return "\n".join(["Example:" if len(lines) == 1 else "Examples:", *(f"  {x}" for x in lines)])
 
 
@@ -123,30 +123,29 @@ def command(
     rows: bool = True,
     **settings: Any,
 ) -> Callable[[Answering], Answering]:
-    """Make a function that answers a command of the command line.
+    """Make a command of a function that returns an answer.
 
-    Its parameters are those of the command, and its docstring the help; one whose type is a
-    dataclass stands for options, the fields of that class. It gets the options ``--format``,
-    ``--output`` and those that choose rows, unless it has one of that name itself, and one
-    for each of its figures; what it returns is written.
+    The function's parameters become those of the command, and its docstring the help; a parameter
+    whose type is a dataclass stands for one option per field. The command also gets ``--format``,
+    ``--output``, the options that choose rows (unless the function has one of that name) and one
+    option per figure. It writes the answer that the function returns.
 
     Parameters
     ----------
     lines
-        Examples, which close the help.
+        Examples, shown at the end of the help.
     writes
-        What its answers are as JSON, of which `docs/generate.py` makes the files of `schemas/json`.
+        JSON form of its answers, from which `docs/generate.py` makes the files in `schemas/json`.
     name
-        The command, if it is not called as the function.
+        Name of the command; by default that of the function.
     figures
-        What can be drawn of its answers: the option without its dashes, which is the name of the
-        figure in `Answer.figures`, and what the help says of it.
+        Figures of its answers: option without dashes (the name in `Answer.figures`) -> its help.
     formats
-        What its answers can be written as.
+        Formats that its answers can be written in.
     group
-        Whose command it is.
+        Group of commands that it belongs to.
     rows
-        Whether its rows may be chosen, by `--where`, `--sort` and `--top`.
+        Whether it has the options `--where`, `--sort` and `--top`, which choose rows.
     settings
         Further settings for typer.
     """
@@ -163,12 +162,12 @@ def command(
 def action(
     *lines: str, name: str | None = None, group: typer.Typer = app
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a function a command without an answer; its options are declared as those of others.
+    """Make a command of a function that returns nothing; options are declared as for `command`.
 
     Parameters
     ----------
     lines, name, group
-        As for `command`.
+        See `command`.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
@@ -184,7 +183,7 @@ def _writing(
     formats: Sequence[Format],
     rows: Mapping[str, Any],
 ) -> Callable[..., None]:
-    """Return a function that asks `function`, draws its figures, and writes its answer."""
+    """Return a function that calls `function`, draws its figures, and writes its answer."""
     function = _reading(function)
 
     @functools.wraps(function)
@@ -238,7 +237,7 @@ def _writing(
 
 
 def _reading(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function with the options that typer takes; what is typed is read by its unit."""
+    """Return a function with parameters for typer, which parses values by their units."""
     signature = inspect.signature(function)
     groups = {e.name: e.annotation for e in signature.parameters.values() if _is_group(e)}
     parameters = [*itertools.chain(*map(_spread, signature.parameters.values()))]
@@ -264,7 +263,7 @@ def _is_group(parameter: inspect.Parameter) -> bool:
 
 
 def _spread(parameter: inspect.Parameter) -> list[inspect.Parameter]:
-    """Return a parameter, or in place of a dataclass those of its fields."""
+    """Return a parameter; for a dataclass, the parameters of its fields."""
     if not _is_group(parameter):
         return [parameter]
     # Options all have a default, as those of a command do.
@@ -277,7 +276,7 @@ def _spread(parameter: inspect.Parameter) -> list[inspect.Parameter]:
 
 
 def _gathered(options: dict[str, Any], groups: Mapping[str, type[Any]]) -> dict[str, Any]:
-    """Return options, those of a group as one."""
+    """Return option values, those of a group combined into its dataclass."""
     made = {
         name: group(**{each.name: options.pop(each.name) for each in dataclasses.fields(group)})
         for name, group in groups.items()
@@ -311,7 +310,7 @@ def _figure_option(figure: str, what: str) -> Any:
 
 
 def _check_figures(paths: Collection[Path]) -> None:
-    """Raise before any work is done where a figure cannot be written."""
+    """Raise an error before any work if a figure file could not be written."""
     if paths:
         for path in paths:
             present.check_figure_file(path)

@@ -43,7 +43,7 @@ AnywayOption = Annotated[bool, Option("Judge runs that are not comparable too.")
 
 
 def exit_code(outcome: str, unknown: str) -> int:
-    """Return the exit code of what a gate or a limit came to."""
+    """Return the exit code for the outcome of a gate or a limit."""
     code = _EXIT_CODES[outcome]
     return 0 if code == _EXIT_CODES["unknown"] and unknown == "pass" else code
 
@@ -467,7 +467,7 @@ def _sides(
     where: Mapping[str, str],
     against_where: Mapping[str, str],
 ) -> list[tuple[list[str], Mapping[str, str]]]:
-    """Return the runs that are named and the labels, of either side."""
+    """Return runs and labels of each side."""
     if not (against or against_where):
         if where or len(runs) != _TWO:
             raise UsageError(
@@ -490,7 +490,7 @@ def _judge(
     *,
     anyway: bool,
 ) -> int:
-    """Say on stderr whether the limit is kept, and return the exit code that says so."""
+    """Print on stderr whether the limit is kept, and return the exit code."""
     checked = comparison.check_limit(found, limit, metric=metric, anyway=anyway)
     complain(checked.sentence)
     return exit_code(checked.outcome, unknown)

@@ -38,7 +38,7 @@ _OPENING = {
 
 
 def register_question(name: str) -> None:
-    """Register the command of a declared question, to a run or to several."""
+    """Register the command of a declared question."""
     declaration = DECLARED[name]
     runs_of = [each.name for each in declaration.options if option_of(each).unit == "run"]
 
@@ -80,7 +80,7 @@ def register_question(name: str) -> None:
 
 
 def _signature(declaration: "Declaration") -> inspect.Signature:
-    """Return the parameters of a command: the runs, the question's own, and how a run is read."""
+    """Return the parameters of a command: runs, the question's options, options of opening."""
     own = [(each.name, each.annotation, each.default) for each in declaration.options]
     asked: list[tuple[str, Any, Any]] = [("run", RunArgument, LATEST)]
     opening = [(name, _OPENING[name], None) for name in declaration.opened]

@@ -130,7 +130,7 @@ def diagnose(
 
 
 def judged(found: "Answer", fail_on: str) -> int:
-    """Return the exit code that says whether a finding is one to fail on."""
+    """Return the exit code: whether any finding is of a kind in `fail_on`."""
     every = found.tables["findings"]
     if "state" in every.columns:
         every = every.filter(every["state"].is_in(diagnosis.WORSE))

@@ -1,7 +1,7 @@
-"""Read words of commands and handle their errors: one message, an exit code, no traceback.
+"""Parses words of commands and handles errors: one message, an exit code, no traceback.
 
-Words that need no checking are read here, for typer reads every value with pydantic, which takes a
-tenth of a second to load: as long as a small answer takes.
+Plain words are parsed here, since typer parses every value with pydantic, which takes a tenth of a
+second to import: as long as a small answer takes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ else:
 
 
 class _TakesPlainWords(_Parsing):
-    """Takes what it is given as it is, where a look tells that it is what is wanted."""
+    """Command or group that takes values as they are if they need no conversion."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         parameters = super().get_params(ctx)
@@ -52,7 +52,7 @@ class Group(_TakesPlainWords, TyperGroup):
 
 
 def _read(parameter: Any, kind: Any, checked: Callable[..., Any], ctx: Any, value: Any) -> Any:
-    """Return the value of a parameter, read by `checked` if a look does not tell what it is."""
+    """Return the value of a parameter; `checked` converts it only if necessary."""
     found: Any
     several = bool(parameter.multiple or parameter.nargs != 1)
     one = get_args(kind)[0] if get_origin(kind) is list else kind
@@ -70,7 +70,7 @@ def _read(parameter: Any, kind: Any, checked: Callable[..., Any], ctx: Any, valu
 
 
 def _is_plain(word: object, kind: Any) -> bool:
-    """Tell whether something is a word that `kind`, called with it, makes a value of."""
+    """Tell whether a word can be converted by calling `kind`."""
     if not isinstance(word, str):
         return False
     if kind is Path:
@@ -91,13 +91,13 @@ _FAULT = 70  # as sysexits.h calls it: an error in the program
 
 
 class ForgivingGroup(Group):
-    """A group that knows what other programs call its commands, and says what is meant."""
+    """A group that recognises the names of other programs' commands, and suggests its own."""
 
     meant: Mapping[str, str] = {}
     """Of words that are no command here, the command that does it."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that was asked for."""
+        """Find the command by the first word."""
         try:
             return super().resolve_command(ctx, args)
         except _WRONG_USE as error:
@@ -108,7 +108,7 @@ class ForgivingGroup(Group):
 
 
 class GuardedGroup(ForgivingGroup):
-    """A group of commands that turns what goes wrong in them into a message and an exit code."""
+    """A group of commands that turns errors into a message and an exit code."""
 
     meant: Mapping[str, str] = {
         "add": "ingest", "import": "ingest", "load": "ingest",
@@ -118,21 +118,21 @@ class GuardedGroup(ForgivingGroup):
     }  # fmt: skip
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find a command by its name, which may be of two words."""
+        """Find a command by its name of one or two words."""
         two = " ".join(args[:2])
         if len(args) > 1 and two in self.commands:
             return two, self.commands[two], args[2:]
         return super().resolve_command(ctx, args)
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
-        """Read the words up to the command."""
+        """Parse the words before the command."""
         try:
             return super().make_context(*arguments, **options)
         except KeyboardInterrupt:  # which typer would end without a word
             raise _interrupted() from None
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that was asked for."""
+        """Run the command."""
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -162,7 +162,7 @@ def _interrupted() -> typer.Exit:
 
 
 def complain(message: str) -> None:
-    """Print a message on stderr, safe for a terminal whatever a trace put into it."""
+    """Print a message on stderr, with control characters from a trace made harmless."""
     lines = [present.printable(line) for line in message.splitlines()]
     typer.echo("tracekit: " + "\n".join(lines), err=True)
 
@@ -177,7 +177,7 @@ _OF_A_PART = ("parquet: ", "unable to decode the encoded schema")
 
 
 def _unexpected(error: BaseException) -> tuple[str, int]:
-    """Return what to say of an error that nobody expected, and the exit code."""
+    """Return message and exit code for an unexpected error."""
     if type(error).__module__.startswith("polars") and str(error).startswith(_OF_A_PART):
         # Its size and time are as they were, or its checksum would have been looked at.
         return f"a part of the store is damaged ({error}): `tracekit runs check` says which", 2
@@ -185,7 +185,7 @@ def _unexpected(error: BaseException) -> tuple[str, int]:
 
 
 def _fault(error: BaseException) -> str:
-    """Say that tracekit is at fault, and where what it takes to mend it is written down."""
+    """Return a message that blames tracekit, with the file that has details for a bug report."""
     text = "".join(traceback.format_exception(error))
     try:
         with tempfile.NamedTemporaryFile(
@@ -203,7 +203,7 @@ def _version() -> str:
 
 
 def _forget_stdout() -> None:
-    """Let what is still to be written go nowhere, or Python complains about it when it exits."""
+    """Redirect remaining output to nowhere, so that Python does not complain at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

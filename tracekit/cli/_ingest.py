@@ -214,7 +214,7 @@ def _check_names(files: list[Path], name: str | None, run: str | None, asked: li
 
 
 def _clocks(asked: list[str]) -> "dict[str, GivenClock]":
-    """Return what each report's clock is given."""
+    """Return the clock correction of each report: name -> correction."""
     found: dict[str, GivenClock] = {}
     for text in asked:
         who, _, clock = text.rpartition("=")
@@ -226,7 +226,7 @@ def _clocks(asked: list[str]) -> "dict[str, GivenClock]":
 
 
 def _clock(text: str) -> "GivenClock":
-    """Return the clock that a text means: ``+1.5ms``, ``20ppm@10s``, or ``+1.5ms,20ppm@10s``."""
+    """Return the correction written as ``+1.5ms``, ``20ppm@10s``, or ``+1.5ms,20ppm@10s``."""
     offset, comma, drift = text.rpartition(",")
     found = re.fullmatch(r"\s*([+-]?[0-9]+(?:\.[0-9]+)?)\s*ppm\s*(?:@(.*))?", drift.lower())
     if found is None and not comma:
@@ -242,7 +242,7 @@ def _clock(text: str) -> "GivenClock":
 def _ingest_run(
     files: list[Path], name: str, on_error: str, options: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """Make one run of all files; return its row, and one for each file that was skipped."""
+    """Make one run of all files; return its row, and a row for each skipped file."""
     skipped: dict[Path, str] = {}
 
     def skip(file: Path, error: InputError) -> None:
@@ -278,7 +278,7 @@ def _ingest_run(
 
 
 def _ingest_all(files: list[Path], options: dict[str, Any]) -> tuple[list[dict[str, Any]], int]:
-    """Ingest what can be ingested; a file that cannot is complained about and left out."""
+    """Make a run of each file; a file that cannot be read is reported and left out."""
     rows, code = [], 0
     names = _names(options["store"])
     for file in files:
@@ -296,14 +296,14 @@ def _ingest_all(files: list[Path], options: dict[str, Any]) -> tuple[list[dict[s
 
 
 def _names(store: Path | None) -> dict[str, str]:
-    """Return the names of the runs that are in the store, by their ids; none if it is no store."""
+    """Return the names of the store's runs: id -> name; empty if it is no store."""
     with suppress(TracekitError):
         return {record.id: record.name for record in stores.Store.discover(store).runs()}
     return {}
 
 
 def _row(file: str, run: "tracekit.Run", *, is_new: bool, before: str | None) -> dict[str, Any]:
-    """Return the row of a run, which had another name `before` if it was there already."""
+    """Return the row of a run; `before` is its earlier name if it was in the store."""
     renamed = f", renamed from {before!r}" if before not in (None, run.name) else ""
     return {
         "name": run.name,

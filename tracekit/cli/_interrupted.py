@@ -1,4 +1,4 @@
-"""Interrupts of commands: how to detect them, their exit code, and where to report them."""
+"""Interrupts of commands: how to recognise them, their exit code, and where to report them."""
 
 import sys
 from contextlib import suppress
@@ -7,10 +7,10 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
 def is_an_interrupt(error: BaseException | None) -> bool:
-    """Tell whether it is an interrupt, or another error that was made of one.
+    """Tell whether an error is an interrupt, or was caused by one.
 
-    Python makes one of an interrupt that comes while it makes a class; so does polars where it
-    comes while that calls Python, and breaks down over it.
+    Python replaces an interrupt by another error if it comes while a class is being created; so
+    does polars if it comes during a call from polars into Python, which then panics.
     """
     while error is not None and not isinstance(error, KeyboardInterrupt):
         of = type(error).__module__.partition(".")[0]
@@ -21,7 +21,7 @@ def is_an_interrupt(error: BaseException | None) -> bool:
 
 
 def has_descriptor() -> bool:
-    """Tell whether stderr is a file of the system; notebooks and harnesses have other things."""
+    """Tell whether stderr has a file descriptor; in notebooks and test harnesses it has none."""
     with suppress(AttributeError, OSError, ValueError):
         return sys.stderr.fileno() >= 0
     return False

@@ -1,6 +1,6 @@
-"""Entry point of the command line; an interrupt at any time ends it with one line and 130.
+"""Entry point of the command line; an interrupt at any time prints one line and exits with 130.
 
-Modules are imported behind it, for before it an interrupt would end in a traceback.
+Other modules are imported inside it, since an interrupt before it would print a traceback.
 """
 
 import io
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def _streams() -> ExitStack:
-    """Replace streams that are absent or closed by others, whose text is lost."""
+    """Replace missing or closed standard streams by ones that discard their text."""
     replaced = ExitStack()
     for stream, redirect in ((sys.stdout, redirect_stdout), (sys.stderr, redirect_stderr)):
         if stream is None or stream.closed:

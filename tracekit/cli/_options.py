@@ -1,4 +1,4 @@
-"""Options that commands share."""
+"""Options shared by commands."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -31,12 +31,12 @@ MANY = "Many reports"
 
 
 def parse_labels(pairs: "Sequence[str]") -> dict[str, str]:
-    """Return labels written as `key=value`.
+    """Return labels written as `key=value`: key -> value.
 
     Raises
     ------
     UsageError
-        If one is not, or a key is there twice.
+        If one is written differently, or a key occurs twice.
     """
     labels: dict[str, str] = {}
     for pair in pairs:
@@ -50,12 +50,12 @@ def parse_labels(pairs: "Sequence[str]") -> dict[str, str]:
 
 
 def parse_sizes(pairs: "Sequence[str]") -> dict[str, int]:
-    """Return the bytes of collectives written as `all_reduce=25MB`.
+    """Return the bytes of collectives written as `all_reduce=25MB`: name -> bytes.
 
     Raises
     ------
     UsageError
-        If one is not, a collective is unknown, or is there twice.
+        If one is written differently, or a collective is unknown or occurs twice.
     """
     sizes: dict[str, int] = {}
     for pair in pairs:
@@ -81,7 +81,7 @@ def write_text(text: str, path: Path | None) -> None:
 
 
 def declared_options(parameters: "Iterable[inspect.Parameter]") -> dict[str, Option]:
-    """Return the options among parameters that are declared, by name."""
+    """Return the declared options among parameters: name -> option."""
     return {
         each.name: option
         for each in parameters
@@ -91,7 +91,7 @@ def declared_options(parameters: "Iterable[inspect.Parameter]") -> dict[str, Opt
 
 
 def typed_parameter(parameter: inspect.Parameter, option: Option) -> inspect.Parameter:
-    """Return a declared option as typer takes it: what is typed for it, its default and help."""
+    """Return a declared option as a parameter for typer, with its type, default and help."""
     default = parameter.default
     if option.unit == "keys":
         default = [default]
@@ -102,14 +102,14 @@ def typed_parameter(parameter: inspect.Parameter, option: Option) -> inspect.Par
 
 
 def typer_option(name: str, declared: Any) -> Any:
-    """Return a declared option as one of a command: what is typed for it, and its help."""
+    """Return a declared option as an option of typer, with its name and help."""
     kind, *rest = get_args(declared)
     option = next(each for each in rest if isinstance(each, Option))
     return Annotated[option.typed or _typed(kind, option), _typer_option(name, option)]
 
 
 def _typed(kind: Any, option: Option) -> Any:
-    """Return the type of an option's text; a quantity with a unit is text."""
+    """Return the type of an option for typer; a quantity with a unit is text."""
     if option.unit is not None and option.unit != "runs":
         return str | None
     if texts := choices(kind):
@@ -137,7 +137,7 @@ def _typer_option(name: str, option: Option) -> Any:
 
 
 def read_option(option: Option, value: Any) -> Any:
-    """Return the value of an option as Python takes it, of what was typed."""
+    """Convert the typed value of an option to the value for Python."""
     if value is None:
         return () if "list" in str(option.typed) and option.unit is None else None
     if isinstance(value, StrEnum):
@@ -154,12 +154,12 @@ def complete_keys(keys: "Sequence[str]", incomplete: str) -> Iterator[str]:
 
 
 def split_keys(by: "Sequence[str]") -> list[str]:
-    """Return keys that were given joined by commas, in several options, or both."""
+    """Return keys given in several options, joined by commas, or both."""
     return [key.strip() for part in by for key in part.split(",")]
 
 
 def parse_skip(text: str) -> int | Literal["auto"]:
-    """Return how many iterations ``--skip`` leaves out, or ``auto``."""
+    """Return the number of iterations in ``--skip``, or ``auto``."""
     if text == "auto":
         return "auto"
     if not text.isdecimal():
@@ -175,7 +175,7 @@ def _run_or_time(text: str) -> str | int:
 
 
 def rows_frame(rows: "Sequence[Mapping[str, Any]]") -> "pl.DataFrame":
-    """Return rows as a frame; its lists are lists of texts even where all of them are empty."""
+    """Return rows as a frame; columns of lists are lists of texts, even if all are empty."""
     import polars as pl
 
     lists = {key for row in rows for key, value in row.items() if isinstance(value, list)}
@@ -192,7 +192,7 @@ def open_run(
     step: str | None = None,
     **workers: Any,
 ) -> "tracekit.Run":
-    """Return the run that a user means by a name, the start of an id, `@latest` or a file."""
+    """Return the run for a reference: a name, the begin of an id, `@latest`, or a file."""
     opening = {
         "rules": rules, "iteration": iteration, "verdict": verdict, "step": step, **workers
     }  # fmt: skip
@@ -209,7 +209,7 @@ def opened_run(
     on_missing: Literal["stop", "skip"] | None = None,
     **opening: Any,
 ) -> Iterator["tracekit.Run"]:
-    """Yield the run, and show progress while it is asked."""
+    """Yield a run, showing progress while questions to it are answered."""
     with progress_bar(reference) as progress:
         yield tracekit.open(
             reference, store=store, progress=progress, memory=allowed(), processes=processes or 1,
@@ -218,7 +218,7 @@ def opened_run(
 
 
 def complete_run(incomplete: str) -> Iterator[str]:
-    """Propose the names of runs, and files, that begin with what is typed."""
+    """Propose names of runs, and of files, that begin with `incomplete`."""
     try:
         names = [LATEST, *(run.name for run in stores.Store.discover(None).runs())]
     except TracekitError:
@@ -247,7 +247,7 @@ MemoryOption = Annotated[
 
 
 def steps_of(text: str | None) -> tuple[int, int] | None:
-    """Return the first and the last step that `--iterations` names."""
+    """Return the first and the last step in `--iterations`; None without it."""
     return None if text is None else engine.parse_iterations(text)
 
 
@@ -329,7 +329,7 @@ ManyRunsArgument = Annotated[
 
 
 def runs_argument(declared: Any) -> Any:
-    """Return the declared argument that names runs."""
+    """Return a declared argument for runs as typer takes it."""
     meaning = get_args(declared)[1].meaning
     argument = typer.Argument(metavar="RUN...", help=meaning, autocompletion=complete_run)
     return Annotated[list[str] | None, argument]

@@ -1,4 +1,4 @@
-"""Output of a command: its destination and format."""
+"""Output of a command: its file and format."""
 
 import os
 import sys
@@ -54,11 +54,10 @@ _SQLITE = b"SQLite format 3\0"
 
 @dataclass(frozen=True)
 class Target:
-    """A format, and a file or standard output (`path` is None).
+    """Format and file of the output; `path` None is standard output.
 
-    Names of kernels are shortened for people unless `full_names` are wanted. On a terminal a table
-    says how its numbers were found only where it is to be `verbose`; in a file and a pipe it always
-    does.
+    Tables for people have short kernel names, unless `full_names`. On a terminal the notes say how
+    the numbers were found only with `verbose`; in a file or a pipe they always do.
     """
 
     format: Format
@@ -81,12 +80,12 @@ class Target:
         full_names: bool = False,
         verbose: bool = False,
     ) -> "Target":
-        """Return the target that a user asked for, in one of the formats that there are of it.
+        """Return the target that a user chose, in one of these formats.
 
         Raises
         ------
         UsageError
-            If nothing can be written there, or not in that format.
+            If the file cannot be written, or the answer does not have that format.
         """
         ending = "" if path is None else path.suffix.lower()
         told = _ENDINGS.get(ending, Format.TABLE)
@@ -125,7 +124,7 @@ class Target:
         _print(content)
 
     def write_text(self, text: str) -> None:
-        """Write a text to the file that is the target."""
+        """Write a text to the target's file."""
         if self.path is not None:
             with _writing(self.path):
                 write_whole(self.path, text.encode())
@@ -183,7 +182,7 @@ class Target:
 
 
 def _without_controls(text: str) -> str:
-    """Remove control characters, which could tell a terminal what to do."""
+    """Remove control characters, which a terminal could interpret."""
     from tracekit.present import printable
 
     return "".join(f"{printable(line)}\n" for line in text.splitlines())
@@ -207,14 +206,14 @@ def _print(content: str | bytes) -> None:
 
 
 def _binary() -> BinaryIO | None:
-    """Return what standard output writes bytes to; None in a notebook, where it takes text."""
+    """Return standard output as a binary stream; None in a notebook, which takes text only."""
     return getattr(sys.stdout, "buffer", None)
 
 
 def _terminal() -> tuple[int | None, str | None]:
-    """Return the width and the colour system of standard output, None each where it has none.
+    """Return width and colour system of standard output; None for each that it lacks.
 
-    What is piped is never shortened; it has colours only where FORCE_COLOR asks for them.
+    Piped output is never shortened; it has colours only if FORCE_COLOR is set.
     """
     if not sys.stdout.isatty() and not _ASK_FOR_COLOURS & set(os.environ):
         return None, None  # which rich would find out too, but it takes long to load
@@ -248,7 +247,7 @@ def _is_database(path: Path) -> bool:
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Say of any failure that it is `path` that cannot be written."""
+    """Prefix errors of writing with the name of the file."""
     try:
         yield
     except OSError as error:

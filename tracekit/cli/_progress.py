@@ -19,12 +19,12 @@ FileReport = Callable[[Path, str, int, int], None]
 
 @contextmanager
 def progress_bar(title: str | Path) -> Iterator[Report | None]:
-    """Show the progress of some work on stderr, where someone looks at it.
+    """Show the progress of work on stderr, if it is a terminal.
 
     Parameters
     ----------
     title
-        What is worked on.
+        Name of the file or thing that is worked on.
     """
     if not sys.stderr.isatty():
         yield None
@@ -35,7 +35,7 @@ def progress_bar(title: str | Path) -> Iterator[Report | None]:
 
 @contextmanager
 def progress_bars(title: str) -> Iterator[tuple[Report | None, FileReport | None]]:
-    """Show the progress of work on several files: a line for all, and one for each that is read."""
+    """Show the progress of work on several files: one line in all, and one per file being read."""
     if not sys.stderr.isatty():
         yield None, None
         return
@@ -45,7 +45,7 @@ def progress_bars(title: str) -> Iterator[tuple[Report | None, FileReport | None
 
 
 class _Bars:
-    """Bars that appear with what they are first told: work that turns out to be done shows none."""
+    """Progress bars that appear with the first report of progress; finished work shows none."""
 
     def __init__(self, stack: ExitStack, title: str) -> None:
         self._stack = stack
@@ -54,11 +54,11 @@ class _Bars:
         self._tasks: dict[str | Path, TaskID] = {}
 
     def overall(self, step: str, done: int, total: int) -> None:
-        """Show how far all of the work is."""
+        """Show the progress of all work."""
         self._show(self._title, self._title, step, done, total)
 
     def file(self, file: Path, step: str, done: int, total: int) -> None:
-        """Show how far one file is; one that is through is not shown any more."""
+        """Show the progress of one file; a finished file's line disappears."""
         if step:
             self._show(file, file.name, step, done, total)
         elif file in self._tasks and self._bars is not None:

@@ -25,12 +25,12 @@ _KNOWN = "What is known of runs"
 
 
 def parse_sweep(texts: "Sequence[str]") -> dict[str, list[str]]:
-    """Return the peaks to try that are written as `ethernet=10Gb/s,100Gb/s`.
+    """Return the peaks to try written as `ethernet=10Gb/s,100Gb/s`: resource -> texts.
 
     Raises
     ------
     UsageError
-        If one is not written so, or a resource is there twice.
+        If one is written differently, or a resource occurs twice.
     """
     found: dict[str, list[str]] = {}
     for text in texts:

@@ -52,7 +52,7 @@ _STEPS = 3
 
 @dataclass(frozen=True)
 class _What:
-    """Recorded kinds of data of a program."""
+    """Options for the kinds of data to record."""
 
     trace: Annotated[
         str | None,
@@ -226,16 +226,16 @@ class _What:
 
     @property
     def has_windows(self) -> bool:
-        """True if some steps are recorded and not all."""
+        """True if only windows of steps are recorded."""
         return self.every is not None or self.attachable is not None
 
     def wanted(self) -> "Wanted":
-        """Return it in the words of what records.
+        """Return the options as `recording.Wanted`.
 
         Raises
         ------
         UsageError
-            If a length of windows is given without how often they come.
+            If the length of windows is given without their distance.
         """
         if self.every is None and self.attach is None and self.length is not None:
             raise UsageError("--for is the length of windows", "say how often with --every")
@@ -270,7 +270,7 @@ class _What:
 
 @dataclass(frozen=True)
 class _OfStudy:
-    """The study to record, and how much of it."""
+    """Options for recording a study, or a part of it."""
 
     study: Annotated[
         str | None,
@@ -299,7 +299,7 @@ class _OfStudy:
 
 @dataclass(frozen=True)
 class _OfSeries:
-    """How often a program is recorded, and what other one in turn with it."""
+    """Options for recording a program repeatedly, or alternating with another one."""
 
     times: Annotated[
         int,
@@ -321,7 +321,7 @@ class _OfSeries:
     ] = None
 
     def programs(self, program: Sequence[str]) -> dict[str, Sequence[str]]:
-        """Return the programs to record by what their runs' names end with, in order."""
+        """Return the programs to record, in order: suffix of the runs' names -> command."""
         if self.against is None:
             return {f"-{number + 1}": program for number in range(self.times)}
         try:
@@ -454,7 +454,7 @@ def record(
 
 
 def _check_alone(*, calibrate: bool, is_series: bool, has_windows: bool) -> None:
-    """Raise `UsageError` where two ways of recording a program were asked for."""
+    """Raise `UsageError` if two ways of recording were requested."""
     if calibrate and (is_series or has_windows):
         raise UsageError("--calibrate keeps no recording", "leave out --every, --times, --against")
     if is_series and has_windows:
@@ -462,7 +462,7 @@ def _check_alone(*, calibrate: bool, is_series: bool, has_windows: bool) -> None
 
 
 def _attach_or_print(what: _What, program: list[str] | None) -> NoReturn:
-    """Have a job that runs record some steps, or say what one is to be started with."""
+    """Have a running job record some steps, or print how to start one that can."""
     if program or (what.attach is not None and (what.has_windows or what.print_hook)):
         raise UsageError("--attach and --print-hook run no program", "leave it out, and --every")
     if what.attach is None:
@@ -480,7 +480,7 @@ def _attach_or_print(what: _What, program: list[str] | None) -> NoReturn:
 
 
 def _record_once(recorder: "_Recorder", plan: "Plan", name: str, *, is_annotated: bool) -> "Answer":
-    """Record a program, and return where its time goes."""
+    """Record a program once, and return its breakdown."""
     if not recorder.tool.sees_switches:
         typer.echo(
             f"{recorder.tool} may not record here when threads are on a CPU (see `nsys status"
@@ -506,7 +506,7 @@ def _record_once(recorder: "_Recorder", plan: "Plan", name: str, *, is_annotated
 
 
 def _record_windows(recorder: "_Recorder", plan: "Plan", name: str) -> "Answer":
-    """Record windows of a program, each with its ranks as a run, and return how these differ."""
+    """Record windows of a program, each as a run with all ranks, and compare them."""
     windows = recording.by_window(recorder.reports(plan))
     runs = [
         recorder.ingest(reports, f"{name}-{number}", {"series": name, "window": str(number)})
@@ -529,7 +529,7 @@ def _record_series(
     *,
     dry_run: bool,
 ) -> "Answer":
-    """Record one program several times, or two in turn, and return how their steps differ."""
+    """Record one program several times, or two alternately, and compare their steps."""
     programs = of_series.programs(program)
     series = recorder.free_name(list(programs.values()), name, list(programs))
     plans = {f"{series}{end}": recorder.plan(words, f"{series}{end}")
@@ -556,7 +556,7 @@ def _record_series(
 
 
 def _left_of_series(series: str, made: int, number: int, *, two: bool) -> str:
-    """Say what there is of a series that ends early, of one or two programs, and what shows it."""
+    """Return a sentence on the runs of a series that ended early, and the command to see them."""
     of = f"series={series}"
     looks = f"--history recording --where {of}"
     if two:
@@ -565,7 +565,7 @@ def _left_of_series(series: str, made: int, number: int, *, two: bool) -> str:
 
 
 def _steps_of_reports(run: "tracekit.Run") -> list[str]:
-    """Return which annotated steps reports hold, such as ``3 steps, 60 to 62``, each text once."""
+    """Return which annotated steps the reports have, such as ``3 steps, 60 to 62``, each once."""
     import polars as pl
 
     number = pl.col("name").cast(pl.String).str.extract(r"^iteration (\d+)$").cast(pl.Int64)
@@ -582,7 +582,7 @@ def _steps_of_reports(run: "tracekit.Run") -> list[str]:
 
 
 def _steps_known(run: "tracekit.Run") -> str:
-    """Return what a program says that its steps are known from, as `annotation` marks it."""
+    """Return how a program's steps are known, as its annotations state."""
     import polars as pl
 
     mark = "tracekit.steps "
@@ -593,7 +593,7 @@ def _steps_known(run: "tracekit.Run") -> str:
 
 @dataclass(frozen=True)
 class _Recorder:
-    """Records programs in one way, into one store."""
+    """Records programs with fixed options, into one store."""
 
     wanted: "Wanted"
     folder: Path
@@ -607,15 +607,15 @@ class _Recorder:
     wait: str
 
     def runs(self) -> dict[str, Mapping[str, str]]:
-        """Return the names of the runs in the store, with their labels."""
+        """Return the labels of the runs in the store: name of the run -> labels."""
         return {each.name: each.labels for each in tracekit.Store.discover(self.store).runs()}
 
     def free_name(
         self, programs: Sequence[Sequence[str]], name: str | None, endings: Sequence[str] = ("",)
     ) -> str:
-        """Return a name that no run has: the one asked for, or the programs' with a number.
+        """Return an unused name for a run: the requested one, or the program's with a number.
 
-        Of several runs, whose names have endings, none of these is taken.
+        With several `endings`, all names with these endings are unused.
         """
         taken = self.runs()
         if name is not None:
@@ -633,7 +633,7 @@ class _Recorder:
         return next(each for each in tried if used.isdisjoint(each + end for end in endings))
 
     def check(self) -> None:
-        """Find out before anything is run whether what it makes can be ingested."""
+        """Check before recording that the reports can be ingested."""
         attribution.Rules.load(self.rules, None)
         stores.check_labels(self.labels)
         if self.wait not in {"work", "all", "primary"} and not self.wait.isdecimal():
@@ -641,7 +641,7 @@ class _Recorder:
 
     @cached_property
     def tool(self) -> "Nsys":
-        """The nsys that records."""
+        """The nsys that is used."""
         return recording.find_nsys(self.nsys)
 
     def plan(self, program: Sequence[str], name: str) -> "Plan":
@@ -657,7 +657,7 @@ class _Recorder:
         )
 
     def of_gpus(self) -> "_Recorder":
-        """Return the recording options that the tables of a GPU study need."""
+        """Return a recorder with the options that tables of a GPU study need."""
         memory = self.wanted.memory_usage or "cuda-memory-usage" in self.tool.options
         wanted = replace(self.wanted, memory_usage=memory)
         return replace(self, wanted=wanted, nccl_log=True, nvidia_smi=True)
@@ -670,11 +670,11 @@ class _Recorder:
         *,
         anew: bool = False,
     ) -> "tracekit.Run":
-        """Record what was planned, and ingest it."""
+        """Record according to a plan, and ingest the reports."""
         return self.ingest(self.reports(plan, anew=anew), name, labels)
 
     def reports(self, plan: "Plan", *, anew: bool = False) -> list[Path]:
-        """Record what was planned, and return its reports."""
+        """Record according to a plan, and return the reports."""
         while_running = replace(plan, folder=recording.unfinished(plan))  # and there then
         typer.echo(f"recording: {while_running}", err=True)
         try:
@@ -687,7 +687,7 @@ class _Recorder:
         return reports
 
     def cost(self, plan: "Plan") -> "Cost":
-        """Measure and print what recording the plan costs."""
+        """Measure and print how much recording slows the program down."""
 
         def started(number: int, count: int) -> None:
             typer.echo(f"run {number} of {count}", err=True)
@@ -695,7 +695,7 @@ class _Recorder:
         return recording.calibrate(plan, wait=self.wait, started=started)
 
     def ingest(self, reports: list[Path], name: str, labels: Mapping[str, str]) -> "tracekit.Run":
-        """Make a run of reports; a message about one of them says that they are still there."""
+        """Make a run of reports; an error message says where the reports are."""
         try:
             return self._ingest(reports, name, {**self.labels, **labels})
         except InputError as error:
@@ -719,7 +719,7 @@ def _also(hint: str | None, folder: Path) -> str:
 
 
 def _program_name(program: Sequence[str]) -> str:
-    """Return what a program is called: its script or module, not the Python that runs it."""
+    """Return the name of a program: its script or module, not the Python that runs it."""
     words = list(recording.split(program).program)
     if recording.is_python(words):
         words = _behind_options(words[1:]) or words
@@ -728,7 +728,7 @@ def _program_name(program: Sequence[str]) -> str:
 
 
 def _behind_options(words: Sequence[str]) -> list[str]:
-    """Return the words behind Python's options; none if it is given a program as text."""
+    """Return the words after Python's options; empty for a program given as text (``-c``)."""
     left = deque(words)
     while left and left[0].startswith("-") and left[0] not in {"-c", "-m", "-"}:
         if left.popleft() in {"-W", "-X"} and left:
@@ -788,7 +788,7 @@ def _configured(
 def _attempt(
     recorder: _Recorder, study: "Study", configuration: "Configuration", *, cpu: bool
 ) -> str:
-    """Record a configuration, and return what became of it: others may still succeed."""
+    """Record a configuration, and return the result in words; a failure does not end the study."""
     plan = _configured(recorder, study, configuration, cpu=cpu)
     try:
         if reports := recording.reports_in(plan.folder):  # as an earlier attempt left them

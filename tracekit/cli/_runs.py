@@ -34,7 +34,7 @@ _HELP = ("-h", "--help")
 
 
 class _ListByDefault(ForgivingGroup):
-    """A group that means its command `list` where no command is named."""
+    """A group that runs its command `list` if no command is named."""
 
     meant: Mapping[str, str] = {"ls": "list", "rm": "remove", "delete": "remove", "mv": "rename"}
 
@@ -124,7 +124,7 @@ def _newest(rows: "pl.DataFrame", _: Mapping[str, Any]) -> str:
 
 
 def _size(rows: "pl.DataFrame", _: Mapping[str, Any]) -> str | None:
-    """Say how much GPU work a run holds."""
+    """Return a sentence: the amount of GPU work in a run."""
     numbers = {"op": "ops", "device": "devices", "iteration": "iterations"}
     told = rows.row(0, named=True)
     if any(told.get(key) is None for key in numbers.values()):

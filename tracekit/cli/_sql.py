@@ -35,7 +35,7 @@ _JSON = Json(
 
 
 class _NamingTables(Command):
-    """A command whose help names the tables, which takes loading them."""
+    """A command whose help lists the tables, which are imported only then."""
 
     def _told(self) -> str:
         stored, made = ", ".join(model.TABLES), ", ".join(model.DERIVED)
@@ -87,10 +87,10 @@ _EXIT_CODE = 2
 
 @contextmanager
 def limited(seconds: float | None, memory: int) -> Iterator[None]:
-    """End this process with a message where what is done in it takes too long, or too much memory.
+    """End this process with a message if the work in it exceeds a limit of time or memory.
 
-    An engine that works on a query hears nobody, so that nothing less than the end of the process
-    stops it. Where the system does not say how much memory is held, only time is limited.
+    A query engine cannot be interrupted, so only ending the process stops it. If the system does
+    not report the memory in use, only time is limited.
     """
     over = threading.Event()
     watch = threading.Thread(target=_watch, args=(over, seconds, memory), daemon=True)

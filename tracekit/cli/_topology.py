@@ -42,7 +42,7 @@ app.add_typer(topology, name="topology")
 
 
 def complete_machine(incomplete: str) -> list[str]:
-    """Propose presets, runs and files that begin with what is typed."""
+    """Propose presets, runs and files that begin with `incomplete`."""
     from tracekit.machine import preset_names
 
     presets = [name for name in preset_names() if name.startswith(incomplete)]
@@ -253,7 +253,7 @@ def import_topology(
 
 
 def _machine(reference: str, store: StrPath | None) -> "Machine":
-    """Return the machine that is meant by a preset's name, a file, or a run."""
+    """Return the machine for a reference: a preset, a file, or a run."""
     from tracekit.machine import find_machine, is_topology
 
     if is_topology(reference):
@@ -277,7 +277,7 @@ def _largest_preset(rows: "pl.DataFrame", _: Mapping[str, Any]) -> str:
 
 
 def _joined(rows: "pl.DataFrame", _: Mapping[str, Any]) -> str:
-    """Say how many pairs of GPUs NVLink joins."""
+    """Return a sentence: the number of pairs of GPUs that NVLink connects."""
     ways = [
         rows[gpu][place] for place, gpu in enumerate(rows["gpu"]) for gpu in rows["gpu"][:place]
     ]

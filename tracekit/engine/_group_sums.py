@@ -301,7 +301,7 @@ class GroupTally:
         return groups
 
     def _codes_of(self, rows: pl.DataFrame) -> Iterator[_Array]:
-        """Yield integer codes of the keys' values; one code packs as many keys as it has bits for."""
+        """Yield integer codes of the keys' values; one code packs as many keys as bits allow."""
         packed, used = np.zeros(rows.height, np.int64), 0
         for key in self._keys:
             codes, bits = self._code_of(rows, key)

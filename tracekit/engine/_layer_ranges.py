@@ -67,7 +67,7 @@ class _Ranges:
         return found
 
     def outermost(self, marked: pl.Expr, stop: pl.Expr) -> Array:
-        """Return for each range the outermost marked range around it, below all stopping ones."""
+        """Return the outermost marked range of each range and those around it, inside any stop."""
         found = np.empty(self.parents.size, np.int64)
         stops = given(self.table.select(stop.alias("stop")).to_series())
         compiled(inherit_outermost, found.size)(self.parents, self._own(marked), stops, found)

@@ -1,4 +1,4 @@
-"""Runs as traces that other programs open: Perfetto's, and Chrome's."""
+"""Export of runs in the trace formats of other programs: Perfetto and Chrome."""
 
 from tracekit.export._export import FORMATS, export
 

@@ -1,4 +1,4 @@
-"""Tracks as Chrome's trace events: JSON, an event at a time."""
+"""Writes tracks as Chrome trace events (JSON), one event at a time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def write(tracks: Iterable[Track], file: IO[bytes]) -> None:
 
 
 class _Names:
-    """Names of slices and paths of ranges: their own, or unique short ones."""
+    """Short names of slices and paths of ranges, made unique."""
 
     def __init__(self) -> None:
         self.long: dict[str, str] = {}
@@ -96,5 +96,5 @@ def _slice(row: tuple[Any, ...], pid: int, tid: int) -> Iterator[dict[str, Any]]
 
 
 def _us(time: int) -> float:
-    """Return ns as us; three decimals are told apart up to 52 days."""
+    """Return ns as us, a float; three decimals stay exact up to 52 days."""
     return time / 1000

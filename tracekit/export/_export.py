@@ -1,4 +1,4 @@
-"""A run, or some of its steps, as a file for another program."""
+"""Export of a run, or of some of its steps, to a file for another program."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def export(
     trace
         The run.
     path
-        The file to write; gzipped where its name ends in ``.gz``.
+        File to write; gzipped if its name ends in ``.gz``.
     to
-        One of `FORMATS`.
+        Format, one of `FORMATS`.
     iterations
-        The first and the last step to write; all of the run by default.
+        First and last step to write; None writes the whole run.
 
     Raises
     ------

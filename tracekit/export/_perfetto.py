@@ -1,4 +1,4 @@
-"""Tracks as Perfetto's protobuf, a packet at a time."""
+"""Writes tracks as Perfetto's protobuf, one packet at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def write(tracks: Iterable[Track], file: IO[bytes]) -> None:
     Raises
     ------
     UsageError
-        If the package that knows Perfetto's messages is not there.
+        If the package with Perfetto's message types is not installed.
     """
     try:
         from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as messages
@@ -33,16 +33,16 @@ def write(tracks: Iterable[Track], file: IO[bytes]) -> None:
 
 
 def _before_zero(tracks: Iterable[Track]) -> int:
-    """Return by how much the first moment comes before 0, as where a report's clock was set right.
+    """Return by how many ns the earliest time is before 0, such as after a clock correction.
 
-    Perfetto knows no such times.
+    Perfetto does not allow negative times.
     """
     first = (track.rows.to_series(0).min() for track in tracks)
     return -min(0, *(each for each in first if isinstance(each, int)), 0)
 
 
 class _Writer:
-    """Writes packets of one sequence; a text is written once and then referred to by number."""
+    """Writes packets of one sequence; each text is written once and then referred to by number."""
 
     def __init__(self, messages: Any, file: IO[bytes], later: int) -> None:
         self._messages, self._file, self._later = messages, file, later
@@ -57,7 +57,7 @@ class _Writer:
         self._write(first)
 
     def add(self, track: Track) -> None:
-        """Write a track with all that is on it."""
+        """Write a track with its slices or counter values."""
         group = self._group(track.group)
         if track.unit is not None:
             self._counter(track, group)
@@ -147,7 +147,7 @@ class _Writer:
 def _numbered(
     known: dict[str, int], entries: Any, text: str, fields: Mapping[str, object] | None = None
 ) -> int:
-    """Return the number of a text, which is written where it comes first."""
+    """Return the number of a text, adding it to the packet's entries if it is new."""
     if text not in known:
         known[text] = len(known) + 1
         entries.add(iid=known[text], **(fields or {"name": text}))

@@ -1,4 +1,4 @@
-"""A run as tracks of slices and counters, whatever format they are written in."""
+"""A run as tracks of slices and counters, independent of the format."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _SLICE = ("start", "end", "name", "category", "args", "flows_out", "flow_in")
 
 @dataclass(frozen=True)
 class Track:
-    """One track.
+    """One track of slices, or of a counter's values.
 
     Parameters
     ----------
     group
-        What it is of: a GPU, or a process.
+        Owner of the track: a GPU or a process.
     name
-        What it shows.
+        Name of the track.
     rows
-        Of slices `_SLICE`, by start, outer ones first, ``args`` being a struct, or null; of a
-        counter ``time, value``.
+        For slices the columns `_SLICE`, ordered by start, outer slices first, where ``args`` is a
+        struct or null; for a counter ``time, value``.
     unit
-        Unit of a counter; None for slices.
+        Unit of the counter; None for slices.
     """
 
     group: str
@@ -40,18 +40,18 @@ class Track:
 def tracks_of(
     trace: Trace, spans: pl.DataFrame, steps: pl.DataFrame, *, is_whole: bool
 ) -> Iterator[Track]:
-    """Yield the tracks inside some spans.
+    """Yield the tracks of a run, limited to intervals of time.
 
     Parameters
     ----------
     trace
         The run.
     spans
-        ``process, device, start, end``.
+        Intervals to export: ``process, device, start, end``.
     steps
-        Where steps lie, as `step_detail.step_spans` returns them.
+        Intervals of steps, as `step_detail.step_spans` returns them.
     is_whole
-        Whether ranges are wanted that lie before or after all GPU work, too.
+        Whether to include ranges before or after all GPU work.
     """
     ops = step_detail.ops_inside(trace, spans)
     ops = ops.with_columns(args=step_detail.details(trace, ops).to_struct())
@@ -66,7 +66,7 @@ def tracks_of(
 
 
 def _slices(rows: pl.DataFrame, **columns: pl.Expr) -> pl.DataFrame:
-    """Return rows with the columns of slices; those that are not given are null."""
+    """Return rows with the columns of slices; columns that are not given are null."""
     absent = {
         "category": pl.lit(None, pl.String),
         "args": pl.lit(None),
@@ -79,7 +79,7 @@ def _slices(rows: pl.DataFrame, **columns: pl.Expr) -> pl.DataFrame:
 
 
 def _gpu_names(trace: Trace) -> dict[int, str]:
-    """Return what GPUs are called; those of reports with a clock of their own say so."""
+    """Return the display names of GPUs; a GPU on an unaligned clock is marked."""
     devices = trace.read("devices").select("device", "name", "report")
     clocks = trace.read("reports").select("report", "clock")
     several = clocks.height > 1
@@ -93,7 +93,7 @@ def _gpu_names(trace: Trace) -> dict[int, str]:
 
 
 def _gpu(groups: dict[int, str], device: object) -> str:
-    """Return what a GPU is called, which a report need not list."""
+    """Return the display name of a GPU, also for one that the reports do not list."""
     number = int(str(device))
     return groups.get(number, f"GPU {number}")
 
@@ -135,7 +135,7 @@ def _streams(ops: pl.DataFrame, groups: dict[int, str]) -> Iterator[Track]:
 
 
 def _counters(trace: Trace, spans: pl.DataFrame, groups: dict[int, str]) -> Iterator[Track]:
-    """Yield what was sampled of GPUs and NICs, such as bytes on NVLink and PCIe."""
+    """Yield tracks of samples of GPUs and NICs, such as bytes on NVLink and PCIe."""
     low, high = spans["start"].min(), spans["end"].max()
     inside = (pl.col("time") >= low) & (pl.col("time") <= high)
     samples = trace["metrics"].filter(inside).collect()
@@ -146,7 +146,7 @@ def _counters(trace: Trace, spans: pl.DataFrame, groups: dict[int, str]) -> Iter
 
 
 def _open_meanwhile(trace: Trace, spans: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
-    """Return the ranges that are open in some spans, or while ops in them are launched."""
+    """Return the ranges that overlap these intervals, or the launches of ops in them."""
     whole = spans.group_by("process").agg(pl.col("start").min(), pl.col("end").max())
     begun = ops.group_by("process").agg(begin=pl.col("launch_start").min())
     whole = whole.join(begun, on="process", how="left").with_columns(
@@ -156,7 +156,7 @@ def _open_meanwhile(trace: Trace, spans: pl.DataFrame, ops: pl.DataFrame) -> pl.
 
 
 def _threads(trace: Trace, ranges: pl.DataFrame, ops: pl.DataFrame) -> Iterator[Track]:
-    """Yield some ranges of each thread, with its calls that launched some ops."""
+    """Yield the tracks of each thread: these ranges, and the calls that launched these ops."""
     flows = ops.drop_nulls("call").group_by("call").agg(flows_out=(pl.col("op") + 1).sort())
     launches = trace["calls"].join(flows.lazy(), on="call").collect()
     category = pl.when(pl.col("stage").is_null()).then(pl.lit("range"))
@@ -182,13 +182,13 @@ def _of_threads(rows: pl.DataFrame, **columns: pl.Expr) -> pl.DataFrame:
 
 
 class Lanes:
-    """Lanes of the slices of one track, given by start, outer ones first."""
+    """Assigns the slices of one track to lanes; slices come by start, outer ones first."""
 
     def __init__(self) -> None:
         self._open: list[list[int]] = []
 
     def place(self, start: int, end: int) -> int:
-        """Return the first lane on which a slice follows all others or lies inside of them."""
+        """Return the first lane on which a slice overlaps no other one or nests inside the last."""
         for lane, ends in enumerate(self._open):
             while ends and ends[-1] <= start:
                 ends.pop()

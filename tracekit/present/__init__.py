@@ -1,4 +1,4 @@
-"""Presentation of results: tables, figures, and exchange formats.
+"""Presentation of results: tables, figures, pages, and data formats.
 
 Nothing here computes a result. polars, rich and plotly are imported when something is shown, not
 before.

@@ -1,4 +1,4 @@
-"""Draw bars made of parts, series of points and panels, with labels of runs, as most figures do."""
+"""Shared parts of figures: stacked bars, series of points, panels, and labels of runs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _GAP = 0.3
 
 
 def described(key: str, value: object) -> str:
-    """Return what a label of a run says, such as ``4 GPUs``, as plain text that is not too long."""
+    """Return the text of one label of a run, such as ``4 GPUs``: plain, and cut if too long."""
     if key == "run" and value is None:
         return "median of several"
     if value is None:
@@ -52,31 +52,31 @@ def described(key: str, value: object) -> str:
 
 
 def label_of(row: Mapping[str, Any], keys: Sequence[str]) -> str:
-    """Return the label of a row, from the columns that distinguish it."""
+    """Return the text that names a table row, made of the columns that distinguish its run."""
     return ", ".join(described(key, row[key]) for key in keys)
 
 
 def varying(table: pl.DataFrame, keys: Sequence[str]) -> list[str]:
-    """Return those of some columns that the table has and that differ between its rows."""
+    """Return the columns among `keys` that the table has and whose values differ between rows."""
     return [key for key in keys if key in table.columns and table[key].n_unique() > 1]
 
 
 def common_note(table: pl.DataFrame, keys: Sequence[str]) -> list[str]:
-    """Return a note of the values that all rows share in some columns, or none."""
+    """Return a note with the values that all rows share in the columns `keys`; empty if none."""
     there = [key for key in keys if key in table.columns]
     shared = [key for key in there if table[key].n_unique() == 1 and not table[key].has_nulls()]
     return [f"all: {label_of(table.row(0, named=True), shared)}"] if shared else []
 
 
 def pooled_note(table: pl.DataFrame, *, ranges: bool = True) -> list[str]:
-    """Return a note of over how many runs values are medians, or none where no runs are pooled.
+    """Return a note with the number of runs behind each median; empty if no runs are pooled.
 
     Parameters
     ----------
     table
-        The columns ``runs`` and ``baseline_runs``, as far as it has them.
+        A table that may have the columns ``runs`` and ``baseline_runs``, numbers of pooled runs.
     ranges
-        Whether the least and the greatest are drawn.
+        Whether the figure draws the least and the greatest value.
     """
     numbers = [name for name in ("runs", "baseline_runs") if name in table.columns]
     if not numbers:
@@ -90,18 +90,18 @@ def pooled_note(table: pl.DataFrame, *, ranges: bool = True) -> list[str]:
 
 
 def with_ends(table: pl.DataFrame, value: str) -> pl.DataFrame:
-    """Return a table with the ends of its error bars: ``end_low`` and ``end_high``.
+    """Add the ends of error bars: ``end_low`` and ``end_high``.
 
-    They are those of the 95 % interval, where it is known; else of pooled runs the least and the
-    greatest value.
+    They are the ends of the 95 % interval if it is known; otherwise, for pooled runs, the least and
+    the greatest value.
 
     Parameters
     ----------
     table
-        The columns ``low``, ``high``, ``from`` and ``to`` before or after the value's name, as far
-        as it has them: ``speedup_from``, ``from_percent``.
+        A table that may have the ends as columns, named by the value and ``low``, ``high``,
+        ``from`` or ``to``: ``speedup_from``, ``from_percent``.
     value
-        ``speedup`` or ``percent``.
+        Column that the error bars belong to: ``speedup`` or ``percent``.
     """
     ends = {"end_low": ("from", "low"), "end_high": ("to", "high")}
     pairs = {
@@ -116,7 +116,7 @@ def with_ends(table: pl.DataFrame, value: str) -> pl.DataFrame:
 
 
 def bars_note(table: pl.DataFrame) -> list[str]:
-    """Return notes that explain error bars: intervals, or the ends of pooled runs."""
+    """Return notes that explain the error bars: 95 % intervals, or ranges of pooled runs."""
     notes = []
     is_there = "interval_of" in table.columns
     of = set(table["interval_of"].drop_nulls()) if is_there else set()
@@ -152,25 +152,25 @@ def error_bars(rows: pl.DataFrame, value: str, low: str, high: str, factor: floa
 
 
 def not_shown(hidden: int, what: str) -> list[str]:
-    """Return a note of how many a figure leaves out, or none."""
+    """Return a note with the number of items that a figure leaves out; empty if none."""
     return [f"not shown: {hidden:,} more {what}"] if hidden else []
 
 
 def distinct(table: pl.DataFrame, key: str) -> list[Any]:
-    """Return the values of a column: numbers in their order, others as the table has them."""
+    """Return the distinct values of a column: numbers sorted, others in the order of the table."""
     values = table[key].unique(maintain_order=True)
     return (values.sort(nulls_last=True) if values.dtype.is_numeric() else values).to_list()
 
 
 class Row(NamedTuple):
-    """Position and label of a row of a figure."""
+    """Position and label of one row of a figure."""
 
     place: float
     label: str
 
 
 class Rows(NamedTuple):
-    """The rows of a figure from the top down, under headings where several have one."""
+    """The rows of a figure from top to bottom, under headings where several rows share one."""
 
     rows: list[Row]
     headings: list[Row]
@@ -178,16 +178,16 @@ class Rows(NamedTuple):
 
 
 def rows_of(table: pl.DataFrame, above: Sequence[str], beside: Sequence[str]) -> Rows:
-    """Return one row per row of a table.
+    """Return one row of a figure per row of a table.
 
     Parameters
     ----------
     table
-        One row per configuration; those under one heading are next to each other.
+        One row per configuration, ordered so that rows under one heading are adjacent.
     above
-        Columns that a heading names, where there are several headings of several rows.
+        Columns whose values form the heading, if there are several headings of several rows.
     beside
-        Columns that a row names.
+        Columns whose values name the row.
     """
     above, beside = varying(table, above), varying(table, beside)
     records = table.to_dicts()
@@ -210,7 +210,7 @@ def rows_of(table: pl.DataFrame, above: Sequence[str], beside: Sequence[str]) ->
 
 
 def show_rows(figure: go.Figure, rows: Rows) -> None:
-    """Give the axis upwards of a figure its rows, and write their headings into the plot."""
+    """Label the vertical axis of a figure with its rows, and write the headings into the plot."""
     figure.update_yaxes(
         **PLAIN_AXIS, range=[rows.end, -0.5],
         tickvals=[row.place for row in rows.rows],
@@ -251,20 +251,20 @@ WIDE = _WIDTH - _PANELS["l"] - _PANELS["r"]
 
 @dataclass(frozen=True)
 class Part:
-    """Share of each bar of a figure that belongs to one thing.
+    """One segment of every bar of a figure, such as a stage.
 
     Parameters
     ----------
     name
         Plain name, for the legend.
     colour
-        One for all bars, or one for each.
+        Colour of the segment: one for all bars, or one per bar.
     lengths
-        A length for each bar; null or 0 where it contributes nothing.
+        Length of the segment in each bar; null or 0 if the bar has none.
     is_hidden
-        Whether it is drawn hatched and beside the bar, whose length it does not add to.
+        Whether it is drawn hatched beside the bar and not added to the bar's length.
     hover
-        A plain text for each bar in place of its name, if it says more.
+        Plain text for each bar shown under the pointer; None shows the name.
     """
 
     name: str
@@ -287,26 +287,26 @@ def bars_figure(
     whiskers: Sequence[tuple[float, float] | None] | None = None,
     upright: str | None = None,
 ) -> go.Figure:
-    """Return bars that are made of parts, the first on top, each with its length at its end.
+    """Return stacked bars, the first one on top, each with its total length at its end.
 
     Parameters
     ----------
     bars
-        Plain names of the bars, or their rows under headings.
+        Plain names of the bars, or rows of a figure under headings.
     parts
-        What they are made of, in the order in which that is stacked.
+        Segments of the bars, in the order of stacking.
     axis
-        What lengths are, without the unit.
+        Title of the axis of lengths, without the unit.
     title, subtitle, notes
-        As of `figure_layout`.
+        See `figure_layout`.
     unit
-        Divisor and name of the unit; that of ns which suits the longest bar where it is not told.
+        Divisor and name of the unit; None takes the unit of time that suits the longest bar.
     ends
-        Plain texts in place of the lengths at the ends of bars.
+        Plain texts at the ends of the bars; None shows the lengths.
     whiskers
-        The ends of each bar's interval, drawn at the end of the bar; null where there is none.
+        For each bar low and high end of its interval, drawn at the bar's end; null if it has none.
     upright
-        What the bars are, where they stand side by side from left to right.
+        Title of the horizontal axis if bars are vertical, side by side; None for horizontal bars.
     """
     parts = [part for part in parts if any(part.lengths)]
     number = len(bars.rows) if isinstance(bars, Rows) else len(bars)
@@ -350,18 +350,19 @@ def parts_by(
     length: str,
     colours: Mapping[str, str],
 ) -> list[Part]:
-    """Return the parts of bars from a table's rows, one or more rows a bar.
+    """Return the segments of bars from table rows, of which each bar has one or more.
 
     Parameters
     ----------
     table
-        The columns that `bar`, `part` and `length` name.
+        A table with the columns that `bar`, `part` and `length` name.
     bar, bars
-        The column that tells bars apart, and the values that are drawn, in order.
+        Column that tells bars apart, and its values to be drawn, in order.
     part, colours
-        The column that tells parts apart, and their colours in the order that they are stacked in.
+        Column that tells segments apart, and their colours: value -> colour, in the order of
+        stacking.
     length
-        The column of lengths.
+        Column of lengths.
     """
     sums = table.group_by(pl.col(part).cast(pl.String), bar).agg(pl.col(length).sum())
     times = {(name, each): time for name, each, time in sums.iter_rows()}
@@ -417,7 +418,7 @@ def _bars(part: Part, rows: Rows, divisor: float, unit: str, *, is_upright: bool
 
 
 def _written(lengths: Sequence[float | None], longest: float, divisor: float) -> dict[str, Any]:
-    """Return how long parts are as texts inside of them, where these have the room."""
+    """Return texts with the lengths of segments, drawn inside those that are long enough."""
     decimals = decimals_of(longest / divisor)
     there = [length for length in lengths if length]
     return {
@@ -431,7 +432,7 @@ def _written(lengths: Sequence[float | None], longest: float, divisor: float) ->
 def _whiskers(
     rows: Rows, sums: Sequence[float], ends: Sequence[tuple[float, float]], divisor: float
 ) -> go.Scatter:
-    """Return intervals around the ends of bars, as whiskers without a mark of their own."""
+    """Return intervals at the ends of bars, as whiskers without a marker."""
     both = list(zip(sums, ends, strict=True))
     errors = {
         "type": "data", "symmetric": False, "color": INK, "thickness": 1.2, "width": 4,
@@ -445,7 +446,7 @@ def _whiskers(
 
 
 def _named_across(rows: Rows) -> dict[str, Any]:
-    """Return the look of an axis across, which names bars at even distances."""
+    """Return the settings of a horizontal axis that names bars at equal distances."""
     every = -(-len(rows.rows) // _MOST_TICKS)
     named = [row for place, row in enumerate(rows.rows)
              if place % every == 0 or not row.label.isdigit()]  # fmt: skip
@@ -459,7 +460,7 @@ def _write_ends(
     figure: go.Figure, rows: Rows, lengths: Sequence[float], ends: Sequence[str],
     upright: str | None,
 ) -> None:  # fmt: skip
-    """Write beyond each bar how long it is; not where such texts would touch each other."""
+    """Write each bar's length beyond its end, unless the texts would touch each other."""
     if upright and _LETTERS * max(map(len, ends), default=0) * len(ends) > _WIDTH - 2 * _LEFT:
         return
     look = {"showarrow": False, "font": {"size": 12}, "bgcolor": "white", "borderpad": 0}
@@ -482,18 +483,18 @@ def series_figure(
     sides: tuple[int, int] = (84, 40),
     below: int = 64,
 ) -> go.Figure:
-    """Return an empty figure for series of points, with room for a legend of their plain names.
+    """Return an empty figure for series of points, with room for a legend.
 
     Parameters
     ----------
     names
-        The names; none for a figure without a legend.
+        Plain names in the legend; empty for no legend.
     title, subtitle, notes
-        As of `figure_layout`.
+        See `figure_layout`.
     height
-        Its height without the legend and the notes, in pixels.
+        Height without legend and notes, in pixels.
     sides, below
-        The margins left, right, and below, in pixels.
+        Margins in pixels: left and right, and below.
     """
     lines = legend_lines(names, _WIDTH - sum(sides)) if names else 0
     layout = figure_layout(
@@ -517,28 +518,28 @@ def series(
     is_named: bool = False,
     error_y: Any = None,
 ) -> go.Scatter:
-    """Return points, or a line through them.
+    """Return a series of points, a line through them, or both.
 
     Parameters
     ----------
     x, y
-        Where they are.
+        Coordinates of the points.
     colour
-        Of line and points.
+        Colour of line and points.
     name
-        Plain name, for the legend.
+        Plain name in the legend.
     hover
-        Markup for each point, with `name` above it; without it points say nothing.
+        Markup for each point, shown under the pointer below `name`; None shows nothing.
     mode
         ``lines``, ``markers`` or ``lines+markers``.
     line, marker
-        Their look beyond the colour.
+        Style of line and points, apart from the colour.
     group
-        What the legend shows and hides together with it.
+        Name of a group of series that the legend shows and hides together; None for no group.
     is_named
-        Whether the legend has an entry for it.
+        Whether the legend lists the series.
     error_y
-        Its error bars.
+        Error bars of plotly.
     """
     head = f"<b>{figure_text(name)}</b><br>" if name else ""
     return go.Scatter(
@@ -557,7 +558,7 @@ def known_rows(table: pl.DataFrame, value: str) -> pl.DataFrame:
 
 
 def cell(place: int, across: int) -> dict[str, int]:
-    """Return the row and the column of one of some panels."""
+    """Return row and column (from 1) of panel number `place` with `across` panels in a row."""
     return {"row": place // across + 1, "col": place % across + 1}
 
 
@@ -581,9 +582,9 @@ def paneled(
     legend
         Plain texts of the legend.
     across, each, below
-        Panels beside each other, the height of each, and the room below it, in pixels.
+        Number of panels in a row; height of each and margin below it, in pixels.
     title, subtitle, notes
-        As of `figure_layout`.
+        See `figure_layout`.
     """
     down = -(-len(titles) // across)
     gap = below + 34

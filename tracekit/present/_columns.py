@@ -1,9 +1,9 @@
-"""Columns as people read them: labels, units, and the text of every cell.
+"""Columns as people read them: labels, units, and the text of each cell.
 
-Times (`*_ns`) and sizes (`bytes`, `*_bytes`) are shown in one unit per column, which stands beside
-the label; sizes of messages, which go over many powers of two, each in its own. Shares are percent;
-unknown values are `-`. Terminal, Markdown and notebook tables are
-all made of these.
+Times (`*_ns`) and sizes (`bytes`, `*_bytes`) are shown in one unit per column, which is written
+beside the label; message sizes, which span many powers of two, each in a unit of its own. Shares
+are percent; unknown values are `-`. Terminal, Markdown and notebook tables are all made of these
+columns.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Number = int | float
 
 
 class Scale(NamedTuple):
-    """Format of the numbers of a column."""
+    """How the numbers of a column are written: unit, divisor and decimals."""
 
     divisor: int
     unit: str
@@ -64,20 +64,20 @@ class Scale(NamedTuple):
 
 @dataclass(frozen=True)
 class ShownColumn:
-    """One column as it is shown.
+    """One column as displayed.
 
     Parameters
     ----------
     name
-        Name in the frame.
+        Name of the column in the frame.
     label
-        Name without its unit.
+        Displayed name, without the unit.
     texts
-        One text per row, safe to print.
+        Text of each row, safe to print.
     unit
         Unit of the texts, or None.
     numeric
-        Whether the values are numbers, which align to the right.
+        Whether the values are numbers, which are right-aligned.
     """
 
     name: str
@@ -93,14 +93,14 @@ class ShownColumn:
 
 
 def shown(frame: pl.DataFrame, height: int | None = None) -> list[ShownColumn]:
-    """Return the columns of `frame` as they are shown.
+    """Return the columns of `frame` as displayed.
 
     Parameters
     ----------
     frame
         The frame.
     height
-        The units suit so many of its first rows; by default all.
+        Number of first rows whose values decide the units; None takes all rows.
     """
     scales = _time_scales(frame.head(frame.height if height is None else height))
     columns = [
@@ -113,18 +113,18 @@ def shown(frame: pl.DataFrame, height: int | None = None) -> list[ShownColumn]:
 
 
 def with_values(columns: Sequence[ShownColumn]) -> tuple[list[ShownColumn], list[str]]:
-    """Leave out columns without any value, but for the first one; return their labels, too."""
+    """Drop columns without any value, except the first; return the rest, and the labels dropped."""
     unknown = [each for each in columns[1:] if each.texts and {*each.texts} <= {NULL, ""}]
     return [each for each in columns if each not in unknown], [each.label for each in unknown]
 
 
 def unknown_note(labels: Sequence[str]) -> list[str]:
-    """Return the note on columns that `with_values` leaves out, if there are any."""
+    """Return a note that names the columns that `with_values` left out; empty if none."""
     return [f"unknown or none: {', '.join(dict.fromkeys(labels))}"] if labels else []
 
 
 def _indented(columns: Sequence[ShownColumn], frame: pl.DataFrame) -> list[ShownColumn]:
-    """Show ranges as the tree that they are: the last part of each path, below that around it."""
+    """Show ranges as a tree: the last part of each path, indented below its parent."""
     depths = frame["depth"].to_list()
     return [
         replace(column, texts=[*map(_branch, column.texts, depths)])
@@ -142,18 +142,18 @@ def _branch(path: str, depth: int | None) -> str:
 
 
 def time_unit(frame: pl.DataFrame) -> str | None:
-    """Return the unit that most times of a frame are shown in, or None without any."""
+    """Return the unit in which most times of a frame are shown; None if it has no times."""
     scales = [scale.unit for scale in _time_scales(frame).values()]
     return max(scales, key=scales.count, default=None)
 
 
 def time_scale(frame: pl.DataFrame, name: str) -> Scale:
-    """Return how the times of a column are shown."""
+    """Return the scale of a column of times."""
     return _time_scales(frame)[name]
 
 
 def duration(value: Number) -> str:
-    """Return a time in ns as text with a unit that suits it."""
+    """Return a time in ns as text, in a unit that suits it."""
     divisor, unit = next((d, u) for _, d, u in _TIME_UNITS if abs(value) >= d or d == 1)
     return f"{scaled([value], divisor, _decimals(value, divisor))[0]} {unit}"
 
@@ -170,8 +170,8 @@ def scaled(
 ) -> list[str]:
     """Return numbers, divided by `divisor`, as texts with a number of decimals.
 
-    A number that would round to zero but is not zero is said to be smaller than what is shown; or,
-    `in_full`, has as many decimals as show its first digit.
+    A number other than zero that would be rounded to zero is written as smaller than the last
+    decimal; or, with `in_full`, with as many decimals as show its first digit.
     """
     return [
         NULL
@@ -229,7 +229,7 @@ def _shown_flops(name: str, label: str, values: Sequence[Number | None]) -> Show
 
 
 def _message_size(size: Number | None) -> str:
-    """Return a size without rounding it: in KiB and so on where it is a whole number of them."""
+    """Return a size as text without rounding: in KiB, MiB and so on if it is a whole number."""
     if size is None:
         return NULL
     for unit, name in _BINARY_UNITS:
@@ -239,9 +239,9 @@ def _message_size(size: Number | None) -> str:
 
 
 def _time_scales(frame: pl.DataFrame) -> dict[str, Scale]:
-    """Choose one unit for all columns that are compared by eye: totals, windows, statistics.
+    """Choose a common unit for columns that readers compare: totals, windows, statistics.
 
-    It suits the largest of their values; by size of messages, the median one.
+    It suits the largest value; in tables by message size, the median value.
     """
     by_size = any(traits(name).exact for name in frame.columns)
     typical = _median if by_size else _largest
@@ -286,7 +286,7 @@ def _scale(
 
 
 def _decimals(largest: Number, divisor: int) -> int:
-    """Return how many decimals show the largest of some numbers with about five digits."""
+    """Return the number of decimals that shows `largest` with about five digits."""
     if divisor == 1:
         return 0
     shown = abs(largest) / divisor
@@ -300,7 +300,7 @@ def _number(value: Number, *, grouped: bool) -> str:
 
 
 def text_of(value: object) -> str:
-    """Return one value that is not a number of a column, as text that is safe to print."""
+    """Return a value other than a column's number as text that is safe to print."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
@@ -315,11 +315,11 @@ def text_of(value: object) -> str:
 def shown_with_totals(
     frame: pl.DataFrame, meta: Mapping[str, Any], *, is_whole: bool = True
 ) -> list[ShownColumn]:
-    """Return the columns of `frame` as they are shown; a breakdown by stage gets closing rows.
+    """Return the columns of `frame` as displayed; a breakdown by stage gets closing rows.
 
-    They are `idle`, or of ranges on the host `no stage`, and `window`. Of all breakdowns only that
-    by stage adds up to its window, and only where all rows of it are there, the frame `is_whole`.
-    A row of `with_parts` is empty where it has nothing to say, as these are.
+    The closing rows are `idle` (for ranges on the host `no stage`) and `window`. Only a breakdown
+    by stage adds up to its window, and only with all its rows (`is_whole`). Cells of closing rows
+    and of rows that `with_parts` adds are empty where they have no value.
     """
     totalled = with_totals(frame, meta) if is_whole else frame
     if "a_ns" in frame.columns and totalled.height > frame.height:
@@ -337,7 +337,7 @@ OF_WHICH = "of which recomputed"
 
 
 def with_parts(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
-    """Return a breakdown by stage with what backward passes run again below their rows."""
+    """Add below the BP rows of a breakdown the part of them that recomputes the forward pass."""
     import polars as pl
 
     if not meta.get("recomputed") or not {"stage", "ops", "busy_ns"} <= {*frame.columns}:
@@ -354,14 +354,14 @@ def with_parts(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def _are_parts(frame: pl.DataFrame) -> list[bool]:
-    """Tell which rows are part of the one above."""
+    """Tell for each row whether it is a part of the row above."""
     if "stage" not in frame.columns:
         return [False] * frame.height
     return [stage == OF_WHICH for stage in frame["stage"].cast(str).to_list()]
 
 
 def with_totals(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
-    """Return `frame`, a breakdown by stage with its closing rows."""
+    """Return a breakdown by stage with its closing rows."""
     window, idle = meta.get("window_ns"), meta.get("idle_ns")
     if frame.columns[:1] in (["stage"], ["part"]) and "a_ns" in frame.columns:
         return _with_step(frame, meta)
@@ -383,7 +383,7 @@ def with_totals(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def _with_step(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
-    """Return what the step of two runs is made of, with the step below it."""
+    """Add to the parts of the step of two runs a closing row: the step."""
     step = meta.get("step")
     if not step or step["a_ns"] is None:
         return frame
@@ -393,7 +393,7 @@ def _with_step(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def _with_typical(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
-    """Return the same with the typical step below: medians, and their shift, which is no sum."""
+    """Add the typical step (median) of both runs and its shift, which is not a sum of parts."""
     step = meta["step"]
     if step.get("shift_low_ns") is None:
         return frame
@@ -411,9 +411,9 @@ def _with_typical(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def _with_remainder(frame: pl.DataFrame, scale: Scale) -> pl.DataFrame:
-    """Put before the whole, which is last, what rounding leaves of it beside its parts.
+    """Add before the last row (the whole) the rounding difference between parts and whole.
 
-    Each of these is shown as it was found, and never as a zero that it is not.
+    The parts are shown as computed, and never as zero unless they are zero.
     """
     quantum = scale.divisor / 10**scale.decimals
     shown_as = [(pl.col(name) / quantum).round() for name in ("a_ns", "b_ns")]
@@ -425,7 +425,7 @@ def _with_remainder(frame: pl.DataFrame, scale: Scale) -> pl.DataFrame:
 
 
 def _blank_below(texts: list[str], height: int, parts: list[bool]) -> list[str]:
-    """Leave the cells of parts and of closing rows empty where they have nothing to say."""
+    """Empty the cells of parts and closing rows that have no value."""
     may_be = [*parts, *(True for _ in texts[height:])]
     return [
         "" if blank and text == NULL else text for text, blank in zip(texts, may_be, strict=True)

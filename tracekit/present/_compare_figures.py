@@ -1,6 +1,6 @@
-"""Figures of comparisons: both breakdowns, parts of the change, and groups.
+"""Figures of comparisons: both breakdowns, contributions to the change, and groups.
 
-A is the run that is compared against, B the one that is compared; a change is B - A.
+A is the base run, B the run compared with it; a change is B - A.
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ def comparison_figure(
     subtitle: str,
     devices: pl.DataFrame | None = None,
 ) -> go.Figure:
-    """Return the step of two runs by stage, and below it the way from one step time to the other.
+    """Return both steps as bars by stage, and below a waterfall from A's step time to B's.
 
-    Above, each run is a bar: exposed time by stage, and idle time. Below, each stage takes the step
-    time from that of A a part of the way to that of B; the labels say how much that is, and how
-    much of A's step. Below that stands the same of each GPU.
+    Above, each run is a bar: exposed time by stage, and idle time. Below, each stage adds its
+    change to the step time of A until that of B is reached; labels give the change and its share of
+    A's step. Panels at the bottom show the same for each GPU.
 
     Parameters
     ----------
@@ -95,7 +95,8 @@ def comparison_figure(
     title, subtitle
         Plain texts; see `figure_layout`.
     devices
-        The same by ``device``, if it is known; at most 16 of them are drawn.
+        The same columns and ``device``, one row per stage and GPU; None if not known. At most 16
+        GPUs are drawn.
     """
     parts = parts_of(contributions)
     if not parts:
@@ -128,7 +129,7 @@ def comparison_figure(
 
 
 def _rows(more: int) -> tuple[go.Figure, int]:
-    """Return a figure of two wide plots above so many rows of panels, and the height of all."""
+    """Return a figure of two wide plots above `more` rows of panels, and its height."""
     heights = [_BARS, _WATERFALL, *[_PANEL] * more]
     high = sum(heights) + _BETWEEN * (len(heights) - 1)
     wide = [{"colspan": ACROSS}, *[None] * (ACROSS - 1)]
@@ -140,13 +141,13 @@ def _rows(more: int) -> tuple[go.Figure, int]:
 
 
 def _total_text(parts: Sequence[Part], run: str, unit: tuple[int, str]) -> str:
-    """Return the step time of a run; larger than the sum of its parts if a stage is unknown."""
+    """Return a run's step time as text; as a lower bound if a stage is unknown."""
     more = "≥ " if any(getattr(part, run) is None for part in parts) else ""
     return f"<b>{more}{total(parts, run) / unit[0]:,.{_decimals(parts, unit)}f} {unit[1]}</b>"
 
 
 def _stacks(parts: Sequence[Part], unit: tuple[int, str]) -> list[go.Bar]:
-    """Return one bar per stage, of both runs; parts that have the room for it say their length."""
+    """Return one bar trace per stage, with both runs; long segments show their length."""
     widest = max(total(parts, "a"), total(parts, "b"))
     bars = []
     for part in parts:
@@ -203,7 +204,7 @@ def _stack_axes(
 def _step_labels(
     parts: Sequence[Part], levels: Sequence[tuple[float, float]], unit: tuple[int, str]
 ) -> go.Scatter:
-    """Return the labels on top of the bars: step times, and changes with their share of A's."""
+    """Return the labels above the bars: step times, and changes with their share of A's step."""
     before, after = total(parts, "a"), total(parts, "b")
     decimals = _decimals(parts, unit)
     tops = [before, *(max(level) for level in levels), after]
@@ -224,7 +225,7 @@ def _step_labels(
 
 
 def _change_text(delta: float | None, before: float, unit: tuple[int, str], decimals: int) -> str:
-    """Return a change, and below it what it is in percent of what there was before."""
+    """Return a change as text, and below it the change in percent of the time before."""
     if delta is None:
         return "?"
     absolute = signed(delta / unit[0], decimals)
@@ -232,7 +233,7 @@ def _change_text(delta: float | None, before: float, unit: tuple[int, str], deci
 
 
 def _decimals(parts: Sequence[Part], unit: tuple[int, str]) -> int:
-    """Return how many decimals step times and changes have: the same, so that they add up."""
+    """Return the common number of decimals of step times and changes, so that they add up."""
     largest = max(abs(part.delta or 0) for part in parts) / unit[0]
     return min(decimals_of(largest), decimals_of(total(parts, "a") / unit[0]) + 1)
 
@@ -274,20 +275,20 @@ def changes_figure(
     title: str,
     subtitle: str,
 ) -> go.Figure:
-    """Return the largest changes of groups, such as kernels, with their intervals.
+    """Return the groups (such as kernels) that changed most, with the intervals of their change.
 
-    One bar per group, the largest change on top, at most 25; a note says how many are not drawn.
-    On the right stands what the group took in A and in B.
+    One bar per group, the largest change on top, at most 25; a note gives the number left out. On
+    the right stands the time of each group in A and in B.
 
     Parameters
     ----------
     table
         One row per group: the columns `key`, ``a_ns``, ``b_ns`` (time per iteration, ns),
-        ``delta_ns``, ``low_ns`` and ``high_ns`` (the interval of the change; null where there is
-        none), ``verdict``, one of `VERDICT_COLOURS`, or null, and optionally ``only_in``, ``A`` or
-        ``B`` of what the other run does not have.
+        ``delta_ns``, ``low_ns`` and ``high_ns`` (interval of the change; null if there is none),
+        ``verdict``, one of `VERDICT_COLOURS` or null, and optionally ``only_in``: ``A`` or ``B`` if
+        only that run has the group, else null.
     key
-        The column that names the groups, or several.
+        The column, or columns, that name a group.
     names
         Plain names of the runs A and B.
     title, subtitle
@@ -328,7 +329,7 @@ def changes_figure(
 
 
 def _largest(table: pl.DataFrame, key: str | Sequence[str]) -> list[dict[str, Any]]:
-    """Return the groups that changed most; those whose change is not known by what they take."""
+    """Return the groups that changed most; a group without a known change counts by its time."""
     times = [f"{name}_ns" for name in ("a", "b", "delta", "low", "high")]
     keys = [key] if isinstance(key, str) else key
     others = [name for name in keys if name != "name"] if "name" in keys else []
@@ -359,7 +360,7 @@ def _largest(table: pl.DataFrame, key: str | Sequence[str]) -> list[dict[str, An
 
 
 def _labels(groups: Sequence[dict[str, Any]]) -> list[str]:
-    """Return what groups are called beside their bars: no two kernels alike."""
+    """Return the labels of groups beside their bars; no two kernels have the same."""
     names = [printable(group["name"] or "") for group in groups]
     short = readable_names(names)
     kernels = shorten_apart([short[name] for name in names], _WIDEST_KERNEL)
@@ -376,13 +377,13 @@ def _has_interval(group: dict[str, Any]) -> bool:
 
 
 def _reach(groups: Sequence[dict[str, Any]]) -> float:
-    """Return the largest change, intervals included."""
+    """Return the largest absolute change, intervals included."""
     changes = (group[name] for group in groups for name in ("delta_ns", "low_ns", "high_ns"))
     return max((abs(change) for change in changes if change is not None), default=0)
 
 
 def _change_bars(groups: Sequence[dict[str, Any]], unit: tuple[int, str]) -> list[go.Bar]:
-    """Return one trace per verdict."""
+    """Return one bar trace per verdict."""
     found = {group["verdict"] for group in groups}
     verdicts = [verdict for verdict in (*VERDICT_COLOURS, None) if verdict in found]
     verdicts += sorted(found - set(verdicts))
@@ -424,7 +425,7 @@ def _change_hover(group: dict[str, Any], unit: tuple[int, str]) -> str:
 
 
 def _taken(value: float | None, unit: tuple[int, str]) -> str:
-    """Return what a group takes in one run, which may not have it."""
+    """Return the time of a group in one run as text; it may be absent from the run."""
     return "-" if value is None else f"{value / unit[0]:,.{decimals_of(value / unit[0])}f}"
 
 
@@ -465,7 +466,7 @@ def _changes_axes(
 
 
 def _changes_column(figure: go.Figure, groups: Sequence[dict[str, Any]]) -> None:
-    """Write on the right what each group takes in A and in B."""
+    """Write the time of each group in A and in B on the right."""
     largest = max((group[name] or 0 for group in groups for name in ("a_ns", "b_ns")), default=0)
     unit = step_unit(largest)
     place = {"xref": "paper", "x": 1, "xanchor": "right", "xshift": 132, "showarrow": False}

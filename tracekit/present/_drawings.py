@@ -1,4 +1,4 @@
-"""The drawings of answers, by the names that `Answer.figures` refers to."""
+"""The drawings of answers, by the names in `Answer.figures`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _by_stage(devices: pl.DataFrame | None) -> pl.DataFrame | None:
 
 
 def _steps(answer: Answer) -> go.Figure:
-    """Draw steps: of a comparison, or of one run, which are worked out when they are drawn."""
+    """Draw the steps of a run or of a comparison; they are computed only now."""
     steps = answer.tables["steps"] if "steps" in answer.tables else answer.source()
     subtitle = _of_pair(answer) if "steps" in answer.tables else f"{answer.run}, means over GPUs"
     return steps_figure(steps, title="Steps one by one", subtitle=subtitle)
@@ -62,7 +62,7 @@ def _of_pair(answer: Answer) -> str:
 
 
 def _groups(columns: list[str]) -> list[str]:
-    """Return the columns that a table's rows are groups of: those before its measures."""
+    """Return the columns that define a table's rows: those before its measures."""
     return list(itertools.takewhile(lambda name: not name.startswith("a_"), columns))
 
 
@@ -142,7 +142,7 @@ def _stages(answer: Answer) -> go.Figure:
 
 
 def _stage_speedups(answer: Answer) -> go.Figure:
-    """Draw a panel per network and stage."""
+    """Draw the speedup of stages: one panel per network and stage."""
     rows = answer.rows
     each = [
         rows.select(
@@ -172,7 +172,7 @@ def _overheads(answer: Answer) -> go.Figure:
 
 
 def _cells(overheads: pl.DataFrame) -> pl.DataFrame:
-    """Return overheads with what a row of the map is of: network, method and number of GPUs."""
+    """Add to overheads the name of their row in the map: network, method and number of GPUs."""
     known = overheads.drop_nulls("overhead_percent")
     alike = known.select("network", "batch", "gpus", "method", "scaling").is_duplicated()
     runs = ("run", "baseline_run") if alike.any() else ()

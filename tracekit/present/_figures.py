@@ -1,8 +1,8 @@
-"""One look for all figures.
+"""Common layout of all figures.
 
-A figure has a title, a line below it that says what was measured against what, axes with units,
-and notes at its foot. Every text of a trace goes through `figure_text`: plotly takes its texts for
-markup. plotly is imported when a figure is made, not before.
+A figure has a title, a subtitle that says what was measured against what, axes with units, and
+notes at its foot. Texts from a trace go through `figure_text`, since plotly reads texts as markup.
+plotly is imported when a figure is made, not before.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ CONFIG = {"displaylogo": False, "toImageButtonOptions": {"format": "svg"}}
 
 
 def figure_text(text: str) -> str:
-    """Return `text` so that a figure shows it as it is: no markup, no formula, no controls."""
+    """Return `text` escaped so that a figure shows it as it is, without markup or formulas."""
     # MathJax, where a page has it, takes what is between dollar signs for a formula.
     return escape(printable(text), quote=False).replace("$", "&#36;")
 
@@ -121,15 +121,15 @@ def figure_layout(
     Parameters
     ----------
     title, subtitle
-        Plain texts: what is shown; and of which run, over which window, against what.
+        Plain texts: what is shown; and the run, the window, and the base of comparison.
     width, height
-        Size in pixels, without the notes.
+        Size in pixels; the height is without the notes.
     margin
-        Margins in pixels that differ from the usual ones: `l`, `r`, `t`, `b`.
+        Margins in pixels that differ from the default: side (`l`, `r`, `t`, `b`) -> pixels.
     notes
         Plain texts at the foot of the figure, one line each.
     least
-        How many pixels across its plots need to be read, if it is no matter of course.
+        Least width in pixels at which the plots are readable; None for the default.
     """
     room = {**_MARGIN, **(margin or {})}
     heading = _lines(title, width, _LARGE, most=2)
@@ -157,21 +157,21 @@ def figure_layout(
 
 
 def _lines(text: str, width: int, size: int, most: int = 3) -> list[str]:
-    """Break a text into lines that fit into a figure, and cut the rest."""
+    """Break a text into lines that fit into a figure; cut what exceeds `most` lines."""
     letters = int((width - 2 * _EDGE) / (_LETTER * size))
     fitting = shorten(printable(text), most * letters - most)
     return [figure_text(line) for line in wrap(fitting, letters)[:most]]
 
 
 def empty_figure(title: str, subtitle: str, text: str) -> go.Figure:
-    """Return a figure that says that there is nothing to show.
+    """Return a figure that says that there is no data to show.
 
     Parameters
     ----------
     title, subtitle
-        As of `figure_layout`.
+        See `figure_layout`.
     text
-        What there is none of, such as ``no transfers``.
+        Sentence part that names the missing data, such as ``no transfers``.
     """
     import plotly.graph_objects as go
 
@@ -187,12 +187,12 @@ def empty_figure(title: str, subtitle: str, text: str) -> go.Figure:
 
 
 def unit_of(largest: float, units: Sequence[tuple[int, str]]) -> tuple[int, str]:
-    """Return the divisor and the name of the unit in which the largest of some numbers reads well.
+    """Return divisor and name of the unit that suits the largest of several numbers.
 
     Parameters
     ----------
     largest
-        The largest number.
+        The largest number, in the base unit.
     units
         `BYTE_UNITS` or `TIME_UNITS`.
     """
@@ -200,12 +200,12 @@ def unit_of(largest: float, units: Sequence[tuple[int, str]]) -> tuple[int, str]
 
 
 def decimals_of(largest: float) -> int:
-    """Return how many decimals show the largest of some numbers with about three digits."""
+    """Return the number of decimals that shows `largest` with about three digits."""
     return next((count for count, end in ((3, 1), (2, 10), (1, 100)) if abs(largest) < end), 0)
 
 
 def signed(value: float, decimals: int) -> str:
-    """Return a change as text: its sign always; what rounds to nothing does not read as nothing."""
+    """Return a change as text, always with its sign; a nonzero change never reads as zero."""
     if value == 0:
         return "0"
     text = f"{abs(value):,.{decimals}f}"
@@ -213,19 +213,19 @@ def signed(value: float, decimals: int) -> str:
 
 
 def text_width(texts: Iterable[str], size: int = 12) -> int:
-    """Return the approximate width in pixels of the widest of some plain texts."""
+    """Return the approximate width in pixels of the widest text."""
     return round(max((cells(printable(text)) for text in texts), default=0) * size * _LETTER)
 
 
 def fitting_ticks(labels: Sequence[str], each: float) -> tuple[dict[str, Any], int]:
-    """Return the look of an axis across that names the places 0, 1, 2 and so on, and its height.
+    """Return the settings of a horizontal axis with a label at 0, 1, 2 and so on, and its height.
 
     Parameters
     ----------
     labels
         Plain texts.
     each
-        How many pixels there are for each of them; where one needs more, all are drawn steeply.
+        Pixels available for each label; if one needs more, all are rotated.
     """
     steep = text_width(labels) + 8 > each
     fitting = [shorten(printable(label), _STEEP_LETTERS) for label in labels] if steep else labels
@@ -240,9 +240,9 @@ def fitting_ticks(labels: Sequence[str], each: float) -> tuple[dict[str, Any], i
 
 
 def named_places(names: Sequence[str]) -> dict[str, Any]:
-    """Return the look of an axis that names the places 0, 1, 2 and so on from top to bottom.
+    """Return the settings of a vertical axis with names at 0, 1, 2 and so on, from top to bottom.
 
-    A bar is told by its place, so that two of the same name stay two.
+    A bar is identified by its position, so two bars of the same name stay apart.
     """
     return {
         "tickvals": list(range(len(names))),
@@ -253,7 +253,7 @@ def named_places(names: Sequence[str]) -> dict[str, Any]:
 
 
 def legend_lines(labels: Sequence[str], width: int) -> int:
-    """Return the number of lines of a legend above a plot of this width."""
+    """Return the number of lines of a legend above a plot of `width` pixels."""
     entries = [text_width([label]) + _LEGEND_MARK for label in labels]
     if sum(entries) <= width:
         return 1
@@ -262,9 +262,9 @@ def legend_lines(labels: Sequence[str], width: int) -> int:
 
 
 def legend_above(layout: Mapping[str, Any], gap: int = 10) -> dict[str, Any]:
-    """Return a legend that ends a number of pixels above the plot.
+    """Return a legend that ends `gap` pixels above the plot.
 
-    The margin on top is to have 28 pixels more for its first line, and 20 for each other one.
+    The top margin has to be 28 pixels larger for its first line, and 20 for each further line.
     """
     return {
         "orientation": "h", "traceorder": "normal", "xref": "container", "yref": "container",
@@ -274,12 +274,12 @@ def legend_above(layout: Mapping[str, Any], gap: int = 10) -> dict[str, Any]:
 
 
 def colour_scale() -> list[tuple[float, str]]:
-    """Return `SCALE` in plotly's form."""
+    """Return the colour scale `SCALE` in plotly's form."""
     return [(step / (len(SCALE) - 1), colour) for step, colour in enumerate(SCALE)]
 
 
 def colour_at(share: float) -> str:
-    """Return the colour of a share between 0 and 1; others get the nearer end's."""
+    """Return the colour of a share; a share outside of 0 to 1 gets that of the nearer end."""
     place = min(max(share, 0.0), 1.0) * (len(SCALE) - 1)
     first = min(int(place), len(SCALE) - 2)
     ends = zip(_channels(SCALE[first]), _channels(SCALE[first + 1]), strict=True)
@@ -292,13 +292,13 @@ def _channels(colour: str) -> list[int]:
 
 
 def faint(colour: str) -> str:
-    """Return a transparent colour."""
+    """Return a transparent version of a colour."""
     red, green, blue = _channels(colour)
     return f"rgba({red}, {green}, {blue}, 0.18)"
 
 
 def colour_bar(title: str) -> dict[str, Any]:
-    """Return the look of a colour bar under a title."""
+    """Return the settings of a colour bar with a title."""
     return {
         "title": {"text": figure_text(title), "side": "top", "font": {"size": 12, "color": MUTED}},
         "thickness": 14,
@@ -309,7 +309,7 @@ def colour_bar(title: str) -> dict[str, Any]:
 
 
 def percent_bar(across: int, length: int) -> dict[str, Any]:
-    """Return a colour bar of utilisation, `across` pixels right of the plot, `length` long."""
+    """Return a colour bar of utilisation; `across` (right of the plot) and `length` in pixels."""
     marks = [0, 25, 50, 75, 100]
     place = {"x": 1, "xpad": across, "y": 1, "yanchor": "top", "lenmode": "pixels", "len": length}
     ticks = {"tickvals": marks, "ticktext": [f"{mark} %" for mark in marks]}
@@ -353,7 +353,7 @@ def _template() -> dict[str, Any]:
 
 
 def _line(text: str, across: int, up: int, name: str) -> dict[str, Any]:
-    """Return a line of text, so many pixels from the left end of the plot's upper or lower edge."""
+    """Return a text annotation, offset in pixels from the left end of an edge of the plot."""
     return {
         "name": name, "text": text, "showarrow": False, "align": "left",
         "xref": "paper", "x": 0, "xanchor": "left", "xshift": across - 2,

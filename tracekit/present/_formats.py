@@ -1,4 +1,4 @@
-"""Answers in formats of others: JSON, CSV, Parquet, Markdown, HTML, SARIF and JUnit."""
+"""Answers in other formats: JSON, CSV, Parquet, Markdown, HTML, SARIF and JUnit."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def to_json(
 ) -> str:
     """Return `{"command", "run", "meta", "rows"}` as JSON text, one line per row.
 
-    With parts it has a member ``parts``: of each, by its name, ``title``, ``meta`` and ``rows``.
-    With tables it has ``tables``: the rows of each, by its name.
+    Answers with parts get a member ``parts``: name -> ``title``, ``meta`` and ``rows`` of the part.
+    Those with tables get ``tables``: name -> rows.
 
-    Times are ISO 8601 texts, spans of time ns, binary values hexadecimal texts; a number that is
+    Times of day are ISO 8601 texts, durations ns, binary values hexadecimal texts; a number that is
     not finite is null. The text is ASCII.
     """
     head = {"command": command, "run": run, "meta": meta}
@@ -104,7 +104,7 @@ def to_markdown(
 ) -> str:
     """Return a Markdown table as people read it, with a title above and notes below.
 
-    It is closed by what its rows add up to where they are all there, the table `is_whole`.
+    If all rows are there (`is_whole`), it is closed by their totals.
     """
     rows = with_parts(rows, meta)
     columns = shown_with_totals(rows, meta, is_whole=is_whole)
@@ -143,12 +143,12 @@ def _dumps(value: object) -> str:
 
 
 def _portable(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return `rows` with spans of time as ns, which Python's own type cannot hold."""
+    """Return `rows` with durations as ns, since Python's own type cannot hold them."""
     return rows.with_columns(cs.duration().dt.total_nanoseconds())
 
 
 def _plain(value: object) -> object:
-    """Return `value` made of what JSON knows."""
+    """Return `value` converted to types that JSON has."""
     if value is None or isinstance(value, str | int):
         return value
     if isinstance(value, float | Decimal):
@@ -163,15 +163,16 @@ def _plain(value: object) -> object:
 
 
 def to_sarif(answer: Answer, version: str) -> str:
-    """Return findings as SARIF 2.1.0: a result each, with its numbers as properties.
+    """Return findings as SARIF 2.1.0: one result each, with its numbers as properties.
 
     Parameters
     ----------
     answer
-        Its table ``findings``, and `Answer.source`, the names of the rules that were asked. What
-        has a ``state`` gets the state since the baseline; a check without (``outcome``) its kind.
+        Answer with the table ``findings``; `Answer.source` holds the names of the rules that were
+        checked. A finding's ``state`` becomes its baseline state; a check without one (it has an
+        ``outcome``) gets a kind.
     version
-        Version of this program.
+        Version of tracekit.
     """
     driver = {
         "name": "tracekit",
@@ -189,7 +190,7 @@ def to_sarif(answer: Answer, version: str) -> str:
 
 
 def _result(row: Mapping[str, Any], place: int, run: str | None) -> dict[str, Any]:
-    """Return a result; only what fails has a level, and only a finding a state."""
+    """Return a SARIF result: only failures have a level, only findings a baseline state."""
     kind = "fail" if row.get("sure") else _KINDS[row["outcome"]]
     level = _LEVELS.get(row.get("sure") or "", "error") if kind == "fail" else "none"
     told = {name: row[name] for name in _NUMBERS if name in row}
@@ -208,15 +209,15 @@ def _result(row: Mapping[str, Any], place: int, run: str | None) -> dict[str, An
 
 
 def to_junit(answer: Answer) -> str:
-    """Return findings as JUnit XML, a test case per rule.
+    """Return findings as JUnit XML, one test case per rule.
 
-    A finding is a failure, but for one that a base had; so is a check that fails. What cannot be
-    told is an error, or skipped where that is to pass.
+    A finding that the base does not have is a failure; so is a check that fails. An undecided check
+    is an error, or skipped if undecided checks are to pass.
 
     Parameters
     ----------
     answer
-        As for `to_sarif`.
+        Answer with findings, as for `to_sarif`.
     """
     found = {row["rule"]: row for row in answer.tables["findings"].iter_rows(named=True)}
     suites = ET.Element("testsuites")
@@ -237,13 +238,13 @@ def to_junit(answer: Answer) -> str:
 
 
 def _outcome(row: Mapping[str, Any]) -> str:
-    """Return what a check came to; a finding fails, but for one that is no worse than before."""
+    """Return the outcome of a check; a finding fails unless it is no worse than in the base."""
     is_worse = row.get("state") in (None, *_WORSE)
     return str(row.get("outcome") or ("fail" if is_worse else "pass"))
 
 
 def _close(case: ET.Element, row: Mapping[str, Any], tag: str | None) -> None:
-    """Say what became of a test case; of one that passed, what there is to say."""
+    """Add the result to a test case; a passed one gets its explanation, if any."""
     state = [f"since the base: {row['state']}"] if row.get("state") else []
     lines = [*state, *(row.get("evidence") or ()), *filter(None, [row.get("advice")])]
     if tag is None:
@@ -265,13 +266,13 @@ class _Renderer:
     """Implementation of `tracekit.model.Renderer`; drawing code is loaded on first use."""
 
     def html(self, answer: Answer) -> str:
-        """Return the answer as a table with its notes."""
+        """Return the answer as an HTML table with its notes."""
         from tracekit.present._kernel_names import with_readable_names
 
         return html(with_readable_names(answer.for_people), answer.meta, answer.title)
 
     def draw(self, answer: Answer, drawing: str) -> go.Figure:
-        """Return one of the drawings of the answer; one without data knows what to record."""
+        """Return the figure of this name; one without data says what to record."""
         from tracekit.present._drawings import DRAWINGS
         from tracekit.present._figures import NOTHING, RECORD_WITH
 
@@ -288,15 +289,15 @@ RENDERER = _Renderer()
 def html(frame: pl.DataFrame, meta: Mapping[str, Any], title: str = "") -> str:
     """Return `frame` as an HTML table with its notes, for `_repr_html_`.
 
-    All text is escaped and the markup is self-contained: no scripts, no classes, no links. Of a
-    long frame the first hundred rows are shown, and a line says so.
+    All text is escaped and the markup is self-contained: no scripts, classes or links. Only the
+    first hundred rows are shown, and a line says so.
 
     Parameters
     ----------
     frame
-        Rows, as an analysis returned them.
+        Rows of an answer.
     meta
-        What the analysis says about them; becomes the lines below the table.
+        Meta of the answer; becomes the lines below the table.
     title
         Caption of the table.
     """

@@ -1,4 +1,4 @@
-"""First line above a table: an answer in a sentence, from the rows shown."""
+"""First line above a table: the answer in one sentence, made from the rows."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _AS_RECORDED = {"measured", "unchanged, replayed", "all of these"}
 
 
 def with_headline(answer: Answer) -> Mapping[str, Any]:
-    """Return the meta of an answer with a ``headline``, if it has none and its rows tell one.
+    """Return the meta of an answer with a ``headline``, unless it has one or its rows give none.
 
-    Of chosen rows nothing is said: the one that matters may not be among them.
+    Answers with rows left out get none, since the row that matters may be missing.
     """
     find = answer.headline or _FOUND.get(answer.command)
     if "headline" in answer.meta or find is None or not answer.is_whole or answer.rows.is_empty():
@@ -62,7 +62,7 @@ def _breakdown(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
 
 
 def _unseen(meta: Mapping[str, Any]) -> str:
-    """Say that work was not recorded, where GPUs seem idle for that."""
+    """Return a clause if GPUs seem idle only because their work was not recorded."""
     told = {NO_KERNELS: "no kernels were recorded", WORK_MISSING: "GPU work is missing"}
     warnings = meta.get("warnings", ())
     found = (say for begin, say in told.items() if any(begin in text for text in warnings))
@@ -70,7 +70,7 @@ def _unseen(meta: Mapping[str, Any]) -> str:
 
 
 def _doubt(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str:
-    """Name the stages of a share worth naming that weak evidence tells."""
+    """Name the stages with a considerable share that only weak evidence supports."""
     weak = [each["stage"] for each in meta.get("weak", ())]
     shown = rows.filter(pl.col("share") >= _LEAST, pl.col("stage").is_in(weak))
     return f"; weak evidence tells {', '.join(shown['stage'])}" if shown.height else ""
@@ -101,7 +101,7 @@ def _idle(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
 
 
 def _evidence(rows: pl.DataFrame) -> str:
-    """Say what the causes that are named rest on, where it is the same of all."""
+    """Name the evidence behind the named causes, if it is the same for all."""
     if "rests_on" not in rows.columns:
         return ""
     named = rows.filter(pl.col("share") >= _LEAST).head(_MOST_NAMED)
@@ -116,9 +116,9 @@ def _critical_path(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
 
 
 def _whatif(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
-    """Name the change that saves most, no more exactly than its range says.
+    """Name the change that saves most, no more precisely than its range allows.
 
-    It saves the most if no other may save more than it saves at least.
+    It saves the most if no other change's upper bound exceeds its lower bound.
     """
     base = rows.filter(change="unchanged, replayed")["step_ns"].drop_nulls()
     known = rows.filter(~pl.col("change").is_in(_AS_RECORDED)).drop_nulls("low_ns")
@@ -163,7 +163,7 @@ def _links(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
 
 
 def _network(rows: pl.DataFrame) -> str | None:
-    """Name what carried most between hosts, how full it was, and how long nothing hid that."""
+    """Name the NIC (or pair of hosts) that carried most, its utilisation, and its exposed time."""
     ends = [name for name in ("nic", "dst_host") if name in rows.columns]
     known = rows.drop_nulls("bytes")
     if len(ends) != 1 or known.is_empty() or not {"host", "src_host"} & {*rows.columns}:
@@ -184,7 +184,7 @@ def _network(rows: pl.DataFrame) -> str | None:
 
 
 def _counters(rows: pl.DataFrame) -> str | None:
-    """Name the counter that differs most from what is attributed to it."""
+    """Name the counter that differs most from the bytes attributed to it."""
     known = rows.filter(pl.col("difference_bytes").is_not_null(), pl.col("counted_bytes") > 0)
     if known.is_empty():
         return None
@@ -368,7 +368,7 @@ def size_text(size: float) -> str:
 
 
 def _largest(rows: pl.DataFrame, by: str, *others: str) -> dict[str, Any] | None:
-    """Return the row with the most of a column, of those with others known, if there is one."""
+    """Return the row with the largest value of `by` whose `others` are known; None if none."""
     if not {by, *others} <= {*rows.columns}:
         return None
     known = rows.drop_nulls([by, *others]).sort(by, descending=True)
@@ -382,7 +382,7 @@ def _keys(rows: pl.DataFrame) -> list[str]:
 
 
 def _most(rows: pl.DataFrame, keys: Sequence[str]) -> str:
-    """Name the first rows that take a share worth naming, each with it."""
+    """Name the first rows with a considerable share, each with its share."""
     shown = rows.filter(pl.col("share") >= _LEAST).head(_MOST_NAMED)
     return ", ".join(
         f"{_named(row, keys)} {percent(row['share'])}" for row in shown.iter_rows(named=True)

@@ -1,4 +1,4 @@
-"""Any value by two things, as a heat map with numbers."""
+"""Heat map of a value by two columns, with the numbers in its cells."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ def heat_figure(
     title: str,
     subtitle: str,
 ) -> go.Figure:
-    """Return a value by two things as a heat map with numbers.
+    """Return a heat map of a value by two columns, with the numbers in its cells.
 
-    Numbers are in their order, other names as the table has them. Where a value can be below zero,
-    colours go two ways from zero. At most 50 rows and columns are drawn.
+    Numeric names are sorted, others stay in the order of the table. If values can be negative,
+    colours diverge from zero. At most 50 rows and columns are drawn.
 
     Parameters
     ----------
     table
-        One row per cell, with the columns that the next three parameters name; a value that is
-        null is drawn as ``?``, and a cell that has no row stays blank.
+        One row per cell, with the columns named below; a null value is drawn as ``?``, and a cell
+        without a row stays blank.
     rows, columns, value
-        Names of the columns: what the rows and the columns of the map are, and the numbers.
+        Names of the columns: names of the map's rows, names of its columns, and the numbers.
     unit
         Unit of the numbers, such as ``%``; may be empty.
     title, subtitle
@@ -93,7 +93,7 @@ def heat_figure(
 def _grid(
     names: Sequence[str], texts: Sequence[str], *, title: str, subtitle: str, notes: Sequence[str]
 ) -> go.Figure:
-    """Return the axes of a map, with the names of its rows and the texts of its columns."""
+    """Return an empty map with the names of its rows and columns."""
     left = text_width(names) + 52
     each = min(max((_WIDTH - left - _SCALE) / len(texts), 40), 120)
     ticks, below = fitting_ticks(texts, each)
@@ -127,7 +127,7 @@ def _add_cells(
     acrosses: Sequence[Any],
     unit: str,
 ) -> None:
-    """Add the map of a table of rows, columns and values, and marks where a value is unknown."""
+    """Add the cells of a map, and marks where a value is unknown."""
     values = {(down, across): value for down, across, value in table.iter_rows()}
     known = [value for value in values.values() if value is not None]
     whole = all(isinstance(value, int) for value in known)
@@ -176,7 +176,7 @@ def _cell_text(value: float | None, decimals: int) -> str:
 
 
 def _cell_colours(known: Sequence[float]) -> dict[str, Any]:
-    """Return the colours of some values: two ways from zero where some are below it."""
+    """Return the colours of values: diverging from zero if any is negative."""
     low, high = min(known, default=0), max(known, default=1)
     if low < 0:
         ends = max(-low, high)

@@ -1,4 +1,4 @@
-"""Short kernel names for readers, no two alike in a table."""
+"""Short kernel names for readers, unique in a table."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _HELPER = re.compile(r"kernel_helper_(stage_\d+)|(split_k)")
 def readable_names(names: Iterable[str]) -> dict[str, str]:
     """Return short forms of kernel names, no two of them equal.
 
-    A signature of C++ loses its return type, namespaces and parameters; a generic kernel is called
-    by the operation that it runs, with the kernel behind it: ``add (vectorized_elementwise)``; a
-    convolution as ``gemm fprop f16 128x128x32``. What tells apart those that would read alike
-    follows in ``<>``: the words that one has and another has not. A name without any signature,
-    such as ``ampere_sgemm_128x64_tn``, stays as it is.
+    A C++ signature loses return type, namespaces and parameters; a generic kernel is named by the
+    operation that it runs, with the kernel behind it: ``add (vectorized_elementwise)``; a
+    convolution as ``gemm fprop f16 128x128x32``. Names that would be equal get their distinguishing
+    words appended in ``<>``. A name without a signature, such as ``ampere_sgemm_128x64_tn``, stays
+    as it is.
 
     Parameters
     ----------
     names
-        Names as they were recorded.
+        Kernel names as recorded.
 
     Returns
     -------
@@ -53,7 +53,7 @@ def readable_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def with_readable_names(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return a table in which kernels have their short forms."""
+    """Return a table with kernel names in their short forms."""
     columns = [c for c in frame.columns if not traits(c).kernel_beside.isdisjoint(frame.columns)]
     if not columns:
         return frame
@@ -80,14 +80,14 @@ def _short(name: str) -> str:
 
 
 def _operation(words: str) -> str:
-    """Return what a generic kernel runs, without how many operands it takes."""
+    """Return the operation of a generic kernel, without its number of operands."""
     known = words.split()
     telling = [word for word in known if word not in _ARITY] or known
     return " ".join(word.removesuffix("ops") or word for word in telling)
 
 
 def _of_product(name: str, tile: re.Match[str]) -> list[str]:
-    """Return number format, tile and part of a matrix product that a name tells."""
+    """Return number format, tile and helper part of a matrix product, as far as a name has them."""
     number, part = _FORMAT.search(name), _HELPER.search(name)
     return [
         *([number[1] or number[2]] if number and (number[1] or number[2]) else []),
@@ -97,7 +97,7 @@ def _of_product(name: str, tile: re.Match[str]) -> list[str]:
 
 
 def _told(short: str, family: Sequence[str]) -> Iterable[tuple[str, str]]:
-    """Return each name of a family with its text: what they share, and what it alone has."""
+    """Return each name of a family with its short form and the words that distinguish it."""
     if len(family) == 1 or len(family) > _LARGEST_FAMILY:
         return ((name, short) for name in family)
     words = {name: _words(name) for name in family}
@@ -106,7 +106,7 @@ def _told(short: str, family: Sequence[str]) -> Iterable[tuple[str, str]]:
 
 
 def _words(name: str) -> dict[tuple[str, int], None]:
-    """Return the words of a name in their order, each with how often it was there before."""
+    """Return the words of a name in order, each with the number of its earlier occurrences."""
     seen: dict[str, int] = {}
     found: dict[tuple[str, int], None] = {}
     for word in _WORD.findall(name[:_LONGEST]):
@@ -121,10 +121,10 @@ def _difference(
     words: Mapping[str, Mapping[tuple[str, int], None]],
     frequency: Mapping[tuple[str, int], int],
 ) -> str:
-    """Return the fewest words that tell a name from each other of its family.
+    """Return the fewest words that distinguish a name from all others of its family.
 
-    Of words that tell it from as many others, types go before numbers and namespaces, and the first
-    before the last.
+    Of equally distinguishing words, types are preferred to numbers and namespaces, and earlier
+    words to later ones.
     """
     own = [word for word in words[name] if frequency[word] < len(words)]
     alike = [other for other in words if other != name]
@@ -147,7 +147,7 @@ def _difference(
 
 
 def _numbered(texts: Mapping[str, str]) -> dict[str, str]:
-    """Return texts by name, with a number behind those that occur again."""
+    """Return texts by name, made unique by a number behind repeated ones."""
     taken: set[str] = set()
     numbers: dict[str, int] = {}
     result = {}

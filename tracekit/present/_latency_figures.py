@@ -1,4 +1,4 @@
-"""Collectives and messages by size as figures: how long they took, and how many there were."""
+"""Figures of collectives and messages by size: latency, and number of messages."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ _SIDES = {"l": 84, "r": 40}
 
 
 def latency_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
-    """Return the latency of collectives by the size of their messages.
+    """Return the latency of collectives by message size.
 
-    One line per run, library and collective, at most 12, through the medians, in a band from the
-    5th to the 95th percentile, or from the shortest where there is no 5th, if there are at most 4
-    lines. Both axes are logarithmic.
+    One line per run, library and collective, at most 12, through the medians. With at most 4 lines
+    each has a band from the 5th percentile (or the least value, if that is not known) to the 95th.
+    Both axes are logarithmic.
 
     Parameters
     ----------
     table
-        One row per series and size: of ``run``, ``library`` and ``operation`` those that there
-        are; ``size_bytes`` (the size, or the lower end of its bucket), ``p50_ns``, and ``p5_ns``
-        and ``p95_ns``, else ``min_ns`` and ``p95_ns`` or ``max_ns``, or neither. What is null or
-        not above zero cannot be drawn; a note counts it.
+        One row per series and size: those of ``run``, ``library`` and ``operation`` that the table
+        has; ``size_bytes`` (the size, or the lower end of its bucket), ``p50_ns``, and optionally
+        the band, ``p5_ns`` or ``min_ns`` and ``p95_ns`` or ``max_ns``. Rows that are null or not
+        above zero are not drawn; a note counts them.
     title, subtitle
         Plain texts; see `figure_layout`.
 
@@ -96,7 +96,7 @@ def latency_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figu
 
 
 def _series(drawn: pl.DataFrame) -> tuple[list[pl.DataFrame], list[str], list[str]]:
-    """Return the rows of each series that is drawn, what to call them, and a note of the others."""
+    """Return the rows of each drawn series, the names of the series, and a note on the others."""
     keys = varying(drawn, _KEYS)
     if not keys:
         return [drawn.sort("size_bytes")], [], []
@@ -107,7 +107,7 @@ def _series(drawn: pl.DataFrame) -> tuple[list[pl.DataFrame], list[str], list[st
 
 
 def _band(drawn: pl.DataFrame) -> tuple[str, str, str] | tuple[None, None, None]:
-    """Return the columns of the band around the lines, and what it is."""
+    """Return the two columns of the band around the lines and its description; None if none."""
     for low, high, text in _BANDS:
         if {low, high} <= {*drawn.columns} and not drawn.drop_nulls([low, high]).is_empty():
             return low, high, text
@@ -115,7 +115,7 @@ def _band(drawn: pl.DataFrame) -> tuple[str, str, str] | tuple[None, None, None]
 
 
 def _look(names: Sequence[str], place: int) -> dict[str, Any]:
-    """Return the name of a series, which its entry in the legend toggles with its band."""
+    """Return the legend settings of a series, whose entry toggles the line and its band."""
     name = figure_text(names[place]) if names else "median"
     return {"name": name, "legendgroup": str(place)}
 
@@ -138,7 +138,7 @@ def _medians(rows: pl.DataFrame, names: Sequence[str], place: int) -> go.Scatter
 
 
 def _spread(rows: pl.DataFrame, place: int, low: str, high: str) -> go.Scatter:
-    """Return the band around the line of one series; that of a single size is a line."""
+    """Return the band around the line of one series; for a single size, a vertical line."""
     known = rows.filter((rows[low] > 0) & (rows[high] > 0))
     sizes, single = known["size_bytes"].to_list(), known.height == 1
     return go.Scatter(
@@ -155,13 +155,13 @@ def _spread(rows: pl.DataFrame, place: int, low: str, high: str) -> go.Scatter:
 
 
 def binary_size(size: int) -> str:
-    """Return a size in binary units, in which messages are usually a whole number."""
+    """Return a size as text in binary units, of which messages are usually a whole number."""
     name, unit = next((each for each in _BINARY if size >= each[1]), _BINARY[-1])
     return f"{size / unit:.4g} {name}"
 
 
 def _size_axis(sizes: Sequence[int]) -> dict[str, Any]:
-    """Return a logarithmic axis of sizes, with a label at powers of two, but not at too many."""
+    """Return a logarithmic axis of sizes, with labels at a limited number of powers of two."""
     first, last = floor(log2(min(sizes))), ceil(log2(max(sizes)))
     step = ceil((last - first + 1) / _MOST_TICKS)
     ticks = [2**power for power in range(first, last + 1, step)]
@@ -200,14 +200,14 @@ def _round_time(time: float) -> str:
 
 
 def histogram_figure(histogram: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
-    """Return a histogram of message sizes, in buckets from 2^k to below 2^(k+1).
+    """Return a histogram of message sizes, with buckets from 2^k to below 2^(k+1).
 
     Parameters
     ----------
     histogram
-        One row per series and bucket: of ``run``, ``library`` and ``operation`` those that there
-        are; ``size_bytes`` (the lower end of the bucket, 0 for empty messages; null for messages
-        of an unknown size, which a note counts) and ``count``. At most 12 series are drawn.
+        One row per series and bucket: those of ``run``, ``library`` and ``operation`` that the
+        table has; ``size_bytes`` (lower end of the bucket, 0 for empty messages, null for messages
+        of unknown size, which a note counts) and ``count``. At most 12 series are drawn.
     title, subtitle
         Plain texts; see `figure_layout`.
     """
@@ -247,12 +247,12 @@ def histogram_figure(histogram: pl.DataFrame, *, title: str, subtitle: str) -> g
 
 
 def _bucket(size: int) -> int:
-    """Return the k of the bucket from 2^k on; empty messages are in one of their own below 0."""
+    """Return the exponent k of a size's bucket; below 0 for empty messages."""
     return size.bit_length() - 1
 
 
 def _counts(rows: pl.DataFrame, names: Sequence[str], place: int, wide: float) -> go.Bar:
-    """Return the bars of one series, so many pixels wide."""
+    """Return the bars of one series, `wide` pixels wide."""
     counts, sizes = rows["count"].to_list(), rows["size_bytes"].to_list()
     texts = [f"{count:,}" for count in counts]
     look = _look(names, place)

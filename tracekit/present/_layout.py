@@ -1,7 +1,7 @@
 """Layout of a table: column widths that fit a terminal.
 
-What does not fit gives way in this order: labels break at their underscores and units move below
-them, columns that others imply are left out (and named), long texts are shortened or wrapped.
+If a table is too wide, in this order: labels break at underscores and units move below them,
+columns that follow from others are left out (and named), long texts are shortened or wrapped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PARTNERS = (
 
 @dataclass(frozen=True)
 class Placed:
-    """A column with the width it got.
+    """A column with its width on the terminal.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class Placed:
 
     @cached_property
     def blocks(self) -> list[list[str]]:
-        """The lines of each cell, as wide as the column."""
+        """Lines of each cell, padded to the width of the column."""
         texts = self.column.texts
         if self._wraps:
             return [[self.pad(part) for part in wrap(text, self.width)] for text in texts]
@@ -65,20 +65,20 @@ class Placed:
 
     @property
     def least(self) -> int:
-        """Width to which it may shrink: numbers do not, long texts do."""
+        """Least width of the column: numbers are not shortened, long texts are."""
         least = _LEAST_PROSE if self._wraps else _LEAST_NAME
         return self.width if self.column.numeric else min(self.width, least)
 
 
 def place(columns: Sequence[ShownColumn], width: int | None) -> tuple[list[Placed], list[str]]:
-    """Place columns side by side.
+    """Choose the widths of columns side by side, and leave out those that do not fit.
 
     Parameters
     ----------
     columns
         The columns, in order.
     width
-        Width to fit into; None where there is no limit.
+        Available width; None for no limit.
 
     Returns
     -------
@@ -96,7 +96,7 @@ def place(columns: Sequence[ShownColumn], width: int | None) -> tuple[list[Place
 def without_spare(
     placed: list[Placed], is_too_wide: Callable[[Sequence[Placed]], bool]
 ) -> tuple[list[Placed], list[str]]:
-    """Leave out the least important columns until the table fits; name those."""
+    """Drop the least important columns until the table fits; return the rest, and the names."""
     hidden: list[str] = []
     while len(placed) > 1 and is_too_wide(placed):
         spare = _most_spare(placed).column.name
@@ -110,12 +110,12 @@ def without_spare(
 
 
 def natural(column: ShownColumn) -> Placed:
-    """Place a column as wide as it is."""
+    """Return a column at its natural width."""
     return Placed(column, _width(column, (column.header,)), (column.header,))
 
 
 def _merged(columns: Sequence[ShownColumn]) -> list[ShownColumn]:
-    """Put all prose of a row into one column, one text below the other: it wraps better wide."""
+    """Merge all prose columns into one, texts one below the other: it wraps better when wide."""
     prose = [column for column in columns if traits(column.name).prose]
     if len(prose) < 2:  # noqa: PLR2004 - a column alone has nothing to merge with
         return list(columns)
@@ -130,7 +130,7 @@ def _merged(columns: Sequence[ShownColumn]) -> list[ShownColumn]:
 
 
 def total_width(placed: Sequence[Placed]) -> int:
-    """Return the width of columns side by side with gaps between them."""
+    """Return the total width of columns side by side, gaps included."""
     return sum(p.width for p in placed) + GAP * (len(placed) - 1)
 
 
@@ -155,9 +155,9 @@ def _least_width(placed: Sequence[Placed]) -> int:
 
 
 def _most_spare(placed: Sequence[Placed]) -> Placed:
-    """Return the column to leave out first: one that others imply, or the last.
+    """Return the column to leave out next: one that follows from others, or the last.
 
-    What a table is about leaves it when nothing else is left but the first column.
+    An essential column is left out only if nothing else is left but the first column.
     """
     names = {p.column.name for p in placed}
     spare = sorted(
@@ -171,14 +171,14 @@ def _most_spare(placed: Sequence[Placed]) -> Placed:
 
 
 def _spare(name: str, others: Collection[str]) -> int | None:
-    """Return a column's place among those that are left out, None if it is not one of them."""
+    """Return a column's rank among the columns to be left out; None if it is not one of them."""
     special = traits(name)
     is_said = not special.needs or not special.needs.isdisjoint(others)
     return special.spare if is_said else None
 
 
 def _squeeze(placed: Sequence[Placed], width: int) -> list[Placed]:
-    """Share what the short columns leave of `width` among the long ones, the shortest first."""
+    """Distribute the width that short columns leave among the long ones, the shortest first."""
     long = sorted((p for p in placed if p.least < p.width), key=lambda p: p.width)
     left = width - total_width(placed) + sum(p.width for p in long)
     widths: dict[str, int] = {}

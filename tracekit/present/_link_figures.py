@@ -1,4 +1,4 @@
-"""Draw traffic: between pairs of GPUs, over time on each link, and of each NIC on the network."""
+"""Figures of traffic: between pairs of GPUs, on each link over time, and of each NIC."""
 
 from __future__ import annotations
 
@@ -61,20 +61,21 @@ def matrix_figure(
     recorded: Collection[int] | None = None,
     unplaced: int = 0,
 ) -> go.Figure:
-    """Return the bytes that each GPU sent to each other one as a heat map.
+    """Return a heat map of the bytes that each GPU sent to each other GPU.
 
     Parameters
     ----------
     pairs
-        One row per pair, or more, which are added up: ``src_device`` and ``dst_device`` (null is
-        the host), ``bytes`` (null where unknown), ``transfers``, ``evidence`` (``measured`` or
-        ``modelled``) and ``method``; ``least_bytes`` and ``most_bytes`` where bytes lie between.
+        One row per pair of devices, or several that are added up: ``src_device`` and ``dst_device``
+        (null is the host), ``bytes`` (null if unknown), ``transfers``, ``evidence`` (``measured``
+        or ``modelled``) and ``method``; optionally ``least_bytes`` and ``most_bytes``, the bounds
+        of an inexact number.
     title, subtitle
         Plain texts; see `figure_layout`.
     recorded
-        The GPUs that were recorded; None for all. What others sent each other is not known.
+        Numbers of the GPUs that were recorded; None if all were. Traffic between others is unknown.
     unplaced
-        How many collectives are on no link, and so in no cell.
+        Number of collectives that are assigned to no link, and so are in no cell.
     """
     if pairs.is_empty():
         return empty_figure(title, subtitle, _nothing(unplaced))
@@ -122,7 +123,7 @@ class _Cell(NamedTuple):
 
 
 def _cells(pairs: pl.DataFrame) -> list[_Cell]:
-    """Return one cell per pair of devices; the host is `_HOST`."""
+    """Return one cell per pair of devices; the host has the number `_HOST`."""
     src, dst = (pl.col(name).cast(pl.Int64).fill_null(_HOST) for name in _DEVICES)
     known, most = (
         pl.coalesce(each for each in ("bytes", name) if each in pairs.columns)
@@ -147,7 +148,7 @@ def _cells(pairs: pl.DataFrame) -> list[_Cell]:
 
 
 def _devices(cells: Sequence[_Cell]) -> list[int]:
-    """Return the devices of both axes: all GPUs from the first to the last, then the host."""
+    """Return the devices on both axes: all GPUs from the lowest number on, then the host."""
     found = {device for cell in cells for device in (cell.src, cell.dst)}
     gpus = sorted(found - {_HOST})
     # Numbers that lie far apart are no row of GPUs.
@@ -161,9 +162,9 @@ def _name(device: int) -> str:
 
 
 def _blanks(devices: Sequence[int], recorded: Collection[int] | None) -> go.Heatmap:
-    """Return pale cells between all different devices, to be covered where there is traffic.
+    """Return pale cells between all different devices, drawn below the cells with traffic.
 
-    There is none for what a GPU sent that was not recorded: that may be anything.
+    A GPU that was not recorded gets none as a sender, since its traffic is unknown.
     """
 
     def is_known(src: int, dst: int) -> bool:
@@ -226,7 +227,7 @@ def _heat(cells: Sequence[_Cell], devices: Sequence[int], unit: tuple[int, str])
 
 
 def _decimals(largest: float) -> int:
-    """Return how many decimals show the largest of some numbers with about three digits."""
+    """Return the number of decimals that shows `largest` with about three digits."""
     return 2 if largest < 10 else 1 if largest < 100 else 0  # noqa: PLR2004
 
 
@@ -254,7 +255,7 @@ def _cell_hover(cell: _Cell) -> str:
 
 
 def _label_unknown(figure: go.Figure, cells: Sequence[_Cell], devices: Sequence[int]) -> None:
-    """Put a question mark where there were transfers of unknown size."""
+    """Mark cells with transfers of unknown size by a question mark."""
     unknown = [cell for cell in cells if cell.unknown and not cell.most]
     figure.add_trace(
         go.Scatter(
@@ -293,7 +294,7 @@ def _matrix_notes(cells: Sequence[_Cell]) -> list[str]:
 def _missing_notes(
     devices: Sequence[int], recorded: Collection[int] | None, unplaced: int
 ) -> list[str]:
-    """Say what may have been sent beside what is shown."""
+    """Return notes on traffic that may be missing from the figure."""
     lost = [device for device in devices if device not in {_HOST, *(recorded or devices)}]
     notes = {
         f"{len(lost)} GPUs were not recorded: their traffic is unknown": bool(lost),
@@ -308,21 +309,21 @@ def utilisation_figure(
 ) -> go.Figure:
     """Return the utilisation of links over time, one track per link and direction.
 
-    In each span of time a bar is as dark as the share of the peak that was in use, and as high as
-    that is beside a round share that none exceeds, the same for all tracks.
-    At most forty tracks are drawn, those that carried most; a note says how many are not.
+    In each interval a bar shows the share of the link's peak that was in use: by its darkness, and
+    by its height relative to a round share that no track exceeds. The forty tracks that carried
+    most are drawn; a note gives the number left out.
 
     Parameters
     ----------
     timeline
-        ``link``, ``src`` and ``dst`` (the nodes of the direction), ``start_ns``, ``end_ns``,
-        ``bytes``, ``utilisation`` (0 to 1, null where unknown), ``evidence``, and optionally
-        ``counted_utilisation``, which is drawn as a line. Rows of the same link, direction and
-        span are added up.
+        ``link``, ``src`` and ``dst`` (nodes of the direction), ``start_ns``, ``end_ns``, ``bytes``,
+        ``utilisation`` (0 to 1, null if unknown), ``evidence``, and optionally
+        ``counted_utilisation``, drawn as a line. Rows of the same link, direction and interval are
+        added up.
     title, subtitle
         Plain texts; see `figure_layout`.
     unplaced
-        How many collectives are on no link.
+        Number of collectives that are assigned to no link.
     """
     if timeline.is_empty():
         return empty_figure(title, subtitle, _nothing(unplaced))
@@ -348,10 +349,10 @@ def utilisation_figure(
 
 
 def _spans(timeline: pl.DataFrame) -> tuple[pl.DataFrame, list[str], int]:
-    """Return the spans of the tracks, the names of the tracks, and how many are left out.
+    """Return the intervals of the tracks, the names of the tracks, and the number left out.
 
-    A span has the ``place`` of its track (0 is the lowest), ``start_ns``, ``end_ns``, ``bytes``,
-    ``utilisation``, ``counted`` and ``modelled``.
+    An interval has the ``place`` of its track (0 is the lowest), ``start_ns``, ``end_ns``,
+    ``bytes``, ``utilisation``, ``counted`` and ``modelled``.
     """
     counted = "counted_utilisation" if "counted_utilisation" in timeline.columns else None
     spans = (
@@ -375,26 +376,26 @@ def _spans(timeline: pl.DataFrame) -> tuple[pl.DataFrame, list[str], int]:
 
 
 def _top(spans: pl.DataFrame) -> float:
-    """Return the least round share that no track exceeds."""
+    """Return the smallest round share that no track exceeds."""
     shares = [spans[name].max() for name in ("utilisation", "counted")]
     most = max((float(share) for share in shares if share is not None), default=1.0)  # type: ignore[arg-type]
     return next((top for top in _TOPS if top >= most), 1.0)
 
 
 def _sum_of_known(column: str, dtype: pl.DataType) -> pl.Expr:
-    """Return the sum of a group, null where nothing of it is known."""
+    """Return the sum of a group's known values; null if none is known."""
     known = pl.col(column).cast(dtype)
     known = known.fill_nan(None) if dtype.is_float() else known
     return pl.when(known.is_not_null().any()).then(known.sum())
 
 
 def _natural(names: Sequence[str]) -> list[str]:
-    """Return what to sort names by so that their numbers are in order."""
+    """Return sort keys for names that put the numbers in them in numeric order."""
     return [re.sub(r"\d+", lambda digits: digits[0].zfill(12), name) for name in names]
 
 
 def _with_clock(spans: pl.DataFrame) -> tuple[pl.DataFrame, str]:
-    """Return spans with ``start`` and ``end`` in a unit that suits them, and the axis' title."""
+    """Return intervals with ``start`` and ``end`` in a suitable unit, and the title of the axis."""
     first, last = spans.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
     length = max(last - first, 1)
     divisor, unit = unit_of(length, TIME_UNITS)
@@ -406,7 +407,7 @@ def _with_clock(spans: pl.DataFrame) -> tuple[pl.DataFrame, str]:
 
 
 def _bars(spans: pl.DataFrame, names: Sequence[str], length: int, top: float) -> go.Bar:
-    """Return the bars of all tracks, as dark as the share in use."""
+    """Return the bars of all tracks, darker with a higher utilisation."""
     used = spans.filter(pl.col("utilisation") > 0)
     share = used["utilisation"].clip(0, 1)
     hatches = {
@@ -429,7 +430,7 @@ def _bars(spans: pl.DataFrame, names: Sequence[str], length: int, top: float) ->
 
 
 def _unknown_bars(spans: pl.DataFrame, names: Sequence[str]) -> go.Bar:
-    """Return hatched bars where a link carried something, but its share in use is not known."""
+    """Return hatched bars where a link carried data at an unknown utilisation."""
     unknown = spans.filter(_is_unknown())
     pattern = {"shape": "x", "fgcolor": MUTED, "size": 7, "solidity": 0.2}
     marker = {"color": BLANK, "line": {"width": 0}, "pattern": pattern}
@@ -441,7 +442,7 @@ def _is_unknown() -> pl.Expr:
 
 
 def _placed(spans: pl.DataFrame, heights: list[float], names: Sequence[str]) -> dict[str, Any]:
-    """Return where the bars of some spans stand and what they say."""
+    """Return positions and hover texts of the bars of these intervals."""
     lengths = spans["end"] - spans["start"]
     return {
         "x": (spans["start"] + lengths / 2).to_list(),
@@ -468,7 +469,7 @@ def _span_hover(span: dict[str, Any], names: Sequence[str]) -> str:
 
 
 def _counted(spans: pl.DataFrame, top: float) -> go.Scatter:
-    """Return the counted shares of all tracks as one line, broken where nothing was counted."""
+    """Return the utilisation from counters as one line, interrupted where nothing was counted."""
     known = spans.filter(pl.col("counted").is_not_null())
     x: list[float | None] = []
     y: list[float | None] = []
@@ -485,7 +486,7 @@ def _counted(spans: pl.DataFrame, top: float) -> go.Scatter:
 
 
 def _label_tracks(figure: go.Figure, spans: pl.DataFrame, names: Sequence[str]) -> None:
-    """Give each track a ground, its name on the left, and the most it reached on the right."""
+    """Give each track a background, its name on the left, its highest utilisation on the right."""
     peaks = dict(spans.group_by("place").agg(pl.col("utilisation").max()).iter_rows())
     for place in range(len(names)):
         figure.add_shape(
@@ -533,18 +534,17 @@ _HATCHED = {"shape": "x", "fgcolor": MUTED, "size": 7, "solidity": 0.2}
 
 
 def network_figure(nics: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
-    """Return bars of what each NIC sent and received, and of how long.
+    """Return bars of the bytes that each NIC sent and received, and of the time that it took.
 
-    Bars of bytes have the colour of the utilisation while the NIC was busy; bars of time show the
-    share of the recording in which data passed, and of that what no computing hid. The 72 NICs
+    The colour of a bar of bytes is the utilisation while the NIC was busy. Bars of time show the
+    share of the recording in which data passed, and the part that no computing hid. The 72 NICs
     that carried most are drawn.
 
     Parameters
     ----------
     nics
-        Rows of `links` by ``nic``: ``host``, ``nic`` (null where unknown), ``direction``,
-        ``evidence``, ``bytes`` (or bounds of them), ``utilisation``, ``share`` and
-        ``exposed_share``.
+        Rows of `links` by ``nic``: ``host``, ``nic`` (null if unknown), ``direction``,
+        ``evidence``, ``bytes`` (or its bounds), ``utilisation``, ``share`` and ``exposed_share``.
     title, subtitle
         Plain texts; see `figure_layout`.
     """
@@ -581,7 +581,7 @@ def _end_name(host: str | None, nic: str | None, evidence: str) -> str:
 
 
 def _panels(names: Sequence[str], title: str, subtitle: str, notes: Sequence[str]) -> go.Figure:
-    """Return four panels beside each other, which share the names of NICs at the left."""
+    """Return four panels side by side that share the names of NICs on the left."""
     height = max(_EACH * len(names), _LEAST_HIGH)
     layout = figure_layout(
         title, subtitle, width=_WIDTH, height=height + 112 + 62,
@@ -601,7 +601,7 @@ def _axis(number: int, title: str, most: float) -> dict[str, Any]:
 
 
 def _sizes(rows: pl.DataFrame, axis: str, divisor: int) -> list[go.Bar]:
-    """Return bars of bytes, with the size and the utilisation beside them."""
+    """Return bars of bytes, labelled with size and utilisation."""
     look: dict[str, Any] = {"orientation": "h", "xaxis": axis, "showlegend": False}
     bars = []
     for is_known in (True, False):
@@ -649,7 +649,7 @@ def _hover(row: Mapping[str, Any]) -> str:
 
 
 def _times(rows: pl.DataFrame, axis: str, *, is_first: bool) -> list[go.Bar]:
-    """Return bars of the time in which data passed: what nothing hid, and the rest."""
+    """Return bars of the time in which data passed: the exposed part, and the rest."""
     known = rows.drop_nulls(["share", "exposed_share"])
     exposed = known["exposed_share"] * 100
     parts = {

@@ -1,4 +1,4 @@
-"""A machine as a drawing: its GPUs, the links between them, and how full they were."""
+"""Drawing of a machine: its GPUs, the links between them, and the utilisation of the links."""
 
 from __future__ import annotations
 
@@ -60,25 +60,25 @@ def machine_figure(
     subtitle: str,
     unplaced: int = 0,
 ) -> go.Figure:
-    """Return a drawing of a machine, its links in the colours of how full they were.
+    """Return a drawing of a machine, its links coloured by their utilisation.
 
-    Without `links` the colours tell the types of the links. The width of an NVLink says how many
-    bricks it has.
+    Without `links` the colours show the types of the links. The width of an NVLink shows its number
+    of bricks.
 
     Parameters
     ----------
     machine
         The machine.
     links
-        What the links carried, one row per link and direction or more: ``link``, ``src`` and
-        ``dst`` (the nodes of the direction), ``utilisation`` (0 to 1, null where unknown),
-        ``bytes``, ``achieved_gb_s``, ``peak_gb_s`` and ``evidence``; ``least_`` and ``most_`` bytes
-        and utilisation where these lie between bounds. Of several rows for one direction the
-        fullest gives the colour, and the highest bound.
+        Traffic of the links, one or more rows per link and direction: ``link``, ``src`` and ``dst``
+        (nodes of the direction), ``utilisation`` (0 to 1, null if unknown), ``bytes``,
+        ``achieved_gb_s``, ``peak_gb_s`` and ``evidence``; optionally bounds of bytes and
+        utilisation, prefixed ``least_`` and ``most_``. Of several rows for one direction, the
+        highest utilisation (or upper bound) gives the colour.
     title, subtitle
         Plain texts; see `figure_layout`.
     unplaced
-        How many collectives are on no link: what links carried of them is not known.
+        Number of collectives that are assigned to no link, so that their traffic is unknown.
     """
     drawing = machine_layout(machine)
     if not drawing.boxes:
@@ -119,12 +119,12 @@ class _Flow(NamedTuple):
 
     @property
     def share(self) -> float | None:
-        """The highest utilisation of its rows, None where none is known."""
+        """Highest utilisation of its rows; None if none is known."""
         return self._fullest("most_utilisation")
 
     @property
     def least(self) -> float | None:
-        """The same with the lowest bounds."""
+        """Highest utilisation of its rows, by lower bounds; None if none is known."""
         return self._fullest("least_utilisation")
 
     def _fullest(self, bound: str) -> float | None:
@@ -141,7 +141,7 @@ class _Flow(NamedTuple):
 
 
 def _either(row: Mapping[str, Any], name: str, bound: str) -> Any:
-    """Return a number of a row, a bound of it where it is not known."""
+    """Return a number of a row, or its bound if the number is not known."""
     return row.get(bound) if row[name] is None else row[name]
 
 
@@ -150,7 +150,7 @@ def _is_number(share: float | None) -> bool:
 
 
 def _flows(drawing: Drawing, rows: Iterable[Mapping[str, Any]]) -> list[_Flow]:
-    """Return what was used, by wire and direction."""
+    """Return the traffic by wire and direction."""
     places = {end: place for place, wire in enumerate(drawing.wires) for end in _directions(wire)}
     used: dict[tuple[int, bool], list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -170,7 +170,7 @@ def _directions(wire: Wire) -> list[tuple[str, str]]:
 
 
 def _beside(wire: Wire, *, is_onward: bool) -> tuple[Point, ...]:
-    """Return the line of one direction: on the right of the wire, as on a road."""
+    """Return the line of one direction: to the right of the wire, as on a road."""
     points = wire.points if is_onward else wire.points[::-1]
     (x0, y0), (x1, y1) = points[0], points[-1]
     length = math.hypot(x1 - x0, y1 - y0) or 1.0
@@ -185,7 +185,7 @@ def _lane(wire: Wire) -> float:
 
 
 def _width(wire: Wire) -> float:
-    """Return the width of a line that stands for some links."""
+    """Return the width of a line that stands for this wire's links."""
     link = wire.links[0]
     if not link.is_peer:
         return _WIDTHS.get(link.type, 2.0)
@@ -197,7 +197,7 @@ def _bricks(wire: Wire) -> int:
 
 
 def _frame(drawing: Drawing, least: int) -> tuple[float, int, float, int]:
-    """Return the least x, the width, the least y and the height of the drawing with room."""
+    """Return left edge, width, lower edge and height of the drawing, with margins."""
     x0, x1, y0, y1 = drawing.bounds
     arcs = [y for wire in drawing.wires for _, y in wire.points]
     y0, y1 = min([y0, *arcs]) - 12, max([y1, *arcs]) + 12
@@ -208,7 +208,7 @@ def _frame(drawing: Drawing, least: int) -> tuple[float, int, float, int]:
 def _wire_traces(
     wires: Sequence[Wire], flows: Sequence[_Flow], unplaced: int, *, is_plain: bool
 ) -> list[go.Scatter]:
-    """Return the wires that were not used both ways, one trace per type and width."""
+    """Return the wires without traffic in both directions, one trace per type and width."""
     alike: dict[tuple[str, float], list[Wire]] = {}
     for wire in wires:
         alike.setdefault((_label(wire), _width(wire)), []).append(wire)
@@ -231,7 +231,7 @@ def _order(wire: Wire) -> tuple[int, float]:
 
 
 def _label(wire: Wire) -> str:
-    """Return what the legend calls a wire: the number and type of links, and the peak."""
+    """Return the legend's text for a wire: number, type and peak of its links."""
     name = _TYPES[wire.links[0].type][0]
     if wire.links[0].is_peer:
         bricks = _bricks(wire)
@@ -246,7 +246,7 @@ def _label(wire: Wire) -> str:
 
 
 def _joined(lines: Sequence[Sequence[Point]]) -> tuple[list[float | None], list[float | None]]:
-    """Return lines as the coordinates of one trace, with a gap after each."""
+    """Return lines as the coordinates of one trace, with a gap after each line."""
     x = [x for line in lines for x in [*(point[0] for point in line), None]]
     y = [y for line in lines for y in [*(point[1] for point in line), None]]
     # A trace without any point would be left out of the legend.
@@ -254,7 +254,7 @@ def _joined(lines: Sequence[Sequence[Point]]) -> tuple[list[float | None], list[
 
 
 def _flow_traces(flow: _Flow) -> list[go.Scatter]:
-    """Return a flow as a line in its colour; what is modelled has gaps."""
+    """Return a flow as a line in its colour; modelled traffic is dashed."""
     x, y = _joined([flow.points])
     line = {
         "color": flow.colour,
@@ -265,7 +265,7 @@ def _flow_traces(flow: _Flow) -> list[go.Scatter]:
 
 
 def _at(points: Sequence[Point], part: float) -> tuple[float, float, float]:
-    """Return the point at a part of a line, and its direction there in degrees from upwards."""
+    """Return the point at a fraction of a line, and the direction there in degrees from upward."""
     place = part * (len(points) - 1)
     first = min(int(place), len(points) - 2)
     (x0, y0), (x1, y1) = points[first : first + 2]
@@ -291,7 +291,7 @@ def _arrows(flows: Sequence[_Flow]) -> go.Scatter:
 
 
 def _hovers(machine: Machine, drawing: Drawing, flows: Sequence[_Flow], said: str) -> go.Scatter:
-    """Return invisible marks that say what lines and boxes are."""
+    """Return invisible markers whose hover texts describe lines and boxes."""
     busy = {id(flow.wire) for flow in flows}
     spots = [(*_at(flow.points, 0.5)[:2], _flow_text(flow)) for flow in flows]
     spots += [
@@ -322,7 +322,7 @@ def _flow_text(flow: _Flow) -> str:
 
 
 def _span(row: Mapping[str, Any], name: str, form: Callable[[float], str], unit: str) -> str:
-    """Return a number of a row, or the bounds that it lies between."""
+    """Return a number of a row as text, or its bounds."""
     low = row.get(f"least_{name}")
     if row[name] is not None or low is None:
         return _unit(row[name], form, unit)
@@ -351,7 +351,7 @@ def _wire_text(wire: Wire) -> str:
 
 
 def _box_text(machine: Machine, box: Box) -> str:
-    """Return the text about the nodes of a box."""
+    """Return the hover text of a box."""
     return "<br>".join(
         f"<b>{_safe(node)}</b>"
         + "".join(
@@ -364,7 +364,7 @@ def _box_text(machine: Machine, box: Box) -> str:
 
 
 def _bar() -> go.Scatter:
-    """Return what carries the colour bar: a trace without points."""
+    """Return an empty trace that shows the colour bar."""
     bar = {**percent_bar(2, 160), "y": 0, "yanchor": "bottom"}
     marker = {
         "color": [0], "colorscale": colour_scale(), "cmin": 0, "cmax": 100, "showscale": True,
@@ -387,7 +387,7 @@ def _draw_boxes(figure: go.Figure, boxes: Iterable[Box]) -> None:
 
 
 def _rounded(box: Box, radius: float) -> str:
-    """Return the outline of a box with round corners, as an SVG path."""
+    """Return the outline of a box with rounded corners, as an SVG path."""
     x0, x1 = box.x - box.width / 2, box.x + box.width / 2
     y0, y1 = box.y - box.height / 2, box.y + box.height / 2
     r = min(radius, box.height / 2)
@@ -399,7 +399,7 @@ def _rounded(box: Box, radius: float) -> str:
 
 
 def _name(box: Box) -> str:
-    """Return what stands in a box: `GPU` above its number, or the name of a node or of several."""
+    """Return the text in a box: `GPU` above its number, or the name of one or several nodes."""
     first, last = box.nodes[0], box.nodes[-1]
     if box.kind == "gpu":
         return f"GPU<br><b>{figure_text(first.removeprefix('GPU')[:4])}</b>"
@@ -408,7 +408,7 @@ def _name(box: Box) -> str:
 
 
 def _label_flows(figure: go.Figure, flows: Sequence[_Flow]) -> None:
-    """Write beside each flow how full it was."""
+    """Write the utilisation beside each flow."""
     for flow in flows:
         x, y, angle = _at(flow.points, _LABEL_AT)
         number = "?" if flow.share is None else percent(flow.share)
@@ -427,7 +427,7 @@ def _label_flows(figure: go.Figure, flows: Sequence[_Flow]) -> None:
 def _notes(
     drawing: Drawing, flows: Sequence[_Flow], links: pl.DataFrame | None, unplaced: int
 ) -> list[str]:
-    """Return the lines at the foot: what the marks mean, and what is not in the drawing."""
+    """Return notes: what the marks mean, and what is missing from the drawing."""
     ends = {end for wire in drawing.wires for end in _directions(wire)}
     rows = [] if links is None else links.select("src", "dst", "link").rows()
     used = Counter(id(flow.wire) for flow in flows)

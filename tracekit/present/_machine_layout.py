@@ -1,11 +1,10 @@
-"""Layout of the parts of a machine in a drawing.
+"""Positions of the nodes and links of a machine in a drawing.
 
-GPUs stand above the PCIe switches and CPUs that they hang from, so that the lines to those are
-upright. Where NVLinks join more than pairs of GPUs, each four of them are the corners of a square
-that is turned until no two stand in one column or one row: no line between two GPUs meets a third.
-Where no squares will do, they stand on an ellipse.
-NVSwitches are bars above the GPUs that they join, and the fabric between hosts is one below them
-all. All lengths are pixels, y points upwards.
+GPUs stand above the PCIe switches and CPUs that they are attached to, so that these lines are
+vertical. If NVLinks connect more than pairs of GPUs, each four of them are the corners of a square,
+rotated until no two share a column or a row, so that no line between two GPUs crosses a third. If
+squares do not work, the GPUs stand on an ellipse. NVSwitches are bars above their GPUs, and the
+fabric between hosts is a bar below everything. All lengths are pixels, y points upwards.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Box:
-    """A node, or several that are drawn as one.
+    """Rectangle for one node, or for several drawn as one.
 
     Parameters
     ----------
@@ -67,7 +66,7 @@ class Box:
     kind
         Their type.
     x, y
-        The middle.
+        Coordinates of the centre.
     width, height
         The size.
     """
@@ -80,7 +79,7 @@ class Box:
     height: float
 
     def covers(self, other: Box) -> bool:
-        """Return whether two boxes share any place."""
+        """Tell whether two boxes overlap."""
         return (
             abs(self.x - other.x) < (self.width + other.width) / 2
             and abs(self.y - other.y) < (self.height + other.height) / 2
@@ -89,16 +88,16 @@ class Box:
 
 @dataclass(frozen=True)
 class Wire:
-    """The links between two boxes.
+    """The links between two boxes, drawn as one line.
 
     Parameters
     ----------
     ends
-        The boxes.
+        The two boxes.
     links
-        The links that are drawn as one line.
+        The links.
     points
-        The line, from the first box to the second one.
+        Points of the line, from the first box to the second.
     """
 
     ends: tuple[Box, Box]
@@ -108,7 +107,7 @@ class Wire:
 
 @dataclass
 class Drawing:
-    """Boxes, by the nodes that they stand for, and the wires between them."""
+    """Boxes by node, and the wires between them."""
 
     boxes: dict[str, Box] = field(default_factory=dict)
     wires: list[Wire] = field(default_factory=list)
@@ -120,9 +119,9 @@ class Drawing:
         self.boxes.update(dict.fromkeys(box.nodes, box))
 
     def put_free(self, box: Box, up: int = -1) -> Box:
-        """Add a box where it covers no other one: there, or as little below (or above) as can be.
+        """Add a box at its place, or as little below (or above) as needed to overlap no other one.
 
-        That happens only where NVLinks and PCIe ask for different orders of the GPUs.
+        A box has to move only if NVLinks and PCIe suggest different orders of the GPUs.
         """
         while any(box.covers(other) for other in self.boxes.values()):
             box = replace(box, y=box.y + up * _BAR_HEIGHT / 2)
@@ -131,7 +130,7 @@ class Drawing:
 
     @property
     def bounds(self) -> tuple[float, float, float, float]:
-        """Least and most x, least and most y."""
+        """Least and greatest x, least and greatest y."""
         boxes = self.boxes.values()
         return (
             min((box.x - box.width / 2 for box in boxes), default=0),
@@ -142,7 +141,7 @@ class Drawing:
 
 
 def machine_layout(machine: Machine) -> Drawing:
-    """Return where the nodes of a machine go, and the lines between them."""
+    """Return the positions of a machine's nodes, and the lines between them."""
     drawing = Drawing()
     tree = _Tree.of(machine)
     places = _places(machine, _leaves(machine, tree))
@@ -183,7 +182,7 @@ class _Tree:
         return tree
 
     def _grow(self, starts: Sequence[str], hangs: nx.Graph) -> None:
-        """Add what is not in the tree yet and hangs from some nodes, the nearest first."""
+        """Add nodes attached to these ones that are not in the tree yet, nearest first."""
         level = [start for start in starts if start not in self.depth]
         self.roots.extend(level)
         self.depth.update(dict.fromkeys(level, 0))
@@ -198,16 +197,16 @@ class _Tree:
 
     @property
     def deepest(self) -> int:
-        """How many PCIe switches lie one below the other."""
+        """Greatest number of PCIe switches one below the other."""
         leaves = self.gpus | self.nics
         return max((depth for node, depth in self.depth.items() if node not in leaves), default=0)
 
     def branches(self, node: str) -> list[str]:
-        """Return what hangs from a node and takes a column: all but NICs."""
+        """Return the children of a node that need a column of their own: all but NICs."""
         return [child for child in self.children.get(node, []) if child not in self.nics]
 
     def leaves(self, node: str) -> list[str]:
-        """Return the GPUs below a node in order, and the ends of branches without any."""
+        """Return the GPUs below a node in order, and the ends of branches without GPUs."""
         if node in self.gpus:
             return [node]
         found = sorted((self.leaves(child) for child in self.branches(node)), key=self._first_gpu)
@@ -224,14 +223,14 @@ def _number(node: str) -> int:
 
 
 def _leaves(machine: Machine, tree: _Tree) -> list[list[str]]:
-    """Return what takes a column, by the root that it hangs from."""
+    """Return the nodes that need a column, grouped by their root."""
     groups = [tree.leaves(root) for root in tree.roots]
     alone = [gpu for gpu in machine.nodes("gpu") if gpu not in tree.depth]
     return [*groups, alone] if alone else groups
 
 
 def _places(machine: Machine, groups: list[list[str]]) -> dict[str, Point]:
-    """Return the column and the row of each GPU and of each end of a branch without any."""
+    """Return column and row of each GPU, and of each end of a branch without GPUs."""
     joined = _joined_gpus(machine)
     if all(len(part) <= _PAIR for part in nx.connected_components(joined)):
         return _in_a_row(groups)
@@ -240,7 +239,7 @@ def _places(machine: Machine, groups: list[list[str]]) -> dict[str, Point]:
 
 
 def _joined_gpus(machine: Machine) -> nx.Graph:
-    """Return the GPUs and the NVLinks between them."""
+    """Return the graph of GPUs and the NVLinks between them."""
     graph = nx.Graph()
     graph.add_nodes_from(machine.nodes("gpu"))
     for link in machine.links:
@@ -250,20 +249,20 @@ def _joined_gpus(machine: Machine) -> nx.Graph:
 
 
 def _in_a_row(groups: list[list[str]]) -> dict[str, Point]:
-    """Put all in one row, with a gap between groups."""
+    """Put all nodes in one row, with a gap between groups."""
     nodes = [(node, group) for group, nodes in enumerate(groups) for node in nodes]
     return {node: (place + group * _BETWEEN_ROWS, 0.0) for place, (node, group) in enumerate(nodes)}
 
 
 def _squares(groups: list[list[str]], joined: nx.Graph) -> list[list[str]]:
-    """Return groups of at most four GPUs that can stand side by side; none if there are no such."""
+    """Return groups of at most four GPUs that can be drawn as squares; empty if impossible."""
     found = [part for group in groups for part in _parted(group, joined)]
     sizes = [len(part) for part in _gpus_of(found, joined)]
     return found if max(sizes) <= len(_CORNERS) and _is_level(found, sizes, joined) else []
 
 
 def _is_level(groups: list[list[str]], sizes: list[int], joined: nx.Graph) -> bool:
-    """Return whether all lines from group to group can be level, and none leads past a group."""
+    """Tell whether all lines between groups can be horizontal without passing another group."""
     place = {gpu: index for index, group in enumerate(groups) for gpu in group}
     across = [(a, b) for a, b in joined.edges if place[a] != place[b]]
     ends = Counter(end for a, b in across for end in ((a, place[b]), (b, place[a])))
@@ -277,7 +276,7 @@ def _gpus_of(groups: list[list[str]], joined: nx.Graph) -> list[list[str]]:
 
 
 def _parted(group: list[str], joined: nx.Graph) -> list[list[str]]:
-    """Part a group along the NVLinks: whatever none joins, then the best halves of up to eight."""
+    """Split a group along the NVLinks: into connected parts, and those of up to eight in halves."""
     gpus, others = [n for n in group if n in joined], [n for n in group if n not in joined]
     if len(gpus) <= len(_CORNERS):
         return [group]
@@ -290,7 +289,7 @@ def _parted(group: list[str], joined: nx.Graph) -> list[list[str]]:
 
 
 def _halves(part: list[str], joined: nx.Graph) -> list[list[str]]:
-    """Cut a part in two so that the fewest NVLinks are cut, if that makes squares of it."""
+    """Split a part into halves with the fewest NVLinks between them, if these form squares."""
     if len(part) <= len(_CORNERS) or len(part) > _MOST_HALVED:
         return [part]
     first, *rest = part
@@ -325,7 +324,7 @@ def _in_squares(machine: Machine, groups: list[list[str]], joined: nx.Graph) -> 
 def _strain(
     machine: Machine, places: dict[str, Point], gpus: list[str], corners: Sequence[Point]
 ) -> float:
-    """Return how far lines to GPUs that have a place rise, and how far switches are stretched."""
+    """Return a cost of positions: slope of lines to placed GPUs, and stretch of switches."""
     new = dict(zip(gpus, corners, strict=True))
     rise = sum(
         (link.bricks or 1) * abs(new[gpu][1] - places[other][1])
@@ -342,7 +341,7 @@ def _strain(
 
 
 def _on_an_ellipse(groups: list[list[str]], joined: nx.Graph) -> dict[str, Point]:
-    """Put the GPUs on an ellipse, above and below in turn, each in its own column.
+    """Put the GPUs on an ellipse, alternately above and below, each in its own column.
 
     No line between two points of an ellipse goes through a third.
     """
@@ -357,7 +356,7 @@ def _on_an_ellipse(groups: list[list[str]], joined: nx.Graph) -> dict[str, Point
 
 
 def _put_switches(drawing: Drawing, machine: Machine) -> None:
-    """Put NVSwitches above the GPUs; those that join the same GPUs are one bar."""
+    """Put NVSwitches above the GPUs; those with the same GPUs are one bar."""
     bars: dict[tuple[str, ...], list[str]] = {}
     for switch in machine.nodes("nvswitch"):
         gpus = tuple(sorted(n for n in machine.graph.adj[switch] if n in drawing.boxes))
@@ -370,7 +369,7 @@ def _put_switches(drawing: Drawing, machine: Machine) -> None:
 
 
 def _put_told_nics(drawing: Drawing, machine: Machine) -> None:
-    """Put NICs that are joined with GPUs alone below their host, as nothing tells their place."""
+    """Put NICs that are linked only to GPUs below their host, since their slot is unknown."""
     low = drawing.bounds[2] - _TIER
     for host, nodes in enumerate(machine.hosts):
         free = [nic for nic in machine.nics(host).values() if nic not in drawing.boxes]
@@ -397,7 +396,7 @@ def _extent(boxes: Sequence[Box]) -> tuple[float, float]:
 def _put_bars(
     drawing: Drawing, machine: Machine, tree: _Tree, node: str, columns: dict[str, float]
 ) -> None:
-    """Put a CPU or a PCIe switch below all that hangs from it, and the NICs below it."""
+    """Put a CPU or a PCIe switch below all nodes attached to it, and its NICs below it."""
     branches = tree.branches(node)
     for branch in branches:
         if branch not in tree.gpus:
@@ -414,7 +413,7 @@ def _put_bars(
 
 
 def _put_nics(drawing: Drawing, bar: Box, nics: list[str]) -> None:
-    """Put NICs below a bar, beside the line that leads down from its middle; many are one box."""
+    """Put NICs below a bar, beside the line down from its centre; many NICs share one box."""
     fits = len(nics) <= _PAIR or len(nics) * _NIC_STEP <= bar.width
     shown = [(nic,) for nic in nics] if fits else [tuple(nics)]
     # Outwards to both sides of the middle, and numbered from left to right.
@@ -450,13 +449,13 @@ def _path(one: Box, other: Box, boxes: Sequence[Box]) -> tuple[Point, ...]:
 
 
 def _facing(one: Box, other: Box) -> tuple[float, float]:
-    """Return the heights of the edges of two boxes, one above the other, that face each other."""
+    """Return the heights of the facing edges of two boxes, one above the other."""
     up = 1 if other.y > one.y else -1
     return one.y + up * one.height / 2, other.y - up * other.height / 2
 
 
 def _level_path(one: Box, other: Box, boxes: Sequence[Box]) -> tuple[Point, ...]:
-    """Return the line between boxes at one height: straight, or around what is between them."""
+    """Return the line between boxes of one height: straight, or around boxes between them."""
     left, right = sorted((one.x, other.x))
     if not any(box.y == one.y and left < box.x < right for box in boxes):
         side = 1 if other.x > one.x else -1

@@ -1,4 +1,4 @@
-"""Figures of GPU memory: use of each GPU, and growth with the batch size."""
+"""Figures of GPU memory: use per GPU, and growth with the batch size."""
 
 from __future__ import annotations
 
@@ -47,19 +47,18 @@ _MOST_LINES = 8
 
 
 def memory_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
-    """Return the memory of each GPU: before and in training, and its capacity.
+    """Return the memory of each GPU: in use before and during training, and its capacity.
 
-    One pair of bars per row of the table, at most 40, under the names of the configurations. A
-    capacity of more than eight times what is used is said and not drawn.
+    One pair of bars per row of the table, at most 40, grouped by configuration. A capacity above
+    eight times the use is written, not drawn.
 
     Parameters
     ----------
     table
         One row per configuration and GPU: ``gpu`` or ``device``, ``pre_bytes`` and
-        ``training_bytes`` (null where unknown, which is drawn as ``?``), optionally
-        ``memory_bytes`` (the capacity; null where unknown), and of ``run``, ``network``, ``batch``,
-        ``gpus``, ``method`` and ``source`` those that there are. Runs are named only where nothing
-        else tells them apart.
+        ``training_bytes`` (null if unknown, drawn as ``?``), optionally ``memory_bytes`` (capacity;
+        null if unknown), and those of ``run``, ``network``, ``batch``, ``gpus``, ``method`` and
+        ``source`` that the table has. Runs are named only if nothing else distinguishes them.
     title, subtitle
         Plain texts; see `figure_layout`.
     """
@@ -92,7 +91,7 @@ def memory_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figur
 
 
 def _known_uses(table: pl.DataFrame) -> tuple[pl.DataFrame, list[str], list[str]]:
-    """Return the rows of known memory use, by configuration, and their names."""
+    """Return the rows with known memory use, ordered by configuration, and their names."""
     if "memory_bytes" not in table.columns:
         table = table.with_columns(pl.lit(None, pl.Int64).alias("memory_bytes"))
     amounts = [pl.col(name).cast(pl.Int64) for name in (*_USES, "memory_bytes")]
@@ -128,7 +127,7 @@ def _amount(value: float, unit: tuple[int, str]) -> str:
 def _use_bars(
     values: pl.Series, name: str, rows: Rows, unit: tuple[int, str], *, offset: float
 ) -> go.Bar:
-    """Return the bars of one use of memory; what is not known is a mark and no bar."""
+    """Return the bars of one use of memory; an unknown use is a mark without a bar."""
     label, colour = _USES[name]
     texts = ["?" if value is None else _amount(value, unit) for value in values]
     return go.Bar(
@@ -153,7 +152,7 @@ def _use_bars(
 
 
 def _capacity_marks(capacities: list[int | None], rows: Rows, unit: tuple[int, str]) -> go.Scatter:
-    """Return a line across each row at what its GPU has."""
+    """Return a mark across each row at its GPU's capacity."""
     known = [
         (row.place, value / unit[0])
         for row, value in zip(rows.rows, capacities, strict=True)
@@ -167,7 +166,7 @@ def _capacity_marks(capacities: list[int | None], rows: Rows, unit: tuple[int, s
 
 
 class _Line(NamedTuple):
-    """Memory over the batch size: measurements, and the line fitted to them."""
+    """Memory over the batch size: measured points, and the line fitted to them."""
 
     name: str
     points: pl.DataFrame
@@ -176,17 +175,17 @@ class _Line(NamedTuple):
 
     @property
     def last(self) -> float:
-        """The batch at which the line ends: the largest one that fits, or that was measured."""
+        """Batch size at which the line ends: the largest that fits, or that was measured."""
         return max(self.fit.get("largest_batch") or 0, self.measured)
 
     @property
     def measured(self) -> float:
-        """The largest batch that was measured."""
+        """Largest batch size that was measured."""
         largest: float = max(self.points["batch"].to_list())
         return largest
 
     def at(self, batch: float) -> float | None:
-        """Return the fitted memory of a batch, in bytes, if there is a line."""
+        """Return the fitted memory at a batch size, in bytes; None without a line."""
         slope, intercept = self.fit.get("slope_bytes"), self.fit.get("intercept_bytes")
         return None if slope is None or intercept is None else float(intercept + slope * batch)
 
@@ -199,25 +198,25 @@ def memory_fit_figure(
     subtitle: str,
     capacity_bytes: int | None = None,
 ) -> go.Figure:
-    """Return the memory in training over the batch size, the lines fitted to it, and the limit.
+    """Return training memory over the batch size, fitted lines, and the memory limit.
 
-    One colour per line, at most 8; each ends at the largest batch that is estimated to fit, or the
-    largest that was measured, and is dashed beyond that. A whisker at its end is the 95 %
+    One colour per line, at most 8. Each ends at the largest batch size that is estimated to fit, or
+    at the largest measured one, beyond which it is dashed. A whisker at its end is the 95 %
     prediction interval.
 
     Parameters
     ----------
     points
-        What was measured: ``batch``, ``training_bytes`` and the columns that tell lines apart;
-        rows in which one of the first two is null are not drawn.
+        Measured points: ``batch``, ``training_bytes`` and the columns that tell lines apart; rows
+        with a null in the first two are not drawn.
     fit
-        One row per line: of ``network``, ``method`` and ``source`` those that tell lines apart;
-        ``slope_bytes`` and ``intercept_bytes`` (null where no line could be fitted),
-        ``usable_bytes``, ``largest_batch``, ``predicted_bytes``, ``low_bytes``, ``high_bytes``.
+        One row per line: those of ``network``, ``method`` and ``source`` that tell lines apart;
+        ``slope_bytes`` and ``intercept_bytes`` (null if no line could be fitted), ``usable_bytes``,
+        ``largest_batch``, ``predicted_bytes``, ``low_bytes``, ``high_bytes``.
     title, subtitle
         Plain texts; see `figure_layout`.
     capacity_bytes
-        What the GPU has; ``usable_bytes`` is that less a margin.
+        Memory of the GPU, bytes; ``usable_bytes`` is this less a margin. None if not known.
     """
     points = points.drop_nulls(["batch", "training_bytes"])
     if points.is_empty():
@@ -259,7 +258,7 @@ def memory_fit_figure(
 
 
 def _lines(points: pl.DataFrame, fit: pl.DataFrame) -> list[_Line]:
-    """Return the lines in the order in which their first points were measured."""
+    """Return the lines, ordered by their first measured point."""
     keys = [key for key in _LINE_KEYS if key in fit.columns and key in points.columns]
     fits = {tuple(row[key] for key in keys): row for row in fit.iter_rows(named=True)}
     groups = points.partition_by(keys, maintain_order=True) if keys else [points]
@@ -279,13 +278,13 @@ def _lines(points: pl.DataFrame, fit: pl.DataFrame) -> list[_Line]:
 
 
 def _ends_inside(line: _Line) -> bool:
-    """Tell whether a line ends at its largest batch, given its interval."""
+    """Tell whether a line ends at its largest batch size, whose interval is known."""
     batch, known = line.fit.get("largest_batch"), line.fit.get("low_bytes") is not None
     return known and batch is not None and batch <= line.last and line.fit["high_bytes"] is not None
 
 
 def _line_traces(line: _Line, place: int, unit: tuple[int, str]) -> list[go.Scatter]:
-    """Return what was measured, the line through it, and its interval as a whisker."""
+    """Return measured points, the line through them, and its interval as a whisker."""
     colour, group = SERIES_COLOURS[place % len(SERIES_COLOURS)], str(place)
     points = line.points.select("batch", "training_bytes")
     traces = [
@@ -317,7 +316,7 @@ def _line_traces(line: _Line, place: int, unit: tuple[int, str]) -> list[go.Scat
 
 
 def _draw_limits(figure: go.Figure, limits: dict[str, int], unit: tuple[int, str]) -> None:
-    """Draw what a GPU has, and what of it may be used, as lines across the plot."""
+    """Draw the GPU's capacity and the usable part as lines across the plot."""
     for name, limit in limits.items():
         look = _LINE if name == "capacity" else {**_LINE, "color": MUTED, "dash": "dot"}
         figure.add_hline(y=limit / unit[0], line=look)

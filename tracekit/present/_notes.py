@@ -1,4 +1,4 @@
-"""Lines below a table that explain its numbers."""
+"""Notes below a table that explain its numbers."""
 
 from __future__ import annotations
 
@@ -53,15 +53,14 @@ _WINDOW_KEYS = ("window_ns", "idle_ns", "devices", "processes", "iterations", "s
 
 
 def notes(meta: Mapping[str, Any]) -> list[str]:
-    """Return `meta` as lines of text, safe to print.
+    """Return the meta of an answer as lines of text, safe to print.
 
     Parameters
     ----------
     meta
-        What an analysis says about its result. The keys of a breakdown (`window_ns`, `idle_ns`,
-        `wu_residual_ns`, `devices`, `iterations`, `skip`, `coverage`, `launched`), those of traffic
-        on links, and `warnings` are worded; the others share a line, but for those that say
-        nothing.
+        Meta of an answer. The keys of a breakdown (`window_ns`, `idle_ns`, `wu_residual_ns`,
+        `devices`, `iterations`, `skip`, `coverage`, `launched`), of traffic on links, and
+        `warnings` become sentences; the others share a line, except for values that say nothing.
     """
     if meta.keys() >= _HISTORY_KEYS:
         return _history(meta)
@@ -81,11 +80,11 @@ def notes(meta: Mapping[str, Any]) -> list[str]:
 
 
 def brief(meta: Mapping[str, Any]) -> tuple[list[str], bool]:
-    """Return the notes that nobody may miss, and whether there are others.
+    """Return the most important notes, and whether others were left out.
 
-    What is left out is how the numbers were found, where that is as it mostly is: all launches are
-    known, all processes train. That there are warnings, a weakness of the evidence or a cut is
-    never left out; of many warnings the first are told, and how many more there are.
+    Left out are notes on how the numbers were found, if they report the usual case: all launches
+    are known, all processes train. Warnings, weak evidence and cuts are never left out; of many
+    warnings the first are shown, with the number of the others.
     """
     told = {key: value for key, value in meta.items() if not _is_usual(key, value)}
     lines = [line for line in notes(told) if not line.startswith(_HOW)]
@@ -106,7 +105,7 @@ def _is_usual(key: str, value: object) -> bool:
 
 
 def _others(meta: Mapping[str, Any]) -> list[str]:
-    """Return what stands for itself: with words of its own, without, and at last the warnings."""
+    """Return the other notes: entries with wording of their own, plain ones, then warnings."""
     worded = {key: _WORDED[key](value) for key, value in meta.items() if key in _WORDED}
     warned = worded.pop(_WARNINGS, [])
     plain = _plain({key: value for key, value in meta.items() if key not in _WORDED})
@@ -114,7 +113,7 @@ def _others(meta: Mapping[str, Any]) -> list[str]:
 
 
 def _plain(meta: Mapping[str, Any]) -> list[str]:
-    """Return what needs no words of its own: in one line, but for what is long."""
+    """Return entries without wording of their own: on one line, except for long ones."""
     told = {
         key: f"{text_of(_UNIT.sub('', key).replace('_', ' '))}: {_value(key, value)}"
         for key, value in meta.items()
@@ -126,7 +125,7 @@ def _plain(meta: Mapping[str, Any]) -> list[str]:
 
 
 def _says_nothing(value: object) -> bool:
-    """Tell what is not worth a word: nothing was skipped, none is unknown, no option was given."""
+    """Tell whether a value needs no note: nothing skipped, nothing unknown, no option given."""
     return isinstance(value, (int, float, str, Sequence, Mapping)) and not value
 
 
@@ -145,7 +144,7 @@ def _verdict(verdicts: Mapping[str, int]) -> list[str]:
 
 
 def _verdicts(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Say what the runs' processes do, where not all of them train."""
+    """Return notes on what the processes of the runs do, unless all of them train."""
     if all(set(each.get("verdict", ())) <= {"training"} for each in runs.values()):
         return []
     worded = [
@@ -190,7 +189,7 @@ def _window(meta: Mapping[str, Any]) -> str:
 
 
 def _traffic(meta: Mapping[str, Any]) -> list[str]:
-    """Say on which machine the traffic was, how much of it is on links, and where it meets."""
+    """Return notes on traffic: the machine, the share assigned to links, and shared links."""
     machine, origin = text_of(meta["machine"]), text_of(meta["origin"])
     lines = [f"machine {machine} ({origin}), GPUs taken by {text_of(meta['placed_by'])}"]
     transfers = meta["transfers"]
@@ -214,7 +213,7 @@ def _traffic(meta: Mapping[str, Any]) -> list[str]:
 
 
 def _collectives(meta: Mapping[str, Any]) -> list[str]:
-    """Say how much is known of collectives, and what is missing."""
+    """Return notes on collectives: what is known of them, and what is missing."""
     calls, sized = meta["calls"], meta["sized"]
     if not calls:
         return []
@@ -227,7 +226,7 @@ def _collectives(meta: Mapping[str, Any]) -> list[str]:
 
 
 def _comparison(meta: Mapping[str, Any]) -> list[str]:
-    """Say which runs were compared, and how that was done; the first line says what was found."""
+    """Return notes on a comparison: the result, the runs, and the method."""
     runs = [
         f"{' '.join(dict.fromkeys((side, text_of(name))))}, "
         f"{count(meta[f'{side.lower()}_iterations'], 'iteration')} on "
@@ -239,7 +238,7 @@ def _comparison(meta: Mapping[str, Any]) -> list[str]:
 
 
 def _typical(meta: Mapping[str, Any]) -> list[str]:
-    """Say what the row of a typical step is, where a table has one: no difference of its ends."""
+    """Return a note on the row of the typical step: its change is no difference of its ends."""
     if meta["by"] not in (["stage"], ["step"]) or meta["step"].get("shift_low_ns") is None:
         return []
     if "recordings" in meta:
@@ -248,7 +247,7 @@ def _typical(meta: Mapping[str, Any]) -> list[str]:
 
 
 def _history(meta: Mapping[str, Any]) -> list[str]:
-    """Say how many points a history has, and which runs are left out."""
+    """Return notes on a history: number of points, and runs left out."""
     of = f"{text_of(meta['metric'])} steps" + _skipped(meta.get("skip"))
     untimed = ", ".join(map(text_of, meta["untimed"]))
     return [
@@ -261,7 +260,7 @@ def _history(meta: Mapping[str, Any]) -> list[str]:
 
 
 def _diagnosis(meta: Mapping[str, Any]) -> list[str]:
-    """Say which steps were looked at, and how many rules say something of them."""
+    """Return notes on a diagnosis: the steps examined, and the number of rules with findings."""
     on = f"on {count(meta['devices'], 'GPU')}"
     steps = f"{count(meta['steps'], 'usual step')} {on}, {_time(meta['step_ns'])} in the mean"
     said = f"{count(meta['asked'], 'rule')} asked, {count(meta['findings'], 'finding')}"
@@ -271,7 +270,7 @@ def _diagnosis(meta: Mapping[str, Any]) -> list[str]:
 
 
 def _flops(meta: Mapping[str, Any]) -> list[str]:
-    """Say what a step computes, at which share of the peak, and how much of it is known."""
+    """Return notes on FLOPs: work of a step, share of the peak, and how much of it is known."""
     mfu = "MFU unknown" if meta["mfu"] is None else f"MFU {percent(meta['mfu'])}"
     known = f"FLOPs known of {_percent(meta['known_share'])} of the time of kernels that compute"
     step = "no steps"
@@ -286,7 +285,7 @@ def _flops(meta: Mapping[str, Any]) -> list[str]:
 
 
 def _roofline(meta: Mapping[str, Any]) -> list[str]:
-    """Say what bounds the time of kernels, and how much of a step lies above the bounds."""
+    """Return notes on a roofline: what bounds kernel time, and step time above the bounds."""
     bounds = ", ".join(f"{text_of(name)} {duration(ns)}" for name, ns in meta["bounds"].items())
     above = "headroom unknown"
     if meta["step_headroom_ns"] is not None:
@@ -304,7 +303,7 @@ def _roofline(meta: Mapping[str, Any]) -> list[str]:
 
 
 def _peaks(meta: Mapping[str, Any]) -> list[str]:
-    """Say which peaks shares are of, and how attention is counted where that is not in full."""
+    """Return notes on the peaks that shares refer to, and on attention not counted in full."""
     peaks = [
         f"{text_of(precision)} {peak / 1e12:,.5g} TFLOP/s ({text_of(product)})"
         for product, each in meta["peaks"].items()
@@ -322,7 +321,7 @@ def _percent(share: float | None) -> str:
 
 
 def _pipeline(found: Mapping[str, Any]) -> str:
-    """Say what a pipeline loses, of the time of its stages and over their work, and by theory."""
+    """Return a note on pipeline bubbles: as a share of stage time, over work, and in theory."""
     micro, schedule = found["micro_batches"], found["schedule"]
     parts = [count(found["stages"], "stage")]
     parts += [] if micro is None else [count(micro, "micro-batch")]
@@ -409,17 +408,17 @@ def _number(key: str, value: float) -> str:
 
 
 def headed(title: str, meta: Mapping[str, Any], unit: str | None) -> list[str]:
-    """Return the lines above a table: its first answer, and its title with units.
+    """Return the lines above a table: its headline, and its title with units.
 
     Parameters
     ----------
     title
         The title.
     meta
-        What an analysis says about its result: ``question`` and ``headline``; ``per``, what times
-        are means over, or ``sum_over``, what they are added over; ``percentiles_per``, what
-        percentiles beside them are means over; ``peak_of``, of what memory in use is the greatest,
-        and no sum.
+        Meta of the answer: ``question`` and ``headline``; ``per``, what times are means over, or
+        ``sum_over``, what they are summed over; ``percentiles_per``, what percentiles are means
+        over; ``peak_of``, the GPU or GPUs whose memory in use is given at its maximum, not as a
+        sum.
     unit
         Unit of the times.
     """

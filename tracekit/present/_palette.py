@@ -1,7 +1,7 @@
 """Colours of stages and kinds, distinguishable with any colour vision.
 
-The stages take the Okabe-Ito colours, which mean stages alone; all else takes Paul Tol's. Tables,
-notebooks and figures all take their colours from here.
+Stages have the Okabe-Ito colours, which are used for nothing else; all else has Paul Tol's. Tables,
+notebooks and figures share these colours.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ _BY_COLUMN = {
 
 
 def colour_of(column: str, value: str) -> str | None:
-    """Return the colour of a value of a column, or None.
+    """Return the colour of a value in a column, or None if it has none.
 
     Parameters
     ----------

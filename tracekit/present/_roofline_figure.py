@@ -1,4 +1,4 @@
-"""Operators under the roofs of a GPU: FLOP/s by FLOP per byte, both axes logarithmic."""
+"""Roofline figure: FLOP/s over FLOP per byte, with the GPU's peaks, both axes logarithmic."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _TOP = 112
 def roofline_figure(
     rows: pl.DataFrame, meta: Mapping[str, Any], *, title: str, subtitle: str
 ) -> go.Figure:
-    """Return the rows of a roofline as points, each as large as the time of its kernels.
+    """Return the rows of a roofline as points, sized by kernel time.
 
-    Rows without FLOPs or bytes have no place here; a note says how much time they are.
+    Rows without FLOPs or bytes are not drawn; a note gives their time.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def roofline_figure(
         Rows of `Run.roofline`: its keys first, ``kernel_ns``, ``flops_per_byte``,
         ``achieved_flops_s``, ``bound``.
     meta
-        ``peaks`` and ``memory_peaks`` of the GPUs.
+        Meta of the answer, with ``peaks`` and ``memory_peaks`` of the GPUs.
     title, subtitle
         Plain texts; see `figure_layout`.
     """
@@ -75,13 +75,13 @@ def roofline_figure(
 
 
 def _ends(values: pl.Series) -> tuple[float, float]:
-    """Return where the axis begins and ends: a decade around the points."""
+    """Return the ends of an axis: a decade beyond the points."""
     least, most = float(values.min()), float(values.max())  # type: ignore[arg-type]
     return 10 ** (math.floor(math.log10(least)) - 0.5), 10 ** (math.ceil(math.log10(most)) + 0.5)
 
 
 def _labels(points: pl.DataFrame) -> list[str]:
-    """Return the first keys of a few points, the largest first, where no other one stands near."""
+    """Return labels for a few points, largest first, that have no other point nearby."""
     taken: list[tuple[float, float]] = []
     texts = []
     for text, x, y in points.select(
@@ -115,7 +115,7 @@ def _add_points(figure: go.Figure, points: pl.DataFrame, bound: str | None, most
 
 
 def _add_roofs(figure: go.Figure, meta: Mapping[str, Any], low: float, high: float) -> None:
-    """Add a line per peak: of the memory by FLOP per byte, and flat ones of each precision."""
+    """Add a line per peak: slanted for memory bandwidth, flat for each precision."""
     for product, bandwidth in meta["memory_peaks"].items():
         peaks = meta["peaks"].get(product) or meta["peaks"].get("given") or {}
         for precision, peak in peaks.items():

@@ -1,4 +1,4 @@
-"""Figures as files: pages, plotly's own format, and images."""
+"""Write figures to files: HTML pages, plotly's JSON, and images."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def save_figure(figure: go.Figure, path: str | Path) -> None:
     figure
         The figure.
     path
-        File to write: ``.html`` (one page that holds all it needs, and works offline), ``.json``
-        (plotly's own format), or ``.png``, ``.svg`` and ``.pdf``, which take the package kaleido
-        and a Chrome or Chromium browser.
+        File to write: ``.html`` (one self-contained page that works offline), ``.json`` (plotly's
+        own format), or ``.png``, ``.svg`` and ``.pdf``, which need the package kaleido and a Chrome
+        or Chromium browser.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def save_figure(figure: go.Figure, path: str | Path) -> None:
 
 
 def check_figure_file(path: Path) -> None:
-    """Raise `UsageError` where `save_figure` would: before there is a figure, which takes work."""
+    """Raise `UsageError` where `save_figure` would, before a figure is computed."""
     try:
         if path.is_dir():
             raise UsageError(f"cannot write {path}, it is a folder", _CHOOSE)
@@ -89,7 +89,7 @@ def check_figure_file(path: Path) -> None:
 
 @contextmanager
 def one_browser(paths: Iterable[Path]) -> Iterator[None]:
-    """Draw several images with one browser, since its start takes longest."""
+    """Keep one browser for drawing several images, since starting it takes longest."""
     if sum(path.suffix.lower() in _IMAGES for path in paths) < _SEVERAL:
         yield
         return
@@ -162,7 +162,7 @@ def _image(figure: go.Figure, form: str) -> bytes:
 
 @contextmanager
 def _quiet(*names: str) -> Iterator[None]:
-    """Keep what some packages log of each failed attempt, tracebacks and all, off the terminal."""
+    """Silence loggers of packages that report each failed attempt with a traceback."""
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     try:

@@ -55,17 +55,17 @@ def scaling_figure(
     """Return curves over the number of GPUs, with the ideal.
 
     One panel per network, at most 12; one colour per method; one dash and marker per batch size.
-    From more than four GPUs on, the axes are logarithmic, so that the ideal speedup stays straight.
+    Beyond four GPUs the axes are logarithmic, so that the ideal speedup stays straight.
 
     Parameters
     ----------
     table
-        One row per configuration: ``network``, ``batch``, ``method``, ``gpus``, and ``speedup``
-        or ``efficiency`` (a fraction: 0.42 is 42 %); rows without a value are not drawn.
-        Optionally ``runs``, how many are pooled, and ``speedup_low`` and ``speedup_high``, or
-        intervals ``speedup_from`` and ``speedup_to``, which are drawn as error bars.
+        One row per configuration: ``network``, ``batch``, ``method``, ``gpus``, and ``speedup`` or
+        ``efficiency`` (a fraction: 0.42 is 42 %); rows without a value are not drawn. Optionally
+        ``runs``, the number of pooled runs, and ``speedup_low`` and ``speedup_high`` (their range),
+        or ``speedup_from`` and ``speedup_to`` (95 % interval), drawn as error bars.
     value
-        ``speedup``, ``efficiency``, or what was measured: ``time_ns`` or ``images_per_s``.
+        Column to draw: ``speedup``, ``efficiency``, ``time_ns`` or ``images_per_s``.
     title, subtitle
         Plain texts; see `figure_layout`.
 
@@ -94,7 +94,7 @@ def scaling_figure(
 
 
 def _measured_figure(known: pl.DataFrame, value: str, title: str, subtitle: str) -> go.Figure:
-    """Return curves of times or rates, each with its own ideal; a panel per network."""
+    """Return curves of times or rates, each with its own ideal; one panel per network."""
     divisor, unit = step_unit(max(known[value])) if value == "time_ns" else (1, "")
     ends = ("time_low_ns", "time_high_ns") if value == "time_ns" else ("none", "none")
     known = known.with_columns(
@@ -115,7 +115,7 @@ def _measured_figure(known: pl.DataFrame, value: str, title: str, subtitle: str)
 def _faceted(
     known: pl.DataFrame, title: str, subtitle: str, notes: Sequence[str]
 ) -> tuple[go.Figure, list[pl.DataFrame]]:
-    """Return panels under the legend of all curves, and the rows that each is to be drawn of."""
+    """Return panels under a common legend, and the rows for each panel."""
     networks, keys = distinct(known, "network"), _curve_keys(known)
     shown = networks[:_MOST_FACETS]
     across = _across(len(shown))
@@ -138,7 +138,7 @@ def _faceted(
 
 
 def _across(panels: int) -> int:
-    """Return how many panels stand beside each other: four do in two rows."""
+    """Return the number of panels in a row; four panels take two rows."""
     return 2 if panels == 4 else min(panels, _MOST_ACROSS)  # noqa: PLR2004
 
 
@@ -149,7 +149,7 @@ def _far_axis() -> dict[str, Any]:
 
 
 def _own_ideals(own: pl.DataFrame, value: str) -> list[go.Scatter]:
-    """Return what would be ideal, from the first point of each curve on."""
+    """Return the ideal of each curve, starting at its first point."""
     ideals = []
     for _, rows in own.sort("gpus").group_by("method", "batch", maintain_order=True):
         first = rows.row(0, named=True)
@@ -177,7 +177,7 @@ def _batches(known: pl.DataFrame) -> dict[Any, dict[str, Any]]:
 
 
 def _curve_keys(known: pl.DataFrame) -> list[go.Scatter]:
-    """Return the entries of the legend: methods by colour, batch sizes by dash, and the ideal."""
+    """Return the legend entries: methods by colour, batch sizes by dash, and the ideal."""
 
     def entry(name: str, colour: str, dash: str, symbol: str | None) -> go.Scatter:
         return series(
@@ -239,7 +239,7 @@ def _spread(rows: pl.DataFrame, value: str) -> Any:
 
 
 def _ideal(axis: Sequence[float], value: str) -> go.Scatter:
-    """Return what would be ideal from one end of the axis across to the other."""
+    """Return the ideal from one end of the axis to the other."""
     heights = [100, 100] if value == "efficiency" else axis
     return series(axis, heights, colour=INK, line=_IDEAL)
 
@@ -279,7 +279,7 @@ def _name_axes(figure: go.Figure, panels: int, name: str) -> None:
 
 
 def _reached(known: pl.DataFrame, value: str) -> list[float]:
-    """Return what an axis has to reach: values, and the ends of their error bars."""
+    """Return the values that an axis has to include: points, and the ends of error bars."""
     bars = _spread(known, value)
     values: list[float] = known[value].to_list()
     if bars is None:
@@ -291,7 +291,7 @@ def _reached(known: pl.DataFrame, value: str) -> list[float]:
 
 
 def _padded(low: float, high: float, *, far: bool) -> tuple[float, float]:
-    """Return the ends of an axis a little beyond those of what it shows."""
+    """Return the ends of an axis, a little beyond the values."""
     if far:
         room = (high / low) ** 0.05 if high > low else _LONE
         return low / room, high * room
@@ -300,6 +300,6 @@ def _padded(low: float, high: float, *, far: bool) -> tuple[float, float]:
 
 
 def _scaled(low: float, high: float, *, far: bool) -> dict[str, Any]:
-    """Return an axis from one value to another, logarithmic where it goes far."""
+    """Return an axis from one value to another, logarithmic if `far`."""
     ends = [log10(low), log10(high)] if far else [low, high]
     return {"type": "log" if far else "linear", "range": ends}

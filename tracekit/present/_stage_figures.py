@@ -1,4 +1,4 @@
-"""Stages as bars: a breakdown, and the parts of a step for each configuration."""
+"""Stages as bars: a breakdown, and the parts of a step per configuration."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ def breakdown_figure(
 ) -> go.Figure:
     """Return the rows of a breakdown as bars.
 
-    By stage there is one bar for each group of the other keys: exposed time solid, the time that is
-    hidden behind other stages hatched beside it, idle time grey where it is known. Otherwise each
-    row is a bar of its busy time, and of a step or GPU of its idle time. Steps stand side by side.
-    Of many bars the longest are drawn.
+    By stage there is one bar per group of the other keys: exposed time solid, time hidden behind
+    other stages hatched beside it, idle time grey if known. By other keys each row is a bar of its
+    busy time, and for steps or GPUs of its idle time too. Bars of steps are vertical. Of many bars
+    the longest are drawn.
 
     Parameters
     ----------
     table
-        The rows, with the keys' columns first.
+        The rows, key columns first.
     meta
-        What is said of them: ``idle_ns`` of a breakdown by stage alone, ``per`` or ``sum_over``.
+        Meta of the answer: ``idle_ns`` of a breakdown by stage alone, ``per`` or ``sum_over``.
     title, subtitle
         Plain texts; see `figure_layout`.
     """
@@ -88,7 +88,7 @@ def breakdown_figure(
 
 
 def _keys(table: pl.DataFrame) -> list[str]:
-    """Return the columns of a breakdown's keys, which stand before the number of ops."""
+    """Return the key columns of a breakdown, which precede the number of ops."""
     names = table.columns
     ends = [names.index(name) for name in (*_NUMBERS, *_MEASURES) if name in names]
     keys = names[: min(ends, default=0)]
@@ -98,7 +98,7 @@ def _keys(table: pl.DataFrame) -> list[str]:
 
 
 def _longest(bars: pl.DataFrame, most: int) -> pl.DataFrame:
-    """Return the longest bars, in the order that they have."""
+    """Return the `most` longest bars, in their original order."""
     kept = bars.with_row_index("at").sort("length", "at", descending=[True, False]).head(most)
     return kept.sort("at").drop("at")
 
@@ -106,7 +106,7 @@ def _longest(bars: pl.DataFrame, most: int) -> pl.DataFrame:
 def _stages(
     rows: pl.DataFrame, number: int, own: Sequence[str], meta: Mapping[str, Any]
 ) -> list[Part]:
-    """Return exposed times by stage, idle time where it is known, and then what is hidden."""
+    """Return exposed time by stage, idle time if known, and then hidden time."""
     stages = rows["stage"].cast(str)
     found = []
     for column, ending in (("exposed_ns", ""), ("overlap_ns", " hidden")):
@@ -124,9 +124,9 @@ def _stages(
 
 
 def _busy(rows: pl.DataFrame, keys: Sequence[str]) -> list[Part]:
-    """Return busy times in the colours of stages or kinds, and idle ones of whole windows.
+    """Return busy time coloured by stage or kind, and idle time of whole windows.
 
-    Where there are no busy times, these are sums of durations.
+    Without busy times, sums of durations are drawn.
     """
     labels = rows["label"].to_list()
     busy = "busy_ns" if "busy_ns" in rows.columns else "total_ns"
@@ -173,7 +173,7 @@ def _label(keys: Sequence[str]) -> pl.Expr:
 
 
 def _of(meta: Mapping[str, Any]) -> str:
-    """Return what times are means or sums over."""
+    """Return a phrase: what times are means or sums over."""
     if meta.get("per"):
         return f" per {meta['per']}"
     return f", sum over {meta['sum_over']}" if meta.get("sum_over") else ""
@@ -182,24 +182,24 @@ def _of(meta: Mapping[str, Any]) -> str:
 def stage_bars_figure(
     study: pl.DataFrame, *, title: str, subtitle: str, per: str = "iteration"
 ) -> go.Figure:
-    """Return the exposed time of each stage, and idle time, of each configuration as one bar.
+    """Return one bar per configuration: exposed time of each stage, and idle time.
 
-    One bar per configuration in the order of the table, at most 40, under the names of the
-    networks; at its end stands the sum.
+    The bars are in the order of the table, at most 40, grouped by network; the sum stands at the
+    end.
 
     Parameters
     ----------
     study
-        One row per configuration and stage: ``network``, ``batch``, ``gpus``, ``method``,
-        ``stage`` (one of the stages, ``FP+BP`` or ``idle``) and ``exposed_ns``, null where
-        unknown, in which case the sum is said to be more than what is known. Of the columns that
-        name the configuration some may be missing. Optionally ``run``, the name of what is no
-        median; and ``runs``, ``low_ns`` and ``high_ns``: over how many runs it is one, and the
-        ends of their steps, which then stand around the sum.
+        One row per configuration and stage: ``network``, ``batch``, ``gpus``, ``method``, ``stage``
+        (one of the stages, ``FP+BP`` or ``idle``) and ``exposed_ns``, null if unknown, in which
+        case the sum is shown as a lower bound. Columns that name the configuration may be missing.
+        Optionally ``run``, the name of a run if values are not medians; or ``runs``, ``low_ns`` and
+        ``high_ns``: the number of runs behind a median, and the range of their steps, drawn around
+        the sum.
     title, subtitle
         Plain texts; see `figure_layout`.
     per
-        What the time is spent in, such as ``epoch``.
+        Unit of work that the times are per, such as ``epoch``.
     """
     runs, times = _stage_times(study)
     if not runs.height:
@@ -236,7 +236,7 @@ def stage_bars_figure(
 
 
 def _stage_times(study: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the configurations, those of a network together, and their times by ``row``."""
+    """Return the configurations, grouped by network, and their times by ``row``."""
     keys = [key for key in _STUDY if key in study.columns]
     runs = study.select(keys or pl.lit(0).alias("bar")).unique(maintain_order=True)
     parts = runs.partition_by(keys[:1], maintain_order=True) if keys else [runs]
@@ -259,7 +259,7 @@ def _stage_times(study: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def _interval(row: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Return the ends of a configuration's steps; none where they are not known, or one."""
+    """Return the range of a configuration's steps; None if not known, or if it is one value."""
     ends = row["low_ns"], row["high_ns"]
     return None if None in ends or row["runs"] is None or ends[0] == ends[1] else ends
 

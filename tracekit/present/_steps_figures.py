@@ -1,4 +1,4 @@
-"""Steps of runs one after the other and their distribution, and a program's step by recording."""
+"""Figures of steps: over time with their distribution, and over the runs of a history."""
 
 from __future__ import annotations
 
@@ -44,16 +44,15 @@ class _Run(NamedTuple):
 
 
 def steps_figure(steps: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
-    """Return step times over the number of the step, and below it their distribution.
+    """Return step times over the step number, and below it their cumulative distribution.
 
-    The distribution is cumulative: of how many steps the time is at most so long. Recordings of
-    one side of a comparison have one colour. At most 12 runs are drawn.
+    The runs of one side of a comparison share a colour. At most 12 runs are drawn.
 
     Parameters
     ----------
     steps
-        One row per step, in order: ``run, iteration, step_ns, is_outlier``, and ``side``, ``A`` or
-        ``B`` of a comparison, or null.
+        One row per step, in order: ``run, iteration, step_ns, is_outlier``, and ``side``: ``A`` or
+        ``B`` in a comparison, else null.
     title, subtitle
         Plain texts; see `figure_layout`.
     """
@@ -89,13 +88,13 @@ def steps_figure(steps: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure
 
 
 def _far(steps: pl.DataFrame) -> list[tuple[int, float]]:
-    """Return the numbers and lengths of the longest steps unlike the others."""
+    """Return numbers and lengths of the longest outlier steps."""
     far = steps.filter("is_outlier").sort("step_ns", descending=True).head(_MOST_NAMED)
     return list(far.select("iteration", "step_ns").iter_rows())
 
 
 def _runs(parts: Sequence[pl.DataFrame]) -> list[_Run]:
-    """Return how each run is drawn: by its side, or for itself."""
+    """Return the style of each run: by its side of the comparison, or its own."""
     groups: dict[str, str] = {}
     found = []
     for part in parts:
@@ -147,15 +146,15 @@ def _notes(steps: pl.DataFrame, hidden: int) -> list[str]:
 
 
 def history_figure(points: pl.DataFrame, *, label: str, title: str, subtitle: str) -> go.Figure:
-    """Return steps over the values of a label, the level of each, and where it changes.
+    """Return steps over the values of a label, with levels between change points.
 
     Parameters
     ----------
     points
-        One row per point, in order: ``value, step_ns, low_ns, high_ns, level, level_ns,
+        One row per run, in order: ``value, step_ns, low_ns, high_ns, level, level_ns,
         change_percent``.
     label
-        What the values are of.
+        Name of the label that orders the runs.
     title, subtitle
         Plain texts; see `figure_layout`.
     """
@@ -197,7 +196,7 @@ def _pooled(points: pl.DataFrame) -> list[str]:
 
 
 def _add_levels(figure: go.Figure, points: pl.DataFrame, divisor: int, unit: str) -> None:
-    """Draw the median of each level, and say by how much a level differs from the one before."""
+    """Draw the median of each level, labelled with its change from the level before."""
     place = 0
     for part in points.partition_by("level", maintain_order=True):
         row = part.row(0, named=True)

@@ -1,4 +1,4 @@
-"""Figures of studies: the overhead of a communication method, and jobs modelled elsewhere."""
+"""Figures of studies: overhead of a communication method, and modelled jobs."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def overhead_figure(
     ----------
     table
         One row per configuration: ``network``, ``batch``, ``gpus``, ``method``, optionally
-        ``scaling``, and ``overhead_percent``, null where unknown. Optionally ``runs`` and
-        ``baseline_runs``, how many are pooled, with ``low_percent`` and ``high_percent``, or
-        intervals ``from_percent`` and ``to_percent``, which are drawn as error bars; and ``run``
-        and ``baseline_run``, the names of runs that are not.
+        ``scaling``, and ``overhead_percent``, null if unknown. Optionally ``runs`` and
+        ``baseline_runs``, numbers of pooled runs, with ``low_percent`` and ``high_percent`` (their
+        range), or ``from_percent`` and ``to_percent`` (95 % interval), drawn as error bars; and
+        ``run`` and ``baseline_run``, the names of runs that are not pooled.
     title, subtitle
         Plain texts; see `figure_layout`. The subtitle says what the baseline is.
     axis
-        What the percentages are.
+        Title of the axis of percentages.
     """
     known = with_ends(known_rows(table, "overhead_percent"), "percent")
     if known.is_empty():
@@ -125,7 +125,7 @@ def _overhead_bars(
     first: bool,
     wide: float,
 ) -> list[go.Bar]:
-    """Return one trace per batch size, the larger the darker; a group is so many pixels wide."""
+    """Return one trace per batch size, darker for larger ones; a group is `wide` pixels wide."""
     bars = []
     for place, batch in enumerate(batches):
         own = _placed(panel.filter(pl.col("batch").eq_missing(batch)), networks)
@@ -161,14 +161,14 @@ def _overhead_bars(
 
 
 def _placed(own: pl.DataFrame, networks: Sequence[Any]) -> pl.DataFrame:
-    """Return the rows of some networks in the order in which these are drawn, one of each."""
+    """Return one row per network, in the order of `networks`."""
     order = pl.DataFrame({"network": networks}, {"network": own.schema["network"]})
     rows = own.unique("network", keep="last")
     return order.join(rows, on="network", nulls_equal=True, maintain_order="left_right")
 
 
 def _overhead_range(known: pl.DataFrame) -> list[float]:
-    """Return the ends of the axis, with room for what the bars say."""
+    """Return the ends of the axis, with room for the labels of the bars."""
     ends = ("overhead_percent", "end_low", "end_high")
     values = [value for name in ends for value in known[name].drop_nulls()]
     low, high = min(0, *values), max(0, *values)
@@ -177,13 +177,13 @@ def _overhead_range(known: pl.DataFrame) -> list[float]:
 
 
 def components_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
-    """Return the parts of each job's step as bars.
+    """Return the parts of each job's step as stacked bars.
 
     Parameters
     ----------
     table
-        ``job``, ``architecture`` or ``to``, and of `step_times` the times; at most 40 rows are
-        drawn, and those of which a time is not known are not.
+        ``job``, ``architecture`` or ``to``, and the times that `step_times` returns; at most 40
+        rows are drawn, none with an unknown time.
     title, subtitle
         Plain texts; see `figure_layout`.
     """
@@ -210,12 +210,12 @@ def _left_out(number: int) -> list[str]:
 
 
 def hardware_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
-    """Return the speedup of steps with each peak of each resource, as bars.
+    """Return bars of the speedup of steps with each peak value of each hardware resource.
 
     Parameters
     ----------
     table
-        ``job, resource, value, speedup``; bars are means over jobs, all of which count the same.
+        ``job, resource, value, speedup``; a bar is the mean over jobs, each with the same weight.
     title, subtitle
         Plain texts; see `figure_layout`.
     """
@@ -248,7 +248,8 @@ def distribution_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go
     Parameters
     ----------
     table
-        ``measure, value, job_share, node_share``; at most 9 measures are drawn.
+        ``measure, value, job_share, node_share``: the cumulative share of jobs, and of workers
+        (nodes), with at most this value; at most 9 measures are drawn.
     title, subtitle
         Plain texts; see `figure_layout`.
     """

@@ -1,4 +1,4 @@
-"""A frame as a table, or as records, on a terminal."""
+"""A frame on a terminal, as a table or as records."""
 
 from __future__ import annotations
 
@@ -54,23 +54,23 @@ def terminal(
     Parameters
     ----------
     frame
-        Rows, as an analysis returned them.
+        Rows of an answer.
     meta
-        What the analysis says about them; becomes the lines below the table.
+        Meta of the answer; becomes the lines below the table.
     title
         Line above the table.
     width
-        Width of the terminal. None is no terminal: only what is wider than 200 columns is made to
-        fit, and the table has no bars.
+        Width of the terminal in characters. None if the output is no terminal: then only tables
+        wider than 200 columns are fitted, and there are no bars.
     colours
         Colour system of the terminal as rich names it (`standard`, `256`, `truecolor`), or None.
-        Values that have a colour are marked on a terminal and where there are colours.
+        Values that have a colour are marked if there is a terminal or colours.
     empty
-        What to say when there are no rows.
+        Text for no rows.
     is_whole
-        Whether all rows are there, so that they may be closed by what they add up to.
+        Whether all rows are there, so that totals may be added.
     verbose
-        Whether to say below the table also how its numbers were found.
+        Whether the notes also say how the numbers were found.
     """
     above = headed(printable(title), meta, time_unit(frame))
     lines: list[list[Span]] = [[(part, "bold")] for line in above for part in _wrapped(line, width)]
@@ -102,9 +102,9 @@ def records(
     colours: str | None = None,
     empty: str = "no rows",
 ) -> str:
-    """Return each row of `frame` as a block of lines, headed by the value of its first column.
+    """Return each row of `frame` as a block of lines, headed by its first column.
 
-    Columns without a value in any row are named once, below. Parameters are those of `terminal`.
+    Columns without a value in any row are named once, below. Parameters are as for `terminal`.
     """
     known, unknown = with_values(shown(frame))
     frame = frame.select(each.name for each in known)
@@ -147,7 +147,7 @@ def _table(
     has_marks: bool,
     is_whole: bool,
 ) -> tuple[list[list[Span]], list[str], list[str]]:
-    """Return the lines of a table, and the columns left out: for room, and without any value."""
+    """Return the lines of a table, columns left out for lack of room, and those without values."""
     frame = with_parts(frame, meta)
     columns, unknown = with_values(shown_with_totals(frame, meta, is_whole=is_whole))
     if has_marks:
@@ -225,7 +225,7 @@ def _cell(placed: Placed, text: str) -> list[Span]:
 
 
 def _bars(frame: pl.DataFrame, room: int) -> list[Span]:
-    """Return one bar per row as long as its share, or none where they do not fit."""
+    """Return one bar per row, as long as its share; empty if bars do not fit."""
     if "share" not in frame.columns or room < _SHORTEST_BAR:
         return []
     bars = [_bar((share or 0.0) * min(room, _LONGEST_BAR)) for share in frame["share"].to_list()]
@@ -242,13 +242,13 @@ def _bar(length: float) -> str:
 
 
 def _noted(lines: Sequence[str], width: int | None) -> list[list[Span]]:
-    """Return the lines below a table, with an empty line before them."""
+    """Return the notes below a table, with an empty line before them."""
     noted: list[list[Span]] = [[]] if lines else []
     return noted + [[(part, "dim")] for line in lines for part in _wrapped(line, width)]
 
 
 def _explained(frame: pl.DataFrame) -> list[str]:
-    """Say what the one stage is that has its name from these studies alone."""
+    """Return a note that explains the stage `ME`, whose name is not a common one; else nothing."""
     if "stage" not in frame.columns or "ME" not in frame["stage"].cast(str).to_list():
         return []
     return ["ME: metric evaluation, such as validation"]
@@ -259,7 +259,7 @@ def _wrapped(text: str, width: int | None) -> list[str]:
 
 
 def _paint(lines: Sequence[Sequence[Span]], colours: str | None) -> str:
-    """Join lines, each behind a margin and without spaces at its end."""
+    """Join lines, each behind a margin and without trailing spaces."""
     return "".join(_painted(line, colours) + "\n" for line in lines)
 
 

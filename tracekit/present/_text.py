@@ -1,4 +1,4 @@
-"""Text from a trace, made safe to show and to fit."""
+"""Text from a trace: made safe to print, and cut or padded to a width."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CUT_PARAMETERS = "(…)"
 
 
 def printable(text: str) -> str:
-    """Replace every control character by a picture of it, or by `�` where there is none."""
+    """Replace each control character by its picture, or by `�` if it has none."""
     return _UNSAFE.sub(_picture, text)
 
 
@@ -36,15 +36,15 @@ def cells(text: str) -> int:
 
 
 def widths(texts: Sequence[str]) -> Iterator[int]:
-    """Return the number of terminal cells that each of some texts takes."""
+    """Return the number of terminal cells of each text."""
     return map(len if "".join(texts).isascii() else cells, texts)
 
 
 def shorten(text: str, width: int) -> str:
-    """Cut `text` so that it takes at most `width` cells.
+    """Cut `text` to at most `width` cells.
 
-    What tells names apart least goes first: the return type and the parameters of a C++ signature,
-    then the middle.
+    What distinguishes names least is cut first: the return type and the parameters of a C++
+    signature, then the middle.
     """
     if cells(text) <= width:
         return text
@@ -56,10 +56,10 @@ def shorten(text: str, width: int) -> str:
 
 
 def shorten_apart(texts: Sequence[str], width: int) -> list[str]:
-    """Cut texts to `width` cells so that those that differ still do, where there is room for it.
+    """Cut texts to `width` cells so that different texts stay different, if there is room.
 
-    Of those that `shorten` leaves alike, what they all begin with is cut and what follows is shown;
-    if that does not help either, they are numbered.
+    Texts that `shorten` would make equal lose their common beginning instead; if they still are
+    equal, they are numbered.
     """
     if max(widths(texts), default=0) <= width:
         return list(texts)
@@ -81,13 +81,13 @@ def _alike(short: Mapping[str, str]) -> list[list[str]]:
 
 
 def _shared(one: str, other: str) -> int:
-    """Return how many characters two texts begin with alike."""
+    """Return the length of the common beginning of two texts."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _from(text: str, place: int, width: int) -> str:
-    """Return the first third of a cut text, and then what begins at a place of it."""
+    """Return the first third of a cut text, followed by the text from position `place`."""
     head = _beginning(text, width // 3)
     start = max(len(head), place)
     rest = text[start:]
@@ -102,7 +102,7 @@ def _ended(text: str, mark: str, width: int) -> str:
 
 
 def _without_parameters(text: str) -> str:
-    """Leave out the last parentheses of `text`, with what is in them, if it ends with them."""
+    """Remove the last parentheses and their content if `text` ends with them."""
     depth = 0
     for index in range(len(text) - 1, 0, -1):
         depth += {")": 1, "(": -1}.get(text[index], 0)
@@ -126,20 +126,20 @@ def _ending(text: str, width: int) -> str:
 
 
 def pad(text: str, width: int, *, right: bool) -> str:
-    """Fill `text` with spaces to `width` cells, on its left side where it is right-aligned."""
+    """Fill `text` with spaces to `width` cells, on its left side if right-aligned."""
     fill = " " * (width - cells(text))
     return fill + text if right else text + fill
 
 
 def pad_each(texts: Sequence[str], width: int, *, right: bool) -> list[str]:
-    """Fill each of some texts as `pad` does."""
+    """Fill each text as `pad` does."""
     if not "".join(texts).isascii():
         return [pad(text, width, right=right) for text in texts]
     return [text.rjust(width) if right else text.ljust(width) for text in texts]
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Break `text` at spaces into lines of at most `width` characters; its own breaks stay."""
+    """Break `text` at spaces into lines of at most `width` characters; keep its line breaks."""
     import textwrap
 
     return [

@@ -1,4 +1,4 @@
-"""Draw idle time by cause, parts of GPU time, a pipeline step, critical paths and what-if steps."""
+"""Figures of idle time by cause, GPU time by part, pipelines, critical paths and what-ifs."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ _WORK = {"FP": "forward", "BP": "backward", None: "work"}
 def parts_figure(
     table: pl.DataFrame, colours: Mapping[str, str], *, title: str, subtitle: str
 ) -> go.Figure:
-    """Return bars that consist of parts.
+    """Return stacked bars.
 
     Parameters
     ----------
     table
-        One row per bar, at most 40 of which are drawn: ``name``, and ns of each part.
+        One row per bar, of which at most 40 are drawn: ``name``, and a column of ns per segment.
     colours
-        Colour of each part.
+        Colour of each segment: column -> colour.
     title, subtitle
         Plain texts; see `figure_layout`.
     """
@@ -75,13 +75,13 @@ def parts_figure(
 
 
 def pipeline_figure(timeline: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
-    """Return a step of a pipeline: when each of its stages works; bubbles are blank.
+    """Return one step of a pipeline: when each stage works; bubbles are blank.
 
     Parameters
     ----------
     timeline
-        ``stage``; ``part``, ``FP``, ``BP`` or null where it is not known; ``start_ns`` and
-        ``end_ns`` from the beginning of the step. At most 20,000 pieces are drawn.
+        ``stage``; ``part``: ``FP``, ``BP``, or null if unknown; ``start_ns`` and ``end_ns`` since
+        the begin of the step. At most 20,000 intervals are drawn.
     title, subtitle
         Plain texts; see `figure_layout`.
     """
@@ -123,7 +123,7 @@ def pipeline_figure(timeline: pl.DataFrame, *, title: str, subtitle: str) -> go.
 
 
 def _blank(stages: int, length: float) -> go.Bar:
-    """Return what a step leaves where no stage works."""
+    """Return the background of a step, seen where no stage works."""
     return go.Bar(
         x=[length] * stages, y=list(range(stages)), orientation="h", name="bubble",
         showlegend=True, marker={"color": IDLE_COLOUR}, hoverinfo="skip",
@@ -176,8 +176,8 @@ def path_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
     Parameters
     ----------
     table
-        One row per step and part, in the order of steps: ``iteration`` (null of a run without
-        any), ``part`` (a key of `PATH_COLOURS`), ``path_ns``. The first 60 steps are shown.
+        One row per step and part, ordered by step: ``iteration`` (null for a run without
+        iterations), ``part`` (a key of `PATH_COLOURS`), ``path_ns``. The first 60 steps are shown.
     title, subtitle
         Plain texts; see `figure_layout`.
     """
@@ -194,14 +194,14 @@ def path_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
 
 
 def whatif_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
-    """Return steps under each change as bars with their ranges, beside those as recorded.
+    """Return the step under each change as a bar with its range, beside the recorded step.
 
-    A bar that is not told ends where its range does.
+    A bar without a single estimate ends where its range ends.
 
     Parameters
     ----------
     table
-        One row per change: ``change, step_ns, low_ns, high_ns`` (null of the measured one) and
+        One row per change: ``change, step_ns, low_ns, high_ns`` (null for the recorded step) and
         ``saved_share``.
     title, subtitle
         Plain texts; see `figure_layout`.
@@ -225,7 +225,7 @@ def whatif_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figur
 
 
 def _saved(change: str, share: float | None) -> str:
-    """Say by how much a step is shorter, or longer."""
+    """Return the share by which a step is shorter, or longer, as text."""
     if change in _AS_RECORDED or share is None:
         return "" if change in _AS_RECORDED else "not told"
     percent = f"{abs(100 * share):.1f}"

@@ -1,4 +1,4 @@
-"""The way from the step time of one run to that of another, part by part."""
+"""Waterfall from the step time of one run to that of another, stage by stage."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MOST_GPUS = 16
 
 
 class Part(NamedTuple):
-    """Time of one stage in the step of each run, and its part of the change."""
+    """Time of one stage in the step of each run, and its contribution to the change."""
 
     stage: str
     a: float | None
@@ -48,19 +48,19 @@ class Part(NamedTuple):
 
 
 def stage_order(stages: Sequence[str]) -> list[str]:
-    """Return stages as figures stack them, each once; last is the time of no stage."""
+    """Return stages in the order of stacking, each once; last is the time without a stage."""
     names = (*_ORDER, None, *_LAST)
     rank = {stage: place for place, stage in enumerate(names)}
     return sorted(dict.fromkeys(stages), key=lambda stage: rank.get(stage, rank[None]))
 
 
 def stage_name(stage: str) -> str:
-    """Return what figures and pages call a stage, or a time of none."""
+    """Return the display name of a stage, or of time without a stage."""
     return "between steps" if stage == "between" else stage
 
 
 def stage_tick(stage: str) -> str:
-    """Return the same as markup of an axis, whose labels are narrow."""
+    """Return the display name of a stage as markup for an axis with narrow labels."""
     return figure_text(stage_name(stage)).replace(" ", "<br>")
 
 
@@ -70,12 +70,12 @@ def stage_colour(stage: str) -> str:
 
 
 def step_unit(largest: float) -> tuple[int, str]:
-    """Return the divisor and the name of the unit of step times: ms, where that reads at all."""
+    """Return divisor and name of the unit of step times: ms, unless numbers would be too small."""
     return _MS if _LEAST_MS <= largest < _MOST_MS else unit_of(largest, TIME_UNITS)
 
 
 def parts_of(contributions: pl.DataFrame) -> list[Part]:
-    """Return the stages in which either run spent time, or may have, in their order."""
+    """Return the stages with a known or possible time in either run, in order."""
     times = [pl.col(name).cast(pl.Float64).fill_nan(None) for name in ("a_ns", "b_ns", "delta_ns")]
     rows = contributions.select(pl.col("stage").cast(pl.String).fill_null("?"), *times).rows()
     parts = {row[0]: Part(*row) for row in rows}
@@ -85,12 +85,12 @@ def parts_of(contributions: pl.DataFrame) -> list[Part]:
 
 
 def total(parts: Sequence[Part], run: str) -> float:
-    """Return the step time of run ``a`` or ``b``, as far as it is known."""
+    """Return the step time of run ``a`` or ``b``, as far as its parts are known, ns."""
     return sum(getattr(part, run) or 0 for part in parts)
 
 
 def levels_of(parts: Sequence[Part]) -> list[tuple[float, float]]:
-    """Return the step time before and after each part of the change, in ns."""
+    """Return the step time before and after each contribution, in ns."""
     levels, level = [], total(parts, "a")
     for part in parts:
         levels.append((level, level + (part.delta or 0)))
@@ -99,7 +99,7 @@ def levels_of(parts: Sequence[Part]) -> list[tuple[float, float]]:
 
 
 def first_shown(levels: Sequence[tuple[float, float]]) -> float:
-    """Return where the axis of the change begins: not at 0 where the change would not be seen."""
+    """Return the lower end of the axis: above 0 if the change would be invisible otherwise."""
     low, high = min(map(min, levels)), max(map(max, levels))
     # Changes that are very small do look small.
     room = max(1.2 * (high - low), 0.05 * high)
@@ -109,9 +109,9 @@ def first_shown(levels: Sequence[tuple[float, float]]) -> float:
 def waterfall(
     parts: Sequence[Part], levels: Sequence[tuple[float, float]], unit: tuple[int, str]
 ) -> list[go.Bar | go.Scatter]:
-    """Return the two step times, the parts of the change between them, and connectors.
+    """Return two bars of step times, the contributions between them, and connectors.
 
-    Labels are not part of it.
+    Labels are not included.
     """
     before, after = total(parts, "a"), total(parts, "b")
     last = len(parts) + 1
@@ -144,12 +144,12 @@ def waterfall(
 
 
 def on_gpus(devices: pl.DataFrame | None) -> list[tuple[int, list[Part]]]:
-    """Return the parts of the change on each GPU; nothing if there is only one.
+    """Return the contributions on each GPU; empty if there is only one GPU.
 
     Parameters
     ----------
     devices
-        ``device``, ``stage``, ``a_ns``, ``b_ns`` and ``delta_ns``, as of `comparison_figure`.
+        ``device``, ``stage``, ``a_ns``, ``b_ns`` and ``delta_ns``, as for `comparison_figure`.
     """
     if devices is None or devices["device"].n_unique() < 2:  # noqa: PLR2004 - one says it all above
         return []
@@ -165,18 +165,18 @@ def add_gpus(
     *,
     first_row: int,
 ) -> None:
-    """Draw the waterfall of each GPU in a panel of its own, all to one scale.
+    """Draw the waterfall of each GPU in its own panel, with a common scale.
 
     Parameters
     ----------
     figure
-        The figure, with `ACROSS` columns.
+        Figure with `ACROSS` columns of panels.
     gpus
-        As `on_gpus` returns them.
+        GPUs with their contributions, as `on_gpus` returns them.
     unit
         Divisor and name of the unit.
     first_row
-        Row of subplots in which the first panels stand.
+        Row of the first panels in the figure's grid.
     """
     levels = [levels_of(parts) for _, parts in gpus]
     low = min(first_shown(each) for each in levels) / unit[0]

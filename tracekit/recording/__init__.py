@@ -1,4 +1,4 @@
-"""Record programs with Nsight Systems."""
+"""Recording of programs with Nsight Systems (nsys)."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Have all ranks of a running job record the same steps."""
+"""Makes all ranks of a running job record the same steps."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _ANSWER = re.compile(rf"(\S+) ({IS_AT}|{LATE}|{DONE}) (\d{{1,18}})")
 
 @dataclass(frozen=True)
 class _Job:
-    """The folder that a job was started with."""
+    """Shared folder of a running job, through which it gets requests."""
 
     folder: Path
     patience: float
 
     def ask(self, *words: object) -> str:
-        """Write a request, and return its identity."""
+        """Write a request, and return its id."""
         identity = f"{os.getpid()}-{time.monotonic_ns()}"
         path = self.folder / f"{REQUEST}.new"
         path.write_text(" ".join(map(str, (identity, *words))))
@@ -39,7 +39,7 @@ class _Job:
         return identity
 
     def answers(self, identity: str | None = None) -> dict[str, tuple[str, int] | None]:
-        """Return by rank what kind of answer it gave to a request, and its step."""
+        """Return answers to a request: rank -> (kind, step), or None if to another request."""
         found: dict[str, tuple[str, int] | None] = {}
         for path in self.folder.iterdir():
             told = (
@@ -53,7 +53,7 @@ class _Job:
         return found
 
     def wait(self, identity: str, seconds: float, *kinds: str) -> dict[str, tuple[str, int]]:
-        """Return the answers once all ranks have given one of some kinds."""
+        """Return the answers once all ranks have given one of these kinds."""
         until = time.monotonic() + seconds
         while True:
             found = self.answers(identity)
@@ -70,7 +70,7 @@ class _Job:
 
 
 def clear(folder: Path) -> None:
-    """Make the folder for a job that is about to start, and remove what an earlier one left."""
+    """Create the folder for a job that is about to start, and remove an earlier job's files."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.iterdir():
         if path.name == REQUEST or _ANSWER.fullmatch(path.read_text(errors="replace")[:200]):
@@ -84,29 +84,29 @@ def attach(
     patience: float = 300,
     told: Callable[[str], None] = lambda _: None,
 ) -> dict[str, tuple[int, int]]:
-    """Have all ranks of a job record the same steps, and wait until they have.
+    """Make all ranks of a job record the same steps, and wait until they have.
 
     Parameters
     ----------
     folder
-        The folder that the job was started with.
+        Shared folder that the job was started with.
     length
         Number of steps.
     patience
-        For how many seconds ranks are waited for that do not answer.
+        Seconds to wait for a rank without an answer.
     told
-        Called with the steps that are asked for.
+        Called with a sentence about the steps to be recorded.
 
     Returns
     -------
-    By rank the first of the steps, and the first one behind them.
+    For each rank the first recorded step, and the first one after them: rank -> (first, end).
 
     Raises
     ------
     UsageError
-        If no job has begun there.
+        If no job uses the folder.
     RecordingError
-        If a rank does not answer, or had made the step before it was told.
+        If a rank does not answer, or had passed the step before it got the request.
     """
     job = _Job(folder, patience)
     if not folder.is_dir() or not job.answers():
@@ -129,7 +129,7 @@ def attach(
 def _recorded(
     job: _Job, length: int, told: Callable[[str], None]
 ) -> tuple[int, dict[str, tuple[str, int]]]:
-    """Ask for steps that are to come; return the first of them, and what ranks say of it."""
+    """Request future steps; return the first one, and the answers of the ranks."""
     first = _steps(job)
     since = time.monotonic()
     time.sleep(_BETWEEN)
@@ -143,6 +143,6 @@ def _recorded(
 
 
 def _steps(job: _Job) -> dict[str, int]:
-    """Ask each rank which step it is at."""
+    """Ask each rank for its current step: rank -> step."""
     replies = job.wait(job.ask(ASK), job.patience, IS_AT)
     return {rank: number for rank, (_, number) in replies.items()}

@@ -1,4 +1,4 @@
-"""Cost of recording a program: alternating short runs without and with nsys."""
+"""Measures the cost of recording: short runs of a program, alternately with and without nsys."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NS_PER_MS = 1e6
 
 @dataclass(frozen=True)
 class _Timing:
-    """One run: its whole time, and that of a step where these are known."""
+    """Times of one run: the whole run, and a step if known."""
 
     whole_ns: float
     step_ns: float | None
@@ -42,11 +42,11 @@ class Cost:
     Parameters
     ----------
     ratios
-        Of the two runs of each pair.
+        For each pair of runs, the time with nsys divided by the time without.
     alone_ns
-        What it takes by itself (median).
+        Median time without nsys, ns.
     has_steps
-        Whether this is of its steps; else of the whole program, which is known always.
+        Whether the times are of steps; otherwise of the whole program, which is always known.
     """
 
     ratios: tuple[float, ...]
@@ -54,7 +54,7 @@ class Cost:
     has_steps: bool
 
     def __str__(self) -> str:
-        """Return the cost in words: a range, or that it cannot be told."""
+        """Return the cost in words: a range, or that it cannot be determined."""
         low, high = min(self.ratios), max(self.ratios)
         what = "steps" if self.has_steps else "the whole program"
         makes = f"makes {what} {low:.2f} to {high:.2f} times as long"
@@ -71,35 +71,34 @@ class Cost:
 
 
 def in_turn(times: int) -> list[bool]:
-    """Return the order A B B A of two kinds of runs, so that a steady drift counts alike.
+    """Return the order A B B A of two kinds of runs, in which a steady drift cancels out.
 
-    Of an odd number of pairs the last one begins with A.
+    For an odd number of pairs the last one starts with A.
     """
     return [is_second for pair in range(times) for is_second in (pair % 2 == 1, pair % 2 == 0)]
 
 
 def calibrate(plan: Plan, *, wait: str = "work", started: Callable[[int, int], None]) -> Cost:
-    """Measure the cost of recording, by alternating runs without and with nsys.
+    """Measure the cost of recording, by alternating runs with and without nsys.
 
-    Nothing of it is kept. A first run by itself, which may find its files on a slow disk, counts
-    for nothing; the order within pairs changes, so that what gets slower all the time does
-    not count for either.
+    No report is kept. A first run without nsys, which may read its files from a slow disk, is not
+    counted. The order within pairs changes, so that a steady slowdown cancels out.
 
     Parameters
     ----------
     plan
-        How it is recorded.
+        Plan of the recording.
     wait
-        What is waited for when it has ended.
+        Which processes to wait for after the program's end; see `perform`.
     started
-        Is told of each run's number, and of how many there are.
+        Called with the number of each run, and with the total.
 
     Raises
     ------
     ProgramError
         If the program fails.
     RecordingError
-        If it cannot be recorded.
+        If the program cannot be recorded.
     """
     order = [False, *in_turn(PAIRS)]
     timings: dict[bool, list[_Timing]] = {False: [], True: []}
@@ -113,7 +112,7 @@ def calibrate(plan: Plan, *, wait: str = "work", started: Callable[[int, int], N
 
 
 def _time(plan: Plan, folder: Path, wait: str, *, is_recorded: bool) -> _Timing:
-    """Run a program once, and return how long it took."""
+    """Run a program once, and return its times."""
     timed, program = _timed(plan, folder), shlex.join(plan.launch.program)
     if is_recorded:
         perform(timed, wait=wait)
@@ -132,7 +131,7 @@ def _time(plan: Plan, folder: Path, wait: str, *, is_recorded: bool) -> _Timing:
 
 
 def _timed(plan: Plan, folder: Path) -> Plan:
-    """Return a plan that records into a folder, and leaves times there."""
+    """Return a plan that records into `folder`, and writes times there."""
     watch = (sys.executable, "-I", "-S", _stopwatch.__file__, str(folder))
     at = plan.launch.local_rank_at
     launch = replace(
@@ -146,7 +145,7 @@ def _timed(plan: Plan, folder: Path) -> Plan:
 
 
 def _period(lines: str) -> float | None:
-    """Return how long a step takes (median): from a step of the first optimizer to its next."""
+    """Return the median time of a step: from a step of the first optimizer to its next one."""
     steps = [line.split() for line in lines.splitlines()]
     times = [int(at) for at, optimizer in steps if optimizer == steps[0][1]]
     if len(times) < _FEWEST_STEPS:
@@ -155,7 +154,7 @@ def _period(lines: str) -> float | None:
 
 
 def _cost(alone: Sequence[_Timing], recorded: Sequence[_Timing]) -> Cost:
-    """Return the cost from pairs of runs: per step where all runs know theirs, else per run."""
+    """Return the cost from pairs of runs: by steps if all runs know theirs, else by whole runs."""
     known = [
         (one.step_ns, other.step_ns)
         for one, other in zip(alone, recorded, strict=True)

@@ -1,4 +1,4 @@
-"""Launchers of jobs: where the program begins among their arguments, and how a rank knows itself.
+"""Launchers of jobs: where the program is among their arguments, and which variable has the rank.
 
 nsys has to stand between a launcher and its program to write one report per rank.
 """
@@ -76,24 +76,24 @@ _TWO_VALUES = {"--mca", "-mca", "--gmca", "-gmca", "--prtemca", "--pmixmca", "-g
 
 @dataclass(frozen=True)
 class Launch:
-    """A command taken apart.
+    """A command split into launcher and program.
 
     Parameters
     ----------
     launcher
-        The launcher with its options; empty where there is none.
+        The launcher with its options; empty if there is none.
     program
         The program with its arguments.
     rank_variable
-        Which variables of the environment may hold the rank, with commas: the first that is set
-        does. Of several none may be, which is that of a single process.
+        Environment variables that may hold the rank, joined by commas; the first one that is set
+        counts. If none of several is set, it is a single process. None without a launcher.
     local_rank_at
-        Before which word of the program the launcher tells it its number on its host, as
-        ``--local_rank=1``.
+        Index of the program's word before which the launcher inserts the local rank, as
+        ``--local_rank=1``; None if it does not.
     mpi
-        ``openmpi`` or ``mpich``, where the launcher is of an MPI.
+        MPI of the launcher, ``openmpi`` or ``mpich``; None if it is of no MPI.
     before
-        What stands before the launcher: ``env`` with its variables.
+        Words before the launcher: ``env`` with its variables.
     """
 
     launcher: tuple[str, ...]
@@ -105,7 +105,7 @@ class Launch:
 
 
 def split(command: Sequence[str]) -> Launch:
-    """Take a command apart into its launcher, if it has one that is known, and the program.
+    """Split a command into its launcher, if it has a known one, and the program.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def split(command: Sequence[str]) -> Launch:
 
 
 def _split(command: Sequence[str]) -> Launch:
-    """Take a command apart that begins with its launcher or its program."""
+    """Split a command that starts with its launcher or its program."""
     kind, begin = _launcher(command)
     if kind is None:
         return Launch((), tuple(command))
@@ -149,7 +149,7 @@ def _split(command: Sequence[str]) -> Launch:
 
 
 def _variables_before(command: Sequence[str]) -> int:
-    """Return behind how many words of ``env`` a command begins; 0 where it is not behind one."""
+    """Return the number of words of a leading ``env`` with its variables; 0 without it."""
     if PurePath(command[0]).name != "env":
         return 0
     at = 1
@@ -164,7 +164,7 @@ def _variables_before(command: Sequence[str]) -> int:
 
 
 def _launcher(command: Sequence[str]) -> tuple[str | None, int]:
-    """Return which launcher a command begins with, and where its options begin."""
+    """Return the launcher that a command starts with, and the index of its first option."""
     name = PurePath(command[0]).name
     if name == "accelerate":  # which does other things as well
         return (name, 2) if command[1:2] == ["launch"] else (None, 0)
@@ -175,7 +175,7 @@ def _launcher(command: Sequence[str]) -> tuple[str | None, int]:
 
 
 def _end_of_options(command: Sequence[str], begin: int, kind: str) -> int:
-    """Return where the first word is that is neither an option nor the value of one."""
+    """Return the index of the first word that is neither an option nor an option's value."""
     at, alone = begin, _ALONE["mpi" if kind in _MPI else kind]
     known = {_spelt(each) for each in alone} if kind in _OF_PYTHON else ()
     while at < len(command) and command[at].startswith("-"):
@@ -193,12 +193,12 @@ def _end_of_options(command: Sequence[str], begin: int, kind: str) -> int:
 
 
 def _spelt(option: str) -> str:
-    """Return an option as it is spelt with hyphens, without its value."""
+    """Return an option spelt with hyphens, without its value."""
     return option.partition("=")[0].replace("_", "-")
 
 
 def _of_python(kind: str, command: Sequence[str], begin: int, end: int) -> Launch:
-    """Have a launcher run a program rather than a Python script, so that nsys can be it."""
+    """Make a launcher of Python scripts run any program, so that it can run nsys."""
     options = list(command[begin:end])
     runs_program = any(_spelt(each) == "--no-python" for each in options)
     is_module = {"-m", "--module"} & set(options)
@@ -220,9 +220,10 @@ def _of_python(kind: str, command: Sequence[str], begin: int, end: int) -> Launc
 
 
 def _python_of(command: Sequence[str]) -> str:
-    """Return the Python that a torchrun belongs to: the one beside it, else the first on the path.
+    """Return the Python that belongs to a torchrun: the one beside it, else the first on the path.
 
-    A symbolic link to a Python of a virtual environment must not be followed, or it is left.
+    A symbolic link to the Python of a virtual environment must not be resolved, since that would
+    leave the environment.
     """
     if PurePath(command[0]).name.startswith("python"):
         return command[0]
@@ -232,7 +233,7 @@ def _python_of(command: Sequence[str]) -> str:
 
 
 def implementation(launcher: str) -> str:
-    """Return which MPI a launcher is of, ``openmpi`` or ``mpich`` (and all that is like it)."""
+    """Return the MPI of a launcher: ``openmpi``, or ``mpich`` and those compatible with it."""
     said = PurePath(launcher).name
     try:
         done = subprocess.run(  # noqa: S603 - the program that the user is about to run
@@ -250,15 +251,15 @@ def implementation(launcher: str) -> str:
 
 
 def is_python(program: Sequence[str]) -> bool:
-    """Tell whether a program is run by Python."""
+    """Tell whether a command runs a Python program."""
     return bool(program) and PurePath(program[0]).name.startswith("python")
 
 
 def mpi_library(launcher: str, mpi: str | None) -> Path | None:
-    """Return the MPI library that is installed with a launcher; None where none is beside it.
+    """Return the MPI library installed with a launcher; None if none is beside it.
 
-    ``libmpi.so`` itself is a link or a text for linkers; the one with a number is the library.
-    Debian has that of Open MPI in a folder per architecture, where other MPIs have theirs too.
+    ``libmpi.so`` itself is a link or a linker script; the file with a version number is the
+    library. Debian has Open MPI's in a folder per architecture, where other MPIs have theirs too.
     """
     found = shutil.which(launcher)
     if found is None:

@@ -1,4 +1,4 @@
-"""GPUs and programs of the machine at hand."""
+"""GPUs and programs of this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def gpu_count() -> int:
-    """Return how many GPUs a program would see here: 0 where no driver says that there are any."""
+    """Return the number of GPUs visible to a program; 0 without a driver."""
     try:
         done = subprocess.run(
             ["nvidia-smi", "-L"],  # noqa: S607 - the driver's tool is wherever the path has it

@@ -1,4 +1,4 @@
-"""Abilities of the installed nsys, from its help and its status of the machine."""
+"""Abilities of the installed nsys, parsed from its help and its status output."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class Nsys:
     Parameters
     ----------
     program
-        Its path.
+        Path of nsys.
     version
-        What it says its version is.
+        Version, as nsys prints it.
     options
         Long options of ``nsys profile``, without dashes.
     traces
-        What its option ``--trace`` takes; empty where its help does not say.
+        Values of its option ``--trace``; empty if its help does not list them.
     sees_switches
-        Whether this machine lets it record when threads are on a CPU.
+        Whether this machine allows it to record context switches of threads.
     """
 
     program: str
@@ -48,9 +48,9 @@ class Nsys:
 
     @classmethod
     def of(cls, program: str, version: str, profile_help: str, status: str = "") -> Nsys:
-        """Read the abilities of an nsys from its help.
+        """Parse the abilities of an nsys from its outputs.
 
-        That is ``nsys --version``, ``nsys profile --help``, and ``nsys status --environment``.
+        These are of ``nsys --version``, ``nsys profile --help``, and ``nsys status --environment``.
         """
         traces = _TRACE.search(profile_help)
         return cls(
@@ -62,17 +62,17 @@ class Nsys:
         )
 
     def __str__(self) -> str:
-        """Return its path and version."""
+        """Return path and version."""
         number = self.version.rpartition(" ")[2]
         return f"{self.program} ({number})" if number else self.program
 
     def first_of(self, *options: str) -> str | None:
-        """Return the first of some options that it has: newer versions rename some."""
+        """Return the first of these options that it has, as newer versions rename some, or None."""
         return next((option for option in options if option in self.options), None)
 
 
 def find_nsys(tool: str | None = None) -> Nsys:
-    """Return the nsys of this name or path; by default ``TRACEKIT_NSYS``, else the one on the path.
+    """Return the nsys of this name or path; by default ``TRACEKIT_NSYS``, else that on the path.
 
     Raises
     ------

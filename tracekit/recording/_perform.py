@@ -1,12 +1,12 @@
-"""Run a planned recording to its end; after an interrupt nsys still writes its report.
+"""Runs a planned recording to its end; after an interrupt nsys still writes its report.
 
-Elsewhere than on a terminal the program is a group of processes of its own, for three reasons.
-An interrupt reaches it once, whoever it was sent to: with a second one nsys would not write its
-report. It hears it even where a shell has let us ignore it, as in the background or under `nohup`.
-And all of it can be ended together.
+Unless started on a terminal, the program is a process group of its own, for three reasons. An
+interrupt reaches it exactly once, whoever it was sent to: after a second one nsys would not write
+its report. It also gets the interrupt if a shell made us ignore it, as in the background or under
+`nohup`. And the whole group can be ended together.
 
-Between us and the program stands a supervisor, which ends whatever the program leaves behind, also
-where it is us who are killed.
+A supervisor process stands between us and the program. It ends all processes that the program
+leaves behind, even if we are killed.
 """
 
 from __future__ import annotations
@@ -39,31 +39,31 @@ _LOCK = ".lock"
 
 
 def perform(plan: Plan, *, anew: bool = False, wait: str = "work") -> list[Path]:
-    """Run a plan and return the reports, which are in its folder once all are complete.
+    """Run a plan and return the reports, which are moved to its folder once all are complete.
 
-    What the program prints goes to standard error, since standard output is for results.
+    Output of the program goes to standard error, since standard output is for results.
 
     Parameters
     ----------
     plan
         The plan.
     anew
-        Whether what an earlier attempt left unfinished is thrown away.
+        Whether to delete the files of an unfinished earlier attempt.
     wait
-        Processes that outlive the program to wait for: those that still ``work``, ``all``, none
-        (``primary``), or all for at most a number of seconds.
+        Which processes that outlive the program to wait for: those that still ``work``, ``all``,
+        none (``primary``), or all for at most a number of seconds.
 
     Raises
     ------
     UsageError
-        If the folder is there already and not empty, or an earlier attempt left reports.
+        If the folder exists and is not empty, or an earlier attempt left reports.
     ProgramError
-        If the program ends with an error. What was written stays, in the folder that is
-        `unfinished`.
+        If the program ends with an error. Reports that were written stay in the folder that
+        `unfinished` returns.
     RecordingError
         If the program cannot be run, or no report was written.
     KeyboardInterrupt
-        If it is interrupted, once nsys has written its report, which stays likewise.
+        If the recording is interrupted, after nsys has written its report, which stays there too.
     """
     if plan.folder.exists() and any(plan.folder.iterdir()):
         raise UsageError(
@@ -89,7 +89,7 @@ def perform(plan: Plan, *, anew: bool = False, wait: str = "work") -> list[Path]
 
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    """Hold a folder against other recordings of the same name; the system lets go if we end."""
+    """Lock a folder against other recordings of the same name; the lock ends with this process."""
     with (folder / _LOCK).open("w") as lock:
         if not lock_descriptor(lock.fileno(), blocking=False):
             raise UsageError(
@@ -103,7 +103,7 @@ def _held(folder: Path) -> Iterator[None]:
 
 
 def unfinished(plan: Plan) -> Path:
-    """Return the folder that reports are in until all of them are complete."""
+    """Return the folder of the reports until all of them are complete."""
     return plan.folder.with_name(plan.folder.name + _PARTIAL)
 
 
@@ -127,7 +127,7 @@ def _record(plan: Plan, wait: str) -> None:
 
 
 def _recorder(plan: Plan) -> str:
-    """Return what runs the program: nsys, or what launches it."""
+    """Return the program that runs the recorded program: nsys, or its launcher."""
     return plan.launch.launcher[0] if plan.launch.launcher else plan.recorder
 
 
@@ -152,30 +152,29 @@ def run(
     *,
     is_launched: bool = False,
 ) -> int:
-    """Run a command with more variables, its output on standard error, and return its exit code.
+    """Run a command with additional variables, its output on stderr, and return its exit code.
 
-    If a signal ended it that is 128 and the signal's number.
+    A command ended by a signal returns 128 plus the signal's number.
 
     Parameters
     ----------
     command
         The command.
     environment
-        The variables.
+        Variables to add: name -> value.
     program
-        How many of its last words are the program that it records; by default all.
+        Number of words at the end of the command that are the recorded program; by default all.
     wait
-        Processes that outlive the program to wait for: those that still ``work``, ``all``, none
-        (``primary``), or all for at most a number of seconds.
+        Which processes that outlive the program to wait for; see `perform`.
     is_launched
-        Whether the command begins with a launcher, and not with nsys.
+        Whether the command starts with a launcher, and not with nsys.
 
     Raises
     ------
     RecordingError
-        If it cannot be run.
+        If the command cannot be run.
     KeyboardInterrupt
-        If it is interrupted or terminated, once it has ended.
+        If this process is interrupted or terminated, after the command has ended.
     """
     # On a terminal nsys has to stay in its foreground, where an interrupt reaches it by itself.
     apart = not os.isatty(0)
@@ -222,7 +221,7 @@ def _start(
 
 
 def _stderr_number() -> int:
-    """Return where Python writes on stderr; that of the process where it has no file number."""
+    """Return the descriptor of Python's stderr, else of the process's; without any, DEVNULL."""
     try:
         return sys.stderr.fileno()
     except (AttributeError, OSError, ValueError):  # in a notebook, say
@@ -230,7 +229,7 @@ def _stderr_number() -> int:
 
 
 def _ended(process: subprocess.Popen[bytes], ours: socket.socket, program: str) -> int:
-    """Wait for the end of the program, and return its code."""
+    """Wait for the end of the program, and return its exit code."""
     code = process.wait()
     if said := ours.recv(_LONGEST_NUMBER):
         raise RecordingError(f"{program} does not run ({os.strerror(int(said))})")
@@ -240,7 +239,7 @@ def _ended(process: subprocess.Popen[bytes], ours: socket.socket, program: str) 
 
 
 def _end_all(variable: str) -> None:
-    """End all processes with a variable in their environment, and wait until none is left."""
+    """End all processes that have a variable in their environment, and wait for them."""
     while pids := [pid for pid in _others() if variable in _environment(pid)]:
         for pid in pids:
             with suppress(ProcessLookupError, PermissionError):
@@ -253,7 +252,7 @@ def _others() -> list[int]:
 
 
 def _environment(pid: int) -> list[str]:
-    """Return the variables of a process; none of one that has ended."""
+    """Return the environment of a process; empty if it has ended."""
     try:
         found = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
@@ -262,20 +261,20 @@ def _environment(pid: int) -> list[str]:
 
 
 def _signal_group(group: int, sent: int) -> None:
-    """Send a signal to all processes of a group, if there are any."""
+    """Send a signal to all processes of a group, if it has any."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, sent)
 
 
 class _TerminatedError(KeyboardInterrupt):
-    """SIGTERM or SIGHUP, which are taken as an interrupt, or the program would be left running."""
+    """SIGTERM or SIGHUP, handled as an interrupt so that the program is not left running."""
 
 
 class _Interrupts:
-    """Hold back interrupts until the program that they are to end is known.
+    """Holds back interrupts until the program to forward them to is known.
 
-    What we ignore we go on to ignore; but a program that is started meanwhile hears SIGINT, if
-    `others_hear` it: it would inherit what is ignored, and does not inherit what is handled.
+    Signals that this process ignores stay ignored; but a program started meanwhile gets SIGINT if
+    `others_hear`: a child inherits ignored signals, not handlers.
     """
 
     def __init__(self, *, others_hear: bool) -> None:
@@ -301,7 +300,7 @@ class _Interrupts:
             signal.signal(each, handler)
 
     def let_through(self) -> None:
-        """Raise the interrupts that were held back, and from now on all others."""
+        """Raise the interrupts that were held back, and let all later ones through."""
         self._are_held = False
         for sent in self._came:
             self._raise(sent)

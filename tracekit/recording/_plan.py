@@ -1,4 +1,4 @@
-"""Plan of a recording: its command, and the place of its reports."""
+"""Plan of a recording: its command, environment, and the folder of its reports."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ class Plan:
     Parameters
     ----------
     launch
-        The program, and what launches it.
+        The program and its launcher.
     profile
-        The command that records a program, but for where to.
+        The nsys command, without the option for the output file.
     folder
-        Where reports are written.
+        Folder for the reports.
     variables
-        Variables that are set for all of it.
+        Environment variables for the command: name -> value.
     nccl_log
-        Whether NCCL is made to write logs into the folder.
+        Whether NCCL writes logs into the folder.
     library
-        A library that is loaded before the program, behind what nsys loads.
+        Library that is preloaded into the program, after those of nsys; None for none.
     watched
         Whether `nvidia-smi` writes the machine's topology, and memory in use, into the folder.
     recorder
-        The nsys, by path and version.
+        Path and version of the nsys.
     """
 
     launch: Launch
@@ -70,7 +70,7 @@ class Plan:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """Command that is run."""
+        """Command to run."""
         variable, wrapper = _rank_variable(self.launch.rank_variable)
         name = "report" if variable is None else f"rank%q{{{variable}}}"
         # nsys replaces what follows a percent sign, but in the name that is meant for it.
@@ -83,23 +83,23 @@ class Plan:
 
     @property
     def recorded(self) -> tuple[str, ...]:
-        """The end of the command, which nsys runs."""
+        """End of the command: the words that nsys runs."""
         launch = self.launch
         return (*_loaded(self.library), *_telling(launch.program, launch.local_rank_at))
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables that are set for it."""
+        """Environment variables for the command: name -> value."""
         log = {"NCCL_DEBUG_FILE": str(self.folder.absolute() / "nccl.%h.%p.log")}
         return {**self.variables, **(_NCCL_LOG | log if self.nccl_log else {})}
 
     @property
     def script(self) -> str:
-        """A line for a shell that makes the folder and records into it."""
+        """Shell command that creates the folder and records into it."""
         return f"mkdir -p {shlex.quote(str(self.folder.absolute()))} && {self}"
 
     def __str__(self) -> str:
-        """Return it as a line for a shell."""
+        """Return the command as a line for a shell."""
         variables = [f"{key}={shlex.quote(value)}" for key, value in self.environment.items()]
         return " ".join([*variables, shlex.join(self.command)])
 
@@ -114,23 +114,23 @@ def plan(
     nccl_log: bool = False,
     watched: bool = False,
 ) -> Plan:
-    """Return how to record a program.
+    """Return the plan for recording a program.
 
     Parameters
     ----------
     program
-        Its command. Under a launcher that is known (`LAUNCHERS`) each rank gets an nsys and a
+        Command of the program. Under a known launcher (`LAUNCHERS`) each rank gets an nsys and a
         report of its own.
     wanted
-        What is to be recorded.
+        Kinds of data to record.
     nsys
-        What records it.
+        The nsys that records.
     folder
-        Where reports are written.
+        Folder for the reports.
     one_report
-        Whether a launcher and all its ranks are recorded into one report.
+        Whether to record a launcher and all its ranks into one report.
     nccl_log
-        Whether NCCL is made to write logs into the folder.
+        Whether to make NCCL write logs into the folder.
     watched
         Whether `nvidia-smi` writes the machine's topology, and memory in use, into the folder.
 
@@ -166,10 +166,10 @@ def plan(
 
 
 def _with_mpi(wanted: Wanted, launch: Launch) -> Wanted:
-    """Trace the MPI of the launcher, where nsys will find it.
+    """Add tracing of the launcher's MPI, if nsys can find its library.
 
-    A program in Python loads MPI later than nsys looks for it, and crashes then, if the library is
-    not loaded before. Without a library its MPI is traced only if that is asked for.
+    A Python program loads MPI later than nsys looks for it, and crashes then, unless the library is
+    preloaded. Without a library MPI is traced only on request.
     """
     asked = wanted.mpi or (launch.mpi if "mpi" in wanted.traces else None)
     if launch.mpi is None or not is_python(launch.program):
@@ -181,9 +181,9 @@ def _with_mpi(wanted: Wanted, launch: Launch) -> Wanted:
 
 
 def _rank_variable(names: str | None) -> tuple[str | None, tuple[str, ...]]:
-    """Return which variable holds the rank, and what nsys stands behind so that it does.
+    """Return the variable with the rank, and a command prefix that sets it from several.
 
-    Of several the first that is set counts, else the rank is 0.
+    The first of several that is set counts, otherwise the rank is 0.
     """
     if names is None or "," not in names:
         return names, ()
@@ -194,7 +194,7 @@ def _rank_variable(names: str | None) -> tuple[str | None, tuple[str, ...]]:
 
 
 def _telling(program: tuple[str, ...], at: int | None) -> tuple[str, ...]:
-    """Return a program that is told its number on its host, by an argument before word `at`."""
+    """Return a program that gets its local rank as an argument before word `at`."""
     if at is None:
         return program
     before, behind = shlex.join(program[:at]), shlex.join(program[at:])
@@ -202,17 +202,17 @@ def _telling(program: tuple[str, ...], at: int | None) -> tuple[str, ...]:
 
 
 def _loaded(library: str | None) -> tuple[str, ...]:
-    """Return what a program stands behind so that a library is loaded before it."""
+    """Return the command prefix that preloads a library."""
     return () if library is None else ("sh", "-c", _LOADING, library)
 
 
 def _by_nvtx(wanted: Wanted) -> bool:
-    """Tell whether nsys waits for an NVTX range; else it hears of registered names alone."""
+    """Tell whether nsys starts with an NVTX range, for which it accepts registered names only."""
     return wanted.has_windows or wanted.capture_range not in {None, CUDA_RANGE}
 
 
 def by_window(reports: Sequence[Path]) -> dict[int, list[Path]]:
-    """Group reports by window, whose number nsys writes into names: ``rank0.2.nsys-rep``."""
+    """Group reports by window, whose number is in their name: ``rank0.2.nsys-rep`` -> 2."""
     found: dict[int, list[Path]] = {}
     for path in reports:
         number = path.stem.rpartition(".")[2]
@@ -221,6 +221,6 @@ def by_window(reports: Sequence[Path]) -> dict[int, list[Path]]:
 
 
 def reports_in(folder: Path) -> list[Path]:
-    """Return the reports in a folder, in the order of numbers in their names."""
+    """Return the reports in a folder, ordered by the numbers in their names."""
     found = (path for path in folder.glob("*") if path.suffix in _ENDINGS)
     return sorted(found, key=lambda path: (len(path.name), path.name))

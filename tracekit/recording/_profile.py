@@ -1,4 +1,4 @@
-"""The arguments of ``nsys profile``."""
+"""Arguments of ``nsys profile``."""
 
 from __future__ import annotations
 
@@ -26,43 +26,45 @@ class Wanted:
     Parameters
     ----------
     traces
-        What ``--trace`` is given; by default cuda and nvtx, with mpi under its launchers.
+        Values for ``--trace``; by default cuda and nvtx, and mpi under its launchers.
     capture_range
-        ``cuda``, or the NVTX range ``name@domain``, in which alone is recorded; by default all.
+        Range outside of which nothing is recorded: ``cuda`` (profiler API), or an NVTX range
+        ``name@domain``. None records everything.
     memory_usage
         Whether to record the use of GPU memory.
     gpu_metrics
-        GPUs to sample counters of, as nsys takes them; ``all`` for all.
+        GPUs whose counters are sampled, as nsys takes them; ``all`` for all. None for no GPU.
     nic_metrics
         Whether to sample counters of network adapters.
     nccl
-        Which events of NCCL to record, as ``--nccl-trace`` takes them, such as ``default``.
+        Events of NCCL to record, as ``--nccl-trace`` takes them, such as ``default``; None for
+        none.
     graph_nodes
-        Whether to record the nodes of CUDA graphs one by one.
+        Whether to record the nodes of CUDA graphs individually.
     cpu_samples
-        Whether to sample what CPUs do.
+        Whether to sample call stacks on the CPUs.
     mpi
-        ``openmpi`` or ``mpich``; by default the launcher tells.
+        MPI of the program, ``openmpi`` or ``mpich``; None takes that of the launcher.
     mpi_library
-        The MPI library, which is loaded before a program that would load it later than nsys looks
-        for it, as mpi4py does; by default that of the launcher, for programs in Python.
+        MPI library to preload, for a program that loads it later than nsys looks for it, as mpi4py
+        does; None takes that of the launcher, for Python programs.
     more
-        Further arguments of ``nsys profile``, as they are.
+        Further arguments for ``nsys profile``.
     annotate
-        Down to which depth of layers a PyTorch program is annotated; None if it is not.
+        Depth of layers to annotate in a PyTorch program; None for no annotations.
     why_idle
-        Whether calls of the operating system are traced that take long: where the host waits.
+        Whether to trace long system calls, which show where the host waits.
     windows
-        Every how many steps of an annotated program some are recorded, and how many, each time
-        into a report of its own; by default all of it.
+        Windows of steps to record in an annotated program, each into its own report: distance
+        between their starts, and length, in steps. None records everything.
     ring
-        File that keeps the latest ranges of an annotated program beside the report.
+        Ring file that keeps the latest ranges of an annotated program, beside the report; or None.
     cuda_events
-        Whether a second file keeps stages by CUDA events.
+        Whether to keep stages timed by CUDA events in a second ring file.
     hooks
-        Folder that the hooks are copied into, for programs that do not see those of tracekit.
+        Folder to copy the hooks into, for programs that cannot see tracekit's own; or None.
     attachable
-        Folder in which the steps to record are asked for while the program runs.
+        Shared folder through which steps to record are requested at run time; or None.
     """
 
     traces: tuple[str, ...] = ()
@@ -86,13 +88,13 @@ class Wanted:
 
     @property
     def has_windows(self) -> bool:
-        """True if some steps are recorded and not all."""
+        """True if only windows of steps are recorded."""
         return self.windows is not None or self.attachable is not None
 
     def hook(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables that annotate programs in Python; none where they are not to be.
+        """Return the variables that make Python programs annotate themselves; empty if not wanted.
 
-        Hooks are copied where they are asked for in a folder of their own.
+        The hooks are copied first if `hooks` names a folder.
         """
         if self.annotate is None:
             return {}
@@ -155,7 +157,7 @@ def _extras(nsys: Nsys, wanted: Wanted) -> Iterator[str]:
 
 
 def _capture_range(nsys: Nsys, capture_range: str) -> Iterator[str]:
-    """Record a range alone, and let the program go on behind it: nsys would end it there."""
+    """Yield options that record one range, and do not end the program after it as nsys would."""
     if capture_range == CUDA_RANGE:
         yield f"--{_has(nsys, 'capture-range')}=cudaProfilerApi"
     else:
@@ -168,7 +170,7 @@ def _capture_range(nsys: Nsys, capture_range: str) -> Iterator[str]:
 
 
 def _windows(nsys: Nsys, wanted: Wanted) -> Iterator[str]:
-    """Record each window that annotations mark into a report of its own."""
+    """Yield options that record each annotated window into a report of its own."""
     if wanted.annotate is None or wanted.capture_range is not None:
         raise UsageError(
             "windows of steps are the capture range, and annotations tell the steps",
@@ -193,5 +195,5 @@ def _has(nsys: Nsys, *options: str) -> str:
 
 
 def trace_names(text: str) -> tuple[str, ...]:
-    """Return the names in ``cuda,nvtx``."""
+    """Return the names in a text such as ``cuda,nvtx``."""
     return tuple(name.strip() for name in text.split(",") if name.strip())

@@ -1,6 +1,6 @@
-"""Runs a program and writes how long it took: ``FOLDER PROGRAM...``.
+"""Runs a program and writes its duration to a file: ``FOLDER PROGRAM...``.
 
-This is a program of its own, which imports nothing of tracekit.
+It runs as a program of its own, and imports nothing of tracekit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ WHOLE = ".whole"
 
 
 def main(folder: str, *program: str) -> int:
-    """Run the program with a stopwatch; return its exit code, or 128 and its signal."""
+    """Run the program and time it; return its exit code, or 128 plus the signal's number."""
     start = time.monotonic_ns()
     with subprocess.Popen(program) as process:  # noqa: S603 - what the user asked for
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the program hears it, too

@@ -1,4 +1,4 @@
-"""Studies: one program recorded in each combination of some options, as far as a machine allows."""
+"""Studies: one program recorded with each combination of options that a machine can run."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ Value = str | int | float
 
 @dataclass(frozen=True)
 class Configuration:
-    """One combination: its options by name, which are labels of its run as well.
+    """One combination of options, which also are labels of its run: option -> value.
 
-    So are together those that all combinations have, which are no part of the name.
+    Options that all combinations share are labels, too, but not part of the name.
     """
 
     study: str
@@ -48,7 +48,7 @@ class Configuration:
 
     @property
     def name(self) -> str:
-        """Name of its run, and of the folder of its reports."""
+        """Name of its run, and of the folder with its reports."""
         parts = [self.study, *(f"{key}={value}" for key, value in self.options.items())]
         return file_name("-".join(parts))
 
@@ -60,35 +60,35 @@ class Configuration:
         return {"study": self.study, **own, **({_FIXED: fixed} if fixed else {})}
 
     def differs_from(self, labels: Mapping[str, str]) -> str | None:
-        """Return the fixed options in the labels of a run if they differ from these, else None."""
+        """Return the fixed options of a run's labels if they differ from these; else None."""
         recorded = labels.get(_FIXED)
         return recorded if recorded not in {None, self.labels.get(_FIXED)} else None
 
 
 @dataclass(frozen=True)
 class Study:
-    """A grid of configurations of one program.
+    """Grid of configurations of one program.
 
     Parameters
     ----------
     name
-        Its name.
+        Name of the study.
     title
-        What it is.
+        Title of the study.
     program
-        The command, with ``{option}`` where an option goes.
+        Command of the program, with ``{option}`` as placeholder for an option's value.
     grid
-        The values of each option.
+        Options with their values: option -> values.
     fixed
-        Options that all of them have.
+        Options with the same value in all configurations: option -> value.
     only_gpus, only_cpu
-        Methods that run on GPUs, and on the CPU, alone.
+        Methods that run only on GPUs, and only on the CPU.
     arguments
-        What values of an option stand for in the program, where that is not the value itself.
+        Words that replace an option's value in the command: option -> value -> words.
     without
-        Combinations that are left out: those whose options all have one of these values.
+        Combinations to leave out: those in which each of these options has one of these values.
     cpu
-        The arguments that have the program train on the CPU.
+        Arguments that make the program train on the CPU.
     """
 
     name: str
@@ -104,16 +104,16 @@ class Study:
 
     @property
     def on_cpu(self) -> bool:
-        """True if the program trains on the CPU by itself."""
+        """True if the program trains on the CPU without extra arguments."""
         return self.fixed.get("device") == "cpu"
 
     def configurations(self, where: Mapping[str, str] | None = None) -> list[Configuration]:
-        """Return the combinations, chosen by `where` from values of options.
+        """Return the configurations whose options have the values in `where`.
 
         Raises
         ------
         UsageError
-            If an option of `where` is not of the grid, or nothing is chosen.
+            If an option in `where` is not in the grid, or no configuration matches.
         """
         chosen = where or {}
         for key in chosen.keys() - self.grid.keys():
@@ -125,12 +125,12 @@ class Study:
         return found
 
     def strangers(self, labels: Mapping[str, Mapping[str, str]]) -> list[str]:
-        """Return which runs have the study's label and are none of its configurations.
+        """Return the names of runs with the study's label that match no configuration.
 
         Parameters
         ----------
         labels
-            The labels of runs, by their names.
+            Labels of runs: name of the run -> labels.
         """
         own = {configuration.name for configuration in self._all({})}
         return [
@@ -147,28 +147,28 @@ class Study:
                 yield Configuration(self.name, options, self.fixed)
 
     def command(self, configuration: Configuration, *, cpu: bool) -> tuple[str, ...]:
-        """Return the command of a configuration, as the study has it train on the CPU if asked."""
+        """Return the command of a configuration; with `cpu` it trains on the CPU."""
         known = {_PYTHON: sys.executable, **configuration.options}
         device = self.cpu if cpu and not self.on_cpu else ()
         words = (self._words(part, known) for part in self.program)
         return (*itertools.chain.from_iterable(words), *device)
 
     def _words(self, part: str, options: Mapping[str, Value]) -> tuple[str, ...]:
-        """Return a part of the program with options in it, or the arguments that one stands for."""
+        """Return the words for one part of the command, with placeholders replaced."""
         key = part.strip("{}")
         if key in self.arguments:
             return self.arguments[key][str(options[key])]
         return (_filled(part, options),)
 
     def obstacle(self, configuration: Configuration, gpus: int, *, cpu: bool) -> str | None:
-        """Return why a configuration cannot run on a machine, in words; None if it can.
+        """Return the reason why a configuration cannot run on a machine; None if it can.
 
         Parameters
         ----------
         configuration
             The configuration.
         gpus
-            How many GPUs the machine has.
+            Number of GPUs in the machine.
         cpu
             Whether to train on the CPU.
         """
@@ -188,24 +188,24 @@ def _folder() -> Path:
 
 
 def study_names() -> list[str]:
-    """Return the names of the studies that are known."""
+    """Return the names of the built-in studies."""
     return sorted(path.name.removesuffix(".toml") for path in _folder().glob("*.toml"))
 
 
 def load_study(reference: str, settings: Mapping[str, str] = MappingProxyType({})) -> Study:
-    """Return a study that is known by its name, or that of a TOML file.
+    """Return a built-in study by name, or the study in a TOML file.
 
     Parameters
     ----------
     reference
-        The name, or the file.
+        Name of a built-in study, or path of a file.
     settings
-        Options for all of its configurations, in place of fixed ones of the same name.
+        Options for all configurations: option -> value. They replace fixed ones of the same name.
 
     Raises
     ------
     UsageError
-        If there is none, or the file is not one.
+        If the study does not exist, or the file is invalid.
     """
     path = Path(reference)
     if reference in study_names():
@@ -263,7 +263,7 @@ def _study(name: str, content: Mapping[str, Any]) -> Study:
 def _arguments(
     key: str, values: Sequence[Value], table: Mapping[str, Any]
 ) -> dict[str, tuple[str, ...]]:
-    """Return what each value of an option stands for."""
+    """Return the words for each value of an option: value -> words."""
     if {str(value) for value in values} != set(table):
         raise ValueError(f"arguments.{key} does not have the values that {key} has in the grid")
     if not all(isinstance(words, list) and all(type(w) is str for w in words)
@@ -275,7 +275,7 @@ def _arguments(
 def _left_out(
     entry: Mapping[str, Sequence[Value]], grid: Mapping[str, Sequence[Value]]
 ) -> dict[str, tuple[Value, ...]]:
-    """Return the values of options that a combination has that is left out."""
+    """Return the values that a combination to leave out has: option -> values."""
     for key, values in entry.items():
         if not isinstance(values, list) or not values or not set(values) <= set(grid.get(key, ())):
             raise ValueError(f"without has values of {key!r} that are not in the grid")
@@ -314,7 +314,7 @@ def _program(
     fixed: Mapping[str, Value],
     arguments: Collection[str],
 ) -> tuple[str, ...]:
-    """Return the program with what is fixed put in; raise ValueError if it makes no sense."""
+    """Return the command with fixed options filled in; raise ValueError if it is invalid."""
     if not isinstance(parts, list) or not parts:
         raise ValueError("program is not a list of texts")
     declared = [part for key, value in fixed.items() for part in (f"--{key}", str(value))]
@@ -334,7 +334,7 @@ def _filled(part: str, options: Mapping[str, Value]) -> str:
 
 
 def file_name(name: str) -> str:
-    """Return a name for a folder: `name` itself if it is harmless, else one that no other gets."""
+    """Return a folder name for `name`: itself if it is safe, else a unique replacement."""
     safe = "".join(each if each.isalnum() or each in _HARMLESS else "_" for each in name)
     if safe == name and not name.startswith(".") and len(name) <= _LONGEST:
         return name

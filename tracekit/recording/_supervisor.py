@@ -1,14 +1,15 @@
-"""Run a command, end idle processes that its program leaves behind, and leave none itself.
+"""Runs a command, ends idle processes that its program leaves behind, and leaves none itself.
 
-This is a program of its own, which imports nothing of tracekit. Orphans of the command become its
-children, wherever they have hidden (`PR_SET_CHILD_SUBREAPER`), so that it can end them; and it
-holds one end of a socket, which closes when the process that started it ends, be that by SIGKILL:
-the signal that a dead parent can send its children reaches none of theirs.
+It runs as a program of its own, and imports nothing of tracekit. Orphans of the command become its
+children, even if they have detached themselves (`PR_SET_CHILD_SUBREAPER`), so that it can end them.
+It holds one end of a socket, which closes when the process that started it ends, even by SIGKILL:
+the signal that a dying parent can send its children does not reach theirs.
 
-nsys ends only when all that its program started has ended, daemons too. So the program is started
-by a line of shell that notes its number, and when it has ended, what is left of it is looked at
-once a second. Processes left work while one of them holds a CUDA context, or writes events for
-nsys, or computes; computing alone counts until such a process has had time to load its libraries.
+nsys ends only when all processes that its program started have ended, daemons included. So the
+program is started by a shell line that writes down its process id, and once it has ended, the
+remaining processes are examined every second. A remaining process works while one of them holds a
+CUDA context, writes events for nsys, or uses the CPU; CPU time alone counts until the process has
+had time to load its libraries.
 """
 
 from __future__ import annotations
@@ -76,26 +77,26 @@ _Processes = dict[int, _Process]
 
 
 class _Signals:
-    """Signals sent to us. An interrupt reaches the command by itself, others do not."""
+    """Handler of signals sent to this process. An interrupt reaches the command by itself."""
 
     def __init__(self) -> None:
         self.came = False
         self.command: subprocess.Popen[bytes] | None = None
 
     def take(self, sent: int, _: object) -> None:
-        """Take a signal."""
+        """Record a signal."""
         self.came = True
         if sent in _FORWARDED and self.command is not None:
             self.command.send_signal(signal.SIGINT)
 
 
 def main(words: list[str]) -> int:
-    """Run ``SOCKET NOTES WAIT NSYS AT COMMAND...``; return its code, or 128 and its signal.
+    """Run ``SOCKET NOTES WAIT NSYS AT COMMAND...``; return its code, or 128 plus its signal.
 
-    The command begins with a launcher, or, if `NSYS` is 0, with nsys; the program with word `AT`.
-    `WAIT` says what is waited for once it has ended:
-    ``work``, ``all``, ``primary`` (nothing), or seconds. What keeps it from running is told through
-    the socket, as the number of the error.
+    The command starts with a launcher, or, if `NSYS` is 0, with nsys; the program starts at word
+    `AT`. `WAIT` says which processes to wait for after the program's end: ``work``, ``all``,
+    ``primary`` (none), or seconds. If the command cannot be run, the number of the error is sent
+    through the socket.
     """
     number, notes, wait, nsys_at, at, *command = words
     starter = socket.socket(fileno=int(number))
@@ -124,7 +125,7 @@ def main(words: list[str]) -> int:
 def _wait(
     command: subprocess.Popen[bytes], starter: socket.socket, program: _Program
 ) -> int | None:
-    """Wait for the command's end and return its code; None if who started us ended before."""
+    """Wait for the command's end and return its code; None if our starter ended before it."""
     wake, woken = os.pipe()
     os.set_blocking(woken, False)
     os.set_blocking(wake, False)
@@ -142,16 +143,16 @@ def _wait(
 
 
 class _Program:
-    """The processes of the recorded program: one that was started, or one for each rank.
+    """The processes of the recorded program: the one that was started, or one per rank.
 
     Parameters
     ----------
     notes
-        The folder where their numbers are noted.
+        Folder with files that name their process ids.
     wait
-        What is waited for once they have ended.
+        Which processes to wait for after the program's end.
     tools
-        The processes of nsys that are known from the start.
+        Processes of nsys that are known from the start.
     """
 
     def __init__(self, notes: str, wait: str, tools: set[int]) -> None:
@@ -178,7 +179,7 @@ class _Program:
         self._progress_at = time.monotonic()
 
     def look(self) -> None:
-        """End what is left without work, or not waited for, if the program has ended."""
+        """End remaining processes that do not work, or are not waited for, after the program."""
         now = time.monotonic()
         if now - self._looked_at < _LOOK_S / 2:
             return
@@ -201,7 +202,7 @@ class _Program:
             self._end(tools)
 
     def finish(self) -> None:
-        """End the program where its launcher or its nsys has ended, and let each nsys finish."""
+        """End the program if its launcher or its nsys has ended, and let each nsys finish."""
         processes = _processes()
         self._is_cut = self._runs(processes)
         self._progress_at = time.monotonic()
@@ -214,11 +215,11 @@ class _Program:
             processes = _processes()
 
     def _going_tools(self, processes: _Processes) -> list[int]:
-        """Return the processes of nsys that go on, and interrupt those that lost their launcher.
+        """Return the running processes of nsys, and interrupt those that lost their launcher.
 
-        Such an nsys waits for its launcher's word that the program has ended, while its agent
-        looks for events without a pause; interrupted, it writes its report. The program became our
-        child then; where its launcher outlived it, that has let it go.
+        Such an nsys waits for its launcher's message that the program has ended, while its agent
+        polls for events; when interrupted, it writes its report. The program has become our child
+        then; if its launcher is still running, that one has given it up.
         """
         for pid, starter in [*self._starters.items()]:
             if {pid, starter} <= processes.keys() and processes[pid].parent == os.getpid():
@@ -229,7 +230,7 @@ class _Program:
         return [pid for pid in self._tools & processes.keys() if not processes[pid].is_ended]
 
     def _is_stuck(self, processes: _Processes) -> bool:
-        """Tell whether all but the program have used next to no CPU for some time."""
+        """Tell whether all processes except the program have used almost no CPU for some time."""
         now = time.monotonic()
         below = _below({os.getpid()}, processes)
         others = [pid for pid in below if _read(f"/proc/{pid}/comm") != b"nvidia-smi\n"]
@@ -240,10 +241,10 @@ class _Program:
         return now - self._progress_at > _STUCK_S
 
     def _progress(self, pid: int, process: _Process) -> float:
-        """Return the seconds of CPU of a process of nsys.
+        """Return a measure of progress of a process of nsys, in seconds of CPU.
 
-        Where nsys was interrupted its agent, an orphan, may not have heard of it, and looks for
-        events still: there what it writes counts, which is a hundred times as much if it works.
+        After an interrupt of nsys its agent, an orphan, may not know of it and go on polling. For
+        the agent, bytes written are counted instead, which are a hundred times as many if it works.
         """
         if not self._is_interrupted or pid in self._tools or process.parent != os.getpid():
             return process.cpu_s
@@ -251,7 +252,7 @@ class _Program:
         return int(written[0]) / _WRITTEN_PER_S
 
     def _runs(self, processes: _Processes) -> bool:
-        """Tell whether a process that was started for the program goes on, or none is known."""
+        """Tell whether a process started for the program is running, or none is known yet."""
         for name in os.listdir(self._notes):  # noqa: PTH208 - pathlib takes time to load
             pid = int(name)
             if pid not in self._primaries and (parent := _read(f"{self._notes}/{name}").strip()):
@@ -268,14 +269,14 @@ class _Program:
         return not self._primaries or any(not each.is_ended for each in going)
 
     def _learn_tools(self, tool: int, processes: _Processes) -> None:
-        """Keep what started the program, and what started that, if both are nsys."""
+        """Remember the program's parent and that one's parent, if both are nsys."""
         folder, below = _installed(tool), _below({os.getpid()}, processes)
         while folder and tool in below and _installed(tool) == folder:
             self._tools.add(tool)
             tool = processes[tool].parent
 
     def _left(self, processes: _Processes) -> list[int]:
-        """Return the processes of the program, which know its mark or were started by nsys."""
+        """Return the remaining processes of the program: with its mark, or started by nsys."""
         mark = f"{MARK}={self._notes}".encode()
         below = _below({os.getpid()}, processes)
         folders = {_installed(tool) for tool in self._tools}
@@ -292,14 +293,14 @@ class _Program:
         ]
 
     def _is_over(self, now: float) -> bool:
-        """Tell whether nothing is waited for any more."""
+        """Tell whether the wait has ended."""
         if self._wait == "work":
             return bool(self._ending) or now - self._worked_at > _IDLE_S
         longest = float({"all": "inf", "primary": "0"}.get(self._wait, self._wait))
         return bool(self._ending) or now - self._ended_at >= longest
 
     def _does_work(self, left: list[int], since: float, processes: _Processes) -> bool:
-        """Tell whether one of some processes has worked in the seconds since the last look."""
+        """Tell whether one of these processes has worked since the last look."""
         is_early = time.monotonic() - self._ended_at < _LOADING_S
         works = False
         for pid in left:
@@ -316,7 +317,7 @@ class _Program:
         return works
 
     def _end(self, pids: list[int]) -> None:
-        """End processes, at first by SIGTERM, and say which."""
+        """End processes, first by SIGTERM, and print which."""
         now = time.monotonic()
         for pid in pids:
             if pid not in self._ending:
@@ -341,7 +342,7 @@ class _Program:
 
 
 def _end_all(first: int) -> None:
-    """End all that came of the command: by one signal, and after some time by force."""
+    """End all descendants of the command: by one signal, and after some time by SIGKILL."""
     end = time.monotonic() + _LAST_WORDS_S
     for each in _below({os.getpid()}, _processes()):
         _send(each, first)
@@ -353,7 +354,7 @@ def _end_all(first: int) -> None:
 
 
 def _has_children() -> bool:
-    """Tell whether there are children, after reaping those that have ended."""
+    """Tell whether there are child processes, after reaping those that have ended."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -363,7 +364,7 @@ def _has_children() -> bool:
 
 
 def _processes() -> _Processes:
-    """Return all processes by their numbers."""
+    """Return all processes: process id -> state."""
     names = filter(str.isdigit, os.listdir("/proc"))  # noqa: PTH208 - pathlib takes time to load
     found = ((int(name), _process(name)) for name in names)
     return {pid: process for pid, process in found if process is not None}
@@ -378,7 +379,7 @@ def _process(name: str) -> _Process | None:
 
 
 def _below(roots: set[int], processes: _Processes) -> set[int]:
-    """Return the processes that descend from some."""
+    """Return the descendants of these processes."""
     found = set(roots)
     while more := {pid for pid, each in processes.items() if each.parent in found} - found:
         found |= more
@@ -397,7 +398,7 @@ def _variable(pid: int, name: bytes) -> bytes:
 
 
 def _installed(pid: int) -> str:
-    """Return the folder that the folder of a process' program is in."""
+    """Return the parent folder of the folder with a process's executable."""
     return os.path.dirname(os.path.dirname(_link(f"/proc/{pid}/exe")))  # noqa: PTH120
 
 

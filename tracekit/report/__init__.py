@@ -1,4 +1,4 @@
-"""The report: one page that answers first questions about a run, two runs, or a study."""
+"""The report: one HTML page that answers first questions about a run, two runs, or a study."""
 
 from tracekit.report._page import report_of
 from tracekit.report._subject import AskedRun, Library, Section

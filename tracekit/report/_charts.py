@@ -1,4 +1,4 @@
-"""Charts that the page draws with its own means: bars, curves, icicles and maps."""
+"""Charts that the page draws as HTML and SVG, without plotly: bars, curves, icicles, maps."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _BRIGHT = 0.18
 
 
 class Entry(NamedTuple):
-    """A line of a legend: a style and its meaning."""
+    """One entry of a legend: a style and its meaning."""
 
     look: str
     text: str
 
 
 class Piece(NamedTuple):
-    """A part of a bar, placed in percent of the width."""
+    """A segment of a bar, positioned in percent of the bar's width."""
 
     left: float
     width: float
@@ -41,7 +41,7 @@ class Piece(NamedTuple):
 
 
 class Track(NamedTuple):
-    """Parts of a bar side by side."""
+    """Segments of a bar side by side."""
 
     pieces: Sequence[Piece]
     kind: str = ""
@@ -56,7 +56,7 @@ class Bar(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A length of time that is a part of a bar."""
+    """A length of time that becomes a segment of a bar."""
 
     look: str
     name: str
@@ -64,12 +64,12 @@ class Part(NamedTuple):
 
 
 def cause_looks() -> dict[str, str]:
-    """Return how the piece of each cause of idle time looks."""
+    """Return the style of each cause of idle time: cause -> CSS class."""
     return {cause: f"c{place}" for place, cause in enumerate(CAUSE_COLOURS)}
 
 
 def cause_style() -> str:
-    """Return the style of these looks: the colours that figures have too, and a text to be read."""
+    """Return the CSS rules of these classes: colours of the figures, with readable text."""
     rules = [
         f".{look}{{background-color:{colour}}}.piece.{look} b{{color:{_ink_on(colour)}}}"
         for look, colour in zip(cause_looks().values(), CAUSE_COLOURS.values(), strict=True)
@@ -78,13 +78,13 @@ def cause_style() -> str:
 
 
 def _ink_on(colour: str) -> str:
-    """Return black or white, whichever is read better on a colour."""
+    """Return black or white, whichever contrasts more with a colour."""
     red, green, blue = ((int(colour[at : at + 2], 16) / 255) ** 2.2 for at in (1, 3, 5))
     return "#111" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > _BRIGHT else "#fff"
 
 
 def track(parts: Sequence[Part], whole: float, kind: str = "") -> Track:
-    """Lay parts side by side, in percent of a whole."""
+    """Lay out parts side by side, in percent of `whole`."""
     pieces, left = [], 0.0
     for part in parts:
         width = 100 * part.length / whole if whole else 0.0
@@ -127,7 +127,7 @@ class Tag(NamedTuple):
 
 
 class Link(NamedTuple):
-    """A ring around a point, which leads to another place of the page."""
+    """A ring around a point that links to another place of the page."""
 
     x: float
     y: float
@@ -136,14 +136,14 @@ class Link(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A line, or points, as a path in a square of 1000 by 1000."""
+    """A line, or points, as an SVG path in a square of 1000 by 1000."""
 
     look: str
     path: str
 
 
 class Axis(NamedTuple):
-    """An axis of numbers, from end to end, in a unit."""
+    """An axis of numbers with its two ends, in a unit."""
 
     name: str
     low: float
@@ -152,7 +152,7 @@ class Axis(NamedTuple):
     is_log: bool = False
 
     def share(self, value: float) -> float:
-        """Return the place of a value between the ends, from 0 to 1."""
+        """Return the position of a value between the ends, from 0 to 1."""
         if self.is_log:
             low, high, value = (
                 math.log10(max(each, 1e-9)) for each in (self.low, self.high, value)
@@ -176,7 +176,7 @@ class Axis(NamedTuple):
 
 
 def size_axis(name: str, most: float) -> Axis:
-    """Return an axis of bytes from none on, named with the unit that suits them."""
+    """Return an axis of bytes from 0 to `most`, its name followed by a suitable unit."""
     divisor, unit = unit_of(most, BYTE_UNITS)
     return Axis(f"{name} ({unit})", 0.0, 1.05 * most, divisor)
 
@@ -196,7 +196,7 @@ def _number(value: float) -> str:
 
 
 def time_axis(name: str, low: float, high: float, *, is_tagged: bool = False) -> Axis:
-    """Return an axis of times in ns, with room for tags above points, named with its unit."""
+    """Return an axis of times in ns, its name with the unit; `is_tagged` leaves room for tags."""
     divisor, unit = unit_of(high, TIME_UNITS)
     room = (high - low) * (0.16 if is_tagged else 0.06) or high * 0.05 or 1.0
     return Axis(f"{name} ({unit})", max(low - room, 0.0), high + room, divisor)
@@ -220,12 +220,12 @@ class Plot(NamedTuple):
 
 
 def step_tag(text: str, across: float, up: float) -> Tag:
-    """Return a text above a point, that does not leave the chart."""
+    """Return a text above a point, placed so that it stays inside the chart."""
     return Tag(round(min(max(100 * across, 8), 92), 2), round(min(100 * up, 92), 2), text)
 
 
 def pair(*pieces: Markup) -> Markup:
-    """Return charts side by side, where there is room."""
+    """Return charts side by side if there is room, else one below the other."""
     return Markup('<div class="pair">{}</div>').format(joined(*pieces))
 
 
@@ -285,16 +285,16 @@ class Icicle(NamedTuple):
 
 
 def icicle_nodes(paths: Sequence[str], times: Mapping[str, int], separator: str) -> list[Node]:
-    """Return where nested things go: those inside another share its width by their times.
+    """Return the rectangles of nested items: children share their parent's width by their times.
 
     Parameters
     ----------
     paths
-        Paths in the order in which they are laid out, outermost first.
+        Paths in the order of layout, parents before children.
     times
-        Their times, ns, each with all that is inside.
+        Time of each path, ns, nested paths included: path -> time.
     separator
-        What stands between the parts of a path.
+        Text between the labels of a path.
     """
     children: dict[str, list[str]] = {}
     known = set(paths)
@@ -322,7 +322,7 @@ def icicle_nodes(paths: Sequence[str], times: Mapping[str, int], separator: str)
 
 
 class HeatCell(NamedTuple):
-    """A cell of a map: its level from 0 to 8, or `x` where nothing is known."""
+    """A cell of a heat map: its level from 0 to 8, or `x` if unknown."""
 
     level: str
     text: str
@@ -330,14 +330,14 @@ class HeatCell(NamedTuple):
 
 
 class HeatRow(NamedTuple):
-    """A row of a map."""
+    """A row of a heat map."""
 
     name: str
     cells: Sequence[HeatCell]
 
 
 class Heat(NamedTuple):
-    """A map of numbers by two things, more of them darker."""
+    """Heat map of numbers by two keys, darker for larger numbers."""
 
     title: str
     columns: Sequence[str]
@@ -350,7 +350,7 @@ class Heat(NamedTuple):
 
 
 def heat_level(value: float | None, low: float, high: float) -> str:
-    """Return the level of a value between the least and the greatest."""
+    """Return the level, 0 to 8, of a value between `low` and `high`; `x` if the value is None."""
     if value is None:
         return "x"
     share = (value - low) / (high - low) if high > low else 0.0
@@ -358,5 +358,5 @@ def heat_level(value: float | None, low: float, high: float) -> str:
 
 
 def thinned(frame: pl.DataFrame, most: int) -> pl.DataFrame:
-    """Return every n-th row, so that at most a number of rows are left."""
+    """Return every n-th row, so that at most `most` rows are left."""
     return frame.gather_every(max(1, -(-frame.height // most)))

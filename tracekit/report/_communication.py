@@ -88,7 +88,7 @@ def _collectives(subject: Subject) -> list[Markup | None]:
 
 
 def _bandwidths(rows: pl.DataFrame) -> Markup | None:
-    """Draw the bus bandwidth of collectives by their size, under the peak where that is known."""
+    """Draw the bus bandwidth of collectives by message size, with the peak if known."""
     names = rows.columns
     if "bus_bandwidth_gb_s" not in names:
         return None
@@ -129,7 +129,7 @@ def _pair_cell(src: int, dst: int, moved: tuple[int, int] | None, most: float) -
 
 
 def _bounds(links: pl.DataFrame) -> tuple[pl.Expr, pl.Expr]:
-    """Return the bytes of rows, and where they lie between bounds, the least and the most."""
+    """Return expressions for the bytes of rows, or their bounds: the least and the most."""
     names = {*links.columns}
     low, high = (
         pl.coalesce("bytes", name) if name in names else pl.col("bytes")

@@ -1,4 +1,4 @@
-"""The sections of the report of one run against another."""
+"""Sections of the report that compares one run with another."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _sides(subject: Subject) -> Mapping[str, Close]:
 
 
 def verdict(subject: Subject) -> Markup:
-    """Say whether the step changed, by how much, and in which part."""
+    """Say whether the step time changed, by how much, and in which stage."""
     answer = _compared(subject, "stage")
     step, reasons = answer.meta.get("step") or {}, answer.meta.get("not_comparable") or ()
     said = [f"These runs cannot be compared: {'; '.join(reasons)}."] if reasons else []
@@ -65,7 +65,7 @@ def verdict(subject: Subject) -> Markup:
 
 
 def _kinds(sides: Mapping[str, Close]) -> list[str]:
-    """Name the kinds of steps that means are of."""
+    """Return sentences that name the kinds of steps that the means include."""
     return [
         f"Steps of {side} are of several kinds: {close.of_kinds} (medians)."
         for side, close in sides.items() if close.of_kinds
@@ -82,7 +82,7 @@ _PARTS = {
 
 
 def _change_told(step: Mapping[str, Any], odd: pl.DataFrame) -> str:
-    """Say in one sentence how long a step takes in B, and whether a difference is shown."""
+    """Say in one sentence how long a step takes in B, and whether the change is significant."""
     a, b, delta = step["a_ns"], step["b_ns"], step["delta_ns"]
     means = f"{duration(b)} in place of {duration(a)}"
     if not delta:
@@ -119,7 +119,7 @@ def _interval(step: Mapping[str, Any], prefix: str) -> str:
 
 
 def _carried(parts: pl.DataFrame, step: Mapping[str, Any]) -> list[str]:
-    """Name the parts that carry the change of the mean, where a change is shown."""
+    """Name the stages with the largest share in the change of the mean, if one is shown."""
     told = (step["verdict"], step.get("shift_verdict"))
     if not step["delta_ns"] or not set(told) & set(_SHOWN):
         return []
@@ -155,7 +155,7 @@ def _signed(length: float) -> str:
 
 
 def waterfall(subject: Subject) -> Markup:
-    """Draw the parts of the step's change, with intervals."""
+    """Draw the contributions to the change of the step, with intervals."""
     answer = _compared(subject, "stage")
     parts = answer.contributions.select(pl.exclude("a_total_ns", "b_total_ns"))
     step = answer.meta.get("step") or {}
@@ -186,7 +186,7 @@ def waterfall(subject: Subject) -> Markup:
 
 
 def _on_gpus(answer: Comparison) -> Markup | None:
-    """Draw the change on each GPU: what got shorter left of the middle, what longer right of it."""
+    """Draw the change on each GPU: savings left of the middle, losses right of it."""
     rows = answer.on_devices
     if rows["device"].n_unique() < 2:  # noqa: PLR2004 - one GPU is the whole chart above
         return None
@@ -209,7 +209,7 @@ def _on_gpus(answer: Comparison) -> Markup | None:
 
 
 def _both_ways(own: pl.DataFrame, widest: float) -> list[Piece]:
-    """Lay the parts of a change away from the middle, each on its side."""
+    """Lay out contributions from the middle outward: savings to the left, losses to the right."""
     left = right = 50.0
     pieces = []
     for part, delta in own.select("part", "delta_ns").iter_rows():
@@ -224,12 +224,12 @@ def _both_ways(own: pl.DataFrame, widest: float) -> list[Piece]:
 
 
 def _step(answer: Comparison) -> dict[str, Any]:
-    """Return what closes the table of parts: the step that they add up to."""
+    """Return the closing row of the table of contributions: the step, their sum."""
     return {"step": answer.meta["step"]} if answer.meta.get("step") else {}
 
 
 def _change(row: Mapping[str, Any], widest: float) -> Bar:
-    """Return a bar that goes left of the middle where something got shorter, right where longer."""
+    """Return a bar that extends to the left for a saving, to the right for a loss."""
     delta, low, high = row["delta_ns"], row.get("low_ns"), row.get("high_ns")
     told = row.get("verdict") or "no verdict"
     part = stage_name(row["part"])
@@ -243,13 +243,13 @@ def _change(row: Mapping[str, Any], widest: float) -> Bar:
 
 
 def _piece(start: float, end: float, widest: float, look: str, title: str) -> Piece:
-    """Lay a change from one length to another on a track whose middle is no change."""
+    """Return the segment of a change from `start` to `end` on a track centred at no change."""
     left, width = 50 + 50 * start / widest, 50 * (end - start) / widest
     return Piece(round(left, 3), round(width, 3), look, title)
 
 
 def distributions(subject: Subject) -> Markup:
-    """Draw the steps of both runs over time and as distributions, and say why some are far off."""
+    """Draw the steps of both runs over time and as distributions, and explain outliers."""
     answer = _compared(subject, "stage")
     sides = {own["side"][0]: own for own in answer.tables["steps"].partition_by("side")}
     if len(sides) < 2:  # noqa: PLR2004 - A and B
@@ -294,12 +294,12 @@ def _far_off(odd: pl.DataFrame) -> Markup:
 
 
 def aligned(subject: Subject) -> Markup:
-    """Draw a step of both runs from one beginning."""
+    """Draw one step of each run, aligned at the begin."""
     return aligned_chart(_sides(subject), "The {} of A above the {} of B")
 
 
 def changes(subject: Subject, by: str, key: str, title: str) -> Markup:
-    """List what changed most."""
+    """List the groups that changed most."""
     answer = _compared(subject, by)
     rows = answer.for_people.sort(pl.col("delta_ns").abs(), descending=True, nulls_last=True)
     return frame_table(rows, key, title, is_open=True)
@@ -313,7 +313,7 @@ def _tables(subject: Subject) -> Markup:
 
 
 def method(subject: Subject) -> Markup:
-    """State what the verdict is based on."""
+    """State how the verdict was reached."""
     meta = _compared(subject, "stage").meta
     texts = [f"Method: {meta.get('method', 'none')}", f"In short: {meta.get('headline', '')}"]
     return fragment("notes", [*map(str, meta.get("notes", ())), *texts])

@@ -1,6 +1,6 @@
-"""Steps op by op, packed for the script of the page that draws them.
+"""Gantt charts of steps op by op, packed for the page's script, which draws them.
 
-Lanes are of ops by stream, NVTX ranges, the critical path, idle time and links.
+There are lanes for ops by stream, NVTX ranges, the critical path, idle time and links.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _LEGEND = (
 
 
 def _legend(views: Iterable[Mapping[str, Any]]) -> list[Entry]:
-    """Return the legend of stages, and of those causes of idle time that the views show."""
+    """Return the legend: stages, and the causes of idle time that occur in the views."""
     lanes = (lane for view in views for lane in view["lanes"] if lane["kind"] == "idle")
     shown = {LOOKS[look] for lane in lanes for look in lane["stage"]}
     causes = (each for each in cause_looks().items() if each[0] in shown)
@@ -57,14 +57,14 @@ def _legend(views: Iterable[Mapping[str, Any]]) -> list[Entry]:
 
 
 class View(NamedTuple):
-    """A step that the chart can show, and its number; or the stage by which two are aligned."""
+    """A step that the chart can show, with its number; or the stage that aligns two steps."""
 
     text: str
     step: int | str | None
 
 
 class Chart(NamedTuple):
-    """A Gantt chart as ``page/blocks.jinja`` lays it out."""
+    """A Gantt chart as arguments of the template ``page/blocks.jinja``."""
 
     title: str
     label: str
@@ -75,9 +75,9 @@ class Chart(NamedTuple):
 
 
 def steps_chart(close: Close, title: str) -> Markup:
-    """Return the chart of a run's typical and extreme steps, showing one at a time.
+    """Return the chart of a run's typical and extreme steps, of which it shows one at a time.
 
-    Their longest ops are below it as a table, which needs no script.
+    A table of their longest ops, which needs no script, is below it.
     """
     names, left = Names(), _MOST_OPS_IN_ALL
     views: dict[str, dict[str, Any]] = {}
@@ -120,14 +120,14 @@ _KINDS_OF = {
 
 
 class Place(NamedTuple):
-    """A place in the chart."""
+    """A step and an interval of time that the chart can be scrolled to."""
 
     target: str
     text: str
 
 
 def places(close: Close) -> Mapping[str, Place | None]:
-    """Return, by rule, the longest example of its finding in the slowest step."""
+    """Return for each rule the longest example of its finding in the slowest step."""
     step = step_detail.slowest_step(close.lengths)
     spans = _of_step(close, step)
     ops = step_detail.ops_inside(close.run.trace, spans.drop_nulls("device"))
@@ -150,7 +150,7 @@ def places(close: Close) -> Mapping[str, Place | None]:
 
 
 def _place(rows: pl.DataFrame, step: int | None) -> Place | None:
-    """Return where the longest of some spans lies, with as much again around it."""
+    """Return the position of the longest of these intervals, with margins of the same length."""
     if rows.is_empty():
         return None
     longest = rows.sort(pl.col("end") - pl.col("start"), descending=True, maintain_order=True)
@@ -163,9 +163,9 @@ def _place(rows: pl.DataFrame, step: int | None) -> Place | None:
 
 
 def _window(spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the time that the chart of a step is of: one time of all GPUs on a clock.
+    """Return the time that the chart of a step covers, the same for all GPUs on one clock.
 
-    What is selected in it has the numbers of that time of the run.
+    A selection in the chart is converted to times of the run by this interval.
     """
     return spans.with_columns(
         pl.col("start").min().over("clock"), pl.col("end").max().over("clock")
@@ -175,7 +175,7 @@ def _window(spans: pl.DataFrame) -> pl.DataFrame:
 def _longest(
     trace: Trace, ops: pl.DataFrame, spans: pl.DataFrame, step: int | None
 ) -> pl.DataFrame:
-    """Return the ops of a step that take longest, with what launched them."""
+    """Return the longest ops of a step, with the calls that launched them."""
     zeros = spans.group_by("process").agg(zero=pl.col("start").min())
     length = pl.col("end") - pl.col("start")
     most = ops.sort(length, descending=True, maintain_order=True).head(_LONGEST)
@@ -198,8 +198,8 @@ def _notes(what: str, view: Mapping[str, Any]) -> Iterator[str]:
 def aligned_chart(sides: Mapping[str, Close], title: str) -> Markup:
     """Return the chart of the typical steps of two runs, one below the other.
 
-    They begin together, or what each computes in a stage does: so many views there are. The title
-    has a place for what the step of each is called.
+    The steps are aligned at their begin, or at the first kernel of a stage: one view for each. The
+    title has a placeholder for the name of each run's step.
     """
     names = Names()
     typical = {side: close.typical for side, close in sides.items()}
@@ -237,7 +237,7 @@ def _of_side(lane: Mapping[str, Any], side: str) -> dict[str, Any]:
 
 
 def _begins(close: Close, spans: pl.DataFrame) -> dict[str, int]:
-    """Return by stage when the first kernel that computes for it begins, in times of the chart."""
+    """Return for each stage the start of its first computing kernel, in the chart's time."""
     ops = step_detail.ops_inside(close.run.trace, spans.drop_nulls("device"))
     zeros = with_zeros(spans).select("process", "device", "zero")
     begun = ops.filter(pl.col("kind") == "compute").join(zeros, on=["process", "device"])
@@ -248,7 +248,7 @@ def _begins(close: Close, spans: pl.DataFrame) -> dict[str, int]:
 
 
 def _of_step(close: Close, step: int | None) -> pl.DataFrame:
-    """Return where a step lies: on GPUs, or on the host where nothing ran on one."""
+    """Return the intervals of a step on GPUs; on the host if no GPU was used."""
     if not close.spans.is_empty():
         return close.spans.filter(pl.col("iteration").eq_missing(step))
     steps = close.run.trace.read("iterations").filter(pl.col("iteration").eq_missing(step))
@@ -258,7 +258,7 @@ def _of_step(close: Close, step: int | None) -> pl.DataFrame:
 
 
 def _packed(views: Sequence[Mapping[str, Any]], names: Names) -> Markup:
-    """Return what the script reads, small: JSON, compressed, in letters that need no escaping."""
+    """Return the script's data in compact form: JSON, compressed, in letters without escapes."""
     full = [printable(name) for name in names.numbers]
     short = readable_names(full)
     content = {
@@ -298,7 +298,7 @@ _FIRST, _LAST = -1, 1 << 31
 
 @dataclass
 class Names:
-    """The names of all ops and ranges, calls and layers, each once."""
+    """All names of ops, ranges, calls and layers, each stored once."""
 
     numbers: dict[str, int] = field(default_factory=dict)
 
@@ -310,7 +310,7 @@ class Names:
 
 
 def with_zeros(spans: pl.DataFrame) -> pl.DataFrame:
-    """Return spans with the time at which the chart begins on their clock."""
+    """Return intervals with the start time of the chart on their clock."""
     return spans.join(spans.group_by("clock").agg(zero=pl.col("start").min()), on="clock")
 
 
@@ -318,20 +318,20 @@ def view_of(
     close: Close, step: int | None, spans: pl.DataFrame, names: Names, most: int = MOST_OPS,
     *, is_alone: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the lanes of a step, with times from where it begins on each clock.
+    """Return the lanes of a step, with times relative to its begin on each clock.
 
     Parameters
     ----------
     close
-        The run.
+        The run's steps.
     step, spans
-        Its number, and the time that the lanes are of.
+        Number of the step (None for the whole run), and the intervals to show.
     names
-        The names of the chart.
+        Table of the chart's names, to which new ones are added.
     most
-        How many ops are shown.
+        Largest number of ops to show.
     is_alone
-        Whether the critical path and links are wanted, too.
+        Whether to show the critical path and links too.
     """
     if spans.is_empty():
         return {"span": 1, "step": step, "ops": 0, "lost": {}, "ranges": 0, "lanes": []}
@@ -400,7 +400,7 @@ def _op_lanes(
 def _idle_lanes(
     trace: Trace, zeros: pl.DataFrame, spans: pl.DataFrame, names: Names
 ) -> Iterator[dict[str, Any]]:
-    """Yield why nothing runs on each GPU."""
+    """Yield a lane per GPU with the causes of its idle time."""
     if spans.is_empty():
         return
     found = step_detail.idle_spans(trace, spans).join(zeros, on="device")
@@ -413,7 +413,7 @@ def _idle_lanes(
 def _path_lane(
     close: Close, step: int | None, placed: pl.DataFrame, names: Names
 ) -> Iterator[dict[str, Any]]:
-    """Yield what the step waited for, from its end back to its begin, where that is known."""
+    """Yield the lane of the critical path of the step, if known."""
     steps = None if step is None else (step, step)
     try:
         close.run.require_memory("critical-path", iterations=steps)
@@ -436,7 +436,7 @@ def _path_lane(
 def _link_lanes(
     close: Close, placed: pl.DataFrame, names: Names
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return lanes of links with known bytes, and the number of links left out."""
+    """Return lanes of links with known traffic, and the number of links left out."""
     windows = placed.group_by("process").agg(pl.col("zero").first(), until=pl.col("end").max())
     try:
         crossed = close.traffic.crossings
@@ -465,9 +465,9 @@ def _link_lanes(
 def _range_lanes(
     trace: Trace, placed: pl.DataFrame, zeros: pl.DataFrame, names: Names
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return the ranges of the threads that drive steps, a lane for each depth; and how many not.
+    """Return lanes of the ranges of driving threads by depth, and the number of ranges left out.
 
-    Of very many those inside others are left out.
+    If there are very many ranges, nested ones are left out.
     """
     whole = placed.group_by("process").agg(pl.col("start").min(), pl.col("end").max())
     ranges = step_detail.ranges_inside(trace, whole)
@@ -500,7 +500,7 @@ def _range_lanes(
 def _lane(
     rows: pl.DataFrame, label: tuple[str, str], names: Names, *, is_first: bool
 ) -> dict[str, Any]:
-    """Return a lane: starts as differences, which pack well, and all else by number."""
+    """Return a lane: starts as differences, which compress well, and everything else by number."""
     start = rows["start"] - rows["zero"]
     stages = rows["stage"].cast(pl.String).fill_null(_NO_STAGE)
     lane: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Write the page of runs: sections, those of a study among them, and notes of missing data."""
+"""Writes the report page: its sections, those of a study, and notes on missing data."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from tracekit.report._subject import AskedRun, Library, Section, Subject
 def report_of(
     library: Library, runs: Sequence[AskedRun], *, against: AskedRun | None = None
 ) -> str:
-    """Return the report of one run, of one run against another, or of several as a study.
+    """Return the report page of one run, of one run compared with another, or of a study.
 
     Parameters
     ----------
     library
-        What answers questions about several runs.
+        Interface that answers questions about several runs.
     runs
-        The run; or several, which are taken for a study.
+        The run; or several runs, which form a study.
     against
-        The run that the one is compared with.
+        The run to compare with; None for no comparison.
 
     Raises
     ------
     UsageError
-        If several runs are to be compared with another.
+        If `against` is given with several runs.
     """
     if against is not None and len(runs) > 1:
         raise UsageError("--against compares one run with another", "name one run")
@@ -80,7 +80,7 @@ def _study(subject: Subject) -> Answer:
 
 
 def runs(subject: Subject) -> Markup:
-    """Draw the parts of a step of each run."""
+    """Draw the parts of the step of each run."""
     answer = _study(subject)
     known = answer.rows.drop_nulls("step_ns")
     table = answer_table(answer, "study", "Steps of all runs", is_open=True)
@@ -99,7 +99,7 @@ def _bar(row: Mapping[str, Any], longest: float) -> Bar:
 
 
 def fastest(subject: Subject) -> Markup:
-    """Say which run has the shortest and which the longest step."""
+    """Name the runs with the shortest and the longest step."""
     answer = _study(subject)
     known, told = answer.rows.drop_nulls("step_ns"), with_headline(answer).get("headline")
     if told is None:

@@ -1,4 +1,4 @@
-"""The sections of the report of one run. A new one is a function, and a line at the end."""
+"""Sections of the report of one run. A new section is a function, and a line at the end."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _in_use(subject: Subject) -> Markup | None:
 
 
 def unknown(subject: Subject) -> Markup:
-    """List missing data of the run, and how to record them."""
+    """List the data that the run lacks, and how to record them."""
     answer = subject.run.info.answer()
     lacking = answer.rows.filter(~pl.col("available").is_in(_KNOWN))
     if lacking.is_empty():
@@ -53,7 +53,7 @@ def unknown(subject: Subject) -> Markup:
 
 
 def provenance(subject: Subject) -> Markup:
-    """List the files and evidence behind the report."""
+    """List the files and the evidence that the report is based on."""
     run = subject.run
     reports = run.trace.read("reports")
     names = [

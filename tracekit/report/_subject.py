@@ -1,4 +1,4 @@
-"""Subject of a report, with answers that several sections ask for, and what a section is."""
+"""Subject of a report (its runs), with cached answers, and the definition of a section."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SEPARATOR = " · "
 
 
 class AskedRun(Protocol):
-    """Questions of the report to a run: `tracekit.Run` answers them."""
+    """Interface of the report to a run, implemented by `tracekit.Run`."""
 
     breakdown: Any
     diagnose: Any
@@ -35,15 +35,15 @@ class AskedRun(Protocol):
 
     @property
     def id(self) -> str:
-        """Its id."""
+        """Id of the run."""
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the run."""
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Its labels."""
+        """Labels of the run: name -> value."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -51,39 +51,39 @@ class AskedRun(Protocol):
 
     @property
     def trace(self) -> Trace:
-        """Its tables."""
+        """Tables of the run."""
 
     def traffic(self) -> Traffic:
-        """Return the traffic between its GPUs."""
+        """Return the traffic between the run's GPUs."""
 
     def summary(self) -> Mapping[str, Any]:
-        """Return its size."""
+        """Return the run's summary: name -> number or word."""
 
     def of_steps(self, iterations: tuple[int, int] | None) -> AskedRun:
-        """Return the run limited to some of its steps."""
+        """Return the run limited to steps, first and last included; None for all."""
 
     def require_memory(self, question: str, *, iterations: tuple[int, int] | None = None) -> None:
-        """Raise where a question to it takes more memory than there is."""
+        """Raise an error if a question needs more memory than there is."""
 
 
 class Library(Protocol):
-    """Questions of the report to several runs, and their names: the front door answers them."""
+    """Interface of the report to questions about several runs, and to their names."""
 
     version: str
 
     def study(self, runs: Sequence[AskedRun], /, *, skip: Skip = "auto") -> Answer:
-        """Return the step times of some runs, without a number of steps at the beginning."""
+        """Return the step times of runs, the first `skip` steps left out."""
 
     def compare(self, a: AskedRun, b: AskedRun, by: str, /) -> Comparison:
         """Return the comparison of two runs."""
 
     def called(self, run: AskedRun, /) -> str:
-        """Return the name of a run for titles."""
+        """Return the display name of a run."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """One run; one, and the one that it is compared with; or the runs of a study."""
+    """Subject of a report: one run; a run and the one to compare with; or the runs of a study."""
 
     library: Library
     runs: tuple[AskedRun, ...]
@@ -91,12 +91,12 @@ class Subject:
 
     @property
     def run(self) -> AskedRun:
-        """The run that the report is of."""
+        """The run that the report is about, the first one of a study."""
         return self.runs[0]
 
     @cached_property
     def close(self) -> Close:
-        """The steps of the run, looked at closely."""
+        """The steps of the run, in detail."""
         return Close(self.library, self.run)
 
     @property
@@ -110,7 +110,7 @@ class Subject:
 
     @property
     def subtitle(self) -> str:
-        """Description of the recording, in one line."""
+        """One line that describes the recording."""
         if len(self.runs) > 1:
             return ", ".join(run.name for run in self.runs)
         own = self.close.described
@@ -121,27 +121,27 @@ class Subject:
 
 @dataclass(frozen=True)
 class Close:
-    """A run's steps: how long, where on which GPU, and which ones are shown."""
+    """Steps of a run in detail: lengths, intervals on GPUs, and the steps to show."""
 
     library: Library
     run: AskedRun
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """Row of the run in a study: lengths of its steps and of their parts.
+        """The run's row in a study: times of its steps and of their parts.
 
-        Of all steps, as idle time and stages on the page are.
+        All steps count, as for idle time and stages on the page.
         """
         return self.library.study([self.run], skip=0).rows.row(0, named=True)
 
     @cached_property
     def spans(self) -> pl.DataFrame:
-        """Spans of steps on GPUs; see `tracekit.analysis.step_detail.step_spans`."""
+        """Intervals of steps on GPUs; see `tracekit.analysis.step_detail.step_spans`."""
         return step_detail.step_spans(self.run.trace)
 
     @cached_property
     def lengths(self) -> pl.DataFrame:
-        """Lengths of steps; on the host where nothing ran on a GPU."""
+        """Lengths of steps; on the host if no GPU was used."""
         if not self.spans.is_empty():
             return step_detail.step_lengths(self.spans)
         length = (pl.col("end") - pl.col("start")).mean()
@@ -150,7 +150,7 @@ class Close:
 
     @cached_property
     def traffic(self) -> Traffic:
-        """Traffic between its GPUs."""
+        """Traffic between the run's GPUs."""
         return self.run.traffic()
 
     @cached_property
@@ -160,13 +160,13 @@ class Close:
 
     @cached_property
     def idle(self) -> Answer:
-        """Why nothing runs, by cause."""
+        """Idle time by cause."""
         answer: Answer = self.run.idle.answer(by="cause")
         return answer
 
     @cached_property
     def kinds(self) -> list[pl.DataFrame]:
-        """The steps of each kind, the quickest first; all of them where they are of one."""
+        """The steps of each kind, the kind with the shortest steps first; one frame if one kind."""
         ends = [own.max() for own in modes(self.lengths["step_ns"].to_numpy())]
         rest, kinds = self.lengths, []
         for end in ends[:-1]:
@@ -176,13 +176,13 @@ class Close:
 
     @property
     def of_kinds(self) -> str:
-        """Number and median of the steps of each kind; nothing if all are of one."""
+        """Text with number and median of the steps of each kind; empty if all are of one."""
         texts = [f"{own.height:,} of {duration(_median(own))}" for own in self.kinds]
         return f"{', '.join(texts[:-1])} and {texts[-1]}" if len(texts) > 1 else ""
 
     @property
     def typical(self) -> tuple[int | None, str]:
-        """The median step, and what it is called: of several kinds that which takes most time."""
+        """Number of the median step, and its description; with several kinds, of the costliest."""
         if len(self.kinds) == 1:
             return step_detail.median_step(self.lengths), "median step"
         most = max(self.kinds, key=lambda own: own["step_ns"].sum())
@@ -191,7 +191,7 @@ class Close:
 
     @property
     def chosen(self) -> dict[str, int | None]:
-        """The steps that are shown, by what they are; one without a number is the whole run."""
+        """The steps to show: description -> number, None for the whole run."""
         if self.lengths.is_empty():
             return {"Whole run": None}
         typical = [(step_detail.median_step(own), own) for own in self.kinds]
@@ -208,7 +208,7 @@ class Close:
 
     @property
     def described(self) -> str:
-        """Return a description of the recording, in one line."""
+        """Return one line that describes the recording."""
         facts = self.run.summary()
         gpus = int(facts.get("devices") or 0)
         parts = [
@@ -224,19 +224,19 @@ def _median(lengths: pl.DataFrame) -> float:
 
 
 class Section(NamedTuple):
-    """A part of the report.
+    """A section of the report.
 
     Parameters
     ----------
     key
-        Its place in the page: what comes after ``#``.
+        Id of the section: the part of the address after ``#``.
     title
-        Its heading.
+        Heading.
     question
-        What it answers.
+        Question that the section answers.
     fill
-        Returns what it says of a subject, or None where it does not concern it. Where it raises
-        that data are missing, the section says so.
+        Function of the subject that returns the content, or None if the section does not apply. If
+        it raises an error for missing data, the section shows that.
     """
 
     key: str

@@ -108,7 +108,7 @@ def _stages_drawn(bars: list[Bar], title: str) -> Markup:
 
 
 def steps(subject: Subject) -> Markup:
-    """Draw the lengths of steps over time and as a distribution, and name those far off."""
+    """Draw the lengths of steps over time and as a distribution, and name outliers."""
     lengths = subject.close.lengths
     if lengths.height < _SEVERAL:
         return fragment("unknown", "Fewer than two steps are known.")
@@ -144,7 +144,7 @@ def steps(subject: Subject) -> Markup:
 
 
 def _links(close: Close, x: Axis, y: Axis) -> list[Link]:
-    """Return rings around the steps that the chart of a step holds."""
+    """Return rings around the steps that the chart of steps contains."""
     length = dict(close.lengths.select("iteration", "step_ns").iter_rows())
     return [
         Link(
@@ -157,7 +157,7 @@ def _links(close: Close, x: Axis, y: Axis) -> list[Link]:
 
 
 def _outliers(lengths: pl.DataFrame) -> pl.DataFrame:
-    """Return the steps that take far longer than most, the longest first."""
+    """Return the steps that take far longer than most, longest first."""
     unlike = lengths[outliers(lengths["step_ns"].to_numpy())]
     longer = unlike.filter(pl.col("step_ns") > lengths["step_ns"].median())
     return longer.sort("step_ns", "iteration", descending=[True, False])
@@ -177,7 +177,7 @@ def _told(odd: pl.DataFrame, typical: float, kinds: str) -> str:
 
 
 def ranges(subject: Subject) -> Markup:
-    """Draw the tree of ranges by GPU time, and list the kernels that take most."""
+    """Draw the tree of ranges by GPU time, and list the kernels that take most time."""
     run = subject.run
     pieces: list[Markup | None] = []
     if not run.trace["ranges"].head(1).collect().is_empty():
@@ -192,7 +192,7 @@ def ranges(subject: Subject) -> Markup:
 
 
 def _least_of_most(rows: pl.DataFrame) -> int:
-    """Return how long ranges are busy at least that are listed: 1 ns, or what few are."""
+    """Return the least busy time of a range to be listed, ns: 1, or more if ranges are many."""
     busy = rows["busy_ns"].top_k(_MOST_RANGES)
     return max(1, int(busy.min() or 0)) if busy.len() == _MOST_RANGES else 1  # type: ignore[arg-type]
 
@@ -208,7 +208,7 @@ def _icicle(rows: pl.DataFrame) -> Markup | None:
 
 
 def idle(subject: Subject) -> Markup:
-    """Draw why nothing runs on each GPU."""
+    """Draw each GPU's idle time by cause."""
     run = subject.run
     causes = subject.close.idle
     gaps = run.idle.answer(longest=_MOST_GAPS)
@@ -236,7 +236,7 @@ def _cause_bars(rows: pl.DataFrame) -> Markup | None:
 
 
 def ranks(subject: Subject) -> Markup | None:
-    """Draw how long each GPU is busy in each step, where there are several."""
+    """Draw the busy time of each GPU in each step, if there are several GPUs."""
     run = subject.run
     if subject.close.spans["device"].n_unique() < _SEVERAL or subject.close.lengths.is_empty():
         return None
@@ -275,7 +275,7 @@ def _heat_cell(device: int, step: int, busy: int | None, low: float, high: float
 
 
 def findings(subject: Subject) -> Markup | None:
-    """List the findings, where the run can be diagnosed."""
+    """List the findings of `diagnose`, if the run allows it."""
     answer = subject.run.diagnose.answer()
     if answer.rows.is_empty():
         return fragment("paragraphs", [f"{answer.empty[:1].upper()}{answer.empty[1:]}."], "")

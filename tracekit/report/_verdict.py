@@ -49,7 +49,7 @@ _DOES = {
 
 
 class Tile(NamedTuple):
-    """A number that people look for first; `raw` is the same number as data formats give it."""
+    """A number that readers look for first; `raw` is the number as in data formats."""
 
     name: str
     label: str
@@ -59,7 +59,7 @@ class Tile(NamedTuple):
 
 
 def verdict(subject: Subject) -> Markup:
-    """Say how long a step takes, on what, and why GPUs are idle."""
+    """Say how long a step takes, in which stages, and why GPUs are idle."""
     facts = subject.close.facts
     if facts["step_ns"] is None:
         return _without_steps(subject)
@@ -93,7 +93,7 @@ def _sentences(subject: Subject, facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _without_longest(subject: Subject) -> Iterator[str]:
-    """Say how long a step takes without the cold ones, or without one that moves the mean."""
+    """Say how long a step takes without cold steps, or without one outlier that shifts the mean."""
     steps = subject.close.lengths
     lengths = steps["step_ns"]
     cold, longest = cold_steps(lengths.to_numpy()), lengths.arg_max()
@@ -123,7 +123,7 @@ def _without_longest(subject: Subject) -> Iterator[str]:
 
 
 def _passes(subject: Subject, facts: Mapping[str, Any]) -> str:
-    """Name the passes that there are: inference has forward passes alone."""
+    """Name the passes in the run: inference has forward passes only."""
     stages = subject.run.trace["ops"].select(pl.col("stage").cast(pl.String).unique()).collect()
     has_backward = facts["basis"] == "host" or "BP" in stages["stage"]
     return "the forward and backward passes" if has_backward else "the forward pass"
@@ -159,13 +159,13 @@ def _idle_sentence(subject: Subject, facts: Mapping[str, Any]) -> str:
 
 
 def _because(cause: str) -> str:
-    """Say why in words, and by the name that tables have for it."""
+    """Say a cause of idle time in words, with its name in tables."""
     told = _BECAUSE[cause]
     return told if cause in told else f"{told} ({cause})"
 
 
 def _spread(facts: Mapping[str, Any]) -> str:
-    """Say how much steps differ."""
+    """Say how much step times vary."""
     if facts["iterations"] == 1:
         return "one step, no spread"
     ends = (f"{name} {duration(facts[f'step_{key}_ns'])}"
@@ -197,7 +197,7 @@ def _tiles(subject: Subject, facts: Mapping[str, Any]) -> Iterator[Tile]:
 
 
 def _kinds_in_steps(subject: Subject) -> pl.DataFrame:
-    """Return ``kind, busy_ns, share``: kinds of ops in the steps, of the time of these."""
+    """Return ``kind, busy_ns, share``: busy time by kind of op, and its share of step time."""
     spans = subject.close.spans.drop_nulls("iteration")
     whole = float((spans["end"] - spans["start"]).sum())
     inside = subject.run.breakdown(by="kind,iteration").filter(
@@ -208,7 +208,7 @@ def _kinds_in_steps(subject: Subject) -> pl.DataFrame:
 
 
 def _does(kinds: pl.DataFrame) -> str:
-    """Name the kinds of ops that take most time; kinds may run at once."""
+    """Name the kinds of ops that take most time; several may run at once."""
     some = kinds.filter(pl.col("share") >= _LEAST)
     told = some.sort(-pl.col("busy_ns")).head(_MOST_KINDS).select("kind", "share").iter_rows()
     return ", ".join(f"{_DOES[kind]} {percent(share)}" for kind, share in told)
@@ -240,7 +240,7 @@ def _rate(facts: Mapping[str, Any]) -> Tile:
 
 
 def _cause_of(subject: Subject, window: int, is_host: bool) -> str:  # noqa: FBT001
-    """Say why nothing runs for the longest part, of a recording without steps."""
+    """Name the largest cause of idle time in a recording without steps."""
     if is_host:
         return ""
     causes = subject.close.idle.rows.filter(pl.col("idle_ns") > 0).sort(-pl.col("idle_ns"))
@@ -251,7 +251,7 @@ def _cause_of(subject: Subject, window: int, is_host: bool) -> str:  # noqa: FBT
 
 
 def _without_steps(subject: Subject) -> Markup:
-    """Say what a run without steps comes to: over its window in place of a step."""
+    """Summarise a run without steps: times over its window in place of a step."""
     answer = subject.run.breakdown.answer(by="stage")
     window, idle = answer.meta["window_ns"], answer.meta["idle_ns"]
     if not window:

@@ -1,9 +1,9 @@
-"""Runs: make them from trace files, open and ask them.
+"""Runs: make them from trace files, open them, and answer questions about them.
 
-From the bottom up: an opened run (`_opened`); what is answered of runs that are there (`_facts`,
-`_declared`, `_questions`, `_comparisons`, `_gate`, `_reports`); a `Run`, to which these are put;
-making and opening runs (`_ingest`, `_foreign`, `_opening`); choosing them (`_selecting`), and what
-is asked of those that are chosen by name or label (the others).
+From the bottom up: an opened run (`_opened`); questions to opened runs (`_facts`, `_declared`,
+`_questions`, `_comparisons`, `_gate`, `_reports`); a `Run`, which has these questions as methods;
+making and opening runs (`_ingest`, `_foreign`, `_opening`); choosing runs (`_selecting`), and
+questions to runs chosen by name or label (the others).
 """
 
 from __future__ import annotations

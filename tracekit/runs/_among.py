@@ -1,4 +1,4 @@
-"""Questions to several runs, which are chosen by name or label."""
+"""Questions to several runs, chosen by name or label."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ P = ParamSpec("P")
 
 
 class _Chosen(Selection):
-    """Runs that are opened when the first of them is looked at.
+    """Runs that are opened on first access.
 
     Parameters
     ----------
     references, where, store
-        As for `select_runs`.
+        See `select_runs`.
     is_of_latest
-        Whether the run that was ingested last is meant where none is named, and not all.
+        Whether no reference means the run that was ingested last, and not all runs.
     needs
-        What is to fit into memory of each, as `OpenedRun.require_memory` calls it.
+        Names of the questions for which each run has to fit into memory; see
+        `OpenedRun.require_memory`.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ def among_runs(asked: Asked[Selection, P, Answer], finish: Finish) -> RunsQuesti
     asked
         The question.
     finish
-        Adds to its answer what is known of the runs, which come first.
+        Function that adds facts about the runs to the answer; the runs are its first argument.
     """
     declaration, ask = asked.declaration, cast("Any", asked)
 

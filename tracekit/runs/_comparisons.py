@@ -1,4 +1,4 @@
-"""Runs compared: two, or several recordings a side."""
+"""Comparison of two runs, or of several recordings a side."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ def compare(
     metric: Metric = "mean",
     least: float | None = None,
 ) -> Comparison:
-    """Compare two runs step by step, or several recordings of either side.
+    """Compare two runs step by step, or two sides of several recordings each.
 
     See `tracekit.analysis.comparison.compare`, and of several `tracekit.analysis.comparison`.
 
     Parameters
     ----------
     a, b
-        The runs of either side.
+        The run of each side, or several recordings.
     by
-        Keys such as ``stage`` or ``kernel``, as a sequence or separated by commas.
+        Keys to group by, such as ``stage`` or ``kernel``, as a sequence or separated by commas.
     skip
-        How many iterations to leave out at the beginning of each.
+        Number of iterations to leave out at the beginning of each run.
     match_names
-        Whether kernels that a library's upgrade renamed are taken for the same.
+        Whether to match kernels whose names a new library version changed.
     topology
-        By link: the machine, as for `Run.traffic`.
+        The machine, if grouped by link; see `Run.traffic`.
     anyway
-        Whether runs that are not comparable get verdicts too.
+        Whether to give verdicts even on runs that are not comparable.
     metric
-        Whether the step is judged by its ``mean`` or its ``median``.
+        Whether the verdict is on the ``mean`` or the ``median`` step.
     least
-        The least change of the step that matters, in percent.
+        Smallest change of the step that matters, in percent; None for any change.
     """
     sides = [[side] if isinstance(side, OpenedRun) else list(side) for side in (a, b)]
     question = "compare by kernel" if "kernel" in parse_compare_keys(by) else "compare"
@@ -106,7 +106,7 @@ def _both(a: Recorded, b: Recorded) -> Any:
 
 
 def _names(side: Sequence[OpenedRun]) -> str:
-    """Return what a side is called: by the names of its recordings, where these are few."""
+    """Return the display name of a side: the names of its recordings if these are few."""
     return _listed([run.name for run in side])
 
 

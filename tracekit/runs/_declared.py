@@ -1,6 +1,6 @@
 """Questions to a run that are declared beside their analysis, in the order of the help.
 
-A line here makes `run.x()`, `run.x.answer()` and `tracekit x`.
+One line here creates `run.x()`, `run.x.answer()` and `tracekit x`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def _with_steps(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
-    """Add the figure of steps, which are worked out only where they are drawn."""
+    """Add the figure of steps, which are computed only when it is drawn."""
     found = ask(run.trace)
     steps = functools.partial(comparison.steps_of_run, run.trace, run.name, skip=found.meta["skip"])
     drawn = replace(found, figures={**found.figures, "steps": "steps"}, source=steps)
@@ -65,7 +65,7 @@ def _beside(run: OpenedRun, ask: Callable[..., Answer], *others: OpenedRun) -> A
 
 
 def _with_verdicts(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
-    """Add the verdicts on the run's processes, which decide what their traffic means."""
+    """Add the verdicts on the run's processes, which decide how to read their traffic."""
     found = ask(run)
     said = of_run(run, found.saying(**verdicts_of(run)))
     return said.saying(warnings=[*run.warnings, *found.warnings])
@@ -77,12 +77,12 @@ def _summed(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
 
 
 def shown(_: Selection, answer: Answer) -> Answer:
-    """Return an answer about no single run, ready for display."""
+    """Return an answer that is not about one run, ready for display."""
     return replace(answer, renderer=present.RENDERER)
 
 
 def called_one(runs: Selection, answer: Answer) -> Answer:
-    """Return an answer with its run's name; of several runs, with those that are simulated."""
+    """Return an answer with its run's name; for several runs, with those that are simulated."""
     if len(runs.opened) == 1:
         return of_run(runs.opened[0], answer)
     return shown(runs, answer.saying(**simulated_of(runs.opened)))

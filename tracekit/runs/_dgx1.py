@@ -1,4 +1,4 @@
-"""The study of the DGX-1, asked of runs of the store, or of runs that the simulator makes."""
+"""The DGX-1 study, with runs of the store or simulated runs."""
 
 from __future__ import annotations
 
@@ -55,33 +55,33 @@ def study_dgx1(
     store: StrPath | None = None,
     say: Say | None = None,
 ) -> Answer:
-    """Answer the questions of the DGX-1 study, beside published numbers.
+    """Answer the questions of the DGX-1 study, beside its published numbers.
 
     Parameters
     ----------
     references, where
         The runs, as for `select_runs`; by default those with the label ``study=dgx1``.
     what
-        One of `tracekit.analysis.studies.QUESTIONS`; all of them by default.
+        One of `tracekit.analysis.studies.QUESTIONS`; None answers all of them.
     simulated
-        Whether the runs are those of the simulator; what is not in the store yet is simulated. That
-        takes a copy of tracekit's repository, of which the simulator is a part, and simpy.
+        Whether to use simulated runs; those that the store lacks are simulated now. This needs a
+        copy of tracekit's repository, which has the simulator, and simpy.
     sensitivity
-        Whether to answer instead how speedups of the simulated machine depend on what is assumed of
-        it; nothing is stored.
+        Whether to answer instead how speedups of the simulated machine depend on its assumptions;
+        nothing is stored.
     networks
-        Of which networks runs are simulated; all by default, for `sensitivity` the small ones.
+        Networks whose runs are simulated; by default all, for `sensitivity` the small ones.
     topology
         The machine, as for `Run.traffic`.
     skip
-        How many iterations to leave out at the beginning of each run.
+        Number of iterations to leave out at the beginning of each run.
     say
-        Told what is being simulated.
+        Called with a sentence about each simulation.
 
     Raises
     ------
     UsageError
-        If there is no such run or question, or no simulator.
+        If the run, the question or the simulator does not exist.
     """
     from tracekit.analysis.studies import QUESTIONS, dgx1_questions
 
@@ -145,7 +145,7 @@ def _overview(parts: Mapping[str, model.Answer], source: str) -> model.Answer:
 
 
 def _of(chosen: Sequence[OpenedRun]) -> str:
-    """Say of how many runs everything is, and how many of these no GPU ran."""
+    """Return a text: the number of runs, and how many of them are simulated."""
     count = sum(map(is_simulated, chosen))
     of = "" if not count else ", all simulated" if count == len(chosen) else f", {count} simulated"
     return f"{len(chosen):,} run{'' if len(chosen) == 1 else 's'}{of}"
@@ -168,7 +168,7 @@ def _measured(chosen: Sequence[OpenedRun], topology: StrPath | None, skip: Skip)
 def _routes(
     chosen: Sequence[OpenedRun], study: pl.DataFrame, topology: StrPath | None
 ) -> pl.DataFrame:
-    """Return what copies between GPUs took in the runs with P2P on most GPUs, by kind of route."""
+    """Return the times of copies between GPUs, by kind of route, of P2P runs on most GPUs."""
     most = study.filter(method="p2p", basis="gpu").filter(pl.col("gpus") == study["gpus"].max())
     wanted = most.unique(["network", "batch"], keep="first", maintain_order=True)
     keys = {row["run"]: row for row in wanted.select("run", *_ROUTES[:4]).rows(named=True)}
@@ -193,7 +193,7 @@ def _silent(text: str) -> None:
 
 
 def _simulate(networks: Sequence[str], store: StrPath | None, say: Say) -> None:
-    """Put into the store what it lacks of the grid of the study, by the simulator."""
+    """Simulate the study's runs that the store lacks, and add them."""
     place = Store.discover(None if store is None else Path(store))
     labels = _labels()
     there = {record.name for record in place.runs(labels)}
@@ -211,7 +211,7 @@ def _simulate(networks: Sequence[str], store: StrPath | None, say: Say) -> None:
 
 
 def _labels() -> dict[str, str]:
-    """Return the labels of runs that the simulator made as its files are now."""
+    """Return the labels of runs from the current version of the simulator."""
     files = sorted(each for each in _SIMULATOR.rglob("*") if each.suffix in {".py", ".toml"})
     files.append(schemas() / "machines" / f"{_MACHINE}.toml")
     made_of = hashlib.sha256(b"\0".join(each.read_bytes() for each in files))
@@ -219,7 +219,7 @@ def _labels() -> dict[str, str]:
 
 
 def _names(networks: Sequence[str]) -> list[str]:
-    """Return the names of the jobs: strong scaling of all, weak scaling of the smallest batch."""
+    """Return the names of the jobs: strong scaling of all batches, weak scaling of the smallest."""
     asked = ["--network", *networks] if networks else []
     told = _simulator("study-names", *asked)
     out, _ = told.communicate()
@@ -229,7 +229,7 @@ def _names(networks: Sequence[str]) -> list[str]:
 
 
 def _made(names: Sequence[str], folder: Path) -> Iterator[str]:
-    """Yield the name of each job whose trace is there."""
+    """Yield the name of each job whose trace has been written."""
     with _simulator("study", str(folder), *names) as process:
         try:
             yield from map(str.strip, process.stdout or ())

@@ -1,4 +1,4 @@
-"""Questions to files that are no runs: dumps of a hang, logs of NCCL's inspector, job timelines."""
+"""Questions to files that are not runs: dumps of a hang, NCCL inspector logs, job timelines."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ def hang(dumps: Sequence[StrPath], *, run: OpenedRun | None = None) -> Answer:
     Parameters
     ----------
     dumps
-        Dumps of PyTorch's flight recorder, what `ncclras -f json` printed, or folders of them.
+        Dumps of PyTorch's flight recorder, outputs of `ncclras -f json`, or folders of them.
     run
-        Some of these ranks, recorded meanwhile by nsys or PyTorch's profiler.
+        A run of some of these ranks, recorded at the same time by nsys or PyTorch's profiler; or
+        None.
 
     Raises
     ------
@@ -46,18 +47,18 @@ def hang(dumps: Sequence[StrPath], *, run: OpenedRun | None = None) -> Answer:
 def nccl_inspector(
     logs: Sequence[StrPath], by: str = "size", *, run: OpenedRun | None = None
 ) -> Answer:
-    """Say how fast collectives are and who waits, by NCCL's inspector.
+    """Return how fast collectives are, and which ranks wait, from logs of NCCL's inspector.
 
     See `tracekit.analysis.communication.nccl_inspector`.
 
     Parameters
     ----------
     logs
-        Logs of NCCL's inspector of one job, or folders of them.
+        Logs of NCCL's inspector for one job, or folders of them.
     by
-        size, collective or rank; stage or iteration, where `run` is given.
+        Key to group by: size, collective or rank; with `run` also stage or iteration.
     run
-        Some of these ranks, recorded meanwhile by another recorder.
+        A run of some of these ranks, recorded at the same time by another recorder; or None.
 
     Raises
     ------
@@ -84,11 +85,11 @@ def straggler_cost(
     Parameters
     ----------
     timeline
-        Timeline of a pipeline-parallel job, as StragglerAnalysis publishes them.
+        Timeline of a pipeline-parallel job, in the format of StragglerAnalysis.
     by
-        rank, stage, worker or kind.
+        Key to group by: rank, stage, worker or kind.
     steps
-        The steps that count; all by default.
+        Numbers of the steps to include; None for all.
 
     Raises
     ------

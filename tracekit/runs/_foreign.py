@@ -1,9 +1,9 @@
-"""Detect reports that cannot be of one execution of one job.
+"""Detects reports that cannot belong to the same execution of the same job.
 
-Sessions of one execution overlap, ranks and groups agree, and one launcher started them. One tool
-recorded them, unless all say which rank they are. Programs, GPUs and sizes of groups may well
-differ between the ranks of one job: of other programs are reports only where nothing else says that
-they belong together.
+Reports of one execution overlap in time, agree on ranks and communicators, and have one launcher.
+One tool recorded them, unless each states its rank, the number of ranks and the time. Programs,
+GPUs and sizes of communicators may differ between the ranks of one job: different programs separate
+reports only if nothing else connects them.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ _TOOLS = {"PyTorch": "torch.profiler", "nvprof": "nvprof", "nsys": "nsys"}
 
 @dataclass(frozen=True)
 class Said:
-    """Statements of a report about its job.
+    """Statements of a report about its job, from which reports of other jobs are detected.
 
     Parameters
     ----------
     name
         Name of its file.
     tool
-        What recorded it.
+        Recorder that wrote the report; None if not known.
     host
-        The host it was recorded on.
+        Host name of the recorded machine; None if not known.
     uuids
-        The GPUs that it lists.
+        UUIDs of the GPUs that the report lists.
     ranks
-        The ranks of its processes in the job.
+        Ranks of the report's processes in the job.
     size
-        Number of ranks of the job.
+        Number of ranks of the job; None if not known.
     jobs
-        What launchers call the job, by the variable in which they do.
+        Job ids that launchers set: environment variable -> value.
     session
-        When recording began and ended, Unix time, ns.
+        Begin and end of recording, Unix time, ns; None if not known.
     work
-        When its work began and ended.
+        First start and last end of the recorded work, Unix time, ns; None if not known.
     busy
-        Process ids, and UUIDs of the GPUs that these used.
+        Pairs of the id of a process that used a GPU and the UUID of this GPU.
     programs
-        Names of the executables of its processes.
+        Names of the executables of the report's processes.
     members
-        Ranks of its processes by communicator of NCCL.
+        Ranks of the report's processes in each NCCL communicator: id -> ranks.
     sizes
-        Number of ranks by communicator.
+        Number of ranks of each NCCL communicator: id -> number.
     named
-        The communicators that it names.
+        Ids of all NCCL communicators in the report, also those without known ranks.
     """
 
     name: str
@@ -79,12 +79,12 @@ class Said:
 
     @property
     def worlds(self) -> set[str]:
-        """The communicators of all ranks of the job."""
+        """Ids of the communicators that have all ranks of the job."""
         return {name for name, size in self.sizes.items() if size == self.size}
 
 
 def foreign(reports: Sequence[Said]) -> dict[int, str]:
-    """Return the reports that contradict an earlier one, by number, and why."""
+    """Return the reports that contradict an earlier one: index -> reason."""
     accepted: list[Said] = []
     found: dict[int, str] = {}
     for number, report in enumerate(reports):
@@ -97,10 +97,10 @@ def foreign(reports: Sequence[Said]) -> dict[int, str]:
 
 
 def _outside_of_the_world(reports: Sequence[Said], left_out: Mapping[int, str]) -> dict[int, str]:
-    """Return the reports that name communicators of NCCL, but not that of all ranks, and why.
+    """Return the reports that use NCCL without the communicator of all ranks: index -> reason.
 
-    A communicator is that of all ranks if none is larger, the job is not known to be, and it has a
-    rank for each report. One that most reports name is of their job.
+    A communicator has all ranks if none is larger, it is no smaller than the job, and it has a rank
+    for each report. It is the job's if more than half of the reports name it.
     """
     seen = {n: report for n, report in enumerate(reports) if n not in left_out and report.named}
     sizes = {name: size for report in seen.values() for name, size in report.sizes.items()}
@@ -127,7 +127,7 @@ def _outside_of_the_world(reports: Sequence[Said], left_out: Mapping[int, str]) 
 
 
 def _contradiction(one: Said, other: Said) -> str | None:
-    """Say why two reports cannot be of one execution; None where they can."""
+    """Return the reason why two reports cannot be of one execution; None if they can."""
     return next((why for test in _TESTS if (why := test(one, other))), None)
 
 
@@ -222,7 +222,7 @@ _TESTS: tuple[Callable[[Said, Said], str | None], ...] = (
 
 
 def _apart(one: tuple[int, int], other: tuple[int, int]) -> int:
-    """Return how far two spans are apart, ns; negative for how long they overlap."""
+    """Return the time between two intervals, ns; negative if they overlap."""
     return max(one[0], other[0]) - min(one[1], other[1])
 
 
@@ -258,7 +258,7 @@ def said(trace: Trace, name: str) -> Said:
 
 
 def _called(trace: Trace) -> frozenset[str]:
-    """Return the communicators that calls of NCCL name."""
+    """Return the communicators that NCCL calls name."""
     named = read_calls(trace)["communicator"].drop_nulls().unique()
     return frozenset(named.filter(named.str.starts_with("0x")))
 
@@ -268,7 +268,7 @@ def _tool(kind: str | None) -> str | None:
 
 
 def _program(name: str) -> str:
-    """Return the name of an executable without its folder and version: ranks may differ in them."""
+    """Return an executable's name without folder and version, in which ranks may differ."""
     return name.rpartition("/")[2].rstrip("0123456789.-") or name
 
 
@@ -288,7 +288,7 @@ def _mpi_ranks(trace: Trace) -> frozenset[int]:
 
 
 def _span(trace: Trace, began: int | None) -> tuple[int, int] | None:
-    """Return when the GPU work of a report began and ended; without any, its ranges."""
+    """Return first start and last end of a report's GPU work; without any, of its ranges."""
     for table in ("ops", "ranges"):
         ends = trace[table].select(pl.col("start").min(), pl.col("end").max())
         first, last = ends.collect().row(0)
@@ -300,7 +300,7 @@ def _span(trace: Trace, began: int | None) -> tuple[int, int] | None:
 def _session(
     work: tuple[int, int] | None, began: int | None, duration: int | None
 ) -> tuple[int, int] | None:
-    """Return when recording began and ended, as far as that is known: work lies within."""
+    """Return begin and end of recording, as far as known; the recorded work lies within."""
     if began is None or duration is None:
         return work
     first, last = work or (began, began)

@@ -1,4 +1,4 @@
-"""Decide whether a change of a program may pass: its step time, and its new findings."""
+"""Gate for a change of a program: checks its step time and its new findings."""
 
 from __future__ import annotations
 
@@ -38,35 +38,35 @@ def gate(
     anyway: bool = False,
     topology: StrPath | None = None,
 ) -> Answer:
-    """Check that B's steps are no slower than A's by more than a limit, and nothing new is wrong.
+    """Check that B's steps are no slower than A's by more than a limit, without new findings.
 
     Parameters
     ----------
     a, b
-        The runs of either side; A is the base.
+        The run or recordings of each side; A is the base.
     step
-        The limit, in percent of A's step; None checks no step. See
-        `tracekit.analysis.comparison.check_limit`: outliers are left out and named.
+        Largest allowed slowdown, in percent of A's step; None does not check the step. Outliers are
+        left out and named: see `tracekit.analysis.comparison.check_limit`.
     new_findings
-        Whether to check findings too (`diagnose`): a new or grown one that is measured or likely
-        fails. Outliers are left out of these as well.
+        Whether to check findings of `diagnose` too: a new or grown finding fails if it is measured
+        or likely. Outliers are left out of these as well.
     undecided_passes
-        Whether undecided checks pass.
+        Whether undecided checks count as passed.
     skip, metric, anyway
-        As for `compare`.
+        See `compare`.
     topology
         The machine, as for `Run.traffic`.
 
     Returns
     -------
-    A row per check: ``rule`` (``step``, or that of a finding), ``outcome`` (``pass``, ``fail`` or
-    ``undecided``), and the columns of `tracekit.analysis.diagnosis.against`. ``meta`` holds the
-    ``outcome`` of all, and ``steps_by``, how steps of either side are known.
+    A row per check: ``rule`` (``step``, or the rule of a finding), ``outcome`` (``pass``, ``fail``
+    or ``undecided``), and the columns of `tracekit.analysis.diagnosis.against`. ``meta`` has the
+    overall ``outcome``, and ``steps_by``, how the steps of each side are known.
 
     Raises
     ------
     UsageError
-        If nothing is to be checked.
+        If no check is requested.
     """
     if step is None and not new_findings:
         raise UsageError("nothing is to be checked", "give a limit of the step, or --new-findings")
@@ -115,7 +115,7 @@ def diagnosed_against(
     only: Sequence[str] | None = None,
     topology: StrPath | None = None,
 ) -> Answer:
-    """Return findings with their change since a base, outliers left out of both sides."""
+    """Return findings with their change since a base, without the outliers of both sides."""
     for run in (*base, *found):
         run.require_memory("diagnose")
 
@@ -134,7 +134,7 @@ def diagnosed_against(
 
 
 def outlier_steps(run: OpenedRun) -> list[int]:
-    """Return the numbers of a run's steps that are unlike its others, cold ones aside."""
+    """Return the numbers of a run's outlier steps, except cold ones."""
     found: list[int] = (
         comparison.steps_of_run(run.trace, run.name, skip="auto")
         .filter("is_outlier")["iteration"]
@@ -144,7 +144,7 @@ def outlier_steps(run: OpenedRun) -> list[int]:
 
 
 def _steps_by(side: Collection[OpenedRun]) -> list[str]:
-    """Return how the steps of some runs are known: by ``ranges``, ``structure``, or not at all."""
+    """Return how the steps of these runs are known: ``ranges``, ``structure``, or not at all."""
     return sorted(
         {each for run in side for each in run.trace.read("iterations")["source"].unique()}
     )
@@ -160,7 +160,7 @@ def _findings_check(
     reasons: Sequence[str],
     topology: StrPath | None,
 ) -> Any:
-    """Return a row per finding of either side: what is new or grown fails if it is sure enough."""
+    """Return a row per finding of either side; a new or grown one fails if certain enough."""
     if reasons:
         return _check(_FINDINGS, "undecided", f"not comparable: {'; '.join(reasons)}")
     answer = diagnosed_against(found, base, topology=topology)
@@ -178,7 +178,7 @@ def _findings_check(
 
 
 def _told(rows: Any, outcome: str) -> list[str]:
-    """Say in words what the worst checks found; of one that passes, the limit of the step."""
+    """Return sentences on the worst checks; on the limit of the step if all pass."""
     worst = rows.filter(pl.col("outcome") == outcome)
     steps = worst.filter(pl.col("rule") == "step")["finding"].to_list()
     others = worst.filter(pl.col("rule") != "step")

@@ -1,4 +1,4 @@
-"""Runs of a nightly job, one after the other."""
+"""History of the runs of a nightly job."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ def history(
     skip: Skip = "auto",
     store: StrPath | None = None,
 ) -> Answer:
-    """List the step of runs in the order of a label, and where it changed.
+    """List the step of runs ordered by a label, and where it changed.
 
     See `tracekit.analysis.comparison.history`.
 
     Parameters
     ----------
     label
-        The label that orders them, such as ``night`` or ``commit``; runs without it do not count.
+        Label that orders the runs, such as ``night`` or ``commit``; runs without it are left out.
     references, where
         The runs, as for `select_runs`.
     metric
-        Whether the mean or the median step counts.
+        Whether to use the mean or the median step.
     skip
-        How many iterations to leave out at the beginning of each run.
+        Number of iterations to leave out at the beginning of each run.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def history(
 
 
 def _apart(chosen: Sequence[OpenedRun]) -> list[str]:
-    """Say which runs cannot be compared with the first one, and why."""
+    """Return sentences that name the runs not comparable with the first one, and why."""
     first = chosen[0]
     return [
         reason

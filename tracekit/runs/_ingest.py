@@ -1,4 +1,4 @@
-"""Make runs of trace files, of one or many, with their digests computed beside other work."""
+"""Makes runs of one or several trace files; digests are computed in parallel."""
 
 from __future__ import annotations
 
@@ -53,38 +53,38 @@ _WORTH_A_PROCESS = 16 << 20
 
 @dataclass(frozen=True)
 class Request:
-    """Files to ingest, with the options.
+    """Files to ingest, with options.
 
     Parameters
     ----------
     files
-        The files of the run, in the order given.
+        Files of the run, in the given order.
     is_many
-        Whether they were given as the reports of one run, be they many or one.
+        Whether they were given as a sequence (the reports of one run), even if it is one.
     name, labels
-        Name of the run, and labels to give it.
+        Name of the run, None for the default; and labels to give it: name -> value.
     rules
-        What names mean.
+        Rules that give names their meaning.
     memory
-        How much memory the work may use, bytes.
+        Limit of memory for the work, bytes.
     nsys
-        The nsys that exports reports; None for the one that is found.
+        Path of the nsys that exports reports; None searches for one.
     captures
-        Traces of captures of CUDA graphs that the only file replays.
+        Trace files recorded while CUDA graphs were captured that the only file replays.
     processes
-        How many processes may work at once; None decides.
+        Number of processes that may work at once; None chooses it.
     dask
-        Address of a Dask scheduler whose workers are to do it instead.
+        Address of a Dask scheduler whose workers do the work instead; None for no cluster.
     clocks
-        What to add to the times of reports once the starts of their sessions set them apart, by
-        ``rank3`` or the name of the file.
+        Corrections to add to the times of reports, after their session starts aligned them:
+        ``rank3`` or file name -> correction.
     force
-        Whether reports are taken for one run whatever contradicts that.
+        Whether to combine reports even if they contradict each other.
     on_error
-        ``stop``, ``skip``, or a function that is told of each file that is skipped: that cannot be
-        read, or is not of the same execution of one job.
+        What to do with a file that cannot be read or is of another job: ``stop``, ``skip``, or a
+        function that is called with the file and the error, and skips it.
     progress, report_progress
-        Told how far all of it, and each report, is.
+        Functions called with the progress of all work, and of each report.
     """
 
     files: Sequence[Path]
@@ -105,7 +105,7 @@ class Request:
 
 
 def check(request: Request) -> None:
-    """Raise `UsageError` where a request makes no sense."""
+    """Raise `UsageError` for a request with contradictory options."""
     if not request.files:
         raise UsageError("a run of no reports", "give at least one file")
     if request.memory <= 0:
@@ -122,7 +122,7 @@ def check(request: Request) -> None:
 
 
 def check_workers(processes: int | None, dask: str | None) -> None:
-    """Raise `UsageError` for an impossible number of workers; None chooses it."""
+    """Raise `UsageError` for an impossible number of processes, or for processes with a cluster."""
     if processes is not None and processes < 1:
         raise UsageError(f"{processes} processes cannot work", "give 1 or more")
     if processes is not None and dask is not None:
@@ -132,7 +132,7 @@ def check_workers(processes: int | None, dask: str | None) -> None:
 
 
 def add_run(store: Store, request: Request) -> tuple[RunRecord, bool]:
-    """Make one run of the files of a request, unless it is in the store."""
+    """Make one run of the files of a request, unless the store has it."""
     check(request)
     request = replace(request, files=sorted(request.files, key=_natural))
     # Of some damaged Parquet files polars asks for more memory than there is, and ends its process.
@@ -158,7 +158,7 @@ def _add(store: Store, request: Request, executor: Executor) -> tuple[RunRecord,
 
 
 def _add_one(ingest: _Ingest, path: Path) -> tuple[RunRecord, bool]:
-    """Make a run of a file, whose digest is made meanwhile unless the store may know the file."""
+    """Make a run of a file; its digest is computed in parallel if the store cannot have it."""
     sources.check_readable(path)
     ingest.store.load()
     with DigestBeside(path, ingest.request.progress) as digest:
@@ -174,7 +174,7 @@ def _add_one(ingest: _Ingest, path: Path) -> tuple[RunRecord, bool]:
 
 @dataclass(frozen=True)
 class _Ingest:
-    """Context for making a run, once its files are known."""
+    """Context of an ingest: what is needed to make a run once its files are known."""
 
     store: Store
     request: Request
@@ -185,7 +185,7 @@ class _Ingest:
     def of(
         self, digests: Mapping[Path, str], beside: DigestBeside | None = None
     ) -> tuple[RunRecord, bool]:
-        """Make a run of files by their digests; of one file that may still be made beside."""
+        """Make a run of files with these digests; a single file's digest may come from `beside`."""
         return self.store.add(
             digest=run_digest(list(digests.values())),
             options=options_text(self.request.rules, self.request.clocks, self.request.captures),
@@ -216,7 +216,7 @@ class _Ingest:
 
 
 def _check_unchanged(states: Mapping[Path, object]) -> None:
-    """Raise where a file is not the one any more whose content was looked at."""
+    """Raise an error if a file has changed since its content was read."""
     for path, state in states.items():
         if file_state(path) != state:
             raise DamagedTraceError(
@@ -240,7 +240,7 @@ def options_text(
 
 @dataclass
 class _Failures:
-    """Policy for files that are no reports of the run, and the failures so far."""
+    """Policy for files that cannot be reports of the run, and the failures so far."""
 
     policy: OnError
     sentences: list[str] = field(default_factory=list)
@@ -254,7 +254,7 @@ class _Failures:
 
 
 def _digests(request: Request, failures: _Failures) -> dict[Path, str]:
-    """Return the digest of each file that can be read, in order."""
+    """Return the digest of each readable file, in order."""
     found: dict[Path, str] = {}
     with DigestsSideBySide(request.files, request.progress) as digests:
         for path, result in digests:
@@ -268,7 +268,7 @@ def _digests(request: Request, failures: _Failures) -> dict[Path, str]:
 
 
 def _distinct(digests: Mapping[Path, str], failures: _Failures) -> dict[Path, str]:
-    """Return the files that are no copy of an earlier one: its work would be counted twice."""
+    """Return the files without copies of earlier ones, whose work would be counted twice."""
     first: dict[str, Path] = {}
     for path, digest in digests.items():
         other = first.setdefault(digest, path)
@@ -280,14 +280,14 @@ def _distinct(digests: Mapping[Path, str], failures: _Failures) -> dict[Path, st
 
 @dataclass(frozen=True)
 class _Seen:
-    """Facts about each report that are needed once all are read, and its joint calls."""
+    """Facts about a report that are needed once all are read, with its collective calls."""
 
     said: Said
     calls: Calls
 
 
 def _seen(path: Path, folder: Path) -> _Seen:
-    """Look at the tables of a report."""
+    """Collect these facts from the tables of a report."""
     from tracekit.analysis.clocks import clock_calls
     from tracekit.runs._foreign import said
 
@@ -296,16 +296,16 @@ def _seen(path: Path, folder: Path) -> _Seen:
 
 
 class _Together:
-    """Facts about all reports together: which are of one job, common clocks, a digest.
+    """Work on all reports together: which are of one job, their common clock, the digest.
 
     Parameters
     ----------
     request
-        What is to be ingested.
+        The request of the ingest.
     sentences
-        Where to say what a user should know about it.
+        List to which warnings for users are added.
     beside
-        The digest of the only report, where it is made while that is read.
+        Digest of the only report, if computed while the report is read; else None.
     """
 
     def __init__(self, request: Request, sentences: list[str], beside: DigestBeside | None) -> None:
@@ -314,7 +314,7 @@ class _Together:
         self._beside = beside
 
     def foreign(self, seen: Sequence[_Seen]) -> Mapping[int, str]:
-        """Return the reports that are not of the run of the others, by number, and why."""
+        """Return the reports that belong to another run: index -> reason."""
         if len(seen) == 1:
             return {}
         from tracekit.runs._foreign import foreign
@@ -327,7 +327,7 @@ class _Together:
         return {}
 
     def settle(self, folders: Sequence[Path], seen: Sequence[_Seen]) -> None:
-        """Write clocks, and facts found late, into the tables of the reports."""
+        """Write clocks and late facts into the tables of the reports."""
         self._settle_clocks(folders, seen)
         if self._beside:
             _put_digest(folders[0], self._beside.wait())
@@ -345,7 +345,7 @@ class _Together:
 
 
 def _put_digest(folder: Path, digest: str) -> None:
-    """Say in the tables of a report what its digest is."""
+    """Write a report's digest into its tables."""
     reports = model.Trace.scan(folder).read("reports")
     model.replace_table(folder, "reports", reports.with_columns(digest=pl.lit(digest)))
 
@@ -353,7 +353,7 @@ def _put_digest(folder: Path, digest: str) -> None:
 def _named_reports(
     traces: Sequence[Trace], clocks: Mapping[str, GivenClock]
 ) -> dict[int, GivenClock]:
-    """Return the clocks that a user gives by the numbers of the reports that they are of."""
+    """Return the clocks that a user gives: index of the report -> correction."""
     rows = [trace.read("reports").row(0, named=True) for trace in traces]
     names: dict[str, list[int]] = {}
     for index, row in enumerate(rows):
@@ -372,7 +372,7 @@ def _named_reports(
 
 
 class _Overall:
-    """Tells how far each report is, and how many of them are through."""
+    """Passes on the progress of each report, and the number of reports done."""
 
     def __init__(self, request: Request, files: Sequence[Path]) -> None:
         self._request = request
@@ -394,7 +394,7 @@ def _single(request: Request) -> Callable[[int, str, int, int], None]:
 
 
 def _processes(request: Request) -> int:
-    """Return how many processes to use: no more than have enough to do."""
+    """Return the number of processes to use: no more than have enough work."""
     if not request.is_many:
         return 1
     most = request.processes or min(cores(), 1 + _size(request.files) // _WORTH_A_PROCESS)
@@ -406,7 +406,7 @@ def _size(files: Sequence[Path]) -> int:
 
 
 def _default_name(request: Request) -> str:
-    """Return the name of the file; of several, that of the folder in which the first one is."""
+    """Return the name of the file; of several, the name of the first one's folder."""
     first = request.files[0].absolute()
     if request.is_many:
         return first.parent.name
@@ -414,7 +414,7 @@ def _default_name(request: Request) -> str:
 
 
 def _natural(path: Path) -> list[str | int]:
-    """Return what sorts names as people do: ``rank2`` comes before ``rank10``."""
+    """Return the sort key that puts ``rank2`` before ``rank10``."""
     pieces = re.split("([0-9]+)", str(path))
     return [int(piece) if index % 2 else piece for index, piece in enumerate(pieces)]
 
@@ -427,14 +427,14 @@ _SECONDS = 0.1
 class DigestBeside:
     """Digest of a trace, computed in a thread while the trace is read.
 
-    Leaving the context ends it, whether or not it is done.
+    Leaving the context ends the thread, whether or not it is done.
 
     Parameters
     ----------
     path
         The trace.
     progress
-        Told how much of it is read, while that is waited for.
+        Called with the bytes read so far, while `wait` waits.
     """
 
     def __init__(self, path: Path, progress: Progress) -> None:
@@ -454,7 +454,7 @@ class DigestBeside:
         self._pool.shutdown(cancel_futures=True)
 
     def wait(self) -> str:
-        """Return the digest as soon as it is there.
+        """Wait for the digest and return it.
 
         Raises
         ------
@@ -473,14 +473,14 @@ class DigestBeside:
 
 
 class DigestsSideBySide:
-    """Digests of many files, made in threads, in the order of the files.
+    """Digests of several files, computed in threads, yielded in the order of the files.
 
     Parameters
     ----------
     files
         The files.
     progress
-        Told how much of all of them is read.
+        Called with the bytes read so far of all files.
     """
 
     def __init__(self, files: Sequence[Path], progress: Progress) -> None:
@@ -514,6 +514,6 @@ class DigestsSideBySide:
 
 
 def _check_wanted(path: Path, is_wanted: bool) -> None:  # noqa: FBT001
-    """End a thread that reads a file if its result is no longer wanted."""
+    """Raise an error in a thread that reads a file if its result is no longer needed."""
     if not is_wanted:
         raise InputError(f"{path} was not read to its end")

@@ -35,22 +35,22 @@ _GROWS = {"memory": ("memory",)}
 
 
 class OpenedRun:
-    """One run of a store, with its tables.
+    """A run of a store, opened: its tables, machine and traffic.
 
     Parameters
     ----------
     record, store
-        The run, and where it is.
+        Catalogue entry of the run, and its store.
     rules
-        What names mean, where its ops are to be attributed anew.
+        Rules by which its ops are attributed again; None keeps the stored attribution.
     memory
-        How much memory a question to it may take, bytes; by default what is free.
+        Limit of memory for a question, bytes; None for the free memory.
     workers
-        What works on parts of it; by default this process does.
+        Processes or cluster that work on parts of the run; None for this process alone.
     on_missing
-        What reports do that lack files, or have damaged ones: see `tracekit.open`.
+        What to do with reports that have missing or damaged files: see `tracekit.open`.
     only_ranks
-        Ranks whose reports are looked at alone.
+        Ranks whose reports are used; None for all.
     """
 
     def __init__(
@@ -78,27 +78,27 @@ class OpenedRun:
 
     @property
     def reports(self) -> Sequence[Trace]:
-        """The tables of each report of the run, as stored."""
+        """Tables of each report of the run, as stored."""
         return self._reports
 
     @property
     def id(self) -> str:
-        """The run's id, 12 hexadecimal digits."""
+        """Id of the run, 12 hexadecimal digits."""
         return self.record.id
 
     @property
     def name(self) -> str:
-        """The run's name in its store."""
+        """Name of the run in its store."""
         return self.record.name
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Labels of the run."""
+        """Labels of the run: name -> value."""
         return self.record.labels
 
     @property
     def created(self) -> datetime:
-        """When the run was ingested, UTC."""
+        """Time at which the run was ingested, UTC."""
         return self.record.created
 
     @property
@@ -108,7 +108,7 @@ class OpenedRun:
 
     @cached_property
     def trace(self) -> Trace:
-        """The run's tables; attributed anew if rules were given when it was opened."""
+        """Tables of the run; attributed again if rules were given when it was opened."""
         if self._rules is None:
             trace = replace(
                 model.combine(self._reports), warnings=self.record.warnings, keeper=self.kept
@@ -127,7 +127,7 @@ class OpenedRun:
 
     @cached_property
     def kept(self) -> Kept | None:
-        """Where what is made of its tables is kept; None where these are not as stored."""
+        """Cache of values computed from the stored tables; None if the tables are not as stored."""
         is_as_stored = self._rules is None and len(self._reports) == len(self.record.files)
         return self._store.kept(self.record) if is_as_stored else None
 
@@ -138,7 +138,7 @@ class OpenedRun:
         return other
 
     def of_steps(self, iterations: tuple[int, int] | None) -> Self:
-        """Return the run limited to some of its steps, first and last included."""
+        """Return the run limited to steps, first and last included; None for all steps."""
         if iterations is None:
             return self
         return self.with_trace(engine.some_steps(self.trace, *iterations))
@@ -149,13 +149,13 @@ class OpenedRun:
         iterations: tuple[int, int] | None = None,
         between: str | tuple[int, int] | None = None,
     ) -> Self:
-        """Return the run limited to a stretch of time; see `tracekit.engine.within`."""
+        """Return the run limited to steps or an interval of time; see `tracekit.engine.within`."""
         if iterations is None and between is None:
             return self
         return self.with_trace(engine.within(self.trace, iterations=iterations, between=between))
 
     def _choose(self, ranks: str | Sequence[int]) -> None:
-        """Leave the reports of other ranks out, and say so."""
+        """Leave out the reports of other ranks, with a warning."""
         import polars as pl
 
         from tracekit.analysis.calls import process_ranks
@@ -184,17 +184,16 @@ class OpenedRun:
             self.__dict__.pop(of_all, None)
 
     def require_memory(self, question: str, *, iterations: tuple[int, int] | None = None) -> None:
-        """Raise `UsageError` where a question takes more memory than there is.
+        """Raise `UsageError` if a question would take more memory than there is.
 
-        Told by how many rows the run has of what grows with it, which is kept with it: nothing is
-        read.
+        The estimate is made from stored numbers of rows; no table is read.
 
         Parameters
         ----------
         question
-            What is asked, as the command is called.
+            Name of the question, as of its command.
         iterations
-            The first and the last step that are looked at.
+            First and last step that it is limited to; None for the whole run.
         """
         rows = [
             max(report.height(table) for table in _GROWS.get(question, _LONG))
@@ -227,7 +226,7 @@ class OpenedRun:
         return self.trace[name]
 
     def machine(self, topology: StrPath | None = None) -> Machine:
-        """Return the machine that the run used; see `traffic` for `topology`."""
+        """Return the machine that the run used; see `traffic` for the meaning of `topology`."""
         return self._placed(topology).machine
 
     def _placed(self, topology: StrPath | None) -> Placed:
@@ -245,26 +244,26 @@ class OpenedRun:
         sizes: Mapping[str, int] | None = None,
         ranks: int | None = None,
     ) -> communication.Traffic:
-        """Return the traffic between the run's GPUs, and its links.
+        """Return the traffic between the run's GPUs, and on its links.
 
-        As long as one is held that was asked for without options, the next one is the same.
+        The result without options is cached as long as a caller holds it.
 
         Parameters
         ----------
         topology
-            A topology file or the name of a preset; by default the machine is what a report holds
-            (nvprof), else told by the names of the GPUs.
+            A topology file or the name of a preset; by default the machine that a report holds
+            (nvprof), or else one inferred from the names of the GPUs.
         nccl_log
-            Logs of the run that NCCL wrote with ``NCCL_DEBUG=INFO``.
+            Logs that NCCL wrote during the run with ``NCCL_DEBUG=INFO``.
         sizes
-            Bytes of collectives whose size was not recorded, by name, such as ``all_reduce``.
+            Bytes of collectives whose size was not recorded: name, such as ``all_reduce`` -> bytes.
         ranks
-            Number of ranks of a communicator, where it was not recorded.
+            Number of ranks of a communicator, if it was not recorded.
 
         Raises
         ------
         UsageError
-            If the topology has fewer GPUs than ran.
+            If the topology has fewer GPUs than the run used.
         InputError
             If the topology or a log cannot be read as one.
         """
@@ -278,13 +277,13 @@ class OpenedRun:
         return found
 
     def summary(self) -> Mapping[str, SummaryValue]:
-        """Return the run's size and how much of it is explained."""
+        """Return the run's size, and how much of it is explained: name -> number or word."""
         return analysis.summarise(self.trace)
 
     def export(
         self, path: StrPath, *, to: str = "perfetto", iterations: tuple[int, int] | None = None
     ) -> None:
-        """Write the run, or its steps from one to another, for Perfetto or Chrome.
+        """Write the run, or some of its steps, for Perfetto or Chrome.
 
         See `tracekit.export.export`.
         """
@@ -294,7 +293,7 @@ class OpenedRun:
         export(self.trace, Path(path), to, iterations)
 
     def derived(self) -> dict[str, Callable[[], pl.DataFrame]]:
-        """Return functions that compute the derived tables, by name."""
+        """Return functions that compute the derived tables: name -> function."""
         return {
             "transfers": lambda: self.traffic().transfers,
             "collectives": lambda: communication.collective_calls(self.trace),
@@ -303,17 +302,17 @@ class OpenedRun:
 
 
 def _held(_trace: Trace) -> WeakValueDictionary[str, communication.Traffic]:
-    """Return what is kept of a trace while anyone else holds it: transfers may be many."""
+    """Return a cache of a trace's traffic, kept only while a caller holds it: it may be large."""
     return WeakValueDictionary()
 
 
 def read_log(paths: Sequence[StrPath]) -> NcclLog | None:
-    """Read NCCL logs, or return None without any."""
+    """Read NCCL logs; return None if there are none."""
     return machines.read_nccl_log(*map(Path, paths)) if paths else None
 
 
 def _found_in(report: Trace) -> tuple[str, ...]:
-    """Return what was found when a report was attributed."""
+    """Return the warnings from the attribution of a report."""
     return attribution.stored_findings(
         {name: report.read(name) for name in ("verdicts", "opinions", "processes")}
     )

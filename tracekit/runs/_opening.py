@@ -1,4 +1,4 @@
-"""Ingest trace files, and open and choose runs."""
+"""Ingesting trace files, and opening and choosing runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LOG = logging.getLogger("tracekit")
 
 
 def _silent(*_: object) -> None:
-    """Report progress to no one."""
+    """Ignore progress."""
 
 
 def ingest(
@@ -61,62 +61,60 @@ def ingest(
     Parameters
     ----------
     path
-        The file, or the folder of a columnar export; or several that are the reports of one run,
-        such as those of its ranks. They are put in order of their names, with ``rank10`` after
-        ``rank2``.
+        The file, or the folder of a columnar export; or several files that are the reports of one
+        run, such as those of its ranks. They are ordered by name, with ``rank10`` after ``rank2``.
     name
-        Name of the run; the file's by default, or that of the folder of several.
+        Name of the run; by default the name of the file, or of the folder of several files.
     labels
-        Labels to give it.
+        Labels to give it: name -> value.
     rules
-        A rules file, in addition to the default rules.
+        A rules file, used in addition to the default rules.
     iteration
-        A pattern of the ranges that are training steps.
+        Pattern for the names of ranges that are training steps.
     verdict
-        What the processes do (``training``, ``inference`` or ``other``), in place of what is found.
+        What the processes do (``training``, ``inference`` or ``other``); None detects it.
     step
-        What is a step where the order of launches tells steps (``update``, ``input`` or
-        ``period``), in place of what is found.
+        What a step is if the order of launches tells steps (``update``, ``input`` or ``period``);
+        None detects it.
     store
         Folder of the store; by default ``TRACEKIT_STORE``, else the nearest ``.tracekit`` upward
         from the working directory, else a new one there.
     progress
-        Told what is being done, how much of it is done, and how much there is.
+        Called with the progress of the work: its step, the amount done and the total.
     report_progress
-        Of several files, told of each one: the file, and the same; at its end, an empty step.
+        For several files, called with the progress of each: the file, its step, the amount done and
+        the total; at its end with an empty step.
     memory
-        How much memory the work may use on a machine, bytes; by default 4 GiB, or what the machine
-        and the cgroup have free if that is less.
+        Limit of memory for the work on a machine, bytes; by default 4 GiB, or the free memory of
+        machine and cgroup if that is less.
     nsys
-        The nsys that exports ``.nsys-rep`` and ``.qdrep`` files; by default ``TRACEKIT_NSYS``, else
-        the one on the path.
+        Path of the nsys that exports ``.nsys-rep`` and ``.qdrep`` files; by default
+        ``TRACEKIT_NSYS``, else the one on the path.
     captures
-        Traces of PyTorch's profiler that were recorded while CUDA graphs were captured that the
-        only file replays: its kernels get the operators and ranges of their capture.
+        Traces of PyTorch's profiler, recorded while CUDA graphs were captured that the only file
+        replays: its kernels get the operators and ranges of their capture.
     processes
-        How many of several files are read at once, each in a process; by default as many as there
-        are cores.
+        Number of files read at once, each in a process; by default the number of cores.
     dask
-        Address of a Dask scheduler, on whose workers they are read instead. Workers have to reach
-        the files and the store by the same paths.
+        Address of a Dask scheduler whose workers read the files instead. Workers have to reach the
+        files and the store by the same paths.
     clocks
-        What is known of the clocks of several reports: what to add to the times of some, in ns,
-        after the starts of their sessions have set them apart, by ``rank3`` or the file's name.
-        With a drift ``(1_500_000, 20e-6, 10_000_000_000)``: 20 ns more for each ms after 10 s of
-        that report's time, and less before. Where nothing is given, it is found out: see
-        ``docs/clocks.md``.
+        Corrections of the clocks of several reports, added after their session starts have aligned
+        them: ``rank3`` or file name -> ns. With a drift ``(1_500_000, 20e-6, 10_000_000_000)``: 20
+        ns more for each ms after 10 s of that report's time, and less before. Reports without a
+        correction are aligned automatically: see ``docs/clocks.md``.
     force
-        Whether several reports are taken for one run even where something says that they are not
-        of one execution of one job.
+        Whether to combine files into one run even if they contradict each other on being of one
+        execution of one job.
     on_error
-        What a file of several does that cannot be read, or is of another job than the first: it
-        ends everything (``stop``), or is left out with a warning (``skip``, or a function that is
-        told the file and the error).
+        What to do with a file, among several, that cannot be read or is of another job than the
+        first: raise an error (``stop``), or leave it out with a warning (``skip``, or a function
+        that is called with the file and the error).
 
     Returns
     -------
-    The run, and whether it is new. The same content with the same rules makes no second run; with
-    other rules it takes the place of the first.
+    The run, and whether it is new. The same content with the same rules is not stored twice; with
+    other rules it replaces the earlier run.
 
     Raises
     ------
@@ -168,20 +166,20 @@ def open(  # noqa: A001 - the word that users of a library expect, as in traceki
     on_missing: OnMissing = "stop",
     only_ranks: str | Sequence[int] | None = None,
 ) -> Run:
-    """Open a run by name, by the beginning of its id, ``@latest``, or the path of a trace file.
+    """Open a run by name, by the begin of its id, ``@latest``, or the path of a trace file.
 
-    A word that could be either is a run; one with a slash, or with the ending of a trace, is a
-    file. A file without a run is ingested first. With `rules`, `iteration`, `verdict` or `step`,
-    stages and iterations are found again for this `Run` alone; the store is not changed.
+    A word that could be either is a run; one with a slash, or with the file extension of a trace,
+    is a file. A file that has no run is ingested first. With `rules`, `iteration`, `verdict` or
+    `step`, stages and iterations are found again for this `Run` only; the store is not changed.
 
-    A question that takes more than `memory` bytes, by default what the machine and the cgroup
-    have free, is refused before it begins: see ``docs/evidence/performance.md``.
+    A question that would take more than `memory` bytes, by default the free memory of machine and
+    cgroup, is refused before it starts: see ``docs/evidence/performance.md``.
 
     Sums over several reports are computed by `processes` processes, or by the workers of the Dask
     scheduler at the address `dask`, if the question allows it: see ``docs/cluster.md``. Answers do
-    not change. With `on_missing` ``skip``, reports that lack files or have damaged ones are left
-    out, and a warning says which share of them answers. With `only_ranks`, such as ``0-3, 8``, the
-    reports of these ranks are looked at alone, as for a critical path across ranks of a large job.
+    not change. With `on_missing` ``skip``, reports with missing or damaged files are left out, and
+    a warning says which share of the reports is left. With `only_ranks`, such as ``0-3, 8``, only
+    the reports of these ranks are used, as for a critical path across ranks of a large job.
 
     Raises
     ------
@@ -212,7 +210,7 @@ def open(  # noqa: A001 - the word that users of a library expect, as in traceki
 
 
 def _find(place: Store, reference: StrPath, progress: Progress, memory: int | None) -> RunRecord:
-    """Return the run that is meant: by name or id, before a file that is called so, too."""
+    """Return the run that is meant: by name or id, even if there is a file of this name."""
     path = Path(reference)
     is_word = isinstance(reference, str) and "/" not in reference and os.sep not in reference
     if is_word and not (is_named_as_file(str(reference)) and path.exists()):
@@ -246,15 +244,15 @@ def select_runs(
     where: Mapping[str, str] | None = None,
     store: StrPath | None = None,
 ) -> list[Run]:
-    """Return the runs of a study: named ones, and those with some labels.
+    """Return the runs of a study: those referred to, and those with certain labels.
 
     Parameters
     ----------
     references
-        Runs; or their names, beginnings of ids, ``@latest``, or trace files.
+        Runs; or their names, begins of ids, ``@latest``, or trace files.
     where
-        Labels that all runs of the study carry. Without references and labels, all runs of the
-        store are meant.
+        Labels that all runs of the study have: name -> value. Without references and labels, all
+        runs of the store are returned.
 
     Raises
     ------

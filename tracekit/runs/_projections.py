@@ -26,7 +26,7 @@ MODELLED = "no time is measured: each resource gives the same share of its peak,
 
 @dataclass(frozen=True)
 class _Model:
-    """The jobs, and what they are asked to run on."""
+    """Jobs, and the hardware and architectures to project them onto."""
 
     jobs: pl.DataFrame
     hardware: Hardware
@@ -75,7 +75,7 @@ class _Model:
         )
 
     def _with_nodes(self, table: pl.DataFrame) -> pl.DataFrame:
-        """Add how many workers each job has where it runs now."""
+        """Add the number of workers that each job has on its present architecture."""
         return table.join(self.jobs.select("job", nodes="workers"), on="job", how="left")
 
 
@@ -117,29 +117,29 @@ def project(
     references, where
         Runs whose volumes are measured, as for `select_runs`.
     jobs
-        A file of jobs instead, or the name of one that comes with tracekit; see
+        A file of jobs to use instead of runs, or the name of one that tracekit includes; see
         `tracekit.analysis.studies.read_jobs`.
     what
         ``jobs``, ``components`` (`step_times`), ``architectures`` (`project_architectures`),
         ``hardware`` (`sweep_hardware`), ``means`` and ``distribution`` (of shares; with `to` or
         `sweep`, of speedups), or ``measured`` (`measured_against`).
     hardware
-        A TOML file, or the name of one that comes with tracekit.
+        A TOML file, or the name of one that tracekit includes.
     to
-        Architectures; by default all.
+        Architectures to project onto; by default all.
     sweep
-        Peaks to try, by resource; by default those of the hardware's file.
+        Peaks to try: resource -> values; by default those of the hardware's file.
     pcie_share
-        How many replicas in a server share one path to the host for their input.
+        Number of replicas in a server that share one path to the host for their input.
     features
-        Facts about the runs that no trace holds, by column of `JOBS`.
+        Facts about the runs that traces do not have: column of `JOBS` -> value.
     skip
-        How many iterations to leave out at the beginning of each run.
+        Number of iterations to leave out at the beginning of each run.
 
     Raises
     ------
     UsageError
-        If an option is unknown, or two do not go together.
+        If an option is unknown, or two of them exclude each other.
     """
     from tracekit.model import Answer
 
@@ -167,13 +167,13 @@ def project(
 
 
 def _volumes(rows: pl.DataFrame, _: Mapping[str, Any]) -> str:
-    """Say of how many jobs all is known that a step takes."""
+    """Return a sentence: the number of jobs whose volumes are all known."""
     known = rows.drop_nulls(["flops", "memory_bytes", "input_bytes", "weight_bytes"]).height
     return f"All that a step takes is known of {known:,} of {present.count(rows.height, 'job')}"
 
 
 def _longest_part(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
-    """Say what most of a step goes to, or of the steps of most jobs."""
+    """Return a sentence: the largest part of a step, or of the steps of most jobs."""
     if "bound" not in rows.columns:
         return None
     known = rows.drop_nulls("bound")
@@ -189,7 +189,7 @@ def _longest_part(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
 
 
 def _fastest(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
-    """Say which architecture, or hardware, shortens a step most."""
+    """Return a sentence: the architecture, or hardware, that shortens a step most."""
     known = rows.drop_nulls("speedup")
     if known.is_empty():
         return "The step of no job is known"
@@ -203,7 +203,7 @@ def _fastest(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
 
 
 def _mean_part(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
-    """Say what a step takes longest for in the mean over all jobs."""
+    """Return a sentence: the largest part of a step in the mean over all jobs."""
     of_all = rows.filter(architecture="all", weighting="job")
     if "speedup" in rows.columns:
         return _fastest(of_all.with_columns(job=pl.lit("the mean job")), {})
@@ -216,7 +216,7 @@ def _mean_part(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
 
 
 def _median_share(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
-    """Say what is the largest of the medians over jobs."""
+    """Return a sentence: the part with the largest median share over jobs."""
     halves = rows.filter(pl.col("job_share") >= _HALF).unique("measure", keep="first")
     if halves.is_empty():
         return None
@@ -227,7 +227,7 @@ def _median_share(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
 
 
 def _error(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
-    """Say how far the modelled steps are off."""
+    """Return a sentence: the difference of the modelled steps from the measured ones."""
     errors = rows.filter(component="step")["error_percent"].drop_nulls().to_list()
     if not errors:
         return "No step is both modelled and measured"
@@ -262,7 +262,7 @@ def _jobs(
 
 
 def _asked_for(jobs: pl.DataFrame) -> list[str]:
-    """Say what of the jobs is not known, and how it is given."""
+    """Return sentences: unknown facts about the jobs, and the options that give them."""
     weights = pl.col("weight_bytes").is_null() & pl.col("architecture").ne_missing("1w1g")
     needed = {name: pl.col(name).is_null() for name in ("flops", "memory_bytes", "input_bytes")}
     told = {name: pl.col(name).is_null() for name in ("architecture", "workers")}
@@ -278,7 +278,7 @@ def _asked_for(jobs: pl.DataFrame) -> list[str]:
 
 
 def _gain(means: pl.DataFrame) -> str:
-    """Say how many jobs gain, by the step of a replica and by what all replicas handle."""
+    """Return a sentence: how many jobs gain, by step time of a replica and by total throughput."""
     of_all = means.filter(architecture="all", weighting="job")
     columns = ("to", "faster_share", "throughput_faster_share", "jobs")
     return "; ".join(
@@ -289,7 +289,7 @@ def _gain(means: pl.DataFrame) -> str:
 
 
 def _for_people(rows: pl.DataFrame) -> pl.DataFrame:
-    """Leave out what no row knows, and what the title says."""
+    """Leave out columns without values, and columns that the title states."""
     hidden = {"evidence", "peak", "samples_per_s"}
     unknown = {
         name for name in rows.columns if rows.height and rows[name].null_count() == rows.height

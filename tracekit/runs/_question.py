@@ -1,4 +1,4 @@
-"""Ask a run, or some runs, a question, and state facts about them in its answer."""
+"""Questions to a run, or to several, as functions for rows and for whole answers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ R_contra = TypeVar("R_contra", bound="OpenedRun", contravariant=True)
 
 
 class Question(Protocol[P]):
-    """A function that answers, which is called for the rows alone.
+    """A function that returns the rows of an answer, and has `answer` for the whole answer.
 
     >>> rows = run.breakdown(by="stage")  # doctest: +SKIP
     >>> answer = run.breakdown.answer(by="stage")  # doctest: +SKIP
@@ -52,7 +52,7 @@ class Question(Protocol[P]):
 
 
 class RunsQuestion(Protocol[P]):
-    """The same of several runs, which are named first."""
+    """A `Question` to several runs, which are the first argument."""
 
     def answer(
         self, references: Sequence[Any] = (), /, *args: P.args, **kwargs: P.kwargs
@@ -66,14 +66,14 @@ class RunsQuestion(Protocol[P]):
 
 
 def question_of(answer: Callable[P, Answer]) -> Question[P]:
-    """Return the question that a function answers: a function for the rows alone."""
+    """Return the `Question` for a function that answers it."""
     text = inspect.getdoc(answer) or ""
     question: Question[P] = asking(answer, answer.__name__, inspect.signature(answer), text)
     return question
 
 
 def asking(answer: Any, name: str, signature: inspect.Signature, text: str) -> Any:
-    """Return a function for the rows of an answer, which shows how it is called."""
+    """Return a function for the rows of an answer, with this name, signature and docstring."""
 
     def ask(*args: Any, **kwargs: Any) -> pl.DataFrame:
         rows: pl.DataFrame = answer(*args, **kwargs).rows
@@ -94,14 +94,14 @@ among these; or that of several, of these and their answer."""
 
 
 class RunQuestion(Generic[R_contra, P]):
-    """A `Question` to a run: as an attribute of its class, it is asked of each run.
+    """A `Question` as an attribute of the class of runs; accessed on a run, it is bound to it.
 
     Parameters
     ----------
     answer
-        What is asked; its first parameter is the run.
+        Function that answers; its first parameter is the run.
     declaration
-        What is said of it, where it is declared beside its analysis.
+        Declaration of the question, made beside its analysis; None without one.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class RunQuestion(Generic[R_contra, P]):
     @overload
     def __get__(self, run: R, owner: type[Any]) -> Question[P]: ...
     def __get__(self, run: R | None, owner: type[Any]) -> RunQuestion[R_contra, P] | Question[P]:
-        """Return the question, asked of `run`."""
+        """Return the question bound to `run`; on the class, the unbound question."""
         if run is None:
             return self
         name, signature, text = self._shown
@@ -135,7 +135,7 @@ class RunQuestion(Generic[R_contra, P]):
 
     @functools.cached_property
     def _shown(self) -> tuple[str, inspect.Signature, str]:
-        """Its name, how a run is asked it, and what help says of it."""
+        """Name, signature and docstring of the method."""
         told = self.declaration
         if told is not None:
             return told.name, told.signature_of("tracekit.Answer"), told.text("polars.DataFrame")
@@ -155,7 +155,8 @@ def declared(
     asked
         The question.
     finish
-        Puts it to the run, and adds what is known of that; by default it is put to its tables.
+        Function that answers the question for a run and adds facts about it; by default the
+        question gets the run's tables.
     """
     told = asked.declaration
     runs = [each.name for each in told.options if option_of(each).unit == "run"]
@@ -179,7 +180,7 @@ def _of_tables(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
 
 
 def needed(name: str, options: Mapping[str, Any]) -> list[str]:
-    """Return the keys of `NEEDS` that give the memory of a question with these options."""
+    """Return the keys of `NEEDS` with the memory of a question with these options."""
     command = name.replace("_", "-")
     asks = [f"{command} {flag}" for flag, value in options.items() if value is True]
     return [each for each in (command, *asks) if each in NEEDS]
@@ -199,7 +200,7 @@ def of_one(asked: Asked[Selection, P, Answer], finish: Finish) -> RunQuestion[Op
 
 
 class Selection:
-    """Runs that a question is put to.
+    """Runs that are the subject of a question.
 
     Parameters
     ----------
@@ -232,7 +233,7 @@ class Selection:
 
 
 def of_run(run: OpenedRun, answer: Answer) -> Answer:
-    """Return an answer that is one of a run, to be looked at."""
+    """Return an answer with its run's name, ready for display."""
     return replace(
         answer, run=run.name, title=f"{called(run)} · {answer.title}", renderer=present.RENDERER,
         lacking=partial(_lacking, run, answer.command),
@@ -240,7 +241,7 @@ def of_run(run: OpenedRun, answer: Answer) -> Answer:
 
 
 def _lacking(run: OpenedRun, command: str) -> str | None:
-    """Return how to record what a command needs and a run lacks, None where it lacks nothing."""
+    """Return how to record the data that a command needs and a run lacks; None if it has all."""
     import polars as pl
 
     features = analysis.features(run.trace)
@@ -249,7 +250,7 @@ def _lacking(run: OpenedRun, command: str) -> str | None:
 
 
 def called(run: OpenedRun) -> str:
-    """Return the name of a run for titles; simulated runs are marked."""
+    """Return the display name of a run; simulated runs are marked."""
     return f"{run.name} (simulated)" if is_simulated(run) else run.name
 
 
@@ -270,7 +271,7 @@ def facts_of(chosen: Sequence[OpenedRun]) -> dict[str, Any]:
 
 
 def simulated_of(chosen: Sequence[OpenedRun]) -> dict[str, Any]:
-    """Return as ``simulated`` the names of runs that no GPU ran; nothing where there is none."""
+    """Return the names of simulated runs under the key ``simulated``; empty if there are none."""
     names = [run.name for run in chosen if is_simulated(run)]
     return {"simulated": names} if names else {}
 

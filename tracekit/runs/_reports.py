@@ -1,4 +1,4 @@
-"""The report of runs, and its questions to the library."""
+"""The report page of runs, and the questions that it asks about several runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Library:
     version = __version__
 
     def study(self, runs: Sequence[Any], /, *, skip: Skip = "auto") -> Answer:
-        """Return the step times of some runs, without a number of steps at the beginning."""
+        """Return the step times of runs, the first `skip` steps left out."""
         chosen = Selection(runs)
         return shown(chosen, study(chosen, skip=skip))
 
@@ -34,12 +34,12 @@ class _Library:
         return compare(a, b, by)
 
     def called(self, run: Any, /) -> str:
-        """Return the name of a run for titles."""
+        """Return the display name of a run."""
         return called(run)
 
 
 def report_of(runs: Sequence[AskedRun], *, against: AskedRun | None = None) -> str:
-    """Return the report of a run, of a change, or of a study; see `tracekit.report`."""
+    """Return the report page of a run, of a change, or of a study; see `tracekit.report`."""
     for run in runs if against is None else (*runs, against):
         run.require_memory("report")
     return report.report_of(_Library(), runs, against=against)

@@ -1,4 +1,4 @@
-"""A run, and the questions that it answers."""
+"""A run with all questions as methods."""
 
 from __future__ import annotations
 
@@ -39,14 +39,15 @@ def diagnose(
     Parameters
     ----------
     top
-        How many findings to list; None lists all.
+        Number of findings to list; None lists all.
     only
-        Names of the rules to ask; all by default.
+        Names of the rules to apply; None applies all.
     price
-        Whether to say by replay how long a step is where a finding is mended, if `whatif` can.
+        Whether to add the length of a step with the finding's problem solved, by replay, if
+        `whatif` can.
     against
-        A base: say of each finding whether it is new, grown, shrunk, unchanged or gone since
-        (`tracekit.analysis.diagnosis.against`), outliers left out of both.
+        A base run: say for each finding whether it is new, grown, shrunk, unchanged or gone since
+        (`tracekit.analysis.diagnosis.against`), without the outliers of both. None for no base.
     topology
         The machine, as for `Run.traffic`.
     """
@@ -64,7 +65,7 @@ def diagnose(
 def _replays(
     run: OpenedRun, rules: Iterable[str], traffic: Traffic, *, price: bool
 ) -> dict[str, str]:
-    """Return for each rule the `whatif` that prices it, and its answer."""
+    """Return for each rule the `whatif` command that prices it, and its result."""
     from tracekit.analysis.dependencies import CHANGES, price_of
 
     named = {rule: f"`tracekit whatif {CHANGES[rule][0]}`" for rule in rules if rule in CHANGES}
@@ -85,12 +86,12 @@ def _with_replays(answer: Answer, replays: Mapping[str, str]) -> Answer:
 
 
 def sql(run: OpenedRun, /, query: str) -> model.Answer:
-    """Run a reading SQL statement over the canonical tables.
+    """Run a read-only SQL statement over the canonical tables.
 
     Raises
     ------
     UsageError
-        If the statement is wrong, or does more than read.
+        If the statement is invalid, or is not read-only.
     """
     rows = analysis.query(run.trace, query, run.derived())
     answer = model.Answer(
@@ -102,9 +103,9 @@ def sql(run: OpenedRun, /, query: str) -> model.Answer:
 
 
 class Run(OpenedRun, DeclaredQuestions):
-    """One run of a store, and the questions that it answers.
+    """A run of a store, with all questions as methods.
 
-    Made by `open` and `ingest`, not by hand.
+    Create it with `open` or `ingest`.
     """
 
     diagnose = RunQuestion(diagnose)
@@ -124,11 +125,11 @@ class Run(OpenedRun, DeclaredQuestions):
         Parameters
         ----------
         path
-            The file to write, one page that loads nothing.
+            The file to write, one self-contained page.
         against
-            The run to compare with.
+            The run to compare with; None for no comparison.
         beside
-            The other runs of the study that the page is about.
+            Further runs of the study that the page is about.
         """
         from tracekit.runs._reports import report_of
 
@@ -140,11 +141,11 @@ class Run(OpenedRun, DeclaredQuestions):
         Parameters
         ----------
         beside
-            Other runs to look at.
+            Further runs to show.
         port
-            Port of 127.0.0.1; 0 for any free one.
+            Port on 127.0.0.1; 0 for any free port.
         opens
-            Whether a browser is opened; `View.address` is what to open else.
+            Whether to open a browser; otherwise open `View.address`.
         """
         from tracekit.view import View
 

@@ -12,8 +12,8 @@ A store is a folder::
     staging/*.lock      held by the ingest whose folder, in staging/ or runs/, has that name
 
 A run exists from the moment its row is committed, and its columns are complete on disk before that.
-What no row names, no living ingest holds and no copy of a row stands in is left over, and the next
-ingest removes it.
+A folder is a leftover if no row names it, no running ingest has it locked and it has no copy of a
+row; the next ingest removes it.
 """
 
 from typing import TYPE_CHECKING

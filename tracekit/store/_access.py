@@ -1,7 +1,7 @@
-"""Owner and permissions of a store: private, or shared with a group.
+"""Owner and permissions of a store's files: private, or shared with a group.
 
-A store may come from elsewhere: unpacked, mounted, or found above the working directory.
-So what it holds is opened as a plain file or not at all, and no link in it is followed.
+A store may come from elsewhere: unpacked, mounted, or found above the working directory. So its
+contents are opened only as plain files, and no link in it is followed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MISPLACED = "restore it from a copy, or name another store with --store"
 class Access(NamedTuple):
     """Modes of a store's files and folders, and their owner if it differs from the writer.
 
-    What root makes in the store of another user, as in a container, is that user's.
+    Files that root creates in another user's store, as in a container, are given to that user.
     """
 
     file: int
@@ -47,7 +47,7 @@ class Access(NamedTuple):
             os.close(descriptor)
 
     def shared(self, *, is_shared: bool) -> Access:
-        """Return the same with the modes of a store that is shared, or is not."""
+        """Return a copy with the modes of a shared, or of a private, store."""
         modes = _SHARED if is_shared else PRIVATE
         return self._replace(file=modes.file, folder=modes.folder)
 
@@ -94,7 +94,7 @@ def access_of(root: Path) -> Access:
 
 
 def settings_of(root: Path, identity: str, version: int) -> tuple[bytes, Access]:
-    """Return what ``store.json`` says of a store whose own is lost, and the modes of that file."""
+    """Return the content of a new ``store.json`` to replace a lost one, and the file's modes."""
     status = root.stat()
     is_shared = stat.S_IMODE(status.st_mode) == _SHARED.folder
     said = {"format": version, "id": identity} | ({_GROUP: str(status.st_gid)} if is_shared else {})
@@ -103,9 +103,9 @@ def settings_of(root: Path, identity: str, version: int) -> tuple[bytes, Access]
 
 
 def put_file(folder: Path, name: str, content: bytes, access: Access) -> None:
-    """Write a file of a store as a whole or not at all, and have it on disk.
+    """Write a file of a store, completely or not at all, and sync it to disk.
 
-    No link is followed: one of that name is replaced, one in the place of the folder an error.
+    No link is followed: a link of that name is replaced; a link in place of the folder is an error.
     """
     is_named = os.open not in os.supports_dir_fd  # on Windows
     inside = None if is_named else os.open(folder, os.O_RDONLY | os.O_DIRECTORY | _NO_LINK)
@@ -134,12 +134,12 @@ def put_file(folder: Path, name: str, content: bytes, access: Access) -> None:
 
 
 def database_files(path: Path) -> list[Path]:
-    """Return the files that SQLite has of a database, whether they are there or not."""
+    """Return the files that SQLite may use for a database, whether they exist or not."""
     return [path.with_name(f"{path.name}{ending}") for ending in ("", "-journal", "-wal", "-shm")]
 
 
 def check_database(path: Path, hint: str) -> None:
-    """Raise `StoreError`, with that hint, where SQLite would follow a link or wait for a pipe."""
+    """Raise `StoreError` with this hint if SQLite would follow a link or block on a pipe."""
     for each in database_files(path):
         # Looked at once: a journal comes and goes while another process writes.
         if (mode := mode_of(each)) and not stat.S_ISREG(mode):
@@ -147,7 +147,7 @@ def check_database(path: Path, hint: str) -> None:
 
 
 def make_database(path: Path) -> None:
-    """Make an empty file for SQLite, which has its journals be as the file is."""
+    """Create an empty file for SQLite, whose journals then get the same permissions."""
     with suppress(FileExistsError):
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK
         os.close(os.open(path, flags, PRIVATE.file))
@@ -155,15 +155,15 @@ def make_database(path: Path) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise `StoreError` if something that should be a folder is none."""
+    """Raise `StoreError` if the path exists and is no folder."""
     if (mode := mode_of(folder)) and not stat.S_ISDIR(mode):
         raise StoreError(f"{folder} is a link or a file, and no folder", _MISPLACED)
 
 
 def check_owner(root: Path, start: Path) -> None:
-    """Raise `StoreError` where a store that was found from `start` upward is another user's.
+    """Raise `StoreError` if a store found upward from `start` belongs to another user.
 
-    Root, as in a container, may use that of the user in whose folder it works.
+    Root, as in a container, may use a store of the user in whose folder it works.
     """
     if not hasattr(os, "geteuid") or not root.exists():
         return
@@ -202,9 +202,9 @@ def group_number(group: str) -> int:
 
 
 def share(root: Path, own: Iterable[Path], group: str | None) -> None:
-    """Share a store, and its `own` files, with a group; None makes it its owner's alone again.
+    """Share a store, and its `own` files, with a group; None makes it private again.
 
-    What others of a group have added stays as it is: only they may change its modes.
+    Files that other group members added stay as they are: only their owners may change them.
     """
     owner, me = root.stat().st_uid, os.geteuid() if hasattr(os, "geteuid") else 0
     if me not in (0, owner):

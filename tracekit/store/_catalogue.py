@@ -1,7 +1,8 @@
-"""The catalogue: which runs there are, in SQLite or PostgreSQL.
+"""The catalogue of runs, in SQLite or PostgreSQL.
 
-One catalogue may serve several stores; each row carries the id of its store. Writers take turns, so
-that what a writer has read stays true until it commits. The constraints say the same once more.
+One catalogue may serve several stores; each row has the id of its store. Writers take turns (one
+transaction at a time), so what a writer has read stays valid until it commits. The database's
+constraints enforce the same once more.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ _RUNS = sa.Table(
 
 
 class Rows:
-    """The runs of one store, seen and changed within a transaction."""
+    """The runs of one store, to be read and changed within a transaction."""
 
     def __init__(self, connection: sa.Connection, store: str, catalogue_id: str) -> None:
         self._connection = connection
@@ -92,7 +93,7 @@ class Rows:
         self._connection.execute(sa.insert(_RUNS).values(store=self._store, **values_of(entry)))
 
     def update(self, entry: Entry) -> None:
-        """Change everything of the run with the id of `entry`, which keeps its place."""
+        """Replace the row of the run with the id of `entry`; its place in the order stays."""
         self._connection.execute(
             sa.update(_RUNS).where(self._is(entry.record)).values(**values_of(entry))
         )
@@ -106,7 +107,7 @@ class Rows:
 
 
 class Catalogue:
-    """The database that holds the catalogue; connections last no longer than a transaction."""
+    """Database that holds the catalogue; each connection lasts for one transaction."""
 
     def __init__(self, url: sa.URL, own: Path | None = None) -> None:
         self._url = url
@@ -116,19 +117,19 @@ class Catalogue:
 
     @classmethod
     def of(cls, root: Path, catalog: str | None) -> Catalogue:
-        """Return the catalogue of the store at `root`: the one at the URL `catalog`, or its own."""
+        """Return the catalogue at the URL `catalog`; if that is None, the store's own in `root`."""
         if catalog is None:
             own = root / DATABASE
             return cls(sa.URL.create("sqlite", database=str(own)), own)
         return cls(_parsed(catalog))
 
     def identity(self) -> str | None:
-        """Return the catalogue's own id; None where it was never written."""
+        """Return the catalogue's own id; None if it was never written."""
         with self._connected() as connection:
             return self._identity(connection) if connection else None
 
     def folders(self, identity: str) -> set[str]:
-        """Return the folders of all runs of all stores, provided the catalogue has this id."""
+        """Return the folders of all runs of all stores; fails if the catalogue has another id."""
         with self._connected() as connection:
             if connection is None or self._identity(connection) != identity:
                 raise StoreError(f"the catalogue {self.where} was replaced", "try again")
@@ -136,16 +137,16 @@ class Catalogue:
 
     @contextmanager
     def reading(self, store: str) -> Iterator[Rows | None]:
-        """Yield the rows of a store; None where the catalogue was never written."""
+        """Yield the rows of a store; None if the catalogue was never written."""
         with self._connected() as connection:
             identity = self._identity(connection) if connection else None
             yield Rows(connection, store, identity) if connection and identity else None
 
     @contextmanager
     def writing(self, store: str) -> Iterator[Rows]:
-        """Yield the rows of a store in a transaction that no other writer interrupts.
+        """Yield the rows of a store in a transaction that excludes other writers.
 
-        It is committed at the end, and rolled back where an exception leaves it.
+        It is committed at the end, and rolled back on an exception.
         """
         if self._own:
             check_database(self._own, REBUILT)
@@ -204,7 +205,7 @@ class Catalogue:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Turn failures of the database, and rows that make no sense, into `StoreError`."""
+        """Convert failures of the database, and invalid rows, to `StoreError`."""
         try:
             yield
         except (sa.exc.SQLAlchemyError, sqlite3.Error, OSError) as error:

@@ -1,4 +1,4 @@
-"""Check a store: its runs, its catalogue, its id, and leftovers."""
+"""Checks of a store: its runs, catalogue, id, and leftover folders."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Finding:
     Parameters
     ----------
     what
-        ``store``, ``catalogue``, ``run``, or ``folder`` (which no run needs).
+        What is faulty: ``store``, ``catalogue``, ``run``, or ``folder`` (a leftover).
     name
-        Its file, name or folder.
+        File, run name or folder that is faulty.
     fault
-        What is wrong with it.
+        Description of the fault.
     mended
-        Whether it is right by now.
+        Whether the fault has been repaired.
     todo
-        What is left to do; None where it is mended.
+        What the user has to do; None if it is repaired.
     """
 
     what: str
@@ -43,7 +43,7 @@ class Finding:
 
 
 def whole_reports(folder: Path, reports: int) -> list[int]:
-    """Return the numbers of the reports of a run whose files are all there and as written."""
+    """Return the numbers of the reports of a run whose files are complete and unchanged."""
     return [
         number
         for number in range(reports)
@@ -59,10 +59,10 @@ def faults(folder: Path, reports: int, *, thorough: bool = False) -> list[str]:
     folder
         The run's folder.
     reports
-        How many reports it has.
+        Number of its reports.
     thorough
-        Whether to read every file, and not only those whose size or time has changed; and to miss
-        checksums, of which earlier versions wrote none.
+        Whether to read every file, and not only those whose size or time of change differs; and to
+        report missing checksums, which earlier versions did not write.
     """
     numbers = [str(number) for number in range(reports)]
     gone = [f"{n}/{name}" for n in numbers for name in missing_files(folder / n)]
@@ -79,7 +79,7 @@ def faults(folder: Path, reports: int, *, thorough: bool = False) -> list[str]:
 
 
 def run_finding(entry: Entry, folder: Path) -> Finding | None:
-    """Read all files of a run, and return what is wrong; None if nothing."""
+    """Read all files of a run, and return the fault found; None if there is none."""
     found = faults(folder, len(entry.record.files), thorough=True)
     if not found:
         return None
@@ -89,18 +89,18 @@ def run_finding(entry: Entry, folder: Path) -> Finding | None:
 
 
 def again(entry: Entry) -> str:
-    """Say how to make the columns of a run again."""
+    """Return a sentence that says how to restore the columns of a run."""
     return f"ingest {listed(entry.record.files)} again"
 
 
 def unmarked(folder: Path) -> Finding:
-    """Report a folder that has a run's name and no mark."""
+    """Return the finding for a folder with a run's name but without the store's mark."""
     fault, todo = "is of no run, and has no mark of tracekit", "look into it, and delete it"
     return Finding("folder", folder.name, fault, mended=False, todo=todo)
 
 
 def whole_run(folder: Path) -> Known | None:
-    """Return the run that a folder holds; None where it says of none, or its columns are faulty."""
+    """Return the run that a folder holds; None if it has no copy of a row, or faulty columns."""
     known = read_run(folder)
     if known is None or faults(folder, len(known.entry.record.files), thorough=True):
         return None
@@ -108,6 +108,6 @@ def whole_run(folder: Path) -> Known | None:
 
 
 def listed(names: Collection[str]) -> str:
-    """Return some names in words, the first few of many."""
+    """Return names as text: the first few, and the number of the others."""
     more = len(names) - _SHOWN
     return ", ".join(list(names)[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

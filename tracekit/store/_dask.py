@@ -1,4 +1,4 @@
-"""Jobs as tasks of a Dask cluster."""
+"""Executor that does jobs as tasks of a Dask cluster."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _VERSIONS = {"tracekit": __version__, "polars": version("polars")}
 
 
 class Cluster:
-    """Does jobs on the workers of a Dask cluster, a job a task.
+    """Does jobs on the workers of a Dask cluster, one task per job.
 
-    Dask itself gives the task of a worker that is lost to another one. Workers read and write the
-    folder of the run, so that they and this process must reach it by the same path.
+    Dask gives the task of a lost worker to another one. Workers read and write the folder of the
+    run, so they have to reach it by the same path as this process.
     """
 
     def __init__(self, client: _Client, address: str) -> None:
@@ -62,7 +62,7 @@ class Cluster:
                 client.close(timeout=_CONNECT_SECONDS)
 
     def prepare(self, jobs: int) -> None:
-        """Do nothing: the workers are there."""
+        """Do nothing: the workers exist already."""
 
     def run(self, jobs: list[Job], tell: Tell) -> Outcomes:
         """Yield the outcome of each job."""
@@ -97,7 +97,7 @@ class Cluster:
             self._give_up(list(tasks), topic)
 
     def _next(self, heard: SimpleQueue[Any]) -> Any:
-        """Return what comes next, unless there is no one left from whom it could."""
+        """Return the next message, unless no worker is left that could send one."""
         while True:
             try:
                 return heard.get(timeout=_LOOK_SECONDS)
@@ -105,7 +105,7 @@ class Cluster:
                 self._check_alive()
 
     def _check_alive(self) -> None:
-        """Raise a `StoreError` where there is nobody left who could do anything."""
+        """Raise `StoreError` if no scheduler or worker is left."""
         gone = f"the Dask scheduler {self._address} is gone"
         if self._client.status != "running":
             raise StoreError(gone, "start it, and try again")
@@ -122,7 +122,7 @@ class Cluster:
             )
 
     def _result(self, future: _Future, job: Job) -> Outcome | None:
-        """Return the outcome of a task; None where its worker was lost more often than allowed."""
+        """Return the outcome of a task; None if its workers were lost more often than allowed."""
         from distributed import KilledWorker  # noqa: PLC0415 - see _connected
 
         if future.cancelled():
@@ -145,14 +145,14 @@ class Cluster:
         raise error
 
     def _threads(self) -> dict[str, int]:
-        """Return the number of threads of each worker, by address."""
+        """Return the number of threads of each worker: address -> number."""
         # What `Client.nthreads` does, which waits for a scheduler that is gone.
         ask = self._client.scheduler.ncores
         threads: dict[str, int] = self._client.sync(ask, callback_timeout=_CONNECT_SECONDS)
         return threads
 
     def _most_at_once(self) -> int:
-        """Return how many tasks may run at once on one machine."""
+        """Return the largest number of tasks that may run at once on one machine."""
         hosts: Counter[str] = Counter()
         for worker, threads in self._threads().items():
             hosts[worker.rpartition(":")[0]] += threads
@@ -193,7 +193,7 @@ def _connected(address: str) -> _Client:
 
 
 def _check_answers(address: str) -> None:
-    """Raise an error where nobody listens, which a Client only finds out after many attempts."""
+    """Raise an error if nothing listens at the address, sooner than a Dask client would."""
     from distributed.comm.addressing import (  # noqa: PLC0415
         get_address_host_port,
         parse_address,
@@ -207,7 +207,7 @@ def _check_answers(address: str) -> None:
 
 
 def _import_error(error: BaseException | None) -> ImportError | None:
-    """Return the failed import that an error comes from, if it comes from one."""
+    """Return the failed import among the causes of an error; None if there is none."""
     while error is not None and not isinstance(error, ImportError):
         error = error.__cause__
     return error
@@ -235,7 +235,7 @@ def _task(job: Job, topic: str, versions: Mapping[str, str]) -> Outcome:
 
 
 def _check_versions(versions: Mapping[str, str]) -> None:
-    """Raise where this worker has others than the process that asks."""
+    """Raise an error if this worker's package versions differ from those of the client."""
     unlike = [name for name, version in versions.items() if _VERSIONS[name] != version]
     if unlike:
         text = ", ".join(f"{name} {_VERSIONS[name]} for {versions[name]}" for name in unlike)

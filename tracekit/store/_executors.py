@@ -40,19 +40,19 @@ def open_executor(
     Parameters
     ----------
     processes
-        How many processes of this machine work at once; one is this process.
+        Number of processes on this machine that work at once; 1 is this process itself.
     dask
-        Address of a Dask scheduler whose workers do them instead.
+        Address of a Dask scheduler whose workers do the jobs instead; None for no cluster.
     apart
-        Whether one process is to be another than this one, which it could end.
+        Whether to use a separate process even for one, since a job could kill its process.
     rooms
-        Of tracekit, those that jobs are likely to take: to make reports.
+        Subpackages of tracekit that jobs are likely to import; by default those that make reports.
 
     Raises
     ------
     UsageError
-        If there is no such scheduler, or no Dask; or where a process that `multiprocessing` started
-        imports the script once more, and would start others.
+        If there is no such scheduler, or no Dask; or in a process started by `multiprocessing` that
+        imports the script again, and would start further processes.
     """
     if dask is not None or processes > 1 or apart:
         _check_not_imported_again()
@@ -81,14 +81,14 @@ def _check_not_imported_again() -> None:
 
 
 class Workers:
-    """Processes, or a cluster, that work on parts of a run and stay for further questions.
+    """Processes, or a cluster, that work on parts of a run and are kept for further questions.
 
     Parameters
     ----------
     processes, dask
-        As for `open_executor`.
+        See `open_executor`.
     progress
-        Told how many parts are done.
+        Called with the number of parts that are done.
     """
 
     def __init__(self, processes: int, dask: str | None, progress: Progress) -> None:
@@ -103,7 +103,7 @@ class Workers:
         return opened.enter_context(executor)
 
     def __call__(self, work: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Do several pieces of work; return what each returns."""
+        """Do pieces of work, and return their results in order."""
         jobs: list[Job] = [
             PartJob(number, f"part {number + 1} of {len(work)} of the run", each)
             for number, each in enumerate(work)
@@ -119,10 +119,10 @@ class Workers:
 
 
 class ThisProcess:
-    """Does one job after the other."""
+    """Does jobs one after the other in this process."""
 
     def prepare(self, jobs: int) -> None:
-        """Start processes, which load modules meanwhile."""
+        """Start the import of modules that jobs need."""
 
     def run(self, jobs: list[Job], tell: Tell) -> Outcomes:
         """Yield the outcome of each job."""
@@ -131,18 +131,18 @@ class ThisProcess:
 
 
 class Processes:
-    """Does jobs in processes of this machine.
+    """Does jobs in separate processes on this machine.
 
-    Each is a fresh interpreter: nothing is forked, so no lock is copied that a thread of this
-    process holds, and a program that uses the library is not imported once more. A worker that is
-    killed costs no more than the job that it was at, which another begins again.
+    Each is a fresh interpreter: nothing is forked, so no lock held by a thread of this process is
+    copied, and the program that uses the library is not imported again. If a worker is killed, only
+    its current job is lost, and another worker starts it again.
 
     Parameters
     ----------
     number
-        How many work at once.
+        Number of processes that work at once.
     rooms
-        Of tracekit, those that they load before the first job comes.
+        Subpackages of tracekit that they import before the first job.
     """
 
     def __init__(self, number: int, rooms: Sequence[str] = ()) -> None:
@@ -151,13 +151,13 @@ class Processes:
         self._ready: list[_Worker] = []
 
     def prepare(self, jobs: int) -> None:
-        """Start processes, which load meanwhile what jobs take."""
+        """Start processes, which import the modules that jobs need."""
         number = min(self._number, jobs)
         while len(self._ready) < number:
             self._ready.append(_Worker(number, self._rooms))
 
     def end(self) -> None:
-        """End the processes without work."""
+        """End the idle processes."""
         while self._ready:
             self._ready.pop().end()
 
@@ -233,7 +233,7 @@ class _Worker:
             self.connection.send(job)
 
     def hear(self, tell: Tell) -> Outcome | None:
-        """Take the next message: the outcome, or the progress."""
+        """Receive a message: return the outcome, or pass progress on and return None."""
         try:
             message = self.connection.recv()
         except (EOFError, OSError):
@@ -247,7 +247,7 @@ class _Worker:
         return None
 
     def end(self) -> str:
-        """End it, whatever it does; return in words how it ended, if it already had."""
+        """End the process; return how it ended, in words, if it had ended already."""
         self.connection.close()
         with suppress(subprocess.TimeoutExpired):
             # One that was lost closed its connection just before it ended.
@@ -258,6 +258,6 @@ class _Worker:
 
 
 def _threads(workers: int) -> dict[str, str]:
-    """Return what tells libraries that so many processes share the cores; read at their import."""
+    """Return environment variables that limit each worker's threads to its share of the cores."""
     threads = str(max(cores() // workers, 1))
     return {"POLARS_MAX_THREADS": threads, "NUMBA_NUM_THREADS": threads}

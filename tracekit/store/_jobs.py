@@ -1,4 +1,4 @@
-"""Jobs that may be done again if they fail or their process is lost, and digests of reports."""
+"""Jobs that are repeated if their process is lost, and digests of reports."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _SAME_PATHS = "put the store where all workers reach it, with --store"
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome of a job: its result, or why there is none.
+    """Result of a job, or the error that prevented it.
 
-    Of a report that is made ``folder`` is the name of the folder of its tables.
+    For a job that makes a report, ``folder`` is the name of the folder with its tables.
     """
 
     number: int
@@ -42,7 +42,7 @@ class Outcome:
 
 
 class Job(ABC):
-    """A job for any process."""
+    """A piece of work that any process can do."""
 
     number: int
     """Its place among the jobs that are begun together."""
@@ -52,41 +52,41 @@ class Job(ABC):
     """How large that is: the largest is begun first."""
 
     def anywhere(self) -> Self:
-        """Return the job with paths that do not depend on a working directory."""
+        """Return the job with absolute paths, independent of the working directory."""
         return self
 
     def with_share(self, workers: int) -> Self:  # noqa: ARG002 - most need no share
-        """Return the job with its share of the memory that `workers` use at once."""
+        """Return the job with its share of the memory, divided among `workers`."""
         return self
 
     def after(self, before: Job | None) -> Self:  # noqa: ARG002 - most learn nothing
-        """Return the job with cached results of the one before it in the same process."""
+        """Return the job with values reused from the previous job of the same process."""
         return self
 
     def unseen(self) -> InputError | None:
-        """Return why the job cannot be done on this machine; None if it can."""
+        """Return the error why this machine cannot do the job; None if it can."""
         return None
 
     @abstractmethod
     def attempt(self, progress: Progress) -> Outcome:
-        """Do it."""
+        """Do the job."""
 
 
 @dataclass(frozen=True)
 class ReportJob(Job):
-    """A report to make.
+    """Job that makes one report of a run.
 
     Parameters
     ----------
     number
         Index of the report in the run.
     path
-        Its file.
+        File to read.
     folder
-        Where its tables go: each attempt makes a folder of its own in it, so that one which is
-        taken for lost and is not cannot disturb the next.
+        Folder for its tables. Each attempt creates a folder of its own inside, so that an attempt
+        that wrongly counts as lost cannot disturb the next one.
     options
-        How it is made.
+        Options for making the report.
     """
 
     number: int
@@ -96,12 +96,12 @@ class ReportJob(Job):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """The file."""
+        """File that the report is made of."""
         return str(self.path)
 
     @property
     def size(self) -> int:  # type: ignore[override]
-        """The size of the file, bytes."""
+        """Size of the file, bytes."""
         return file_size(self.path)
 
     def anywhere(self) -> Self:
@@ -109,19 +109,19 @@ class ReportJob(Job):
         return replace(self, path=self.path.absolute(), folder=self.folder.absolute())
 
     def with_share(self, workers: int) -> Self:
-        """Return the job with its share of the memory that `workers` use at once."""
+        """Return the job with its share of the memory, divided among `workers`."""
         return replace(
             self, options=replace(self.options, memory=self.options.memory // max(workers, 1))
         )
 
     def after(self, before: Job | None) -> Self:
-        """Return the job with the rules of the one before, if equal: they know what names mean."""
+        """Return the job with the previous job's rules object, if equal: it caches names."""
         if not isinstance(before, ReportJob) or before.options.rules != self.options.rules:
             return self
         return replace(self, options=replace(self.options, rules=before.options.rules))
 
     def unseen(self) -> InputError | None:
-        """Return why it cannot be done on this machine."""
+        """Return the error why this machine cannot read the file; None if it can."""
         if self.path.exists():
             return None
         return InputError(
@@ -143,16 +143,16 @@ class ReportJob(Job):
 
 @dataclass(frozen=True)
 class PartJob(Job):
-    """Work on a part of a run that is in the store.
+    """Job that works on one part of a stored run.
 
     Parameters
     ----------
     number
-        The part.
+        Index of the part.
     name
-        What it is called.
+        Name of the part.
     work
-        Does it.
+        Function that does the work.
     """
 
     number: int
@@ -160,7 +160,7 @@ class PartJob(Job):
     work: Callable[[], Any]
 
     def attempt(self, progress: Progress) -> Outcome:  # noqa: ARG002 - a part takes seconds
-        """Do it."""
+        """Do the work."""
         try:
             return Outcome(self.number, made=self.work())
         except FileNotFoundError as error:
@@ -174,18 +174,18 @@ Outcomes = Generator[Outcome, None, None]
 
 
 class Executor(Protocol):
-    """Does jobs, in whatever order and place."""
+    """Interface to something that does jobs, in any order and place."""
 
     def prepare(self, jobs: int) -> None:
-        """Prepare for a number of jobs that are likely to come soon."""
+        """Prepare for about this number of jobs."""
 
     def run(self, jobs: list[Job], tell: Tell) -> Outcomes:
-        """Yield the outcome of each job; whoever stops early closes the iterator.
+        """Yield the outcome of each job; a caller that stops early has to close the iterator.
 
         Raises
         ------
         TracekitError
-            If something else is wrong than a report.
+            If something fails that is not the fault of a report.
         """
 
 
@@ -206,14 +206,14 @@ _CHUNK = 4 << 20
 def file_digest(path: Path, progress: Callable[[int], None] | None = None) -> str:
     """Return the SHA-256 of a trace's content, in hexadecimal.
 
-    That of a folder is the digest of the names, the sizes and the content of its tables' files.
+    For a folder it is the digest of names, sizes and contents of its table files.
 
     Parameters
     ----------
     path
         The file or folder; it is only read.
     progress
-        Called after each chunk with the number of bytes read so far.
+        Called after each chunk with the number of bytes read so far; None for no calls.
 
     Raises
     ------
@@ -234,7 +234,7 @@ def file_digest(path: Path, progress: Callable[[int], None] | None = None) -> st
 
 
 def file_state(path: Path) -> tuple[tuple[int, int, int], ...]:
-    """Return inode, size and time of a trace's files, which show a change; empty if gone."""
+    """Return inode, size and time of change of a trace's files; empty if they are gone."""
     try:
         found = [file.stat() for file in _content(path)]
     except (InputError, OSError):
@@ -243,7 +243,7 @@ def file_state(path: Path) -> tuple[tuple[int, int, int], ...]:
 
 
 def file_size(path: Path) -> int:
-    """Return the size of a trace, bytes; 0 where there is none that can be read."""
+    """Return the size of a trace, bytes; 0 if it cannot be read."""
     try:
         return sum(file.stat().st_size for file in _content(path) if file.is_file())
     except (InputError, OSError):
@@ -259,7 +259,7 @@ def _content(path: Path) -> list[Path]:
 
 
 def _fed(path: Path, digest: hashlib._Hash) -> Iterator[int]:
-    """Feed the content of a file to a digest, and yield how much of it, bit by bit."""
+    """Feed a file's content to a digest in chunks, yielding the number of bytes so far."""
     buffer = memoryview(bytearray(_CHUNK))
     try:
         with path.open("rb", buffering=0) as file:
@@ -271,7 +271,7 @@ def _fed(path: Path, digest: hashlib._Hash) -> Iterator[int]:
 
 
 def run_digest(digests: Sequence[str]) -> str:
-    """Return the digest of a run from those of its reports, in any order."""
+    """Return the digest of a run from the digests of its reports, whose order does not matter."""
     if len(digests) == 1:
         return digests[0]
     return hashlib.sha256("\n".join(sorted(digests)).encode()).hexdigest()

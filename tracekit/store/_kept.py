@@ -1,7 +1,7 @@
-"""Cache in a run's folder of what is made of its tables, so that asking again reads none of them.
+"""Cache in a run's folder of values computed from its tables.
 
-Whatever is missing, damaged or of other code is made again. A run's folder is
-never written to otherwise once it is published, so its name stands for what its tables hold.
+A cached value that is missing, damaged or of other code is computed again. Apart from this cache, a
+published folder is never changed, so the folder's name identifies the content of its tables.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _ROOMS = ("analysis", "engine", "model", "view")
 
 
 class Kept:
-    """Cache of what is made of the tables of a run: sums of its parts, and tiles of the view.
+    """Cache of values computed from a run's tables: sums of parts, and tiles of the view.
 
     Parameters
     ----------
     root, folder
-        The folder of the store, and that of the run.
+        Folder of the store, and folder of the run.
     """
 
     def __init__(self, root: Path, folder: Path) -> None:
         self._root, self._folder = root, folder / _FOLDER
 
     def read(self, key: str) -> bytes | None:
-        """Return what was kept by a key; None where nothing is, or it is damaged."""
+        """Return the value cached under a key; None if there is none, or it is damaged."""
         with suppress(OSError):
             if is_real_folder(self._folder):
                 content = read_plain(self._path(key))
@@ -51,7 +51,7 @@ class Kept:
         return None
 
     def write(self, key: str, content: bytes) -> None:
-        """Keep something by a key, where that can be written."""
+        """Cache a value under a key; nothing happens if the folder cannot be written."""
         with suppress(OSError):
             access = access_of(self._root)
             if not is_real_folder(self._folder):
@@ -61,7 +61,7 @@ class Kept:
             put_file(self._folder, self._path(key).name, whole, access)
 
     def find(self, key: str) -> dict[str, pl.DataFrame] | None:
-        """Return frames that were kept by a key; None where none are, or they are damaged."""
+        """Return the frames cached under a key; None if there are none, or they are damaged."""
         content = self.read(key)
         if content is None:
             return None
@@ -74,7 +74,7 @@ class Kept:
             return None
 
     def keep(self, key: str, frames: Mapping[str, pl.DataFrame]) -> None:
-        """Keep some frames by a key, where that can be written."""
+        """Cache frames under a key; nothing happens if the folder cannot be written."""
         content = io.BytesIO()
         with zipfile.ZipFile(content, "w") as file:
             for name, frame in frames.items():
@@ -84,7 +84,7 @@ class Kept:
         self.write(key, content.getvalue())
 
     def stale(self) -> list[Path]:
-        """Return the files that other code made, which nothing reads any more."""
+        """Return the files that other versions of the code wrote, which are never read again."""
         files = self._folder.iterdir() if is_real_folder(self._folder) else ()
         return sorted(file for file in files if not file.name.startswith(_code()))
 
@@ -94,7 +94,7 @@ class Kept:
 
 @cache
 def _code() -> str:
-    """Return a digest of the code that adds up: an installation may change without its version."""
+    """Return a digest of the code behind cached values, since code may change within a version."""
     package, found = Path(__file__).parents[1], hashlib.sha256(pl.__version__.encode())
     for file in sorted(each for room in _ROOMS for each in (package / room).rglob("*.py")):
         found.update(file.read_bytes())

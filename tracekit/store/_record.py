@@ -1,4 +1,4 @@
-"""Catalogue entry of a run, its name, and the ways to refer to it."""
+"""Catalogue entry of a run, and the rules for its name and for references to it."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ class RunRecord:
     Parameters
     ----------
     id
-        12 hexadecimal digits, random; the run's for life.
+        Random id of 12 hexadecimal digits; it never changes.
     name
         Its name, unique in the store.
     created
-        When the run was first ingested, UTC.
+        Time of the first ingest, UTC.
     digest
-        Digest of the content of its reports; for a single report its SHA-256.
+        Digest of the content of its reports; for a single report the SHA-256 of the file.
     options
-        Canonical JSON of the attribution options it was ingested with.
+        Attribution options of the ingest, as canonical JSON.
     labels
-        Labels that the user gave it, or its program through what it recorded.
+        Labels given by the user, or by the program through its recording: name -> value.
     files
         Names of its report files, without folders.
     warnings
-        What a user should know about it, one sentence each.
+        Warnings about the run for users, one sentence each.
     summary
-        Small numbers and words for listings.
+        Small facts for listings: name -> number or word.
     size
-        How large its reports were, bytes; None where an earlier version added it.
+        Size of its reports, bytes; None if an earlier version added the run.
     """
 
     id: str
@@ -74,14 +74,14 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class Entry:
-    """A row of the catalogue: a run and the folder in ``runs/`` that holds its columns."""
+    """A row of the catalogue: a run, and its folder in ``runs/``."""
 
     record: RunRecord
     folder: str
 
 
 def known(summary: Mapping[str, SummaryValue]) -> dict[str, SummaryValue]:
-    """Return `summary` with null for the numbers that are none: unknown is null."""
+    """Return `summary` with null for numbers that are not finite: unknown is null."""
     return {
         key: None if isinstance(value, float) and not math.isfinite(value) else value
         for key, value in summary.items()
@@ -89,7 +89,7 @@ def known(summary: Mapping[str, SummaryValue]) -> dict[str, SummaryValue]:
 
 
 def check_name(name: str) -> None:
-    """Make sure that `name` can be the name of a run.
+    """Raise `UsageError` if `name` is not a valid name of a run.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def check_name(name: str) -> None:
 
 
 def check_labels(labels: Mapping[str, str]) -> None:
-    """Raise `UsageError` where a run may not have one of `labels`."""
+    """Raise `UsageError` if `labels` contain a label that a run may not have."""
     for key, value in labels.items():
         fault = label_fault(key, value)
         if fault is not None:
@@ -110,7 +110,7 @@ def check_labels(labels: Mapping[str, str]) -> None:
 
 
 def is_named_as_file(name: str) -> bool:
-    """Tell whether a name ends as those of traces do."""
+    """Tell whether a name has the file extension of a trace."""
     return name.lower().endswith(_OF_FILES)
 
 
@@ -128,7 +128,7 @@ def _fault(name: str) -> str | None:
 
 
 def free_name(wanted: str, taken: Collection[str]) -> str:
-    """Return `wanted` made into a valid name, with the first free number from 2 where taken."""
+    """Return `wanted` as a valid name; if taken, with the first free number from 2 appended."""
     base = _tidied(wanted)
     if base not in taken:
         return base
@@ -150,21 +150,21 @@ def _tidied(name: str) -> str:
 
 
 def resolve(entries: Sequence[Entry], reference: str, where: str) -> Entry:
-    """Return the entry that `reference` means: a name, the start of an id, or ``@latest``.
+    """Return the entry that `reference` denotes: a name, the begin of an id, or ``@latest``.
 
     Parameters
     ----------
     entries
         All runs of the store, oldest first.
     reference
-        What the user wrote; of an id, four digits at least.
+        Text that the user wrote; of an id, at least four digits.
     where
-        The store, for messages.
+        Name of the store in messages.
 
     Raises
     ------
     UnknownRunError
-        If no run, or more than one, is meant.
+        If the reference matches no run, or several.
     """
     if not entries:
         raise UnknownRunError(

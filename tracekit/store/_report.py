@@ -1,4 +1,4 @@
-"""One report of a run: read it, attribute it, write its tables beside the computation."""
+"""Making one report of a run: read it, attribute it, write its tables in a second thread."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _WAITING = "waiting"
 
 
 class Behind:
-    """Make rows and write them in another thread, in the order of calls.
+    """Makes and writes rows in another thread, in the order of the calls.
 
-    Leaving the context waits until all is written. An error of a write is raised by a later call,
-    or there.
+    Leaving the context waits until all is written. A failed write raises its error in a later call,
+    or on leaving.
     """
 
     def __init__(self, write: Callable[[str, pl.DataFrame], None]) -> None:
@@ -41,7 +41,7 @@ class Behind:
         self._waiting: deque[Future[None]] = deque()
 
     def __call__(self, table: str, make: Callable[[], pl.DataFrame]) -> None:
-        """Write what `make` returns as the next rows of `table`, soon."""
+        """Schedule the result of `make` to be written as the next rows of `table`."""
         if len(self._waiting) == _IN_QUEUE:
             self._waiting.popleft().result()
         self._waiting.append(self._thread.submit(self._made, table, make))
@@ -60,10 +60,10 @@ class Behind:
 
 
 class _Adding(Protocol):
-    """Adds up ops as they are written, by start."""
+    """Interface of an aggregator of ops while they are written, ordered by start."""
 
     def add(self, ops: pl.DataFrame) -> None:
-        """Count the next ones."""
+        """Count the next ops."""
 
     def table(self) -> pl.DataFrame:
         """Return the sums as a table."""
@@ -71,26 +71,26 @@ class _Adding(Protocol):
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """Options for making a report into tables.
+    """Options for making the tables of a report.
 
     Parameters
     ----------
     rules
-        What names mean.
+        Rules that give names their meaning.
     digest
-        SHA-256 of the report's content, in hexadecimal, or `NOT_YET`: whoever makes the run then
-        puts it into the tables.
+        SHA-256 of the report's content, in hexadecimal; or `NOT_YET`, if it is written into the
+        tables later.
     memory
-        How much memory the work may use, bytes.
+        Limit of memory for the work, bytes.
     nsys
-        The nsys that exports reports; None for the one that is found.
+        Path of the nsys that exports reports; None searches for one.
     captures
-        Traces of captures of CUDA graphs that the report replays.
+        Trace files recorded while CUDA graphs were captured that the report replays.
     sums
-        Begins to add up the ops for the table ``device_sums``, which else is empty.
+        Factory of the aggregator for the table ``device_sums``; None leaves that table empty.
     look
-        Given the report and the folder of its tables, says what all reports of the run together
-        are judged by. What makes many reports at once looks at many at once.
+        Function of the report and its folder that returns facts needed once all reports of the run
+        are there. It may run in several processes at once. None for no facts.
     """
 
     rules: Rules
@@ -104,16 +104,16 @@ class ReportOptions:
 
 @dataclass(frozen=True)
 class ReportMade:
-    """Facts about a report whose tables are written.
+    """Facts about a report whose tables have been written.
 
     Parameters
     ----------
     warnings
-        What a user should know about it, one sentence each.
+        Warnings about the report for users, one sentence each.
     labels
-        Labels that the program gave its run.
+        Labels that the program gave its run: name -> value.
     seen
-        What was seen where one was to `look`.
+        Result of `ReportOptions.look`; None without it.
     """
 
     warnings: tuple[str, ...] = ()
@@ -169,7 +169,7 @@ def make_report(
 def _written(
     writer: TraceWriter, sums: _Adding | None
 ) -> Iterator[Callable[[str, pl.DataFrame], None]]:
-    """Yield what writes rows, and adds ops up meanwhile."""
+    """Yield a function that writes rows of a table, and adds up ops as they pass."""
     with ThreadPoolExecutor(1, "add") as adder:
 
         def append(table: str, rows: pl.DataFrame) -> None:
@@ -185,7 +185,7 @@ def _written(
 
 @contextmanager
 def _waiting(folder: Path) -> Iterator[Path]:
-    """Yield a new folder in `folder`, which is created, for as long as it is needed."""
+    """Yield a new temporary folder inside `folder`, which is created."""
     waiting = folder / _WAITING
     # Nothing around it: that would bring a folder back which is dropped, and without its mark.
     folder.mkdir(exist_ok=True)

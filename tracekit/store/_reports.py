@@ -1,4 +1,4 @@
-"""The reports of a run, made by an executor into the folder of the run."""
+"""Making all reports of a run, by an executor, into the folder of the run."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ Failed = Callable[[Path, InputError], None]
 
 @dataclass(frozen=True)
 class Made:
-    """A run whose columns are written: in folders ``0``, ``1``, ... one per report.
+    """A run whose columns are written: in folders ``0``, ``1``, ..., one per report.
 
     Parameters
     ----------
     digest
-        Digest of the content of the reports that are in it, or `NOT_YET`.
+        Digest of the content of its reports, or `NOT_YET`.
     files
-        Their names, without folders.
+        Names of the report files, without folders.
     warnings
-        For each of them what a user should know about it, one sentence each.
+        For each report its warnings for users, one sentence each.
     left_out
-        What a user should know about the reports that are not in it.
+        Warnings about the reports that were left out.
     labels
-        For each report that is in it the labels that the program gave its run.
+        For each report the labels that the program gave its run: name -> value.
     size
-        How large they are, bytes; None where that is not known.
+        Size of the report files, bytes; None if not known.
     """
 
     digest: str
@@ -73,26 +73,29 @@ def make_reports(
     Parameters
     ----------
     folder
-        The folder of the run, which exists.
+        Folder of the run, which exists.
     reports
-        The files, in their order in the run, and how each is made.
+        Files, in their order in the run, and the options for each.
     executor
-        Who makes them.
+        Executor of the jobs.
     failed
-        Told of each that cannot be made, or is foreign. If it returns, the run goes without it.
+        Called with the file and error of each report that cannot be made or belongs to another run.
+        If it returns, the report is left out.
     tell
-        Told how far each report is; at its end, that all of it is done.
+        Called with the progress of each report: its index, step, amount done and total; at its end
+        with an empty step.
     foreign
-        Tells which of the reports that were made are not of the run.
+        Function of the facts about all reports that returns those of another run: index -> reason.
     settle
-        Adds to the tables of the others what only all of them together tell.
+        Function that adds to the tables of the remaining reports what follows from all of them
+        together.
 
     Raises
     ------
     InputError
         If no report is left.
     StoreError
-        If the columns cannot be written, or not be seen here.
+        If the columns cannot be written, or are not visible to this process.
     """
     jobs: list[Job] = [
         ReportJob(number, path, folder, options) for number, (path, options) in enumerate(reports)
@@ -144,7 +147,7 @@ def _check_visible(folder: Path) -> None:
 
 
 def _drop_attempts(folder: Path, reports: int) -> None:
-    """Remove what attempts have left that failed or were lost."""
+    """Remove the folders of failed or lost attempts."""
     wanted = {str(index) for index in range(reports)}
     for path in folder.iterdir():
         if path.name not in wanted:

@@ -1,7 +1,7 @@
-"""Rows of the catalogue in any database, faults in them, and their copies in the folders of runs.
+"""Rows of the catalogue in any database, their validation, and their copies in run folders.
 
-It is written once the row is there. Of these copies a lost catalogue can be made anew, and a folder
-that has one is nothing that an ingest has left over.
+A copy is written once the row is committed. A lost catalogue can be rebuilt from the copies, and a
+folder with a copy is never a leftover of an ingest.
 """
 
 from __future__ import annotations
@@ -65,16 +65,16 @@ _SQLITE_HINTS = {
 
 
 class UnreadableRowError(Exception):
-    """A row of the catalogue was not written by tracekit."""
+    """A row of the catalogue is not in tracekit's form."""
 
 
 def entry_of(row: Mapping[Any, Any]) -> Entry:
-    """Return the entry in a row of the catalogue.
+    """Return the entry that a row of the catalogue holds.
 
     Raises
     ------
     UnreadableRowError
-        If it makes no sense.
+        If the row is invalid.
     """
     try:
         texts = {key: _checked(row[key], str) for key in COLUMNS}
@@ -100,7 +100,7 @@ def entry_of(row: Mapping[Any, Any]) -> Entry:
 
 
 def _checked(value: Any, *kinds: type) -> Any:
-    """Return a value of one of some kinds, and a number that is finite and not too large."""
+    """Return a value if it is of one of these types, and, as a number, finite and in range."""
     if type(value) not in kinds:
         raise TypeError(value)
     if type(value) in (int, float) and not -_BEYOND <= value < _BEYOND:
@@ -109,7 +109,7 @@ def _checked(value: Any, *kinds: type) -> Any:
 
 
 def _listed(text: str, container: type, *kinds: type) -> Any:
-    """Return a list, or a dictionary, of values of some kinds that JSON says."""
+    """Return the list or dictionary in a JSON text if its values are of these types."""
     found = _checked(json.loads(text), container)
     for value in found.values() if container is dict else found:
         _checked(value, *kinds)
@@ -117,7 +117,7 @@ def _listed(text: str, container: type, *kinds: type) -> Any:
 
 
 def values_of(entry: Entry) -> dict[str, str]:
-    """Return the row of the catalogue that says this."""
+    """Return the columns of the catalogue for an entry."""
     record = entry.record
     size = {} if record.size is None else {_SIZE: record.size}
     return {
@@ -137,18 +137,18 @@ def values_of(entry: Entry) -> dict[str, str]:
 def begin(
     connection: sqlite3.Connection, statements: Sequence[str], where: str, wait: float
 ) -> None:
-    """Begin a transaction of SQLite, and say so where others keep it waiting.
+    """Begin a transaction of SQLite; print a message if other writers delay it.
 
     Parameters
     ----------
     connection
-        What runs the statements.
+        Open connection of SQLite.
     statements
-        What begins the transaction, and takes the lock that it needs.
+        Statements that begin the transaction and take its lock.
     where
-        What messages call the catalogue.
+        Name of the catalogue in messages.
     wait
-        How long to wait, seconds.
+        Longest time to wait, seconds.
     """
     quiet = min(_QUIET_SECONDS, wait)
     connection.execute(f"PRAGMA busy_timeout = {round(1000 * quiet)}")
@@ -169,12 +169,12 @@ def begin(
 
 
 def identity_of(meta: Mapping[str, str], where: str) -> str:
-    """Return the id of the catalogue that says this of itself.
+    """Return the id of a catalogue from its table of settings.
 
     Raises
     ------
     StoreError
-        If it makes no sense, or a newer tracekit wrote it.
+        If the settings are invalid, or written by a newer tracekit.
     """
     try:
         version, identity = int(meta["schema"]), meta["id"]
@@ -191,12 +191,12 @@ def identity_of(meta: Mapping[str, str], where: str) -> str:
 
 
 def check_tables(kinds: Mapping[str, str], where: str) -> bool:
-    """Tell whether a catalogue was ever written, by its tables and views.
+    """Tell whether a catalogue has been written, by the tables and views in the database.
 
     Raises
     ------
     StoreError
-        If it has one of its tables alone, or something else in the place of one.
+        If only some of its tables exist, or one of them is no table.
     """
     own = {name: kinds[name] for name in (META, RUNS) if name in kinds}
     for name in (META, RUNS) if own else ():
@@ -206,13 +206,13 @@ def check_tables(kinds: Mapping[str, str], where: str) -> bool:
 
 
 def damaged(where: str, why: str | None = None) -> StoreError:
-    """Return the error of a catalogue whose rows make no sense."""
+    """Return the error for a catalogue with invalid rows."""
     said = f"the catalogue {where} is damaged" + (f" ({why})" if why else "")
     return StoreError(said, _ELSEWHERE if "://" in where else REBUILT)
 
 
 def unusable(where: str, error: Exception, hint: str | None = None) -> StoreError:
-    """Return the error of a catalogue whose database fails, with a hint if it is no SQLite file."""
+    """Return the error for a failing database, with a hint if it is no SQLite file."""
     cause = " ".join(str(error).strip().splitlines())
     what = f"the catalogue {where} cannot be used ({cause})"
     found = (advice for symptom, advice in _SQLITE_HINTS.items() if symptom in what)
@@ -220,7 +220,7 @@ def unusable(where: str, error: Exception, hint: str | None = None) -> StoreErro
 
 
 class Known(NamedTuple):
-    """A run, and the id of the store that it is of."""
+    """A run, and the id of its store."""
 
     store: str
     entry: Entry
@@ -233,10 +233,10 @@ def write_run(folder: Path, store: str, entry: Entry, access: Access) -> None:
 
 
 def forget_run(folder: Path) -> None:
-    """Remove the run's entry from a folder that no longer needs it.
+    """Remove the copy of a run's row from its folder, which is no longer needed.
 
-    What it said is left as a mark that the folder is the store's: earlier versions made none, and
-    on a full disk there is no room for another file.
+    It is replaced by a mark that the folder is the store's: earlier versions wrote none, and on a
+    full disk no new file could be written.
     """
     if is_real_folder(folder):
         with suppress(FileNotFoundError):

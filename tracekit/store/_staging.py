@@ -1,13 +1,13 @@
-"""The folders of a store: columns are staged, published, and swept away when nothing needs them.
+"""Folders of a store: staged while written, published, and removed when leftover.
 
-An ingest holds a lock file from before its folder exists until after its row is committed, so a
-folder whose lock is free belongs to an ingest that has ended, and the catalogue, when asked *while
-the lock is held*, says for good whether the folder is a run's. The kernel frees the lock of a
-process that dies, however it dies. Names are random and never used twice.
+An ingest holds a lock file from before its folder exists until after its row is committed. So a
+folder whose lock is free belongs to an ingest that has ended, and the catalogue, read *while the
+lock is held*, says definitely whether the folder is a run's. The kernel frees the lock of a process
+that dies, however it dies. Names are random and never reused.
 
-A user may name any folder as a store, and other tools write to `runs/` and `staging/`, too. So only
-what has a name of the store's form, and a mark in it, is ever moved or removed, and nothing that is
-a link.
+A user may name any folder as a store, and other tools may write to `runs/` and `staging/`. So only
+folders with a name of the store's form and a mark inside are ever moved or removed, and never a
+link.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _OTHER_HINT = "choose another folder with --store or TRACEKIT_STORE"
 
 @contextmanager
 def file_errors(root: Path) -> Iterator[None]:
-    """Turn failures to read or write the store's own files into `StoreError`."""
+    """Convert failures to read or write the store's files to `StoreError`."""
     try:
         yield
     except OSError as error:
@@ -96,13 +96,13 @@ class Folders:
         self.runs = root / "runs"
 
     def check(self) -> None:
-        """Raise an error unless a folder is a store, or may become one.
+        """Raise an error unless the folder is a store, or can become one.
 
         Raises
         ------
         StoreError
-            If something else is in the place of a folder, or a folder that is not empty is no
-            store's: what others keep there could be called as what a store has.
+            If a path that should be a folder is something else, or a folder has other contents:
+            files of others could have names that a store uses.
         """
         with file_errors(self.root):
             if os.path.lexists(self.root) and not self.root.is_dir():
@@ -119,11 +119,11 @@ class Folders:
                 )
 
     def has_rows(self) -> bool:
-        """Tell whether there are folders of runs with a copy of their row."""
+        """Tell whether any folder of a run has a copy of its row."""
         return any(is_plain_file(folder / ROW_COPY) for folder in self.published())
 
     def _others(self) -> Iterator[str]:
-        """Yield what no store has, of a folder and of those in it that are called as a store's."""
+        """Yield paths, in the store and in folders named like a store's, that no store has."""
         for folder, form in (
             (self.root, _AT_ROOT),
             (self.staging, _STAGED_NAME),
@@ -134,11 +134,11 @@ class Folders:
                     yield str(path.relative_to(self.root))
 
     def published(self) -> list[Path]:
-        """Return the folders in ``runs/`` that are called and marked as those of the store."""
+        """Return the folders in ``runs/`` with the store's form of name and its mark."""
         return [path for path in self._called_so() if self._is_own(path)]
 
     def unmarked(self) -> list[Path]:
-        """Return folders that are named like the store's but lack its mark."""
+        """Return the folders in ``runs/`` with the store's form of name but without its mark."""
         staged = (path for path in _inside(self.staging) if _STAGED_NAME.fullmatch(path.name))
         folders = (path for path in (*self._called_so(), *staged) if is_real_folder(path))
         return [path for path in folders if not self._is_own(path)]
@@ -147,10 +147,10 @@ class Folders:
         return sorted(path for path in _inside(self.runs) if OWN_NAME.fullmatch(path.name))
 
     def _is_own(self, folder: Path) -> bool:
-        """Tell whether a folder whose name has the form of the store's is marked as made by it.
+        """Tell whether a folder with the store's form of name is marked as the store's.
 
-        The mark is written first and removed last. So an empty folder has only just been made, or
-        is all but removed; one of an earlier version has a lock, or a copy of its run's row.
+        The mark is written first and removed last. So an empty folder is new, or nearly removed; a
+        folder of an earlier version has a lock, or a copy of its run's row.
         """
         if not is_real_folder(folder):
             return False
@@ -161,7 +161,7 @@ class Folders:
         return self.staging / f"{name.removesuffix(_DROPPED)}{_LOCK_SUFFIX}"
 
     def create(self) -> None:
-        """Make the folders that are not there yet."""
+        """Create the folders that do not exist."""
         self.check()
         with file_errors(self.root):
             for folder in (self.root, self.staging, self.runs):
@@ -172,9 +172,10 @@ class Folders:
 
     @contextmanager
     def claim(self, prefix: str) -> Iterator[Path]:
-        """Yield a new folder in ``staging/`` that no sweep touches, nor the one it is published to.
+        """Yield a new folder in ``staging/``, locked until the end, so that no sweep removes it.
 
-        What is still in ``staging/`` at the end is removed.
+        The lock also holds once the folder is published. If it is still in ``staging/`` at the end,
+        it is removed.
         """
         with file_errors(self.root):
             access = access_of(self.root)
@@ -192,7 +193,7 @@ class Folders:
             lock.release()
 
     def publish(self, staged: Path) -> None:
-        """Move a complete folder from ``staging/`` to ``runs/``, all of it safely on disk."""
+        """Move a complete folder from ``staging/`` to ``runs/``, synced to disk."""
         with file_errors(self.root):
             access = access_of(self.root)
 
@@ -207,7 +208,7 @@ class Folders:
             sync(self.runs)
 
     def drop_empty(self) -> None:
-        """Remove the folders if nothing was ever put into them, nor is now by another process."""
+        """Remove the store's folders if they are empty and no other process is filling them."""
         mine = (self.staging, self.runs)
         with suppress(OSError):
             if set(self.root.iterdir()) <= set(mine):
@@ -215,15 +216,15 @@ class Folders:
                     folder.rmdir()
 
     def discard(self, name: str) -> None:
-        """Remove a folder of ``runs/`` where possible; another process may be doing the same."""
+        """Remove a folder of ``runs/`` if possible; another process may be doing the same."""
         _remove(self.runs / name)
 
     def discard_dead(
         self, name: str, named: Callable[[], set[str]], *, dry_run: bool = False
     ) -> bool:
-        """Remove a folder of ``runs/`` that no run has and no ingest holds; say whether it is gone.
+        """Remove a folder of ``runs/`` without a run or a running ingest; tell whether it is gone.
 
-        With `dry_run` nothing is removed, and it is said whether it would be.
+        With `dry_run` nothing is removed, and the result says whether it would be.
         """
         with ExitStack() as held:
             # Asked last: an ingest may have committed the run meanwhile.
@@ -240,19 +241,20 @@ class Folders:
         *,
         dry_run: bool = False,
     ) -> list[Path]:
-        """Remove the folders that no run has and no living ingest holds, and return them.
+        """Remove the folders that have no run and no running ingest, and return them.
 
         Parameters
         ----------
         prefix
-            What the names of the folders of this catalogue begin with. Those of another catalogue
-            stay: this one cannot know whether they are needed.
+            Begin of the folder names of this catalogue. Folders of other catalogues stay, as this
+            one cannot know whether they are needed.
         named
-            Asks the catalogue for the folders of its runs.
+            Function that returns the folders of all runs in the catalogue.
         is_owned
-            Whether a folder says of which run it is: then the catalogue may have lost it.
+            Function that tells whether a folder has a copy of a row: the catalogue may have lost
+            its run, so the folder stays.
         dry_run
-            Whether to return what would be removed, and to remove nothing.
+            Whether only to return the folders, without removing them.
         """
         staged = self._staged()
         published = {path.name for path in self.published() if path.name.startswith(prefix)}
@@ -274,7 +276,7 @@ class Folders:
         return found
 
     def _staged(self) -> set[str]:
-        """Return the names of folders in ``staging/``, and of locks whose folder is elsewhere."""
+        """Return the names of folders in ``staging/``, and of locks there without a folder."""
         found = set()
         for path in _inside(self.staging):
             form = _STAGED_NAME.fullmatch(path.name)
@@ -304,7 +306,7 @@ class Folders:
 
 
 class _Lock:
-    """An exclusive lock on the file ``<name>.lock``, which exists no longer than the lock."""
+    """Exclusive lock on the file ``<name>.lock``, which is removed with the lock."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.name = _stem(path)
@@ -313,7 +315,7 @@ class _Lock:
 
     @classmethod
     def take(cls, folder: Path, name: str, access: Access = PRIVATE) -> _Lock | None:
-        """Take the lock of that name; None where another holds it, or it is no plain file."""
+        """Take the lock of this name; None if another process holds it, or it is no plain file."""
         path = folder / f"{name}{_LOCK_SUFFIX}"
         from filelock import lock_descriptor  # noqa: PLC0415 - what is only read is not locked
 
@@ -335,7 +337,7 @@ class _Lock:
 
     @classmethod
     def fresh(cls, folder: Path, prefix: str, access: Access) -> _Lock:
-        """Take a lock of a name that was never used."""
+        """Take a lock with a new random name."""
         while True:
             # None where a sweep has caught the new file before it was locked.
             lock = cls.take(folder, f"{prefix}{secrets.token_hex(8)}", access)
@@ -343,10 +345,10 @@ class _Lock:
                 return lock
 
     def release(self, *, keep: bool = False) -> None:
-        """Remove the file, unless it is to be kept, then let go: whoever waits finds it void.
+        """Remove the file, unless it is to be kept, then unlock it; waiting processes find it void.
 
-        Windows removes no file that is open, and none that another has opened meanwhile. What
-        cannot be removed is let go all the same, and left to the next sweep.
+        Windows does not remove an open file, nor one that another process has opened. If it cannot
+        be removed, it is unlocked nevertheless, and left to the next sweep.
         """
         if not _ON_WINDOWS and not keep:
             with suppress(OSError):
@@ -358,14 +360,14 @@ class _Lock:
 
 
 def _is(path: Path, descriptor: int) -> bool:
-    """Tell whether a file is still the one that was opened."""
+    """Tell whether a path still is the file that was opened."""
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), path.stat())
     return False
 
 
 def _inside(folder: Path) -> list[Path]:
-    """Return what is in a folder; nothing where another process has just removed it."""
+    """Return the paths in a folder; empty if another process has just removed the folder."""
     with suppress(FileNotFoundError, NotADirectoryError):
         return list(folder.iterdir())
     return []
@@ -381,7 +383,7 @@ def _drop(folder: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder where possible, its mark last: what a kill leaves is known as the store's."""
+    """Remove a folder if possible, its mark last, so that a partly removed one is recognised."""
     if not is_real_folder(folder):
         return
     with suppress(OSError):
@@ -401,7 +403,7 @@ def _stem(path: Path) -> str:
 
 
 def sync(path: Path) -> None:
-    """Have the operating system put a file, or the entries of a folder, on disk."""
+    """Sync a file, or the entries of a folder, to disk."""
     if _ON_WINDOWS and path.is_dir():  # which cannot be opened there, nor need be
         return
     descriptor = os.open(path, os.O_RDONLY)

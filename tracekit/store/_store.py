@@ -1,7 +1,7 @@
 """A store of runs: ingest, look up, open, rename, remove.
 
-Most commands only look a run up, and SQLAlchemy takes longer to import than they take in all: an
-SQLite catalogue is read here, and what writes, or reads of a server, is `_catalogue`.
+Most commands only look up a run, and importing SQLAlchemy takes longer than all else in them. So an
+SQLite catalogue is read here; writing, and reading from a server, is done by `_catalogue`.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ _FOLDER = ".tracekit"
 
 @dataclass(frozen=True)
 class _Request:
-    """Request to add a run by an ingest."""
+    """Request of an ingest to add a run."""
 
     digest: str
     options: str
@@ -107,7 +107,7 @@ class _Request:
 
 @dataclass(frozen=True)
 class _Columns:
-    """Columns that are complete on disk, with facts about them."""
+    """Columns that are complete on disk, and facts about them."""
 
     folder: str
     warnings: tuple[str, ...]
@@ -116,17 +116,17 @@ class _Columns:
 
 
 class Store:
-    """A catalogue of runs and the folders of their columns.
+    """Collection of runs: a catalogue, and a folder of columns per run.
 
     Nothing is created on disk before a run is added.
 
     Parameters
     ----------
     root
-        The store's folder.
+        Folder of the store.
     catalog
-        URL of the database that holds the catalogue, ``postgresql://user@host/database``; by
-        default it is a SQLite file in `root`.
+        URL of the database with the catalogue, ``postgresql://user@host/database``; None for an
+        SQLite file in `root`.
     """
 
     def __init__(self, root: Path, catalog: str | None = None) -> None:
@@ -136,54 +136,54 @@ class Store:
 
     @classmethod
     def discover(cls, path: Path | None = None, start: Path | None = None) -> Store:
-        """Return the store that a command means.
+        """Return the store that a command refers to.
 
         Parameters
         ----------
         path
-            The store's folder, where the user named one. Else it is the one that the environment
-            variable ``TRACEKIT_STORE`` names, else the nearest ``.tracekit`` upward from `start`,
-            else ``.tracekit`` in `start`. ``TRACEKIT_CATALOG`` puts the catalogue elsewhere.
+            Folder of the store, if the user named one. Otherwise it is taken from the environment
+            variable ``TRACEKIT_STORE``, else it is the nearest ``.tracekit`` upward from `start`,
+            else ``.tracekit`` in `start`. ``TRACEKIT_CATALOG`` moves the catalogue elsewhere.
         start
-            Where to begin looking, by default the working directory.
+            Folder in which the search starts; None for the working directory.
 
         Raises
         ------
         StoreError
-            If one that nobody named belongs to another user.
+            If a store that was found by searching belongs to another user.
         """
         named = path or os.environ.get("TRACEKIT_STORE")
         root = Path(named) if named else _nearest((start or Path.cwd()).absolute())
         return cls(root, os.environ.get("TRACEKIT_CATALOG") or None)
 
     def runs(self, labels: Mapping[str, str] | None = None) -> list[RunRecord]:
-        """Return the runs, oldest first: all, or those that carry all the given labels."""
+        """Return the runs, oldest first: all, or those that have all these labels."""
         wanted = (labels or {}).items()
         records = [entry.record for entry in self._entries()]
         return [record for record in records if wanted <= record.labels.items()]
 
     def find(self, reference: str) -> RunRecord:
-        """Return the run that a user means.
+        """Return the run that a user's reference denotes.
 
         Parameters
         ----------
         reference
-            The name of a run, at least four digits that begin its id, or ``@latest`` for the run
-            that was added last.
+            Name of a run, at least the first four digits of its id, or ``@latest`` for the run
+            added last.
 
         Raises
         ------
         UnknownRunError
-            If no run, or more than one, is meant.
+            If the reference matches no run, or several.
         """
         return resolve(self._entries(), reference, str(self.root)).record
 
     def may_hold(self, size: int) -> bool:
-        """Tell whether the store may hold a run whose reports have this size, in bytes."""
+        """Tell whether the store may already have a run whose reports have this size, bytes."""
         return any(entry.record.size in (size, None) for entry in self._entries())
 
     def open(self, record: RunRecord) -> Trace:
-        """Open the columns of a run; nothing large is read yet.
+        """Open the columns of a run; only small tables are read now.
 
         Reading fails once the run has been removed or its columns replaced: open it again.
 
@@ -192,7 +192,7 @@ class Store:
         UnknownRunError
             If the run has been removed.
         StoreError
-            If its columns are not there, or were written by a tracekit with other tables.
+            If its columns are missing, or written by a version with other tables.
         """
         now, reports = self.open_reports(record)
         return replace(combine(reports), warnings=now.warnings)
@@ -200,19 +200,19 @@ class Store:
     def open_reports(
         self, record: RunRecord, on_missing: OnMissing = "stop"
     ) -> tuple[RunRecord, list[Trace]]:
-        """Open the tables of each report of a run by itself; fails as `open` does.
+        """Open the tables of each report of a run separately; raises the errors of `open`.
 
         Parameters
         ----------
         record
             The run.
         on_missing
-            Whether reports that lack files, or have damaged ones, are left out with a warning
-            (``skip``).
+            What to do with reports that have missing or damaged files: ``stop`` raises, ``skip``
+            leaves them out with a warning.
 
         Returns
         -------
-        The run as the catalogue now has it, and its reports.
+        The run's current entry, and its reports.
         """
         entry = next((e for e in self._entries() if e.record.id == record.id), None)
         if entry is None:
@@ -239,14 +239,14 @@ class Store:
         return replace(entry.record, warnings=told), found
 
     def rename(self, reference: str, name: str) -> RunRecord:
-        """Give a run another name and return it.
+        """Rename a run and return its new entry.
 
         Raises
         ------
         UnknownRunError
-            If `reference` means no run.
+            If `reference` matches no run.
         UsageError
-            If no run may have that name.
+            If the name is invalid.
         NameTakenError
             If another run has it.
         """
@@ -265,7 +265,7 @@ class Store:
         return self._folders.runs / resolve(self._entries(), record.id, str(self.root)).folder
 
     def kept(self, record: RunRecord) -> Kept:
-        """Return where what is made of a run's tables is kept."""
+        """Return the cache of values computed from a run's tables."""
         return Kept(self.root, self.folder(record))
 
     def remove(self, reference: str) -> RunRecord:
@@ -274,9 +274,9 @@ class Store:
         Raises
         ------
         UnknownRunError
-            If `reference` means no run.
+            If `reference` matches no run.
         StoreError
-            If the run is removed, but its columns could not be.
+            If the run is removed, but its columns cannot be.
         """
         entry = resolve(self._entries(), reference, str(self.root))
         try:
@@ -302,11 +302,11 @@ class Store:
             rows.delete(entry.record)
 
     def strays(self) -> int:
-        """Return the number of complete runs in the store's folder that are in no catalogue."""
+        """Return the number of complete runs in the store's folder that the catalogue lacks."""
         return sum(read_run(folder) is not None for folder in self._strays(self._entries()))
 
     def _strays(self, entries: Sequence[Entry] = ()) -> list[Path]:
-        """Return the store's folders of runs that none of `entries` names."""
+        """Return the store's run folders that none of `entries` refers to."""
         named = {entry.folder for entry in entries}
         return [path for path in self._folders.published() if path.name not in named]
 
@@ -331,13 +331,13 @@ class Store:
         Parameters
         ----------
         repair
-            Whether to repair what can be: rebuild the store's id and catalogue from the runs'
-            folders, and add complete runs that the catalogue lacks.
+            Whether to repair faults: rebuild the store's id and catalogue from the run folders, and
+            add complete runs that the catalogue lacks.
 
         Raises
         ------
         StoreError
-            If the store cannot be read, or a mended file not be written.
+            If the store cannot be read, or a repaired file cannot be written.
         """
         if not self.root.is_dir():
             raise StoreError(f"there is no store {self.root}", "name one with --store")
@@ -355,18 +355,18 @@ class Store:
         return [*found, *(each for each in own if each), *left]
 
     def collect(self, *, dry_run: bool = False) -> list[Path]:
-        """Remove the folders that hold no complete run and that no ingest is working on.
+        """Remove folders without a complete run or a running ingest, and return them.
 
-        So are sums and tiles that other versions kept.
+        Cached sums and tiles of other versions are removed, too.
 
         Parameters
         ----------
         dry_run
-            Whether to remove nothing, and return what would be.
+            Whether only to return the paths, without removing them.
 
         Returns
         -------
-        The folders, and files of sums and tiles, that are gone.
+        The removed folders, and removed files of sums and tiles.
 
         Raises
         ------
@@ -462,34 +462,34 @@ class Store:
     ) -> tuple[RunRecord, bool]:
         """Add a run, completely or not at all.
 
-        If the store has a run of this content and these options, only labels and a given name are
-        changed. If it has one of this content with other options, its tables are replaced; id,
-        labels and (unless one is given) name stay.
+        If the store has a run of this content and these options, only its labels and, if given, its
+        name are changed. If it has one of this content with other options, its tables are replaced;
+        id, labels and (unless one is given) name stay.
 
         Parameters
         ----------
         digest
-            Digest of the content of the run's reports. `NOT_YET` if the store cannot have such a
-            run (see `may_hold`): then `make` returns it.
+            Digest of the content of the run's reports; or `NOT_YET` if the store cannot have the
+            run yet (see `may_hold`) and `make` will return it.
         options
             Canonical JSON of the options that shape the columns.
         files
             Names of the report files, without folders.
         name, default_name
-            The name that the user chose, or None; and the name of a new run without a chosen one,
-            which is altered if it is invalid or taken.
+            Name that the user chose, or None; and the name of a new run otherwise, which is altered
+            if it is invalid or taken.
         labels
-            Labels, added to those that the run has. They win over those that its program gave it.
+            Labels to add to those of the run: name -> value. They replace labels that its program
+            gave.
         make
-            Writes the run's tables into a folder, one folder in it per report, and returns what was
-            written, which may be less than what was asked for. Not called if the run exists.
+            Function that writes the run's tables into a folder, in one folder per report, and
+            returns what it wrote, which may be fewer reports. Not called if the run exists.
         summarise
-            Returns a summary of the stored tables.
+            Function that returns the summary of the stored tables.
 
         Returns
         -------
-        tuple
-            The run, and whether its tables were written now.
+        The run, and whether its tables were written now.
 
         Raises
         ------
@@ -512,7 +512,7 @@ class Store:
         load_beside("tracekit.store._catalogue")
 
     def _add_first(self, request: _Request, make: _Make, summarise: _Summarise) -> _Added:
-        """Make a store for a run, once it turns out that there is a run."""
+        """Create the store for its first run, once the run has been made."""
         if self._catalog is not None:
             self._catalogue.identity()  # raises before the work where it cannot be used
         self._folders.create()
@@ -564,7 +564,7 @@ class Store:
             return self._commit(store, done, columns)
 
     def _settle(self, rows: Rows, request: _Request) -> Entry | None:
-        """Return the run that is there already, with its new labels and name; else None."""
+        """Return the existing run, with its new labels and name; None if there is none."""
         entries = rows.entries()
         entry = _of_content(entries, request.digest)
         if request.name is not None:
@@ -577,7 +577,7 @@ class Store:
         return settled
 
     def _commit(self, store: str, request: _Request, columns: _Columns) -> _Added:
-        """Make published columns a run, unless another process has made the same meanwhile."""
+        """Add published columns as a run, unless another process has added the same meanwhile."""
         with self._catalogue.writing(store) as rows:
             settled = self._settle(rows, request)
             if settled is not None:
@@ -604,7 +604,7 @@ class Store:
         return record, True
 
     def _copy(self, entry: Entry) -> None:
-        """Keep a copy of a run's row in its folder; without it, the row holds all the same."""
+        """Write a copy of a run's row into its folder; a failure is ignored."""
         with suppress(OSError):
             access = access_of(self.root)
             write_run(self._folders.runs / entry.folder, make_id(self._folders), entry, access)
@@ -635,7 +635,7 @@ class Store:
             return faults(self._folders.runs / entry.folder, len(entry.record.files))
 
     def _sweep(self, *, dry_run: bool = False) -> list[Path]:
-        """Remove what is left over; what cannot be removed now stays until the next time."""
+        """Remove leftover folders; one that cannot be removed now stays until the next time."""
         with suppress(StoreError), file_errors(self.root):
             identity = self._catalogue.identity()
 
@@ -660,7 +660,7 @@ class Store:
 
     @contextmanager
     def _writing(self, reference: str) -> Iterator[Rows]:
-        """Yield the rows to change a run in; a store without that run is left untouched."""
+        """Yield the rows of the store for changing a run; without that run nothing is touched."""
         self.find(reference)
         with self._catalogue.writing(make_id(self._folders)) as rows:
             yield rows
@@ -674,7 +674,7 @@ class Store:
 
 
 def _nearest(start: Path) -> Path:
-    """Return the store that is found from a folder upward, or the one to be made there."""
+    """Return the nearest store upward from a folder, or the place for a new one."""
     for store in (folder / _FOLDER for folder in (start, *start.parents)):
         with suppress(OSError):  # of folders that may not be looked into
             if store.is_dir():
@@ -694,9 +694,9 @@ def _scanned(folder: Path, warnings: Sequence[tuple[str, ...]]) -> list[Trace]:
 def _agreed(
     reports: Sequence[Mapping[str, str]], known: Collection[str]
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the labels on which all reports agree that have them, and say on which some do not.
+    """Return the labels with the same value in all reports that have them; warn about others.
 
-    Nothing is said of those that the user has told, which are `known`.
+    Labels in `known`, which the user gave, cause no warning.
     """
     values: dict[str, set[str]] = {}
     for key, value in (label for labels in reports for label in labels.items()):
@@ -717,7 +717,7 @@ def _of_content(entries: Sequence[Entry], digest: str) -> Entry | None:
 
 
 def _retouched(record: RunRecord, request: _Request) -> RunRecord:
-    """Return a run with the name and labels that a new ingest of its content gives it."""
+    """Return a run with the name and labels of a new ingest of the same content."""
     return replace(
         record, name=request.name or record.name, labels={**record.labels, **request.labels}
     )
@@ -743,13 +743,13 @@ _MENDED = "`tracekit runs check --repair` makes it anew"
 
 
 def read_id(folders: Folders) -> str | None:
-    """Return the store's id; None where nothing was written to it yet.
+    """Return the store's id; None if nothing has been written to it yet.
 
     Raises
     ------
     StoreError
-        If the folder is no store, or the file that holds the id is gone, cannot be read, makes no
-        sense, or is of a newer tracekit.
+        If the folder is no store, or the file with the id is missing, unreadable, invalid, or
+        written by a newer tracekit.
     """
     folders.check()
     path = folders.root / ID_FILE
@@ -771,7 +771,7 @@ def read_id(folders: Folders) -> str | None:
 
 
 def make_id(folders: Folders) -> str:
-    """Return the store's id, giving it one where it has none; its folders exist."""
+    """Return the store's id, creating one if it has none; its folders exist already."""
     identity = read_id(folders)
     if identity is not None:
         return identity
@@ -785,19 +785,19 @@ def make_id(folders: Folders) -> str:
 
 
 def put_id(folders: Folders, identity: str) -> None:
-    """Give a store an id that it had; the file that held it is gone, or damaged."""
+    """Write a store's former id again, after the file with it was lost or damaged."""
     with file_errors(folders.root):
         content, access = settings_of(folders.root, identity, _FORMAT)
         put_file(folders.root, ID_FILE, content, access)
 
 
 def read_entries(path: Path, store: str) -> list[Entry]:
-    """Return the runs of a store, oldest first; none where the catalogue was never written.
+    """Return the runs of a store, oldest first; empty if the catalogue was never written.
 
     Raises
     ------
     StoreError
-        If the file cannot be read, makes no sense, or is of a newer tracekit.
+        If the file is unreadable, invalid, or written by a newer tracekit.
     """
     with _errors(str(path)):
         check_database(path, REBUILT)

@@ -1,4 +1,4 @@
-"""A process that works for another one."""
+"""Process that does jobs for another process."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _SECONDS = 0.1
 
 
 def main(descriptor: int, rooms: Sequence[str]) -> None:
-    """Do incoming jobs in order, until the other process is gone.
+    """Do incoming jobs in order, until the other process has ended.
 
     Parameters
     ----------
     descriptor
         File descriptor of the connection to that process.
     rooms
-        Of tracekit, those that the jobs are likely to take.
+        Subpackages of tracekit that the jobs are likely to import.
     """
     own_process()
     connection = Connection(descriptor)
@@ -49,7 +49,7 @@ def main(descriptor: int, rooms: Sequence[str]) -> None:
 
 
 def _receive(connection: Connection, jobs: SimpleQueue[Job]) -> None:
-    """Put jobs into the queue; end the process, whatever it is doing, when nobody waits for it."""
+    """Put incoming jobs into the queue; end this process at once when the other one has ended."""
     try:
         while True:
             jobs.put(connection.recv())
@@ -66,7 +66,7 @@ def _done(job: Job, progress: Progress) -> Outcome | BaseException:
 
 
 def _survives(error: BaseException) -> bool:
-    """Tell whether an exception can be sent to another process."""
+    """Tell whether an exception can be pickled for another process."""
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - of our own making
     except Exception:  # noqa: BLE001 - whatever its class does
@@ -75,7 +75,7 @@ def _survives(error: BaseException) -> bool:
 
 
 def throttled(progress: Progress) -> Progress:
-    """Limit `progress` to each step, and to now and then between."""
+    """Limit calls of `progress`: one for each new step, and occasional ones between."""
     last: tuple[str, float] = ("", 0.0)
 
     def tell(step: str, done: int, total: int) -> None:

@@ -1,3 +1,3 @@
-"""Helpers for every room: files, spools, compiled loops, locations. They know no traces."""
+"""Helpers for all packages: files, spools, compiled loops. They know nothing of traces."""
 
 __all__: list[str] = []

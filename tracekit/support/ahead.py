@@ -1,4 +1,4 @@
-"""Work that is done ahead of its use, by several threads, in order."""
+"""Work done ahead of its use by several threads, with results in order."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _MOST_THREADS = 4
 def ahead(
     work: Callable[[Item], Result], items: Iterable[Item], waiting: int = 2
 ) -> Iterator[Result]:
-    """Yield `work` of each item in order, `waiting` items ahead of it for each thread.
+    """Yield `work(item)` for each item in order, computed `waiting` items per thread ahead.
 
-    What is done ahead has to wait in memory. There is a thread for each core, up to a few.
+    Results computed ahead wait in memory. There is one thread per core, up to a limit.
     """
     if isinstance(items, Sized) and len(items) == 1:  # nothing is ahead of it
         yield from map(work, items)

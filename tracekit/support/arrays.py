@@ -1,8 +1,8 @@
-"""Columns packed into arrays of as few bytes as possible, and arrays in files.
+"""Columns packed into arrays of few bytes, and arrays in files.
 
-Times of a chunk lie close together and most other numbers are small: each is kept as its distance
-from the least one. Where rows have no value, only those are kept that have one. Texts of which
-there are few kinds are numbers already.
+Times of a chunk are close together and most other numbers are small, so each is stored as its
+difference from the minimum. Null values are not stored. Texts with few distinct values are numbers
+already (categories).
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _Place: TypeAlias = "tuple[int, int, np.dtype[Any]]"
 
 @dataclass(frozen=True)
 class Packing:
-    """Packed form of a column.
+    """Description of a packed column, needed to unpack it.
 
     Parameters
     ----------
     like
-        A column of its type without rows. Polars forgets texts that no column may have.
+        Column of the original type without rows, which keeps the categories of texts.
     numbers
-        The type of the numbers that its values are.
+        Integer type of the values.
     least
-        By what they are larger than the codes; None if these are as they are.
+        Minimum, subtracted from all values; None if nothing was subtracted.
     kept, height
-        How many rows have a value, of how many.
+        Number of rows with a value, and number of all rows.
     """
 
     like: pl.Series
@@ -48,7 +48,7 @@ class Packing:
     height: int
 
     def undo(self, name: str, read: _Read, first: int, count: int) -> pl.Series:
-        """Return a number of rows of the column, from the first wanted one on."""
+        """Return `count` rows of the column, starting at row `first`."""
         if self.kept == self.height:
             column = pl.Series(name, self._values(read(_CODES, first, count)))
         else:
@@ -63,7 +63,7 @@ class Packing:
         return values
 
     def _spread(self, name: str, read: _Read) -> pl.Series:
-        """Return the whole column, with nulls in rows without a value."""
+        """Return the whole column, with nulls where there is no value."""
         places = read(_PLACES, 0, self.kept)
         values, absent = np.zeros(self.height, self.numbers), np.ones(self.height, np.bool_)
         values[places], absent[places] = self._values(read(_CODES, 0, self.kept)), False
@@ -72,7 +72,7 @@ class Packing:
 
 @dataclass(frozen=True)
 class Packed:
-    """A column as arrays."""
+    """A packed column as arrays."""
 
     packing: Packing
     arrays: Mapping[str, NDArray[Any]]
@@ -83,7 +83,7 @@ class Packed:
         return size_of(self.arrays)
 
     def slice(self, name: str, first: int, count: int) -> pl.Series:
-        """Return a number of rows of the column, from the first wanted one on."""
+        """Return `count` rows of the column, starting at row `first`."""
 
         def read(array: str, first: int, count: int) -> NDArray[Any]:
             return self.arrays[array][first : first + count]
@@ -99,11 +99,11 @@ def packed(column: pl.Series, least_gain: int = 0) -> Packed | None:
     column
         The column.
     least_gain
-        How many times less it has to take.
+        Factor by which the packed column has to be smaller.
 
     Returns
     -------
-    Its arrays; None for one that takes more, or is not one of numbers.
+    The packed column; None if it is not small enough, or has no numbers.
     """
     # What a number is of is asked of columns alone that are none: polars takes long to say so.
     numbers = column if column.dtype.is_numeric() else column.to_physical()
@@ -128,7 +128,7 @@ def size_of(arrays: Mapping[str, NDArray[Any]]) -> int:
 
 
 def _narrowed(values: NDArray[Any], least_gain: int) -> tuple[NDArray[Any], int | None]:
-    """Return numbers as distances from the least one, and that one, if these take less."""
+    """Return numbers less their minimum, and the minimum, if that saves enough; else as is."""
     narrow = [one for one in _NARROW if least_gain * one().itemsize <= values.itemsize]
     if not narrow or not values.size or values.dtype.kind == "f":
         return values, None
@@ -144,7 +144,7 @@ def _narrowed(values: NDArray[Any], least_gain: int) -> tuple[NDArray[Any], int 
 
 @dataclass(frozen=True)
 class ArrayFile:
-    """Arrays in a file: offset, length and type of each."""
+    """Arrays in a file: offset, length and type of each array."""
 
     path: Path
     places: Mapping[str, _Place]
@@ -160,12 +160,12 @@ class ArrayFile:
         return cls(path, places)
 
     def read(self, name: str, first: int = 0, count: int | None = None) -> NDArray[Any]:
-        """Return an array, or `count` of its numbers from the `first` one on.
+        """Return an array, or `count` of its numbers starting at index `first`.
 
         Raises
         ------
         OSError
-            If the file has fewer than were written.
+            If the file is shorter than was written.
         """
         begin, size, dtype = self.places[name]
         count = size - first if count is None else count
@@ -175,17 +175,17 @@ class ArrayFile:
         return found
 
     def remove(self) -> None:
-        """Remove the file; arrays that were read stay."""
+        """Remove the file; arrays that were read stay valid."""
         self.path.unlink()
 
 
 class Bits:
-    """Arrays of truth values, each of a bit, which are read and written whole.
+    """Arrays of booleans, stored as bits and read or written as a whole.
 
     Parameters
     ----------
     sizes
-        Length of each; all values are false at first.
+        Length of each array; all values start as false.
     """
 
     def __init__(self, sizes: Iterable[int]) -> None:

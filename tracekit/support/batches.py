@@ -1,4 +1,4 @@
-"""Rows of a lazy frame, some at a time."""
+"""Rows of a lazy frame in batches."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _BETWEEN: ContextVar[Callable[[], None] | None] = ContextVar("between", default=
 
 @contextmanager
 def stoppable(check: Callable[[], None] | None) -> Iterator[None]:
-    """Call something between batches, which raises where nobody waits for them any more.
+    """Call a function between batches, which can raise an error to stop the work.
 
     Parameters
     ----------
     check
-        What is called; None where the work is to be finished whoever waits.
+        The function; None never stops the work.
     """
     token = _BETWEEN.set(check)
     try:
@@ -31,13 +31,13 @@ def stoppable(check: Callable[[], None] | None) -> Iterator[None]:
 
 
 def in_batches(frame: pl.LazyFrame, rows: int | None = None) -> Iterator[pl.DataFrame]:
-    """Yield all rows of a frame, about so many at a time, by default `ROWS`.
+    """Yield all rows of a frame in batches of about `rows` rows, by default `ROWS`.
 
     Raises
     ------
     ComputeError
-        If some cannot be read: a thread of polars that breaks down over a damaged page ends the
-        batches as if that were all.
+        If rows are missing: a thread of polars that panics over a damaged page ends the batches as
+        if they were complete.
     """
     read = 0
     for batch in frame.collect_batches(chunk_size=rows or ROWS):
@@ -53,7 +53,7 @@ def in_batches(frame: pl.LazyFrame, rows: int | None = None) -> Iterator[pl.Data
 
 
 def at_least_one(frame: pl.LazyFrame) -> Iterator[pl.DataFrame]:
-    """Yield the same; of a frame without rows a batch without any."""
+    """Yield all rows in batches; for a frame without rows one empty batch."""
     batches = in_batches(frame)
     yield next(batches, frame.clear().collect())
     yield from batches

@@ -1,4 +1,4 @@
-"""Keys and columns that have the same meaning in the JSON of several commands."""
+"""Keys and columns with the same meaning in the JSON of several commands."""
 
 from __future__ import annotations
 
@@ -107,10 +107,10 @@ _COLUMNS: Said = {
 
 
 def keys(*names: str) -> Said:
-    """Declare keys of meta; those that may be absent end in a question mark."""
+    """Return the declarations of these keys of meta; an optional key's name ends in `?`."""
     return {name: _KEYS[name.removesuffix("?")] for name in names}
 
 
 def columns(*names: str) -> Said:
-    """Declare columns of rows; those that may be absent end in a question mark."""
+    """Return the declarations of these columns; an optional column's name ends in `?`."""
     return {name: _COLUMNS[name.removesuffix("?")] for name in names}

@@ -1,9 +1,9 @@
-"""Loops that are compiled when there is enough for them to do.
+"""Loops that are compiled if there is enough work for them.
 
-A loop that carries state from row to row cannot be an expression over columns. Such loops are
-written in the part of Python that Numba compiles, over NumPy arrays. Over few rows they run as they
-stand; over many they are compiled, once per installation, for what was compiled is kept, and loaded
-without the compiler (see `native`). They hold no lock on the interpreter, so several threads run
+A loop that carries state from row to row cannot be a polars expression. Such loops are written in
+the part of Python that Numba compiles, over NumPy arrays. With few rows they run as plain Python;
+with many they are compiled, once per installation, as the compiled code is cached, and loaded
+without the compiler (see `native`). They release the interpreter's lock, so several threads can run
 them at once.
 """
 
@@ -31,7 +31,7 @@ ALWAYS = 1 << 62
 
 
 def compiled(loop: Callable[P, R], rows: int) -> Callable[P, R]:
-    """Return `loop`, compiled if it is to go over many rows, or over some and that was done."""
+    """Return `loop` compiled if it has many rows, or some rows and a compiled version is cached."""
     if rows < min(FEWEST_ROWS, FEW_ROWS):
         return loop
     either = _compiled(loop)
@@ -46,9 +46,9 @@ def _compiled(loop: Callable[..., Any]) -> Compiled:
 
 
 def given(column: pl.Series, dtype: Any = None, null: int | None = None) -> NDArray[Any]:
-    """Return a column as an array for loops, with `null` in place of nulls.
+    """Return a column as an array for loops, with `null` in place of null values.
 
-    Its memory may be that of other columns, so no loop may write to it.
+    It may share memory with other columns, so no loop may write to it.
     """
     import numpy as np  # noqa: PLC0415 - not needed by every command
 
@@ -65,7 +65,7 @@ _SLOTS = 64
 
 
 def remembered(known: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return room for values that were looked for, and for where they were found: nothing else."""
+    """Return empty arrays in which `locate` remembers recent values and their positions."""
     import numpy as np  # noqa: PLC0415 - not needed by every command
 
     value, place = (known[0], 0) if known.size else (0, -1)
@@ -79,11 +79,11 @@ def locate(
     places: NDArray[Any],
     found: NDArray[Any],
 ) -> None:
-    """Find where each value is in `known`, which is sorted; -1 where it is not.
+    """Find the index of each value in the sorted array `known`; -1 if it is not there.
 
-    A binary search, but for values that came not long ago, as ids of threads and processes do: each
-    value has a slot in `recent`, and `places` holds where the slot's last value was found. The bits
-    that tell ids apart may be low, or those of a process above its 24 or 32 bits of others.
+    It is a binary search with a cache for recent values, such as ids of threads and processes: each
+    value has a slot in `recent`, and `places` has the slot's last result. Ids may differ in low
+    bits, or, for processes, in bits above 24 or 32 common ones.
     """
     for row in range(values.size):
         value = values[row]

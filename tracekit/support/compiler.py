@@ -1,4 +1,4 @@
-"""Loops as machine code: made by Numba where that was not done before, else without it."""
+"""Loops as machine code: loaded from the cache, or else compiled by Numba."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _Run: TypeAlias = Callable[[native.Arguments, tuple[Any, ...]], Any]
 
 
 class Compiled:
-    """A loop as machine code: compiled at most once per installation for any types of arguments.
+    """A loop as machine code, compiled at most once per installation and types of arguments.
 
     Parameters
     ----------
     loop
-        The loop.
+        Python function of the loop.
     """
 
     def __init__(self, loop: Callable[..., Any]) -> None:
@@ -61,7 +61,7 @@ class Compiled:
         return self._loop(*given)
 
     def _found(self, taken: native.Arguments) -> _Run | None:
-        """Return what runs code that was compiled before; None where there is none."""
+        """Return a function that runs cached machine code; None if there is none."""
         if run := self._known.get(taken.types):
             return run
         with _LOCK:  # loops may be wanted by several threads at once
@@ -71,7 +71,7 @@ class Compiled:
             return self._linked(taken.types, code) if code else None
 
     def _made(self, taken: native.Arguments, given: Any) -> _Run:
-        """Compile the loop, and return what runs it."""
+        """Compile the loop, and return a function that runs it."""
         with _LOCK:
             if run := self._found(taken):  # another thread was faster
                 return run
@@ -91,14 +91,14 @@ class Compiled:
 
 @cache
 def _tell_that_it_is_slow() -> None:
-    """Tell once that what follows takes longer than it could."""
+    """Log once that the following work is slower than it could be."""
     _LOG.warning(
         "this trace needs a loop that the release lacks: pip install 'tracekit[compiler]' is faster"
     )
 
 
 def _compile(loop: Callable[..., Any], given: tuple[Any, ...]) -> Any:
-    """Return what Numba makes of a loop for such arguments."""
+    """Return Numba's compilation result of a loop for arguments of these types."""
     compiler: Any = _numba().njit
     _tell_of_parts()
     types = tuple(map(_type, given))
@@ -114,7 +114,7 @@ def _numba() -> Any:
     Raises
     ------
     UsageError
-        If what it reads of its settings would keep it from compiling, or may be anybody's.
+        If its settings would prevent compiling, or come from a place that others can write.
     """
     settings = Path(".numba_config.yaml")
     if settings.exists():  # as a folder of traces may hold; Numba follows it before it is asked
@@ -130,7 +130,7 @@ def _numba() -> Any:
 
 
 def _type(one: Any) -> Any:
-    """Return what Numba calls the type of an argument."""
+    """Return Numba's name for the type of an argument."""
     from numba import from_dtype, types  # noqa: PLC0415
 
     if isinstance(one, tuple):
@@ -143,7 +143,7 @@ def _type(one: Any) -> Any:
 
 
 def _tell_of_parts() -> None:
-    """Tell Numba of the functions that loops may call."""
+    """Register with Numba the functions that loops may call."""
     from numba.extending import overload  # noqa: PLC0415
 
     while PARTS:
@@ -156,7 +156,7 @@ def _tell_of_parts() -> None:
 
 @cache
 def kept(loop: Callable[P, R]) -> Callable[P, R]:
-    """Return `loop` compiled by Numba, cached where nobody else may write."""
+    """Return `loop` compiled by Numba, with a cache in a folder that only this user can write."""
     numba = _numba()
     compiler, told = numba.njit, numba.config.CACHE_DIR
     _tell_of_parts()
@@ -169,7 +169,7 @@ def kept(loop: Callable[P, R]) -> Callable[P, R]:
 
 
 def _is_cache_closed(folder: Path) -> bool:
-    """Tell whether Numba, which unpickles what it finds in a folder, may be let to."""
+    """Tell whether only this user can write a folder: Numba unpickles files that it finds there."""
     if folder.is_relative_to(_PACKAGE):
         return True
     try:

@@ -1,4 +1,4 @@
-"""Files that are there as a whole or not at all, and where tracekit's data files are."""
+"""Atomic writing of files, checks of paths, and the place of tracekit's data files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def is_plain_file(path: StrPath) -> bool:
-    """Tell whether a path is a file: no link, pipe or device."""
+    """Tell whether a path is a regular file, and not a link, pipe or device."""
     return stat.S_ISREG(mode_of(path))
 
 
@@ -26,7 +26,7 @@ def is_real_folder(path: StrPath) -> bool:
 
 
 def mode_of(path: StrPath) -> int:
-    """Return type and permissions of a path, as `os.lstat` does; 0 where there is nothing."""
+    """Return type and permissions of a path, as `os.lstat` does; 0 if it does not exist."""
     try:
         return os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -34,12 +34,12 @@ def mode_of(path: StrPath) -> int:
 
 
 def read_plain(path: StrPath) -> bytes:
-    """Read a file without following links or waiting for pipes.
+    """Read a regular file without following links or waiting for pipes.
 
     Raises
     ------
     OSError
-        If it cannot be read, or is no plain file.
+        If it cannot be read, or is no regular file.
     """
     safely = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | safely)
@@ -66,7 +66,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 @contextmanager
 def writing_whole(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file to be written piece by piece, which is there as a whole or as it was before."""
+    """Open a file for writing that replaces the old one only once it is complete."""
     target = path.resolve()
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
@@ -78,6 +78,6 @@ def writing_whole(path: Path) -> Iterator[IO[bytes]]:
 
 
 def schemas() -> Path:
-    """Return the folder `schemas`: inside an installed package, beside it in a working copy."""
+    """Return the folder `schemas`: inside an installed package, or beside it in a checkout."""
     shipped = _PACKAGE / "schemas"
     return shipped if shipped.is_dir() else _PACKAGE.parent / "schemas"

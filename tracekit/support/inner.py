@@ -1,4 +1,4 @@
-"""Functions that compiled loops call."""
+"""Decorator for functions that compiled loops call."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ PARTS: list[Callable[..., Any]] = []
 
 
 def inner(part: Callable[P, R]) -> Callable[P, R]:
-    """Make a function one that loops of its module may call, and be compiled with."""
+    """Mark a function so that loops of its module can call it and be compiled with it."""
     PARTS.append(part)
     return part

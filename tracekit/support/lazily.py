@@ -1,4 +1,4 @@
-"""Names of packages that are loaded on first use, and modules while there is other work to do."""
+"""Names of packages that are imported on first use, and modules imported in the background."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ _IMPORT = re.compile(r"^    from (\S+) import (?:\(([^)]*)\)|(.*))", re.MULTILIN
 
 
 def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the functions ``__getattr__`` and ``__dir__`` of a package.
+    """Return the functions ``__getattr__`` and ``__dir__`` for a package.
 
-    A name comes from the module that the package imports it from under ``if TYPE_CHECKING:``, as
-    editors and type checkers read it, so that no second list says where names are: ``__all__`` is
-    made of it too. Python does not keep what it skips: the package's source is read when a name is
-    first wanted.
+    A name is imported from the module given in the package's block ``if TYPE_CHECKING:``, which
+    editors and type checkers read as well, so that no second list is needed: ``__all__`` is made of
+    it too. As Python skips this block, the package's source is read on first use.
 
     Parameters
     ----------
     package
-        Its name.
+        Name of the package.
     """
 
     @cache
@@ -52,9 +51,10 @@ def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]
 
 
 def _checked_imports(package: str) -> dict[str, str]:
-    """Return by each name that a package imports for type checkers the module it comes from.
+    """Return the names that a package imports for type checkers: name -> module.
 
-    By pattern, as parsing the dozen packages that a command uses would take a tenth of its time.
+    They are found by a pattern, since parsing the dozen packages that a command uses would take a
+    tenth of its time.
     """
     source = Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8")
     imports = _IMPORT.findall(_COMMENT.sub("", source))
@@ -62,7 +62,7 @@ def _checked_imports(package: str) -> dict[str, str]:
 
 
 def load_beside(module: str) -> None:
-    """Begin to import a module in a thread; whoever imports it meanwhile waits for that."""
+    """Start importing a module in a thread; other imports of it wait for this one."""
     threading.Thread(target=_load, args=(module,), daemon=True).start()
 
 

@@ -1,4 +1,4 @@
-"""Memory of the machine and of questions; refuse questions that do not fit."""
+"""Memory of the machine and memory that questions need; refuses questions that do not fit."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _ARENAS, _LARGE = 4, 1 << 19
 
 @dataclass(frozen=True)
 class _Need:
-    """Memory that a question needs per op, call or range, whichever a run has most of.
+    """Memory that a question needs per row, where rows are ops, calls or ranges (the most of them).
 
     Parameters
     ----------
     row_bytes
-        Where all of the run is looked at.
+        Bytes per row that the question looks at.
     beside_bytes
-        For those that are not looked at where it is asked of some steps, by ``--iterations``; None
-        for a question that cannot be.
+        Bytes per row outside of the steps in ``--iterations``; None if the question cannot be
+        limited to steps.
     merged_bytes
-        For all rows, where parts of a run are added up one by one: then `row_bytes` is for those of
-        its largest part.
+        Bytes per row of the whole run, for a question that adds up parts one by one; then
+        `row_bytes` applies to the largest part.
     """
 
     row_bytes: int
@@ -85,7 +85,7 @@ _ALLOWED: ContextVar[int | None] = ContextVar("allowed", default=None)
 
 @contextmanager
 def allowing(size: int | None) -> Iterator[None]:
-    """Limit questions of runs without a limit to these bytes; None: the free memory."""
+    """Limit questions to runs without a limit of their own to `size` bytes; None: free memory."""
     token = _ALLOWED.set(size)
     try:
         yield
@@ -94,12 +94,12 @@ def allowing(size: int | None) -> Iterator[None]:
 
 
 def allowed() -> int | None:
-    """Return the limit that `allowing` set, in bytes; None: the free memory."""
+    """Return the limit set by `allowing`, in bytes; None for the free memory."""
     return _ALLOWED.get()
 
 
 def is_in_parts(question: str) -> bool:
-    """Tell whether parts of a run are asked one by one."""
+    """Tell whether a question is answered part by part."""
     return NEEDS[question].merged_bytes is not None
 
 
@@ -110,20 +110,20 @@ def require(
     share: float = 1,
     largest: int | None = None,
 ) -> None:
-    """Raise `UsageError` where a question to so many rows takes more memory than there is.
+    """Raise `UsageError` if a question to so many rows needs more memory than there is.
 
     Parameters
     ----------
     question
-        One of `NEEDS`.
+        Name of the question, a key of `NEEDS`.
     rows
-        How many ops, calls or ranges the run has, of whichever there are most.
+        Number of ops, calls or ranges of the run, whichever is largest.
     most
-        How many bytes may be used; by default what `allowing` says, else what is free.
+        Limit in bytes; by default that of `allowing`, else the free memory.
     share
-        In which share of them the steps are that are asked for.
+        Share of the rows in the steps that the question is limited to.
     largest
-        How many are in parts of the run that are asked at the same time here; by default all.
+        Number of rows in the parts that are processed at the same time; by default all.
     """
     need = NEEDS[question]
     looked_at = rows if need.beside_bytes is None else int(share * rows)
@@ -149,9 +149,9 @@ def _size(size: int) -> str:
 
 
 def free(root: Path = Path("/")) -> int:
-    """Return the bytes that this process may still take: of the machine, and of its cgroups.
+    """Return the bytes that this process may still use, by machine and cgroups.
 
-    Without a system that says so, there is no limit.
+    If the system does not report them, there is no limit.
     """
     return min([sys.maxsize, *_of_machine(root), *_of_cgroups(root)])
 
@@ -163,7 +163,7 @@ def _of_machine(root: Path) -> Iterator[int]:
 
 
 def _of_cgroups(root: Path) -> Iterator[int]:
-    """Yield what the groups of this process have left, of either version, those around them too."""
+    """Yield the free bytes of this process's cgroups (version 1 or 2) and of their parents."""
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
         if not controllers:
@@ -180,7 +180,7 @@ def _of_cgroups(root: Path) -> Iterator[int]:
 
 
 def _left(folder: Path, limit: str, used: str, reclaimable: str) -> Iterator[int]:
-    """Yield what a group has left, pages of files aside, which the system takes back."""
+    """Yield the free bytes of a cgroup, counting page cache, which can be reclaimed, as free."""
     most, taken = (_number(folder / name) for name in (limit, used))
     if most is not None and taken is not None:
         cached = next(
@@ -203,10 +203,10 @@ def _lines(path: Path) -> list[str]:
 
 
 def keep_small() -> None:
-    """Return freed memory to the system sooner; do nothing without glibc.
+    """Make glibc return freed memory to the system sooner; do nothing without glibc.
 
-    Each thread may have an arena of its own, which keeps what was freed in it. Of 16 million
-    kernels that is a fifth of the peak, and to give it back takes a quarter more processor time.
+    Each thread may have an arena that keeps freed memory. For 16 million kernels that is a fifth of
+    the peak; returning it takes a quarter more processor time.
     """
     if sys.platform != "linux":
         return

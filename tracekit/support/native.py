@@ -1,15 +1,14 @@
-"""Machine code of compiled loops, kept in files and loaded without the compiler.
+"""Cache of compiled loops as machine code, loaded without the compiler.
 
-Loading Numba takes longer than reading a usual trace, and compiling takes seconds. LLVM alone,
-which Numba comes with, links code that was compiled before in milliseconds. So the code of a loop,
-for some types of its arguments, is kept in a file under a name that tells all that it was made of:
-the text of the loop, what it calls, the types, and the processor. Files are found by that and not
-by their times, so those that were made with a package serve wherever it is installed. In a release
-they are linked into one library, which needs no LLVM (`.ci/release.py`). What is not in order about
-a file is as if it were not there.
+Importing Numba takes longer than reading a usual trace, and compiling takes seconds. LLVM alone, a
+dependency of Numba, links compiled code in milliseconds. So the code of a loop, for given types of
+arguments, is stored in a file whose name identifies all that it depends on: the source of the loop
+and of functions it calls, the types, and the processor. Files are found by this name and not by
+time, so those shipped with a package work wherever it is installed. In a release they are linked
+into one library, which needs no LLVM (`.ci/release.py`). A faulty file is ignored.
 
-Code in the installed package is trusted as its modules are. Code in a cache is run only where
-nobody but the user and root can have put it (`is_closed`).
+Code in the installed package is trusted like its modules. Code in a cache is run only if nobody but
+the user and root can have written it (`is_closed`).
 """
 
 from __future__ import annotations
@@ -53,19 +52,19 @@ _LIBRARY = frozenset({"memcpy", "memmove", "memset"})
 
 
 class UnfitError(Exception):
-    """Arguments that only the compiler can pass."""
+    """Arguments that only Numba can pass."""
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """Arguments of a loop in the form of its machine code.
+    """Arguments of a loop, flattened for its machine code.
 
     Parameters
     ----------
     types
-        Their types, one word for all.
+        Description of all types in one word.
     codes
-        One letter for each value that is passed: ``p`` a pointer, ``q`` a number, ``b`` a truth.
+        One letter per value: ``p`` pointer, ``q`` integer, ``b`` boolean.
     values
         The values.
     """
@@ -78,13 +77,13 @@ class Arguments:
 def arguments(given: Sequence[Any]) -> Arguments:
     """Flatten arguments as Numba does: tuples into items, arrays into numbers.
 
-    The names of a named tuple are part of its type, for that is what a loop calls its items by.
+    The field names of a named tuple are part of its type, since the loop accesses them by name.
 
     Raises
     ------
     UnfitError
-        If one is neither a whole number, a truth, an array whose items follow each other, nor a
-        tuple of such; or if code is not linked on such a machine.
+        If one is neither an integer, a boolean, a contiguous array, nor a tuple of these; or if
+        code cannot be linked on this kind of machine.
     """
     if not _LINKS_HERE:
         raise UnfitError
@@ -124,7 +123,7 @@ def _take_apart(
 
 
 def call(address: int, given: Arguments, *, returns: bool) -> int | None:
-    """Call machine code with these arguments; it returns a number or nothing."""
+    """Call machine code with these arguments; it returns an integer or nothing."""
     result, trouble = ctypes.c_int64(), ctypes.c_void_p()
     # Numba's own convention: where the result goes, where errors go, and the arguments.
     failed = _function(address, given.codes)(
@@ -147,20 +146,20 @@ def _function(address: int, codes: str) -> Callable[..., int]:
 
 @dataclass(frozen=True)
 class Code:
-    """Machine code of a loop for some types: object file, symbol, return type."""
+    """Machine code of a loop for given types: object file, symbol, and type of the result."""
 
     symbol: str
     returns: bool
     machine_code: bytes
 
     def packed(self) -> bytes:
-        """Return the code as a file."""
+        """Return the code as the content of a file."""
         content = b"%d %s\n%s" % (self.returns, self.symbol.encode(), self.machine_code)
         return hashlib.sha256(content).digest() + content
 
     @classmethod
     def unpacked(cls, file: bytes) -> Code | None:
-        """Return the contents of a file; None if it is damaged."""
+        """Return the code in the content of a file; None if it is damaged."""
         digest, content = file[:_DIGEST_BYTES], file[_DIGEST_BYTES:]
         if hashlib.sha256(content).digest() != digest:
             return None
@@ -191,13 +190,13 @@ def find(loop: Callable[..., Any], types: str) -> Code | None:
 
 @cache
 def has_compiler() -> bool:
-    """Tell whether loops can be compiled here."""
+    """Tell whether Numba is available."""
     return find_spec("numba") is not None
 
 
 @cache
 def _library_index() -> dict[str, tuple[str, bool]]:
-    """Return the loops of the package's library; none where it has none."""
+    """Return the loops in the package's library: name -> (symbol, whether it returns a value)."""
     try:
         index: dict[str, tuple[str, bool]] = json.loads((_FOLDER / _INDEX_NAME).read_bytes())
     except FileNotFoundError:
@@ -206,7 +205,7 @@ def _library_index() -> dict[str, tuple[str, bool]]:
 
 
 def keep(loop: Callable[..., Any], types: str, code: Code) -> None:
-    """Keep the code of a loop, compiled for this processor, where there is room for it."""
+    """Store the code of a loop, compiled for this processor, if possible."""
     name = _name(loop, types, _processor())
     for folder in _own_folders() if name else []:
         with suppress(OSError):
@@ -217,14 +216,14 @@ def keep(loop: Callable[..., Any], types: str, code: Code) -> None:
 
 
 def keep_for_all(loop: Callable[..., Any], types: str, code: Code) -> None:
-    """Keep the code of a loop, compiled for any processor of its kind, with the package."""
+    """Store the code of a loop with the package, compiled for any processor of this kind."""
     if name := _name(loop, types, _ANY_PROCESSOR):
         _FOLDER.mkdir(parents=True, exist_ok=True)
         _write(_FOLDER / name, code.packed())
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file that others see whole or not at all."""
+    """Write a file atomically."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
@@ -233,7 +232,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _own_folders() -> list[Path]:
-    """Return where this user's code is kept, and looked for."""
+    """Return the folders in which this user's code is stored and searched."""
     if told := os.environ.get("NUMBA_CACHE_DIR"):
         return [Path(told)]
     home = Path(os.environ.get("XDG_CACHE_HOME", ""))
@@ -247,16 +246,16 @@ def _is_packaged(folder: Path) -> bool:
 
 
 def _make(folder: Path) -> None:
-    """Make a folder, and those that it lies in, which nobody else may enter."""
+    """Create a folder, and its parents, accessible to this user only."""
     if folder.is_absolute() and not folder.exists():
         _make(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def is_closed(path: Path) -> bool:
-    """Tell whether nobody but this user and root can write a file, or into a folder.
+    """Tell whether only this user and root can write a file, or into a folder.
 
-    What runs or unpickles a file asks this before: a digest in the file proves nothing.
+    It is asked before a file is run or unpickled, since a digest in the file proves nothing.
     """
     if not path.is_absolute():
         return False
@@ -265,7 +264,7 @@ def is_closed(path: Path) -> bool:
 
 
 def _links(path: Path) -> Iterator[Path]:
-    """Yield each link on the way to a path, by a way without links."""
+    """Yield each symbolic link on the way to a path."""
     here, ahead = Path(path.anchor), [*reversed(path.parts)]
     while ahead:
         part = ahead.pop()
@@ -278,7 +277,7 @@ def _links(path: Path) -> Iterator[Path]:
 
 
 def _is_closed_way(path: Path) -> bool:
-    """Look at a path and each folder that it lies in, but not at what it is linked to."""
+    """Check a path and its parent folders, without resolving links."""
     itself = {path, path.parent} if path.is_file() else {path}
     others_enter = True
     for each in (*reversed(path.parents), path):
@@ -296,7 +295,7 @@ def _is_closed_way(path: Path) -> bool:
 
 @cache
 def _name(loop: Callable[..., Any], types: str, processor: str) -> str:
-    """Return what a file is called; nothing where the text of a loop cannot be read."""
+    """Return the file name for a loop; empty if its source cannot be read."""
     made_of = hashlib.sha256(_VERSION)
     try:
         parts = sorted(_made_of(loop))
@@ -308,7 +307,7 @@ def _name(loop: Callable[..., Any], types: str, processor: str) -> str:
 
 
 def _made_of(loop: Any) -> set[bytes]:
-    """Return the text of all modules that a loop takes part of its code from, and constants."""
+    """Return the source of all modules that a loop takes code from, and its constants."""
     parts: set[bytes] = set()
     functions, seen = [loop], {loop}
     while functions:
@@ -358,7 +357,7 @@ def link(code: Code) -> int:
 
 @cache
 def _linker(_number: int) -> Any:
-    """Return what links code and holds it; to set one up takes as long as to link seven loops."""
+    """Return a linker that holds the code; setting it up takes as long as linking seven loops."""
     from llvmlite import binding as llvm  # noqa: PLC0415 - not needed by small traces
 
     llvm.initialize_native_target()
@@ -368,14 +367,14 @@ def _linker(_number: int) -> Any:
 
 
 def extracted(compiled: Any, codes: str) -> Code | None:
-    """Return machine code from Numba's result; None if it cannot be called alone.
+    """Return the machine code of Numba's result; None if it cannot be called without Numba.
 
     Parameters
     ----------
     compiled
-        What Numba knows of it.
+        Compilation result of Numba.
     codes
-        How it will be called.
+        Letters of the arguments, as in `Arguments`.
     """
     from numba import types  # noqa: PLC0415 - loads the compiler
 

@@ -1,6 +1,6 @@
-"""Settings of a process of our own: a command, or a worker that makes reports.
+"""Settings of tracekit's own processes: a command, or a worker.
 
-Where tracekit is a library, its user decides about these things.
+In a program that uses tracekit as a library they are left to the program.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _OWN: set[str] = set()
 
 
 def own_process() -> None:
-    """Spend little on garbage and threads, and let Python alone write on stderr.
+    """Reduce garbage collection and threads, and let only Python write on stderr.
 
-    To be called before polars is imported.
+    It has to be called before polars is imported.
     """
     before = set(os.environ)
     os.environ.setdefault(_THREADS, "1")
@@ -38,10 +38,10 @@ def own_process() -> None:
 
 
 def _take_stderr() -> None:
-    """Have Python write by a descriptor of its own, and native code nowhere.
+    """Give Python a file descriptor of its own for stderr, and silence native code there.
 
-    A thread of polars that breaks down, over a damaged file or as it is interrupted, writes where
-    in polars it did; what went wrong comes up in Python too, and is told there.
+    A thread of polars that panics, over a damaged file or an interrupt, prints its position in
+    polars; the error itself is raised in Python, and reported there.
     """
     global _theirs  # noqa: PLW0603 - there is one process
     with suppress(OSError, AttributeError):  # there may be no stderr
@@ -61,10 +61,10 @@ _theirs: int | None = None
 
 
 def users_stderr() -> int | None:
-    """Return where the programs of others write on stderr; None where that is inherited."""
+    """Return the descriptor for the stderr of other programs; None if they inherit it."""
     return _theirs
 
 
 def users_environment() -> Mapping[str, str]:
-    """Return the environment as it was found, for the programs of others."""
+    """Return the original environment, for other programs: name -> value."""
     return {name: value for name, value in os.environ.items() if name not in _OWN}

@@ -1,4 +1,4 @@
-"""Report the progress of work."""
+"""Types of functions that report the progress of work."""
 
 from __future__ import annotations
 

@@ -19,12 +19,12 @@ _SIZES = {"": 1, "b": 1} | {
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes that a size means, such as ``4GiB``, ``500MB`` or ``1000000``.
+    """Return the number of bytes in a text such as ``4GiB``, ``500MB`` or ``1000000``.
 
     Raises
     ------
     UsageError
-        If it is none.
+        If the text is no size.
     """
     found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*", text.lower())
     unit = _SIZES.get(found[2]) if found else None
@@ -35,12 +35,12 @@ def parse_size(text: str) -> int:
 
 
 def parse_flops(text: str) -> int:
-    """Return the FLOP/s that a rate means, such as ``312TFLOPS`` or ``1.5e12``.
+    """Return the FLOP/s in a text such as ``312TFLOPS`` or ``1.5e12``.
 
     Raises
     ------
     UsageError
-        If it is none.
+        If the text is no such rate.
     """
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?(?:e[0-9]{1,2})?)([kmgtp]?)(flop/?s)?",
                          text.lower().replace(" ", ""))  # fmt: skip
@@ -56,7 +56,7 @@ def parse_duration(text: str) -> int:
     Raises
     ------
     UsageError
-        If it is none.
+        If the text is no time with a unit.
     """
     found = re.fullmatch(r"\s*([+-]?[0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*", text.lower())
     unit = _TIMES.get(found[2]) if found else None
@@ -66,12 +66,12 @@ def parse_duration(text: str) -> int:
 
 
 def parse_count(text: str) -> int:
-    """Return the number that a text means, such as ``60M``, ``1.3B`` or ``60000``.
+    """Return the number in a text such as ``60M``, ``1.3B`` or ``60000``.
 
     Raises
     ------
     UsageError
-        If it is none.
+        If the text is no number.
     """
     found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmbgt]?)\s*", text.lower())
     count = int(Decimal(found[1]) * _COUNTS[found[2]]) if found else 0
@@ -81,12 +81,12 @@ def parse_count(text: str) -> int:
 
 
 def parse_images(text: str) -> int:
-    """Return the number of images that a text means: 256K are 262,144, as data sets are cut.
+    """Return the number of images in a text: 256K is 262,144, as is usual for data sets.
 
     Raises
     ------
     UsageError
-        If it is none.
+        If the text is no such number.
     """
     found = re.fullmatch(r"\s*([0-9]+)\s*([km]?)\s*", text.lower())
     count = int(found[1]) * {"": 1, "k": 1 << 10, "m": 1 << 20}[found[2]] if found else 0
@@ -96,12 +96,12 @@ def parse_images(text: str) -> int:
 
 
 def parse_percent(text: str) -> float:
-    """Return the percentage that a text means, such as ``5%`` or ``2.5``.
+    """Return the percentage in a text such as ``5%`` or ``2.5``.
 
     Raises
     ------
     UsageError
-        If it is none.
+        If the text is no percentage.
     """
     found = re.fullmatch(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*%?\s*", text)
     if found is None:

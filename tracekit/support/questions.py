@@ -47,30 +47,29 @@ _GIVEN = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 
 @dataclass(frozen=True)
 class Option:
-    """Meaning of an option, beside its type and default.
+    """Meaning of an option, in addition to its type and default.
 
     Parameters
     ----------
     meaning
-        What it says, as help and pages print it.
+        Description in help and on pages.
     metavar
-        What stands for its value in help.
+        Placeholder for its value in help.
     unit
-        What it is in; the command line reads it with this unit (`support.quantities`, and names of
-        others: ``images``, ``keys``, ``labels``, ``run``, ``run or ns``, ``runs``, ``sizes``,
-        ``skip``, ``steps``).
+        Unit by which the command line parses it (one of `support.quantities`, or ``images``,
+        ``keys``, ``labels``, ``run``, ``run or ns``, ``runs``, ``sizes``, ``skip``, ``steps``).
     least
-        The smallest number it can be.
+        Smallest number allowed; None for no limit.
     flag
-        The option on the command line, where that is not its name.
+        Option on the command line, if it differs from its name.
     typed
-        What is typed for it on the command line, where that is not told by its type and unit.
+        Type on the command line, if it does not follow from type and unit.
     panel
-        Heading that it stands under in help.
+        Heading that it is listed under in help.
     keys
-        What lists of names may hold.
+        Values allowed in a list of names.
     envvar
-        Variable of the environment that says it for the command line.
+        Environment variable that sets it on the command line.
     """
 
     meaning: str
@@ -85,7 +84,7 @@ class Option:
 
 
 def grouped_by(*names: str) -> Option:
-    """Return the option for grouping rows by some of these keys."""
+    """Return the option for grouping rows by these keys."""
     meaning = f"What to group by: {', '.join(names)}, or several joined by commas."
     return Option(meaning, "KEYS", unit="keys", typed=list[str], keys=names)
 
@@ -210,13 +209,13 @@ class ChosenRows(TypedDict, total=False):
 
 
 class ChosenTime(ChosenRows, total=False):
-    """Options that limit a run to a time; ``docs/breakdown.md`` says what that means."""
+    """Options that limit a run to an interval of time; see ``docs/breakdown.md``."""
 
     between: Between
 
 
 class ChosenStretch(ChosenTime, total=False):
-    """Options that choose a stretch of a run, by time or by steps."""
+    """Options that limit a run to a stretch, by time or by steps."""
 
     iterations: Steps
 
@@ -241,30 +240,30 @@ class Declaration:
     Parameters
     ----------
     name
-        Its name in Python.
+        Name of the question in Python.
     meaning
-        What it answers, as help and pages print it.
+        Description of its answer, in help and on pages.
     signature
-        Its options, and what it is put to.
+        Its subject and options.
     examples
-        Command lines.
+        Examples of command lines.
     writes
-        The columns and `meta` of its answers.
+        Columns and `meta` of its answers.
     also
-        The same of answers that are called otherwise.
+        The same for answers with other command names.
     figures
-        What can be drawn of these, by the name of the figure.
+        Figures of its answers: name of the figure -> description.
     opened
-        Options of `tracekit.open` that its command has: how the run that is asked is read.
+        Options of `tracekit.open` that its command has too.
     apart
-        Options that it does not see: of which stretch a run is asked, which is cut to it before,
-        or of which runs.
+        Options handled before the question gets its subject: the stretch that a run is cut to, or
+        the choice of runs.
     is_of_runs
-        Whether it is put to several runs, and not to one.
+        Whether its subject is several runs, and not one.
     is_of_latest
-        Whether these are by default the one that was ingested last, and not all.
+        Whether these are by default the run ingested last, and not all runs.
     check
-        Raises for options that make no sense together, as long as no file is read.
+        Function that raises an error for contradictory options, before any file is read.
     """
 
     name: str
@@ -282,13 +281,13 @@ class Declaration:
 
     @property
     def options(self) -> list[inspect.Parameter]:
-        """Own options, each with its type, default and `Option`."""
+        """The question's own options, each with type, default and `Option`."""
         others = (*_ROWS, *_RUNS) if self.is_of_runs else _ROWS
         return [each for each in _options(self.signature) if each.name not in others]
 
     @property
     def kinds(self) -> dict[str, Any]:
-        """The type of each option, those that it does not see included."""
+        """Types of all options, those in `apart` included: name -> type."""
         return {each.name: get_args(each.annotation)[0] for each in _options(self.signature)}
 
     def signature_of(self, returns: str, *, of_one: bool = True) -> inspect.Signature:
@@ -302,7 +301,7 @@ class Declaration:
         return self.signature.replace(parameters=asked, return_annotation=returns)
 
     def text(self, returns: str, *, of_one: bool = True) -> str:
-        """Return its docstring: its answer, parameters, and columns of its rows."""
+        """Return the docstring: description, parameters, and columns of the rows."""
         taken = self.signature_of(returns, of_one=of_one).parameters.values()
         options = [option_of(self.signature.parameters[each.name]) for each in taken]
         lines = [
@@ -333,7 +332,7 @@ class Asked(Protocol[T_contra, P, A_co]):
     declaration: Declaration
 
     def __call__(self, subject: T_contra, /, *args: P.args, **kwargs: P.kwargs) -> A_co:
-        """Answer it."""
+        """Answer the question."""
 
 
 def question(
@@ -347,13 +346,13 @@ def question(
 ) -> Callable[[Callable[Concatenate[T_contra, P], A_co]], Asked[T_contra, P, A_co]]:
     """Declare a question, by the function that answers it; see the module for an example.
 
-    The function never sees its keyword arguments `ChosenRows`, which are taken here, nor those of
-    `ChosenStretch`, by which a run is cut before it is asked, or of `ChosenRuns`.
+    The function never gets the keyword arguments of `ChosenRows`, which are handled here, nor those
+    of `ChosenStretch`, by which the run is cut before, or of `ChosenRuns`.
 
     Parameters
     ----------
     examples, writes, also, figures, opened, check, is_of_latest
-        As in `Declaration`.
+        See `Declaration`.
     """
 
     def declare(function: Callable[Concatenate[T_contra, P], A_co]) -> Asked[T_contra, P, A_co]:
@@ -392,7 +391,7 @@ def question(
 
 
 def _options(own: inspect.Signature) -> list[inspect.Parameter]:
-    """Return the parameters that are declared to be options."""
+    """Return the parameters that are declared as options."""
     return [each for each in own.parameters.values() if get_origin(each.annotation) is Annotated]
 
 
@@ -409,7 +408,7 @@ def require_types(given: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
 
 
 def _is_of(value: Any, kind: Any) -> bool:
-    """Tell whether a value is of a type, as far as types tell: of lists not what they hold."""
+    """Tell whether a value has a type, without checking the items of lists."""
     origin = get_origin(kind)
     if origin is Literal:
         return value in get_args(kind)
@@ -427,7 +426,7 @@ def _is_of(value: Any, kind: Any) -> bool:
 
 
 def _shared(own: inspect.Signature) -> dict[str, inspect.Parameter]:
-    """Return the options that a function's ``**_`` stands for, those of rows last."""
+    """Return the options behind a function's ``**_``, those of rows last."""
     rest = [each for each in own.parameters.values() if each.kind is inspect.Parameter.VAR_KEYWORD]
     chosen = get_args(rest[0].annotation)[0] if rest else ChosenRows
     kinds = get_type_hints(chosen, include_extras=True)
@@ -455,6 +454,6 @@ def type_text(parameter: inspect.Parameter) -> str:
 
 
 def choices(kind: Any) -> tuple[str, ...]:
-    """Return the possible texts of an option, if its type names them."""
+    """Return the texts allowed for an option, if its type lists them; else nothing."""
     parts = [kind, *get_args(kind)]
     return next((get_args(each) for each in parts if get_origin(each) is Literal), ())

@@ -1,8 +1,8 @@
-"""Declare the JSON of commands in a few lines, and make JSON Schemas of it.
+"""Declarations of commands' JSON in a few lines, and their JSON Schemas.
 
-A key or column is said in one line: what it holds, a colon, what it means. `"count or null: Number
-of calls."` may be null; `"one of ring, tree: How it goes round."` lists all texts it can be. A name
-that ends in a question mark may be absent. What cannot be said like this is a JSON Schema itself.
+A key or column is declared in one line: its type, a colon, its meaning. `"count or null: Number of
+calls."` may be null; `"one of ring, tree: How it goes round."` lists all texts allowed. A name that
+ends in a question mark is optional. Other cases are written as a JSON Schema.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ STAGE_SOURCES = (
 
 
 def one(said: str | Schema) -> Schema:
-    """Return the JSON Schema of one key or column; its meaning is optional."""
+    """Return the JSON Schema for the declaration of one key or column; the meaning is optional."""
     if not isinstance(said, str):
         return said
     match = _LINE.fullmatch(said)
@@ -74,7 +74,7 @@ def _either_kind(kinds: list[str]) -> Schema:
 
 
 def record(said: Said, **rules: Any) -> Schema:
-    """Return the schema of an object with exactly these keys, and further rules."""
+    """Return the schema of an object with exactly these keys; `rules` are further keywords."""
     return {
         "type": "object",
         "required": [name for name in said if not name.endswith("?")],
@@ -85,18 +85,18 @@ def record(said: Said, **rules: Any) -> Schema:
 
 
 def records(meaning: str, said: Said, **rules: Any) -> Schema:
-    """Return the schema of a list of such objects."""
+    """Return the schema of a list of objects with exactly these keys."""
     return {"description": meaning, "type": "array", "items": record(said, **rules)}
 
 
 def by_name(meaning: str, value: str | Schema, names: str | None = None) -> Schema:
-    """Return the schema of an object of values that are alike, by name: by one of `names`."""
+    """Return the schema of an object with values of one type; its keys are limited to `names`."""
     known = {"propertyNames": one(f"one of {names}")} if names else {}
     return {"description": meaning, "type": "object", "additionalProperties": one(value), **known}
 
 
 def either(*names: str) -> list[Schema]:
-    """Return a rule's alternatives: the names that each requires, with spaces between them."""
+    """Return alternatives for a schema: each requires the keys in a text, separated by spaces."""
     return [{"required": each.split()} for each in names]
 
 
@@ -107,17 +107,17 @@ class Column:
     Parameters
     ----------
     name
-        Its name.
+        Name of the column.
     type
-        Name of its polars type; None where it is nothing that one holds.
+        Name of its polars type; None if polars has none for it.
     unit
         Unit of its values, or None.
     meaning
-        What it says, and what null means.
+        Description of its values, and the meaning of null.
     is_nullable
         Whether a value may be null.
     is_always
-        Whether each answer has it, and not only some.
+        Whether every answer has the column.
     """
 
     name: str
@@ -129,7 +129,7 @@ class Column:
 
     @property
     def told(self) -> str:
-        """Its meaning, in a line."""
+        """Description on one line."""
         null = " or null" if self.is_nullable else ""
         return f"{self.type or 'list of records'}{null}. {self.meaning}"
 
@@ -158,19 +158,19 @@ class Json:
     Parameters
     ----------
     command
-        The command, as answers name it.
+        Name of the command in answers.
     meta, rows
-        Keys of what rows are measured against, and columns of rows.
+        Declarations of the keys of meta, and of the columns of rows.
     meta_rules, row_rules
-        What else holds of either, as JSON Schema: which come together, say.
+        Further JSON Schema keywords for each, such as keys that occur together.
     run
-        What stands for the run.
+        Declaration of the key ``run``.
     of_rows
-        What rows are.
+        Description of the rows.
     typed
-        How the command is typed, where that is not its name.
+        Command line of the command, if it is not its name.
     keys
-        Further keys beside meta and rows, or whole schemas in place of these.
+        Further keys beside meta and rows, or whole schemas that replace these.
     """
 
     command: str
@@ -185,11 +185,11 @@ class Json:
 
     @functools.cached_property
     def columns(self) -> list[Column]:
-        """The columns of its rows."""
+        """Columns of the rows."""
         return [_column(name, said) for name, said in self.rows.items()]
 
     def schema(self) -> Schema:
-        """Return the JSON Schema of it."""
+        """Return the declaration as a JSON Schema."""
         keys: Said = {
             "command": {"description": "The command that made this.", "const": self.command},
             "run": self.run,

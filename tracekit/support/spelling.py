@@ -1,4 +1,4 @@
-"""Suggest the word that a misspelt one may have meant."""
+"""Suggests known words for a misspelt one."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from difflib import get_close_matches
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a question that names the known words most like `word`, or nothing without any.
+    """Return a question that names the known words most similar to `word`; empty without any.
 
-    What follows in the message begins behind it.
+    Further text of the message can follow it.
     """
     near = get_close_matches(word, list(known))
     return f"did you mean {' or '.join(map(repr, near))}? " if near else ""
 
 
 def choose_among(word: str, known: Iterable[str]) -> str:
-    """Return the hint of an error about an unknown word: the likely one, and all known."""
+    """Return the hint for an unknown word: the most similar known word, and all known words."""
     names = list(known)
     return f"{did_you_mean(word, names)}choose among {', '.join(names)}"

@@ -1,4 +1,4 @@
-"""Spools for tables: in memory while they fit, in files beyond that."""
+"""Spools for tables: kept in memory while they fit, and in files beyond that."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ _FEWEST_ROWS = 1 << 14
 
 
 class Workspace:
-    """Memory and a folder to work in.
+    """Memory limit and folder for temporary data.
 
     Parameters
     ----------
     folder
-        Where files may be made, which exists; without one everything stays in memory.
+        Existing folder for files; None keeps everything in memory.
     memory
-        How much memory the whole work may use, bytes.
+        Limit of memory for the whole work, bytes.
     """
 
     def __init__(self, folder: Path | None = None, memory: int = DEFAULT_MEMORY) -> None:
@@ -61,14 +61,14 @@ class Workspace:
         """How many rows of a table to work on at once."""
 
     def new_folder(self) -> Path:
-        """Return a new folder, for this user alone, which lasts as long as this and its folder."""
+        """Return a new private folder, which is removed with the workspace."""
         made = Path(tempfile.mkdtemp(dir=self._folder))
         if self._folder is None:
             weakref.finalize(self, shutil.rmtree, made, ignore_errors=True)
         return made
 
     def take(self, size: int) -> Path | None:
-        """Return the file for these bytes, or None after reserving memory for them."""
+        """Reserve memory for `size` bytes and return None; if memory is full, return a file."""
         with self._lock:
             left = self._left - _COMPILER * ("numba" in sys.modules)
             if self._folder is None or size <= left:
@@ -77,20 +77,20 @@ class Workspace:
             return self._folder / f"{next(self._numbers)}.raw"
 
     def give_back(self, size: int) -> None:
-        """Free memory that was reserved."""
+        """Release memory that was reserved."""
         with self._lock:
             self._left += size
 
 
 class Spool:
-    """Chunks of a table that can be read as often as needed until they are dropped.
+    """Chunks of a table that can be read repeatedly until they are dropped.
 
-    Columns are kept in as few bytes as hold them (see `packed`).
+    Columns are stored in as few bytes as possible (see `packed`).
 
     Parameters
     ----------
     workspace
-        Where they wait.
+        Memory limit and folder for the chunks.
     """
 
     def __init__(self, workspace: Workspace) -> None:
@@ -108,7 +108,7 @@ class Spool:
         self.heights.append(frame.height)
 
     def change(self, number: int, without: Collection[str], added: pl.DataFrame) -> None:
-        """Let columns of a chunk go, and add others."""
+        """Remove columns from a chunk, and add others."""
         left = [name for name in self.columns[number] if name not in without]
         self._chunks[number].append(self._kept(added))
         self.columns[number] = (*left, *added.columns)
@@ -123,7 +123,7 @@ class Spool:
         return len(self._chunks)
 
     def read(self, number: int, *columns: str, rows: slice = slice(None)) -> pl.DataFrame:
-        """Return a chunk, or some columns of it, or some `rows` that follow each other."""
+        """Return a chunk; with arguments only these columns, or this slice of rows."""
         first, end, _ = rows.indices(self.heights[number])
         found = []
         for name in columns or self.columns[number]:
@@ -136,7 +136,7 @@ class Spool:
         return (self.read(number) for number in range(len(self)))
 
     def drop(self, number: int) -> None:
-        """Let go of a chunk that is not needed any more."""
+        """Release a chunk that is no longer needed."""
         for part in self._chunks[number]:
             if isinstance(part, _InFile):
                 part.remove()
@@ -149,7 +149,7 @@ _Kept: TypeAlias = "pl.Series | Packed"
 
 
 def _kept_in_memory(column: pl.Series) -> _Kept:
-    """Return a column as it is, or packed if that takes much less."""
+    """Return a column unchanged, or packed if that is much smaller."""
     # Texts of which there are few kinds take longer to be made of numbers.
     may_gain = column.dtype.is_numeric() or column.null_count()
     made = packed(column, _LEAST_GAIN) if may_gain else None
@@ -162,7 +162,7 @@ def _size(column: _Kept) -> int:
 
 @dataclass(frozen=True)
 class _InMemory:
-    """Columns, and how much memory they take, bytes."""
+    """Columns in memory, and their size in bytes."""
 
     columns: Mapping[str, _Kept]
     size: int
@@ -175,7 +175,7 @@ class _InMemory:
 
 
 class _InFile:
-    """Columns in a file, and those that are no numbers in another one."""
+    """Columns in a file, and those without numbers in another one."""
 
     def __init__(self, columns: Mapping[str, _Kept], path: Path) -> None:
         self.columns: dict[str, Packing | None] = {}
@@ -209,5 +209,5 @@ class _InFile:
 
 
 def _array(column: str, array: str) -> str:
-    """Return what an array of a column is called."""
+    """Return the name of an array that belongs to a column."""
     return f"{array} {column}"

@@ -1,4 +1,4 @@
-"""TOML that somebody wrote by hand, or made to do harm."""
+"""Reads TOML files written by hand, or made with bad intent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     Raises
     ------
     NotToml
-        If it is none, or is nested deeper than anyone writes.
+        If it is invalid, or nested unreasonably deep.
     """
     try:
         return tomllib.loads(text)
@@ -33,7 +33,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     Raises
     ------
     InputError
-        If it cannot be read as one, or is larger than anyone writes.
+        If it cannot be read as TOML, or is unreasonably large.
     """
     try:
         if path.stat().st_size > _MOST_BYTES:

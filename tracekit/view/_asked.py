@@ -1,4 +1,4 @@
-"""Answers to the page, which sends numbers, words of a list, and text to find, and no more."""
+"""Answers to requests of the page, which may contain only numbers, known words and search text."""
 
 from __future__ import annotations
 
@@ -45,33 +45,33 @@ _QUICK, _SLOW = 4, 2
 
 
 class AskedRun(Protocol):
-    """Questions of the view to a run: `tracekit.Run` answers them."""
+    """Interface of the view to a run, implemented by `tracekit.Run`."""
 
     breakdown: Any
     idle: Any
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the run."""
 
     @property
     def trace(self) -> Trace:
-        """Its tables."""
+        """Tables of the run."""
 
     @property
     def kept(self) -> Kept | None:
-        """Where what is made of its tables is kept; None where these are not as stored."""
+        """Cache of values computed from the stored tables; None if the tables are not as stored."""
 
 
 class AskedRuns:
-    """Answers to the page.
+    """Answers requests of the page.
 
     Parameters
     ----------
     runs
-        The runs that are looked at.
+        The runs that the page shows.
     store
-        Where commands find them, if that has to be named.
+        Folder of the store to name in commands; None if commands find it themselves.
     """
 
     def __init__(self, runs: Sequence[AskedRun], store: Path | None = None) -> None:
@@ -79,7 +79,7 @@ class AskedRuns:
         self._store = store
 
     def endpoints(self) -> Mapping[str, Endpoint]:
-        """Return what answers requests, by path."""
+        """Return the functions that answer requests: path -> function."""
         quick, slow = Turns(_QUICK), Turns(_SLOW)
         return {
             "/runs": (self.runs, quick),
@@ -94,18 +94,18 @@ class AskedRuns:
         }
 
     def prepare(self) -> None:
-        """Make what pictures and searches of the first run rest on, ahead of them."""
+        """Compute the sums that pictures and searches of the first run need, in advance."""
         _ = self._runs[0].lanes.sums
 
     def runs(self, given: Given) -> dict[str, Any]:
-        """Return the names of the runs, and what stages there are."""
+        """Return the names of the runs, and the stages."""
         _only(given)
         names = [printable(each.run.name) for each in self._runs]
         return {"runs": names, "stages": LOOKS, "order": STAGES, "keys": KEYS,
                 "colours": {COMMUNICATION: PATH_COLOURS["comm"], **CAUSE_COLOURS}}  # fmt: skip
 
     def run(self, given: Given) -> dict[str, Any]:
-        """Return the lanes of a run, and the time that it takes."""
+        """Return the lanes of a run, and its begin and end."""
         _only(given, "run")
         seen = self._seen(given)
         lanes, (begin, end) = seen.lanes.lanes, seen.lanes.edges
@@ -121,7 +121,7 @@ class AskedRuns:
         }  # fmt: skip
 
     def steps(self, given: Given) -> dict[str, Any]:
-        """Return when steps begin and end on the GPUs, and which are unlike the others."""
+        """Return begins and ends of steps on the GPUs, and which steps are outliers."""
         _only(given, "run")
         spans = step_detail.step_spans(self._seen(given).run.trace).drop_nulls("iteration")
         lengths = step_detail.step_lengths(spans)
@@ -140,19 +140,19 @@ class AskedRuns:
         }
 
     def drawn(self, given: Given) -> dict[str, Any]:
-        """Return what is drawn of a stretch of time; see `RunLanes.drawn`."""
+        """Return the picture of an interval of time; see `RunLanes.drawn`."""
         _only(given, "run", "from", "to", "pixels")
         pixels = _number(given, "pixels", 1, _MOST_PIXELS)
         return self._seen(given).lanes.drawn(*_stretch(given), pixels)
 
     def idle(self, given: Given) -> dict[str, Any]:
-        """Return why GPUs do nothing in a stretch of time; see `RunLanes.idle`."""
+        """Return the causes of idle time in an interval of time; see `RunLanes.idle`."""
         _only(given, "run", "from", "to", "pixels")
         pixels = _number(given, "pixels", 1, _MOST_PIXELS)
         return self._seen(given).lanes.idle(*_stretch(given), pixels)
 
     def table(self, given: Given) -> dict[str, Any]:
-        """Return `breakdown` or `idle` of a stretch of time, and the command that prints it."""
+        """Return `breakdown` or `idle` for an interval of time, and the command that prints it."""
         _only(given, "run", "from", "to", "by")
         seen, (start, end), by = self._seen(given), _stretch(given), _word(given, "by", [*KEYS])
         if by == _IDLE:
@@ -173,7 +173,7 @@ class AskedRuns:
         }
 
     def find(self, given: Given) -> dict[str, Any]:
-        """Return names of ops that hold some words, or match them as a regular expression."""
+        """Return names of ops that contain a text, or match it as a regular expression."""
         _only(given, "run", "words")
         found = self._seen(given).matching(_words(given))
         full = [printable(name) for name in found["name"].head(_MOST_NAMES)]
@@ -187,7 +187,7 @@ class AskedRuns:
         }
 
     def hit(self, given: Given) -> dict[str, Any]:
-        """Return one of the ops of such names: the longest, or the next to a time."""
+        """Return one op among those of these names: the longest, or the nearest to a time."""
         _only(given, "run", "words", "which", "time")
         seen, which = self._seen(given), _word(given, "which", _WHICH)
         time = _number(given, "time", -_LAST, _LAST)
@@ -201,7 +201,7 @@ class AskedRuns:
     def _beside(
         self, seen: _Seen, names: pl.Series, time: int, *, is_after: bool
     ) -> dict[str, Any] | None:
-        """Return the op of some names that starts next to a time: near it first, as files are."""
+        """Return the nearest op of these names before or after a time, reading close rows first."""
         first, last = seen.lanes.edges
         ops = seen.run.trace["ops"].filter(pl.col("name").cast(pl.String).is_in(names.implode()))
         start, reach = pl.col("start"), max((last - first) // _PIECES, 1)
@@ -216,7 +216,7 @@ class AskedRuns:
         return None
 
     def op(self, given: Given) -> dict[str, Any]:
-        """Return all that is known of an op."""
+        """Return all details of an op."""
         _only(given, "run", "op")
         seen = self._seen(given)
         number = _number(given, "op", 0, _LAST)
@@ -243,9 +243,9 @@ class _Seen:
         self.run, self.lanes = run, RunLanes(run.trace, run.kept)
 
     def details(self, op: pl.DataFrame) -> dict[str, Any]:
-        """Return all that is known of an op; of a long run by the step around it alone.
+        """Return all details of an op; of a long run, those found from the step around it only.
 
-        Else it would rest on the layer of every range, and on the size of every collective.
+        Otherwise the layers of all ranges and the sizes of all collectives would be needed.
         """
         trace = self.run.trace
         if trace.height("ranges") > _LONG_RUN:
@@ -253,7 +253,7 @@ class _Seen:
         return step_detail.details(trace, op).row(0, named=True)
 
     def matching(self, words: str) -> pl.DataFrame:
-        """Return those of `names` that hold some words, whatever their case, or match them."""
+        """Return the `names` that contain a text (ignoring case), or match it as an expression."""
         holds = pl.col("name").str.contains(f"(?i){re.escape(words)}")
         try:
             return self.lanes.sums.names.filter(holds | pl.col("name").str.contains(f"(?i){words}"))
@@ -262,7 +262,7 @@ class _Seen:
 
 
 def _around(trace: Trace, op: pl.DataFrame) -> tuple[Trace, pl.DataFrame]:
-    """Return the step of an op's process in which it is, its ranges numbered anew, and the op."""
+    """Return the step of its process that contains an op, ranges renumbered, and the op."""
     launch, of_process = pl.coalesce("launch_start", "start"), pl.col("process") == op["process"][0]
     steps = trace["iterations"].join(op.lazy(), on=["process", "iteration"], how="semi")
     at = op.select(start=launch, end=launch)

@@ -1,4 +1,4 @@
-"""`breakdown --between` of long stretches, whose ops are not all read: most is summed up before."""
+"""`breakdown --between` for long intervals, computed from cached sums instead of all ops."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ MANY = 300_000
 
 
 def broken_down(run: Any, sums: RunSums, by: str, start: int, end: int) -> Answer:
-    """Return the rows of `breakdown --between`, and of its meta what the page shows.
+    """Return the rows of `breakdown --between START END`, computed from sums per block of time.
 
-    Whole blocks are added up to what the question says of the two ends.
+    Blocks (bins of equal length) that lie wholly in the interval are taken from the sums; only the
+    ops in the partial blocks at its two ends are read and broken down. Of `meta` only the entries
+    that the page shows are filled in.
     """
     width, origin = sums.block_width, sums.edges[0]
     last = min(max((done for _, done in sums.gpus.values()), default=origin), end) - 1
@@ -67,7 +69,7 @@ def _measures(rows: pl.DataFrame, by: str) -> pl.DataFrame:
 
 
 def _rows(sums: RunSums, by: str, where: slice) -> pl.DataFrame:
-    """Return the sums of blocks by a key."""
+    """Return the sums of the blocks `where`, by a key."""
     rows = []
     for (gpu, column, word), (busy, count, total) in sums.blocks.items():
         named = {"ops": count, "total_ns": total, "busy_ns": busy}
@@ -94,7 +96,7 @@ def _busy(sums: RunSums, where: slice) -> int:
 
 
 def _arranged(rows: pl.DataFrame, by: str, window: int, windows: dict[int, int]) -> pl.DataFrame:
-    """Return columns and rows in the order of the question."""
+    """Return the rows with the columns and order of `breakdown`."""
     if by == "stage":
         rows = rows.sort(by).select(
             by, "ops", "busy_ns", "exposed_ns", overlap_ns=pl.col("busy_ns") - pl.col("exposed_ns"),

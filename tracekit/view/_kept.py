@@ -1,4 +1,4 @@
-"""Numbers and texts as the bytes of a file, of which nothing is taken on trust."""
+"""Serialises numbers and texts for a cache file, whose content is validated on reading."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNREADABLE = (KeyError, TypeError, IndexError, AttributeError, OverflowError, R
 
 
 def pack(told: Mapping[str, Any], arrays: Sequence[Ints]) -> bytes:
-    """Return values for JSON, and arrays of whole numbers, as bytes with their digest."""
+    """Return values (as JSON) and arrays of integers as bytes, with a digest."""
     pieces = [zlib.compress(each.tobytes(), 1) for each in arrays]
     sizes = [
         (each.dtype.newbyteorder("<").str, len(each), len(piece))
@@ -31,12 +31,12 @@ def pack(told: Mapping[str, Any], arrays: Sequence[Ints]) -> bytes:
 
 
 class Unpacked:
-    """What `pack` returned, as it is read.
+    """Reader of the bytes that `pack` returned.
 
     Parameters
     ----------
     content
-        The bytes.
+        Bytes of the file.
 
     Raises
     ------
@@ -58,19 +58,19 @@ class Unpacked:
         self._rest, self._at = memoryview(content), at + 1
 
     def take(self, count: int, most: int) -> Ints:
-        """Return the next array.
+        """Read the next array.
 
         Parameters
         ----------
         count
-            How many numbers it is known to have: no more memory is used, whatever the file says.
+            Expected number of values: no more memory is used, whatever the file says.
         most
-            Its greatest number may be this; none is below 0.
+            Largest value allowed; none may be below 0.
 
         Raises
         ------
         ValueError
-            If it is another one.
+            If the array has another length or other values.
         """
         kind, own, size = next(self._sizes, ("", 0, 0))
         if kind not in _TYPES or own != count or not 0 <= size <= len(self._rest) - self._at:

@@ -1,4 +1,4 @@
-"""Lanes of a run, and what of them is drawn: bins of tiles, or the spans themselves."""
+"""Lanes of a run, and what is drawn of them: bins of tiles, or single spans."""
 
 from __future__ import annotations
 
@@ -50,22 +50,22 @@ MOST_TEXT = 300
 
 @dataclass(frozen=True)
 class Lane:
-    """A lane, and its tiles.
+    """A lane of the view, with its tiles (sums in bins).
 
     Parameters
     ----------
     kind
-        ``stages`` of a GPU, where each is exposed; ``exposed``, where only communication runs on
-        it; ``idle``, why it does nothing, which `RunLanes.idle` tells; ``ops`` of a stream;
+        ``stages`` of a GPU, each where it is exposed; ``exposed``, where only communication runs on
+        a GPU; ``idle``, its causes of idle time (see `RunLanes.idle`); ``ops`` of a stream;
         ``range`` of a thread; ``way``, copies from one GPU, or the host, to another.
     key
-        What its spans are found by, in the order of the columns of its kind.
+        Values that identify its spans, in the order of the key columns of its kind.
     label, brief
-        Its name, and the same in few letters.
+        Name of the lane, and a short form.
     is_first
-        Whether a line is drawn above it.
+        Whether a separating line is drawn above it.
     tiles
-        Its sums.
+        Sums of its spans in bins, at several resolutions.
     """
 
     kind: str
@@ -78,7 +78,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class _Drawn(Spans):
-    """Spans with what is drawn of each: a name, by its place in `texts`; a number; a hatching."""
+    """Spans with their display: a name, by its index in `texts`; a number; a hatching."""
 
     name: Ints
     number: Ints
@@ -87,7 +87,7 @@ class _Drawn(Spans):
 
     @classmethod
     def of(cls, rows: pl.DataFrame) -> _Drawn:
-        """Return rows with the columns `DRAWN`."""
+        """Make spans of rows with the columns `DRAWN`."""
         spans, names = spans_of(rows), rows["name"].fill_null("(no name)")
         texts = names.unique()
         place = names.replace_strict(texts, range(len(texts)), return_dtype=pl.Int64).to_numpy()
@@ -96,21 +96,21 @@ class _Drawn(Spans):
 
     @classmethod
     def of_no_op(cls, spans: Spans) -> _Drawn:
-        """Return spans that stand for no op."""
+        """Make drawn spans of intervals that are no ops."""
         none = np.zeros_like(spans.start)
         return cls(spans.start, spans.end, spans.look, spans.look, none - 1, none, LOOKS)
 
     def at(self, rows: Any) -> _Drawn:
-        """Return some of them."""
+        """Return the spans at these rows."""
         names = ("start", "end", "look", "name", "number", "hatched")
         return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
     def during(self, start: int, end: int) -> _Drawn:
-        """Return those that last during a stretch of time."""
+        """Return the spans that overlap an interval of time."""
         return self.at((self.start < end) & (self.end > start))
 
     def told(self, names: dict[str, int]) -> dict[str, Any]:
-        """Return them for the script: starts as differences, and all else by number."""
+        """Return the spans for the script: starts as differences, and everything else by number."""
         used, place = np.unique(self.name, return_inverse=True)
         known = [names.setdefault(self.texts[each], len(names)) for each in used]
         return {
@@ -124,13 +124,13 @@ class _Drawn(Spans):
 
 
 class Kept(Protocol):
-    """What is kept beside the tables of a run."""
+    """Interface of a cache beside the tables of a run."""
 
     def read(self, key: str) -> bytes | None:
-        """Return what was kept by a key, which anyone may have made; None where there is none."""
+        """Return the value under a key, which anyone may have written; None if there is none."""
 
     def write(self, key: str, content: bytes) -> None:
-        """Keep something by a key, where that is possible."""
+        """Cache a value under a key, if possible."""
 
 
 class RunLanes:
@@ -141,7 +141,7 @@ class RunLanes:
     trace
         The run.
     kept
-        Where its sums are kept; without it they are made for each view.
+        Cache for the sums of the lanes; None computes them for each view.
     """
 
     def __init__(self, trace: Trace, kept: Kept | None = None) -> None:
@@ -152,7 +152,7 @@ class RunLanes:
 
     @property
     def sums(self) -> RunSums:
-        """What the lanes rest on: read where it is kept, else found and kept."""
+        """Sums of the lanes: read from the cache, else computed and cached."""
         with self._making, stoppable(None):  # others wait for it
             return self._sums
 
@@ -169,12 +169,12 @@ class RunLanes:
 
     @property
     def edges(self) -> tuple[int, int]:
-        """When the first op or range of a lane begins, and the last one ends, ns."""
+        """First start and last end of the ops and ranges on lanes, ns."""
         return self.sums.edges
 
     @cached_property
     def _all(self) -> Sequence[Lane]:
-        """All lanes: ranges, then GPU by GPU its stages, exposed communication and streams."""
+        """All lanes: ranges, then for each GPU stages, exposed communication and streams."""
         several = len({key[0] for kind, key in self.sums.lanes if kind == "range"}) > 1
         tiles = {key: own for key, (_, own) in self.sums.lanes.items()}
         if self._trace.height("ops") <= _MOST_EXPLAINED:
@@ -184,16 +184,16 @@ class RunLanes:
 
     @property
     def lanes(self) -> Sequence[Lane]:
-        """All lanes, those that are more than can be drawn left out."""
+        """The lanes, up to the largest number that can be drawn."""
         return self._all[:_MOST_LANES]
 
     @property
     def lost(self) -> int:
-        """How many lanes there are more."""
+        """Number of lanes left out."""
         return len(self._all) - len(self.lanes)
 
     def of_thread(self, op: Mapping[str, Any]) -> int | None:
-        """Return the number of the lane of the ranges of the thread that launched an op."""
+        """Return the number of the lane with the ranges of the thread that launched an op."""
         key = op["process"], op["launch_thread"]
         own = (
             n for n, each in enumerate(self.lanes) if (each.kind, each.key[:2]) == ("range", key)
@@ -201,20 +201,20 @@ class RunLanes:
         return next(own, None)
 
     def of(self, op: Mapping[str, Any]) -> int | None:
-        """Return the number of the lane that an op is on."""
+        """Return the number of the lane that shows an op."""
         key = tuple(op[name] for name in OF_OP)
         own = (n for n, each in enumerate(self.lanes) if (each.kind, each.key) == ("ops", key))
         return next(own, None)
 
     def drawn(self, start: int, end: int, pixels: int) -> dict[str, Any]:
-        """Return what a picture of a stretch of time shows, in the order of the lanes.
+        """Return the picture of an interval of time, lane by lane.
 
         Parameters
         ----------
         start, end
-            The stretch, ns.
+            The interval, ns.
         pixels
-            How wide the picture is.
+            Width of the picture in pixels.
         """
         width = _PIXELS * (end - start) / pixels
         levels = self._levels(start, end, width, pixels)
@@ -236,7 +236,7 @@ class RunLanes:
         }
 
     def idle(self, start: int, end: int, pixels: int) -> dict[str, Any]:
-        """Return why GPUs do nothing in a stretch of time, by the numbers of lanes; see `drawn`."""
+        """Return the causes of idle time in an interval of time, by number of lane; see `drawn`."""
         lanes = {n: lane.key[0] for n, lane in enumerate(self.lanes) if lane.kind == "idle"}
         edges = step_detail.whole_spans(self._trace).group_by("device").agg(
             pl.col("start").min().clip(start, end), pl.col("end").max().clip(start, end)
@@ -259,7 +259,7 @@ class RunLanes:
         }
 
     def _binned(self, spans: Spans, width: int, start: int, end: int) -> dict[str, Any]:
-        """Return bins of one length in a stretch of time."""
+        """Return bins of length `width` in an interval of time."""
         begin = start - (start - self.edges[0]) % width
         sums = Summing(len(spans.start), begin, end, width)
         sums.add(spans, spans.by_look(), begin, end)
@@ -267,7 +267,7 @@ class RunLanes:
         return _of_bins(tiles, tiles.first, start, end)
 
     def _levels(self, start: int, end: int, width: float, pixels: int) -> list[Level | None]:
-        """Return which level is drawn of each lane, None where its spans are."""
+        """Return the level of tiles to draw for each lane; None if its single spans are drawn."""
         found: list[Level | None] = []
         left = _MOST_IN_ALL
         for lane in self.lanes:
@@ -282,7 +282,7 @@ class RunLanes:
         return found
 
     def _read(self, lanes: Sequence[Lane], start: int, end: int) -> Mapping[Key, _Drawn]:
-        """Return the spans of lanes that last during a stretch of time, by kind and key."""
+        """Return the spans of lanes that overlap an interval of time, by kind and key."""
         keys = [(lane.kind, lane.key) for lane in lanes if lane.kind != "idle"]
         found = {key: self._few[key].during(start, end) for key in keys if key in self._few}
         left = [key for key in keys if key not in found]
@@ -312,11 +312,10 @@ class RunLanes:
         return {"ops": drawn_ops(self._trace), "range": drawn_ranges(self._trace)}
 
     def _rows(self, kind: str, start: int, end: int, wanted: pl.Expr) -> dict[Key, _Drawn]:
-        """Return ops or ranges that last during a stretch of time, by lane, and by GPU.
+        """Return ops or ranges that overlap an interval of time, by lane, and by GPU.
 
-        At least those wanted.
-
-        To read a few takes as long as to read those around them, which the next picture shows.
+        At least the `wanted` ones; others may be included, as reading those around them takes no
+        longer, and the next picture shows them.
         """
         begin, until, lanes = self._near.get(kind, (end, start, {}))
         if not begin <= start <= end <= until:
@@ -340,7 +339,7 @@ class RunLanes:
         return {key: own.during(start, end) for key, own in lanes.items()}
 
     def _around(self, kind: str, start: int, end: int) -> tuple[int, int]:
-        """Return a longer stretch of time around one, if that has not too many spans."""
+        """Return a longer interval around this one, unless it has too many spans."""
         tiles = [each for (own, _), (_, each) in self.sums.lanes.items() if own == kind]
         found = start, end
         start, end = min(start, self.edges[1]), max(end, self.edges[0])
@@ -354,7 +353,7 @@ class RunLanes:
 
 
 def _order(lane: Key) -> tuple[Any, ...]:
-    """Return what sorts lanes."""
+    """Return the sort key of a lane."""
     kind, key = lane
     parts = [(part is None, part or 0) for part in key]
     if kind in _KINDS:
@@ -363,7 +362,7 @@ def _order(lane: Key) -> tuple[Any, ...]:
 
 
 def _lane(kind: str, key: tuple[int | None, ...], tiles: Tiles, *, several: bool) -> Lane:
-    """Return a lane with its names."""
+    """Return a lane with its label."""
     is_first = kind == "stages" or (kind == "range" and not key[-1])
     gpu, last = key[0], "?" if key[-1] is None else key[-1]
     if kind == "range":
@@ -385,7 +384,7 @@ _NONE = _Drawn.of(pl.DataFrame(schema=DRAWN))
 
 
 def _of_bins(tiles: Tiles, level: Level, start: int, end: int) -> dict[str, Any]:
-    """Return bins in which anything starts or runs, for the script."""
+    """Return the bins that have any span, for the script."""
     first, last = tiles.bins(level, start, end)
     busy = {look: each[first:last].astype(np.int64) for look, each in level.busy.items()}
     count = level.count[first:last].astype(np.int64)

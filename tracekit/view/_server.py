@@ -1,4 +1,4 @@
-"""HTTP server of the view: on the loopback address, read-only, for the holder of its token."""
+"""HTTP server of the view: on the loopback address, read-only, and protected by a token."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Given = Mapping[str, str]
 
 
 class Refused(Exception):  # noqa: N818 - no fault of ours
-    """A request that is not answered, with the status that says so."""
+    """Error for a request that is refused, with its HTTP status."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -54,9 +54,9 @@ class Refused(Exception):  # noqa: N818 - no fault of ours
 
 
 class Turns:
-    """Limits how many requests are worked on at once; those that are given up lose their place.
+    """Limits the number of requests handled at once; a request whose client has gone is dropped.
 
-    Long work ends, too, once its client has gone: between batches of rows.
+    Long work, too, is stopped once its client has gone; this is checked between batches of rows.
     """
 
     def __init__(self, most: int) -> None:
@@ -64,12 +64,12 @@ class Turns:
 
     @contextmanager
     def taken(self, connection: socket.socket) -> Iterator[None]:
-        """Wait for a turn.
+        """Wait until the request may be handled.
 
         Raises
         ------
         Refused
-            If none comes in time, or the client has gone meanwhile.
+            If the wait takes too long, or the client has gone.
         """
         until = time.monotonic() + _LONGEST_WAIT
         while not self._free.acquire(timeout=0.05):
@@ -101,16 +101,16 @@ Endpoint = tuple[Callable[[Given], Any], Turns]
 
 
 class ViewServer(ThreadingHTTPServer):
-    """Answers by fixed paths: the page to anyone, data to those who send the token.
+    """HTTP server with fixed paths: the page for anyone, data for requests with the token.
 
     Parameters
     ----------
     port
-        Where to listen; 0 for any free port.
+        Port to listen on; 0 for any free port.
     page
-        The page, which holds nothing of a run.
+        HTML of the page, which has no data of a run.
     endpoints
-        Answers by path.
+        Functions that answer requests: path -> function.
     """
 
     daemon_threads = True
@@ -128,26 +128,26 @@ class ViewServer(ThreadingHTTPServer):
         super().__init__((HOST, port), _Handler)
 
     def server_bind(self) -> None:
-        """Bind without asking the network what this machine is called."""
+        """Bind without a DNS lookup of the host's name."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = HOST, self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread of its own; more connections than there may be are closed at once."""
+        """Handle a request in its own thread; connections above the limit are closed at once."""
         if self._connections.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer, and make room for another connection."""
+        """Handle a request, then free its place for another connection."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        """Say in one line what went wrong; a client that went away is no error."""
+        """Print one line about an error; a client that has gone is no error."""
         error = sys.exception()
         if not isinstance(error, OSError):
             print(f"tracekit view: {type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
@@ -162,7 +162,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(*self._answer())
 
     def _answer(self) -> tuple[int, str, bytes]:
-        """Return status, kind and content of the answer."""
+        """Return status, content type and content of the response."""
         try:
             self._check_sender()
             path, _, query = self.path.partition("?")
@@ -178,7 +178,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise
 
     def _check_sender(self) -> None:
-        """Refuse pages of other hosts, which a browser sends here under a name of theirs."""
+        """Refuse requests for other host names, which foreign pages may send (DNS rebinding)."""
         hosts = self.headers.get_all("Host") or []
         if len(hosts) != 1 or not _HOSTS.fullmatch(hosts[0]):
             raise Refused(403, "this host is not served")
@@ -218,13 +218,13 @@ class _Handler(BaseHTTPRequestHandler):
         message: str | None = None,
         explain: str | None = None,  # noqa: ARG002
     ) -> None:
-        """Answer in plain text, also to what is no request, and to other methods."""
+        """Respond in plain text, also to malformed requests and other methods."""
         if not hasattr(self, "headers"):  # of a request that could not be read
             self.headers = self.MessageClass()
         self._send(code, "text/plain", (message or "refused").encode())
 
     def log_message(self, *_: Any) -> None:
-        """Keep quiet: a request's line would tell what is looked at."""
+        """Log nothing: a request's line would reveal what the user looks at."""
 
 
 def _parameters(query: str) -> dict[str, str]:

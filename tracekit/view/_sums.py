@@ -1,4 +1,4 @@
-"""What pictures and searches of a run rest on: sums of its lanes and names, found in one pass."""
+"""Sums of a run's lanes and names, which pictures and searches need, computed in one pass."""
 
 from __future__ import annotations
 
@@ -66,24 +66,24 @@ Block = tuple[Ints, Ints, Ints]
 
 @dataclass(frozen=True)
 class RunSums:
-    """Sums of a run.
+    """Sums of a run that the view draws from.
 
     Parameters
     ----------
     edges
-        When the first op or range of a lane begins, and the last one ends, ns.
+        First start and last end of the ops and ranges on lanes, ns.
     lanes
-        The number of spans of each lane, and its tiles.
+        Number of spans and tiles of each lane: key of the lane -> (number, tiles).
     names
-        ``name, ops, total, most, longest``, most time first: names of ops. Times are in ns;
-        `longest` is the number of the op that takes `most`.
+        ``name, ops, total, most, longest``, largest total first: sums by name of op. Times are in
+        ns; `longest` is the number of the op whose duration is `most`.
     few
-        All spans of lanes that have few of them, with the columns `DRAWN`.
+        All spans of lanes that have few, with the columns `DRAWN`: key of the lane -> spans.
     gpus
-        From when to when the ops of each GPU last, ns.
+        First start and last end of the ops of each GPU, ns: device -> (start, end).
     blocks
-        Ops of each GPU in bins of one length, by GPU, column of `_WORDS` and word: how long any
-        runs, how many start, and the sum of their lengths.
+        Sums of each GPU's ops in bins of equal length: (GPU, column of `_WORDS`, word) -> busy
+        time, number of starts, and summed durations, per bin.
     """
 
     edges: tuple[int, int]
@@ -95,12 +95,12 @@ class RunSums:
 
     @property
     def block_width(self) -> int:
-        """Length of blocks, ns."""
+        """Length of the bins in `blocks`, ns."""
         return _block_width(self.edges, len(self.gpus))
 
     @classmethod
     def of(cls, trace: Trace) -> RunSums:
-        """Read the ops and ranges of a run, some at a time."""
+        """Compute the sums of a run, reading ops and ranges in batches."""
         frames = {"ops": drawn_ops(trace, "kind"), "range": drawn_ranges(trace)}
         counts = {kind: _counted(frame, _BY[kind]) for kind, frame in frames.items()}
         both = pl.concat([each.select("first", "last") for each in counts.values()])
@@ -118,13 +118,13 @@ class RunSums:
 
     @property
     def spans(self) -> int:
-        """How many ops and ranges there are."""
+        """Number of ops and ranges."""
         return sum(
             number for (kind, _), (number, _) in self.lanes.items() if kind in ("ops", "range")
         )
 
     def packed(self) -> bytes:
-        """Return all of it as bytes."""
+        """Return the sums as bytes."""
         arrays, lanes = [], []
         for (kind, key), (spans, tiles) in self.lanes.items():
             level = tiles.first
@@ -159,12 +159,12 @@ class RunSums:
 
     @classmethod
     def unpacked(cls, content: bytes, trace: Trace) -> RunSums:
-        """Read what `packed` wrote of the same run.
+        """Read sums that `packed` wrote for this run.
 
         Raises
         ------
         ValueError
-            If it is damaged, or cannot be of this run.
+            If the bytes are damaged, or belong to another run.
         """
         try:
             return cls._unpacked(Unpacked(content), trace)
@@ -204,7 +204,7 @@ def _whole(values: Sequence[Any], count: int) -> Sequence[int]:
 
 
 def _tiles(read: Unpacked, edges: tuple[int, int], spans: int, looks: Sequence[str]) -> Tiles:
-    """Read the tiles of a lane of so many spans."""
+    """Read the tiles of a lane with `spans` spans."""
     length = edges[1] - edges[0]
     width = first_width(spans, length)
     bins = -(-length // width)
@@ -223,7 +223,7 @@ def _block_width(edges: tuple[int, int], gpus: int) -> int:
 def _blocks(
     read: Unpacked, keys: Sequence[Any], edges: tuple[int, int], gpus: Sequence[int], ops: int
 ) -> dict[BlockKey, Block]:
-    """Read the blocks of GPUs."""
+    """Read the bins of GPUs."""
     width, found = _block_width(edges, len(gpus)), {}
     bins = -(-max(edges[1] - edges[0], 1) // width)
     for gpu, by, word in keys:
@@ -236,7 +236,7 @@ def _blocks(
 def _few(
     read: Unpacked, told: Mapping[str, Any], lanes: Sequence[Key], first: int, most: int
 ) -> dict[Key, pl.DataFrame]:
-    """Read the spans of lanes that have few."""
+    """Read the spans of lanes with few spans."""
     height = _whole([told["few"]], 1)[0]
     if height * _FEW_PARTS > most:
         raise ValueError("more spans are kept than there may be")
@@ -256,7 +256,7 @@ def _few(
 
 
 def drawn_ops(trace: Trace, *more: str) -> pl.LazyFrame:
-    """Return the ops of a run, with keys of their lanes, the columns `DRAWN`, and more."""
+    """Return the ops of a run, with the keys of their lanes, the columns `DRAWN`, and `more`."""
     return trace["ops"].select(
         *OF_OP, *more, "start", "end", "name", _STAGE, *_way(), number="op",
         hatched=pl.col("kind").is_in(_KINDS),
@@ -264,7 +264,7 @@ def drawn_ops(trace: Trace, *more: str) -> pl.LazyFrame:
 
 
 def _way() -> list[pl.Expr]:
-    """Return from where to where an op copies; null where it does not, or that is not known."""
+    """Return the source and destination of a copy; null for other ops, or if unknown."""
     kind, host = pl.col("kind").cast(pl.String), pl.lit(HOST, pl.Int32)
     half = pl.col("copy_kind").replace_strict({"HtoD": "h2d", "DtoH": "d2h"}, default=None)
     kind = pl.when(kind == "staged").then(half).otherwise(kind)
@@ -277,7 +277,7 @@ def _way() -> list[pl.Expr]:
 
 
 def drawn_ranges(trace: Trace) -> pl.LazyFrame:
-    """Return the ranges of threads that drive steps, with keys of their lanes, and `DRAWN`."""
+    """Return the ranges of driving threads, with the keys of their lanes, and `DRAWN`."""
     depth = pl.col("depth").fill_null(0)
     threads = step_detail.driving_threads(trace).lazy()
     return (
@@ -292,17 +292,17 @@ def drawn_ranges(trace: Trace) -> pl.LazyFrame:
 
 
 def looks_of(rows: pl.DataFrame) -> pl.Series:
-    """Return which of `LOOKS` each row has by its stage."""
+    """Return the entry of `LOOKS` for each row, by its stage."""
     return rows["stage"].replace_strict(LOOKS, range(len(LOOKS)), return_dtype=pl.Int64)
 
 
 def spans_of(rows: pl.DataFrame) -> Spans:
-    """Return rows as spans that look as their stage does."""
+    """Return rows as spans, coloured by stage."""
     return Spans(rows["start"].to_numpy(), rows["end"].to_numpy(), looks_of(rows).to_numpy())
 
 
 def alone(ops: Spans, is_communication: Ints) -> tuple[Spans, dict[str, Covered]]:
-    """Return when only communication runs, of the ops of a GPU."""
+    """Return when only communication runs on a GPU, given its ops."""
     look = np.where(is_communication, LOOKS.index(COMMUNICATION), 0)
     spans, busy = Spans(ops.start, ops.end, look).exposed()
     kept = spans.look > 0
@@ -311,7 +311,7 @@ def alone(ops: Spans, is_communication: Ints) -> tuple[Spans, dict[str, Covered]
 
 
 def _counted(frame: pl.LazyFrame, by: Sequence[str]) -> pl.DataFrame:
-    """Return ``spans, hatched, first, last`` of each lane, in order of its key."""
+    """Return ``spans, hatched, first, last`` of each lane, ordered by its key."""
     columns = frame.select(*by, "start", "end", "hatched")
     counts = (
         batch.group_by(by).agg(
@@ -327,11 +327,11 @@ def _counted(frame: pl.LazyFrame, by: Sequence[str]) -> pl.DataFrame:
 
 
 class _DisorderError(Exception):
-    """Rows do not come by start."""
+    """Rows are not ordered by start."""
 
 
 def _in_order(begin: Callable[[], _Adding], frame: pl.LazyFrame) -> _Adding:
-    """Add all rows up, in stretches of time."""
+    """Add up all rows, in intervals of time."""
     try:
         return begin().with_all(frame)
     except _DisorderError:  # several reports saw one GPU, and each has its ops by start
@@ -341,12 +341,12 @@ def _in_order(begin: Callable[[], _Adding], frame: pl.LazyFrame) -> _Adding:
 def _stretches(
     frame: pl.LazyFrame, by: Sequence[str]
 ) -> Iterator[tuple[tuple[Any, ...], pl.DataFrame, int, int]]:
-    """Cut rows into stretches of time.
+    """Divide rows into intervals of time.
 
     Yields
     ------
-    What rows have in the columns `by`, all of these that last in a stretch of time, and that: its
-    end is not in it, and the next one begins there.
+    Values of the columns `by`, all rows with these values that overlap an interval, and its start
+    and end. The end is excluded; the next interval starts there.
     """
     held: dict[tuple[Any, ...], tuple[pl.DataFrame, int]] = {}
     for batch in at_least_one(frame):
@@ -370,7 +370,7 @@ class _Names:
         self._parts: list[pl.DataFrame] = []
 
     def add(self, ops: pl.DataFrame) -> None:
-        """Add ops, each once."""
+        """Add ops; each op may be added only once."""
         self._parts.append(
             ops.drop_nulls("name").group_by(pl.col("name").cast(pl.String)).agg(
                 ops=pl.len().cast(pl.Int64), total=_LENGTH.sum(), most=_LENGTH.max(),
@@ -381,7 +381,7 @@ class _Names:
             self._parts = [self.table()]
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Reset the sums."""
         self._parts = []
 
     def table(self) -> pl.DataFrame:
@@ -400,13 +400,13 @@ class _Adding:
     Parameters
     ----------
     kind
-        Which of them.
+        Which of the two: ops or ranges.
     counts, ways
-        The spans of each lane, and of each direction of copies.
+        Number of spans on each lane, and of copies in each direction.
     edges
-        From when to when the run takes, ns.
+        Begin and end of the run, ns.
     names
-        Where the names of ops are added up, too.
+        Aggregator of the names of ops; None for ranges.
     """
 
     def __init__(
@@ -466,7 +466,7 @@ class _Adding:
     def _add_blocks(
         self, gpu: int, rows: pl.DataFrame, exposed: Mapping[str, Covered], begin: int, until: int
     ) -> None:
-        """Add ops of a GPU to its blocks."""
+        """Add ops of a GPU to the bins of its blocks."""
         none = Spans(*np.zeros((3, 0), np.int64))
         own = {("exposed", look): (none, covered) for look, covered in exposed.items()}
         for by in ("stage", "kind"):
@@ -481,7 +481,7 @@ class _Adding:
             self._blocks[gpu, by, word].add(spans, {"": covered}, begin, until)
 
     def blocks(self) -> dict[BlockKey, Block]:
-        """Return what is summed up of GPUs; see `RunSums.blocks`."""
+        """Return the sums of GPUs; see `RunSums.blocks`."""
         return {key: sums.block() for key, sums in self._blocks.items()}
 
     def lanes(self) -> dict[Key, tuple[int, Tiles]]:
@@ -489,7 +489,7 @@ class _Adding:
         return {key: (self._spans[key], sums.tiles()) for key, sums in self._sums.items()}
 
     def few(self) -> dict[Key, pl.DataFrame]:
-        """Return the spans of lanes that have few."""
+        """Return the spans of lanes with few spans."""
         return {key: pl.concat(own) for key, own in self._few.items()}
 
 

@@ -1,8 +1,8 @@
-"""Tiles: a lane summed up in bins, at levels of which each is four times as coarse as the last.
+"""Tiles: a lane's spans summed in bins, at levels of which each is four times as coarse.
 
-A bin holds, by stage, the time in which anything of the lane runs, the number of spans that start
-in it, and the longest of these. Bins of a level meet bins of all others at their edges, so sums of
-a level are exact, and equal on all levels.
+A bin has, for each stage, the time in which any span of the lane runs, the number of spans that
+start in it, and the longest of these. Bins of one level never overlap partly with bins of another,
+so sums are exact, and equal on all levels.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ of idle time."""
 
 
 class Covered:
-    """Time in which at least one of some spans lasts.
+    """Union of intervals: the time in which at least one of several spans runs.
 
     Parameters
     ----------
     start, end
-        The spans, ns, in any order.
+        Spans, ns, in any order.
     """
 
     def __init__(self, start: Ints, end: Ints) -> None:
@@ -52,7 +52,7 @@ class Covered:
         self._before: Ints = np.r_[0, np.cumsum(self.end - self.start)]
 
     def until(self, times: Ints) -> Ints:
-        """Return the length of what is covered before each time."""
+        """Return the covered time before each of `times`, ns."""
         last = np.searchsorted(self.start, times, "right") - 1
         if not len(self.start):
             return np.zeros_like(times)
@@ -61,30 +61,30 @@ class Covered:
         return np.where(last < 0, 0, self._before[begun] + inside)
 
     def holds(self, times: Ints) -> npt.NDArray[np.bool_]:
-        """Tell which times are covered."""
+        """Tell which of `times` are covered."""
         last = np.searchsorted(self.start, times, "right") - 1
         return (last >= 0) & (times < self.end[np.maximum(last, 0)]) if len(self.end) else last > 0
 
 
 @dataclass(frozen=True)
 class Spans:
-    """Spans of a lane: start and end in ns, and which of `LOOKS` each has."""
+    """Spans of a lane: start and end in ns, and the index of each span's style in `LOOKS`."""
 
     start: Ints
     end: Ints
     look: Ints
 
     def by_look(self) -> dict[str, Covered]:
-        """Return what spans of each look cover, by precedence."""
+        """Return the union of the spans of each style, by precedence."""
         every = {number: self.look == number for number in np.unique(self.look)}
         return {
             LOOKS[number]: Covered(self.start[own], self.end[own]) for number, own in every.items()
         }
 
     def exposed(self) -> tuple[Spans, dict[str, Covered]]:
-        """Return when spans of a stage last while none of higher precedence does.
+        """Return when spans of a stage run while none of higher precedence does.
 
-        As spans, of which no two overlap, and by stage.
+        The result is spans without overlap, and their union by stage.
         """
         every = self.by_look()
         edges = np.unique(np.concatenate([[], *(np.r_[c.start, c.end] for c in every.values())]))
@@ -111,9 +111,9 @@ class Level:
     width
         Length of a bin, ns.
     busy
-        By look: how long anything of it runs in each bin, ns.
+        For each style, the time in which any of its spans runs, per bin, ns.
     count, longest
-        How many spans start in each bin, and the length of the longest of these, ns.
+        Number of spans that start in each bin, and the length of the longest, ns.
     """
 
     width: int
@@ -122,7 +122,7 @@ class Level:
     longest: Ints
 
     def coarser(self) -> Level:
-        """Return the next level."""
+        """Return the next coarser level."""
         return Level(
             self.width * FACTOR,
             {look: small(_in_fours(each).sum(axis=1)) for look, each in self.busy.items()},
@@ -132,7 +132,7 @@ class Level:
 
 
 def small(values: Ints) -> Ints:
-    """Return numbers from zero on in the least bytes that hold them: tiles stay in memory."""
+    """Return non-negative integers in the smallest type that holds them, to save memory."""
     return values.astype(np.min_scalar_type(values.max(initial=0)))
 
 
@@ -142,7 +142,7 @@ def _in_fours(values: Ints) -> Ints:
 
 
 def width_below(most: float) -> int:
-    """Return the greatest length of bins that is no longer, ns; that of the finest if all are."""
+    """Return the greatest bin length of at most `most` ns; the finest if all are greater."""
     width = _FINEST
     while width * FACTOR <= most:
         width *= FACTOR
@@ -150,14 +150,14 @@ def width_below(most: float) -> int:
 
 
 def first_width(spans: int, length: int) -> int:
-    """Return how long the bins of the first level of a lane are, ns.
+    """Return the bin length of the finest level of a lane, ns.
 
     Parameters
     ----------
     spans
-        How many it has.
+        Number of spans on the lane.
     length
-        How long the run takes, ns.
+        Length of the run, ns.
     """
     width = _FINEST
     while width * _FEW < length:
@@ -169,18 +169,18 @@ def first_width(spans: int, length: int) -> int:
 
 
 class Summing:
-    """Sums up a lane, a stretch of time after the other.
+    """Adds up the spans of a lane, one interval of time after the other.
 
     Parameters
     ----------
     spans
-        How many it has.
+        Number of spans on the lane.
     origin, end
-        From when to when the run takes, ns; all spans lie between.
+        Begin and end of the run, ns; all spans are in between.
     width
-        Length of a bin, ns; by default as many spans have it.
+        Bin length, ns; None chooses it by the number of spans.
     adds_lengths
-        Whether lengths are added up in place of taking the longest.
+        Whether to sum lengths instead of taking the longest.
     """
 
     def __init__(
@@ -200,16 +200,16 @@ class Summing:
         return np.zeros(self._bins, np.int64 if self._width >> 31 else np.int32)
 
     def add(self, spans: Spans, busy: Mapping[str, Covered], begin: int, until: int) -> None:
-        """Add a stretch of time, which no other overlaps.
+        """Add an interval of time; intervals must not overlap.
 
         Parameters
         ----------
         spans
-            Of these, those that start in the stretch are counted.
+            Spans, of which those that start in the interval are counted.
         busy
-            When anything runs, by look, at least in the stretch.
+            For each style the time in which any span runs, at least inside the interval.
         begin, until
-            The stretch, ns; its end is not in it.
+            The interval, ns; its end is excluded.
         """
         width = self._width
         first, last = (begin - self._origin) // width, -((self._origin - until) // width)
@@ -231,7 +231,7 @@ class Summing:
         np.maximum.at(self._longest, place, length.astype(self._longest.dtype))
 
     def block(self) -> tuple[Ints, Ints, Ints]:
-        """Return busy time of any look, counts and lengths."""
+        """Return busy time of any style, counts and summed lengths, per bin."""
         busy = self._busy.get("", self._count)
         return small(busy), small(self._count), small(self._longest)
 
@@ -245,14 +245,14 @@ class Summing:
 
 @dataclass(frozen=True)
 class Tiles:
-    """The spans of a lane binned at several resolutions: levels of detail, as of a map.
+    """The spans of a lane in bins at several resolutions, like the zoom levels of a map.
 
     Parameters
     ----------
     origin
         Start of the first bin of every level, ns.
     first
-        The finest level; it is also the coarsest if it holds too few spans for another.
+        The finest level; the only one if the lane has too few spans for more.
     """
 
     origin: int
@@ -267,17 +267,17 @@ class Tiles:
         return levels
 
     def level(self, width: float) -> Level | None:
-        """Return the coarsest level whose bins are no longer; None where each is longer."""
+        """Return the coarsest level with bins of at most `width` ns; None if all are longer."""
         fitting = [each for each in self.levels if each.width <= width]
         return fitting[-1] if fitting else None
 
     def count(self, start: int, end: int) -> int:
-        """Return how many spans start in the bins of the first level that a time touches."""
+        """Return the number of spans that start in the finest bins that overlap an interval."""
         first, last = self.bins(self.first, start, end)
         return int(self.first.count[first:last].sum(dtype=np.int64))
 
     def bins(self, level: Level, start: int, end: int) -> tuple[int, int]:
-        """Return the first of the bins that a time touches, and the one behind the last."""
+        """Return the first bin that overlaps an interval, and the one after the last."""
         first = (start - self.origin) // level.width
         last = -((self.origin - end) // level.width)
         most = len(level.count)

@@ -1,4 +1,4 @@
-"""A view: its server, the file that opens a browser, and their end."""
+"""A view: its server, the file that opens a browser, and their shutdown."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ IDLE_MINUTES = 60
 
 
 def keep_tiles(run: AskedRun) -> None:
-    """Make the tiles of a run and keep them with it, so that its first view opens at once."""
+    """Compute the tiles of a run and cache them, so that its first view opens at once."""
     _ = RunLanes(run.trace, run.kept).sums
 
 
 class View:
-    """Runs to scroll through in a browser, served to this machine alone until closed.
+    """Runs to scroll through in a browser, served to this machine only, until closed.
 
     Parameters
     ----------
     runs
         The runs.
     port
-        Port of 127.0.0.1; 0 for any free one.
+        Port on 127.0.0.1; 0 for any free port.
     opens
-        Whether a browser is opened.
+        Whether to open a browser.
     idle_minutes
-        How long nothing may be asked until it closes itself.
+        Minutes without a request after which the view closes itself.
     store
-        The store that commands name, if it is not where they look.
+        Folder of the store to name in commands; None if commands find it themselves.
 
     Raises
     ------
@@ -78,7 +78,7 @@ class View:
 
     @property
     def address(self) -> str:
-        """The address to open, with the token that lets one in."""
+        """Address to open, with the token that grants access."""
         return f"http://{HOST}:{self._server.server_port}/#token={self._server.token}"
 
     def __repr__(self) -> str:
@@ -91,12 +91,12 @@ class View:
         self.close()
 
     def wait(self) -> None:
-        """Wait until it closes itself."""
+        """Wait until the view closes itself."""
         while self._serving.is_alive():
             self._serving.join(0.5)
 
     def close(self) -> None:
-        """Answer no more, and leave nothing behind."""
+        """Stop the server and remove its files."""
         self._closing.set()
         self._serving.join()
         atexit.unregister(self.close)
@@ -119,9 +119,9 @@ class View:
 
 
 def _opener(address: str) -> Path:
-    """Write a file for this user alone that leads to an address.
+    """Write a file, readable for this user only, that redirects to an address.
 
-    A browser is given the file: its command line is there for all to read.
+    The browser gets this file instead of the address, as anyone can read its command line.
     """
     handle, name = tempfile.mkstemp(prefix="tracekit-view-", suffix=".html")  # of mode 0600
     with os.fdopen(handle, "w", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Ways of training on several devices, each a module that is imported when it is asked for."""
+"""Methods of training on several devices, each a module that is imported on demand."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def find_method(name: str) -> type[Method]:
     Parameters
     ----------
     name
-        A name of `METHODS`, or where a class of one's own is: ``package.module:Class``.
+        A name in `METHODS`, or the place of a class of your own: ``package.module:Class``.
 
     Raises
     ------
     OptionError
-        If there is no such method.
+        If the method does not exist.
     """
     module, colon, attribute = METHODS.get(name, name).partition(":")
     if not colon:

@@ -1,7 +1,7 @@
-"""Gradients and weights of many parameters as one vector, so that one copy or call moves them all.
+"""Buckets: gradients or weights of many parameters in one vector, moved by one copy or call.
 
 A network has hundreds of parameters, most of them small: moved one by one, launching takes longer
-than moving. Buckets are filled from the last parameter on, since the backward pass has the
+than moving. Buckets are filled from the last parameter on, since the backward pass computes the
 gradients of the last layers first.
 """
 
@@ -18,12 +18,12 @@ from workloads.methods._replicas import gradient
 
 
 class Bucket:
-    """Some parameters, and one vector for their gradients or their weights.
+    """Parameters, and one vector for their gradients or weights.
 
     Parameters
     ----------
     parameters
-        All on the same device and of the same type.
+        Parameters, all on the same device and of the same type.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
@@ -38,11 +38,11 @@ class Bucket:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the vector."""
+        """Size of the vector in bytes."""
         return self.vector.nbytes
 
     def when_full(self, begin: Callable[[], None]) -> None:
-        """Call a function in each backward pass once it has the last of the gradients."""
+        """Call a function in each backward pass once all gradients of the bucket exist."""
         missing = cycle(reversed(range(len(self.parameters))))
 
         def note(_: Tensor) -> None:
@@ -53,34 +53,34 @@ class Bucket:
             parameter.register_post_accumulate_grad_hook(note)  # type: ignore[no-untyped-call]
 
     def take_gradients(self) -> Tensor:
-        """Pack the gradients, and leave the parameters without."""
+        """Copy the gradients into the vector, and remove them from the parameters."""
         torch._foreach_copy_(self._pieces, [gradient(one) for one in self.parameters])
         for parameter in self.parameters:
             parameter.grad = None
         return self.vector
 
     def give_gradients(self) -> None:
-        """Make the vector's pieces the gradients, until the optimizer forgets them."""
+        """Make slices of the vector the gradients, until the optimizer clears them."""
         for parameter, piece in zip(self.parameters, self._pieces, strict=True):
             parameter.grad = piece
 
     def take_weights(self) -> Tensor:
-        """Pack the weights."""
+        """Copy the weights into the vector."""
         torch._foreach_copy_(self._pieces, [one.detach() for one in self.parameters])
         return self.vector
 
     def give_weights(self) -> None:
-        """Make the vector's pieces the weights."""
+        """Make slices of the vector the weights."""
         torch._foreach_copy_([one.detach() for one in self.parameters], self._pieces)
 
 
 def bucket_bytes(options: Options) -> int:
-    """Return how many bytes fill a bucket."""
+    """Return the size in bytes at which a bucket is full."""
     return int(options.bucket_mb * (1 << 20))
 
 
 def fill_buckets(parameters: Sequence[nn.Parameter], enough: float) -> list[Bucket]:
-    """Return parameters, the last one first, in buckets: closed once they hold enough bytes."""
+    """Return parameters in buckets, last one first; a bucket is closed at `enough` bytes."""
     filled: list[list[nn.Parameter]] = [[]]
     for parameter in reversed(parameters):
         if sum(one.nbytes for one in filled[-1]) >= max(enough, 1):

@@ -1,9 +1,9 @@
-"""Copies between devices; each pair has a stream of its own at either end.
+"""Copies between devices; each pair of devices has a stream of its own at either end.
 
-PyTorch copies from device to device on the source's current stream: the copy begins when both
-devices' current streams have come to it, and both go on behind it. On the streams that devices
-compute on, copies of several peers would wait for each other, and for all else. So each pair of
-devices copies on two streams that nothing else uses, and events say what waits for what.
+PyTorch copies between devices on the source's current stream: the copy starts when the current
+streams of both devices have reached it, and both wait for it. On the streams used for computing,
+copies to several peers would wait for each other and for all else. So each pair of devices copies
+on two streams of its own, and events express the dependencies.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Copy:
-    """A copy that has begun.
+    """A copy that has been started.
 
     Parameters
     ----------
     copied
-        What is there once it has arrived.
+        The destination, valid once the copy is done.
     source
-        What is copied; it stays as it is until then.
+        The source, which must not change until then.
     done
-        When it has arrived; None where that was at once, as on the CPU.
+        Event at the end of the copy; None if it is done already, as on the CPU.
     """
 
     copied: Tensor
@@ -36,7 +36,7 @@ class Copy:
     done: torch.cuda.Event | None
 
     def arrive(self) -> Tensor:
-        """Have what both devices compute from now on wait for the copy, and return it."""
+        """Make later work on both devices wait for the copy, and return the destination."""
         if self.done is not None:
             for tensor in (self.copied, self.source):
                 stream = torch.cuda.current_stream(tensor.device)
@@ -47,12 +47,12 @@ class Copy:
 
 
 def fetch(source: Tensor, device: torch.device) -> Copy:
-    """Begin to copy a tensor to a device, into new memory."""
+    """Start copying a tensor to a device, into new memory."""
     return _begin(source, device, lambda: source.to(device, non_blocking=True, copy=True))
 
 
 def send(source: Tensor, target: Tensor) -> Copy:
-    """Begin to copy a tensor into another one, once its device is done with that."""
+    """Start copying a tensor into another one, once the other's device no longer uses that."""
     if target.is_cuda:
         _, here = _streams(source.device, target.device)
         here.wait_stream(torch.cuda.current_stream(target.device))
@@ -60,7 +60,7 @@ def send(source: Tensor, target: Tensor) -> Copy:
 
 
 def _begin(source: Tensor, device: torch.device, copy: Callable[[], Tensor]) -> Copy:
-    """Copy on the streams of a pair, once the source is computed."""
+    """Copy on the streams of a pair, once the source has been computed."""
     if not source.is_cuda:
         return Copy(copy(), source, None)
     there, here = _streams(source.device, device)
@@ -76,6 +76,6 @@ def _begin(source: Tensor, device: torch.device, copy: Callable[[], Tensor]) -> 
 def _streams(
     source: torch.device, target: torch.device
 ) -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
-    """Return the streams of a pair, at the source and at the target."""
+    """Return the two streams of a pair, on the source and on the target."""
     there, here = (torch.cuda.Stream(end) for end in (source, target))  # type: ignore[no-untyped-call]
     return there, here

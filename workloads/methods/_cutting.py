@@ -1,4 +1,4 @@
-"""Where a network is cut into the stages of a pipeline."""
+"""Division of a network into the stages of a pipeline."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from workloads.networks import Image, Tokens, blocks
 
 
 class Block(NamedTuple):
-    """Computation of a block of a network, and its output for the next.
+    """Cost and output of one block of a network.
 
     Parameters
     ----------
     operations
-        Sums and products with weights in convolutions and linear layers, forward, for one sample.
+        Number of multiplications and additions with weights in convolutions and linear layers, in
+        the forward pass of one sample.
     output
         Shape of its output, without the batch.
     """
@@ -31,14 +32,14 @@ class Block(NamedTuple):
 
 
 def survey(network: nn.Module, takes: Image | Tokens) -> list[Block]:
-    """Return what the blocks of a network do, after one of its inputs of zeros.
+    """Return cost and output of each block of a network, found by running it on zeros.
 
     Parameters
     ----------
     network
-        The network, in host memory; it stays as it is.
+        The network, in host memory; it is not changed.
     takes
-        Its input.
+        Format of its input.
     """
     found = []
     data = _zeros(takes)
@@ -54,22 +55,22 @@ def survey(network: nn.Module, takes: Image | Tokens) -> list[Block]:
 
 
 def cut(costs: Sequence[int], stages: int) -> list[range]:
-    """Return which blocks make up each stage, so that the stage that costs most costs least.
+    """Return the blocks of each stage, such that the largest cost of a stage is minimal.
 
-    A stage begins at a block that costs something, with the possible exception of the first. Of
-    several ways, the one is taken that cuts earliest.
+    A stage begins at a block with a cost, except perhaps the first stage. Of several solutions, the
+    one with the earliest cuts is returned.
 
     Parameters
     ----------
     costs
-        What each block costs.
+        Cost of each block.
     stages
-        How many stages there are to be.
+        Number of stages.
 
     Raises
     ------
     OptionError
-        If fewer blocks cost something.
+        If fewer blocks have a cost.
     """
     dear = [block for block, cost in enumerate(costs) if cost]
     if len(dear) < stages:
@@ -82,7 +83,7 @@ def cut(costs: Sequence[int], stages: int) -> list[range]:
 
     @cache
     def best(stages: int, last: int) -> tuple[int, tuple[int, ...]]:
-        """Return the highest cost, and where stages begin, of those up to a bound."""
+        """Return the largest cost, and the begins of the stages, for the blocks before `last`."""
         if stages == 1:
             return sums[bounds[last]], (0,)
         ways = ((best(stages - 1, middle), middle) for middle in range(stages - 1, last))
@@ -104,7 +105,7 @@ def _zeros(takes: Image | Tokens) -> Tensor:
 
 @contextmanager
 def _counted(block: nn.Module) -> Iterator[list[int]]:
-    """Count the operations of the layers of a block, while it runs."""
+    """Count the operations of the layers of a block while it runs."""
     counts: list[int] = []
 
     def count(layer: nn.Module, inputs: object, output: Tensor) -> None:

@@ -1,8 +1,8 @@
-"""Rounds in which processes hand bytes to one of them and take bytes from it, over gRPC.
+"""Rounds in which processes send bytes to a server process and receive bytes from it, by gRPC.
 
-In a round every other process puts something, the one that serves collects that in order of ranks
-and publishes something in turn, and every other process takes it. All travels in chunks below
-gRPC's limit of a message, as plain bytes, so that no generated code is needed.
+In a round every other process puts data, the server collects them in order of ranks and publishes
+data, and every other process takes these. Data travel in chunks below gRPC's message limit, as
+plain bytes, so that no generated code is needed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _DIRECT = [("grpc.enable_http_proxy", 0)]
 
 
 class Mailbox:
-    """Data put and published, and the server through which other processes read it.
+    """Data put and published in a round, and the server by which other processes access them.
 
     Parameters
     ----------
     others
-        How many other processes there are.
+        Number of other processes.
     host
-        At which of this host's addresses to serve, by default the loopback. The port is a free one.
+        Address of this host to listen on, by default the loopback; the port is a free one.
     """
 
     def __init__(self, others: int, host: str = "127.0.0.1") -> None:
@@ -54,7 +54,7 @@ class Mailbox:
         Raises
         ------
         RankError
-            If one has not for so long; then nothing is served any more.
+            If one has not joined in that time; the server is stopped then.
         """
         with self._changed:
             self._changed.wait_for(lambda: len(self._joined) == self._others, patience_s)
@@ -64,7 +64,7 @@ class Mailbox:
             raise RankError(f"{missing} processes have not joined within {patience_s:g} s")
 
     def collect(self) -> list[bytearray]:
-        """Wait until all other processes have put something; return it in order of ranks.
+        """Wait until all other processes have put data; return the data in order of ranks.
 
         Raises
         ------
@@ -79,9 +79,9 @@ class Mailbox:
         return [found[rank] for rank in sorted(found)]
 
     def publish(self, data: memoryview) -> None:
-        """Give the other processes something to take, and begin the next round.
+        """Let the other processes take data, and begin the next round.
 
-        The data may change once all have put something again, since each takes before it puts.
+        The data may be overwritten once all have put data again, since each takes before it puts.
         """
         with self._changed:
             self._published = data
@@ -89,7 +89,7 @@ class Mailbox:
             self._changed.notify_all()
 
     def close(self, patience_s: float = 0) -> None:
-        """Serve no more, once all other processes have left or that time is over."""
+        """Stop the server once all other processes have left, or after that time."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._lost) == self._others, patience_s)
             self._is_open = False
@@ -97,7 +97,7 @@ class Mailbox:
         self._server.stop(grace=1).wait()
 
     def _wait_for(self, condition: Callable[[], bool]) -> None:
-        """Wait for a condition as long as that makes sense."""
+        """Wait for a condition, unless it cannot become true any more."""
         self._changed.wait_for(lambda: condition() or bool(self._lost) or not self._is_open)
 
     def _handlers(self) -> grpc.GenericRpcHandler:
@@ -109,7 +109,7 @@ class Mailbox:
         return grpc.method_handlers_generic_handler(_SERVICE, calls)
 
     def _hold(self, rank: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        """Hold the line to a process, for as long as both are there."""
+        """Keep a stream to a process open as long as both processes run."""
         number = int(rank)
 
         def lose() -> None:
@@ -147,21 +147,21 @@ class Mailbox:
 
 
 class Courier:
-    """Another process' way to the mailbox.
+    """Connection of another process to the mailbox.
 
     Parameters
     ----------
     address
         Host and port of the mailbox.
     rank
-        Number of this process.
+        Rank of this process.
     patience_s
-        How long to wait for an answer at first.
+        Longest wait for the first response, seconds.
 
     Raises
     ------
     RankError
-        If the mailbox cannot be reached; so do all methods.
+        If the mailbox cannot be reached. All methods raise this too.
     """
 
     def __init__(self, address: str, rank: int, *, patience_s: float = 60) -> None:
@@ -180,11 +180,11 @@ class Courier:
             raise self._fault(error) from error
 
     def put(self, data: memoryview) -> None:
-        """Put something."""
+        """Put data for this round."""
         self.put_all([data])
 
     def put_all(self, pieces: Iterable[memoryview]) -> None:
-        """Put data in pieces, asking for each when it can go."""
+        """Put data in pieces, fetching each from the iterator when it can be sent."""
         chunks = (chunk for piece in pieces for chunk in cut(piece))
         try:
             self._put(chunks, metadata=[("rank", str(self.rank))])
@@ -192,7 +192,7 @@ class Courier:
             raise self._fault(error) from error
 
     def take(self) -> Iterator[bytes]:
-        """Wait for what is published in this round, and take it chunk by chunk."""
+        """Wait for the data published in this round, and yield them chunk by chunk."""
         self._round += 1
         try:
             yield from self._take(str(self._round).encode())
@@ -200,7 +200,7 @@ class Courier:
             raise self._fault(error) from error
 
     def close(self) -> None:
-        """Leave."""
+        """Leave the job."""
         self._line.cancel()
         self._channel.close()
 

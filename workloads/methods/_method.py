@@ -1,8 +1,8 @@
-"""Interface of a method of training on several devices for the training loop.
+"""Interface between the training loop and methods of training on several devices.
 
-A job is one or more processes that run the same loop. In each of them a `Method` holds what the
-process trains: copies of the network, or a part of it. The loop knows nothing of devices or of the
-other processes. Per step it hands the method the parts of the global batch that are its own, and
+A job is one or more processes that run the same loop. In each of them a `Method` holds the part of
+the job that the process trains: copies of the network, or a part of it. The loop knows nothing of
+devices or of other processes. In each step it passes the method its parts of the global batch, and
 gets back the process' share of the loss.
 """
 
@@ -33,7 +33,7 @@ class Part(NamedTuple):
 
 
 class Launch(StrEnum):
-    """How the processes of a job come to be, where the environment has not started them."""
+    """How the processes of a job are started, if no launcher has started them."""
 
     ALONE = "alone"  # there is one process
     SPAWN = "spawn"  # the first process starts the others on its host
@@ -41,7 +41,7 @@ class Launch(StrEnum):
 
 
 class Evidence(StrEnum):
-    """Meaning of a count of exchanged bytes."""
+    """Meaning of a number of exchanged bytes."""
 
     COPIED = "copied"  # what was moved between devices or processes, each copy counted once
     MESSAGE = "message"  # what was handed to a collective, whatever that moves over links
@@ -49,19 +49,19 @@ class Evidence(StrEnum):
 
 @dataclass
 class Exchanged:
-    """How many bytes a process exchanged so far.
+    """Number of bytes that a process has exchanged so far.
 
-    The job's count is the sum over its processes: what moves between two of them is counted in one,
-    and a message that all hand to a collective is counted in the one of rank 0.
+    The job's number is the sum over its processes: data between two processes are counted in one of
+    them, and a message that all pass to a collective is counted in rank 0.
 
     Parameters
     ----------
     evidence
-        What is counted.
+        Meaning of the numbers.
     gather
-        Bytes of gradients on their way to where they are averaged; of an all-reduce, all.
+        Bytes of gradients sent to where they are averaged; for an all-reduce, all bytes.
     scatter
-        Bytes of weights on their way back.
+        Bytes of weights sent back.
     activations
         Bytes of activations and their gradients, in model parallelism.
     """
@@ -74,18 +74,19 @@ class Exchanged:
 
 @dataclass(frozen=True)
 class World:
-    """The processes of a job, and which of them this one is.
+    """The processes of a job, and the place of this one.
 
     Parameters
     ----------
     rank, size
-        Number of this process, and how many there are.
+        Rank of this process, and number of processes.
     local_rank
-        Number of this process among those on its host.
+        Rank of this process among those on its host.
     make_store
-        Makes a store through which all processes of the job find each other; to be called once in
-        each of them. It is what ``torch.distributed.init_process_group(store=...)`` takes, and
-        serves as well to tell others an address (``set``, ``get`` and ``wait``).
+        Function that creates the store by which all processes of the job find each other; each
+        process has to call it once. It is the ``store`` of
+        ``torch.distributed.init_process_group``, and can also pass addresses to others (``set``,
+        ``get`` and ``wait``).
     """
 
     rank: int = 0
@@ -96,7 +97,7 @@ class World:
 
 @dataclass(frozen=True)
 class Setup:
-    """Parts that a method is made from."""
+    """Everything that a method is made from."""
 
     options: Options
     network: Network
@@ -107,21 +108,21 @@ class Setup:
 class Method(ABC):
     """A way of training on several devices, in one process of the job.
 
-    A method is a context: leaving it frees what it holds. Each process builds its network with the
-    same seed (`build_network`), so all begin with the same weights.
+    A method is a context manager: leaving it frees its resources. Each process builds its network
+    with the same seed (`build_network`), so all start with the same weights.
 
     Attributes
     ----------
     launch
         How its processes are started.
     parts
-        In how many parts of equal size the global batch is cut (1 in a pipeline without replicas).
+        Number of equal parts that the global batch is cut into (1 in a pipeline without replicas).
     own
-        Which of the parts this process gets in `step` and `evaluate`.
+        Numbers of the parts that this process gets in `step` and `evaluate`.
     devices
         The devices of this process.
     exchanged
-        What was exchanged so far; the loop reads it before and after the measured steps.
+        Number of bytes exchanged so far; the loop reads it before and after the measured steps.
     """
 
     launch: ClassVar[Launch]
@@ -133,77 +134,78 @@ class Method(ABC):
     @classmethod
     @abstractmethod
     def check(cls, options: Options, local: int) -> None:
-        """Find out, before any process is started or joined, whether options can be met here.
+        """Raise an error, before any process is started or joined, if options cannot be met here.
 
         Parameters
         ----------
         options
-            What is asked for.
+            Options of the run.
         local
-            How many devices this host has to have for it, at least.
+            Least number of devices that this host has to have.
 
         Raises
         ------
         OptionError
-            If they make no sense with this method.
+            If the options do not fit this method.
         MissingError
             If a device or library is missing.
         """
 
     @classmethod
     def processes(cls, options: Options) -> int:
-        """Return how many processes a job has."""
+        """Return the number of processes of a job."""
         return 1 if cls.launch is Launch.ALONE else options.gpus
 
     @classmethod
     def starter(cls, options: Options) -> Sequence[str]:
         """Return the command that starts the processes of a method of `Launch.MPI`.
 
-        The command of one process follows it, such as ``python -m workloads.train ...``.
+        It is followed by the command of one process, such as ``python -m workloads.train ...``.
 
         Raises
         ------
         MissingError
-            If there is none, saying what to run instead.
+            If there is none; the message says what to run instead.
         """
         raise NotImplementedError
 
     @classmethod
     @abstractmethod
     def open(cls, setup: Setup) -> Self:
-        """Build the network and connect to the other processes; called once in each."""
+        """Build the network and connect to the other processes; called once in each process."""
 
     @abstractmethod
     def load(self, parts: Sequence[Part]) -> Sequence[Part]:
-        """Return the process' parts on its devices; called within ``IO`` or ``ME``."""
+        """Return the process' parts, copied to its devices; called in a range ``IO`` or ``ME``."""
 
     @abstractmethod
     def step(self, parts: Sequence[Part]) -> Sequence[Tensor]:
-        """Train one step; called within a range ``iteration N``.
+        """Train one step; called in a range ``iteration N``.
 
-        The method annotates what it does: ``FP``, ``BP`` (a start/end range) and ``WU``, with
-        ``gradient exchange`` and ``optimizer`` in the latter.
+        The method annotates its work: ``FP``, ``BP`` (a start/end range) and ``WU``, with
+        ``gradient exchange`` and ``optimizer`` inside the latter.
 
         Returns
         -------
-        The mean loss of each part of which the process knows it, as scalars without gradient on
-        whatever device, not waited for. Each part is known in one process (in a pipeline, that of
-        the last stage).
+        Mean losses of the parts that this process knows, as scalars without gradient on any device,
+        possibly not computed yet. Each part's loss is known in one process (in a pipeline, the one
+        with the last stage).
         """
 
     @abstractmethod
     def evaluate(self, parts: Sequence[Part]) -> Sequence[Tensor]:
-        """Evaluate the network as it is; called within a range ``ME``.
+        """Evaluate the network in its present state; called in a range ``ME``.
 
         Returns
         -------
-        Likewise of each part, with shape (2,): mean loss, and share of right answers.
+        For each part known here, a tensor of shape (2,): mean loss, and share of correct answers.
         """
 
     def total(self, values: Tensor) -> Tensor:
-        """Return the sum of each process' values, on the CPU.
+        """Return the sum of the values over all processes, on the CPU.
 
-        All processes call this with the same shape and type (float64 or int64), outside iterations.
+        All processes call this with the same shape and type (float64 or int64), outside of
+        iterations.
         """
         return values.cpu()
 
@@ -217,12 +219,12 @@ class Method(ABC):
             self.abort()
 
     def close(self) -> None:  # noqa: B027  most methods hold nothing
-        """Free what the method holds, when training is over; all processes call this."""
+        """Free all resources after training; all processes call this."""
 
     def abort(self) -> None:  # noqa: B027
-        """Free what the method holds, when this process fails; it waits for no other one."""
+        """Free all resources after a failure of this process, without waiting for others."""
 
 
 def parameter_bytes(module: torch.nn.Module) -> int:
-    """Return the bytes of all parameters that are trained: S."""
+    """Return the bytes of all trainable parameters (S)."""
     return sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)

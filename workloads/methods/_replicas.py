@@ -1,4 +1,4 @@
-"""Data parallelism: each device has all of the network, and a part of the batch."""
+"""Data parallelism: each device has the whole network, and a part of the batch."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from workloads.methods._method import Exchanged, Method, Part, Setup
 
 
 class Replicas(Method):
-    """Copies of the network on the devices of this process.
+    """Replicas of the network on the devices of this process.
 
     Parameters
     ----------
     setup
-        What the method is made from.
+        Everything that the method is made from.
     devices
         The devices of this process.
     first, parts
-        Number of the first of this process' replicas in the job, and how many there are in all.
+        Number of this process' first replica in the job, and number of all replicas.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Replicas(Method):
         ]
 
     def _callable(self) -> Sequence[nn.Module]:
-        """Return what runs the forward pass of each replica."""
+        """Return for each replica the module that runs its forward pass."""
         return self._modules
 
     @abstractmethod
@@ -77,7 +77,7 @@ class Replicas(Method):
 
 
 def gradient(parameter: nn.Parameter) -> Tensor:
-    """Return the gradient of a parameter, which the backward pass has left."""
+    """Return the gradient of a parameter after the backward pass."""
     if parameter.grad is None:
         raise RuntimeError("a parameter of the network has no gradient")
     return parameter.grad

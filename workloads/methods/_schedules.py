@@ -1,4 +1,4 @@
-"""In which order a stage of a pipeline runs the passes of its micro-batches."""
+"""Order in which a stage of a pipeline runs the passes of its micro-batches."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ class Pass(StrEnum):
 
 
 class Action(NamedTuple):
-    """Action of a stage for one micro-batch."""
+    """Pass of a stage for one micro-batch."""
 
     which: Pass
     micro_batch: int
 
 
 def order(schedule: Schedule, stage: int, stages: int, micro_batches: int) -> list[Action]:
-    """Return what a stage does in a step, in order.
+    """Return the passes of a stage in a step, in order.
 
-    With GPipe (Huang et al., 2019) it goes forward with all micro-batches and then backward, from
-    the last to the first. With 1F1B (Narayanan et al., 2019; flushed after each step) it goes
-    backward as early as it can, and takes turns, so that no more micro-batches are between their
-    passes than there are stages from this one to the last.
+    With GPipe (Huang et al., 2019) it runs all forward passes and then all backward passes, from
+    the last micro-batch to the first. With 1F1B (Narayanan et al., 2019; flushed after each step)
+    it runs backward passes as early as possible, alternating with forward passes, so that at most
+    as many micro-batches are between their passes as there are stages from this one to the last.
 
     Parameters
     ----------
     schedule
-        Which of the two.
+        GPipe or 1F1B.
     stage, stages
-        Number of the stage, from 0, and how many there are.
+        Number of the stage, from 0, and number of stages.
     micro_batches
-        How many micro-batches a step has.
+        Number of micro-batches per step.
     """
     forward = [Action(Pass.FORWARD, number) for number in range(micro_batches)]
     backward = [Action(Pass.BACKWARD, number) for number in range(micro_batches)]

@@ -1,4 +1,4 @@
-"""Sharded parameters, a part on each process: PyTorch's fully sharded data parallelism."""
+"""Sharded parameters, a part in each process: PyTorch's fully sharded data parallelism."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from workloads.networks import blocks
 
 
 class Volume(NamedTuple):
-    """Bytes of the messages of a step: of gradients, and of weights."""
+    """Bytes of the messages of a step: for gradients, and for weights."""
 
     gradients: int
     weights: int
 
 
 def shard(module: nn.Module, device: torch.device, processes: int) -> Volume:
-    """Have each process of a job keep a part of each parameter, and return what a step exchanges.
+    """Shard each parameter over the processes of a job, and return the bytes that a step exchanges.
 
-    Each block gathers its parameters for its forward pass and again for its backward pass. What is
-    in no block (auxiliary classifiers) is gathered once. Gradients are scattered once.
+    Each block gathers its parameters for its forward pass and again for its backward pass.
+    Parameters outside of blocks (auxiliary classifiers) are gathered once. Gradients are scattered
+    once.
     """
     from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
     from torch.distributed.fsdp import fully_shard  # noqa: PLC0415  takes a second
@@ -37,5 +38,5 @@ def shard(module: nn.Module, device: torch.device, processes: int) -> Volume:
 
 
 def _bytes(parameters: Iterable[nn.Parameter], processes: int) -> int:
-    """Return the bytes of parameters whose rows are filled up to a multiple of the processes."""
+    """Return the bytes of parameters, their rows padded to a multiple of the processes."""
     return sum(-(-len(one) // processes) * processes * one[0].nbytes for one in parameters)

@@ -1,4 +1,4 @@
-"""Gradients all-reduced by MPI, through host memory or right out of the devices' memory."""
+"""Gradients all-reduced by MPI, through host memory or directly from device memory."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 class Mpi(Replicas):
     """A replica per process, whose gradients are averaged by ``MPI_Allreduce``.
 
-    Gradients travel in buckets of at least ``bucket_mb``, packed on the device once the backward
-    pass is done, or with ``overlap`` as soon as it has them. Staged through the host, a bucket is
-    copied there, reduced, and copied back, while others are copied; otherwise MPI is handed the
-    device's memory. On the CPU there is nothing to stage.
+    Gradients are sent in buckets of at least ``bucket_mb``, packed on the device after the backward
+    pass, or with ``overlap`` as soon as it has computed them. A staged bucket is copied to the
+    host, reduced, and copied back, while others are copied; otherwise MPI gets device memory. On
+    the CPU nothing is staged.
 
     Parameters
     ----------
     setup
-        What the method is made from.
+        Everything that the method is made from.
     device
         The device of this process.
     communicator
-        All processes of the job.
+        Communicator of all processes of the job.
     staged
         Whether buckets go through host memory.
     """
@@ -66,13 +66,13 @@ class Mpi(Replicas):
 
     @classmethod
     def check(cls, options: Options, local: int) -> None:
-        """Make sure that the devices and mpi4py are there."""
+        """Raise an error if devices or mpi4py are missing."""
         require_mpi4py()
         choose_devices(options.device, local)
 
     @classmethod
     def starter(cls, options: Options) -> Sequence[str]:
-        """Return how mpiexec, of this environment or else of the PATH, starts the processes."""
+        """Return the command of mpiexec (of this environment, else of the PATH) for the processes."""
         places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         found = shutil.which("mpiexec", path=places)
         if found is None:
@@ -96,7 +96,7 @@ class Mpi(Replicas):
         return cls(setup, device, communicator, staged=staged)
 
     def total(self, values: Tensor) -> Tensor:
-        """Return the sum of each process' values, added up on the CPU."""
+        """Return the sum of the values over all processes, computed on the CPU."""
         own = values.cpu()
         summed = torch.empty_like(own)
         self._communicator.Allreduce(own, summed)
@@ -107,7 +107,7 @@ class Mpi(Replicas):
             self.close()
 
     def close(self) -> None:
-        """Leave the other processes."""
+        """Leave the job."""
         load_mpi().Finalize()
 
     def _update(self) -> None:
@@ -122,12 +122,12 @@ class Mpi(Replicas):
 
 
 class Message:
-    """The gradients of a bucket, on their way through MPI.
+    """Gradients of a bucket, on their way through MPI.
 
     Parameters
     ----------
     bucket
-        Whose gradients.
+        Bucket with the gradients.
     staged
         Whether they go through host memory.
     """
@@ -147,7 +147,7 @@ class Message:
         return self._bucket.nbytes
 
     def pack(self) -> None:
-        """Begin to bring the gradients to where MPI takes them."""
+        """Start moving the gradients to where MPI takes them."""
         packed = self._bucket.take_gradients()
         if self._staged:
             self._sent.copy_(packed, non_blocking=True)
@@ -155,7 +155,7 @@ class Message:
             self._packed = torch.cuda.current_stream().record_event()
 
     def average(self, communicator: MPI.Intracomm) -> None:
-        """Put the mean over all processes in the place of each gradient."""
+        """Replace each gradient by its mean over all processes."""
         if self._packed is not None:  # MPI does not know of streams
             self._packed.synchronize()
         communicator.Allreduce(self._sent, self._sum)
@@ -165,21 +165,21 @@ class Message:
 
 
 def is_staged(wanted: Staging, device: str, *, knows_cuda: bool | None) -> bool:
-    """Return whether gradients have to go through host memory.
+    """Tell whether gradients have to go through host memory.
 
     Parameters
     ----------
     wanted
-        What is asked for. Only where MPI is known to take device memory, ``auto`` hands it some.
+        The option; ``auto`` passes device memory only if MPI is known to take it.
     device
-        Type of the devices: only gradients in the memory of GPUs can be staged.
+        Type of the devices: only gradients in GPU memory can be staged.
     knows_cuda
-        Whether MPI takes their memory; None if it does not say.
+        Whether MPI takes CUDA memory; None if not known.
 
     Raises
     ------
     MissingError
-        MPI says that it does not take device memory, and is to be handed some.
+        If device memory is requested, but MPI reports that it does not take it.
     """
     if device != "cuda":
         return False
@@ -192,9 +192,9 @@ def is_staged(wanted: Staging, device: str, *, knows_cuda: bool | None) -> bool:
 
 
 def knows_cuda() -> bool | None:
-    """Return whether MPI says that it takes memory of CUDA devices; None if it does not say.
+    """Tell whether MPI reports that it takes CUDA memory; None if it does not report it.
 
-    Asked is ``MPIX_Query_cuda_support``, an extension that Open MPI, MPICH and MVAPICH share.
+    It calls ``MPIX_Query_cuda_support``, an extension that Open MPI, MPICH and MVAPICH share.
     """
     library = ctypes.CDLL(load_mpi().__file__)
     try:
@@ -205,7 +205,7 @@ def knows_cuda() -> bool | None:
 
 
 def _join(world: World) -> MPI.Intracomm:
-    """Return the communicator of all processes, when it is as large as the launcher says."""
+    """Return the communicator of all processes, after checking its size against the launcher's."""
     communicator: MPI.Intracomm = load_mpi().COMM_WORLD
     if (communicator.rank, communicator.size) != (world.rank, world.size):
         library = load_mpi().Get_library_version().splitlines()[0].strip()

@@ -15,7 +15,7 @@ from workloads.methods._replicas import Replicas
 
 
 class Single(Replicas):
-    """One replica, which exchanges nothing."""
+    """One replica, without exchange."""
 
     launch = Launch.ALONE
 
@@ -25,7 +25,7 @@ class Single(Replicas):
 
     @classmethod
     def check(cls, options: Options, local: int) -> None:
-        """Make sure that one device is asked for, and there."""
+        """Raise an error unless one device is requested, and exists."""
         if options.gpus != 1:
             raise OptionError(
                 f"the method none trains on one device, and {options.gpus} are asked for",

@@ -1,4 +1,4 @@
-"""Copies between the devices of one process, as MXNet's key-value store ``device`` does."""
+"""Copies between the devices of one process, as by MXNet's key-value store ``device``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workloads.methods._replicas import Replicas
 
 
 class Exchange(NamedTuple):
-    """The same parameters on each device: where they are updated, and elsewhere."""
+    """The same parameters on each device: on the root that updates them, and on the others."""
 
     root: Bucket
     others: Sequence[Bucket]
@@ -28,16 +28,17 @@ class Exchange(NamedTuple):
 class PeerToPeer(Replicas):
     """Gradients are copied to a root device, averaged and applied there; weights are copied back.
 
-    Between two devices all travels in one copy each way. Copies between different devices overlap.
-    With ``overlap`` gradients travel in buckets of at least ``bucket_mb``, each of which sets out
-    as soon as the backward pass has it.
+    Between two devices everything travels in one copy each way. Copies between different devices
+    overlap. With ``overlap`` gradients travel in buckets of at least ``bucket_mb``, each of which
+    is sent as soon as the backward pass has computed it.
 
     Parameters
     ----------
     setup
-        What the method is made from. With ``root`` spread each parameter has its own root.
+        Everything that the method is made from. With ``root`` spread each parameter has its own
+        root.
     devices
-        The devices, one per replica. On the CPU these are several times the same one.
+        One device per replica. On the CPU all are the same.
     """
 
     launch = Launch.ALONE
@@ -67,7 +68,7 @@ class PeerToPeer(Replicas):
 
     @classmethod
     def check(cls, options: Options, local: int) -> None:
-        """Make sure that the devices are there."""
+        """Raise an error if devices are missing."""
         choose_devices(options.device, local)
 
     @classmethod
@@ -116,22 +117,22 @@ class PeerToPeer(Replicas):
 def _exchanges(
     replicas: Sequence[Sequence[nn.Parameter]], root: int, enough: float
 ) -> list[Exchange]:
-    """Return the buckets of the parameters of a root, of each device."""
+    """Return the buckets of a root's parameters, on each device."""
     filled = zip(*(fill_buckets(parameters, enough) for parameters in replicas), strict=True)
     return [Exchange(buckets[root], [*buckets[:root], *buckets[root + 1 :]]) for buckets in filled]
 
 
 def spread_roots(sizes: Sequence[int], devices: int) -> list[int]:
-    """Return which device is the root of each parameter.
+    """Return the root device of each parameter.
 
-    The largest parameters come first, each at the device that has the fewest bytes so far.
+    The largest parameters are assigned first, each to the device with the fewest bytes so far.
 
     Parameters
     ----------
     sizes
         Bytes of each parameter.
     devices
-        How many devices there are.
+        Number of devices.
     """
     loads = [0] * devices
     roots = [0] * len(sizes)

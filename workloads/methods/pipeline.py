@@ -1,4 +1,4 @@
-"""Model parallelism: each device has some of the layers, and micro-batches go through them."""
+"""Pipeline parallelism: each device has some of the layers, and micro-batches pass through them."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from workloads.networks import blocks
 class Pipeline(Method):
     """A stage per process: consecutive blocks of the network, on a device of their own.
 
-    Stages are cut where their forward passes take about as many operations. Between stages go
-    activations and, on the way back, their gradients. A step's gradient is the mean over its
-    micro-batches, so it is that of one device but for layers that look at a batch as a whole (batch
-    normalisation) or draw numbers (dropout). Auxiliary classifiers are left out.
+    The network is cut such that the forward passes of stages have about as many operations.
+    Activations are sent between stages and, on the way back, their gradients. A step's gradient is
+    the mean over its micro-batches, so it equals that on one device except for layers that look at
+    a batch as a whole (batch normalisation) or draw random numbers (dropout). Auxiliary classifiers
+    are left out.
 
     Parameters
     ----------
     setup
-        What the method is made from.
+        Everything that the method is made from.
     device
         The device of this process.
     """
@@ -68,7 +69,7 @@ class Pipeline(Method):
 
     @classmethod
     def check(cls, options: Options, local: int) -> None:
-        """Make sure that there are several devices, and that they are there."""
+        """Raise an error unless several devices are requested, and exist."""
         if options.gpus == 1:
             raise OptionError("a pipeline needs a device per stage, two at least", "give --gpus 2")
         if options.precision is Precision.AMP:
@@ -127,7 +128,7 @@ class Pipeline(Method):
         return [torch.stack(losses).sum()] if self._is_last else []
 
     def evaluate(self, parts: Sequence[Part]) -> Sequence[Tensor]:
-        """Evaluate the network on all of the batch at a time."""
+        """Evaluate the network on the whole batch at once."""
         (part,) = parts
         inputs = self._inputs(part)
         if self._is_last:
@@ -140,17 +141,17 @@ class Pipeline(Method):
         return []
 
     def total(self, values: Tensor) -> Tensor:
-        """Return the sum of each process' values, added up on the CPU."""
+        """Return the sum of the values over all processes, computed on the CPU."""
         summed = values.cpu()
         dist.all_reduce(summed)
         return summed
 
     def close(self) -> None:
-        """Leave the other processes."""
+        """Leave the job."""
         dist.destroy_process_group()
 
     def _forward(self, piece: Part, batch: int) -> Flight:
-        """Run the forward pass of a micro-batch; what it gives counts by its share of the batch."""
+        """Run the forward pass of a micro-batch; its loss is weighted by its share of the batch."""
         inputs = self._inputs(piece)
         if self._is_last:
             loss = self._passes.loss(self._stage, Part(inputs, piece.labels))
@@ -172,7 +173,7 @@ class Pipeline(Method):
                 self.exchanged.activations += self._previous.send(flight.inputs.grad)
 
     def _inputs(self, piece: Part) -> Tensor:
-        """Return what the stage takes: inputs of the network, or the stage before it's outputs."""
+        """Return the inputs of the stage: those of the network, or outputs of the stage before."""
         if self._is_first:
             return piece.inputs
         shape = (len(piece.labels), *self._input)
@@ -193,27 +194,27 @@ class Pipeline(Method):
             return self._next.send(outputs.detach())
 
     def _settle(self) -> None:
-        """Wait until the neighbours have what was sent to them."""
+        """Wait until the neighbours have received all that was sent to them."""
         self._previous.settle()
         self._next.settle()
 
 
 class Flight(NamedTuple):
-    """A micro-batch between its passes: what the stage took, and what it gave."""
+    """A micro-batch between its passes: inputs and outputs of the stage."""
 
     inputs: Tensor
     outputs: Tensor
 
 
 class Neighbour:
-    """The process before or after this one.
+    """Process with the stage before or after this one.
 
     Parameters
     ----------
     rank
-        Its number.
+        Rank of the process.
     receives, sends
-        The groups in which is received from it and sent to it.
+        Process groups for receiving from it, and for sending to it.
     """
 
     def __init__(self, rank: int, receives: dist.ProcessGroup, sends: dist.ProcessGroup) -> None:
@@ -221,7 +222,7 @@ class Neighbour:
         self._sending: tuple[dist.Work, Tensor] | None = None
 
     def send(self, tensor: Tensor) -> int:
-        """Begin to send a tensor, once the one before is sent, and return its bytes."""
+        """Start sending a tensor, once the one before has been sent, and return its bytes."""
         self.settle()
         whole = tensor.contiguous()
         work = dist.isend(whole, self._rank, group=self._sends)
@@ -229,29 +230,29 @@ class Neighbour:
         return whole.nbytes
 
     def receive(self, tensor: Tensor) -> None:
-        """Wait for a tensor, and write it into the one given."""
+        """Wait for a tensor, and write it into `tensor`."""
         dist.recv(tensor, self._rank, group=self._receives)
 
     def settle(self) -> None:
-        """Wait until what was sent has been taken."""
+        """Wait until all that was sent has been received."""
         if self._sending:
             self._sending[0].wait()
             self._sending = None
 
 
 def micro_batches(part: Part, count: int) -> list[Part]:
-    """Return a batch in micro-batches whose sizes differ by one at most."""
+    """Split a batch into micro-batches whose sizes differ by at most one."""
     pieces = zip(part.inputs.tensor_split(count), part.labels.tensor_split(count), strict=True)
     return [Part(*piece) for piece in pieces]
 
 
 def check_micro_batches(batch: int, count: int) -> None:
-    """Make sure that a batch has a sample for each micro-batch.
+    """Raise an error if a batch has fewer samples than micro-batches.
 
     Raises
     ------
     OptionError
-        If there are fewer.
+        If it has fewer.
     """
     if batch < count:
         raise OptionError(

@@ -1,4 +1,4 @@
-"""Collectives among processes with a device each: `nccl` between GPUs, `gloo` on the CPU."""
+"""Collectives among processes with one device each: `nccl` between GPUs, `gloo` on the CPU."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from workloads.methods._shards import Volume, shard
 class ProcessGroup(Replicas):
     """A replica per process, whose gradients are exchanged by collectives of PyTorch.
 
-    With ``exchange`` all_reduce, DistributedDataParallel all-reduces gradients while the backward
-    pass still runs. With reduce_broadcast, the process of rank 0 gets the sums of gradients,
-    updates the parameters and broadcasts them, as MXNet's key-value store ``nccl`` does, but in
-    buckets of at least ``bucket_mb`` (there each array is a message, which binds the host). With
-    sharded, each process keeps a part of every parameter (`fully_shard`): blocks of the network
-    gather theirs before each of their passes, and scatter gradients behind the backward pass.
+    With ``exchange`` all_reduce, DistributedDataParallel all-reduces gradients during the backward
+    pass. With reduce_broadcast, rank 0 gets the sums of gradients, updates the parameters and
+    broadcasts them, as MXNet's key-value store ``nccl`` does, but in buckets of at least
+    ``bucket_mb`` (there each array is a message, which keeps the host busy). With sharded, each
+    process keeps a part of every parameter (`fully_shard`): blocks of the network gather their
+    parameters before each of their passes, and scatter gradients after the backward pass.
 
     Parameters
     ----------
     setup
-        What the method is made from.
+        Everything that the method is made from.
     device
         The device of this process.
     """
@@ -77,7 +77,7 @@ class ProcessGroup(Replicas):
 
     @classmethod
     def check(cls, options: Options, local: int) -> None:
-        """Make sure that the exchange is for the precision."""
+        """Raise an error if the exchange does not support the precision."""
         del local
         is_whole = options.exchange is Exchange.ALL_REDUCE
         if not is_whole and options.precision is Precision.AMP:
@@ -100,13 +100,13 @@ class ProcessGroup(Replicas):
         """Return the device of this process."""
 
     def total(self, values: Tensor) -> Tensor:
-        """Return the sum of each process' values, added up on the CPU."""
+        """Return the sum of the values over all processes, computed on the CPU."""
         summed = values.cpu()
         dist.all_reduce(summed)
         return summed
 
     def close(self) -> None:
-        """Leave the other processes."""
+        """Leave the job."""
         self._parallel = None
         disconnect()
 
@@ -151,7 +151,7 @@ class Nccl(ProcessGroup):
 
     @classmethod
     def check(cls, options: Options, local: int) -> None:
-        """Make sure that the GPUs are there, and that PyTorch has NCCL."""
+        """Raise an error if GPUs, or NCCL in PyTorch, are missing."""
         super().check(options, local)
         if options.device is DeviceKind.CPU:
             raise OptionError("the method nccl needs GPUs", "give --method gloo with --device cpu")
@@ -173,7 +173,7 @@ class Gloo(ProcessGroup):
 
     @classmethod
     def check(cls, options: Options, local: int) -> None:
-        """Make sure that the CPU is meant."""
+        """Raise an error if another device than the CPU is requested."""
         super().check(options, local)
         if options.device is DeviceKind.CUDA:
             raise OptionError("the method gloo trains on the CPU", "give --method nccl for GPUs")
@@ -185,14 +185,14 @@ class Gloo(ProcessGroup):
 
 
 def connect(world: World, backend: str, device: torch.device) -> None:
-    """Make the process group of all processes of a job.
+    """Create the process group of all processes of a job.
 
     Parameters
     ----------
     world
         The processes.
     backend
-        As ``torch.distributed.init_process_group`` takes it.
+        Backend, as for ``torch.distributed.init_process_group``.
     device
         The device of this process.
     """
@@ -208,9 +208,9 @@ def connect(world: World, backend: str, device: torch.device) -> None:
 
 
 def disconnect() -> None:
-    """End the process group, once nothing holds on to it any more.
+    """Destroy the process group, after freeing all objects that use it.
 
-    What still did when Python exits would be torn down too late, while threads of the group run.
+    Objects left at Python's exit would be destroyed too late, while the group's threads run.
     """
     gc.collect()
     dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""A parameter server: workers push gradients to it and pull weights from it, over gRPC."""
+"""Parameter server: workers push gradients to it and pull weights from it, by gRPC."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _PATIENCE_S = 300
 
 
 class ParameterServer(Replicas):
-    """A worker per process; the one of rank 0 is the server as well, on its host's CPU.
+    """One worker per process; rank 0 also is the server, on its host's CPU.
 
-    Steps are synchronous. The server's own worker reaches it without a message, so for n workers
-    and S bytes of parameters 2(n-1)S bytes are exchanged per step.
+    Steps are synchronous. The server's own worker needs no message, so for n workers and S bytes of
+    parameters a step exchanges 2(n-1)S bytes.
 
     Parameters
     ----------
     setup
-        What the method is made from.
+        Everything that the method is made from.
     device
         The device of this process.
     """
@@ -52,7 +52,7 @@ class ParameterServer(Replicas):
 
     @classmethod
     def check(cls, options: Options, local: int) -> None:
-        """Make sure that the devices and gRPC are there."""
+        """Raise an error if devices or gRPC are missing."""
         if find_spec("grpc") is None:
             raise MissingError(
                 "the package grpcio is not installed", "pip install 'tracekit[workloads]'"
@@ -75,7 +75,7 @@ class ParameterServer(Replicas):
         return cls(setup, device)
 
     def total(self, values: Tensor) -> Tensor:
-        """Return the sum of each process' values, added up by the server."""
+        """Return the sum of the values over all processes, computed by the server."""
         return self._end.total(values.cpu())
 
     def __exit__(self, kind: object, *_: object) -> None:
@@ -85,7 +85,7 @@ class ParameterServer(Replicas):
             self._end.close(0)
 
     def close(self) -> None:
-        """Leave the other processes, the server once they have left."""
+        """Leave the job; the server leaves after all others."""
         self._end.close(_PATIENCE_S)
 
     def _update(self) -> None:
@@ -101,14 +101,14 @@ class ParameterServer(Replicas):
 
 
 class HostVector:
-    """A vector of a device, and its copy in host memory: the same one on the CPU.
+    """A vector on a device, and its copy in host memory; on the CPU both are the same.
 
     Parameters
     ----------
     vector
         The vector.
     piece_bytes
-        About how many bytes are copied at a time.
+        Approximate number of bytes per copied piece.
     """
 
     def __init__(self, vector: Tensor, piece_bytes: int) -> None:
@@ -118,7 +118,7 @@ class HostVector:
         self.host = torch.empty_like(vector, device="cpu", pin_memory=True) if pinned else vector
 
     def pieces(self) -> Iterator[Tensor]:
-        """Copy the vector to the host, and yield each piece as soon as it is there."""
+        """Copy the vector to the host, and yield each piece as soon as it has arrived."""
         if not self._vector.is_cuda:
             yield self.host
             return
@@ -132,7 +132,7 @@ class HostVector:
             yield here
 
     def fill(self, chunks: Iterable[bytes | memoryview]) -> None:
-        """Take values over, and copy each piece of them to the device while the next one comes."""
+        """Receive values, copying each piece to the device while the next one arrives."""
         bytes_of_host, begun, end = _bytes(self.host), 0, 0
         for chunk in chunks:
             bytes_of_host[end : end + len(chunk)] = chunk
@@ -145,16 +145,16 @@ class HostVector:
 
 
 class Server:
-    """The weights, and the end of the connections to all workers but its own.
+    """The weights, and the server for all workers but its own.
 
     Parameters
     ----------
     world
-        The processes. Those of other ranks are told the address, which is one of the loopback.
+        The processes. Those of other ranks get the server's address, on the loopback.
     weights
         Initial weights as a vector.
     passes
-        Updates them.
+        Computation that updates the weights.
     """
 
     def __init__(self, world: World, weights: Tensor, passes: Passes) -> None:
@@ -171,7 +171,7 @@ class Server:
         self._mailbox.await_all(_PATIENCE_S)
 
     def push(self, gradients: HostVector) -> None:
-        """Average the gradients of all workers, its own given, in the order of ranks."""
+        """Average the gradients of all workers, its own being `gradients`, in order of ranks."""
         for _ in gradients.pieces():
             pass  # each is waited for
         self._weights.grad = self._add(gradients.host).div_(self._size)
@@ -181,37 +181,37 @@ class Server:
         self._passes.update(self._optimizer)
 
     def pull(self) -> Iterable[memoryview]:
-        """Return the weights, and let the other workers have them."""
+        """Return the weights, and send them to the other workers."""
         weights = _bytes(self._weights.detach())
         self._mailbox.publish(weights)
         return [weights]
 
     def total(self, values: Tensor) -> Tensor:
-        """Return the sum of all processes' values, its own given."""
+        """Return the sum over all processes; the values of its own are `own`."""
         summed = self._add(values.clone())
         self._mailbox.publish(_bytes(summed))
         return summed
 
     def close(self, patience_s: float) -> None:
-        """Serve no more, once all workers have left or that time is over."""
+        """Stop serving once all workers have left, or after that time."""
         self._mailbox.close(patience_s)
 
     def _add(self, own: Tensor) -> Tensor:
-        """Add what the others put, which comes in any order, in the order of ranks."""
+        """Add the data that the others put, in order of ranks whatever their order of arrival."""
         for data in self._mailbox.collect():
             own += _tensor(data, own)
         return own
 
 
 class Worker:
-    """A worker's end of its connection to the server.
+    """A worker's connection to the server.
 
     Parameters
     ----------
     world
         The processes.
     exchanged
-        Where bytes are counted that are pushed (`gather`) and pulled (`scatter`).
+        Counters for the bytes pushed (`gather`) and pulled (`scatter`).
     """
 
     def __init__(self, world: World, exchanged: Exchanged) -> None:
@@ -235,12 +235,12 @@ class Worker:
             yield chunk
 
     def total(self, values: Tensor) -> Tensor:
-        """Return the sum of all processes' values, its own given."""
+        """Return the sum over all processes; the values of its own are given."""
         self._courier.put(_bytes(values))
         return _tensor(bytearray(b"".join(self._courier.take())), values)
 
     def close(self, patience_s: float) -> None:
-        """Leave the server, at once."""
+        """Leave the server at once."""
         del patience_s
         self._courier.close()
 

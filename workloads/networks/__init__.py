@@ -1,4 +1,4 @@
-"""The networks that are trained, in plain PyTorch."""
+"""Networks to train, in plain PyTorch."""
 
 from workloads.networks._catalogue import NETWORKS, build
 from workloads.networks._layers import blocks

@@ -11,8 +11,8 @@ from workloads.networks._layers import chain
 def alexnet(classes: int) -> nn.Module:
     """Return AlexNet as it was published in 2014 for one device: convolutions are not split.
 
-    Weights are drawn as in 2012: of a standard deviation of 0.01, with biases of 1 where that
-    gives ReLU units positive inputs at first (conv2, conv4, conv5, fc6, fc7).
+    Weights are drawn as in 2012: with a standard deviation of 0.01, and with biases of 1 in the
+    layers where that gives ReLU units positive inputs at first (conv2, conv4, conv5, fc6, fc7).
     """
     network = chain(
         conv1=nn.Conv2d(3, 64, kernel_size=11, stride=4, padding=2),

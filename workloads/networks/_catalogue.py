@@ -1,4 +1,4 @@
-"""The networks by their names."""
+"""Networks by name."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def build(name: str, classes: int | None = None) -> nn.Module:
     Parameters
     ----------
     name
-        A name of `NETWORKS`.
+        A name in `NETWORKS`.
     classes
-        How many classes it tells apart; by default as published.
+        Number of classes; None for the published number.
 
     Raises
     ------
     KeyError
-        There is no network of that name.
+        If there is no network of that name.
     """
     return NETWORKS[name].build(classes)

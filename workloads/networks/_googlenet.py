@@ -11,9 +11,9 @@ from workloads.networks._layers import Branches, Tapped, chain, conv
 def googlenet(classes: int) -> nn.Module:
     """Return GoogLeNet with two auxiliary classifiers, after inception4a and inception4d.
 
-    As in the weights that are in common use, and unlike the first publication, convolutions are
-    followed by batch normalisation, and the widest kernel of an inception module is 3x3, not 5x5.
-    Weights are drawn as Glorot and Bengio (2010) propose.
+    As in the weights in common use, and unlike the first publication, convolutions are followed by
+    batch normalisation, and the widest kernel of an inception module is 3x3, not 5x5. Weights are
+    drawn as Glorot and Bengio (2010) propose.
     """
     trunk = chain(
         conv1=conv(3, 64, 7, stride=2, padding=3),

@@ -11,9 +11,9 @@ from workloads.networks._layers import Branches, Tapped, chain, conv
 def inception_v3(classes: int) -> nn.Module:
     """Return Inception-v3 with an auxiliary classifier after mixed6e.
 
-    Modules have the names of the authors' own program, which also gives what the paper leaves
-    open: the widths of the modules, and initial weights from truncated normal distributions.
-    The auxiliary classifier averages to 5x5 whatever the size of the image.
+    Modules are named as in the authors' own program, which also defines what the paper leaves open:
+    the widths of the modules, and initial weights from truncated normal distributions. The
+    auxiliary classifier averages to 5x5 for any size of image.
     """
     trunk = chain(
         conv1a=conv(3, 32, 3, stride=2),
@@ -54,7 +54,7 @@ def inception_v3(classes: int) -> nn.Module:
 
 
 def _squares(inputs: int, pooled: int) -> Branches:
-    """Return a module of kernels of 1x1, 5x5 and 3x3 twice."""
+    """Return a module with branches of kernels of 1x1, 5x5, and 3x3 twice."""
     return Branches(
         single=conv(inputs, 64, 1),
         five=chain(reduce=conv(inputs, 48, 1), conv=conv(48, 64, 5, padding=2)),
@@ -81,7 +81,7 @@ def _halve_first(inputs: int) -> Branches:
 
 
 def _lines(inputs: int, width: int) -> Branches:
-    """Return a module whose 7x7 kernels are made of 1x7 and 7x1."""
+    """Return a module whose 7x7 kernels are factored into 1x7 and 7x1."""
     return Branches(
         single=conv(inputs, 192, 1),
         seven=chain(

@@ -20,22 +20,22 @@ def draw_weights(network: nn.Module, draw: Draw) -> None:
 
 
 def normal(deviation: float) -> Draw:
-    """Return what draws from a normal distribution around 0."""
+    """Return a function that draws from a normal distribution around 0."""
     return lambda weight: nn.init.normal_(weight, std=deviation)
 
 
 def truncated(deviation: float) -> Draw:
-    """Return what draws from a normal distribution around 0, cut at two standard deviations."""
+    """Return a function that draws from a normal distribution around 0, cut at two deviations."""
     return lambda weight: nn.init.trunc_normal_(
         weight, std=deviation, a=-2 * deviation, b=2 * deviation
     )
 
 
 def by_inputs(weight: Tensor) -> None:
-    """Draw with the standard deviation 1/sqrt(inputs of a unit), which tanh units ask for."""
+    """Draw with standard deviation 1/sqrt(inputs of a unit), suited to tanh units."""
     nn.init.normal_(weight, std=1 / math.sqrt(weight[0].numel()))
 
 
 def by_outputs(weight: Tensor) -> None:
-    """Draw with the variance 2/(outputs that an input feeds), which ReLU units ask for."""
+    """Draw with variance 2/(outputs that an input feeds), suited to ReLU units."""
     nn.init.kaiming_normal_(weight, mode="fan_out", nonlinearity="relu")

@@ -1,4 +1,4 @@
-"""Pieces that several networks are built of."""
+"""Building blocks shared by several networks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Size = int | tuple[int, int]
 
 
 def chain(**layers: nn.Module) -> nn.Sequential:
-    """Return the layers one after another, by their names."""
+    """Return the layers as a sequence, with their names."""
     return nn.Sequential(OrderedDict(layers))
 
 
 def repeated(prefix: str, blocks: list[nn.Module]) -> dict[str, nn.Module]:
-    """Return blocks by the names prefix1, prefix2, ..."""
+    """Return blocks with the names prefix1, prefix2, ...: name -> block."""
     return {f"{prefix}{number}": block for number, block in enumerate(blocks, start=1)}
 
 
@@ -39,7 +39,7 @@ def conv(
 
 
 def conv_norm(inputs: int, outputs: int, kernel: Size, stride: int = 1) -> nn.Sequential:
-    """Return a convolution that keeps the size but for its stride, and batch normalisation."""
+    """Return a convolution (size changed only by its stride), and batch normalisation."""
     padding = kernel // 2 if isinstance(kernel, int) else (kernel[0] // 2, kernel[1] // 2)
     return chain(
         conv=nn.Conv2d(inputs, outputs, kernel, stride, padding, bias=False),
@@ -48,16 +48,16 @@ def conv_norm(inputs: int, outputs: int, kernel: Size, stride: int = 1) -> nn.Se
 
 
 class Residual(nn.Module):
-    """A body whose output is added to a shortcut around it.
+    """A body of layers whose output is added to a shortcut around it.
 
     Parameters
     ----------
     body
-        Computes what is added.
+        Layers whose output is added.
     shortcut
-        Brings the input to the body's shape; by default it has that shape.
+        Layers that bring the input to the body's shape; None if it has that shape.
     activation
-        Applied to the sum; by default nothing is.
+        Activation applied to the sum; None for none.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Residual(nn.Module):
 
 
 class Branches(nn.Module):
-    """Branches of the same input, by name, whose outputs are concatenated by channels."""
+    """Named branches of the same input, whose outputs are concatenated by channels."""
 
     def __init__(self, **branches: nn.Module) -> None:
         super().__init__()
@@ -86,19 +86,20 @@ class Branches(nn.Module):
             self.add_module(name, branch)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the branches' outputs, in the order in which they were given."""
+        """Return the branches' outputs, in the order of the branches."""
         return torch.cat([branch(inputs) for branch in self.children()], dim=1)
 
 
 class Tapped(nn.Module):
-    """A chain of blocks; outputs of some feed auxiliary classifiers in training.
+    """A chain of blocks; the outputs of some feed auxiliary classifiers in training.
 
     Parameters
     ----------
     blocks
-        The chain, by names.
+        The chain: name -> block.
     auxiliary
-        The classifiers by the block that feeds them, in the order of the blocks.
+        Auxiliary classifiers, in the order of the blocks: name of the block that feeds it ->
+        classifier.
     """
 
     def __init__(self, blocks: nn.Sequential, auxiliary: Mapping[str, nn.Module]) -> None:
@@ -112,7 +113,7 @@ class Tapped(nn.Module):
         return (child for child in self.named_children() if child[1] is not self.auxiliary)
 
     def forward(self, inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Return the logits; in training a tuple of these and the auxiliary classifiers'."""
+        """Return the logits; in training a tuple with those of auxiliary classifiers."""
         found = []
         for name, block in self.trunk():
             inputs = block(inputs)
@@ -122,14 +123,13 @@ class Tapped(nn.Module):
 
 
 def blocks(network: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Return a network as a chain of the smallest blocks, each fed by the one before it alone.
+    """Return a network as a chain of the smallest blocks that depend only on the one before.
 
     Auxiliary classifiers are left out. The blocks are the network's own modules, not copies.
 
     Returns
     -------
-    The blocks by their names within the network (``layer1.block1``), in the order in which they
-    compute.
+    The blocks by their names in the network (``layer1.block1``), in order of computation.
     """
     named = network.trunk() if isinstance(network, Tapped) else network.named_children()
     if type(network) not in {Tapped, nn.Sequential}:

@@ -11,9 +11,9 @@ from workloads.networks._layers import chain
 def lenet(classes: int) -> nn.Module:
     """Return LeNet-5 with max pooling and linear outputs.
 
-    The published network's pooling has weights, its second convolution leaves out connections, and
-    its outputs are radial basis functions. Weights are drawn as LeCun, Bottou, Orr and Müller
-    (1998) advise for tanh units.
+    The published network differs: its pooling has weights, its second convolution leaves out
+    connections, and its outputs are radial basis functions. Weights are drawn as LeCun, Bottou, Orr
+    and Müller (1998) advise for tanh units.
     """
     network = chain(
         conv1=nn.Conv2d(1, 6, kernel_size=5, padding=2),

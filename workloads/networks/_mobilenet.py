@@ -48,7 +48,7 @@ def _layer(inputs: int, expansion: int, outputs: int, count: int, stride: int) -
 
 
 def _block(inputs: int, outputs: int, expansion: int, stride: int) -> nn.Sequential:
-    """Return a thin layer's way through a wide one, in which each channel is for itself."""
+    """Return an inverted residual block: expansion, depthwise convolution, projection."""
     wide = inputs * expansion
     expand = {} if expansion == 1 else {"expand": conv(inputs, wide, 1, activation=nn.ReLU6())}
     return chain(

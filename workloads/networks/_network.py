@@ -12,12 +12,12 @@ from workloads.networks._layers import Tapped
 
 @dataclass(frozen=True)
 class Image:
-    """An input of floats of the shape batch, channels, height, width.
+    """Input of floats with the shape batch, channels, height, width.
 
     Parameters
     ----------
     channels, height, width
-        The published size. Networks take other heights and widths as well.
+        The published size. Networks accept other heights and widths.
     """
 
     channels: int
@@ -27,14 +27,14 @@ class Image:
 
 @dataclass(frozen=True)
 class Tokens:
-    """An input of integers of the shape batch, length.
+    """Input of integers with the shape batch, length.
 
     Parameters
     ----------
     length
-        Tokens of a sequence; the network takes no more.
+        Longest sequence, in tokens.
     vocabulary
-        How many different tokens there are, from 0.
+        Number of different tokens, which count from 0.
     """
 
     length: int
@@ -46,24 +46,25 @@ class Network:
     """A network that can be trained.
 
     In training it returns logits of the shape batch, classes; with auxiliary classifiers a tuple of
-    the logits and of theirs. In evaluation it returns the logits alone.
+    these and of the auxiliary logits. In evaluation it returns only the logits.
 
     Parameters
     ----------
     name
-        Its name in `NETWORKS` and on the command line.
+        Name in `NETWORKS` and on the command line.
     factory
-        Makes the network, with initial weights, for a number of classes.
+        Function that makes the network, with initial weights, for a number of classes.
     input
-        What it takes.
+        Format of its input.
     classes
         The published number of classes.
     parameters
-        Trainable parameters with so many classes, those of auxiliary classifiers included.
+        Number of trainable parameters with the published number of classes, auxiliary classifiers
+        included.
     auxiliary
-        What the loss of each auxiliary classifier counts beside that of the logits, which counts 1.
+        Weight of each auxiliary classifier's loss, relative to the main loss.
     auxiliary_parameters
-        How many of the parameters are those of auxiliary classifiers.
+        Number of parameters of auxiliary classifiers.
     """
 
     name: str
@@ -75,7 +76,7 @@ class Network:
     auxiliary_parameters: int = 0
 
     def build(self, classes: int | None = None) -> nn.Module:
-        """Return the network with initial weights, for the published number of classes or another.
+        """Return the network with initial weights; `classes` None is the published number.
 
         The weights are drawn from torch's default generator.
         """

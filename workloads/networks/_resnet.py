@@ -1,8 +1,8 @@
 """ResNet (He, Zhang, Ren, Sun, 2016): 50 and 110 layers for ImageNet, 110 for CIFAR-10.
 
-Blocks begin as their shortcuts: what they add is scaled by 0 at first (Goyal and others, 2017). As
-it was first published, 54 blocks that each add as much as they are given make for a loss of 19 at
-the first of 10 classes, where one that knows nothing has 2.3.
+Blocks start as their shortcuts: the part they add is scaled by 0 at first (Goyal et al., 2017).
+Without that, as first published, 54 blocks that each add as much as they get lead to an initial
+loss of 19 with 10 classes, where guessing gives 2.3.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from workloads.networks._layers import Residual, chain, conv, conv_norm, repeate
 
 
 def resnet_50(classes: int) -> nn.Module:
-    """Return ResNet-50: bottlenecks whose strides are in their 3x3 convolution.
+    """Return ResNet-50: bottleneck blocks with the stride in their 3x3 convolution.
 
-    The first publication has them in the 1x1 convolution before it, with as many parameters.
+    The first publication has the stride in the 1x1 convolution before; parameters are as many.
     """
     return _of_bottlenecks(classes, (3, 4, 6, 3))
 
 
 def resnet_110_imagenet(classes: int) -> nn.Module:
-    """Return a network of 110 layers and 55 M parameters, as large as the one of the DGX-1 study.
+    """Return a network of 110 layers and 55 M parameters, the size of that in the DGX-1 study.
 
-    The study tells no more of its own than these two numbers; this one is built as ResNet-50 is.
+    The study states only these two numbers; this network is built like ResNet-50.
     """
     return _of_bottlenecks(classes, (3, 4, 24, 5))
 
 
 def resnet_110(classes: int) -> nn.Module:
-    """Return ResNet-110: three layers of 18 pairs of convolutions, and shortcuts without weights.
+    """Return ResNet-110: three groups of 18 pairs of convolutions, and shortcuts without weights.
 
     It has 1.7 M parameters; `resnet_110_imagenet` is another network.
     """
@@ -66,7 +66,7 @@ def _of_bottlenecks(classes: int, counts: tuple[int, int, int, int]) -> nn.Modul
 
 
 class Subsample(nn.Module):
-    """A shortcut without weights: every other pixel, and zeros for channels that are added."""
+    """A shortcut without weights: every other pixel, and zeros in added channels."""
 
     def __init__(self, added: int) -> None:
         super().__init__()
@@ -111,5 +111,5 @@ def _pair(inputs: int, width: int, stride: int = 1, shortcut: nn.Module | None =
 
 
 def _add_nothing(body: nn.Sequential) -> None:
-    """Scale what a block adds to its shortcut by 0, from which training takes it."""
+    """Set the scale of a block's body to 0 as the start of training."""
     nn.init.zeros_(body[-1].get_submodule("norm").get_parameter("weight"))

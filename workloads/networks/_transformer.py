@@ -13,9 +13,9 @@ LENGTH, VOCABULARY, WIDTH, HEADS, BLOCKS = 128, 4096, 256, 4, 4
 
 
 def transformer(classes: int) -> nn.Module:
-    """Return an encoder of four blocks of width 256 with normalisation before each part.
+    """Return an encoder of four blocks of width 256, with normalisation before each part.
 
-    Weights are drawn as for GPT-2 (Radford et al., 2019): of a standard deviation of 0.02. There
+    Weights are drawn as for GPT-2 (Radford et al., 2019), with a standard deviation of 0.02. There
     is no dropout.
     """
     network = chain(
@@ -30,7 +30,7 @@ def transformer(classes: int) -> nn.Module:
 
 
 class Embedding(nn.Module):
-    """Vectors of tokens, to which those of their positions are added."""
+    """Sum of token embeddings and position embeddings."""
 
     def __init__(self, vocabulary: int, length: int, width: int) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Embedding(nn.Module):
 
 
 class Attention(nn.Module):
-    """Self-attention of several heads."""
+    """Multi-head self-attention."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Runs when Python starts, where this folder is on its path: `tracekit record`.
+"""Runs when Python starts with this folder on its path, as in `tracekit record`.
 
-Another sitecustomize that there is still runs. Without `--calibrate`, and where neither a profiler
-listens nor a ring is asked for, nothing else happens.
+Another sitecustomize on the path still runs. Without `--calibrate`, a profiler or a ring file,
+nothing else happens.
 """
 
 import os
@@ -9,7 +9,7 @@ import sys
 
 
 def _run_the_next() -> None:
-    """Run the sitecustomize that would have run without this one, and leave no other trace."""
+    """Run the sitecustomize that this one hides, and leave no other trace."""
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != here]
     own = sys.modules.pop("sitecustomize")
@@ -23,7 +23,7 @@ def _run_the_next() -> None:
 
 
 def _call(function: str, argument: object) -> None:
-    """Call what is in the package that this folder is in, by a name that no program has."""
+    """Call a function in the package of this folder, imported under a unique name."""
     from importlib.util import module_from_spec, spec_from_file_location
 
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

@@ -1,4 +1,4 @@
-"""Pages that open from disk: one shell, with its theme, tables and policy, around all of them."""
+"""HTML pages that open from disk: a common shell with theme, tables and security policy."""
 
 from tracekit.present.pages._answer import answer_page, view_page
 from tracekit.present.pages._figure import figure_block, figure_page

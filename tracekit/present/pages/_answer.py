@@ -1,4 +1,4 @@
-"""Pages of an answer, part by part, and of the view, whose script asks for its data."""
+"""HTML pages of an answer, and of the view, whose script requests its data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SAID = ("question", "headline")
 
 
 def answer_page(answer: Answer) -> str:
-    """Return an answer as a page."""
+    """Return an answer as an HTML page."""
     parts = answer.parts or {"answer": answer}
     sections = [
         PageSection(name, str(part.meta.get("question") or part.title), "", _body(name, part))
@@ -49,7 +49,7 @@ def _body(name: str, part: Answer) -> Markup:
 
 
 def _table(name: str, part: Answer) -> Markup | None:
-    """Return the rows as a table; where there are none that is said, if nothing says it yet."""
+    """Return the rows as a table; without rows a sentence, unless another one says so already."""
     if part.for_people.is_empty():
         told = part.meta.get("headline")
         return (
@@ -77,12 +77,12 @@ class _Chart:
 
 
 def view_page(version: str) -> str:
-    """Return the page of the view, which holds nothing of any run.
+    """Return the page of the view, without data of any run.
 
     Parameters
     ----------
     version
-        Version of what serves it.
+        Version of the server.
     """
     section = PageSection("run", "", "", fragment("run_chart", _Chart()))
     return page_of(

@@ -1,6 +1,6 @@
-"""Figures of plotly in pages: as wide as the page, their texts part of it, in its light or dark.
+"""Plotly figures in HTML pages, with the width, texts and light or dark theme of the page.
 
-What a trace says is data that the page parses, and never part of a script or of markup.
+Texts from a trace are data that the page parses, never part of a script or of markup.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LEAST_MARGIN = 14
 
 
 class _Drawn(NamedTuple):
-    """A figure as ``blocks.jinja`` lays it out."""
+    """A figure as arguments of the template ``blocks.jinja``."""
 
     key: str
     label: str
@@ -35,7 +35,7 @@ class _Drawn(NamedTuple):
 
 
 def figure_page(figure: go.Figure) -> str:
-    """Return a figure as a page of its own."""
+    """Return a figure as an HTML page of its own."""
     head = _head(figure)
     body = figure_block(figure, "figure", with_head=False)
     section = PageSection("main", head["title"], "", body)
@@ -43,16 +43,16 @@ def figure_page(figure: go.Figure) -> str:
 
 
 def figure_block(figure: go.Figure, key: str, *, with_head: bool = True) -> Markup:
-    """Return a figure as a piece of a page.
+    """Return a figure as a fragment of a page.
 
     Parameters
     ----------
     figure
         The figure.
     key
-        Its name in the page.
+        Id of the figure in the page.
     with_head
-        Whether its title and the line below stand above it.
+        Whether title and subtitle are shown above it.
     """
     head = _head(figure)
     content = json.loads(figure.to_json())
@@ -74,7 +74,7 @@ def figure_block(figure: go.Figure, key: str, *, with_head: bool = True) -> Mark
 
 
 def _head(figure: go.Figure) -> dict[str, Any]:
-    """Return the texts of a figure; of one that was not made here there is the title alone."""
+    """Return title, subtitle and notes of a figure; only the title of a foreign figure."""
     told = figure.layout.meta
     if told and HEAD in told:
         return dict(told[HEAD])
@@ -83,7 +83,7 @@ def _head(figure: go.Figure) -> dict[str, Any]:
 
 
 def _give_texts_away(layout: dict[str, Any], *, has_legend: bool) -> None:
-    """Take texts out of a layout that the page shows around the figure, and the room of them."""
+    """Remove texts from a layout that the page shows around the figure, and their margins."""
     margin, height = layout["margin"], layout["height"]
     own = layout.get("annotations", [])
     lines = {name: sum(each.get("name") == name for each in own) for name in (SUBTITLE, NOTE)}
@@ -100,7 +100,7 @@ def _give_texts_away(layout: dict[str, Any], *, has_legend: bool) -> None:
 
 
 def _measures(layout: dict[str, Any]) -> dict[str, Any]:
-    """Return what the page fits a figure by: its width, and how many plots are side by side."""
+    """Return what the page needs to fit a figure: its width, and the number of adjacent plots."""
     told = layout.get("meta") or {}
     axes = [look for name, look in layout.items() if re.fullmatch(r"[xy]axis\d*", name)]
     across = {tuple(look.get("domain", (0, 1))) for name, look in layout.items()

@@ -1,4 +1,4 @@
-"""Pieces of the page. All that is put into one is escaped: names of a trace are never markup."""
+"""Fragments of HTML pages. All values are escaped: names from a trace are never markup."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tracekit.present._text import printable
 
 @cache
 def environment() -> Environment:
-    """Return the template environment: it escapes text, and shows unprintable characters."""
+    """Return the template environment, which escapes text and shows unprintable characters."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(
@@ -33,7 +33,7 @@ def _safe(value: Any) -> Any:
 
 
 def with_code(text: str) -> Markup:
-    """Return a text in which what stands between backticks is a command or an option."""
+    """Return a text whose parts in backticks are set as code (commands, options)."""
     parts = printable(text).split("`")
     if len(parts) % 2 == 0:  # one has no partner
         return escape(printable(text))
@@ -44,14 +44,14 @@ def with_code(text: str) -> Markup:
 
 
 def fragment(name: str, *values: Any) -> Markup:
-    """Return a piece of the page.
+    """Return a fragment of the page, made by a macro.
 
     Parameters
     ----------
     name
-        The macro of ``assets/blocks.jinja`` that makes it.
+        Name of the macro in ``assets/blocks.jinja``.
     values
-        What it is made of.
+        Arguments of the macro.
     """
     made: Markup = getattr(_blocks().module, name)(*values)
     return made
@@ -63,5 +63,5 @@ def _blocks() -> Template:
 
 
 def joined(*pieces: Markup | None) -> Markup:
-    """Return pieces of the page one below the other; those that are None are left out."""
+    """Return fragments of the page one below the other, without those that are None."""
     return Markup("\n").join(piece for piece in pieces if piece is not None)

@@ -1,4 +1,4 @@
-"""Frame of every page: its look, its script, and a policy under which it sends nothing.
+"""Frame of every page: style, script, and a security policy that forbids sending data.
 
 The drawing code in it takes 4.8 MB, or 1.4 MB compressed.
 """
@@ -21,18 +21,18 @@ from tracekit.present.pages._fragments import environment
 
 
 class PageSection(NamedTuple):
-    """A part of a page, filled.
+    """A section of a page, with its content.
 
     Parameters
     ----------
     key
-        Its place in the page: what comes after ``#``.
+        Id of the section: the part of the address after ``#``.
     title
         Its heading.
     question
-        What it answers; may be empty.
+        Question that the section answers; may be empty.
     body
-        What it says.
+        Content of the section.
     """
 
     key: str
@@ -52,26 +52,26 @@ def page_of(
     has_contents: bool = True,
     asks: bool = False,
 ) -> str:
-    """Return a page: one file that holds all that it needs, and under whose policy nothing leaves.
+    """Return an HTML page: one self-contained file, under a policy that forbids sending data.
 
-    What draws its charts and figures is part of it where there are any.
+    The code that draws charts and figures is included if the page has any.
 
     Parameters
     ----------
     title, subtitle
         Heading of the page, and the line below it.
     sections
-        Its parts in order.
+        Sections in order.
     what
-        What the page is called in the link that leads past its head.
+        Word for the page in the link that skips its header.
     version
-        Version of what wrote it.
+        Version of tracekit.
     style
-        Rules beside those of all pages.
+        CSS rules in addition to the common ones.
     has_contents
-        Whether the sections have headings, and are listed beside them.
+        Whether the sections have headings and a table of contents.
     asks
-        Whether the page may ask where it is from.
+        Whether the page may send requests to the server that it came from.
     """
     bodies = [section.body for section in sections]
     has_figures = any(" data-figure>" in body for body in bodies)
@@ -110,7 +110,7 @@ def _digest(script: str) -> str:
 
 
 def _policy(digests: Sequence[str], *, asks: bool) -> str:
-    """Return a policy by which the page runs these scripts alone, and loads nothing."""
+    """Return a content security policy that allows these scripts only, and no other loads."""
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
@@ -120,7 +120,7 @@ def _policy(digests: Sequence[str], *, asks: bool) -> str:
 
 
 class Block(NamedTuple):
-    """Data that the script of a page reads: no script itself."""
+    """Data for the script of a page, embedded as inert JSON."""
 
     key: str
     kind: str
@@ -128,7 +128,7 @@ class Block(NamedTuple):
 
 
 class Library(NamedTuple):
-    """Drawing code of a page, and the digest by which the page's policy allows it."""
+    """Drawing code of a page, and its digest for the content security policy."""
 
     blocks: Sequence[Block]
     digest: str
@@ -136,7 +136,7 @@ class Library(NamedTuple):
 
 @cache
 def library() -> Library:
-    """Return the drawing code that a page holds once."""
+    """Return the drawing code, which a page includes once."""
     from plotly.offline import get_plotlyjs
 
     code = get_plotlyjs().encode()
@@ -150,6 +150,6 @@ def library() -> Library:
 
 
 def harmless(text: str) -> Markup:
-    """Return JSON that ends no element of a page, whatever its texts are."""
+    """Return JSON escaped so that no text in it can end an HTML element."""
     escaped = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     return Markup(escaped)  # noqa: S704 - nothing in it is taken for markup

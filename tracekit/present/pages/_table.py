@@ -1,4 +1,4 @@
-"""Answers as tables of the page, which its script sorts, filters and copies."""
+"""Answers as HTML tables that the page's script sorts, filters and copies."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Cell(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table as ``assets/blocks.jinja`` lays it out."""
+    """A table as arguments of the template ``assets/blocks.jinja``."""
 
     key: str
     title: str
@@ -64,7 +64,7 @@ def answer_table(
     rows: pl.DataFrame | None = None,
     is_open: bool = False,
 ) -> Markup:
-    """Return an answer, or some of its rows, as a table with its notes."""
+    """Return the rows of an answer, or `rows` in their place, as a table with notes."""
     shown = answer.for_people if rows is None else rows
     said = {name: value for name, value in answer.meta.items() if name != "warnings"}
     left_out = answer.for_people.height - shown.height
@@ -80,22 +80,22 @@ def frame_table(
     left_out: int = 0,
     is_open: bool = False,
 ) -> Markup:
-    """Return rows as a table.
+    """Return rows as an HTML table.
 
     Parameters
     ----------
     frame
         The rows; the first 400 are shown.
     key
-        Name of the table in the page.
+        Id of the table in the page.
     title
-        What it is of.
+        Title of the table.
     meta
-        What is said about the rows; becomes the lines below them.
+        Meta of the answer; becomes the lines below the table. None for no notes.
     left_out
-        How many other rows there are.
+        Number of further rows that are not in `frame`.
     is_open
-        Whether it is unfolded at first.
+        Whether the table is unfolded at first.
     """
     head = frame.head(_MOST)
     said = dict(meta or {})
@@ -116,21 +116,21 @@ def frame_table(
 
 
 def _in_sight(columns: Sequence[ShownColumn]) -> list[ShownColumn]:
-    """Put the columns that tell least behind all others, so that the others are in sight."""
+    """Move the least informative columns to the end, so that the others are visible."""
     placed = [natural(column) for column in columns]
     _, hidden = without_spare(placed, lambda some: sum(map(_pixels, some)) > _WIDE)
     return sorted(columns, key=lambda column: column.name in hidden)
 
 
 def _pixels(placed: Placed) -> int:
-    """Return about how wide a column is in a page."""
+    """Return the approximate width of a column in a page, in pixels."""
     wide = _LETTER * placed.width
     is_long = not placed.column.numeric and placed.width > _LONG
     return _GAP + (_LONG_WIDE if is_long else wide)
 
 
 def _each_once(columns: Sequence[ShownColumn]) -> tuple[list[ShownColumn], dict[str, str]]:
-    """Leave out columns of numbers that are equal to another one; return which to which."""
+    """Leave out numeric columns equal to an earlier one; return a map from each to its equal."""
     first: dict[tuple[str, ...], str] = {}
     equal: dict[str, str] = {}
     for column in columns:

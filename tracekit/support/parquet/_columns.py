@@ -28,11 +28,11 @@ class Column:
     Parameters
     ----------
     dictionary, data
-        The parts of the page of distinct values, if there is one, and of the page of the rows.
+        Contents of the page of distinct values, None if there is none, and of the page of rows.
     encoding
-        How the rows are encoded.
+        Encoding of the rows.
     statistics
-        What a reader may want to know before it reads it.
+        Statistics for readers, such as minimum and maximum.
     """
 
     dictionary: Sequence[Content]
@@ -42,7 +42,7 @@ class Column:
 
 
 def encoded(column: pl.Series) -> Column:
-    """Encode a column of whole numbers, truths or texts."""
+    """Encode a column of integers, booleans or texts."""
     there = column.is_not_null() if 0 < column.null_count() < len(column) else None
     given = _given(column, there)
     dictionary: Sequence[Content] = ()
@@ -76,14 +76,14 @@ def _page(kind: int, rows: int, encoding: int, *parts: Content) -> Sequence[Cont
 
 
 def _given(column: pl.Series, there: pl.Series | None) -> pl.Series:
-    """Return the values of a column, given which are there if only some are."""
+    """Return the non-null values of a column; `there` is a mask of them, None if all are."""
     if there is not None:
         return column.filter(there)
     return column.clear() if column.null_count() else column
 
 
 def _levels(column: pl.Series, there: pl.Series | None) -> bytes:
-    """Return which rows have a value."""
+    """Return the definition levels, which tell the rows with a value."""
     if there is None:
         runs = varint(len(column) << 1) + bytes([not column.null_count()])
     else:
@@ -93,7 +93,7 @@ def _levels(column: pl.Series, there: pl.Series | None) -> bytes:
 
 
 def _numbers(given: pl.Series) -> tuple[Content, tuple[int, int]]:
-    """Encode whole numbers; return the least and the greatest as well."""
+    """Encode integers; return the minimum and the maximum as well."""
     values = np.ascontiguousarray(given.to_numpy())
     first = int(values[0])
     if values[-1] == first and (values == first).all():
@@ -108,14 +108,14 @@ def _numbers(given: pl.Series) -> tuple[Content, tuple[int, int]]:
 
 
 def _same_numbers(number: int, count: int) -> bytes:
-    """Encode so many times the same number: the least difference of all blocks is 0, in 0 bits."""
+    """Encode `count` equal numbers: the minimum difference of all blocks is 0, with 0 bits."""
     head = b"".join(map(varint, (_loops.BLOCK, _loops.PARTS, count)))
     blocks = -(-(count - 1) // _loops.BLOCK)
     return head + zigzag(number) + bytes(1 + _loops.PARTS) * blocks
 
 
 def _distinct(given: pl.Series) -> tuple[pl.Series, NDArray[np.int32]]:
-    """Return the distinct texts, and of each row which it is."""
+    """Return the distinct texts, and the index of each row's text."""
     if given.dtype == pl.String:
         given = given.cast(pl.Categorical(pl.Categories.random()))
     codes = np.ascontiguousarray(given.to_physical().to_numpy(), np.uint32)
@@ -126,7 +126,7 @@ def _distinct(given: pl.Series) -> tuple[pl.Series, NDArray[np.int32]]:
 
 
 def _texts(texts: pl.Series) -> Content:
-    """Encode texts: each after how many bytes it has."""
+    """Encode texts, each preceded by its number of bytes."""
     sizes = texts.str.len_bytes().to_numpy()
     together = np.frombuffer(texts.str.join().item().encode(), np.uint8)
     out = np.empty(together.size + _loops.SIZE_BYTES * sizes.size, np.uint8)

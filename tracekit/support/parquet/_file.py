@@ -1,4 +1,4 @@
-"""Parquet files of groups of rows."""
+"""Parquet files of row groups."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST_BYTES_OF_TEXT = 1 << 30
 
 
 def can_write(frame: pl.DataFrame) -> bool:
-    """Tell whether `write` knows all types of a frame, which has rows that fit into a page."""
+    """Tell whether `write` supports all types of a frame, and its rows fit into a page."""
     known = (*_PHYSICAL, *_TEXTS)
     if frame.height == 0 or not all(dtype in known for dtype in frame.dtypes):
         return False
@@ -37,16 +37,17 @@ def can_write(frame: pl.DataFrame) -> bool:
 
 
 def write(frame: pl.DataFrame, path: Path, coded: Iterable[pl.Series] = ()) -> int:
-    """Write a frame that `can_write` knows.
+    """Write a frame that `can_write` accepts.
 
     Parameters
     ----------
     frame
         The frame.
     path
-        Where to write.
+        Path of the file.
     coded
-        Columns of it as categories, whatever type they have there: their texts are then known.
+        Columns of the frame as categories, whatever their type in the frame, so that the distinct
+        texts are known.
 
     Returns
     -------
@@ -72,7 +73,7 @@ def write(frame: pl.DataFrame, path: Path, coded: Iterable[pl.Series] = ()) -> i
 
 
 class _Summed:
-    """Writes to a file, and adds up what it writes."""
+    """Writes to a file, and computes a checksum of what it writes."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -151,7 +152,7 @@ def _physical(dtype: pl.DataType) -> int:
 
 @lru_cache(1 << 6)
 def _arrow_schema(columns: tuple[tuple[str, pl.DataType], ...]) -> bytes:
-    """Return the types of columns, as polars says them in its own files."""
+    """Return the types of columns, in polars' own form."""
     empty = io.BytesIO()
     pl.DataFrame(schema=dict(columns)).write_parquet(empty)
     empty.seek(0)

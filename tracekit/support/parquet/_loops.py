@@ -1,4 +1,4 @@
-"""The loops of encoding."""
+"""Compiled loops that encode columns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIZE_BYTES = 4
 
 @inner
 def _varint(number: Any, out: Array, at: int) -> int:
-    """Put a number at `at`, seven bits to a byte; return where it ends."""
+    """Write a number at `at`, seven bits per byte; return the position after it."""
     rest = np.uint64(number)
     while rest >= np.uint64(128):
         out[at] = np.uint8(rest & np.uint64(127) | np.uint64(128))
@@ -34,16 +34,16 @@ def _varint(number: Any, out: Array, at: int) -> int:
 
 @inner
 def _zigzag(number: Any, out: Array, at: int) -> int:
-    """Put a number of either sign at `at`; return where it ends."""
+    """Write a signed number at `at`; return the position after it."""
     return _varint(np.uint64(number << 1) ^ np.uint64(number >> 63), out, at)
 
 
 @inner
 def _pack(values: Array, width: int, out: Array, at: int) -> int:
-    """Put the low bits of some values one after the other at `at`; return where they end.
+    """Write the low bits of values one after the other at `at`; return the position after them.
 
-    There are `PART` of them, which are lost: two neighbours are made one of twice the bits as long
-    as these fit into a word, so that few are left to be put down one by one.
+    There are `PART` values, which are overwritten: neighbours are merged into one of twice the bits
+    as long as these fit into a word, so that few are left to be written one by one.
     """
     size = values.size
     while 2 * width <= _WORD and size > 1:
@@ -78,13 +78,13 @@ def pack(values: Array, width: int, room: Array, out: Array) -> int:
     Parameters
     ----------
     values
-        From 0 on; after the last one zeros are put down, up to the end of a part.
+        Non-negative values; zeros are appended up to the end of a part.
     width
-        How many bits each has.
+        Number of bits per value.
     room
-        Room for a part.
+        Scratch space for a part.
     out
-        Where to put them.
+        Output.
     """
     at = 0
     for first in range(0, values.size, PART):
@@ -102,13 +102,13 @@ def number(codes: Array, place: Array, example: Array, out: Array) -> int:
     Parameters
     ----------
     codes
-        The code of each row, 0 or more.
+        Code of each row, 0 or more.
     place
         -1 for each possible code; overwritten by the code's number.
     example
         Filled with the first row of each number.
     out
-        Filled with the number of each row's code.
+        Output: the number of each row's code.
     """
     count = 0
     for row in range(codes.size):
@@ -122,7 +122,7 @@ def number(codes: Array, place: Array, example: Array, out: Array) -> int:
 
 
 def put_sizes(texts: Array, sizes: Array, out: Array) -> None:
-    """Write texts, each after its size, given all of them together and their sizes."""
+    """Write texts, each preceded by its size, given their joined bytes and their sizes."""
     at, begin = 0, 0
     for text in range(sizes.size):
         size = int(sizes[text])
@@ -142,19 +142,19 @@ def deltas(values: Array, is_narrow: bool, room: Array, bounds: Array, out: Arra
     Parameters
     ----------
     values
-        At least one.
+        One or more numbers.
     is_narrow
-        Whether they have 32 bits: then so has a difference, and what does not fit wraps around.
+        Whether they have 32 bits: then differences have 32 bits too, with wrap-around.
     room
-        Room for a block.
+        Scratch space for a block.
     bounds
-        Becomes the least and the greatest number.
+        Output: minimum and maximum.
     out
-        Where to put them.
+        Output: the encoded bytes.
 
     Returns
     -------
-    How many bytes they take.
+    Number of bytes written.
     """
     at = _varint(BLOCK, out, 0)
     at = _varint(PARTS, out, at)
@@ -191,7 +191,7 @@ def _least_and_greatest(values: Array) -> tuple[Any, Any]:
 
 @inner
 def _differences(now: Array, before: Array, is_narrow: bool, room: Array) -> int:  # noqa: FBT001
-    """Put into `room` by what each number differs from the one before; return the least."""
+    """Write into `room` the difference of each number from the one before; return the minimum."""
     least = np.int64(2**63 - 1)
     for row in range(now.size):
         delta = np.int64(now[row] - before[row])
@@ -204,7 +204,7 @@ def _differences(now: Array, before: Array, is_narrow: bool, room: Array) -> int
 
 @inner
 def _lower(some: Array, least: Any) -> int:
-    """Take the least of some values from each; return how many bits those have that are left."""
+    """Subtract the minimum; return the bit width that the remainders need."""
     used = np.uint64(0)
     for row in range(some.size):
         some[row] -= least

@@ -1,4 +1,4 @@
-"""Thrift's compact protocol, as far as the metadata of a Parquet file needs it."""
+"""Thrift's compact protocol, as far as Parquet metadata needs it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _LONG_LIST = 15
 
 @dataclass(frozen=True)
 class Value:
-    """A value as its bytes, and the protocol's code for its type."""
+    """An encoded value, and the protocol's code for its type."""
 
     kind: int
     content: bytes
 
 
 def varint(number: int) -> bytes:
-    """Return a number from 0 on, seven bits to a byte."""
+    """Encode a non-negative number with seven bits per byte."""
     content = bytearray()
     while number >= _MORE:
         content.append(number & (_MORE - 1) | _MORE)
@@ -33,29 +33,29 @@ def zigzag(number: int) -> bytes:
 
 
 def int32(number: int) -> Value:
-    """Return a number of 32 bits."""
+    """Encode a 32-bit integer."""
     return Value(5, zigzag(number))
 
 
 def int64(number: int) -> Value:
-    """Return a number of 64 bits."""
+    """Encode a 64-bit integer."""
     return Value(6, zigzag(number))
 
 
 def binary(content: bytes) -> Value:
-    """Return bytes."""
+    """Encode bytes as a value of the Thrift type ``binary``."""
     return Value(8, varint(len(content)) + content)
 
 
 def listed(items: Sequence[Value]) -> Value:
-    """Return a list of at least one item, all of one type."""
+    """Encode a list of one or more items, all of one type."""
     kind, size = items[0].kind, len(items)
     head = bytes([size << 4 | kind]) if size < _LONG_LIST else bytes([0xF0 | kind]) + varint(size)
     return Value(9, head + b"".join(item.content for item in items))
 
 
 def struct(fields: Mapping[int, Value | None]) -> Value:
-    """Return a struct of fields by number, which grows; those that are None are left out."""
+    """Encode a struct: field number -> value, in ascending order; None leaves a field out."""
     content, last = bytearray(), 0
     for number, field in fields.items():
         if field is not None:
