@@ -72,7 +72,7 @@ class Mpi(Replicas):
 
     @classmethod
     def starter(cls, options: Options) -> Sequence[str]:
-        """Return the command of mpiexec (of this environment, else of the PATH) for the processes."""
+        """Return the command of mpiexec (of this environment, else of the PATH) for the job."""
         places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         found = shutil.which("mpiexec", path=places)
         if found is None:
