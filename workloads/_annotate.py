@@ -23,10 +23,10 @@ DOMAIN = "tracekit"
 """The NVTX domain of all annotations."""
 
 LABEL = "tracekit.label"
-"""What the mark of a label begins with; ``key=value`` follows."""
+"""Begin of the mark for a label; ``key=value`` follows."""
 
 RANK = "tracekit.rank"
-"""What the mark begins with by which a process says its rank; ``1 of 4`` follows."""
+"""Begin of the mark by which a process states its rank; ``1 of 4`` follows."""
 
 _NOTHING = nullcontext()
 _INJECTIONS = ("NVTX_INJECTION64_PATH", "NVTX_INJECTION32_PATH")

@@ -21,7 +21,7 @@ from workloads.methods._method import Part
 from workloads.networks import NETWORKS, Image, Network, Tokens
 
 _DISTINCT = 4
-"""How many global batches are made up; then they come again."""
+"""Number of different global batches, which are used repeatedly."""
 _PATTERN = 4
 """Height and width of the pattern that the images of a class share."""
 

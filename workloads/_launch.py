@@ -29,9 +29,9 @@ from workloads.methods import find_method
 from workloads.methods._method import Launch, Method, World
 
 _GRACE_S = 1.0
-"""How long to wait, after a process has failed, for one that failed first and says so later."""
+"""Seconds to wait, after a process has failed, for the message of one that failed earlier."""
 _PATIENCE_S = 5.0
-"""How long a process has to end when it is told to."""
+"""Seconds that a process has to end after it is told to."""
 _PARENT_DEATH_SIGNAL = 1
 
 

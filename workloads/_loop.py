@@ -27,9 +27,9 @@ MEASURED = "measured"
 
 _FLOAT_BYTES = 4
 _REPORTS = 10
-"""How often progress is told in a run, at most."""
+"""Largest number of progress messages in a run."""
 _NOBODY = torch.zeros(1, dtype=torch.int64)
-"""What processes add up to wait for each other."""
+"""Tensor that processes add up to wait for each other."""
 
 
 def train(options: Options, world: World) -> Summary:

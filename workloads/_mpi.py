@@ -14,7 +14,7 @@ from workloads._tell import tell
 HOW_TO_GET_MPI = "pip install 'tracekit[workloads]' mpich"
 
 _TRACER = re.compile(r"libToolsInjection(OpenMPI|MPICH)")
-"""What nsys preloads to trace MPI."""
+"""Form of the library that nsys preloads to trace MPI."""
 
 
 def require_mpi4py() -> None:

@@ -16,7 +16,7 @@ from workloads.networks import Network
 
 _NUMBERS = {Precision.AMP: torch.float16, Precision.BF16: torch.bfloat16}
 _HAS_TF32 = (8, 0)
-"""From which compute capability on GPUs multiply in TF32: that of Ampere."""
+"""Least compute capability of GPUs with TF32 (Ampere)."""
 
 
 def build_network(options: Options, network: Network) -> nn.Module:

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from ._spans import Ranges
 
 _LISTENER = "NVTX_INJECTION64_PATH"
-"""Variable that names the library with which a profiler listens."""
+"""Environment variable with the library by which a profiler listens."""
 
 _on: list[Hooks] = []
-"""The hooks that are in place: one set at most, or all ranges would be written twice."""
+"""The installed hooks: at most one set, otherwise all ranges would be written twice."""
 
 
 class Annotation:

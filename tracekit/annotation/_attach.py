@@ -13,12 +13,12 @@ import sys
 import time
 
 ATTACH = "TRACEKIT_ATTACH"
-"""Variable that names the folder."""
+"""Environment variable with the shared folder."""
 REQUEST = "request"
 ASK, RECORD = "ask", "record"
 IS_AT, LATE, DONE = "at", "late", "done"
 _PAUSE = 0.05
-"""Seconds between two looks: short steps are not held up, nor is a file system of many nodes."""
+"""Seconds between two looks, so that short steps, and a shared file system, are not slowed down."""
 
 
 class Requests:

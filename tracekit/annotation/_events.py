@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 from ._ring import PUSH_POP, RingRanges
 
 MARK = "tracekit.cuda events"
-"""A mark in rings of such times."""
+"""Mark in ring files with times of CUDA events."""
 _NO_STAGES = ("layer ", "aten::")
-"""Ranges that are too many to be timed begin so."""
+"""Begins of the names of ranges that are too many to be timed."""
 _MOST = 4_096
-"""With so many events that are not done, as of a GPU that hangs, none is recorded."""
+"""Number of incomplete events, as of a GPU that hangs, above which none is recorded."""
 
 
 class _Moment:

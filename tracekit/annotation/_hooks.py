@@ -26,7 +26,7 @@ _COLLECTIVES = (
     "reduce_scatter", "reduce_scatter_tensor", "all_reduce_coalesced",
 )  # fmt: skip
 _LOSSES = ("cross_entropy", "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div")
-"""Functions of losses whose names do not end so."""
+"""Loss functions whose names do not end in ``loss``."""
 
 Function = Callable[..., Any]
 
@@ -488,9 +488,9 @@ def _below(base: Any) -> Iterator[Any]:
 
 
 _WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
-"""What modules around others call the one inside."""
+"""Names by which wrapper modules hold the wrapped one."""
 _CONTAINERS = frozenset({"ModuleList", "ModuleDict"})
-"""Modules that are never called: they are no level of their own."""
+"""Modules that are never called, and so are not a level of their own."""
 
 
 class Layers:

@@ -16,7 +16,7 @@ DOMAIN = "tracekit"
 _CALLBACKS, _VERSION_INFO = 1, 3
 _CORE2 = 5
 _SLOTS = {1: 16, 2: 9, 3: 15, 4: 7, _CORE2: 16, 6: 7}
-"""How many functions each module of NVTX has, plus one, for functions are counted from 1."""
+"""Number of functions in each module of NVTX, plus one, since they are counted from 1."""
 _START, _END, _PUSH, _POP, _REGISTER, _CREATE, _INITIALIZE = 2, 3, 4, 5, 10, 12, 15
 _NVTX_VERSION = 3
 _ASCII, _REGISTERED = 1, 3

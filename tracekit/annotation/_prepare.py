@@ -15,11 +15,11 @@ from ._imports import when_imported
 from ._windows import WINDOWS
 
 LAYERS = "TRACEKIT_ANNOTATE"
-"""Variable that says that programs are annotated, and down to which depth of layers."""
+"""Environment variable that switches annotations on, with the depth of layers."""
 RING = "TRACEKIT_RING"
-"""Variable that names the file that keeps the latest ranges, with or without a profiler."""
+"""Environment variable with the ring file of the latest ranges, with or without a profiler."""
 EVENTS = "TRACEKIT_RING_CUDA_EVENTS"
-"""Variable that says that a second file keeps stages as the GPU came to them."""
+"""Environment variable for a second ring file, with stages timed by CUDA events."""
 _PATH = "PYTHONPATH"
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -92,7 +92,7 @@ def prepare(layers: int) -> None:
 
 
 FOLDER = "TRACEKIT_STEP_TIMES"
-"""Variable that names the folder of these files, which have the number of their process."""
+"""Environment variable with the folder of files of step times, named by process id."""
 
 
 def note_steps(folder: str) -> None:

@@ -24,19 +24,19 @@ from ._spans import Ranges
 
 MAGIC = b"tracekit ring 1\n"
 HEAD = struct.Struct("<16sQQqqqQ")
-"""Magic, capacity in records, bytes of names, process, rank (-1: none), epoch, check of these."""
+"""Header: magic, capacity in records, bytes of names, process, rank (-1: none), epoch, checksum."""
 NAMES_AT = 128
 RECORD = struct.Struct("<qqQIIQQQ")
-"""Start, end, thread, name, style, number behind the name plus 1 (0: none), turn, check."""
+"""Record: start, end, thread, name, style, number in the name plus 1 (0: none), turn, checksum."""
 CAPACITY, NAMES_BYTES = 1 << 16, 1 << 16
 PUSH_POP, START_END = range(2)
 SALT = 0x9E3779B97F4A7C15
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK", "SLURM_PROCID")
 _NAME = struct.Struct("<HI")
-"""Length of a name and its CRC, before its UTF-8; the first name has number 1, 0 is none."""
+"""Name: length and CRC, before its UTF-8; the first name has number 1, 0 is none."""
 _LONGEST = 1_000
 _OPERATOR = "aten::"
-"""Operators have a profiler's ranges alone: they would take most of the room here."""
+"""Prefix of operators, which only a profiler gets: they would take most of the file."""
 
 
 class RingRanges:

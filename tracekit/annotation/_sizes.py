@@ -15,13 +15,13 @@ from typing import Any
 from ._spans import Ranges
 
 _MOST = 20_000
-"""Names of ranges stay in memory, here and in the profiler: beyond so many, no new ones."""
+"""Largest number of range names, which stay in memory, here and in the profiler."""
 _BEHIND = frozenset({
     "ViewBackward", "UnsafeViewBackward", "ReshapeAliasBackward", "SqueezeBackward",
     "SliceBackward", "AddBackward",
 })  # fmt: skip
 _DEEPEST = 4
-"""Views of its product, and a bias, that a function returns: so many nodes at most."""
+"""Largest number of autograd nodes followed from a result: views of the product, and a bias."""
 _FLASH = "_scaled_dot_product_flash_attention_backward"
 _BACKWARD = {
     **dict.fromkeys(("AddmmBackward", "MmBackward", "LinearBackward"), "linear_backward"),
@@ -32,7 +32,7 @@ _BACKWARD = {
         "_scaled_dot_product_efficient_attention_backward",
     "ScaledDotProductCudnnAttentionBackward": "_scaled_dot_product_cudnn_attention_backward",
 }  # fmt: skip
-"""Operators that nodes of autograd run."""
+"""Operator of each autograd node: name of the node -> operator."""
 _CAUSAL_AT = {
     _FLASH: 11, "_scaled_dot_product_efficient_attention_backward": 11,
     "_scaled_dot_product_cudnn_attention_backward": 14,
@@ -41,13 +41,13 @@ _TRANSPOSED_AT, _CONVOLUTION_MASK_AT, _LINEAR_MASK_AT = 7, 10, 3
 _DIGITS = "0123456789"
 
 _NONE = ((), "", False)
-"""An argument that is none."""
+"""Values of a missing argument."""
 
 Function = Callable[..., Any]
 Argument = tuple[Sequence[int], Any, bool]
-"""The sizes of a tensor, its type, and whether its gradient is wanted."""
+"""Sizes of a tensor, its type, and whether it needs a gradient."""
 Described = tuple[tuple[Any, ...], tuple[Any, ...]]
-"""The tensors that a function was given, and the arguments behind them."""
+"""Tensors passed to a function, and its other arguments."""
 
 
 # These have the signatures of the functions that they describe.
@@ -83,7 +83,7 @@ FUNCTIONS: dict[str, Callable[..., Described]] = {
     **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _transposed),
     "scaled_dot_product_attention": _attention,
 }
-"""The functions of `torch.nn.functional` that multiply."""
+"""Multiplying functions of `torch.nn.functional`: name -> function that describes a call."""
 
 
 class Sizes:
@@ -212,7 +212,7 @@ class _Operator:
         self._wanted = [each for _, _, each in arguments[:3]]
         self.text = _text(name, self._shapes, self._types, ("",) * len(arguments) + values)
         self.nodes: dict[tuple[str, tuple[str, ...]], tuple[Function, Function]] = {}
-        """By node of autograd and layers, what is called before and after it."""
+        """Functions called before and after an autograd node: (node, layers) -> functions."""
 
     def backward_text(self, operator: str, result: Sequence[int]) -> str:
         """Return the range name for the autograd node, given the size of the result."""

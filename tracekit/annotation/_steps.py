@@ -16,11 +16,11 @@ from ._windows import Windows
 OPTIMIZERS, PASSES, UNKNOWN = (
     f"tracekit.steps {how}" for how in ("from optimizers", "from passes", "unknown")
 )
-"""Marks that say how iterations are known."""
+"""Marks that state how iterations are known."""
 _SURE = 8
-"""After so many iterations that optimizers ended it is taken that they end all."""
+"""Number of iterations ended by optimizers after which they are assumed to end all."""
 moments = itertools.count(1)
-"""Numbers by which it is told what was first."""
+"""Ordinals that tell what happened first."""
 
 
 class Steps:
@@ -47,12 +47,13 @@ class Steps:
         self._has_passes = False
         self._has_backward = False
         self._has_forward = False
-        """Whether there was a forward pass behind the last backward pass."""
+        """Whether there was a forward pass after the last backward pass."""
         self._stepped: set[int] = set()
         self._unused: set[int] = set()
         self._last_step: dict[int, int] = {}
         self._closed = 0
-        """How many iterations before this one the last optimizer's step has ended."""
+        """Number of iterations before this one that ended with an optimizer's step, the last in a
+        row."""
         self._known_by: str | None = None
 
     @property

@@ -28,9 +28,9 @@ class Roles:
     def __init__(self) -> None:
         self._trains: dict[int, bool] = {}
         self.trained_in_evaluation: WeakSet[Any] = WeakSet()
-        """Networks that backward passes were run of while they were in `eval()`."""
+        """Networks with backward passes while they were in `eval()`."""
         self.compiles = False
-        """Whether parts of the program are compiled, in which nothing is seen."""
+        """Whether parts of the program are compiled, inside which no hooks are called."""
 
     def learn(self, data: int | None, *, trains: bool) -> None:
         """Remember the purpose of a data set; training is final."""
@@ -68,20 +68,20 @@ class Thread(threading.local):
         self._optimizers = optimizers
         self._roles = roles
         self.is_inside = False
-        """Whether whatever is called now belongs to what is open."""
+        """Whether calls belong to the open span, and are not annotated."""
         self.steps_made = 0
-        """How many steps of optimizers have been counted."""
+        """Number of optimizer steps so far."""
         self.layers: Mapping[int, str] = {}
-        """By identity, the names of the modules that get ranges inside of the open pass."""
+        """Modules that get ranges inside the open pass: id -> name."""
         self.open_layers: tuple[str, ...] = ()
-        """Names of those of them that are being called, outermost first."""
+        """Names of those of these modules that are running, outermost first."""
         self._data: int | None = None
         self._has_trained = False
         self._awaits_backward = False
         self._in_step = False
         self._is_scaled = False
         self._evaluated: Any = None
-        """The network that is evaluated while gradients are recorded."""
+        """Network being evaluated while gradients are enabled."""
 
     @property
     def evaluates(self) -> bool:

@@ -9,10 +9,10 @@ from typing import Any, Protocol
 from ._spans import Ranges
 
 WINDOWS = "TRACEKIT_WINDOWS"
-"""Variable that says every how many steps a window begins, and how many it has: ``1000:3``."""
+"""Environment variable with distance and length of windows, in steps: ``1000:3``."""
 _NAME = "window"
 WINDOW = f"{_NAME}@tracekit"
-"""Range around a window, with its domain, as nsys takes it."""
+"""Range around a window, with its domain, in the form for nsys."""
 _NO_HANDLE = -1
 
 
@@ -67,9 +67,11 @@ class Windows:
         self._next: Any = None
         """The thread whose next step begins a window."""
         self.rests = False
-        """True while nothing is written, nor seen of a step but that of its optimizers."""
+        """True while hooks are removed: then nothing is written, and only optimizer steps are
+        seen."""
         self.on_rest: Callable[..., None] | None = None
-        """Switches hooks, but those that count steps, off or on; None where hooks never rest."""
+        """Removes or installs all hooks but those that count steps; None if hooks stay
+        installed."""
 
     @property
     def is_open(self) -> bool:

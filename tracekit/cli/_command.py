@@ -88,14 +88,14 @@ _OutputOption = Annotated[
 _FLAGS = {"full_names": _FullNamesOption, "verbose": _VerboseOption}
 _MEMORY = "memory"
 _LIMITED = {"gate", *(name.replace("-", "_") for name in NEEDS)}
-"""The functions of commands whose need is known, or of what they ask: these take `--memory`."""
+"""Functions of commands whose memory is known: these have the option `--memory`."""
 _ROWS = {
     name: typer_option(name, kind)
     for name, kind in (("where", Where), ("sort", Sort), ("top", Top))
 }
 
 WRITTEN: dict[str, Json] = {}
-"""What each command writes, by the name that its answers give it."""
+"""JSON declarations of the commands' answers: name -> declaration."""
 
 
 def examples(*lines: str) -> str:

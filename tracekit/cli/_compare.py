@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tracekit.analysis.comparison import Comparison
 
 _EXIT_CODES = {"pass": 0, "fail": 1, "undecided": 3, "within": 0, "above": 1, "unknown": 3}
-"""Of a gate, and of a limit (`tracekit.analysis.comparison.check_limit`)."""
+"""Exit codes by outcome of a gate, or of a limit (`tracekit.analysis.comparison.check_limit`)."""
 
 
 AgainstOption = Annotated[
@@ -157,7 +157,7 @@ KEYS = (
     "step", "stage", "kind", "kernel", "range", "device", "rank", "node", "collective",
     "cause", "api", "link", "memory", "phase",
 )  # fmt: skip
-"""What runs can be compared by; `step` is what the change of the step time is made of."""
+"""Keys by which runs can be compared; `step` gives the contributions to the step time."""
 _TWO = 2
 
 

@@ -34,7 +34,7 @@ _OPENING = {
     "processes": PartProcessesOption, "dask": PartDaskOption, "on_missing": OnMissingOption,
     "only_ranks": OnlyRanksOption,
 }  # fmt: skip
-"""Options that say how a run is read."""
+"""Options for opening a run: name -> option."""
 
 
 def register_question(name: str) -> None:

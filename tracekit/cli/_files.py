@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tracekit.model import Answer
 
 FOUND, UNDECIDED = 1, 3
-"""Exit codes: a cause is named; ranks wait, and nothing tells for what."""
+"""Exit codes: a cause is named; ranks wait for an unknown reason."""
 
 _HANG = Json(
     "hang",

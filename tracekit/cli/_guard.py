@@ -94,7 +94,7 @@ class ForgivingGroup(Group):
     """A group that recognises the names of other programs' commands, and suggests its own."""
 
     meant: Mapping[str, str] = {}
-    """Of words that are no command here, the command that does it."""
+    """Commands of other programs: word -> the command here with this purpose."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command by the first word."""
@@ -173,7 +173,7 @@ def _described(error: OSError) -> str:
 
 
 _OF_A_PART = ("parquet: ", "unable to decode the encoded schema")
-"""What polars says of Parquet files that are none any more."""
+"""Begins of polars' messages about damaged Parquet files."""
 
 
 def _unexpected(error: BaseException) -> tuple[str, int]:

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from tracekit.model import GivenClock
 
 _MOST_DRIFT = 10_000
-"""Parts per million: clocks of computers drift by some tens, and are corrected by 500 at most."""
+"""Largest drift allowed, parts per million: computer clocks drift by tens, and are corrected by at
+most 500."""
 
 
 _STATUS = "^(ingested(, renamed from .*)?$|already in the store(, renamed from .*)?$|skipped: )"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 LATEST = "@latest"
 MANY = "Many reports"
-"""Heading in help of options for runs of several reports."""
+"""Heading in help for options of runs with several reports."""
 
 
 def parse_labels(pairs: "Sequence[str]") -> dict[str, str]:
@@ -341,4 +341,4 @@ _READ: dict[str, Callable[[Any], Any]] = {
     **UNITS, "keys": split_keys, "labels": parse_labels, "run": str, "runs": list,
     "run or ns": _run_or_time, "sizes": parse_sizes, "skip": parse_skip, "steps": steps_of,
 }  # fmt: skip
-"""What reads an option that is typed as text, by its unit."""
+"""Functions that parse an option given as text: unit -> function."""

@@ -36,7 +36,7 @@ class Format(StrEnum):
 EVERYWHERE = (
     Format.TABLE, Format.JSON, Format.CSV, Format.PARQUET, Format.MARKDOWN, Format.HTML
 )  # fmt: skip
-"""What any answer can be written as; of findings only there are the others."""
+"""Formats that every answer has; the others are for findings only."""
 _ENDINGS = {
     ".json": Format.JSON,
     ".csv": Format.CSV,
@@ -48,7 +48,7 @@ _ENDINGS = {
     ".xml": Format.JUNIT,
 }
 _ASK_FOR_COLOURS = {"FORCE_COLOR", "TTY_COMPATIBLE"}
-"""Variables by which what is no terminal may be said to show colours."""
+"""Environment variables that enable colours without a terminal."""
 _SQLITE = b"SQLite format 3\0"
 
 

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 Report = Callable[[str, int, int], None]
-"""Told the name of a step, how much of it is done, and how much there is to do."""
+"""Called with the progress of work: its step, the amount done and the total."""
 FileReport = Callable[[Path, str, int, int], None]
-"""Told the same of one of several files; when it is through, with no step's name."""
+"""Called with the progress of one of several files; with an empty step when it is done."""
 
 
 @contextmanager

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 What = Literal[
     "jobs", "components", "architectures", "hardware", "means", "distribution", "measured"
 ]
-"""Tables that can be asked for."""
+"""Tables that can be requested."""
 _KNOWN = "What is known of runs"
 
 

@@ -47,7 +47,7 @@ _SERIES = "Several recordings"
 _FOLDER = Path("recordings")
 _FAILED = 1
 _STEPS = 3
-"""Length of a window."""
+"""Default length of a window, in steps."""
 
 
 @dataclass(frozen=True)

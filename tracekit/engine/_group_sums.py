@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 _Array: TypeAlias = NDArray[Any]
 _MOST_BITS = 10
-"""Of a length that are looked at together."""
+"""Bits of a length that are counted together."""
 _EVER = 1 << 62
 _ROOM = 1024
 _BITS = 63
-"""Of a number, but for its sign."""
+"""Bits of a number, without its sign."""
 
 
 class _Found(NamedTuple):
@@ -45,7 +45,7 @@ class _Found(NamedTuple):
     least: _Array
     low: _Array
     high: _Array
-    """The two middle ones, or twice the one."""
+    """The higher of the two middle values; for an odd number of values, equal to the lower one."""
     most: _Array
 
 

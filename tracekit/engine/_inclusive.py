@@ -39,12 +39,12 @@ class Launched(NamedTuple):
     """Per range of a tree: sums, first start and last end of the ops launched in it."""
 
     sums: Array
-    """A column for each of `SUMS`."""
+    """Sums of the launched ops, one column for each of `SUMS`."""
     length: Array
     first: Array
-    """When the first op starts, `_NEVER` without any."""
+    """First start of the launched ops; `_NEVER` without any."""
     last: Array
-    """When the last op ends, less than `first` without any."""
+    """Last end of the launched ops; less than `first` without any."""
 
 
 @dataclass
@@ -62,7 +62,7 @@ class RangeTally:
     tree: PathTree
     counting: Counting
     launched: Launched = field(init=False)
-    """What ranges launched themselves."""
+    """Sums of the ops that ranges launched themselves."""
     _own: list[pl.DataFrame] = field(default_factory=list)
     _twice: Array = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock)

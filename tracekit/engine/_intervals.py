@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 _GAPS = pl.max_horizontal(pl.col("start") - pl.col("end").cum_max().shift(1), pl.lit(0))
-"""In order of start, a gap is before an interval that starts beyond the furthest end before it."""
+"""Gaps of intervals ordered by start: the time from the furthest end so far to a later start."""
 
 COVERED = (pl.col("end").max() - pl.col("start").min() - _GAPS.sum()).fill_null(0)
-"""Length of the union of intervals, of rows by start: what lies between the first start and the
-furthest end, less the gaps."""
+"""Length of the union of intervals ordered by start: from the first start to the furthest end, less
+the gaps."""
 
 
 def union_length(intervals: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 Array: TypeAlias = NDArray[Any]
 _NEVER = 1 << 62
 _NO_THREAD, _NOBODY = -1, -2
-"""Stand for the thread of an op, and of an iteration, that is not known: they are not the same."""
+"""Values for an unknown thread of an op, and of an iteration; they are different."""
 _STAGES = pl.Series(STAGES, dtype=STAGE)
 _OWNER = ["process", "device"]
 NEEDED = (*_OWNER, "start", "end", "launch_start", "launch_thread", "stage", "iteration")
-"""The columns of ops that are looked at."""
+"""Columns of ops that are read."""
 
 
 def launch_groups(trace: Trace) -> pl.DataFrame:

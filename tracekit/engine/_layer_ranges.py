@@ -27,10 +27,10 @@ _OPERATOR = r"^[\w.]+::|^nccl:|^record_param_comms"
 _LIBRARY = r"^(NCCL|MPI|UCX|DALI|TSL|cuBLAS|cuDNN|cuSPARSE|cuSOLVER|cuFFT)"
 _IS_PASS = pl.col("stage").cast(pl.String).is_in(("FP", "BP")).fill_null(value=False)
 _LEVELS = 16
-"""How many modules inside each other are told apart."""
+"""Number of nested modules that are distinguished."""
 
 BY_SEQUENCE, BY_RANGE = "sequence", "range"
-"""How what runs backward is joined with what ran forward."""
+"""How work in the backward pass is matched with the forward pass."""
 
 
 @dataclass(frozen=True)

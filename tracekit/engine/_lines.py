@@ -20,7 +20,7 @@ _LOW = 0xFFFF_FFFF
 _FACTORS = 3
 _LARGE = 1 << 27
 _SHIFT = 24
-"""Factors are above 2^27, so what differs by one lies eight places apart or more."""
+"""Factors are above 2^27, so that keys which differ by one are at least eight slots apart."""
 
 
 class Pairs(NamedTuple):
@@ -29,11 +29,11 @@ class Pairs(NamedTuple):
     first: Array
     last: Array
     rows: Array
-    """Where each came first, among the rows that it came with."""
+    """Row in which each pair first occurred, in the frame that it came with."""
     slots: Array
-    """A power of two of places, -1 where one is free; at least half of them are."""
+    """Slots, a power of two of them, -1 if free; at least half of them are free."""
     factors: Array
-    """Odd numbers below 2^28, drawn at random, so that no trace can be made to crowd a place."""
+    """Random odd numbers below 2^28, so that no trace can be made to collide in the hash table."""
 
 
 class Numbers:

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 Array: TypeAlias = NDArray[Any]
 
 OUTSIDE = ("(no launching call)", "(backward thread)", "(outside push/pop ranges)")
-"""Ops whose call was not recorded; of a thread that runs backward passes, which ranges of other
-threads do not hold; and all others."""
+"""Reasons why an op is in no range: its call was not recorded; its thread runs backward passes,
+outside of other threads' ranges; or any other."""
 _OF_BACKWARD = ("backward_thread", "autograd")
-"""Sources of stages by which a thread is known to run backward passes; so is it by structure where
-that tells stages by threads."""
+"""Sources of stages that show that a thread runs backward passes; structure shows it too, if it
+determines stages by threads."""
 
 
 def outside_code(trace: Trace) -> pl.Expr:
@@ -226,9 +226,9 @@ def shown(table: pl.DataFrame) -> pl.DataFrame:
 
 
 SUMS = ("ops", "total_ns", "kernels", "kernel_ns")
-"""What is added up of the ops of a range."""
+"""Names of the sums over the ops of a range."""
 _PAIRS = 4_000_000
-"""How many pairs of an op and a path that is open are laid out at once."""
+"""Number of pairs of an op and an open path that are processed at once."""
 
 
 def start_end_ranges(trace: Trace) -> pl.DataFrame:

@@ -34,13 +34,13 @@ class Counting:
     """How the pieces of ops that windows cut are counted as ops."""
 
     is_op: pl.Expr | None
-    """Whether a piece stands for its op; all do, if nothing is cut."""
+    """Whether a piece is counted for its op; None counts all, if nothing is cut."""
     duration: pl.Expr
-    """Length of the whole op."""
+    """Expression for the duration of the whole op."""
     window: tuple[str, ...]
-    """The column `window`, where a line has several."""
+    """The column `window`, if a line has several windows."""
     columns: tuple[str, ...] = ()
-    """Columns of ops that tell whether a piece stands for its op."""
+    """Columns of ops that `is_op` reads."""
 
     def ops(self, where: pl.Expr) -> pl.Expr:
         """Limit a mask of pieces to one piece per op."""
@@ -52,7 +52,7 @@ WHOLE = Counting(None, _LENGTH, ())
 CUT = Counting(pl.col("counts"), pl.col("duration_ns"), ("window",))
 _IS_FIRST = pl.col("is_first")
 HOST_WHOLE = replace(WHOLE, is_op=_IS_FIRST, columns=("is_first",))
-"""Of several stretches of a range the first one stands for it."""
+"""If a range has several pieces, the first one is counted."""
 HOST_CUT = replace(CUT, is_op=pl.col("counts") & _IS_FIRST, columns=("is_first",))
 _ALL = pl.col("start").is_not_null()
 
@@ -115,15 +115,15 @@ class _Line:
     """State of a line while its intervals arrive, ordered by start."""
 
     first: int
-    """Where its first interval starts."""
+    """Start of its first interval."""
     furthest: int
     """The furthest end so far."""
     latest: int
     """The latest start so far."""
     running: list[pl.DataFrame] = field(default_factory=list)
-    """What came since the last lull: it may go on."""
+    """Intervals since the last lull (time without intervals); the segment may go on."""
     short: list[pl.DataFrame] = field(default_factory=list)
-    """Segments that lie across two batches. They are small and many, and handed on together."""
+    """Segments that reach across two batches. They are many and small, and passed on together."""
 
 
 def feed(
@@ -189,9 +189,9 @@ def _add(line: _Line, rows: pl.DataFrame, take: Callable[[pl.DataFrame], None]) 
 
 _OWNER = ["process", "device"]
 _AT_ONCE = 2
-"""Threads that add up."""
+"""Number of threads that add up."""
 _FEW = 10_000
-"""Ops that are added up before a thread has begun."""
+"""Number of ops that are added up before threads are started."""
 
 
 @dataclass(frozen=True)

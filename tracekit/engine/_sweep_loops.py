@@ -23,16 +23,16 @@ class Ops(NamedTuple):
     """Ops as arrays, ordered by start."""
 
     lines: Array
-    """-1 where an op is on none."""
+    """Line of each op, -1 if it is on none."""
     starts: Array
     ends: Array
     stages: Array
-    """Places in `STAGES`: the first one has precedence."""
+    """Indices into `STAGES`: the lower one has precedence."""
     sources: Array
     counted: Array
-    """Whether the row stands for an op; of several pieces of one only the first does."""
+    """Whether a row is counted as an op; of several pieces of an op only the first is."""
     launched: Array
-    """Whether its launch is known."""
+    """Whether the op's launch is known."""
 
 
 class Windows(NamedTuple):
@@ -47,12 +47,13 @@ class Course(NamedTuple):
     """Progress of each line: its current window, and the times reached."""
 
     windows: Array
-    """The window that the latest op of each starts in; the one before its first one, before it."""
+    """Window in which the latest op of each line starts; the row before its first window at
+    first."""
     earliest: Array
     latest: Array
-    """Where the first and the latest op of each start."""
+    """Start of the first op, and of the latest op, of each line."""
     ends: Array
-    """The furthest end."""
+    """Furthest end so far on each line."""
 
 
 class Reached(NamedTuple):
@@ -70,10 +71,10 @@ class Sums(NamedTuple):
     ops: Array
     busy: Array
     exposed: Array
-    """These three have a column for each stage."""
+    """These three have one column per stage."""
     seen: Array
     sources: Array
-    """How many ops of each source there are, and for how long any runs."""
+    """Number of ops, and busy time, of each source of stages."""
 
 
 @inner
@@ -182,18 +183,18 @@ class GroupOps(NamedTuple):
     starts: Array
     ends: Array
     groups: Array
-    """-1 where an op is in none. Groups of different lines are different ones."""
+    """Group of each op, -1 if it is in none. Groups of different lines are different."""
     counted: Array
-    """Whether the row stands for an op, as of `Ops`."""
+    """Whether a row is counted as an op, as in `Ops`."""
 
 
 class GroupsReached(NamedTuple):
     """Progress of each group: the furthest end so far, and the row of sums in use."""
 
     ends: Array
-    """The furthest end."""
+    """Furthest end so far of each group."""
     latest: Array
-    """The row of sums that was written to last, -1 before that."""
+    """Row of sums used last by each group, -1 if none."""
 
 
 class GroupSums(NamedTuple):
@@ -214,7 +215,7 @@ class Counted(NamedTuple):
 
 
 SEEN, COUNTED, USED = range(3)
-"""How many ops were looked at, how many of these counted, and how many rows of sums are used."""
+"""Number of ops looked at, number of these that were counted, and number of used rows of sums."""
 
 
 @inner
@@ -291,15 +292,15 @@ class Marks(NamedTuple):
     """Times at which processes enter and leave iterations on the host."""
 
     first: Array
-    """The marks of a process are those from ``first[process]`` to ``first[process + 1]``."""
+    """The marks of a process are the rows from ``first[process]`` to ``first[process + 1]``."""
     times: Array
     told_first: Array
     told: Array
-    """The iterations that ranges tell of, in order; those of a process likewise."""
+    """Iterations that ranges mark, in order; grouped by process in the same way."""
     places: Array
-    """The mark at which each of these begins."""
+    """Index of the mark at which each of these iterations begins."""
     threads: Array
-    """By mark the thread that drives the iteration, or the next one; -1 where none is known."""
+    """For each mark the thread that drives the iteration, or the next one; -1 if not known."""
 
 
 class Launched(NamedTuple):
@@ -310,7 +311,7 @@ class Launched(NamedTuple):
     ends: Array
     launches: Array
     own: Array
-    """The iteration that the launching thread was in, `NONE` where that is not known."""
+    """Iteration that the launching thread was in, `NONE` if not known."""
     stages: Array
     threads: Array
 
@@ -326,14 +327,14 @@ class Groups(NamedTuple):
     launches: Array
     own: Array
     threads: Array
-    """These three of any one of them."""
+    """These three are of any one op of the group."""
 
 
 FORWARD, INPUT, OWN_INPUT = STAGES.index("FP"), STAGES.index("IO"), len(STAGES)
 SORTS = len(STAGES) + 1
-"""How many sorts of ops are told apart: stages, and `OWN_INPUT`."""
+"""Number of classes of ops: stages, and `OWN_INPUT`."""
 NONE = -(1 << 62)
-"""Stands for no iteration where one has a number."""
+"""Value for no iteration."""
 
 
 @inner

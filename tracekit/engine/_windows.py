@@ -115,7 +115,7 @@ def _ends(
 
 _LONG_BEFORE = -(1 << 62)
 Cutter = Callable[[pl.DataFrame, pl.DataFrame], pl.DataFrame]
-"""Cuts ops' time by iterations, as `iteration_windows` does."""
+"""Function that cuts time into iterations, as `iteration_windows` does."""
 
 
 def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:

@@ -10,7 +10,7 @@ from tracekit.export._tracks import Lanes, Track
 from tracekit.model import normalised_name
 
 _LONG = 80
-"""Names and range paths of more characters are written once, and called by a short one."""
+"""Length in characters above which a name or path is written once, and replaced by a short name."""
 
 
 def write(tracks: Iterable[Track], file: IO[bytes]) -> None:

@@ -20,7 +20,7 @@ from tracekit.support.memory import SOME_STEPS
 
 _WRITERS = {"perfetto": _perfetto.write, "chrome": _chrome.write}
 FORMATS = tuple(_WRITERS)
-"""What a run can be written as."""
+"""Names of the formats."""
 
 _MOST_OPS = 1_000_000
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _WARNINGS = "warnings"
 _TYPES = {"String": pl.String, "Float64": pl.Float64}
-"""Types that are as declared; whole numbers keep the width that they are joined by."""
+"""Types that columns are cast to as declared; integers keep the width by which they are joined."""
 
 
 def _with_texts(frame: pl.DataFrame) -> pl.DataFrame:
@@ -49,7 +49,7 @@ class Renderer(Protocol):
 
 
 Headline = Callable[[pl.DataFrame, Mapping[str, Any]], str | None]
-"""Returns the first line above a table, of its rows and meta."""
+"""Function of a table's rows and meta that returns the line above the table, or None."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,7 +233,7 @@ _ORDERED = frozenset({"<", ">", "<=", ">="})
 
 
 _POSSIBLE: Mapping[str, Sequence[str]] = {"stage": STAGES, "kind": KINDS}
-"""Values of columns of texts that can be nothing else."""
+"""Columns of texts with a fixed set of values: name -> values."""
 _PLACE = "\x00place"
 
 
@@ -438,7 +438,7 @@ TRAITS: Mapping[str, Traits] = {
     "launched": Traits(label="launches known"),
     "coverage": Traits(label="coverage (stages known)"),
 }
-"""By the name of a column; others have none."""
+"""Traits of columns: name -> traits; other columns have the defaults."""
 
 
 def traits(column: str) -> Traits:

@@ -21,7 +21,7 @@ from tracekit.support.files import read_plain
 
 _LIST = "checks.json"
 _PART = re.compile(r"\w+[/\\]\d+\.parquet")
-"""What the list names; any other path could lead out of the folder."""
+"""Form of a path in the list; any other path could lead out of the folder."""
 
 
 class Check(NamedTuple):

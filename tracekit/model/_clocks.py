@@ -21,9 +21,9 @@ _NOT_MOVED = (
     "session_start", "duration", "clock_offset", "clock_since", "clock_p5", "clock_p95",
     "clock_bound",
 )  # fmt: skip
-"""Columns in ns that say something of the clock itself, or of the whole recording."""
+"""Columns in ns that describe the clock itself, or the whole recording; they are not converted."""
 _LENGTH = "_ns"
-"""How the names of columns end that hold lengths, which are the same on any clock."""
+"""Suffix of the names of columns with durations, which are the same on any clock."""
 _KNOWN_BY = {
     "session_start": "the starts of sessions on one machine",
     "collectives": "collectives that end together",
@@ -32,12 +32,10 @@ _KNOWN_BY = {
 }
 
 GivenClock = int | tuple[int, float, int]
-"""What a user adds to a report's times, ns; or that, what for each ns more, and from which time on.
-
-The time is one of the report: there the first number alone is added, and before it less.
-"""
+"""Correction that a user gives, ns; or a tuple of it, the drift per ns, and the time of the report
+at which the drift is zero."""
 Place = tuple[str | None, Collection[str]]
-"""The name of a report's host, and the UUIDs of the GPUs that it lists."""
+"""Host name of a report, and UUIDs of the GPUs that it lists."""
 
 
 @dataclass(frozen=True)
@@ -197,7 +195,7 @@ def same_machine(one: Place, other: Place) -> bool:
 
 
 Steps = Sequence[tuple[pl.Expr, pl.Expr]]
-"""When a clock was reset, and the correction from then on."""
+"""Pairs of the time at which a clock jumped, and the correction from then on."""
 
 
 def on_clock(

@@ -35,7 +35,8 @@ _REFERENCES = {
     "call": ("call",),
     "range": ("range", "parent"),
 }
-"""What is numbered throughout a run, and the columns of any table that hold such a number."""
+"""Numbers that are unique in a run, and the columns of any table that hold them: name ->
+columns."""
 _OF_COLUMN = {column: what for what, columns in _REFERENCES.items() for column in columns}
 _NUMBERED = {"report": "reports", "process": "processes", "thread": "threads"}
 _COUNTED = {"op": "ops", "call": "calls", "range": "ranges"}
@@ -50,19 +51,19 @@ _READ_TOGETHER = 250_000
 _OF_PART = 1_000_000
 """Maximum number of ops in a part of a run, which one process reads; a part has several reports."""
 _CARRIED = {"devices", "iterations", "device_sums"}
-"""Tables that a run may have others in the place of, and still be divided."""
+"""Tables that may be replaced in a run without preventing its division into parts."""
 _BITS = 32
-"""Of numbers within a trace, below that of the trace."""
+"""Bits of a number within a report; the number of the report is above them."""
 
 _NAMED = 3
-"""How many reports a warning of several names."""
+"""Number of reports that a merged warning names."""
 _NUMBER = re.compile(r"[-+]?\d[\d,.]*")
 
 UNMATCHED = "nothing recorded matches "
-"""How the warning begins that says so of an entry of a user's rules."""
+"""Begin of the warning about an entry of a user's rules that matches nothing."""
 
 Gpu = tuple[int, int]
-"""A trace, and the number of a GPU in it."""
+"""Index of a report, and number of a GPU in it."""
 
 
 def combine(traces: Sequence[Trace]) -> Trace:

@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 
 _LONGEST = 4096
-"""Characters of a name that are looked at; longer ones differ in their arguments at most."""
+"""Characters of a name that are examined; longer names differ only in their arguments."""
 _COLLECTIVES = {
     "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter",
     "broadcast": "broadcast", "reduce": "reduce", "sendrecv": "send_recv", "alltoall": "all_to_all",
@@ -34,7 +34,7 @@ _GENERIC = re.compile(
     r"kernel2?|device_kernel|split_k_kernel|\w*(?:elementwise|reduce|multi_tensor)\w*",
     re.IGNORECASE,
 )
-"""Names that say nothing: what they run stands in their template arguments."""
+"""Generic names: what they compute is in their template arguments."""
 _WRAPPERS = re.compile(r"gpu_(?:index_)?kernel\w*|\w*func_wrapper\w*")
 _OPERATION = re.compile(
     r"\w*functor\w*|\w+ops|\w+_kernel\w*|\w*(?:fprop|dgrad|wgrad)\w*|cutlass\w*_\w+", re.IGNORECASE
@@ -42,7 +42,7 @@ _OPERATION = re.compile(
 _NOISE = re.compile(r"cuda|functor|kernel|impl")
 _GAP = re.compile(r"__+")
 _REMEMBERED = 1 << 12
-"""Words of which it is known what they say: kernels of one library have most of them in common."""
+"""Number of words whose meaning is cached: kernels of one library share most words."""
 
 
 def normalised_name(name: str) -> str:

@@ -21,9 +21,9 @@ from tracekit.support.inner import inner
 Array = NDArray[Any]
 
 PATH_SEPARATOR = " > "
-"""What stands between the labels of a path."""
+"""Separator between the labels of a path."""
 _FIRST, _LAST = 8, 24
-"""How many labels of a longer path are shown."""
+"""Number of first and last labels that are shown of a longer path."""
 
 
 class PathNodes(NamedTuple):

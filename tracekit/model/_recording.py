@@ -146,7 +146,7 @@ class _Frame:
 
 
 KEYS = {"ops": "op", "calls": "call", "ranges": "range"}
-"""The tables that are streams, and what numbers their rows."""
+"""Tables that are streams: name -> column that numbers the rows."""
 
 
 @dataclass(frozen=True)

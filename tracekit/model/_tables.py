@@ -611,7 +611,7 @@ TABLES = {
         GRAPH_NODES, MACHINE,
     )
 }  # fmt: skip
-"""All tables that a run stores, by name."""
+"""All stored tables of a run: name -> table."""
 
 TRANSFERS = Table(
     "transfers",
@@ -721,4 +721,4 @@ PATH_TEXTS = Table(
 )
 
 DERIVED = {table.name: table for table in (TRANSFERS, COLLECTIVE_CALLS, PATH_TEXTS)}
-"""Tables that are worked out of a run's stored ones when they are asked for, by name."""
+"""Tables computed on demand from a run's stored tables: name -> table."""

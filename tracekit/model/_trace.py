@@ -27,7 +27,7 @@ T = TypeVar("T")
 _MANIFEST = "parts.json"
 _ROWS_PER_PART = 1 << 20
 _SHORT = 10_000
-"""Tables of no more rows than these are read as a whole, and kept; of a run, not of a report."""
+"""Tables with at most this number of rows in a run are read as a whole, and kept."""
 _LATER = (
     "host", "metrics", "memory", "syncs", "event_records", "graph_nodes", "machine", "verdicts",
     "assumptions", "opinions", "device_sums",
@@ -70,11 +70,11 @@ class Stretch:
 
 
 Spread = Callable[[Sequence[Callable[[], Any]]], list[Any]]
-"""Does several pieces of work, in whatever order and place, and returns what each returns."""
+"""Function that calls functions, in any order and place, and returns their results in order."""
 
 
 Frames = dict[str, pl.DataFrame]
-"""Sums of a part of a run, by name."""
+"""Sums of a part of a run: name -> table."""
 
 
 class Keeper(Protocol):
@@ -393,7 +393,7 @@ class _StoredTables(LaterTables):
 
 
 _UNLIKE = (pl.exceptions.SchemaError, pl.exceptions.ColumnNotFoundError)
-"""What is raised over files of which some were written by an earlier version."""
+"""Errors raised when reading files of which some were written by an earlier version."""
 
 
 def read_each(traces: Sequence[Trace], name: str) -> list[pl.DataFrame]:

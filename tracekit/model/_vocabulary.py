@@ -25,9 +25,9 @@ KERNEL_KINDS = ("compute", "collective")
 
 NO_KERNELS = "no kernels were recorded, so GPU time is that of copies and memsets alone"
 WORK_MISSING = "GPU work is missing"
-"""How warnings of runs begin whose idle time is none of their GPUs."""
+"""Begin of the warning about a run whose idle time is not its GPUs'."""
 STEPS_UNMARKED = "ranges do not mark every step"
-"""How the warning of a run begins whose steps may be of several."""
+"""Begin of the warning about a run in which one recorded step may be several."""
 
 STAGES = ("FP", "BP", "WU", "IO", "ME", "OTHER")
 """Why an op runs, highest precedence first: where two stages are busy at once the time is exposed
@@ -52,7 +52,7 @@ STAGE_SOURCES = (
 is tried first of all, has the source ``nvtx``)."""
 
 VERDICTS = ("training", "inference", "other", "unknown")
-"""What a process does with its GPUs; ``unknown`` is a network of which it is not known what for."""
+"""What a process does with its GPUs; ``unknown`` is a network whose purpose is not known."""
 
 COLLECTIVES = (
     "all_reduce",
@@ -72,13 +72,13 @@ COLLECTIVES = (
 RANGE_STYLES = ("push_pop", "start_end")
 
 METHODS = ("p2p", "staged", "two_hop", "nccl", "collective", "mpi", "h2d", "d2h")
-"""How bytes are moved: by a copy between GPUs, by one through host memory, by two copies through
-another GPU, by NCCL, by a collective kernel of another library, by a copy within an MPI call, and
-to or from host memory."""
+"""How bytes moved: by a copy between GPUs, by a copy through host memory, by two copies through
+another GPU, by NCCL, by a collective kernel of another library, by a copy within an MPI call, or
+between a GPU and host memory."""
 
 EVIDENCES = ("measured", "modelled", "modelled between")
-"""Whether a movement was recorded with both its ends, follows from a model, or from several of
-which it is not known which one holds, so that it lies between two bounds."""
+"""How a transfer is known: recorded with both ends; by a model; or by several models, one of which
+holds, so that it lies between two bounds."""
 
 METRICS_SAMPLED = (
     "nvlink_rx", "nvlink_tx", "pcie_rx", "pcie_tx", "sm_active", "nic_rx", "nic_tx", "nic_wait"
@@ -87,11 +87,12 @@ METRICS_SAMPLED = (
 share of streaming multiprocessors that are active, and how long a NIC waited to send."""
 
 SYNC_TYPES = ("event", "stream_wait_event", "stream", "context")
-"""What is waited for: by the host for an event, by a stream for an event, by the host for a stream,
-and by the host for all work of a context."""
+"""What a wait is for: the host for an event, a stream for an event, the host for a stream, and the
+host for all work of a context."""
 
 TESTED = ("holds", "untested", "fails")
-"""What testing an assumption says, the worst last; `untested` is what nothing could contradict."""
+"""Results of testing an assumption, the worst last; `untested`: nothing in the trace could
+contradict it."""
 
 KIND = pl.Enum(KINDS)
 STAGE = pl.Enum(STAGES)

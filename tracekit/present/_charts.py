@@ -25,13 +25,13 @@ from tracekit.present._figures import (
 from tracekit.present._text import printable, shorten, shorten_apart
 
 MOST_ROWS = 40
-"""How many configurations a figure with one row for each of them draws."""
+"""Largest number of configurations in a figure with one row for each."""
 
 NO_RUNS = "no runs"
-"""What a figure says that has none to show."""
+"""Text of a figure that has no runs to show."""
 
 SELF_TOLD = {"batch", "gpus", "gpu", "device"}
-"""Columns whose name is in what a label says of them."""
+"""Columns whose name is part of the text of a label."""
 
 _WIDEST_LABEL = 40
 _WORDS = {"batch": "batch ", "device": "GPU ", "gpu": "GPU "}
@@ -233,7 +233,7 @@ MOST_UPRIGHT = 240
 SYMBOLS = (
     "circle", "square", "diamond", "triangle-up", "cross", "x", "triangle-down", "star", "hexagon",
 )  # fmt: skip
-"""Marks of series, so that they are told apart without colours."""
+"""Marker symbols of series, distinguishable without colours."""
 
 _WIDTH = 960
 _LEFT, _RIGHT, _BELOW = 72, 88, 60
@@ -242,11 +242,11 @@ _WIDEST = 52
 _MOST_TICKS = 30
 _LETTERS = 7
 _LEAST_SHARE = 0.06
-"""A part has its length on it from this share of the longest bar on."""
+"""Least share of the longest bar from which a segment shows its length."""
 _HATCHED = {"shape": "/", "fillmode": "overlay", "size": 6, "solidity": 0.4}
 _PANELS = {"l": 84, "r": 32}
 WIDE = _WIDTH - _PANELS["l"] - _PANELS["r"]
-"""How wide all panels that are beside each other are together, in pixels."""
+"""Total width of adjacent panels, in pixels."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _MOST_DECIMALS = 9
 NULL = "-"
-"""What stands for an unknown value."""
+"""Text for an unknown value."""
 
 _TIME = re.compile(r"_ns(?=_|$)")
 _STATISTIC = re.compile(r"(^|_)(mean|median|min|max|p\d+)(_|$)")
@@ -40,9 +40,9 @@ _FLOPS = re.compile(r"(^|_)flops(_s)?$")
 _PERCENT = re.compile(r"_percent$")
 _BYTES = re.compile(r"(^|_)bytes($|_between_gpus$|_per_epoch$)")
 _SEPARATOR = " > "
-"""Between the parts of a path."""
+"""Separator between the parts of a path."""
 _DEEPEST = 12
-"""Below this, ranges are indented no further."""
+"""Depth beyond which ranges are not indented further."""
 
 _TIME_UNITS = ((10**10, 10**9, "s"), (10**6, 10**6, "ms"), (10**3, 10**3, "us"), (0, 1, "ns"))
 _BINARY_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))

@@ -55,7 +55,7 @@ VERDICT_COLOURS = {
     "not enough iterations": "#E4E8EC",
     "unknown": "#F0E442",
 }
-"""Colour of what a comparison found; none is that of a stage."""
+"""Colour of each verdict of a comparison; none is a stage's colour."""
 
 _NO_TIME = "no time in any stage"
 _NO_CHANGES = "nothing to compare"
@@ -66,7 +66,7 @@ _WIDEST_NAME = 46
 _WIDEST_KERNEL = 52
 _MOST_GROUPS, _FEWEST = 25, 5
 _LEAST_SEEN = 0.01
-"""Of changes below this share of the largest no more is seen than that there is one."""
+"""Changes below this share of the largest one are drawn with this length."""
 _WIDTH = 1080
 _BARS, _WATERFALL, _PANEL, _BETWEEN = 102, 276, 150, 78
 

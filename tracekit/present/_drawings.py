@@ -381,4 +381,4 @@ DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
     "network": _network,
     "whatif": _whatif,
 }
-"""What draws an answer, by name."""
+"""Functions that draw answers: name of the drawing -> function."""

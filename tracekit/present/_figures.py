@@ -21,13 +21,13 @@ INK = "#1F2933"
 """Colour of titles and labels."""
 
 MUTED = "#61707F"
-"""Colour of what is read second: subtitles, axes, notes."""
+"""Colour of secondary texts: subtitles, axes, notes."""
 
 GRID = "#E4E8EC"
 """Colour of grid lines."""
 
 BLANK = "#F3F5F7"
-"""Colour of a cell or a track in which there is nothing."""
+"""Colour of an empty cell or track."""
 
 # The reverse of viridis without its palest end: more is darker, all of it is seen on white, and it
 # is told apart by people with any colour vision, and in print without colours.
@@ -35,7 +35,7 @@ SCALE = (
     "#BCDF2A", "#74CF54", "#39B977", "#20A088", "#26838E", "#31698E", "#3E4A89", "#482878",
     "#440154",
 )  # fmt: skip
-"""Colours from none to all, evenly spaced."""
+"""Colour scale from 0 to 1, evenly spaced."""
 
 # Paul Tol's muted colours, their sand darker so that it is seen on white: told apart by people with
 # any colour vision, and none is that of a stage.
@@ -43,10 +43,10 @@ SERIES_COLOURS = (
     "#332288", "#CC6677", "#44AA99", "#AA4499", "#117733", "#DDAA33", "#88CCEE", "#882255",
     "#999933",
 )  # fmt: skip
-"""Colours of lines and bars that belong to no stage and no kind: methods, libraries, runs."""
+"""Colours of lines and bars that are no stage or kind: methods, libraries, runs."""
 
 MINUS = "\N{MINUS SIGN}"
-"""The sign, which is as wide as a plus."""
+"""Minus sign, as wide as a plus."""
 
 FLOP_UNITS = ((10**12, "TFLOP"), (10**9, "GFLOP"), (10**6, "MFLOP"), (1, "FLOP"))
 BYTE_UNITS = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "B"))
@@ -56,15 +56,15 @@ TIME_UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns"))
 """Units of times in ns, the largest first."""
 
 NOTHING = "nothing"
-"""What the layout of an empty figure says there is none of, under this key of its ``meta``."""
+"""Key of ``meta`` in the layout of an empty figure: what there is none of."""
 
 RECORD_WITH = "record with"
-"""Its ``meta`` says under this key what to record instead, where that is known."""
+"""Key of ``meta`` in the layout of an empty figure: what to record instead, if known."""
 
 PLAIN_AXIS: dict[str, Any] = {
     "showgrid": False, "tickcolor": "white", "ticklen": 6, "fixedrange": True
 }  # fmt: skip
-"""Look of an axis that names things."""
+"""Settings of an axis with names."""
 
 # These are on every system, or are of the same widths, so that a figure looks the same everywhere.
 FONT = "Arial, 'Liberation Sans', Helvetica, 'DejaVu Sans', sans-serif"
@@ -75,19 +75,19 @@ DARK = {
     "#332288": "#9A8CF0", "#882255": "#E27BB1", "#117733": "#3FAF64", "#225555": "#4E9A9A",
     "#663333": "#B07070", "#A9B4BF": "#6B7782",
 }  # fmt: skip
-"""Of each colour that suits a light page, the one that suits a dark one."""
+"""Dark colours for dark pages: light colour -> dark colour."""
 
 HEAD, SUBTITLE, NOTE = "head", "subtitle", "note"
-"""What a layout calls its plain texts, and its lines that show them."""
+"""Names in a layout: of its plain texts, and of the lines that show them."""
 
 LEAST = "least"
-"""What a layout calls the pixels that its plots need, where a page may make them narrower."""
+"""Name in a layout of the least width of its plots in pixels, if a page may narrow them."""
 
 HEAD_HEIGHT = 66
-"""How high the title and a first line below it are, in pixels."""
+"""Height of the title with a first line below it, in pixels."""
 
 LINE = 18
-"""How high a line of text is, in pixels."""
+"""Height of a line of text, in pixels."""
 
 _MARGIN = {"l": 80, "r": 40, "t": 84, "b": 64}
 _EDGE = 24
@@ -97,7 +97,7 @@ _LETTER = 0.55  # of the size of the font, a little more than the mean width of 
 _LEGEND_MARK = 52
 _STEEP_LETTERS = 24
 CONFIG = {"displaylogo": False, "toImageButtonOptions": {"format": "svg"}}
-"""What plotly is configured with."""
+"""Configuration of plotly."""
 
 
 def figure_text(text: str) -> str:

@@ -283,7 +283,7 @@ class _Renderer:
 
 
 RENDERER = _Renderer()
-"""The one that answers get where they are looked at."""
+"""The renderer that answers get when they are displayed."""
 
 
 def html(frame: pl.DataFrame, meta: Mapping[str, Any], title: str = "") -> str:

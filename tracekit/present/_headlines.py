@@ -23,9 +23,9 @@ _KEYS = {
     "iteration", "cause", "link", "recomputed",
 }  # fmt: skip
 _CALLED = {"device": "GPU", "stream": "stream", "rank": "rank", "node": "node"}
-"""What stands before keys that are numbers or names without a meaning of their own."""
+"""Words before keys that are mere numbers or names: column -> word."""
 _SURE = 0.5
-"""Width of a range of what a change saves, as a share of it, up to which it is said as a number."""
+"""Largest width of a what-if range, relative to the saving, at which a single number is given."""
 _AS_RECORDED = {"measured", "unchanged, replayed", "all of these"}
 
 
@@ -358,7 +358,7 @@ _FOUND: Mapping[str, Callable[[pl.DataFrame, Mapping[str, Any]], str | None]] = 
     "study": _study,
     "whatif": _whatif,
 }
-"""What tells the headline of a command's rows."""
+"""Functions that return the headline of a command's rows: command -> function."""
 
 
 def size_text(size: float) -> str:

@@ -31,7 +31,7 @@ _MOST_CELLS = 50
 _MOST_WIDE = 16
 _WIDTH, _LEAST_WIDTH = 960, 560
 _SCALE = 136
-"""Room for the scale of colours at the right, in pixels."""
+"""Width of the colour scale on the right, in pixels."""
 
 
 def heat_figure(

@@ -12,9 +12,9 @@ import polars as pl
 from tracekit.model import normalised_name, traits
 
 _LONGEST = 4096
-"""Characters of a name that are looked at."""
+"""Number of characters of a name that are examined."""
 _LARGEST_FAMILY = 256
-"""Names alike of which it is looked for what tells them apart; more of them are numbered."""
+"""Largest number of similar names that are distinguished by words; more are numbered."""
 _WORD = re.compile(r"[A-Za-z_]\w*|\d+")
 _SIGNATURE = re.compile(r"[<(]|::|^void ")
 _SAYS_LITTLE = re.compile(r"\d+|at|c10|native|detail|cuda|unnamed|anonymous|lambda|instance|T\d*")

@@ -23,7 +23,7 @@ from tracekit.present._figures import (
 )
 
 NO_MESSAGES = "no messages of a known size"
-"""What a figure says that has none to show."""
+"""Text of a figure that has no messages to show."""
 
 _KEYS = ("run", "library", "operation")
 _BANDS = (

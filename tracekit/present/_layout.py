@@ -16,7 +16,7 @@ from tracekit.present._columns import NULL, ShownColumn
 from tracekit.present._text import cells, pad, pad_each, shorten_apart, widths, wrap
 
 GAP = 2
-"""Spaces between columns."""
+"""Number of spaces between columns."""
 
 _LEAST_PROSE = 18
 _LEAST_NAME = 30
@@ -24,7 +24,7 @@ _LEAST_LABEL = 12
 _PARTNERS = (
     ("low", "high"), ("p5", "p95"), ("a_count", "b_count"), ("a_outside", "b_outside"),
 )  # fmt: skip
-"""Half an interval tells less than none, and so does one side of a count."""
+"""Columns that are left out together: half an interval, or one side of a count, means little."""
 
 
 @dataclass(frozen=True)

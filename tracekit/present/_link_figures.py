@@ -31,7 +31,7 @@ from tracekit.present._headlines import size_text
 from tracekit.present._text import printable, shorten
 
 NO_TRANSFERS = "no transfers"
-"""What a figure says that has none to show."""
+"""Text of a figure that has no transfers to show."""
 
 _HOST = -1
 _MOST_GPUS = 64
@@ -43,7 +43,7 @@ _COUNTED_COLOUR = "#882255"
 _MOST_TRACKS = 40
 _TRACK = 0.84
 _TOPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-"""Shares that a track's full height may stand for."""
+"""Shares that the full height of a track may stand for."""
 _WIDEST_NAME = 32
 _FAR = 10_000
 _DEVICES = ["src_device", "dst_device"]
@@ -113,10 +113,10 @@ class _Cell(NamedTuple):
     src: int
     dst: int
     bytes: int
-    """What is known of it, the least where it lies between bounds."""
+    """Known bytes; the lower bound if only bounds are known."""
     most: int
     unknown: bool
-    """Whether the bytes of some transfers are not known."""
+    """Whether some transfers have unknown bytes."""
     transfers: int | None
     modelled: bool
     methods: str

@@ -34,7 +34,7 @@ from tracekit.present._figures import (
 )
 
 NO_MEMORY = "no use of memory"
-"""What a figure says that has none to show."""
+"""Text of a figure that has no use of memory to show."""
 
 _USES = {"pre_bytes": ("before training", SCALE[1]), "training_bytes": ("training", SCALE[5])}
 _ABOVE, _BESIDE = ("network", "batch", "gpus", "method"), ("gpu", "device", "source")
@@ -171,7 +171,7 @@ class _Line(NamedTuple):
     name: str
     points: pl.DataFrame
     fit: dict[str, Any]
-    """A row of the fit; empty without one."""
+    """Row of the fit; empty without one."""
 
     @property
     def last(self) -> float:

@@ -15,7 +15,7 @@ _TRAFFIC_KEYS = {
     "collectives_of_unknown_size", "collectives_on_no_link", "root",
 }  # fmt: skip
 _OPTIONAL = {"listed"}
-"""What tables of counters do not have."""
+"""Keys that tables of counters do not have."""
 _COLLECTIVE_KEYS = {"calls", "sized", "matched", "collectives", "missing"}
 _COMPARISON_KEYS = {
     "names", "by", "skip", "a_iterations", "b_iterations", "step", "not_comparable", "notes",
@@ -33,7 +33,7 @@ _ROOFLINE_KEYS = {
 }  # fmt: skip
 _HOW_KEYS = {"wu_residual_ns", "wu_residual_unknown", "coverage"}
 _HOW = ("idle in A, by", "idle in B, by", "outside: ", "interval: ")
-"""How lines begin that say how a comparison was done."""
+"""Begins of notes on the method of a comparison."""
 _WARNED = "warning: "
 _MOST_WARNINGS = 3
 _ALMOST_ALL = 0.9995
@@ -45,10 +45,10 @@ _WEAK = {
 _RESIDUAL = "WU as a residual (window minus FP and BP)"
 _ENDS = {"begin": "its beginning", "end": "its end", "both": "its beginning and its end"}
 _UNIT = re.compile(r"_(ns|percent)$")
-"""Units in the names of what is printed with its unit."""
+"""Units in the names of values that are printed with their unit."""
 _WARNINGS = "warnings"
 _SHORT = 80
-"""Longer texts have a line of their own."""
+"""Longest text, in characters, that shares a line with others."""
 _WINDOW_KEYS = ("window_ns", "idle_ns", "devices", "processes", "iterations", "skip")
 
 
@@ -510,4 +510,4 @@ _WORDED: Mapping[str, Callable[[Any], list[str]]] = {
     "peak_of": lambda _: [],
     "warnings": lambda value: [f"warning: {text_of(warning)}" for warning in value],
 }
-"""How single keys are worded."""
+"""Functions that word entries of meta: key -> function."""

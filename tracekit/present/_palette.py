@@ -58,7 +58,7 @@ PATH_COLOURS = {
     "latency": "#882255",
     "unexplained": "#CCCCCC",
 }
-"""Colour of each part of a critical path: what a GPU does by its stage, else its cause."""
+"""Colour of each part of a critical path: GPU work by stage, other time by cause."""
 
 ANSWER_COLOURS = {"yes": "#117733", "partly": "#DDAA33", "no": "#CC6677"}
 """Colour of an answer to whether something is available."""
@@ -67,7 +67,7 @@ ACCENT = "#56B4E9"
 """Colour of a bar that belongs to no stage and no kind."""
 
 IDLE_COLOUR = "#CCCCCC"
-"""Colour of time in which a device does nothing."""
+"""Colour of idle time."""
 
 SIXTEEN = {
     "#0072B2": "blue", "#D55E00": "red", "#009E73": "green", "#E69F00": "yellow",
@@ -77,8 +77,7 @@ SIXTEEN = {
     "#332288": "bright_blue", "#999933": "yellow", "#DDCC77": "bright_white",
     "#117733": "bright_green", "#BBBBBB": "white",
 }  # fmt: skip
-"""Each colour's place among the sixteen of a terminal without more, where the nearest ones of some
-would be the same."""
+"""Colours on terminals with sixteen colours: colour -> name, chosen so that they differ."""
 
 _BY_COLUMN = {
     "stage": {**STAGE_COLOURS, "idle": IDLE_COLOUR},

@@ -22,11 +22,11 @@ from tracekit.present._text import shorten
 
 _COLOURS = dict(zip(("computing", "memory", "launch"), SERIES_COLOURS[1:], strict=False))
 _LARGEST = 48
-"""Pixels across the point that takes most time; areas are in proportion to time."""
+"""Diameter in pixels of the point with the most time; areas are proportional to time."""
 _LEAST = 5
 _NAMED = 6
 _APART = (0.9, 0.25)
-"""Labels are so many decades apart, across or up."""
+"""Least distance of labels in decades, across and up."""
 _TERA = 10**12
 _LETTERS = 32
 _TOP = 112

@@ -26,7 +26,7 @@ _SEVERAL = 2
 _OFFLINE = {"mathjax": False}
 """Formulas are off: their code would be fetched from the network."""
 _IS_SHARED: ContextVar[bool] = ContextVar("is_shared", default=False)
-"""Whether a browser runs that draws several figures."""
+"""Whether one browser is kept running for several figures."""
 _LOGGERS = ("kaleido", "choreographer", "chrome_wrapper")
 _CHOOSE = "name a file that ends in .html, .json, .png, .svg or .pdf"
 

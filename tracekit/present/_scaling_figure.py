@@ -36,7 +36,7 @@ _LINEAR_GPUS = 4
 _MOST_COUNTS = 8
 _LONE = 1.5
 _FAR = 5
-"""Values that are farther apart are drawn on a logarithmic axis."""
+"""Ratio of values above which an axis is logarithmic."""
 _SCALING = {
     "speedup": "speedup",
     "efficiency": "efficiency (%)",
@@ -44,7 +44,7 @@ _SCALING = {
     "images_per_s": "images per second",
 }
 _MEASURED = ("time_ns", "images_per_s")
-"""Values that have no ideal in common: each curve has its own, from its first point on."""
+"""Values without a common ideal: each curve has its own, from its first point on."""
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 _IDEAL = {"dash": "5px,4px", "width": 1}
 

@@ -32,9 +32,9 @@ _IDLE = "idle"
 _MEASURES = ("exposed_ns", "total_ns", "busy_ns", "window_ns")
 _NUMBERS = ("ops", "ranges", "instances", "launching")
 _NO_KEYS = {"iteration_name", "style", "depth"}
-"""Columns before the numbers that say more of a key."""
+"""Columns before the measures that only describe a key."""
 _PLACES = {"iteration", "device", "rank"}
-"""Keys whose rows stay in the order of the table."""
+"""Keys whose rows keep the order of the table."""
 _WORDS = {"device": "GPU ", "iteration": "step ", "rank": "rank ", "stream": "stream "}
 _STUDY = ("network", "batch", "gpus", "method", "run")
 

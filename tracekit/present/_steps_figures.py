@@ -25,12 +25,12 @@ from tracekit.present._waterfall import step_unit
 _MOST_RUNS = 12
 _WIDEST = 40
 _FEW = 12
-"""Up to this number of steps, each has its number on the axis."""
+"""Number of steps up to which each step is labelled on the axis."""
 _MOST_NAMED = 8
 _WIDTH = 960
 _SIDES = (80, 40)
 _MOST_POINTS_NAMED = 30
-"""More points are named at even distances."""
+"""Number of points above which only some, at equal distances, are labelled."""
 
 
 class _Run(NamedTuple):

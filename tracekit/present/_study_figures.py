@@ -48,7 +48,7 @@ _COMPONENT_COLOURS = {
 """Colour of each component of a modelled step."""
 
 _NO_JOBS = "no job with all quantities known"
-"""What a figure says that has none to show."""
+"""Text of a figure that has no jobs to show."""
 
 _SHARE = "_share"
 

@@ -26,14 +26,14 @@ from tracekit.present._palette import ACCENT, SIXTEEN, colour_of
 from tracekit.present._text import cells, printable, wrap
 
 Span = tuple[str, str | None]
-"""A piece of a line and its style in rich's words, or None."""
+"""Part of a line, and its style in rich's words, or None."""
 
 _MARGIN = " "
 _MARK = "■ "
 _GAP = " " * GAP
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _PIPED = 200
-"""Columns of a table that goes to no terminal, at most."""
+"""Largest width of a table that is not on a terminal, in characters."""
 _LONGEST_BAR = 24
 _SHORTEST_BAR = 6
 

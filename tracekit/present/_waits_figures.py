@@ -35,14 +35,14 @@ STALL_COLOURS = {
     "other copies": "#AA4499",
     "idle, other causes": IDLE_COLOUR,
 }
-"""Colour of each part of a GPU's time beside the loader."""
+"""Colour of each part of a GPU's time in the figure of loader stalls."""
 
 BUBBLE_COLOURS = {
     "working": "#88CCEE",
     "bubble, a neighbour works": "#882255",
     "bubble, neither works": IDLE_COLOUR,
 }
-"""Colour of each part of a stage's time."""
+"""Colour of each part of a pipeline stage's time."""
 
 _MOST_PIECES = 20_000
 _WIDTH, _RIGHT = 960, 72

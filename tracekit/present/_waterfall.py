@@ -32,7 +32,7 @@ _TOTAL_COLOUR = MUTED
 _MS = (10**6, "ms")
 _LEAST_MS, _MOST_MS = 10**5, 10**10
 ACROSS = 2
-"""Number of GPUs drawn beside each other."""
+"""Number of GPUs in a row of panels."""
 
 MOST_GPUS = 16
 """Maximum number of GPUs drawn."""

@@ -15,10 +15,9 @@ from tracekit.errors import RecordingError, UsageError
 _PAUSE = 0.02
 _BETWEEN = 0.5
 _AHEAD, _LEAST = 2.0, 20
-"""Steps begin so many seconds and steps after they were asked for: by then each rank has seen it.
-
-A profiler that writes what it has holds a job up for a moment, which then goes on faster.
-"""
+"""Recording starts this many seconds, and at least this many steps, after the request, so that each
+rank has seen it. A profiler that writes its data delays a job for a moment, after which the job
+goes on faster."""
 _ATTEMPTS = 3
 _ANSWER = re.compile(rf"(\S+) ({IS_AT}|{LATE}|{DONE}) (\d{{1,18}})")
 

@@ -19,9 +19,10 @@ from tracekit.recording._perform import perform, run
 from tracekit.recording._plan import Plan
 
 PAIRS = 6
-"""The median ratio lies between their least and largest one in 31 of 32 cases, with any noise."""
+"""Number of pairs: the median ratio lies between their least and largest one in 31 of 32 cases, for
+any noise."""
 _WIDEST = 1.25
-"""Between the ends of a range that still tells something."""
+"""Largest ratio of the ends of a range that still is informative."""
 _FEWEST_STEPS = 6
 _STEPS = "steps"
 _NS_PER_MS = 1e6

@@ -22,11 +22,11 @@ _PYTHON_MODULES = {
     "horovod.runner.launch": "horovodrun",
 }
 _OF_PYTHON = ("torchrun", "accelerate", "deepspeed")
-"""Launchers that run scripts by a Python of their choice, if they are not told otherwise."""
+"""Launchers that run scripts with a Python of their choice, unless told otherwise."""
 _MPI = ("mpirun", "mpiexec", "mpiexec.hydra", "mpirun.openmpi", "mpiexec.openmpi", "mpirun.mpich",
         "mpiexec.mpich", "orterun", "prterun")  # fmt: skip
 LAUNCHERS = (*_OF_PYTHON, "horovodrun", "srun", *_MPI)
-"""Programs that are known to run others once per rank."""
+"""Known launchers: programs that run another one once per rank."""
 _OPEN_MPI = ("open mpi", "open-mpi", "openrte", "prrte", "prte")
 _ALONE = {
     "torchrun": {"--standalone", "--no-python", "--no_python", "-m", "--module",
@@ -58,13 +58,13 @@ _ALONE = {
              "--preserve-env", "--contiguous", "--exact", "-Q", "--quiet", "-v", "--verbose",
              "-s", "--oversubscribe", "-H", "--hold", "-X", "--disable-status"},
 }  # fmt: skip
-"""Options without a value; all others are taken to have one, joined by an equals sign or not."""
+"""Options without a value; all others have one, joined by an equals sign or not."""
 _WHOLE = {
     "torchrun": {"--run-path"},
     "accelerate": {"--tpu"},
     "deepspeed": {"--autotuning", "--launcher"},
 }
-"""Options with which there is no one place for nsys: what is run is another launcher's affair."""
+"""Options with which nsys cannot be inserted, since another launcher runs the program."""
 _ATTACHED = re.compile(r"-[A-Za-z][^-].*")
 """An option of one letter with its value, as srun takes them: -n4."""
 _HOROVOD = "HOROVOD_RANK,OMPI_COMM_WORLD_RANK,PMI_RANK"

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from tracekit.errors import RecordingError
 
 VARIABLE = "TRACEKIT_NSYS"
-"""Names the nsys to use, if it is not the one on the path."""
+"""Environment variable with the path of nsys, if it is not the one on the path."""
 _SECONDS = 60
 _OLDEST = (2020, 4)
-"""The first version whose exports are read."""
+"""First version whose exports can be read."""
 _VERSION = re.compile(r"\b(20[0-9]{2})\.([0-9]+)")
 _SWITCHES_ALLOWED = re.compile(r"process-tree\)?:\s*OK")
 _OPTION = re.compile(r"^\s+(?:-[a-zA-Z], )?--([a-z][a-z0-9-]+)", re.MULTILINE)

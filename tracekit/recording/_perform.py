@@ -141,7 +141,8 @@ _INTERRUPTS = tuple(
 _LONGEST_NUMBER = 16
 _PAUSE_S = 0.02
 _MARK = "TRACEKIT_SUPERVISED"
-"""Variable of all processes below the supervisor, by which they are found if it is killed."""
+"""Environment variable of all processes below the supervisor, by which they are found if it is
+killed."""
 
 
 def run(

@@ -16,23 +16,21 @@ from tracekit.recording._profile import CUDA_RANGE, Wanted, profile_command
 
 _ENDINGS = (".nsys-rep", ".qdrep")
 _LOADING = 'LD_PRELOAD="${LD_PRELOAD:+$LD_PRELOAD:}$0" exec "$@"'
-"""Runs a program with a library loaded before it. nsys has put its own into the variable."""
+"""Shell line that runs a program with a library preloaded, in addition to those of nsys."""
 _WATCHED = (
     'nvidia-smi topo -m > "$0/topology.txt"; '
     "nvidia-smi --query-gpu=timestamp,index,uuid,memory.used --format=csv -lms 200"
     ' > "$0/memory.csv" & exec "$@"'
 )
-"""Runs a command with the topology in a file, and samples of the GPUs' memory in another.
-
-What samples goes on when the command has ended, and is ended as all that it leaves behind.
-"""
+"""Shell line that runs a command with the topology in a file, and samples of GPU memory in another.
+The sampling process runs on after the command, and is ended like all leftover processes."""
 TOPOLOGY, MEMORY = "topology.txt", "memory.csv"
 _OUR_RANK = "TRACEKIT_RANK"
 _NCCL_LOG = {
     "NCCL_DEBUG": "INFO",
     "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,TUNING,COLL",
 }
-"""What makes NCCL write its rings, trees and the choice of each call."""
+"""Variables that make NCCL log its rings, trees and the choice for each call."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import sys
 import time
 
 WHOLE = ".whole"
-"""End of the name of the file, before which is the number of the process."""
+"""Suffix of the file's name, after the process id."""
 
 
 def main(folder: str, *program: str) -> int:

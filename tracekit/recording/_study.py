@@ -27,9 +27,10 @@ _KEY = re.compile(r"[A-Za-z][\w-]*")
 _PLACE = re.compile(r"\{([\w-]+)\}")
 _FIXED = "fixed"
 _RESERVED = frozenset({_PYTHON, "study", "run", "status", _FIXED})
-"""What cannot be an option: other labels and columns have these names."""
+"""Names that cannot be options, since other labels and columns have them."""
 _HARMLESS = frozenset("-_.=+")
-"""What means nothing to a file system, nor to nsys, which replaces %p and such."""
+"""Characters without a special meaning to file systems and to nsys, which replaces %p and
+others."""
 _LONGEST = 120
 
 Value = str | int | float

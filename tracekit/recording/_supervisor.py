@@ -33,33 +33,32 @@ _LOOK_S = 1.0
 _FORWARDED = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 MARK = "TRACEKIT_RECORDED"
-"""Variable of all processes of the program, which holds the folder of notes."""
+"""Environment variable of all processes of the program, with the folder of notes."""
 _NOTE = (
     'read -r pid rest </proc/self/stat && [ -d "$0" ] && echo "$PPID" >"$0/$pid"; '
     f'export {MARK}="$0"; exec "$@"'
 )
-"""Notes a program by its number, with that of the process of nsys that started it.
-
-The shell knows its number as well, but of its name torchrun makes a single dollar.
-"""
+"""Shell line that notes the program's process id, with that of the nsys process that started it.
+torchrun turns two dollars in a word into one, so the shell's own variable cannot be used."""
 _LAST_WORDS_S = 5.0
-"""How long what is ended has to end by itself."""
+"""Seconds that a process has to end by itself after SIGTERM."""
 _IDLE_S = 6.0
-"""How long processes that are left may do nothing before they are ended."""
+"""Seconds without work after which leftover processes are ended."""
 _LOADING_S = 30.0
-"""How long a process may compute before it first uses a GPU or writes a range."""
+"""Seconds for which a process may compute before it first uses a GPU or writes a range."""
 _STUCK_S = 6.0
-"""How long nsys may do nothing when nothing of its program is left."""
+"""Seconds for which nsys may do nothing after its program has ended."""
 _WORKING_SHARE = 0.1
-"""Of a CPU: daemons that wait for something use less, training more."""
+"""Share of a CPU that counts as work: waiting daemons use less, training more."""
 _POLLING_SHARE = 0.04
-"""Of a CPU: nsys uses less (1 %) while it waits, and more while it writes a report."""
+"""Share of a CPU between nsys waiting (1 %) and nsys writing a report."""
 _WRITTEN_PER_S = 400_000
-"""Bytes that an agent of nsys writes in a second of CPU, at least: 4 MB; 20 kB if it only waits."""
+"""Least bytes that a working agent of nsys writes per second of CPU: it writes 4 MB; only 20 kB if
+it waits."""
 _CONTEXT = ("/dev/nvidia-uvm", "/dev/dxg")
-"""What CUDA opens, and what only asks the driver (nvidia-smi, NVML) does not."""
+"""Files that CUDA opens, unlike programs that only query the driver (nvidia-smi, NVML)."""
 _EVENTS = "/nsight_systems/"
-"""In the path of the file that a recorded process writes its events to."""
+"""Part of the path of the file that a recorded process writes its events to."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -69,11 +68,11 @@ class _Process(NamedTuple):
     cpu_s: float
     is_ended: bool
     waits: bool
-    """For a disk."""
+    """Whether it waits for a disk."""
 
 
 _Processes = dict[int, _Process]
-"""By their numbers."""
+"""Processes: process id -> state."""
 
 
 class _Signals:
@@ -159,19 +158,19 @@ class _Program:
         self._notes = notes
         self._wait = wait
         self._primaries: dict[int, int] = {}
-        """When each that is noted started; 0 if it had ended before it was looked at."""
+        """Start time of each noted process: process id -> time; 0 if it had ended before."""
         self._starters: dict[int, int] = {}
-        """Which process of nsys started each."""
+        """Process of nsys that started each: process id -> process id."""
         self._tools = tools
-        """These, and the processes of nsys that they were started by."""
+        """Known processes of nsys, and those of nsys that started them."""
         self._ended_at = math.inf
         self._looked_at = 0.0
         self._worked_at = 0.0
         self._seen: dict[int, tuple[bytes, float]] = {}
-        """What each process that is left had written, and its seconds of CPU."""
+        """State of each leftover process at the last look: bytes written, and seconds of CPU."""
         self._have_written: set[int] = set()
         self._ending: dict[int, float] = {}
-        """Since when processes are being ended."""
+        """Time since when each process is being ended."""
         self._is_interrupted = False
         self._tools_cpu_s = 0.0
         self._is_cut = False

@@ -13,7 +13,7 @@ from tracekit.present import BYTE_UNITS, CAUSE_COLOURS, TIME_UNITS, duration, un
 from tracekit.present.pages import fragment, joined
 
 _LABELLED = 7.0
-"""A piece of a bar has its name on it from so many percent of the width on."""
+"""Least width of a bar's segment, in percent, from which it shows its name."""
 _MOST_POINTS = 1200
 _ROW = 24
 _LEAST_NODE = 0.25

@@ -78,7 +78,7 @@ _PARTS = {
     "IO": "input, IO", "ME": "evaluation, ME", "OTHER": "work of no known stage",
     "idle": "idle time in steps", "between": "time between steps",
 }  # fmt: skip
-"""What parts of a step are in words."""
+"""Parts of a step in words."""
 
 
 def _change_told(step: Mapping[str, Any], odd: pl.DataFrame) -> str:
@@ -328,4 +328,4 @@ COMPARISON_SECTIONS = (
     Section("method", "How it is told", "What is the verdict based on?", method),
     Section("unknown", "Not known", "What is not in the recording of B?", unknown),
 )
-"""In the order of the page."""
+"""Sections of the page, in order."""

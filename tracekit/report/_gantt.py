@@ -34,11 +34,11 @@ _LOST = {
     "links": "{:,} directions of links are not shown",
     "path": "the critical path of {:,} ops is not shown",
 }
-"""What is said of what a view leaves out."""
+"""Notes on what a view leaves out."""
 _PASSES = ("FP", "BP", "WU")
 """Stages by which steps of two runs are aligned."""
 _NAMED = ("label", "brief", "device")
-"""What of a lane is told apart by the side of a comparison."""
+"""Keys of a lane whose values get the side of the comparison added."""
 
 
 _LEGEND = (
@@ -110,13 +110,13 @@ _CAUSES_OF = {
     "pipeline_bubbles": ("behind_stage",), "stragglers": ("behind_collective",),
     "central_update": ("behind_weight_update",),
 }  # fmt: skip
-"""Causes of idle time that a rule is about."""
+"""Causes of idle time that a rule concerns: rule -> causes."""
 _KINDS_OF = {
     "exposed_collectives": ("collective",), "late_buckets": ("collective",),
     "small_buckets": ("collective",), "pageable_copies": ("h2d", "d2h"),
     "unhidden_copies": ("h2d", "d2h"), "slow_links": ("p2p", "staged", "collective"),
 }  # fmt: skip
-"""Kinds of ops that a rule is about."""
+"""Kinds of ops that a rule concerns: rule -> kinds."""
 
 
 class Place(NamedTuple):
@@ -279,9 +279,9 @@ _NO_STAGE = "idle"
 _PATH_CAUSES = ("host", "latency")
 _WORKS = ("gpu", "comm")
 LOOKS = (*STAGES, _NO_STAGE, *CAUSE_COLOURS, *_PATH_CAUSES)
-"""What the script tells the colours of spans by: stages, causes of idle time and of paths."""
+"""Names by which the script colours spans: stages, causes of idle time and of paths."""
 COLOURS = {**CAUSE_COLOURS, **{cause: PATH_COLOURS[cause] for cause in _PATH_CAUSES}}
-"""Colours of those that are no stage."""
+"""Colours of names that are no stage."""
 _DEEPEST = 5
 _DEEP_OF_MANY = 2
 MOST_OPS = 20_000
@@ -289,11 +289,11 @@ MOST_OPS = 20_000
 _MOST_RANGES = 5_000
 _MOST_LINKS = 16
 _NUMBERS = {"delay": "delay_ns", "bytes": "bytes", "threads": "threads"}
-"""What of an op the script reads as numbers, by its names of them."""
+"""Numbers of an op for the script: its name for it -> column."""
 _UNKNOWN = -1
-"""What the script reads as null."""
+"""Number that the script reads as null."""
 _FIRST, _LAST = -1, 1 << 31
-"""Lanes of no process come before all others, or after them."""
+"""Sort keys of lanes without a process: before all others, or after them."""
 
 
 @dataclass

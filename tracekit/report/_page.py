@@ -116,4 +116,4 @@ STUDY_SECTIONS = (
     Section("verdict", "Verdict", "Which runs take the shortest and the longest steps?", fastest),
     Section("runs", "Runs", "Which parts does a step of each run have?", runs),
 )
-"""In the order of the page."""
+"""Sections of the page, in order."""

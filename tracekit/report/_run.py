@@ -98,4 +98,4 @@ RUN_SECTIONS = (
     ),
     Section("provenance", "Provenance", "What is this report based on?", provenance),
 )
-"""In the order of the page."""
+"""Sections of the page, in order."""

@@ -17,9 +17,10 @@ from tracekit.report._subject import Subject
 _PARTS = {"wu_exposed_ns": "weight update", "io_exposed_ns": "input", "me_exposed_ns": "evaluation"}
 _LEAST = 0.005
 _MOVES = 0.9
-"""A step is named if the mean of the others is so much of the mean of all, or less."""
+"""A step is named if without it the mean falls to this share or less."""
 _ENDS = 0.99
-"""A last step is named if it is the shortest, and the mean of all so much of the others'."""
+"""A last step is named if it is the shortest, and the mean of all is at most this share of the
+others' mean."""
 _MOST_KINDS = 3
 _BECAUSE = {
     "profiler": "because the profiler itself took the time",
@@ -37,7 +38,7 @@ _BECAUSE = {
     "late_launch": "because the host had not launched the next op yet",
     "unexplained": "for a reason that is not known",
 }
-"""What causes of idle time are in words."""
+"""Causes of idle time in words."""
 
 
 _DOES = {

@@ -114,4 +114,4 @@ DECLARED = {
     each.declaration.name: each.declaration
     for each in (of_runs.study, of_runs.scaling, waiting.stalls, waiting.bubbles)
 }
-"""What is said of each, by name."""
+"""Declarations of all questions: name -> declaration."""

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 
 RECORDED, SIMULATED = "dgx1", "dgx1-simulated"
-"""What the label ``study`` says of runs that were recorded, and of those that were simulated."""
+"""Values of the label ``study``: of recorded runs, and of simulated runs."""
 
 _SIMULATOR = Path(__file__).resolve().parents[2] / "sample_traces" / "simulate"
 _SIMULATOR_IS = "simulator"
-"""The label that says which simulator made a run."""
+"""Label with the version of the simulator that made a run."""
 _MACHINE = "dgx1v"
 _AMONG_GPUS = r"^GPU.*>GPU\d+$"
 _ROUTES = ("network", "batch", "gpus", "method", "route_type", "transfers", "bytes", "busy_ns")

@@ -18,12 +18,13 @@ from tracekit.analysis.communication import communicators, read_calls
 from tracekit.model import Trace, same_machine
 
 SKEW = 60_000_000_000
-"""By how much clocks of two hosts may differ, ns: sessions that are further apart are of two
-executions. Hosts that keep time over the network differ by milliseconds, others by seconds."""
+"""Largest difference of the clocks of two hosts, ns: sessions further apart are of two executions.
+Hosts with network time differ by milliseconds, others by seconds."""
 _LATE = 1_000_000_000
-"""The same on one machine, ns, whose reports have one clock, but know their ends only roughly."""
+"""Largest time between sessions on one machine, ns; they share a clock, but their ends are
+approximate."""
 _TOOLS = {"PyTorch": "torch.profiler", "nvprof": "nvprof", "nsys": "nsys"}
-"""Recorders, by how names of formats begin."""
+"""Recorders, by the begin of the name of a format."""
 
 
 @dataclass(frozen=True)

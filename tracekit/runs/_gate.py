@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from tracekit.model import Answer
 
 OUTCOMES = ("fail", "undecided", "pass")
-"""What a check may come to, the worst first: all together come to the worst of them."""
+"""Outcomes of a check, the worst first; the overall outcome is the worst one."""
 _OF_LIMIT = {"within": "pass", "above": "fail", "unknown": "undecided"}
 _SURE = ("measured", "likely")
-"""A hint fails nothing: there may be other reasons."""
+"""Certainties with which a finding fails; a hint does not, as there may be other reasons."""
 _FINDINGS = "new_findings"
 
 

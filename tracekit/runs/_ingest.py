@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 OnError = str | Callable[[Path, InputError], None]
 
 _FORMAT = 6
-"""Version of what a run's folder holds; runs of another one are made again."""
+"""Version of the content of a run's folder; runs of another version are made again."""
 _FOLDER_ENDING = re.compile("_(pqt|arw)dir$")
-"""What nsys adds to a report's name in naming the folder of an export."""
+"""Suffix that nsys adds to a report's name in the folder name of an export."""
 _WORTH_A_PROCESS = 16 << 20
-"""Bytes of traces that are read in the time that a process takes to start."""
+"""Bytes of traces read in the time that a process takes to start."""
 
 
 @dataclass(frozen=True)
@@ -421,7 +421,7 @@ def _natural(path: Path) -> list[str | int]:
 
 _STEP = "check content"
 _SECONDS = 0.1
-"""How often to tell how far a digest is."""
+"""Seconds between messages about the progress of a digest."""
 
 
 class DigestBeside:

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from tracekit.model import Trace
 
 _BESIDE = 2
-"""How many steps are looked at beside those that are asked for: see `some_steps`."""
+"""Number of neighbouring steps read beside those requested: see `some_steps`."""
 _LONG = ("ops", "calls", "ranges")
 _GROWS = {"memory": ("memory",)}
-"""The tables of which the longest tells how much a question takes; by default `_LONG`."""
+"""Tables whose longest one determines the memory of a question; by default `_LONG`."""
 
 
 class OpenedRun:

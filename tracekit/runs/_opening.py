@@ -235,7 +235,7 @@ def _find(place: Store, reference: StrPath, progress: Progress, memory: int | No
 
 
 Reference = StrPath | Run
-"""How a run may be named."""
+"""Ways to refer to a run."""
 
 
 def select_runs(

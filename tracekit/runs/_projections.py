@@ -92,7 +92,7 @@ _WHATS: Mapping[str, tuple[str, Callable[[_Model], pl.DataFrame], str]] = {
     "distribution": ("distribution over jobs", _Model.distribution, "distributions"),
     "measured": ("model against measurement", _Model.measured, ""),
 }
-"""What can be asked: its title, what answers it, and how it is drawn."""
+"""Tables that can be requested: name -> title, function, and drawing."""
 
 
 @question_of

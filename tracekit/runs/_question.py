@@ -89,8 +89,8 @@ def asking(answer: Any, name: str, signature: inspect.Signature, text: str) -> A
 
 
 Finish = Callable[..., "Answer"]
-"""Gives the answer of a run, of the run, a question whose options are known, and the runs that are
-among these; or that of several, of these and their answer."""
+"""Function that answers a question for a run: its arguments are the run, the question with its
+options bound, and the runs among these options. For several runs: these, and their answer."""
 
 
 class RunQuestion(Generic[R_contra, P]):

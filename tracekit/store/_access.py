@@ -64,9 +64,9 @@ class Access(NamedTuple):
 
 
 PRIVATE = Access(0o600, 0o700)
-"""Traces name programs, hosts and folders."""
+"""Modes of a private store: traces contain names of programs, hosts and folders."""
 _SHARED = Access(0o660, 0o2770)
-"""Whatever is made in such a folder is of the folder's group."""
+"""Modes of a shared store: new files in such a folder get the folder's group (setgid)."""
 
 
 def settings(root: Path) -> dict[str, Any]:

@@ -112,7 +112,7 @@ class Catalogue:
     def __init__(self, url: sa.URL, own: Path | None = None) -> None:
         self._url = url
         self._own = own
-        """The file, where the catalogue lies in the folder of its store."""
+        """Path of the SQLite file, if the catalogue is in the store's folder; else None."""
         self.where = _shown(url)
 
     @classmethod

@@ -24,12 +24,12 @@ _Future = Any
 _SCHEMES = ("tcp", "tls", "ws", "wss", "ucx")
 _CONNECT_SECONDS = 5
 _WORKER_SECONDS = 10
-"""How long to wait for a first worker."""
+"""Seconds to wait for a first worker."""
 _PATIENCE_SECONDS = 60
-"""How long to go on while all workers are gone: whoever runs the cluster may start others."""
+"""Seconds to wait while all workers are gone, since the cluster may start others."""
 _LOOK_SECONDS = 2
 _VERSIONS = {"tracekit": __version__, "polars": version("polars")}
-"""What workers must have the same of: what is sent is read by the same code."""
+"""Package versions that workers must share, since both sides run the same code."""
 
 
 class Cluster:

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RETRIES = 2
-"""How often a job is begun again whose process was lost."""
+"""How often a job is repeated whose process was lost."""
 
 Tell = Callable[[int, str, int, int], None]
-"""Told the number of a job, a step, how much of it is done, and how much there is."""
+"""Called with the progress of a job: its number, its step, the amount done and the total."""
 _SAME_PATHS = "put the store where all workers reach it, with --store"
 
 
@@ -45,11 +45,11 @@ class Job(ABC):
     """A piece of work that any process can do."""
 
     number: int
-    """Its place among the jobs that are begun together."""
+    """Index of the job among those started together."""
     name: str
-    """What it works on."""
+    """Name of the thing it works on."""
     size = 0
-    """How large that is: the largest is begun first."""
+    """Size of the thing it works on; the largest job is started first."""
 
     def anywhere(self) -> Self:
         """Return the job with absolute paths, independent of the working directory."""
@@ -199,7 +199,7 @@ def lost(job: Job, how: str) -> Outcome:
 
 
 NOT_YET = ""
-"""Stands for the digest of a trace that is still being made."""
+"""Placeholder for the digest of a trace that is still being computed."""
 _CHUNK = 4 << 20
 
 

@@ -26,7 +26,7 @@ _FOLDER = "kept"
 _DIGEST_BYTES = hashlib.sha256().digest_size
 _UNREADABLE = (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, EOFError)
 _ROOMS = ("analysis", "engine", "model", "view")
-"""Of tracekit, those whose code makes it."""
+"""Subpackages of tracekit whose code computes cached values."""
 
 
 class Kept:

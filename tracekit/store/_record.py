@@ -28,7 +28,7 @@ _OF_FILES = (
     ".sqlite", ".db", ".nsys-rep", ".qdrep", ".nvvp", ".nvprof", ".json", ".json.gz", ".csv",
     "_pqtdir", "_arwdir",
 )  # fmt: skip
-"""How names of traces end: a word with such an ending is a file, and any other a run if there is
+"""File extensions of traces: a word with one of them is a file, any other word a run if there is
 one."""
 
 

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from tracekit.attribution import Rules
 
 _IN_QUEUE = 2
-"""How many frames may wait to be written: more would only fill memory."""
+"""Number of frames that may wait to be written; more would only fill memory."""
 _WAITING = "waiting"
-"""Folder of what does not fit into memory, as long as a report is being made."""
+"""Folder for data that do not fit into memory while a report is being made."""
 
 
 class Behind:

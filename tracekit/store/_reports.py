@@ -17,18 +17,17 @@ from tracekit.store._report import ReportOptions
 from tracekit.store._staging import file_errors
 
 _PATIENCE = 5.0
-"""Seconds until what a worker has written must be seen here; network disks take their time."""
+"""Seconds in which files that a worker wrote must become visible; network disks are slow."""
 _ONE_JOB = (
     "a run is one execution of one job, so leave out the report of another; --force takes it anyway"
 )
 
 Foreign = Callable[[Sequence[Any]], Mapping[int, str]]
-"""Returns which reports, by what was seen of them, are not of the run, by number, and why."""
+"""Function of the facts about all reports that returns those of another run: index -> reason."""
 Settle = Callable[[Sequence[Path], Sequence[Any]], None]
-"""Told the folders of the reports that are in the run, once it is known which these are, and what
-was seen of them."""
+"""Function called with the folders of the run's final reports, and the facts about them."""
 Failed = Callable[[Path, InputError], None]
-"""Told of a report that cannot be made; raises where that ends everything."""
+"""Function called for a report that cannot be made; it raises an error to stop everything."""
 
 
 @dataclass(frozen=True)

@@ -27,14 +27,14 @@ _LOG = logging.getLogger("tracekit")
 
 SCHEMA = 1
 WAIT_SECONDS = 30
-"""How long one writer waits for another."""
+"""Seconds that a writer waits for another one."""
 _QUIET_SECONDS = 1
-"""How long it does so without a word."""
+"""Seconds of this wait before a message is printed."""
 WRITING = ("BEGIN IMMEDIATE",)
 READING = ("BEGIN", "SELECT 1 FROM sqlite_master")
-"""What begins a transaction of SQLite."""
+"""Statements that begin a transaction of SQLite for reading."""
 META, RUNS = "tracekit_meta", "tracekit_runs"
-"""The tables of a catalogue."""
+"""Names of the tables of a catalogue."""
 COLUMNS = (
     "id", "name", "created", "digest", "options",
     "labels", "files", "warnings", "summary", "folder",
@@ -42,7 +42,7 @@ COLUMNS = (
 _BEYOND = 1 << 63
 _IDENTITY = re.compile("[0-9a-f]{8}")
 _SIZE = "size"
-"""Where the size of a run's reports stands, in the summary: catalogues of earlier versions have no
+"""Key of the summary that holds the size of a run's reports: catalogues of earlier versions have no
 column for it."""
 
 REBUILT = (

@@ -36,11 +36,11 @@ _ON_WINDOWS = os.name == "nt"
 _LOCK_SUFFIX = ".lock"
 _DROPPED = ".dropped"
 DATABASE = "catalogue.sqlite"
-"""The catalogue that a store has in its own folder."""
+"""Name of the catalogue in a store's own folder."""
 _SYNCED_AT_ONCE = 16
-"""Files that the disk is asked for together: many take it little longer than one."""
+"""Number of files synced to disk together: many take little longer than one."""
 FREE_SPACE = "free some space"
-"""The hint of errors of a full disk."""
+"""Hint in errors about a full disk."""
 _MAY_NOT_GROW = "files may not grow that large here: see `ulimit -f`"
 _NO_LOCKS = "its file system has no locks: put the store elsewhere with --store or TRACEKIT_STORE"
 _HINTS = {
@@ -73,7 +73,7 @@ def file_errors(root: Path) -> Iterator[None]:
 
 _OWN_NAME = "[0-9a-f]{8}-[0-9a-f]{16}"
 OWN_NAME = re.compile(_OWN_NAME)
-"""What the folder of a run is called: after the catalogue that it was made for, and at random."""
+"""Form of the name of a run's folder: a prefix for its catalogue, and random digits."""
 _STAGED_NAME = re.compile(
     f"(?P<stem>(?:{_OWN_NAME}|(?:first|store)-[0-9a-f]{{16}})(?:\\.dropped)?)(?:\\.lock)?"
 )
@@ -81,7 +81,8 @@ _AT_ROOT = re.compile(
     r"staging|runs|store\.json|\.store\.json\.\w+\.part|catalogue\.(?:damaged|sqlite)(?:-journal|-wal|-shm)?"
 )
 MARK = "made-by-tracekit"
-"""A file in each folder that an ingest makes: none is removed without it, or a copy of its row."""
+"""Mark: a file in each folder that an ingest makes. No folder is removed without it, or a copy of
+its row."""
 _MARK_TEXT = b"tracekit made this folder, and removes it once no run needs it.\n"
 ROW_COPY = "run.json"
 """A copy of the run's row; the folders of earlier versions have no other mark."""

@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     _Added = tuple[RunRecord, bool]
 
 OnMissing: TypeAlias = Literal["stop", "skip"]
-"""What reports do that lack files, or have damaged ones."""
+"""What to do with reports that have missing or damaged files."""
 _FOLDER = ".tracekit"
 
 

@@ -17,7 +17,7 @@ from tracekit.support.process import own_process
 from tracekit.support.progress import Progress
 
 _SECONDS = 0.1
-"""How often to tell of the same step; who listens has other workers too."""
+"""Seconds between messages about the same step, since the receiver has other workers too."""
 
 
 def main(descriptor: int, rooms: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 
 _MOST_THREADS = 4
-"""More cores than that are better used by other work that goes on at the same time."""
+"""Largest number of threads; further cores are better used by other work at the same time."""
 
 
 def ahead(

@@ -18,9 +18,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 _Read: TypeAlias = Callable[[str, int, int], NDArray[Any]]
-"""Returns so many numbers of an array of some name, from the first one that is wanted on."""
+"""Function that returns numbers of an array: its name, the first index, the number."""
 _CODES, _PLACES = "codes", "places"
-"""The names of the arrays: what is kept, and of which rows if not of all."""
+"""Names of the arrays: the values, and their rows if some rows are null."""
 _NARROW = (np.uint8, np.uint16, np.uint32)
 _Place: TypeAlias = "tuple[int, int, np.dtype[Any]]"
 

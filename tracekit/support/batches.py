@@ -9,7 +9,7 @@ from contextvars import ContextVar
 import polars as pl
 
 ROWS = 250_000
-"""Rows that are read at once: a batch takes long beside handing it over; more only take memory."""
+"""Rows per batch: passing on a batch takes little time beside its work; more only take memory."""
 
 _BETWEEN: ContextVar[Callable[[], None] | None] = ContextVar("between", default=None)
 

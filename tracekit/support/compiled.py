@@ -23,9 +23,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 FEW_ROWS = 20_000
-"""Below this, a loop takes less time as it stands than compiling it does."""
+"""Number of rows below which a plain Python loop is faster than compiling it."""
 FEWEST_ROWS = 2_000
-"""Below this, it takes less than what was compiled before takes to load."""
+"""Number of rows below which a plain Python loop is faster than loading compiled code."""
 ALWAYS = 1 << 62
 """A number of rows for which a loop is always compiled."""
 
@@ -61,7 +61,7 @@ def given(column: pl.Series, dtype: Any = None, null: int | None = None) -> NDAr
 
 
 _SLOTS = 64
-"""How many values `locate` remembers; there are seldom more threads that take turns."""
+"""Number of values that `locate` caches; seldom more threads alternate."""
 
 
 def remembered(known: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -21,9 +21,9 @@ _LOG = logging.getLogger("tracekit")
 _LOCK = threading.RLock()
 _PACKAGE = Path(__file__).parents[1]
 _UNCOUNTED: Any = {"_nrt": False}
-"""Loops make no arrays, so those that they are given need not be counted at every inner call."""
+"""Option of Numba: loops create no arrays, so references need not be counted in inner calls."""
 _Run: TypeAlias = Callable[[native.Arguments, tuple[Any, ...]], Any]
-"""Runs a loop, given its arguments taken apart and as they are."""
+"""Function that runs a loop, given its arguments flattened and as they are."""
 
 
 class Compiled:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 StrPath = str | os.PathLike[str]
-"""How callers may name a file."""
+"""Types of a path."""
 _PACKAGE = Path(__file__).parents[1]
 
 

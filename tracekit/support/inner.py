@@ -9,7 +9,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 PARTS: list[Callable[..., Any]] = []
-"""What loops may call, of which the compiler is not told yet."""
+"""Functions that loops may call, not registered with the compiler yet."""
 
 
 def inner(part: Callable[P, R]) -> Callable[P, R]:

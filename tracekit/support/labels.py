@@ -5,9 +5,9 @@ from __future__ import annotations
 import unicodedata
 
 MOST = 100
-"""How many labels a run takes from its traces."""
+"""Largest number of labels that a run takes from its traces."""
 RANK_MARK = "tracekit.rank "
-"""What the mark begins with by which a process says its rank; ``1 of 4`` follows."""
+"""Begin of the mark by which a process states its rank; ``1 of 4`` follows."""
 _LONGEST = 200
 # Control characters, surrogates (which no encoding takes), and separators of lines and paragraphs.
 _FORBIDDEN_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})

@@ -14,11 +14,11 @@ from tracekit.errors import UsageError
 
 MIB = 1 << 20
 _START = 300 * MIB
-"""What a process takes before it looks at any row: Python, polars and compiled loops."""
+"""Bytes that a process takes before it reads any row: Python, polars and compiled loops."""
 
 
 SOME_STEPS = "choose some steps with --iterations 10:20"
-"""What to do where a question is refused that can be asked of some steps."""
+"""Hint for a refused question that can be limited to steps."""
 _ARENA_MAX, _MMAP_THRESHOLD = -8, -3
 """Names of these settings in glibc's ``malloc.h``."""
 _ARENAS, _LARGE = 4, 1 << 19

@@ -35,20 +35,21 @@ from typing import Any
 import numpy as np
 
 _VERSION = b"1"
-"""Of what is in the files, and of how the code in them is called."""
+"""Version of the files' format, and of the way in which their code is called."""
 _SUFFIX = ".loop"
 _DIGEST_BYTES = 32
 _FOLDER = Path(__file__).resolve().parents[1] / "loops"
-"""What was compiled with the package, for any processor of its kind."""
+"""Folder of code compiled with the package, for any processor of its kind."""
 _LIBRARY_NAME, _INDEX_NAME = "loops.so", "loops.json"
-"""That code linked, and by the name of each loop's file its symbol and whether it returns."""
+"""Names of the library with this code, and of its index: file of a loop -> symbol, and whether it
+returns a value."""
 _BESIDE = Path(__file__).parent / "__pycache__"
-"""Where Python keeps what it has compiled of the package, too."""
+"""Folder in which Python caches the package's bytecode, too."""
 _LINKS_HERE = sys.platform == "linux" and platform.machine() == "x86_64"
-"""Whether linking has been tried on such a machine; on others Numba links what it compiles."""
+"""Whether linking is supported on this machine; on others Numba links its own code."""
 _ANY_PROCESSOR = "x86_64-unknown-linux-gnu generic"
 _LIBRARY = frozenset({"memcpy", "memmove", "memset"})
-"""What code may call of the libraries that every process has."""
+"""Functions of system libraries that code may call."""
 
 
 class UnfitError(Exception):
@@ -337,7 +338,7 @@ def _processor() -> str:
 
 
 _SEEN: Counter[str] = Counter()
-"""How often code was linked that is called by a symbol."""
+"""Number of times that code with a symbol was linked."""
 
 
 def link(code: Code) -> int:

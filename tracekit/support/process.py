@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 _OBJECTS = 200_000
-"""How many more objects make Python look for garbage. Modules and tables refer to each other in few
-circles, and looking at all of them again and again took a tenth of a small ingest; this many are
-not made by any command before it has something large to do."""
+"""Number of new objects after which Python collects garbage. Modules and tables have few reference
+cycles, and repeated collections took a tenth of a small ingest; no command makes this many objects
+before it has larger work to do."""
 _THREADS = "OPENBLAS_NUM_THREADS"
 """OpenBLAS, which comes with NumPy and SciPy, has a thread per core wait for work by spinning. Here
 it solves nothing that is worth a second thread."""
 _OWN: set[str] = set()
-"""The variables of the environment that are there for this process alone."""
+"""Environment variables set for this process only."""
 
 
 def own_process() -> None:
@@ -56,7 +56,7 @@ def _take_stderr() -> None:
 
 
 _NATIVE = 2
-"""The descriptor by which native code writes on stderr."""
+"""File descriptor to which native code writes stderr."""
 _theirs: int | None = None
 
 

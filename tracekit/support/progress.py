@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 Progress = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and how much there is."""
+"""Called with the progress of work: its step, the amount done and the total."""
 ReportProgress = Callable[[Path, str, int, int], None]
-"""Told of each of several files; at its end, an empty step."""
+"""Called with the progress of one of several files: the file, and the same; at its end with an
+empty step."""

@@ -113,4 +113,4 @@ UNITS: Mapping[str, Callable[[str], float]] = {
     "bytes": parse_size, "FLOP/s": parse_flops, "ns": parse_duration, "count": parse_count,
     "images": parse_images, "percent": parse_percent,
 }  # fmt: skip
-"""What reads a quantity, by the unit that it is in then."""
+"""Functions that parse a quantity: unit of the result -> function."""

@@ -20,20 +20,20 @@ from tracekit.support.arrays import ArrayFile, Packed, Packing, packed
 
 GIB = 1 << 30
 DEFAULT_MEMORY = 4 * GIB
-"""What an ingest may use, bytes."""
+"""Default memory of an ingest, bytes."""
 
 _LIBRARIES = 128 << 20
-"""What Python, polars and the compiled loops take themselves: 118 MiB, before any row is read."""
+"""Bytes that Python, polars and compiled loops take: 118 MiB before any row is read."""
 _COMPILER = 128 << 20
-"""What Numba takes on top, for good, once a loop had to be compiled."""
+"""Further bytes that Numba takes, permanently, once it has compiled a loop."""
 _SHARE = 10
-"""What part of the rest the waiting tables may fill; working on a few chunks needs what is left."""
+"""Waiting tables may fill one part in this many of the remaining memory; work needs the rest."""
 _BYTES_PER_ROW = 12_000
-"""What the work on one row of a chunk may take at most: some hundred bytes in each of the tables,
-of which several are in the works, with what is read ahead and what is being written."""
+"""Largest number of bytes that work on one row of a chunk takes: some hundred in each of several
+tables, with data read ahead and being written."""
 _LEAST_GAIN = 4
-"""How many times less a column has to take to be packed in memory: times, which would take half and
-are read most often, are not. Into files goes as little as can be."""
+"""Factor by which a column has to be smaller to be packed in memory: times, which would be halved
+and are read most often, are not. In files columns always are as small as possible."""
 _MOST_ROWS = 1 << 19
 _FEWEST_ROWS = 1 << 14
 
@@ -52,13 +52,13 @@ class Workspace:
     def __init__(self, folder: Path | None = None, memory: int = DEFAULT_MEMORY) -> None:
         self._folder = folder
         self.memory = memory if folder is not None else sys.maxsize
-        """How much memory the work may use; where nothing can be put into files, what there is."""
+        """Limit of memory for the work; without a folder for files, all there is."""
         free = max(memory - _LIBRARIES, 0)
         self._left = free // _SHARE
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self.rows = min(max(free // _BYTES_PER_ROW, _FEWEST_ROWS), _MOST_ROWS)
-        """How many rows of a table to work on at once."""
+        """Number of rows of a table to process at once."""
 
     def new_folder(self) -> Path:
         """Return a new private folder, which is removed with the workspace."""
@@ -97,9 +97,9 @@ class Spool:
         self._workspace = workspace
         self._chunks: list[list[_InMemory | _InFile]] = []
         self.columns: list[tuple[str, ...]] = []
-        """The columns that each chunk has."""
+        """Names of the columns of each chunk."""
         self.heights: list[int] = []
-        """How many rows each chunk has."""
+        """Number of rows of each chunk."""
 
     def append(self, frame: pl.DataFrame) -> None:
         """Add a chunk."""

@@ -9,7 +9,7 @@ from typing import Any
 from tracekit.errors import InputError
 
 NotToml = tomllib.TOMLDecodeError
-"""What `parse_toml` raises."""
+"""Error that `parse_toml` raises."""
 _MOST_BYTES = 4 << 20
 
 

@@ -28,7 +28,7 @@ _IDLE = "idle"
 KEYS = {
     **{key: f"by {key}" for key in ("stage", "kind", "kernel", "device")}, _IDLE: "idle by cause",
 }  # fmt: skip
-"""What the time of a selection can be broken down by; or its idle time, by cause."""
+"""Keys by which the time of a selection can be broken down, or its idle time, by cause."""
 _WHICH = ("longest", "next", "previous")
 _MOST_PIXELS = 8_192
 _MOST_ROWS = 100
@@ -37,11 +37,11 @@ _MOST_STEPS = 20_000
 _FEW = 8
 _LONGEST_WORDS = 200
 _LONG_RUN = 1_000_000
-"""Ranges of a run of which details of an op are told by the step around it."""
+"""Number of ranges from which details of an op are found from the step around it only."""
 _PIECES = 64
-"""The next hit is sought in so small a part of a run first."""
+"""The next hit is first searched in this fraction of a run."""
 _QUICK, _SLOW = 4, 2
-"""Requests that are worked on at once: those that read little, and those that read much."""
+"""Number of requests handled at once: those that read little, and those that read much."""
 
 
 class AskedRun(Protocol):
@@ -294,7 +294,7 @@ def _place(seen: _Seen, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _LAST = (1 << 53) - 1
-"""Greatest whole number that a script has."""
+"""Greatest integer that a script can represent."""
 
 
 def _only(given: Given, *names: str) -> None:

@@ -19,7 +19,8 @@ _BY: dict[str, pl.DataType] = {
 }
 _MEASURES = ("ops", "total_ns", "busy_ns", "exposed_ns")
 MANY = 300_000
-"""Ops of a stretch of which only the ends are read: to ask twice takes as long as to read these."""
+"""Number of ops above which only the ends of an interval are read: two questions take as long as
+reading this number of ops."""
 
 
 def broken_down(run: Any, sums: RunSums, by: str, start: int, end: int) -> Answer:

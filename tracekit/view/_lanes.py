@@ -35,16 +35,17 @@ _KINDS = ("stages", "exposed", "idle", "ops")
 """Lanes of a GPU, in order."""
 _MOST_LANES = 200
 _WORTH_KEEPING = 100_000
-"""Spans of whose sums a file is kept: those of fewer are found in as short a time."""
+"""Number of spans from which sums are cached; those of fewer are computed as fast."""
 _MOST_EXPLAINED = 3_000_000
-"""Ops of a run whose lanes say why GPUs are idle: it is found anew for each picture."""
+"""Largest number of ops of a run whose lanes show causes of idle time, since these are computed
+anew for each picture."""
 _MOST_SPANS = 4_000
-"""Spans of a lane that are drawn one by one; of more, bins are."""
+"""Largest number of spans of a lane that are drawn singly; more are drawn as bins."""
 _MOST_IN_ALL = 20_000
 _MOST_NEAR = 30_000
-"""Spans around those of a picture that are read with them."""
+"""Largest number of spans around a picture that are read with it."""
 _PIXELS = 4
-"""A bin is no more pixels wide."""
+"""Largest width of a bin in pixels."""
 MOST_TEXT = 300
 
 
@@ -148,7 +149,7 @@ class RunLanes:
         self._trace, self._kept = trace, kept
         self._making = threading.Lock()
         self._near: dict[str, tuple[int, int, Mapping[Any, _Drawn]]] = {}
-        """The ops and the ranges that were read last, of all lanes, and from when to when."""
+        """The ops and the ranges read last, of all lanes, with their interval of time."""
 
     @property
     def sums(self) -> RunSums:

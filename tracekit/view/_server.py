@@ -27,12 +27,12 @@ _HOSTS = re.compile(r"(?:127\.0\.0\.1|localhost)(?::\d{1,5})?", re.IGNORECASE)
 _LONGEST_QUERY = 2_000
 _MOST_CONNECTIONS = 128
 _SLOWEST = 5.0
-"""Seconds that a client may take to send its request, and to take the answer."""
+"""Seconds that a client may take to send its request, and to receive the response."""
 _LONGEST_WAIT = 60.0
-"""Seconds that a request waits for its turn."""
+"""Longest wait of a request, seconds."""
 _JSON = "application/json"
 _SMALL = 1_000
-"""Bytes that are sent as they are."""
+"""Size in bytes up to which responses are sent uncompressed."""
 _HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -97,7 +97,7 @@ def _has_gone(connection: socket.socket) -> bool:
 
 
 Endpoint = tuple[Callable[[Given], Any], Turns]
-"""What answers a request with values for JSON, and whose turn it waits for."""
+"""Function that returns values for JSON, and the limiter of such requests."""
 
 
 class ViewServer(ThreadingHTTPServer):
@@ -123,7 +123,7 @@ class ViewServer(ThreadingHTTPServer):
         self.token = secrets.token_urlsafe(32)
         self.used = time.monotonic()
         self.is_known = threading.Event()
-        """Set once someone has sent the token."""
+        """Event set once someone has sent the token."""
         self._connections = threading.Semaphore(_MOST_CONNECTIONS)
         super().__init__((HOST, port), _Handler)
 

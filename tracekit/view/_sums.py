@@ -34,21 +34,21 @@ OF_OP = ("device", "process", "context", "stream")
 OF_RANGE = ("process", "thread", "depth")
 OF_WAY = ("source", "destination", "device")
 HOST = -1
-"""What copies from and to the host have in the place of a GPU."""
+"""Number of the host in place of a GPU, for copies."""
 _BY = {"stages": OF_OP[:1], "exposed": OF_OP[:1], "ops": OF_OP, "way": OF_WAY, "range": OF_RANGE}
-"""What lanes of each kind are told apart by."""
+"""Columns that identify lanes of each kind: kind -> columns."""
 _KINDS = ("collective", "p2p", "staged")
 """Kinds of communication between GPUs."""
 _DEEPEST = 5
 _MOST_FEW, _FEW_PARTS = 20_000, 20
-"""Spans of a lane that are kept with the sums, as they are far apart in files; of all such lanes
-this part of the ops at most."""
+"""Largest number of spans of a lane that are stored with the sums, as they are far apart in files;
+and the largest fraction of all ops in these lanes."""
 _FEW = {"lane": pl.UInt32, "start": pl.Int64, "end": pl.Int64, "look": pl.UInt8,
         "number": pl.Int64, "name": pl.UInt32, "hatched": pl.Boolean}  # fmt: skip
 _WORDS = {"stage": (*STAGES, NO_STAGE), "exposed": (*STAGES, NO_STAGE), "kind": KINDS}
-"""What the time of GPUs is summed up by."""
+"""Values of the columns by which time of GPUs is summed up: column -> values."""
 _MOST_BLOCKS, _LEAST_BLOCKS = 1 << 15, 64
-"""Blocks of all GPUs together, about, and of each at least."""
+"""Approximate number of bins of all GPUs together, and the least number for each."""
 _NAMES = {"ops": pl.Int64, "total": pl.Int64, "most": pl.Int64, "longest": pl.Int64}
 _LAST = (1 << 63) - 1
 _STAGE = pl.col("stage").cast(pl.String).fill_null(NO_STAGE)
@@ -57,9 +57,9 @@ DRAWN = {
     "start": pl.Int64, "end": pl.Int64, "stage": pl.String, "number": pl.Int64, "name": pl.String,
     "hatched": pl.Boolean,
 }  # fmt: skip
-"""The columns that spans are drawn by."""
+"""Columns by which spans are drawn: name -> type."""
 Key = tuple[str, tuple[int | None, ...]]
-"""The kind of a lane, and what its spans are found by."""
+"""Kind of a lane, and the values that identify its spans."""
 BlockKey = tuple[int, str, str]
 Block = tuple[Ints, Ints, Ints]
 

@@ -22,16 +22,16 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 
 FACTOR = 4
 _FINEST = 1_024
-"""Length of the finest bins there may be, ns."""
+"""Length of the finest possible bins, ns."""
 _FULL, _FULL_OF_FEW = 16, 4
-"""Spans that a bin of the first level holds in the mean, or more; of one of few bins."""
+"""Mean number of spans in a bin of the finest level, at least; and the same for a level of few
+bins."""
 _FEW_BINS = 4_096
 _FEW = 64
-"""There is no coarser level than one of so many bins."""
+"""Number of bins of a level below which there is no coarser level."""
 NO_STAGE, COMMUNICATION = "none", "communication"
 LOOKS = (*STAGES, NO_STAGE, COMMUNICATION, *CAUSES)
-"""What spans are told apart by: their stages, and none; communication of whatever stage; and causes
-of idle time."""
+"""Styles of spans: their stage, or none; communication of any stage; and causes of idle time."""
 
 
 class Covered:

@@ -19,7 +19,7 @@ METHODS = {
     "ps": "workloads.methods.ps:ParameterServer",
     "pipeline": "workloads.methods.pipeline:Pipeline",
 }
-"""The class of each method."""
+"""Class of each method: name -> place of the class."""
 
 
 def find_method(name: str) -> type[Method]:

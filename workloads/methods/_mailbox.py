@@ -16,7 +16,7 @@ import grpc
 from workloads._errors import RankError
 
 CHUNK = 1 << 20
-"""Bytes of a message at most; by default, gRPC takes up to 4 MiB."""
+"""Largest message in bytes; gRPC's default limit is 4 MiB."""
 
 _SERVICE = "tracekit.Mailbox"
 _DIRECT = [("grpc.enable_http_proxy", 0)]

@@ -19,9 +19,9 @@ from workloads.methods._method import Exchanged, Launch, Setup, World
 from workloads.methods._replicas import Replicas
 
 _KEY = "parameter server"
-"""Where the server's address is in the store."""
+"""Key of the server's address in the store."""
 _PATIENCE_S = 300
-"""How long the server waits for workers to come, and at the end to go."""
+"""Seconds that the server waits for workers to join, and at the end to leave."""
 
 
 class ParameterServer(Replicas):

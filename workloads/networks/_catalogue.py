@@ -31,7 +31,7 @@ _ALL = (
 )  # fmt: skip
 
 NETWORKS: Mapping[str, Network] = MappingProxyType({network.name: network for network in _ALL})
-"""The networks that can be trained, by name."""
+"""Networks that can be trained: name -> network."""
 
 
 def build(name: str, classes: int | None = None) -> nn.Module:

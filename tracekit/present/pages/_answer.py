@@ -15,7 +15,7 @@ from tracekit.present.pages._shell import PageSection, page_of
 from tracekit.present.pages._table import frame_table
 
 _SAID = ("question", "headline")
-"""What of the meta of an answer stands above its table."""
+"""Keys of meta that are shown above the table."""
 
 
 def answer_page(answer: Answer) -> str:

@@ -20,13 +20,14 @@ _MARKED = frozenset({*STAGE_COLOURS, "idle", "between"})
 _KERNELS = ("name", "before", "after")
 _MOST = 400
 _WIDE = 950
-"""Room for a table, in pixels, on a screen of 1,280 pixels."""
+"""Width of a table, in pixels, on a screen of 1,280 pixels."""
 _LETTER, _GAP, _LONG_WIDE = 8, 19, 240
-"""Widths of a letter, between columns, and of a column of long texts (``td.long`` of page.css)."""
+"""Widths in pixels: of a letter, between columns, and of a column of long texts (``td.long`` of
+page.css)."""
 _FEW = 3
 _LONG = 24
 _SHOWN = {"step"}
-"""What closing rows say."""
+"""Names of closing rows."""
 
 
 class Cell(NamedTuple):

@@ -22,9 +22,9 @@ _OPTIONAL = 1
 _UTF_8 = 0
 _UNCOMPRESSED = 0
 GROUP_ROWS = 1 << 18
-"""Rows of a group, of which a reader takes all or, by their least and greatest numbers, none."""
+"""Rows per row group, which a reader skips if its statistics exclude all rows."""
 _MOST_BYTES_OF_TEXT = 1 << 30
-"""Of a column: the size of a page is a number of 32 bits, and lengths take some of it."""
+"""Largest total of a column's text bytes: the size of a page has 32 bits, and lengths take some."""
 
 
 def can_write(frame: pl.DataFrame) -> bool:

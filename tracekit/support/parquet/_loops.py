@@ -12,12 +12,12 @@ from tracekit.support.inner import inner
 Array = NDArray[Any]
 
 BLOCK, PARTS = 128, 4
-"""How many differences have a least one in common, and in how many parts of a width these are."""
+"""Differences per block, which share a minimum, and parts per block, each with its bit width."""
 PART = BLOCK // PARTS
 _WORD = 64
 _BYTE = np.uint64(255)
 SIZE_BYTES = 4
-"""In how many bytes the size of a text is put down."""
+"""Number of bytes for the size of a text."""
 
 
 @inner
