@@ -66,7 +66,7 @@ _WIDEST_NAME = 46
 _WIDEST_KERNEL = 52
 _MOST_GROUPS, _FEWEST = 25, 5
 _LEAST_SEEN = 0.01
-"""Changes below this share of the largest one are drawn with this length."""
+"""Groups whose change is below this share of the largest are left out, beyond the first few."""
 _WIDTH = 1080
 _BARS, _WATERFALL, _PANEL, _BETWEEN = 102, 276, 150, 78
 
