@@ -187,7 +187,8 @@ def _steady_lead(leads: pl.DataFrame) -> int:
 def _return_early(returns: pl.DataFrame, leads: pl.DataFrame, lag: int) -> bool:
     """Tell whether waits return about as long before the end of their work as ops start late.
 
-    The time at which waits return is as uncertain as the times of the work: it is moved by the lag.
+    Starts of waits are on the clock of calls, and those of `leads` on the GPU clock, which is late
+    by `lag`, ns; it is added to find the part of the recording in which a wait lies.
     """
     early = returns.filter(pl.col("slack") < -THRESHOLDS.lead_steady_ns)
     least = least_slack(early)

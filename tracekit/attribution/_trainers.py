@@ -133,7 +133,10 @@ def steps_of_teams(steps: pl.DataFrame, teams: Teams) -> tuple[pl.DataFrame, pl.
 
 
 def _spanning(iterations: pl.DataFrame, paired: pl.DataFrame) -> pl.DataFrame:
-    """Extend each iteration to the latest end among the training threads that take part in it."""
+    """Extend each iteration from the first start to the last end of its steps on all teams.
+
+    It ends no later than the next iteration of its process begins.
+    """
     steps = pl.concat([frame.select("row", "start", "end") for frame in (iterations, paired)])
     spans = steps.drop_nulls().group_by("row").agg(pl.col("start").min(), pl.col("end").max())
     following = pl.col("start").shift(-1).over("process")

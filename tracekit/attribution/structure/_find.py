@@ -121,9 +121,10 @@ def _of_one_thread(lane: Lane, asked: str | None) -> Told:
 
 
 def _steadier(by_period: Told, by_names: Told) -> Told:
-    """Return the method that decides the steps: names also see steps that do not repeat.
+    """Return the method whose steps count: the period if both find as many steps, else names.
 
-    If few steps repeat, or streams alternate, their number is reported as doubtful.
+    Names also find steps that do not repeat. If few of the steps repeat, a contradiction says that
+    a step may be part of one.
     """
     steps, others = by_names.whole.size, by_period.whole.size
     if steps == others:
