@@ -58,18 +58,18 @@ _MPI = {
     "scan": "unknown",
     "exscan": "unknown",
 }
-"""Collective operations by MPI's function; its calls that do not block are none of these."""
+"""MPI function -> collective operation; calls that do not block are not included."""
 
 ASSUMED = "mpi, not in place"
-"""Source of sizes of MPI that hold unless the call was in place."""
+"""Source of MPI sizes that are correct unless the call was in place."""
 _OF_ALL = ("all_reduce", "all_gather")
-"""Collectives of MPI of which a trace does not tell for certain whether they are in place."""
+"""MPI collectives for which a trace does not show whether they are in place."""
 _PER_RANK = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 """Collectives whose calls give the size per rank or peer."""
 _ALL_TO_ALL = r"(?i)^((nccl|c10d)(:|::)_*all_?to_?all|ncclAll_?to_?all)"
-"""A path in which PyTorch carries out an all_to_all by sends and receives."""
+"""Pattern of range paths in which PyTorch runs an all_to_all as sends and receives."""
 _OWNER = ("process", "collective", "direction")
-"""What the calls of a log and of a trace are counted by."""
+"""Columns by which calls of log and trace are counted."""
 _TOLD = ("message_bytes", "communicator", "root", "peer")
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _PER_RANK_SINCE = (2, 24)

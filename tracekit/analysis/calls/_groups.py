@@ -18,16 +18,17 @@ _Times = NDArray[np.float64]
 MOST_CALLS = 512
 """Maximum number of calls compared per lane, spread over all of its calls."""
 TOGETHER = 0.1
-"""Ends of one group differ by at most so much of what its arrivals do."""
+"""Largest ratio of the spread of ends to the spread of arrivals within one group."""
 _APART = 0.5
-"""Ends of two groups differ by at least so much of what their last arrivals do."""
+"""Least ratio of the differences between ends of two groups to those between last arrivals."""
 _SOON = 1.5
-"""A message ends as soon as it can that takes at most so many times as long as the shortest one,
-from the last arrival on."""
+"""A message ends as soon as possible if it takes, from the last arrival on, at most this many times
+as long as the shortest one.
+"""
 _CALLS_A_PROOF = 20
-"""One of so many calls, and another, has to prove that a group is one."""
+"""Least share of calls that prove a group: one in this number, and one more."""
 _CENTRED_FROM = 8
-"""From so many calls on, what all differ by is taken for a delay of the algorithm or a clock."""
+"""Least number of calls to treat a constant difference as a delay of algorithm or clock."""
 
 
 class Group(NamedTuple):
@@ -35,7 +36,7 @@ class Group(NamedTuple):
 
     lanes: NDArray[np.int64]
     is_clear: bool
-    """Whether it is proven to be one group, and each other lane to be of another."""
+    """Whether it is proven that the lanes are one group, and that no other lane belongs to it."""
     is_one_of_several: bool
     """Whether there is another group of several lanes."""
 

@@ -12,21 +12,21 @@ from tracekit.analysis.calls._groups import group_of
 from tracekit.model import with_clocks
 
 _OVERLAP_PERCENT = 95
-"""How many of a pair of lanes' collectives have to overlap in time for them to be the same."""
+"""Least share of the collectives of two matched lanes that must overlap in time, percent."""
 _MOST_LANES = 64
-"""With more streams than this a participant's streams say nothing of communicators."""
+"""Largest number of a participant's streams at which a stream stands for a communicator."""
 _LANE = ("participant", "process", "context", "stream")
 _KEY = ("clock", "library", "kind", "communicator")
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
-"""Collectives in which a rank may be through before the last one arrives."""
+"""Rooted collectives: a rank may leave before the last one arrives."""
 _SYMMETRIC = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """Collectives that no rank leaves before all have arrived."""
 _SHARED = pl.min_horizontal("end", "lead_end") - pl.max_horizontal("start", "lead_start")
-"""For how long a row overlaps its mate in the leading lane; negative for how far apart they are."""
+"""Overlap of a row with its match in the leading lane, ns; negative: the distance between both."""
 _NONE = pl.DataFrame(
     schema={"row": pl.UInt32, "lane": pl.Int64, "group": pl.Int64, "instance": pl.Int64}
 )
-"""No row that is matched in order."""
+"""Empty table of rows matched in order."""
 _Known = Literal["known", "likely", "unknown"]
 _Times = NDArray[np.float64]
 _HAS_MATE = pl.col("lead_start").is_not_null()

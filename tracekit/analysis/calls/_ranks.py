@@ -17,13 +17,13 @@ _SAYS = rf"^{re.escape(RANK_MARK)}(\d{{1,9}})(?: of \d{{1,9}})?$"
 _SOURCES = {
     "rank": "mpi", "in_nccl": "nccl", "said": "program", "stated": "report", "in_name": "file",
 }  # fmt: skip
-"""Columns with what tells a rank, the surest first."""
+"""Sources of a rank, by column, the surest first."""
 _DIVIDING = ("device", "rank", "node")
-"""Keys whose groups are of some devices only."""
+"""Keys whose groups cover only part of the devices."""
 _FEW, _FAR = 4, 3.5
-"""Among so few ranks none stands out; one that does is so many deviations away."""
+"""Least number of ranks to have outliers, and least distance of an outlier in deviations."""
 _DEVIATION = 1.4826
-"""Standard deviations in a median absolute deviation of normal values."""
+"""Ratio of standard deviation to median absolute deviation for normal values."""
 
 
 def with_devices(

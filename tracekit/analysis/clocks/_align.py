@@ -30,9 +30,9 @@ from tracekit.analysis.clocks._matches import (
 from tracekit.model import Clock, GivenClock, Trace, same_machine
 
 _MOST_TRIES = 4
-"""With so many other reports is one compared that has no clock yet."""
+"""Number of other reports with which a report without a clock is compared."""
 _MOST_CLOCKS = 8
-"""On so many clocks calls may put a report; else a thousand would each be compared with each."""
+"""Largest number of clocks that calls may join, to limit comparisons among many reports."""
 
 _Match = tuple[Fit, Pairs] | str
 

@@ -69,7 +69,7 @@ _IDLE = ("idle", "between")
 _FEW_STEPS = 20
 """In fewer steps a drift is hardly told from a difference, and the first line says so."""
 _FEW = 4
-"""So many ranges are named in which the host was."""
+"""Number of ranges of the host that a note names."""
 
 
 def _phase_rows(found: Prepared) -> pl.DataFrame:

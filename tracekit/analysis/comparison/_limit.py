@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tracekit.analysis.comparison._prepared import Comparison
 
 _MOST_STEPS = 100_000
-"""More steps than this are none that anyone records."""
+"""Largest practical number of steps."""
 _FEW = 3
 """Maximum number of outliers that are named."""
 
@@ -143,7 +143,7 @@ class _Steps:
     kept: Floats
     outliers: list[str]
     regular: Regular | None
-    """Of the steps that are kept."""
+    """Regularly slow steps among the kept ones, or None."""
 
 
 def _steps(comparison: Comparison, side: str) -> _Steps:

@@ -109,7 +109,7 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison(Answer):
-    """Two runs side by side.
+    """Comparison of two runs: one row per group, with the difference and its verdict.
 
     The table has the keys' columns (by stage with rows ``idle`` and ``between``, so that it adds up
     to the step; by ``step`` it is `Comparison.contributions`), then
@@ -144,13 +144,12 @@ class Comparison(Answer):
     carries it, in one sentence), ``names``, ``by``, ``skip``, ``a_iterations``, ``b_iterations``,
     ``a_devices``, ``b_devices``, ``per`` (what times are means over), ``step`` (with ``a_ns, b_ns,
     delta_ns, ratio, low_ns, high_ns, p_value, verdict`` of the mean, ``a_total_ns, b_total_ns`` and
-    the standard deviations ``a_sd_ns, b_sd_ns``, and beside it ``a_median_ns, b_median_ns``:
-    few long steps move means and widen intervals, but no median; ``a_effective,
-    b_effective``, how many independent steps would tell as much, ``reason``, why nothing is known
-    of it, and ``shift_ns, shift_low_ns, shift_high_ns, shift_verdict``, the change of a typical
-    step), ``judged`` (by which metric and least change the headline judges, and what it found),
-    ``not_comparable`` (the reasons, see `comparability`), ``notes`` and ``method``; ``basis`` where
-    it is not GPU work that was measured.
+    the standard deviations ``a_sd_ns, b_sd_ns``, the medians ``a_median_ns, b_median_ns``, which
+    few long steps do not move; ``a_effective, b_effective``, the number of independent steps with
+    equally certain means; ``reason``, why the change is unknown; and ``shift_ns, shift_low_ns,
+    shift_high_ns, shift_verdict``, the change of a typical step), ``judged`` (metric, least change
+    and verdict of the headline), ``not_comparable`` (the reasons, see `comparability`), ``notes``
+    and ``method``; ``basis`` if ranges were measured instead of GPU work.
     """
 
     @property
@@ -391,9 +390,9 @@ def _outside_notes(table: pl.DataFrame) -> list[str]:
 
 _SAME_LABELS = ("network", "batch", "gpus")
 _LAUNCHED, _COVERED = 0.05, 0.2
-"""Where the known share of ops or of time differs by more, something else was recorded."""
+"""Largest differences between the known shares of ops, and of time, of comparable runs."""
 _EMPTY = 0.2
-"""Where more of the annotated steps hold no work, the recording is not of those steps."""
+"""Largest share of annotated steps without GPU work; above it the recording missed the steps."""
 _INFERRED = ("kernel_name", "copy_kind", "none")
 """Sources of a stage that look at an op alone; the others follow what the program said or did."""
 _NOTABLE, _MOST = 0.05, 0.5

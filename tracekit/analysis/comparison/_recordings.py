@@ -50,7 +50,7 @@ from tracekit.errors import UsageError
 from tracekit.model import Trace
 
 _MOST = 1_000
-"""More recordings than this are none that anyone makes."""
+"""Largest practical number of recordings."""
 _METHOD = (
     "interval: Student's t for the difference of means, where each recording counts as one number, "
     f"its mean (or median) step, degrees of freedom by Welch, 95 %, {OF_ROWS}"

@@ -28,7 +28,7 @@ FASTER, SLOWER = "faster", "slower"
 NOT_SHOWN, NOT_ENOUGH, UNKNOWN = "no difference shown", "not enough iterations", "unknown"
 SMALL = "too small to matter"
 LEAST_PERCENT = 0.1
-"""A smaller share of the step does not matter, unless another one is given."""
+"""Default of the least change that matters, in percent of the step."""
 VERDICT = ("low_ns", "high_ns", "p_value", "verdict")
 TOTALS = ("a_total_ns", "b_total_ns")
 _TYPICAL = 0.71

@@ -39,18 +39,18 @@ if TYPE_CHECKING:
 _FULL = 256
 """A launch that takes long while as many ops are queued waits until one of them is done."""
 TOGETHER_NS = 50_000
-"""The participants of a collective end no further apart than this."""
+"""Largest distance between the ends of a collective's participants, ns."""
 _PAIRED = 1 << 40
 _LENGTH = pl.col("end") - pl.col("start")
 _HANDED_NS = 30_000
-"""A thread that makes no call for as long as this may wait for another one."""
+"""Least time without calls after which a thread may wait for another one, ns."""
 _AT_ONCE_NS = 100_000
 """A thread that goes on no later than this after another one recorded an event waited for it."""
 _MOST_THREADS = 64
 TOLERATED_NS = 20_000
-"""A moment that comes later than what it waited for explains is carried as such beyond this."""
+"""Tolerance, ns: a larger unexplained delay of a moment is kept in replays."""
 _OWN_NS = 10_000
-"""What a call that waits does beside waiting, at most."""
+"""Longest own time of a waiting call, ns."""
 _ROUNDS = 3
 _WORKS = len(WORKS) + 1
 """What ops do, or none does anything."""

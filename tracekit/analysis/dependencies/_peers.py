@@ -30,11 +30,11 @@ _PARTS = {
 """Work of ranks, by the kinds of its edges."""
 _PASSES = ("FP", "BP", "WU")
 _MOST = 8
-"""So many ranks or kinds are replayed one by one: those that take longest beyond the others."""
+"""Largest number of ranks or kinds that are replayed one by one, longest first."""
 _FEWEST = 3
-"""Of fewer groups it is not told which one is unusual."""
+"""Least number of groups among which one can be told to be unusual."""
 _UNLIKE = 0.05
-"""From this share of work without peers on it is said."""
+"""Least share of work without peers at which a warning names it."""
 _PLACE = ["iteration", "kind", "name", "number", "place"]
 
 

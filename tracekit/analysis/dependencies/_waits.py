@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 _SYNCHRONISES = r"(Device|Ctx|Stream|Event)Synchronize"
 _FREES = r"^cu(da)?(Mem)?Free(_v\d+)?$"
 _AT_ONCE_NS = 10_000
-"""A call that returns within so long of its copy's begin waited for that."""
+"""Longest time from the begin of a copy to the return of a call that waited for it, ns."""
 _STREAM_WAITS = r"^cu(da)?StreamWaitEvent"
 _AWAITED_NS = 100_000
 """Time of a driving thread in input ranges or between steps that is a wait for the loader."""
 _AWAITED_SHARE = 0.1
 """A loader that works ahead and is waited for is waited for long: it takes longer than the rest."""
 _SEVERAL = 4
-"""Of so many batches one alone is not waited for longer than all others."""
+"""Number of waits from which on no single one takes longer than all others together."""
 _RHYTHM = 3
 """Minimum number of waits at equal distances, in batches, that make a rhythm."""
 _LONG, _USUAL = 0.25, 0.9
 """A wait for a group of batches takes at least so much of this percentile of all waits."""
 _MOST_WORKERS = 64
 _ASLEEP = 0.9
-"""A thread waits, and does not work, where the operating system had it asleep for this share."""
+"""Least share of time asleep at which a thread counts as waiting."""
 _SLOWER = 1.25
-"""A batch takes at most so much longer than the first one, for which a loader also starts."""
+"""Largest ratio of a batch's time to that of the first one, which includes the loader's start."""
 _LENGTH = pl.col("end") - pl.col("start")
 
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 MEASURED, UNCHANGED, ALL = "measured", "unchanged, replayed", "all of these"
 WIDEST = 0.2
-"""A range wider than this share of a measured step says too little for a number."""
+"""Widest range, as a share of the measured step, for which a number is given."""
 _OWN_NS = 1_500
 """Least time that a waiting call takes beside its wait."""
 _PREPARED_NS = 10_000

@@ -17,7 +17,7 @@ _FIELDS: Mapping[str, str] = {
     "input_types": "dtype",
     "output_types": "dtype",
 }
-"""What the entries of one collective must agree in, and what to call it where they do not."""
+"""Field that all entries of a collective must agree in -> name of the problem if they do not."""
 _UNEQUAL: Mapping[str, tuple[str, ...]] = {
     "input_sizes": ("scatter",),
     "output_sizes": ("gather",),
@@ -28,12 +28,12 @@ _UNEQUAL: Mapping[str, tuple[str, ...]] = {
 _UNEVEN = ("all_to_all", "all_to_all_single", "alltoall", "alltoall_base")
 """Collectives whose sizes may differ between ranks."""
 _ORDER_WITHIN = 16
-"""Over how many collectives a rank may run the same ones in another order to be told so."""
+"""Number of collectives within which a different order is recognised."""
 Problem = dict[str, Any]
 _OWN = ("type", "size", "dtype", "order")
 """Problems that are causes by themselves: nobody waits into a wrong size."""
 _TWO = 2
-"""Answers that it takes to tell that nothing moves."""
+"""Number of equal answers that show that nothing moves."""
 _ENDED = ("PEER_DEAD", "PEER_TIMEOUT_DEAD", "PEER_UNRESPONSIVE")
 
 

@@ -75,9 +75,9 @@ _BEFORE = "waits"
 _SOURCE = pl.Enum([*dict.fromkeys(_RESTS_ON.values()), SWITCHES, _LOADERS, "MPI calls", _BEFORE])
 """Recorded evidence of each cause; that of input and sleep depends on the piece."""
 FEW_GAPS = 50_000
-"""So few gaps are looked at together: one GPU after the other they take a multiple of the time."""
+"""Number of gaps up to which all GPUs are processed together, which is faster."""
 QUEUED_NS = 100_000
-"""An op that is launched and does not start for longer than this waits for something else."""
+"""Time after launch above which a queued op waits for something else, ns."""
 _SHORT = 5
 _SHORT_NS = 1_000_000
 """Time between steps is short if it is no longer, and the wait is so many times as long."""

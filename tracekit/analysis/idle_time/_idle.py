@@ -42,7 +42,7 @@ _OWNER = ["process", "device"]
 _SHARES = "share: idle_ns / idle_ns of all rows; window_share: idle_ns / window_ns"
 _LENGTH = pl.col("end") - pl.col("start")
 _MUCH = 0.05
-"""From this share of idle time on a note says that it is outside of the window, or unseen."""
+"""Least share of idle time outside of the window, or unexplained, at which a note names it."""
 
 
 def idle(trace: Trace, keys: Sequence[str], *, skip: int, longest: int | None) -> Answer:

@@ -37,7 +37,7 @@ _MEETING = {
     "embedding-grads-all-reduce": ["step", "rank"],
     "optimizer-clip-main-grad": ["step"],
 }
-"""Who takes part in each collective: all workers that agree in these."""
+"""Columns that the participants of each collective share, by kind of collective."""
 _AFTER_BACKWARD = (
     "layernorm-grads-all-reduce",
     "embedding-grads-all-reduce",
@@ -50,20 +50,21 @@ KEYS: Mapping[str, Sequence[str]] = {
     "worker": ("rank", "stage"),
     "kind": ("kind",),
 }
-"""By what stragglers can be told apart."""
+"""Keys to group stragglers by."""
 _REPLAYED = 0.9
-"""Which share of a recorded step the replay must reach to be believed."""
+"""Least share of a recorded step that the replay must reach to be trusted."""
 _MOST_OF_IT = 0.5
-"""From which share of the cost on it is named who is slow (of a stage M_S of section 5.2)."""
+"""Least share of the cost at which a slow group is named (for a stage M_S of section 5.2)."""
 _WHO = {
     "worker": "rank {rank} takes longer at stage {stage} than others",
     "rank": "rank {rank} takes longer than others",
     "stage": "stage {stage} takes longer than others",
 }
-"""Names of who takes longer, the smallest first; whether of more work or slower is not told."""
+"""Names of slow groups, smallest group first; more work and slower work look alike."""
 _ALIKE = 0.9
-"""From which correlation of the two passes of a micro-batch on it is told that lengths of
-sequences differ (section 5.3 of the paper)."""
+"""Least correlation of both passes of micro-batches at which sequence lengths are said to differ
+(section 5.3 of the paper).
+"""
 
 
 class _Schedule(NamedTuple):
@@ -72,11 +73,11 @@ class _Schedule(NamedTuple):
     order: _Array
     """Meetings, each after those that it waits for."""
     first: _Array
-    """Where in `before` those of each meeting begin."""
+    """Position in `before` of the first op of each meeting."""
     before: _Array
-    """The ops that end before a meeting, by meeting."""
+    """The ops that each meeting waits for, sorted by meeting."""
     meeting: _Array
-    """Of each op, its meeting."""
+    """The meeting of each op."""
 
 
 def _dependencies(ops: pl.DataFrame) -> pl.DataFrame:

@@ -77,21 +77,21 @@ _KEY = ("network", "batch", "method", "gpus")
 _MEMORY = ("network", "method", "batch")
 _PUBLISHED = pl.col("published").alias("published_percent")
 _COLLECTIVE = pl.col("method").is_in(["nccl", "gloo"])
-"""What stands against P2P: NCCL, or on the CPU Gloo."""
+"""Methods compared with P2P: NCCL, or Gloo on the CPU."""
 _LACKS = {
     "memory": "recordings of the memory of several GPUs",
     "routes": "copies between GPUs",
     "methods": "runs with P2P and with NCCL (on the CPU Gloo) that are else alike",
 }
-"""What it takes to answer questions that not all runs can tell of."""
+"""Measurement -> the data it needs, in words, for questions that not all runs can answer."""
 _SMALL = ("lenet", "alexnet")
 """The networks that the slides call small."""
 _POINTS = 1.0
-"""Percentage points within which things are called the same."""
+"""Percentage points within which shares count as equal."""
 ALIKE = 20.0
 """Percent within which speedups are called similar; the slides give no number."""
 _NOISE = 0.05
-"""Speedup that may be chance."""
+"""Largest speedup that may be chance."""
 # Of times from a table the overhead itself counts; of runs only what their steps show.
 _OF_TABLE = pl.when(pl.col("steps").is_null()).then("overhead_percent")
 _SLOWER = pl.coalesce("from_percent", _OF_TABLE) > 0
@@ -448,4 +448,4 @@ QUESTIONS: Mapping[str, tuple[str, Callable[[Measured], Answer]]] = {
     "weak": ("What does weak scaling change against strong scaling?", _weak),
     "routes": ("Why does P2P lose on 8 GPUs?", _routes),
 }
-"""By key, in the order of the slides: the question, and what answers it."""
+"""Key -> question and function that answers it, in the order of the slides."""

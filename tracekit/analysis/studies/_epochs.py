@@ -13,7 +13,7 @@ from tracekit.errors import UsageError
 from tracekit.model import Answer
 
 BatchScope = Literal["gpu", "global"]
-"""What a batch size counts: the images of each GPU, or those of all GPUs together."""
+"""Whether a batch size is the number of images per GPU, or of all GPUs together."""
 
 MOST_IMAGES = 10**12
 MOST_BATCH = 10**9

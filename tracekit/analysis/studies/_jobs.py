@@ -38,7 +38,7 @@ MEDIA: Mapping[str, tuple[str, ...]] = {
     "AllReduce-Cluster": ("ethernet", "nvlink"),
     "PEARL": ("nvlink",),
 }
-"""The links that weights and gradients cross, one after another, by architecture."""
+"""Architecture -> links that weights and gradients cross, one after another."""
 
 LOCAL = ("1wng", "AllReduce-Local", "PEARL")
 """Architectures whose replicas are in one server."""
@@ -61,7 +61,7 @@ JOBS = pl.Schema(
         **dict.fromkeys((*_VOLUMES, *_MEASURED), pl.Float64),
     }
 )
-"""Columns of a table of jobs; `read_jobs` says what they mean."""
+"""Columns of a table of jobs, described in `read_jobs`."""
 
 _WHOLE = ("workers", "batch")
 _MOST = 1e30
@@ -326,7 +326,7 @@ def _busy(trace: Trace, skip: int) -> dict[str, float | None]:
 
 
 RESOURCES = ("compute", "memory", "pcie", "ethernet", "nvlink")
-"""What a step's time is spent on: FLOPs, memory of the GPU, and the links to it."""
+"""Resources that bound a step's time: FLOP/s, memory of the GPU, and links."""
 
 _VERSION = 1
 _KEYS = {

@@ -21,7 +21,7 @@ from tracekit.analysis.studies._runs import Run
 from tracekit.errors import InputError, UsageError
 
 _KEYS = ("network", "method", "source")
-"""What memory is compared within; samples of nvidia-smi hold what allocations do not."""
+"""Columns within which memory is compared; samples of nvidia-smi and allocations differ."""
 _WORDS = ("network", "method")
 _BYTES = ("pre_bytes", "training_bytes")
 _MOST_GPU, _MOST_BYTES = 1 << 20, 1 << 60

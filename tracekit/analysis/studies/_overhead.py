@@ -36,7 +36,7 @@ _OF_SEVERAL = (
     "low_percent", "high_percent", "from_percent", "to_percent", "interval_of", "steps",
     "baseline_steps", "parameters",
 )  # fmt: skip
-"""Columns that say something only of pooled runs, or of one."""
+"""Columns that have values only for pooled runs, or only for single runs."""
 
 
 def overhead(study: pl.DataFrame, *, baseline: str = "p2p", apart: bool = False) -> Answer:

@@ -16,7 +16,7 @@ from tracekit.analysis.studies._jobs import LOCAL, MEDIA, RESOURCES, Hardware, p
 from tracekit.errors import UsageError
 
 COMPONENTS = ("input", "compute", "memory", "weights")
-"""What the time of a step is the sum of."""
+"""Components whose times add up to the time of a step."""
 _TIMES = [f"{name}_ns" for name in COMPONENTS]
 _SHARES = [f"{name}_share" for name in COMPONENTS]
 _FACTS = ("job", "architecture", "workers", "batch")

@@ -83,7 +83,7 @@ def precision(time: str, relative: pl.Expr | None = None) -> dict[str, pl.Expr]:
 
 
 RELATIVE = pl.col("step_se_ns") / pl.col("step_ns")
-"""The standard error of a mean step as a share of it."""
+"""Standard error of a mean step over that mean."""
 
 
 def ratio_interval(table: pl.DataFrame, ratio: str, own: str, other: str) -> pl.DataFrame:

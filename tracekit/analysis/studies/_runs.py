@@ -31,9 +31,9 @@ class Runs(Protocol):
     """Chosen runs, opened on iteration."""
 
     is_apart: bool
-    """Whether they were named one by one, so that those with the same labels stay apart."""
+    """Whether the runs were named one by one, so that runs with equal labels are not pooled."""
     is_chosen: bool
-    """Whether any was named, or said to have a label."""
+    """Whether runs were chosen by name or by label."""
 
     def __iter__(self) -> Iterator[Run]:
         """Open the runs one by one."""

@@ -42,7 +42,7 @@ _OF_SEVERAL = (
     "speedup_to", "interval_of", "steps", "reduction_from", "reduction_to",
     *(f"speedup_{stage}_{end}" for stage in _STAGES for end in ("from", "to")),
 )  # fmt: skip
-"""Columns that say something only of pooled runs, or of one."""
+"""Columns that have values only for pooled runs, or only for single runs."""
 _N, _FIRST = pl.col("gpus"), pl.col("baseline_gpus")
 
 

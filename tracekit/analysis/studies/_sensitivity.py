@@ -18,7 +18,7 @@ from tracekit.model import Answer
 
 _FIGURE = ("network", "method", "gpus")
 _CLOSE = 5.0
-"""Percent within which a value is reached as it is assumed."""
+"""Percent within which the speedup at the assumed value counts as the published one."""
 _FITTED, _POINT = "collective_call_ns", ("lenet", "nccl", 8)
 _VARIANT = ("assumption", "value")
 

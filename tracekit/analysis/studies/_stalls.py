@@ -246,7 +246,7 @@ _STALLS = {
 """Parts of a GPU's time in figures."""
 
 _OUTSIDE = 0.01
-"""Share of the steps from which on time outside of them is spoken of."""
+"""Least share of time outside of steps at which a note names it."""
 
 
 def stalls_answer(runs: Sequence[Run], skip: int) -> Answer:

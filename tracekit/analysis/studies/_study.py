@@ -77,13 +77,13 @@ STUDY = pl.Schema(
         **dict.fromkeys(_SUMS, pl.Int64),
     }
 )
-"""Columns of a study; `study_row` says what they mean."""
+"""Columns of a study, described in `study_row`."""
 
 _FEW = 4
-"""So many runs are called by their names."""
+"""Largest number of runs that are listed by name."""
 _BASES = {"gpu": "GPUs", "host": HOST}
 SCALING_MODES = ("strong", "weak")
-"""What the label ``scaling`` can be."""
+"""Values of the label ``scaling``."""
 
 _GATHERED = ("gather", "scatter")
 _AROUND = ("all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce")
@@ -141,9 +141,9 @@ def study_row(
     ``method``              label, else what was recorded: ``nccl`` (its kernels), ``collective``
                             (kernels of other collectives), ``p2p``, ``staged`` or ``mpi`` (copies
                             between GPUs), ``none``
-    ``method_source``       ``label`` or ``recorded``
-    ``window_ns``           without steps, from first op to last one; what follows is null then
-    ``step_low_ns`` etc.    Student's t with an effective number of steps; null of fewer than 5
+    ``method_source`` ``label`` or ``recorded`` ``window_ns`` without steps, from first op to last
+    one; what follows is null then ``step_low_ns`` etc. Student's t with an effective number of
+    steps; null of fewer than 5
                             steps, or if they depend on each other too much
     ``step_p*_ns``          percentiles over steps, each the mean over devices
     ``epoch_ns``            null; times of epochs are measured elsewhere (`read_times`)
@@ -332,7 +332,7 @@ def _end(name: str, of_several: pl.Expr) -> pl.Expr:
 
 
 _SEVERAL = 2
-"""Of how many steps of a run that was cut a mean is of some use."""
+"""Least number of steps for a mean of a run whose recording is cut."""
 
 
 def _read_labels(labels: Mapping[str, str], name: str) -> dict[str, Any]:

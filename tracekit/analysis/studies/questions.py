@@ -101,7 +101,7 @@ _SUMMED = (
     "step", "fp_bp", "wu", "wu_exposed", "io_exposed", "me_exposed", "other_exposed", "idle",
     "between",
 )  # fmt: skip
-"""Times of a step that are also told as sums."""
+"""Times of a step that are also given as sums."""
 _STUDY = Json(
     "study",
     run=NO_RUN,

@@ -18,15 +18,15 @@ from tracekit.machine import IN_SWITCH, Machine, NcclLog, Ring, Tree, find_rings
 from tracekit.model import TRANSFERS, PolarsType
 
 _PLAN = ["library", "collective", "root", "algorithm", "communicator", "ranks", "devices"]
-"""What decides over which edges a collective goes, and with which shares."""
+"""Columns that decide the edges of a collective and their shares of its bytes."""
 _OF_SOURCE = ("report", "op", "start", "end", "stage", "iteration")
-"""What an edge has of the call of the GPU that sends, as it has the process."""
+"""Columns that an edge takes from the call of the sending GPU, such as the process."""
 _NOT_MODELLED = ("collnet_direct", "collnet_chain", "symmetric")
 _ANY_ALGORITHM = ("all_to_all", "gather", "scatter", "send_recv")
 _REDUCED = ("all_reduce", "all_gather", "reduce_scatter")
 """Collectives for which NCCL has kernels that reduce or multicast in a switch."""
 _LEAST_IN_SWITCH = 3
-"""With fewer GPUs at a switch NCCL does not let it reduce (``ncclNvlsInit``)."""
+"""Least number of GPUs at a switch for NCCL to let it reduce (``ncclNvlsInit``)."""
 _EDGES: dict[str, PolarsType] = {
     "src_device": pl.Int32, "dst_device": pl.Int32, "part": pl.Int64, "whole": pl.Int64,
     "src_nic": pl.Int32, "dst_nic": pl.Int32, "source": pl.String, "algorithm": pl.String,

@@ -22,7 +22,7 @@ _OF_METRIC = {
     "pcie_tx": (("pcie", "network"), "src"), "pcie_rx": (("pcie", "network"), "dst"),
     "nic_tx": (("network",), "src"), "nic_rx": (("network",), "dst"),
 }  # fmt: skip
-"""For each counter the types of the links that it counts, and which end of them it is at."""
+"""Counter -> types of the links that it counts, and the end of the links at which it is."""
 _COUNTER = ["device", "host", "nic", "metric"]
 _LINE = ["report", *_COUNTER]
 _NS = {"s": 1e9, "ms": 1e6, "us": 1e3, "ns": 1.0}

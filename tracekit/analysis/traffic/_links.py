@@ -49,7 +49,7 @@ LINK_KEYS = {
     "iteration": "training step",
     "phase": "prefill or decode, of a server's steps",
 }
-"""What traffic can be grouped by."""
+"""Keys to group traffic by."""
 
 _WITH_PEAK = {
     "link": "bandwidth",

@@ -51,7 +51,9 @@ if TYPE_CHECKING:
 
 
 _FULL = 1.05
-"""Peaks and clocks are known no better than to some percent."""
+"""Utilisation above which a link is reported as overfull: peaks and clocks have some percent of
+error.
+"""
 _NOT_COUNTED = (
     "no counters were sampled: record with `nsys profile --gpu-metrics-devices=all"
     " --nic-metrics=true`"
@@ -61,7 +63,7 @@ _FIGURES = {
 }  # fmt: skip
 _HALF = 0.5
 _OFF = 0.05
-"""Differences from a counter that are worth a name."""
+"""Least relative difference from a counter that is reported."""
 _ONE_HOST = "all GPUs of the run are on one host: what it exchanges with others is not known"
 _NOTHING_MOVED = "no transfers of the kinds that these keys list, whose ends and route are known"
 
@@ -517,7 +519,7 @@ def _held_against(metric: str, rows: pl.DataFrame) -> str:
 
 
 _OVER = 1.05
-"""Clocks of GPUs and peaks are known no better than to some percent."""
+"""Ratio of a copy's rate to the peak above which it is impossible; clocks and peaks are not exact."""
 _ALIKE = ["src_device", "dst_device", "route", "route_bandwidth"]
 
 

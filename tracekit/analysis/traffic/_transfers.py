@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from tracekit.machine import Machine
 
 MIN_STAGED_BYTES = 4096
-"""Smaller copies to the host are results that are read, such as a loss; not data under way."""
+"""Least bytes of a staged copy; smaller copies to the host are results, such as a loss."""
 
 AMONG_GPUS = ("p2p", "staged", "two_hop", "mpi")
-"""Methods by which copies go between GPUs."""
+"""Methods of copies between GPUs."""
 
 STAGING_GAP_NS = 1_000_000
 STAGING_GAP_DURATIONS = 10
