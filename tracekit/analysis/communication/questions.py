@@ -60,7 +60,7 @@ class Run(Protocol):
         sizes: Mapping[str, int] | None = None,
         ranks: int | None = None,
     ) -> "Traffic":
-        """Return the traffic between its GPUs."""
+        """Return the traffic between the run's GPUs."""
 
 
 _OPENED = ("rules", "iteration", "processes", "dask", "on_missing")

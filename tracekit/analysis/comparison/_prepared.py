@@ -196,7 +196,7 @@ class Prepared:
     reasons
         Why the runs are not comparable.
     has_verdict
-        Whether verdicts are given.
+        Whether to give verdicts.
     verdicts
         Run name -> verdicts on what its processes do.
     notes

@@ -130,7 +130,7 @@ class Job:
     trace, traffic
         The run, with iterations numbered alike in all processes, and its traffic.
     graph
-        Its graph.
+        The dependency graph.
     marks
         The steps that count, from `_step_marks`.
     """

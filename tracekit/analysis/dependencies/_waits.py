@@ -25,7 +25,7 @@ _AWAITED_NS = 100_000
 _AWAITED_SHARE = 0.1
 """A loader that works ahead and is waited for is waited for long: it takes longer than the rest."""
 _SEVERAL = 4
-"""Number of waits from which on no single one takes longer than all others together."""
+"""Least number of batches at which one wait with most of the time is doubted."""
 _RHYTHM = 3
 """Minimum number of waits at equal distances, in batches, that make a rhythm."""
 _LONG, _USUAL = 0.25, 0.9

@@ -39,7 +39,7 @@ class Waiting(Protocol):
     def traffic(
         self, *, topology: StrPath | None = None, sizes: Mapping[str, int] | None = None
     ) -> "Traffic":
-        """Return the traffic between its GPUs."""
+        """Return the traffic between the run's GPUs."""
 
 
 _PATH_WRITES = Json(

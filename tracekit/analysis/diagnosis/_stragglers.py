@@ -25,9 +25,9 @@ from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Answer, Trace, with_clocks
 
 _MOSTLY = 0.8
-"""GPUs can be compared that run the same kernels for this part of their time."""
+"""Least share of time in equal kernels for GPUs to be compared."""
 _PAIR = 2
-"""Of so many GPUs none is the usual one: the faster one is."""
+"""Number of GPUs without a median GPU: the faster one is the reference."""
 _OF_GPU = r"^GPU (\d+)$"
 _CELL = [*MEMBER, "iteration"]
 _LAST_SHARE = pl.when(pl.col("collectives") > 0).then(pl.col("last") / pl.col("collectives"))
@@ -35,7 +35,7 @@ _WORST = {
     "straggler_rank": "rank", "straggler_device": "device", "last": "last",
     "straggler_share": "last_share", "caused_ns": "caused_ns",
 }  # fmt: skip
-"""Columns of the member of a group for which the others wait longest."""
+"""Columns on the rank of a group for which the others wait longest."""
 
 
 class FactsOfParts(Facts):

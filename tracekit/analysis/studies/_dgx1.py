@@ -83,7 +83,7 @@ _LACKS = {
     "routes": "copies between GPUs",
     "methods": "runs with P2P and with NCCL (on the CPU Gloo) that are else alike",
 }
-"""Measurement -> the data it needs, in words, for questions that not all runs can answer."""
+"""Key of a question -> the data that it requires, for questions that not all runs can answer."""
 _SMALL = ("lenet", "alexnet")
 """The networks that the slides call small."""
 _POINTS = 1.0

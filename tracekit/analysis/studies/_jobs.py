@@ -215,7 +215,7 @@ def job_features(
     labels
         Labels of the run, label -> value; ``batch`` and ``gpus`` are used.
     name
-        Its name.
+        Name of the run.
     skip
         Number of iterations to leave out at the beginning.
 
@@ -346,7 +346,7 @@ class Hardware:
     Parameters
     ----------
     name
-        Its name.
+        Name of the cluster.
     peaks
         Resource (one of `RESOURCES`) -> peak FLOP/s or bytes/s; links per direction.
     efficiencies

@@ -519,7 +519,7 @@ def _held_against(metric: str, rows: pl.DataFrame) -> str:
 
 
 _OVER = 1.05
-"""Ratio of a copy's rate to the peak above which it is impossible; clocks and peaks are not exact."""
+"""Ratio of a copy's rate to the peak above which the copy counts as impossible."""
 _ALIKE = ["src_device", "dst_device", "route", "route_bandwidth"]
 
 
