@@ -270,7 +270,7 @@ def _measured(
 
 
 def _recomputed(work: Work, own: Sequence[str], skip: int) -> dict[str, Any]:
-    """Return the share of backward passes that recomputes forward work; empty if none does."""
+    """Return the meta ``recomputed``: ops and busy time that run forward again; empty if none."""
     if work.is_host or not work.trace.once(_runs_again, of_all=True):
         return {}
     keys = ("recomputed", *own)

@@ -48,7 +48,7 @@ class Excerpt:
     active
         ``report, process``: the processes that ran ops.
     edges
-        ``report, start, end``: first start and last end of each report's ops, ns.
+        ``report, start, end``: first start and last end of the ops of each report, ns.
     """
 
     collectives: pl.LazyFrame

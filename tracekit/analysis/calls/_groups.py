@@ -45,8 +45,8 @@ def group_of(starts: _Times, ends: _Times, lane: int, *, of_messages: bool = Fal
     """Return the lanes whose calls end together with the calls of one given lane.
 
     Lanes are joined by single linkage [P. Sneath, 1957], closest ends first, as long as the test
-    `_verdict` does not tell the two joined groups apart; at last the group is tested against each
-    other group.
+    `_verdict` says that both joined groups are one; at last the group is tested against each other
+    group.
 
     Parameters
     ----------

@@ -65,8 +65,7 @@ class _Excess:
     middle, low, high
         The excess and its one-sided bounds at 95 %, in ns.
     closer
-        Function: factor of more data (number of `noun`) -> distance of the deciding bound from the
-        middle, ns.
+        Function: number of additional `noun` -> distance of the deciding bound from the middle, ns.
     """
 
     what: str

@@ -259,7 +259,7 @@ class Workers:
     count: int
 
     def known(self, workers: int | None) -> Loader:
-        """Return the loader's speedup for a run that now has `workers` loader workers.
+        """Return the change of the loader for a run that was recorded with `workers` workers.
 
         The upper end scales with the number of workers; at the lower end workers slow each other
         down, so that each makes half as many batches as before.

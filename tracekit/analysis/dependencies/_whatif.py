@@ -324,7 +324,8 @@ def _lags(graph: Graph, edges: pl.DataFrame) -> Array:
 def _without_fetches(job: Job, edges: pl.DataFrame) -> pl.DataFrame:
     """Return edges of a job without waiting calls on the host, and without the copies they fetch.
 
-    Short host time before a waiting call counts as its preparation, and is removed too.
+    Host time before such a call, up to `_PREPARED_NS`, counts as its preparation and is removed
+    too.
     """
     moments = job.graph.moments
     returns = edges.filter(kind="return")["target"].unique()

@@ -197,7 +197,7 @@ def _is_one(worst: dict[str, Any]) -> pl.Expr:
 
 
 def _is_no_chance(waits: pl.DataFrame, worst: dict[str, Any]) -> bool:
-    """Test whether one rank causes significantly more waiting per step than each other rank.
+    """Test whether one rank causes significantly more waiting per step than all others together.
 
     The test is over steps, not collectives: a rank that begins a step late is late to all its
     collectives.

@@ -342,7 +342,7 @@ def _cause() -> pl.Expr:
 
 
 def _credited(pieces: pl.DataFrame, credits_: pl.DataFrame) -> pl.DataFrame:
-    """Change late launches after a wait into its consequences, up to the time that the host waited.
+    """Count late launches after a wait as waiting, up to the time that the host had waited.
 
     Host work between steps counts if it is short compared with the wait: it would be hidden behind
     the work that is waited for.

@@ -276,7 +276,7 @@ _TINY = 1e-300
 def tail(freedom: ArrayLike, reach: ArrayLike) -> Floats:
     """Return the probability that Student's t is at least `reach` (0 or more).
 
-    `freedom` is the degrees of freedom; NaN gives NaN.
+    `freedom` is the degrees of freedom; NaN if there are none.
     """
     free, far = (np.array(each, np.float64) for each in np.broadcast_arrays(freedom, reach))
     found = np.full(free.shape, np.nan)

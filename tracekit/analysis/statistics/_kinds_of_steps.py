@@ -75,7 +75,7 @@ def within_kinds(
     Returns
     -------
     Deviations from the mean of each step's kind, scaled by Bessel's correction; and the error of
-    each row's mean due to one slow step more or less than in the long run.
+    each row's mean, as the share of slow steps differs from that in the long run.
     """
     if regular is None:
         return sample, np.zeros(len(sample))

@@ -388,8 +388,8 @@ def first_in_first_out(
     Parameters
     ----------
     arrived_size, arrived_end, limit, arrived_device
-        Copies to the host, sorted by size and end; `limit`: latest start of a copy that forwards
-        it.
+        Copies to the host, sorted by size and end; `limit`: longest time from its end to the start
+        of a copy that forwards it, ns.
     leaving_size, leaving_start, leaving_device
         Copies from the host, sorted by size and start.
     partner
