@@ -148,7 +148,7 @@ def make_annotations(*, wanted: bool, layers: bool) -> Annotations:
     Raises
     ------
     MissingError
-        If they are wanted and the package ``nvtx`` is not installed.
+        If annotations are `wanted` and the package ``nvtx`` is not installed.
     """
     return NvtxAnnotations(layers=layers) if wanted else Annotations()
 

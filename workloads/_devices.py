@@ -35,7 +35,7 @@ def require_gpus(count: int) -> None:
     Raises
     ------
     MissingError
-        If it has fewer.
+        If this host has fewer.
     """
     if not torch.cuda.is_available():
         built = "" if torch.version.cuda else f" (this PyTorch, {torch.__version__}, is without)"

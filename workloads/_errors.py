@@ -1,9 +1,9 @@
 """Every error that the workloads raise on purpose.
 
 WorkloadError
-├── OptionError       options make no sense, or not together
-├── MissingError      a device, library or file that is asked for is not there
-├── DataError         a data set is not what the network takes
+├── OptionError       options are invalid, or exclude each other
+├── MissingError      a requested device, library or file does not exist
+├── DataError         a data set does not fit the network
 └── RankError         a process of the job failed
 """
 

@@ -138,12 +138,12 @@ class Hooks:
         if not getattr(getattr(optimizer, "step", None), _HOOKED, False):
             self._replace(optimizer, "step", make)
 
-    def _rest(self, *, wanted: bool) -> None:
-        """Remove the hooks not needed for counting steps (`wanted`), or install them again."""
-        self._rests = wanted
+    def _rest(self, *, removed: bool) -> None:
+        """Remove the hooks not needed for counting steps (`removed`), or install them again."""
+        self._rests = removed
         for each in self._replaced:
             if each.rests:
-                each.take_out() if wanted else each.put_in()
+                each.take_out() if removed else each.put_in()
 
     def _replace(
         self,
@@ -358,7 +358,7 @@ class Hooks:
     def _register(self, optimizer: Any) -> None:
         self._optimizers[optimizer] = next(moments)
         if self._windows is not None:  # without it steps may be told by passes
-            finalize(optimizer, self._windows.rest, wanted=False).atexit = False
+            finalize(optimizer, self._windows.rest, removed=False).atexit = False
 
     def _hook_loaders(self, module: ModuleType) -> None:
         hooks: Any = self

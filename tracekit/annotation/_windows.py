@@ -100,23 +100,23 @@ class Windows:
         if self._open is None and self._next in {None, owner}:
             is_next = bool(self._schedule.length_at(number))
             self._next = owner if is_next else None
-            self.rest(wanted=is_told and not is_next)
+            self.rest(removed=is_told and not is_next)
 
     def count(self, owner: Any, number: int) -> None:
         """Install hooks again if step `number` begins a window."""
         if self._schedule.length_at(number):
             self._next = owner
-            self.rest(wanted=False)
+            self.rest(removed=False)
 
-    def rest(self, *, wanted: bool) -> None:
-        """Remove the hooks not needed for counting steps (`wanted`), or install them again."""
-        if self.on_rest is not None and wanted != self.rests:
-            self.rests = wanted
-            self.on_rest(wanted=wanted)
+    def rest(self, *, removed: bool) -> None:
+        """Remove the hooks not needed for counting steps (`removed`), or install them again."""
+        if self.on_rest is not None and removed != self.rests:
+            self.rests = removed
+            self.on_rest(removed=removed)
 
     def rest_no_more(self) -> None:
         """Keep all hooks installed from now on."""
-        self.rest(wanted=False)
+        self.rest(removed=False)
         self.on_rest = None
 
 

@@ -117,7 +117,7 @@ def count_twice(
     active: tuple[Array, ...],
     twice: Array,
 ) -> None:
-    """Find for each node by how much a sum of lengths exceeds the length of the union.
+    """Find for each node the excess of the sum of lengths over the length of their union.
 
     At any time some nodes are active. The ancestors of an active node form a way up to the root;
     two ways are one from the nearest common ancestor on. So, with active nodes in depth-first

@@ -78,7 +78,7 @@ def parse_iterations(asked: AskedSteps) -> tuple[int, int]:
     Raises
     ------
     UsageError
-        If none are.
+        If the value does not name steps.
     """
     text = ":".join(map(str, asked if isinstance(asked, list | tuple) else [asked]))
     found = re.fullmatch(r"\s*([0-9]{1,18})\s*(?::\s*([0-9]{1,18}))?\s*", text)
@@ -95,7 +95,7 @@ def parse_ranks(asked: str | Sequence[int]) -> list[tuple[int, int]]:
     Raises
     ------
     UsageError
-        If none are.
+        If the value does not name ranks.
     """
     spans = []
     for text in asked.split(",") if isinstance(asked, str) else map(str, asked):
@@ -116,7 +116,7 @@ def parse_between(asked: AskedTimes) -> tuple[int, int]:
     Raises
     ------
     UsageError
-        If none are.
+        If the value does not name two times.
     """
     if isinstance(asked, list | tuple):
         if [isinstance(each, Integral) for each in asked] == [True, True]:
@@ -154,8 +154,8 @@ def within(
     Raises
     ------
     UsageError
-        If both are given, a text says neither, the end is not after the start, or nothing was
-        recorded there.
+        If both are given, a text is neither, the end is not after the start, or the stretch is
+        outside of the recording.
     MissingDataError
         If the times of the run's reports cannot be compared.
     """
@@ -227,7 +227,7 @@ def some_steps(trace: Trace, first: int, last: int) -> Trace:
     Raises
     ------
     UsageError
-        If it has none of these steps.
+        If the run has none of these steps.
     """
     trace = numbered_alike(trace)
     iterations = trace.read("iterations")

@@ -156,7 +156,7 @@ class Answer:
         Raises
         ------
         UsageError
-            If a condition cannot be read, a column does not exist, or no row is to be kept.
+            If a condition cannot be read, a column does not exist, or `top` is below 1.
         """
         conditions = [where] if isinstance(where, str) else [*where]
         if not conditions and sort is None and top is None:
@@ -245,7 +245,7 @@ def _places(
     Raises
     ------
     UsageError
-        If a condition cannot be read, a column does not exist, or no row is to be kept.
+        If a condition cannot be read, a column does not exist, or `top` is below 1.
     """
     if top is not None and top < 1:
         raise UsageError(f"{top} rows cannot be listed", "give 1 or more")

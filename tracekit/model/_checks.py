@@ -53,7 +53,7 @@ def read_checks(folder: Path) -> dict[str, Check]:
     Raises
     ------
     ValueError
-        If it is damaged.
+        If the list is damaged.
     """
     try:
         content = json.loads(read_plain(folder / _LIST))

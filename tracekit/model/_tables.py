@@ -83,7 +83,7 @@ class Table:
         Raises
         ------
         ValueError
-            If a column is absent that may not be null, or holds what it cannot be.
+            If a column that may not be null is missing, or a value does not fit its column.
         """
         if frame.schema == self.schema:
             return frame
@@ -105,7 +105,7 @@ class Table:
         Raises
         ------
         ValueError
-            If it cannot hold one of them: says which, and which it can.
+            If a value does not fit the type; the message names it, and the values allowed.
         """
         dtype = self.schema[values.name]
         try:

@@ -77,7 +77,7 @@ def find_nsys(tool: str | None = None) -> Nsys:
     Raises
     ------
     RecordingError
-        If there is none, it does not run, or is too old.
+        If no nsys is found, or the one found does not run or is too old.
     """
     name = tool or os.environ.get(VARIABLE) or "nsys"
     program = shutil.which(name)

@@ -75,9 +75,9 @@ def settings(root: Path) -> dict[str, Any]:
     Raises
     ------
     FileNotFoundError
-        If it is not there.
+        If the file does not exist.
     OSError, ValueError, TypeError
-        If it cannot be read, or makes no sense.
+        If the file is unreadable or invalid.
     """
     return dict(json.loads(read_plain(root / ID_FILE)))
 
@@ -191,7 +191,7 @@ def group_number(group: str) -> int:
     Raises
     ------
     UsageError
-        If there is none.
+        If the group does not exist.
     """
     try:
         import grp  # noqa: PLC0415 - as above

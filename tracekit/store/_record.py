@@ -94,7 +94,7 @@ def check_name(name: str) -> None:
     Raises
     ------
     UsageError
-        If it cannot, with the reason.
+        If the name is invalid; the message says why.
     """
     fault = _fault(name)
     if fault is not None:

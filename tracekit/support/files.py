@@ -39,7 +39,7 @@ def read_plain(path: StrPath) -> bytes:
     Raises
     ------
     OSError
-        If it cannot be read, or is no regular file.
+        If the file cannot be read, or is no regular file.
     """
     safely = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | safely)

@@ -4,9 +4,9 @@
     def flops(trace: "Trace", *, skip: Skip = 0, **_: Unpack[ChosenRows]) -> "Answer":
         ...
 
-Its signature declares the options: a type, a default, and an `Option` that says what it means. What
-`writes` says of its columns makes their types, the JSON Schema and the pages. Such a module loads
-what answers only when it is asked, so that help waits for no table.
+Its signature declares the options: a type, a default, and an `Option` with the meaning. The column
+types, the JSON Schema and the reference pages are made from `writes`. The module of a question
+imports the code that answers it only on a call, so that help stays fast.
 """
 
 import functools

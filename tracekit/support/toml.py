@@ -19,7 +19,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     Raises
     ------
     NotToml
-        If it is invalid, or nested unreasonably deep.
+        If the text is invalid, or nested unreasonably deep.
     """
     try:
         return tomllib.loads(text)
@@ -33,7 +33,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     Raises
     ------
     InputError
-        If it cannot be read as TOML, or is unreasonably large.
+        If the file is no valid TOML, or is unreasonably large.
     """
     try:
         if path.stat().st_size > _MOST_BYTES:

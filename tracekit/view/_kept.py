@@ -41,7 +41,7 @@ class Unpacked:
     Raises
     ------
     ValueError
-        If they are damaged.
+        If the bytes are damaged.
     """
 
     def __init__(self, content: bytes) -> None:

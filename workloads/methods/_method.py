@@ -165,7 +165,7 @@ class Method(ABC):
         Raises
         ------
         MissingError
-            If there is none; the message says what to run instead.
+            If no such command is found; the message says what to run instead.
         """
         raise NotImplementedError
 

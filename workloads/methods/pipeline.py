@@ -252,7 +252,7 @@ def check_micro_batches(batch: int, count: int) -> None:
     Raises
     ------
     OptionError
-        If it has fewer.
+        If the batch has fewer samples.
     """
     if batch < count:
         raise OptionError(
