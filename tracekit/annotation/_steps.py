@@ -138,7 +138,7 @@ class Steps:
             self._end()
 
     def finish(self) -> None:
-        """Close the last iteration when the program ends."""
+        """End the open iteration when the program ends."""
         if self._is_over:
             self._end()
 

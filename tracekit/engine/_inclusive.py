@@ -398,7 +398,11 @@ class KernelTally:
         return pl.concat(self._own).group_by("range", "outside", *_KERNEL).agg(_TOGETHER)
 
     def during(self) -> pl.DataFrame:
-        """Return ``path``, the kernel, ``launching, ops, total_ns, min_ns, max_ns``."""
+        """Return ``path``, the kernel, ``launching, ops, total_ns, min_ns, max_ns``.
+
+        These are the kernels launched while start/end ranges are open, by path; ``launching`` is
+        the number of ranges that launch the kernel.
+        """
         found = [
             each.join(self.opened.select("range", "path"), on="range") for each in self._during
         ]

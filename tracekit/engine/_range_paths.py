@@ -211,7 +211,7 @@ def with_path_texts(trace: Trace, table: pl.DataFrame) -> pl.DataFrame:
 
 
 def sorting(columns: Sequence[str]) -> list[str]:
-    """Return the sort keys for some columns; paths sort by their texts."""
+    """Return the sort keys for columns; paths sort by their texts."""
     return [_TEXT if name == "range" else name for name in columns]
 
 

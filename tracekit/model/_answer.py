@@ -127,7 +127,7 @@ class Answer:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings to read before believing the rows, one sentence each."""
+        """Warnings that qualify the rows, one sentence each."""
         return tuple(self.meta.get(_WARNINGS, ()))
 
     def saying(self, **more: Any) -> Self:
@@ -203,12 +203,12 @@ class Answer:
             ) from error
 
     def figure(self, name: str = "figure") -> go.Figure:
-        """Draw the answer.
+        """Draw a figure of the answer.
 
         Parameters
         ----------
         name
-            One of `figures`.
+            Name of the figure, a key of `figures`.
 
         Raises
         ------
@@ -444,7 +444,8 @@ TRAITS: Mapping[str, Traits] = {
 def traits(column: str) -> Traits:
     """Return the traits of a column.
 
-    A column such as ``src_device`` or ``straggler_rank`` names things as its last word does.
+    The numbers in a column such as ``src_device`` or ``straggler_rank`` are names, as in the column
+    of its last word.
     """
     if column in TRAITS:
         return TRAITS[column]

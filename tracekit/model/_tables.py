@@ -47,7 +47,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """One canonical table."""
+    """One canonical table: its name, columns and meaning."""
 
     name: str
     meaning: str

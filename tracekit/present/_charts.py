@@ -138,7 +138,7 @@ def _span(numbers: Sequence[int]) -> str:
 
 
 def error_bars(rows: pl.DataFrame, value: str, low: str, high: str, factor: float = 1) -> Any:
-    """Return error bars from the least value to the greatest, or none where no runs are pooled."""
+    """Return error bars from the least to the greatest value; None if no runs are pooled."""
     if not {low, high} <= {*rows.columns} or not rows[low].count():
         return None
     above, below = (

@@ -259,7 +259,7 @@ def _time_scales(frame: pl.DataFrame) -> dict[str, Scale]:
 
 
 def _numbers(series: pl.Series) -> list[Number | None]:
-    """Return the values as ints and floats, decimals included; NaN is as unknown as null."""
+    """Return the values as ints and floats, also of decimals; NaN becomes null."""
     values = series.fill_nan(None) if series.dtype.is_float() else series
     listed: list[Number | Decimal | None] = values.to_list()
     if not series.dtype.is_decimal():

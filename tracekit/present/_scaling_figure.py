@@ -230,7 +230,7 @@ def _curves(
 
 
 def _spread(rows: pl.DataFrame, value: str) -> Any:
-    """Return error bars; an efficiency spreads as its speedup does."""
+    """Return error bars; those of an efficiency are derived from the speedup's."""
     if value == "speedup" or "speedup" not in rows.columns:
         return error_bars(rows, value, "end_low", "end_high")
     each = pl.col(value) / pl.col("speedup")

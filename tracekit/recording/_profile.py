@@ -109,7 +109,7 @@ def profile_command(nsys: Nsys, wanted: Wanted) -> list[str]:
     Raises
     ------
     UsageError
-        If this nsys cannot record it.
+        If this nsys cannot record the data in `wanted`.
     """
     arguments = [*_traces(nsys, wanted), *_extras(nsys, wanted)]
     if not wanted.cpu_samples:

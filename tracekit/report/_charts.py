@@ -230,7 +230,7 @@ def pair(*pieces: Markup) -> Markup:
 
 
 def dots(look: str, points: Sequence[tuple[float, float]], x: Axis, y: Axis) -> Line:
-    """Return points; of very many, a sample that looks the same."""
+    """Return points; of very many, a sample with the same look."""
     places = dict.fromkeys(_place(point, x, y) for point in points)
     return Line(look, "".join(f"M{across} {down}h0" for across, down in places))
 
@@ -246,7 +246,7 @@ def _place(point: tuple[float, float], x: Axis, y: Axis) -> tuple[int, int]:
 
 
 def steps_curve(values: Sequence[float]) -> list[tuple[float, float]]:
-    """Return the corners of the empirical distribution function of some values."""
+    """Return the corners of the empirical distribution function of these values."""
     ordered = sorted(values)
     count = len(ordered)
     corners = []
@@ -276,7 +276,7 @@ class Icicle(NamedTuple):
 
     @property
     def height(self) -> int:
-        """How high it is, in pixels."""
+        """Height in pixels."""
         return max((node.top for node in self.nodes), default=0) + _ROW + 2
 
     def html(self) -> Markup:

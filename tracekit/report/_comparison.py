@@ -82,7 +82,7 @@ _PARTS = {
 
 
 def _change_told(step: Mapping[str, Any], odd: pl.DataFrame) -> str:
-    """Say in one sentence how long a step takes in B, and whether the change is significant."""
+    """Say in one sentence how long a step takes in B, and whether the data show a change."""
     a, b, delta = step["a_ns"], step["b_ns"], step["delta_ns"]
     means = f"{duration(b)} in place of {duration(a)}"
     if not delta:

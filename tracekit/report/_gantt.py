@@ -38,7 +38,7 @@ _LOST = {
 _PASSES = ("FP", "BP", "WU")
 """Stages by which steps of two runs are aligned."""
 _NAMED = ("label", "brief", "device")
-"""Keys of a lane whose values get the side of the comparison added."""
+"""Keys of a lane whose texts get the side of the comparison as a prefix."""
 
 
 _LEGEND = (

@@ -215,7 +215,7 @@ class OpenedRun:
         Raises
         ------
         UnknownRunError
-            If there is no such table.
+            If no table has this name.
         """
         derived = self.derived()
         if name in derived:

@@ -52,7 +52,7 @@ class Cluster:
         Raises
         ------
         UsageError
-            If dask.distributed is not installed, or no scheduler or no worker is there.
+            If dask.distributed is not installed, or the scheduler does not answer or has no worker.
         """
         client = _connected(address)
         try:

@@ -227,7 +227,7 @@ class _Worker:
             )  # fmt: skip
 
     def begin(self, job: Job) -> None:
-        """Let it do a job."""
+        """Send a job to the process."""
         self.job = job
         with suppress(OSError):  # whether it is still there is found out by listening to it
             self.connection.send(job)

@@ -316,9 +316,9 @@ class Store:
         Raises
         ------
         UsageError
-            If there is no such group.
+            If the group does not exist.
         StoreError
-            If there is no such store, or its files are those of another user.
+            If the store does not exist, or its files belong to another user.
         """
         with file_errors(self.root):
             if read_id(self._folders) is None:

@@ -396,7 +396,7 @@ def _options(own: inspect.Signature) -> list[inspect.Parameter]:
 
 
 def require_types(given: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
-    """Raise `UsageError` for an option of a wrong type, or a text that is none of its choices."""
+    """Raise `UsageError` for an option of a wrong type, or a text that is no allowed choice."""
     for name, value in given.items():
         if name not in kinds or _is_of(value, kinds[name]):
             continue

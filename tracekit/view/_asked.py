@@ -39,7 +39,7 @@ _LONGEST_WORDS = 200
 _LONG_RUN = 1_000_000
 """Number of ranges from which details of an op are found from the step around it only."""
 _PIECES = 64
-"""The next hit is first searched in this fraction of a run."""
+"""The next hit is first searched in one part in 64 of a run."""
 _QUICK, _SLOW = 4, 2
 """Number of requests handled at once: those that read little, and those that read much."""
 

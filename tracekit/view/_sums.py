@@ -42,7 +42,7 @@ _KINDS = ("collective", "p2p", "staged")
 _DEEPEST = 5
 _MOST_FEW, _FEW_PARTS = 20_000, 20
 """Largest number of spans of a lane that are stored with the sums, as they are far apart in files;
-and the largest fraction of all ops in these lanes."""
+all these lanes together have at most one in twenty of the ops."""
 _FEW = {"lane": pl.UInt32, "start": pl.Int64, "end": pl.Int64, "look": pl.UInt8,
         "number": pl.Int64, "name": pl.UInt32, "hatched": pl.Boolean}  # fmt: skip
 _WORDS = {"stage": (*STAGES, NO_STAGE), "exposed": (*STAGES, NO_STAGE), "kind": KINDS}
