@@ -318,7 +318,7 @@ def against(found: Sequence[Answer], base: Sequence[Answer], *, top: int | None 
 
 
 def _side(diagnoses: Sequence[Answer], *, greatest: bool) -> dict[str, dict[str, Any]]:
-    """Return rule -> finding: over recordings, the one with the greatest or the smallest win."""
+    """Return rule -> finding: the greatest of any recording, or the smallest if all have it."""
     every: dict[str, list[dict[str, Any]]] = {}
     for diagnosis in diagnoses:
         for row in diagnosis.tables["findings"].iter_rows(named=True):

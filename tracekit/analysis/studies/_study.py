@@ -129,7 +129,7 @@ def study_row(
     skip
         Number of iterations to leave out at the beginning.
     batch_scope
-        Whether ``batch`` counts the images of each GPU or of all.
+        Whether ``batch`` is the number of images per GPU or of all GPUs.
 
     Returns
     -------
@@ -239,9 +239,9 @@ def is_told_apart(*, apart: bool = False) -> pl.Expr:
 
 
 def pool(*, apart: bool) -> pl.Expr:
-    """Return ``pool``: runs of a configuration with equal ``pool`` are pooled; `apart`: none.
+    """Return the column ``pool``: runs of a configuration are pooled if their numbers are equal.
 
-    It is null if all runs of a configuration are pooled.
+    With `apart` each run has a number of its own; else all are null, and all are pooled.
     """
     own = pl.int_range(pl.len(), dtype=pl.Int64) if apart else pl.lit(None, pl.Int64)
     return own.alias("pool")
