@@ -103,7 +103,7 @@ class Windows:
             self.rest(removed=is_told and not is_next)
 
     def count(self, owner: Any, number: int) -> None:
-        """Install hooks again if step `number` begins a window."""
+        """Note that `owner` begins step `number`; install hooks again if it begins a window."""
         if self._schedule.length_at(number):
             self._next = owner
             self.rest(removed=False)

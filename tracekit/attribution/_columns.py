@@ -44,7 +44,7 @@ class OpenRanges(NamedTuple):
 
 
 class OpenStages(NamedTuple):
-    """Open ranges with a stage: the stack, and by slot the stage's place in the stage list."""
+    """Stack of the open ranges that mean a stage, with the index of the stage of each."""
 
     stack: Stack
     stage: Array

@@ -35,7 +35,7 @@ def progress_bar(title: str | Path) -> Iterator[Report | None]:
 
 @contextmanager
 def progress_bars(title: str) -> Iterator[tuple[Report | None, FileReport | None]]:
-    """Show the progress of work on several files: one line in all, and one per file being read."""
+    """Show progress of work on several files: an overall line, and a line per file being read."""
     if not sys.stderr.isatty():
         yield None, None
         return

@@ -350,7 +350,7 @@ def parts_by(
     length: str,
     colours: Mapping[str, str],
 ) -> list[Part]:
-    """Return the segments of bars from table rows, of which each bar has one or more.
+    """Return the segments of stacked bars: one per row of the table, several per bar.
 
     Parameters
     ----------

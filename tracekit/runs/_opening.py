@@ -91,8 +91,8 @@ def ingest(
         Path of the nsys that exports ``.nsys-rep`` and ``.qdrep`` files; by default
         ``TRACEKIT_NSYS``, else the one on the path.
     captures
-        Traces of PyTorch's profiler, recorded while CUDA graphs were captured that the only file
-        replays: its kernels get the operators and ranges of their capture.
+        Traces of PyTorch's profiler that hold the capture of CUDA graphs. `path` is then one file
+        that replays these graphs; its kernels get the operators and ranges of their capture.
     processes
         Number of files read at once, each in a process; by default the number of cores.
     dask
@@ -104,8 +104,8 @@ def ingest(
         ns more for each ms after 10 s of that report's time, and less before. Reports without a
         correction are aligned automatically: see ``docs/clocks.md``.
     force
-        Whether to combine files into one run even if they contradict each other on being of one
-        execution of one job.
+        Whether to combine files into one run even if they seem to be of different executions or
+        jobs.
     on_error
         What to do with a file, among several, that cannot be read or is of another job than the
         first: raise an error (``stop``), or leave it out with a warning (``skip``, or a function

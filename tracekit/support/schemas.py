@@ -85,7 +85,7 @@ def record(said: Said, **rules: Any) -> Schema:
 
 
 def records(meaning: str, said: Said, **rules: Any) -> Schema:
-    """Return the schema of a list of objects with exactly these keys."""
+    """Return the schema of a list of objects that have exactly the keys of `said`."""
     return {"description": meaning, "type": "array", "items": record(said, **rules)}
 
 

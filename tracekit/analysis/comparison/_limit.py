@@ -83,7 +83,7 @@ def check_limit(
 ) -> Limit:
     """Test whether B's steps are slower than A's by more than `percent` of A's.
 
-    Let a and b be the mean steps without outliers (which the sentence names), or the typical steps.
+    Let a and b be the mean steps of A and B without outliers, or their typical steps.
     ``b - (1 + percent / 100) a`` is tested against 0, one-sided at 95 %: significantly below 0 is
     ``within`` the limit, above 0 is ``above``. For several recordings per side it is Welch's t test
     on their means. The outcome is unknown if steps drift.
@@ -95,7 +95,8 @@ def check_limit(
     percent
         The limit, in percent of A's step.
     metric
-        ``mean`` step, or ``median``: the typical step, by the differences of all pairs of steps.
+        ``mean``: the mean step; ``median``: the typical step, compared by the median difference of
+        all pairs of steps (Hodges-Lehmann).
     anyway
         Whether to test runs that are not comparable.
 

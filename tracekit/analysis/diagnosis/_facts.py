@@ -332,7 +332,7 @@ class Facts:
         return self.idle.filter(pl.col("cause").is_in(causes))
 
     def exposed(self, own: pl.Expr) -> pl.DataFrame:
-        """Return the ops that meet a condition, with ``exposed``: ns in which no other op runs."""
+        """Return the ops for which `own` holds, with ``exposed``: ns in which no others run."""
         chosen = self.ops.filter(own).collect()
         if chosen.is_empty():
             return chosen.with_columns(exposed=LENGTH)

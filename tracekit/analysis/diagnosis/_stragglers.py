@@ -71,7 +71,7 @@ class FactsOfParts(Facts):
 
     @cached_property
     def members(self) -> pl.DataFrame:
-        """The GPUs of processes: see `Facts`."""
+        """The GPUs that work in usual steps, by process: ``process, device``."""
         return self._summed["members"]
 
     @cached_property

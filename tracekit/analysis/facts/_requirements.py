@@ -110,7 +110,7 @@ class Facts:
 
 
 def counted(what: str, number: int) -> Evidence:
-    """Return the evidence of a count: any number above 0 is enough."""
+    """Return evidence that `number` of `what` were found; any above 0 meets a requirement."""
     return Evidence("yes" if number else "no", f"{number:,} {what}" if number else f"no {what}")
 
 

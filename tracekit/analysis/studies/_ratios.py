@@ -54,21 +54,21 @@ def step_interval(found: Measured) -> dict[str, float | None]:
 
 
 def precision(time: str, relative: pl.Expr | None = None) -> dict[str, pl.Expr]:
-    """Return aggregations for the interval of the mean time of pooled runs.
+    """Return the aggregations that give the confidence interval of the mean time of pooled runs.
 
     Parameters
     ----------
     time
         Name of the column of times.
     relative
-        Standard error of one run's time over that time; null (or None) if only the scatter between
-        several runs shows it.
+        Relative standard error of one run's time; null (or None) if it is unknown, so that only
+        the scatter between runs counts.
 
     Returns
     -------
-    ``spread``, the variance of the mean over its square; ``freedom``, its degrees of freedom;
-    ``scatter``, the relative variance of single runs; and ``steps``, the number of steps of all
-    runs.
+    ``spread``, the relative variance of the mean (variance / mean^2); ``freedom``, its degrees of
+    freedom; ``scatter``, the relative variance of single runs; and ``steps``, the number of steps
+    of all runs.
     """
     several, mean = pl.len() >= _SEVERAL, pl.col(time).mean()
     scatter = (pl.col(time).std() / mean) ** 2

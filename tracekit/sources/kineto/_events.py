@@ -216,7 +216,7 @@ def _parsed(line: str) -> Any:
 
 
 def text_of(value: object) -> str | None:
-    """Return a JSON value as valid text; numbers and lists as JSON."""
+    """Return a JSON value as a UTF-8 string: texts as they are, others as JSON, null as None."""
     if value is None:
         return None
     text = value if isinstance(value, str) else json.dumps(value)

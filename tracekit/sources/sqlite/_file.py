@@ -148,7 +148,7 @@ class SqliteFile:
         return int(self._rows(f"SELECT count(*) FROM {quoted(table)}")[0][0])  # noqa: S608
 
     def first_times(self, columns: Mapping[str, str]) -> list[int]:
-        """Return the first value of the integer column of each table in table -> column."""
+        """Return the first value of one integer column per table (table -> column)."""
         parts = [
             f"SELECT * FROM (SELECT {quoted(name)} FROM {quoted(table)} LIMIT {FIRST_ROWS})"  # noqa: S608
             for table, name in columns.items()

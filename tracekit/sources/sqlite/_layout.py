@@ -56,18 +56,18 @@ class Column:
 
 @dataclass(frozen=True)
 class Record:
-    """Positions of the requested columns in the records of a table.
+    """Where the requested columns are in the records of a table.
 
     Parameters
     ----------
     slots
-        By stored column, up to the last requested one: its place among the requested columns, or
-        -1.
+        For each stored column, up to the last requested one: its index among the requested
+        columns, -1 if it is not requested.
     roles
-        By requested column: what it holds.
+        For each requested column: the code of the type of its values.
     optional
-        By requested column: whether a record may end before it, as records do that are older than
-        the column.
+        For each requested column: whether records may lack it, since they were written before it
+        was added to the table.
     """
 
     slots: tuple[int, ...]
