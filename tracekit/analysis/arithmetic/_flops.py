@@ -321,7 +321,7 @@ def _unknown_bounds(work: pl.DataFrame, bandwidths: pl.DataFrame) -> str | None:
 
 
 def _in_precisions(rows: pl.DataFrame) -> str:
-    """Name the precisions, such as FP16, of the matrix products in `rows`."""
+    """Name the precisions, such as FP16, of the operators in `rows`."""
     names = rows["precision"].fill_null("unknown precision").unique().sort()
     return f" in {', '.join(names)}" if len(names) else ""
 

@@ -82,7 +82,7 @@ _MATCHED_BY = (
 
 @dataclass(frozen=True)
 class Found:
-    """Collectives of a run, one row per participant, with notes on what is unknown of them."""
+    """Collectives of a run, one row per participant, with notes on what is left out or unsure."""
 
     rows: pl.DataFrame
     notes: tuple[str, ...]
@@ -95,8 +95,9 @@ def collective_calls(
 
     The size of a kernel's collective comes from the NVTX payload of its NCCL calls; else from the
     log, if log and trace hold equally many calls of that process and kind; else from the user.
-    Neither size nor algorithm is taken from the name of NCCL's general kernels, which is the same
-    for every algorithm; kernels of any library that implement one algorithm only have that one.
+    A size is never taken from the name of a kernel. Nor is an algorithm from that of NCCL's general
+    kernels, which is the same for every algorithm; kernels of any library that implement one
+    algorithm only have that one.
 
     Parameters
     ----------
@@ -106,7 +107,7 @@ def collective_calls(
         An NCCL log of the same run.
     sizes
         Collective -> bytes per call (of all ranks together for all_gather and reduce_scatter); used
-        for calls of that collective whose size was not recorded.
+        for calls of that collective whose size neither the trace nor the log tells.
 
     Raises
     ------
@@ -148,7 +149,7 @@ def _found(
 
 
 def _with_same_groups(rows: pl.DataFrame, trace: Trace, notes: list[str]) -> pl.DataFrame:
-    """Rename groups of ranks that both nsys and PyTorch recorded to NCCL's id, on a common clock.
+    """Rename PyTorch's groups of ranks to NCCL's ids if nsys recorded them too, on one clock.
 
     nsys and PyTorch number calls differently, so the calls of a group are matched in order. Rooted
     collectives keep their names: a rank may leave one before the others enter it.

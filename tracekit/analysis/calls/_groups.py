@@ -32,7 +32,7 @@ _CENTRED_FROM = 8
 
 
 class Group(NamedTuple):
-    """A group of lanes (calls of one stream or thread each), and whether the calls prove it."""
+    """A group of lanes (calls of one stream or MPI handle), and whether the calls prove it."""
 
     lanes: NDArray[np.int64]
     is_clear: bool

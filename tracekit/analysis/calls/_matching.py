@@ -76,7 +76,7 @@ def match(rows: pl.DataFrame, reports: pl.DataFrame) -> pl.Series:
 
 
 def _between_clocks(reports: pl.DataFrame) -> int:
-    """Return the largest error between the clocks of aligned reports, ns."""
+    """Return the largest 5th or 95th percentile of differences between aligned clocks, ns."""
     known = pl.max_horizontal(pl.col("clock_p5").abs(), pl.col("clock_p95").abs()).max()
     return int(reports.select(known.fill_null(0)).item())
 
@@ -105,8 +105,9 @@ def _numbered(keyed: pl.DataFrame, between_clocks: int) -> pl.Series:
 def _end_together(between_clocks: int) -> pl.Expr:
     """Test whether matched calls fit one collective, whose participants wait for each other.
 
-    Messages of a pipeline need only overlap in time, and the root of a rooted collective may end
-    long before the others. Matches by number or launch are not tested.
+    Ends of a message differ by no more than its shortest call takes: in a pipeline, messages of
+    other neighbours overlap it too. Calls of a collective must meet in time, unless it is rooted,
+    whose root may end long before the others, or is matched by number or launch.
     """
     apart = pl.col("end").max() - pl.col("end").min()
     is_message = (pl.col("kind") == "send_recv").any()
@@ -243,7 +244,7 @@ def _clusters(rows: pl.DataFrame, one_group: _Known) -> pl.DataFrame:
     Parameters
     ----------
     rows
-        ``row, lane, participant, start, end``, and ``kind`` if kinds must agree.
+        ``row, lane, participant, start, end``, and ``kind`` if rows may be messages.
     one_group
         Whether lanes matched in order are one group: ``known``; ``likely`` (yes unless ends refute
         it); ``unknown`` (no unless ends prove it).
@@ -289,7 +290,7 @@ def _clusters(rows: pl.DataFrame, one_group: _Known) -> pl.DataFrame:
 def _members(
     joined: pl.DataFrame, lead: int, one_group: _Known, *, of_messages: bool
 ) -> tuple[pl.Series, bool]:
-    """Return the lanes of the leading lane's group, and whether the group is proven."""
+    """Return the lanes of the leading lane's group, and whether the group is settled."""
     lanes = joined["lane"].unique().sort()
     if one_group == "known":
         return lanes, True

@@ -1,8 +1,8 @@
 """The order of MPI's collectives: the n-th call on a communicator is the same on all its ranks.
 
 A rank need not wait for the others in a collective: the root of a small broadcast has left before
-another rank enters it. So calls are not matched by overlap in time, but by order, if recorded from
-MPI_Init on.
+another rank enters it. So overlap in time does not tell which calls belong together; order does, if
+calls were recorded from MPI_Init on.
 """
 
 from __future__ import annotations

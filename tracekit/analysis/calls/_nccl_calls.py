@@ -142,7 +142,7 @@ def read_calls(trace: Trace) -> pl.DataFrame:
 
 
 def hex_ids(ids: pl.Series) -> pl.Series:
-    """Return ids of communicators as ``0x`` and hexadecimal digits; null for the id 0."""
+    """Return ids as ``0x`` and hexadecimal digits: null for 0; texts that are no number stay."""
     distinct = ids.drop_nulls().unique().to_list()
     if not distinct:
         return ids.cast(pl.String)

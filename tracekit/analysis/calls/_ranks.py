@@ -21,7 +21,7 @@ _SOURCES = {
 _DIVIDING = ("device", "rank", "node")
 """Keys whose groups cover only part of the devices."""
 _FEW, _FAR = 4, 3.5
-"""Least number of ranks to have outliers, and least distance of an outlier in deviations."""
+"""Largest number of ranks without outliers; least distance of an outlier, in deviations."""
 _DEVIATION = 1.4826
 """Ratio of standard deviation to median absolute deviation for normal values."""
 

@@ -2,10 +2,11 @@
 
 1. Clock offsets that the user gives.
 2. Reports of one machine (its host's name, or a GPU's UUID in both) share its clock: the starts of
-   their sessions give the offset, unless matched calls or messages contradict it. If they
-   contradict one report, the session starts of that machine count less than calls.
-3. Matched calls give the offset of other clocks, if the remaining differences are well under the
-   median call; else messages in both directions do.
+   their sessions give the offset, unless calls or messages that match for certain contradict it.
+   If they contradict one report, no session start of that machine is used: only calls or messages
+   can align its reports.
+3. Calls that match for certain give the offset of other clocks, if the remaining differences are
+   well under the median call; else messages in both directions do.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tracekit.analysis.clocks._matches import (
 from tracekit.model import Clock, GivenClock, Trace, same_machine
 
 _MOST_TRIES = 4
-"""Number of other reports with which a report without a clock is compared."""
+"""Largest number of other reports with which a report without a clock is compared."""
 _MOST_CLOCKS = 8
 """Largest number of clocks that calls may join, to limit comparisons among many reports."""
 
@@ -320,7 +321,7 @@ class _Aligning:
         return held_to(pairs, self._messages(one, other), clock)
 
     def _apart(self, one: int, other: int) -> int | None:
-        """Return the difference of two recorded session starts, ns; None if either is missing."""
+        """Return the session start of `other` less that of `one`, ns; None if one is missing."""
         return _later(*(self._rows[index].get("session_start") for index in (one, other)))
 
 
@@ -391,7 +392,7 @@ def _given(traces: Sequence[Trace]) -> dict[int, GivenClock]:
 
 
 def _later(one: int | None, other: int | None) -> int | None:
-    """Return the difference of two recorded session starts, ns; None if either is missing."""
+    """Return session start `other` less session start `one`, ns; None if either is missing."""
     return None if one is None or other is None else other - one
 
 

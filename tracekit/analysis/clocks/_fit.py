@@ -140,8 +140,8 @@ def fit(pairs: Pairs, messages: Messages) -> Fit:
 
     The offset is the median difference of ends, moved into the bounds set by causality if these
     agree; from messages alone it is the middle of the bounds. It is accepted if there are enough
-    calls, if the remaining differences are well under the median call, and if hardly any call is
-    left by one participant before another enters.
+    calls or messages, if the remaining differences are well under the median call, and if hardly
+    any call is left by one participant before another enters.
     """
     pieces = _pieces(pairs.other_end, pairs.end - pairs.other_end)
     drift = _drift_of(pieces)
@@ -283,7 +283,7 @@ def _drift_of(pieces: Sequence[_Piece]) -> float:
     """Return the drift of two clocks as a fraction of time; 0 if it is not significant.
 
     It is the median slope [P. K. Sen, 1968] between the ends of collectives that lie half a piece
-    apart, robust against single late ones. It must exceed the remaining differences.
+    apart, robust against single late ones. It must explain more of the differences than it leaves.
     """
     long = [
         (times, apart)

@@ -77,7 +77,7 @@ class Calls:
     ----------
     lanes
         ``group, lane, place, stream, operation, size, start, end``, sorted by time. A group has the
-        same name in all reports; a lane (calls of one stream or thread) belongs to one group.
+        same name in all reports; a lane (see `_grouped`) holds calls of one group.
     numbered
         ``group, operation, call_sequence, start, end, size``.
     """
@@ -105,9 +105,10 @@ class Calls:
 def named_alike(
     calls: Calls, others: Calls, same: Callable[[], pl.DataFrame]
 ) -> tuple[Calls, Calls]:
-    """Return the calls of two reports with equal group names; `same` matches nsys's and PyTorch's.
+    """Return the calls of two reports with equal names for equal groups.
 
-    These recorders number calls and name groups differently.
+    nsys and PyTorch number calls and name groups differently: of a report of each, only calls of
+    groups that `same` (see `same_groups`) matches are returned, without their numbers.
     """
     of_pytorch, of_others = (
         any(name.startswith("nccl pg ") for name in each.lanes["group"].append(
@@ -413,7 +414,7 @@ def _doubtful(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _calls(trace: Trace) -> pl.DataFrame:
-    """Return the MPI calls that send, receive or wait for messages."""
+    """Return the MPI calls about messages between two ranks, and those that start requests."""
     of_messages = (pl.col("group") == "p2p") | pl.col("name").str.contains(_PERSISTENT)
     return (
         trace["host"]
@@ -428,7 +429,7 @@ def nccl_messages(trace: Trace) -> pl.DataFrame:
     """Return the numbered NCCL messages that a report's processes send and receive.
 
     Only communicators created during the recording count; otherwise the first message is unknown. A
-    communicator is left out in a process where a send or receive names no peer, has several
+    communicator is left out in a process where a send or receive lacks a peer or size, has several
     kernels, or overlaps another call to the same peer; so are processes that replay collectives in
     CUDA graphs, which repeat messages without a call.
 

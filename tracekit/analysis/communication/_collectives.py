@@ -65,7 +65,7 @@ def collectives(
     """Return the cost of collectives, by operation, size and communicator.
 
     The duration of a collective is the time from the first start to the last end of its
-    participants. If the run holds only one participant, it is that participant's own time, which
+    participants. If only one was found in the run, it is that participant's own time, which
     includes waiting for the others; the column ``basis`` says so. If any collective of a row has
     several participants, only those collectives count for the row's times and bandwidths.
 
@@ -82,7 +82,7 @@ def collectives(
         ``wait_ns`` is that one's own; by others it counts once.
     sent
         Bytes that GPUs send in collectives and bounds of the links, from `Traffic.sent`; None
-        leaves these columns out.
+        leaves columns of bytes sent out, and bounds null.
 
     Returns
     -------
@@ -174,7 +174,7 @@ def _uneven(layers: pl.DataFrame) -> str:
 
 
 def _with_sent(calls: pl.DataFrame, sent: pl.DataFrame | None) -> pl.DataFrame:
-    """Add the bound by the links, and the bytes that GPUs send if any algorithm is known."""
+    """Add the links' bound, and the bytes sent if any algorithm is known or one of several."""
     if sent is None:
         return calls.with_columns(bound_ns=pl.lit(None, pl.Int64))
     is_told = calls["algorithm"].is_not_null().any()

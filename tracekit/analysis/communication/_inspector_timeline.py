@@ -33,8 +33,8 @@ def on_timeline(records: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]
     Processes of trace and log are matched by rank in a communicator with the same hash, else by
     process id and host, else by rank in a uniquely named group; communicators by hash, else by
     name. Kernels of one collective and their records both come in the order of sequence numbers.
-    The number of the first recorded kernel is the shift at which all sizes agree and, as the only
-    one, all times. Stage and step of one rank's kernel hold for the whole call.
+    The number of the first recorded kernel is the shift at which all sizes agree and, at no other
+    shift, lengths do. Stage and step of one rank's kernel hold for the whole call.
 
     Parameters
     ----------

@@ -95,7 +95,7 @@ def latency(
 
     The size of a message is what the call is given: of all-gather, reduce-scatter, gather and
     scatter one rank's part. If some operations of a row have matched participants, those with a
-    single known participant are left out of it. Otherwise the duration is the own time of that
+    single known participant are left out of it. Otherwise ``osu_mean`` is the own time of that
     participant, waiting for others included.
 
     ``meta`` counts, over all libraries of the run: ``operations``; ``unmatched`` (collectives with

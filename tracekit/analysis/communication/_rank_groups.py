@@ -15,7 +15,7 @@ def rank_groups(calls: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
     Parameters
     ----------
     calls
-        Result of Result of `collective_calls`.
+        Result of `collective_calls`.
     ranks
         ``process, rank``; a process without a rank is named by its device.
 
@@ -66,7 +66,7 @@ def rank_groups(calls: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
 
 
 def describe_groups(groups: pl.DataFrame) -> list[str]:
-    """Describe each group of ranks and its evidence in a sentence; none if there is one group."""
+    """Describe groups of ranks and their evidence in one sentence; none for a single group."""
     if groups.height < 2:  # noqa: PLR2004
         return []
     keys = ("size", "parallelism")

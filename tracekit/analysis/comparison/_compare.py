@@ -73,7 +73,7 @@ _FEW = 4
 
 
 def _phase_rows(found: Prepared) -> pl.DataFrame:
-    """Return one row per phase (prefill, decode) with the time of its steps in A and in B.
+    """Return one row per phase (`_PHASES`) with the time of its steps in A and in B.
 
     Each step has one phase, so the rows do not add up to the mean step. Intervals and p values are
     adjusted for the number of phases that both runs have (Bonferroni). Steps of unknown phase, or
@@ -158,7 +158,7 @@ def compare(
 ) -> Comparison:
     """Compare two runs, step by step.
 
-    The groups of both runs are listed; a group that a step lacks counts as 0 there, and time
+    Groups of either run are listed; a group that a step lacks counts as 0 there, and time
     outside of steps has columns of its own. Times are those of `per_iteration`: exposed time by
     stage, sums of durations for CUDA calls, else busy time, averaged over steps and devices (CUDA
     and MPI calls: over steps and processes; links: over steps). A run without iterations is
@@ -200,7 +200,7 @@ def compare(
     least
         Least change of the step that matters, in percent: the headline says whether the step is
         faster or slower by more, the same within it, or unknown. A row whose whole interval lies
-        within it is too small to matter. None: no such limit for the headline.
+        within it is too small to matter. None: 0.1 % for rows, and no judgement in the headline.
     one_run
         Whether both are the same run, which the headline says.
 
@@ -394,7 +394,7 @@ def _table(
 
 
 def arranged(table: pl.DataFrame, columns: list[str], last: Sequence[str]) -> pl.DataFrame:
-    """Put columns in documented order; sort rows by change, largest first, but stages as usual."""
+    """Put columns in documented order; sort by change, largest first, but stages in their order."""
     sized = [name for name in ("a_bytes", "b_bytes") if name in table.columns]
     order = ["stage"] if columns == ["stage"] else [-pl.col("delta_ns").abs(), *sorting(columns)]
     return shown(table.sort(order, nulls_last=True)).select(
@@ -408,8 +408,8 @@ def with_idle(
 ) -> pl.DataFrame:
     """Add idle time to a table of stages, so that its rows add up to the step.
 
-    `parts` are the parts of steps with their idle time. `more` maps further columns to their value
-    in the added rows.
+    `parts` are the parts of steps with their idle time, from which stages take their verdicts too.
+    `more` maps further columns to their value in the added rows.
     """
     of_a, of_b = pl.col("a_ns"), pl.col("b_ns")
     known = table.with_columns(pl.col("stage").cast(pl.String)).drop(VERDICT)

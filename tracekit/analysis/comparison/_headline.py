@@ -60,7 +60,8 @@ def headline(
 
     The text is shortened to two lines of 120 columns in this order: the typical step is dropped if
     outliers are named, fewer outliers are named, the caveat on few steps is shortened, parts that
-    changed the other way are dropped, and last the parts that make up the change.
+    changed the other way are dropped, then numbers of ops, and last, if outliers are named, the
+    parts that make up the change.
 
     Parameters
     ----------
@@ -133,7 +134,11 @@ def _standing(step: Mapping[str, Any], *, few: bool, least: float | None) -> lis
 
 
 def _typical(step: Mapping[str, Any], metric: Metric) -> str:
-    """Say how the typical step changed, if it differs from the mean or is the metric."""
+    """Say how the typical step changed, if it is the metric, or tells other than the mean.
+
+    It tells other if its sign differs from the mean's, or if its change is shown and its verdict
+    differs.
+    """
     if step.get("shift_low_ns") is None or not (step["delta_ns"] or step["shift_ns"]):
         return ""
     is_told = step["shift_verdict"] in _TOLD and step["shift_verdict"] != step["verdict"]

@@ -239,7 +239,7 @@ def step_rows(found: Measured, run: str, side: str | None = None) -> pl.DataFram
     found
         Measured steps of the run.
     run, side
-        Name of the run, and its side in a comparison (``A`` or ``B``; None leaves the column out).
+        Name of the run, and its side in a comparison (``A`` or ``B``; None outside of one).
 
     Returns
     -------

@@ -38,7 +38,7 @@ _ONE_ACCOUNT = "idle: inside of steps and between them, for not all runs tell wh
 def with_names_alike(runs: Sequence[Trace]) -> list[Trace]:
     """Return runs with one spelling for kernel names that differ only in blanks.
 
-    Compilers write ``double *`` or ``double*``; the first spelling found is kept.
+    Compilers write ``double *`` or ``double*``; the first spelling in sorted order is kept.
     """
     known = sorted({name for run in runs for name in _kernels(run)})
     spelled: dict[str, str] = {}
@@ -362,7 +362,7 @@ def _times_per(keys: tuple[str, ...], *, is_host: bool) -> str | None:
 
 
 def _verdict_notes(verdicts: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-    """Describe the processes of a run if not all of them train, or if the recording is cut."""
+    """Describe the processes of all runs if some of them do not train, or if any run is cut."""
     if all(set(each.get("verdict", ())) <= {"training"} and "cut" not in each for each in verdicts):
         return []
     worded = [
@@ -482,7 +482,7 @@ def _world(trace: Trace) -> str:
 
 
 def _of_sources(a: Trace, b: Trace) -> list[tuple[str, str]]:
-    """Name stages whose main source of evidence differs between the runs."""
+    """Name stages known by what the program did in one run, and by ops alone in the other."""
     known = [_main_sources(run) for run in (a, b)]
     return [
         (f"{stage} known by {known[0][stage]}", f"{stage} known by {known[1][stage]}")

@@ -213,7 +213,7 @@ class Steps:
         return Steps(lengths, self.devices, (regular[0], regular[1]))
 
     def long_runs(self) -> list[LongRun]:
-        """Return the long-run certainty of the mean step of each run."""
+        """Return the certainty (`LongRun`) of the mean step of each run."""
         sides = zip(self.lengths, self.regular, strict=True)
         return [long_run(within_kinds(each[np.newaxis, :], own)[0]) for each, own in sides]
 

@@ -296,8 +296,8 @@ class Host:
     def length(self, *, slowest: bool) -> pl.Expr:
         """Return changed durations: of all host work, or of launches and short gaps before them.
 
-        `slowest` chooses the latter, the end of the range with longer steps: longer gaps without
-        launches may be other work, which stays as fast as before.
+        `slowest` chooses the end of the range with longer steps, which is the latter for a faster
+        host: longer gaps without launches may be other work, which stays as fast as before.
 
         If GPUs wait for each other in collectives, launches may gain nothing either.
         """
@@ -333,7 +333,7 @@ class Overlap:
     label: str = "perfect overlap"
 
     def touches(self) -> pl.Expr:
-        """Select the edges by which computation and calls wait for communication."""
+        """Select the edges by which other work and calls wait for communication."""
         return (
             pl.col("kind").is_in(_WAITS)
             & (pl.col("of_source") == "comm")

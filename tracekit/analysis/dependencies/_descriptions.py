@@ -74,7 +74,7 @@ def _copies(traffic: Traffic, moments: Moments) -> pl.DataFrame:
 
 
 def _by_op(crossed: pl.DataFrame) -> pl.DataFrame:
-    """Add to each crossing of a link the op that crosses it: first or second copy of a transfer.
+    """Add the op to each crossing of a link: the first or second copy of a transfer, or both.
 
     The CPU to which the intermediate memory belongs is unknown, so links between CPUs may be
     crossed by either copy.
@@ -90,8 +90,8 @@ def _by_op(crossed: pl.DataFrame) -> pl.DataFrame:
 def _used(crossed: pl.DataFrame) -> pl.DataFrame:
     """Add ``use``: the share of its capacity that a link carried while a transfer crossed it.
 
-    The capacity is the peak, or the highest rate of transfers that this type of link limited.
-    ``of_peak`` is the share of the peak.
+    The capacity is the peak, or the highest rate during transfers that this type of link limited,
+    if lower. ``of_peak`` is the share of the peak.
     """
     way = ["link", "src", "dst"]
     rate = pl.col("bytes") / (pl.col("end") - pl.col("start"))
@@ -125,7 +125,7 @@ def _used(crossed: pl.DataFrame) -> pl.DataFrame:
 
 
 def _joined_by(traffic: Traffic, moving: pl.DataFrame) -> str:
-    """Return the type of link that collectives cross: NVLink if it joins all participating GPUs."""
+    """Return the type of link that collectives cross: that joining all their GPUs, else PCIe."""
     place = traffic.placed.place
     devices = moving.filter(pl.col("kind") == "collective")["device"].unique()
     gpus = [f"GPU{place[device]}" for device in devices if device in place]

@@ -88,7 +88,7 @@ class Moments:
 
     @cached_property
     def loaders(self) -> pl.Series:
-        """Return the threads that launch only copies of input (data loaders)."""
+        """Return the threads that launch only ops of input, stage ``IO`` (data loaders)."""
         launched = self.ops.select("launch_thread", "stage").drop_nulls("launch_thread")
         of_thread = launched.group_by("launch_thread")
         only = of_thread.agg(loads=(pl.col("stage") == "IO").all())

@@ -320,7 +320,7 @@ class Graph:
     time
         Recorded time of each moment, ns.
     carried
-        Unexplained delay of each moment beyond the tolerance, ns.
+        Unexplained delay of each moment, ns; 0 if within the tolerance.
     order
         The moments in topological order: each after those that it waits for.
     contradicted
@@ -422,7 +422,7 @@ def _fitted(moments: Moments, rows: pl.DataFrame, time: Array) -> tuple[pl.Serie
 
     Returns
     -------
-    The lengths of edges, ns, and the unexplained delay of each moment beyond the tolerance, ns.
+    The lengths of edges, and the unexplained delay of each moment (0 if within the tolerance), ns.
     """
     first, source = _firsts(given(rows["target"]), time.size), given(rows["source"])
     known, groups = given(rows["weight"], np.int64, null=0), _groups(moments, rows)

@@ -197,7 +197,7 @@ def with_peers(job: Job) -> Job:
     Returns
     -------
     The job, with further columns of its edges: ``usual`` (for work of single ranks the mean of all
-    peers; for collectives the median over ranks and steps), ``median`` (of the peers of single
+    peers; for communication the median over ranks and steps), ``median`` (of the peers of single
     ranks' work; the lower one of an even number), both null for work without peers; and ``did``,
     the kind of op (computing by stage, a collective, a kind of copy, or the host).
     """

@@ -251,7 +251,7 @@ def _recorded(trace: Trace, moments: Moments, waits: pl.DataFrame) -> pl.DataFra
 
 
 def _untold(moments: Moments, syncs: pl.DataFrame) -> pl.DataFrame:
-    """Return ``source, target`` of calls that make streams wait for an event that was not recorded.
+    """Return ``source, target`` of ops on streams that calls make wait, if no event was recorded.
 
     The next op of the calling thread, and the next op of its process, are taken to wait for the
     last op that the process had launched on each other stream of that GPU, if they did start after
@@ -364,7 +364,8 @@ class Batches:
     def rhythmic(self) -> pl.DataFrame:
         """Waits for a loader that is never idle, with ``first, since``: when that began.
 
-        The loader makes a batch whenever one is taken, so that each is ready a fixed time later.
+        The loader makes a batch whenever one is taken, so that each is ready ``since`` ns after the
+        first of them.
         """
         near = (pl.col("between") <= pl.lit(self.workers, pl.Int64)).fill_null(value=False)
         waits = self.taken.filter("waited").with_columns(near=near)

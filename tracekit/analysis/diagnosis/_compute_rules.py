@@ -197,7 +197,7 @@ def largest_headroom(facts: Facts) -> Finding | None:
 
 
 def _bounded(facts: Facts) -> pl.DataFrame:
-    """Return operators of usual steps with ``headroom``: time above the roofline bound, ns."""
+    """Return operators of usual steps with a known bound, and ``headroom``: time above it, ns."""
     done, _ = with_peaks(facts.trace, work_done(facts.trace, moving=True), None)
     if facts.has_steps:
         done = done.join(facts.cells, on=["device", "iteration"], how="semi")

@@ -65,7 +65,7 @@ def exposed_collectives(facts: Facts) -> Finding | None:
 
 
 def _headline(facts: Facts, each: pl.DataFrame, lost: float) -> str:
-    """Say how long collectives are exposed, and for how long neither waiting nor the last one."""
+    """Say how long collectives are exposed, and how much of that could be hidden."""
     exposed = facts.lost(each, "exposed").mean
     said = f"Nothing else runs during {duration(exposed)} of collectives {facts.per}, "
     said += facts.share(exposed)

@@ -344,10 +344,11 @@ class Facts:
     def exchanges(self) -> pl.DataFrame:
         """Collectives of usual steps, with the part of each that could be hidden.
 
-        Columns of ops, and ``exposed`` (ns); ``wait_ns``, the part of it in which the collective
-        waits for its last participant; ``is_late``, whether it begins after the backward pass, with
-        no other collective running when the pass ended; ``avoidable``, exposed less waiting (0 for
-        the last of several collectives of a step, since the next ops need its result).
+        Columns of ops, and ``exposed`` (ns); ``wait_ns``, the time for which the collective waits
+        for its last participant; ``is_late``, whether it begins after the backward pass, with no
+        other collective running when the pass ended; ``avoidable``, ``exposed`` limited to its
+        length less waiting (0 for the last of several collectives of a step, since the next ops
+        need its result).
         """
         own = self.collectives.filter(pl.col("collective") != "send_recv").drop_nulls("op")
         names = own["op"].unique()

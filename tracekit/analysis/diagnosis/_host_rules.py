@@ -104,7 +104,7 @@ def _asleep(facts: Facts, own: pl.DataFrame) -> tuple[str, ...]:
 
 
 def off_cpu(facts: Facts) -> Finding | None:
-    """Find launching threads that are off the CPU although they could run.
+    """Find launching threads that do not get to run: off the CPU, or waiting for a lock.
 
     A thread that sleeps until another thread has work for it (a condition, a pipe) does not count.
     """
@@ -353,7 +353,7 @@ def _is_pageable() -> pl.Expr:
 
 
 def _holds_its_call() -> pl.Expr:
-    """Select copies whose call lasts for half of the copy, as from pageable memory."""
+    """Select copies whose call lasts for half of the copy or more, as from pageable memory."""
     held = pl.col("launch_end") - pl.col("start")
     return (2 * held >= LENGTH).fill_null(value=False)
 
@@ -486,7 +486,7 @@ def _called(facts: Facts, calls: pl.DataFrame) -> tuple[str, ...]:
 
 
 def _paces(facts: Facts) -> tuple[float | None, float | None]:
-    """Return the median length of kernels, and the median interval between launches, ns."""
+    """Return the medians of kernels' lengths, and of up to 1 ms between a thread's launches, ns."""
     kernels = facts.ops.filter(pl.col("kind") == "compute")
     launches = facts.ops.select("launch_thread", "launch_start").drop_nulls("launch_start")
     apart = pl.col("launch_start").diff().over("launch_thread")

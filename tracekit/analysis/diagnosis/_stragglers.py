@@ -132,10 +132,10 @@ def waited_for(facts: Facts, device: int) -> float | None:
 def own_times(facts: Facts) -> pl.DataFrame:
     """Return each rank's own time in a step for work that all ranks do: ``own_ns``.
 
-    The time of an op is its duration plus idle time before it that no other GPU caused. Collectives
-    do not count, since they last until the last participant comes. Neither does work that some
-    ranks do more often than others, such as the update at the root of a reduction or the layers of
-    a pipeline stage: a rank that is late by its share of the job is not slow.
+    The time of an op is its duration plus idle time before it that no other GPU caused. Durations
+    of collectives do not count, since they last until the last participant comes. Neither does work
+    that some ranks do more often than others, such as the update at the root of a reduction or the
+    layers of a pipeline stage: a rank that is late by its share of the job is not slow.
     """
     same = ["kind", "name"]
     number = facts.ops.group_by(*same, *MEMBER).len("number").collect()
@@ -310,7 +310,10 @@ def _by_group(
 
 
 def _late_in(facts: Facts, idle: pl.DataFrame) -> pl.DataFrame:
-    """Return the stage, or cause of idle time, in which each rank exceeds the median rank most."""
+    """Return the stage, or cause of idle time, in which each rank exceeds the median rank most.
+
+    Of two ranks, the other one is the reference.
+    """
     busy = facts.busy.select(*MEMBER, what=pl.col("stage").cast(pl.String), time="length")
     own = idle.filter(~pl.col("cause").is_in(BEHIND)).rename({"cause": "what"})
     alone = own.group_by(*MEMBER, "what").agg(time=pl.col("idle_ns").sum())
