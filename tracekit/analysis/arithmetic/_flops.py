@@ -223,7 +223,7 @@ def _meta(
 
 
 def _unknown(work: pl.DataFrame, ideal: float | None, steps: int) -> str | None:
-    """Say why the share of the peak (MFU, HFU) of the steps is unknown; None if it is known."""
+    """Say why both MFU and HFU of the steps are unknown; None if HFU is known."""
     if not steps:
         return "no steps are known"
     unknown = work.filter(~_KNOWN)

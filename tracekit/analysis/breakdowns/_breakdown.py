@@ -83,7 +83,7 @@ def layers(work: Work, skip: int = 0) -> tuple[pl.DataFrame, dict[str, Any]]:
 
     Returns
     -------
-    The table with `LAYER_COLUMNS`, and meta: for FP and BP the share of busy time that was joined
+    The table with `LAYER_COLUMNS`, and meta: for FP and BP the share of ops' time that was joined
     with a layer, by method; and the reason, where that share is less than half.
     """
     found = range_layers(work.trace)
@@ -432,7 +432,7 @@ def _with_idle(groups: pl.DataFrame, found: KeySums, own: Sequence[str]) -> pl.D
 
 
 def _arranged(table: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """Put columns in their documented order; sort rows by window, then by time, longest first."""
+    """Put columns in documented order; sort by window, stage, then by busy time, longest first."""
     columns, divides, by_stage = columns_of(keys), dividing(keys), is_by_stage(keys)
     divides = [name for name in columns if name in divides]
     measures = ["ops", *(() if by_stage else ("total_ns",))]

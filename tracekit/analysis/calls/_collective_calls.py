@@ -300,7 +300,7 @@ def _directed(direction: str) -> pl.Expr:
 
 
 def _with_collectives(rows: pl.DataFrame, trace: Trace) -> pl.DataFrame:
-    """Add the collective of each kernel by its API calls or ranges, where these beat its name.
+    """Add each kernel's collective, by API calls or ranges where these tell more than its name.
 
     ``kind`` is the collective by the name. A size counts only if calls and name agree.
     """
@@ -621,7 +621,7 @@ def _with_iterations(calls: pl.DataFrame, trace: Trace) -> pl.DataFrame:
 
 
 def _mpi_bytes() -> pl.Expr:
-    """Return the bytes for bandwidth, which the rank that holds the whole buffer knows."""
+    """Return the bytes for bandwidth if this rank holds the whole buffer; else null."""
     collective, sent, received = pl.col("collective"), pl.col("bytes"), pl.col("recv_bytes")
     larger = pl.max_horizontal(sent, received)
     at_root = pl.col("rank") == pl.col("root_rank")

@@ -188,7 +188,7 @@ def job_of(
     MissingDataError
         If it holds no GPU work, is on several clocks, or holds no complete step.
     UsageError
-        If more iterations are skipped than the run has.
+        If the number of skipped iterations is negative, or no iteration would be left.
     """
     require_ops(trace)
     active = trace.read("processes").join(

@@ -90,7 +90,7 @@ def whatif(
     Raises
     ------
     UsageError
-        If more iterations are skipped than the run has, or a pattern matches no kernel.
+        If skipping would leave no iteration, or a pattern matches no kernel.
     MissingDataError
         As `critical_path`.
     UndecidedError
@@ -353,8 +353,8 @@ def _unexplained(job: Job, edges: pl.DataFrame, time: Array, bounds: pl.DataFram
 def _least_ns(job: Job, edges: pl.DataFrame) -> float:
     """Return the lower bound of a step under perfect overlap of communication.
 
-    It is the work of the stream with the most work, or the time in which bytes move between GPUs on
-    the GPU where that is longest.
+    It is the longer of two times: the work of the stream with the most work, and the time in which
+    bytes move between GPUs on the GPU where that is longest.
     """
     first, last = job.bounds["start"].min(), job.bounds["end"].max()
     done = edges.filter(pl.col("kind").cast(pl.String).is_in(["work", "transfer"]))

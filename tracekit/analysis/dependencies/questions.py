@@ -34,7 +34,7 @@ class Waiting(Protocol):
         """Tables of the run."""
 
     def of_steps(self, iterations: tuple[int, int] | None) -> Self:
-        """Return the run limited to the steps `iterations` (first, last)."""
+        """Return the run limited to the steps `iterations` (first, last); None: all."""
 
     def traffic(
         self, *, topology: StrPath | None = None, sizes: Mapping[str, int] | None = None

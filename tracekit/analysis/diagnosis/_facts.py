@@ -185,8 +185,8 @@ class Facts:
     def idle(self) -> pl.DataFrame:
         """Pieces of gaps in usual steps: ``gap, pair, process, device, start, end, cause, ...``.
 
-        A gap is idle time of a GPU, a piece a part of it with one cause. ``queued``: whether the op
-        that ends the gap was launched before the gap began.
+        A gap is idle time of a GPU, a piece a part of it with one cause. ``queued``: whether the
+        late op of the gap was launched before the gap began.
         """
         gaps, pieces = self._account
         queued = gaps.select("gap", queued=pl.col("launch_end") <= pl.col("start"))
@@ -197,7 +197,7 @@ class Facts:
 
     @property
     def gaps(self) -> pl.DataFrame:
-        """The gaps of usual steps, with the late op that ends each."""
+        """The gaps of usual steps, with the late op of each (see `gaps_of`)."""
         return self._account[0]
 
     @cached_property
@@ -240,7 +240,7 @@ class Facts:
         return self._named(named.drop_nulls())
 
     def _named(self, rows: pl.DataFrame) -> tuple[str, ...]:
-        """Return names of rows with their shares in words, largest first."""
+        """Return the names with most time, each with its time in words, longest first."""
         by_name = rows.group_by("name").agg(time=LENGTH.sum()).sort(
             "time", "name", descending=[True, False]
         )  # fmt: skip
