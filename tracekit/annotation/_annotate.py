@@ -59,7 +59,7 @@ class Annotation:
 
 
 class _Loader:
-    """Wrapper around any loader that puts a range around fetching each batch."""
+    """Wrapper around any loader: puts a range around fetching a batch, if annotations are on."""
 
     def __init__(self, own: Iterable[Any]) -> None:
         self._own = own

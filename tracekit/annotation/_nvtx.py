@@ -101,7 +101,7 @@ class NvtxRanges:
         Raises
         ------
         OSError
-            If the library cannot be loaded.
+            If the library cannot be loaded, or the profiler does not support ranges in domains.
         """
         initialize = ctypes.CDLL(library).InitializeInjectionNvtx2
         initialize.argtypes = [_GetTable]

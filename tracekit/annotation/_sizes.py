@@ -148,7 +148,11 @@ class Sizes:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> _Operator | None:
-        """Return the called operator; None if its tensors' sizes are not those computed with."""
+        """Return the called operator; None if no range is to be written for it.
+
+        That is so if sizes are not wanted now, if those of the tensors are not the sizes computed
+        with (as under `vmap`), if the arguments are wrong, or if there are too many names.
+        """
         if self._transforms() is not None or self._scripts() is not None:
             return None  # `vmap` hides a dimension, TorchScript names what it sees in here
         if not self._is_wanted():

@@ -218,7 +218,10 @@ class Thread(threading.local):
             raise
 
     def load(self, call: Call, *, has_grad: bool) -> Any:
-        """Fetch input in a range of stage IO; of stage ME if gradients are off."""
+        """Fetch input in a range of stage IO, or in the range of an evaluation (ME).
+
+        Fetching without gradients begins an evaluation, if the program has trained before.
+        """
         if not has_grad and self._trains:
             self._begin_evaluation()
         if self.evaluates:

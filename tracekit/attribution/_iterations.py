@@ -56,8 +56,8 @@ def find_iterations(ranges: pl.DataFrame, training: pl.DataFrame, rules: Rules) 
     training
         The training thread of each process.
     rules
-        The list ``iteration`` names the ranges that are steps. In a process without a match, each
-        forward range begins a step.
+        The list ``iteration`` names the ranges that are steps. In a process without a match, steps
+        begin with forward ranges: see `_repeated`.
 
     Raises
     ------
@@ -419,7 +419,7 @@ class Unmarked:
         self._ops.append(outside.filter(between).group_by("process").agg(outside=pl.len()))
 
     def warnings(self, opinions: pl.DataFrame) -> Iterator[str]:
-        """Warn if many, but not nearly all, backward ops in `opinions` lie outside of steps."""
+        """Warn if many, but not nearly all, of the backward ops in `opinions` lie outside steps."""
         if not self._ops:
             return
         stage, *sources = (

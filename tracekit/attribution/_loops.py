@@ -134,8 +134,8 @@ def notice(row: int, stage: int, flags: int, ranges: NestedRows, seen: SeenThrea
 def tells(row: int, stage: int, flags: int, passes: int, ranges: NestedRows) -> bool:
     """Tell whether a range belongs to the skeleton by its stage and flags, whatever its name.
 
-    A range that repeats the stage of the range around it belongs to it only if that outer one may
-    be of no use.
+    A range that repeats the stage of the range around it belongs to the skeleton only if exactly
+    one range of a pass encloses it, as that one may turn out not to tell what runs.
     """
     repeats = flags & COVERED != 0 and passes != 1
     is_pass = 0 <= stage < PASSES and not repeats

@@ -328,7 +328,7 @@ def judged(
 def _left_by_ranges(
     ops: Stream, launches: _Placing, known: Known, processes: Collection[int], rules: Rules
 ) -> set[int]:
-    """Return processes in which ranges and threads give much kernel time no stage."""
+    """Return processes in which ranges and threads leave over `left` of kernel time untold."""
     told = _time_of_launches(ops, launches, known, processes, rules)
     sums = told.group_by("process").agg(
         pl.col("ns").sum(), left=pl.col("ns").filter(pl.col("stage") == "OTHER").sum()

@@ -55,8 +55,8 @@ class Thresholds:
     """Least ratio of a collective's count in one pass to that in the other for it to belong to
     passes: backward may compute forward again, and forward may have a loss that is split."""
     beside: float = 0.1
-    """Largest share of a stream's collectives beside which the computing stream may run kernels, if
-    it waits for each collective at once."""
+    """Largest share of a stream's collectives beside which the computing stream runs kernels, for
+    it to count as waiting for each collective at once."""
 
     # What is worth a warning.
 
@@ -77,8 +77,8 @@ class Thresholds:
     """Number of parts of the recording: a lead (of an op over its call) is steady if it is nearly
     the largest in half of them."""
     lead_edge: int = 3
-    """Number of parts at either end of the recording of which one must show the lead, so that it
-    holds throughout."""
+    """Number of parts at each end of the recording: at least one of them must show the lead, so
+    that it holds throughout."""
     lead_steady_ns: int = 10_000
     """Largest distance from the largest lead that counts as nearly the largest, ns: in most real
     traces each tenth of the time has an op that starts no more than this later than the quickest. A
@@ -146,8 +146,8 @@ class Thresholds:
     same_forward: float = 0.5
     """Least share of ops in which the end of a gap agrees with the usual forward pass."""
     same_update: float = 0.8
-    """Least share of ops in which a gap agrees with the usual one (or of its length) for its update
-    to be the usual one."""
+    """Least share of ops in which a gap agrees with the usual one, or least ratio of its length to
+    that one's, for its update to be the usual one."""
     barely: int = 2
     """Number of kernels that an update must exceed: averaging a loss takes as many."""
     update: float = 0.1
@@ -156,8 +156,8 @@ class Thresholds:
     short_pass: float = 0.9
     """Share of the median backward pass below which a pass was cut off, or has holes."""
     backward_layers: float = 1.75
-    """Ratio of layer kernels in a backward pass to those in its forward pass: two products for each
-    layer, but one kernel for each attention or norm."""
+    """Usual ratio of layer kernels in a backward pass to those in its forward pass: two products
+    for each layer, but one kernel for each attention or norm."""
     whole_pass: float = 0.5
     """Least share of the layers of a forward pass in a part of a gap that is one as well:
     evaluation has no loss, and a small network has as many kernels for the loss as for layers."""
@@ -167,9 +167,10 @@ class Thresholds:
     """Least share of ops in which the end of a recording agrees with the begin of a forward pass to
     be one."""
     known_network: float = 0.3
-    """Least share of the network's ops in the start-up for it to hold evaluation."""
+    """Share of the start-up's ops that the network also runs, above which the start-up may hold
+    evaluation."""
     few_usual: float = 0.5
-    """Least share of gaps of the usual kind without a contradiction being reported."""
+    """Share of gaps of the usual kind below which a contradiction is reported."""
 
     # Which passes are one step.
 
@@ -190,18 +191,21 @@ class Thresholds:
     """Least share of all layers inside the backward passes that names give: kernels of these names
     that mark no layer are gradients of something else."""
     hooks: float = 0.2
-    """Share of the distances between gradients that contain an optimizer, above which hooks of
-    backward may call the optimizer."""
+    """Share of the distances between gradients that contain an optimizer or input, above which
+    hooks of backward may call the optimizer, so that it parts no passes."""
     near: float = 20.0
-    """Largest median of these distances between gradients, ops."""
+    """Median of these distances, ops, below which hooks of backward call the optimizer."""
     least_break: float = 8.0
-    """Number of ops between two gradients up to which they belong to one pass."""
+    """Distance between two gradients, ops, up to which they belong to one pass."""
     broken: float = 1.5
-    """Least ratio between successive sorted distances that makes a break."""
+    """Ratio between successive sorted distances above which the largest ratio marks a break."""
     far: float = 64.0
-    """Number of ops between gradients of different passes if no distance makes a break."""
+    """Distance between two gradients, ops, above which they belong to different passes if there are
+    too few distances for a break (at most `named`). If more distances show no break, these
+    gradients are of one pass."""
     few_named: float = 0.1
-    """Share of the usual number of gradients below which a group of them is no pass."""
+    """Share of the usual number of gradients below which a group of them is no pass; nor is a group
+    of fewer than 3."""
 
     readings: float = 0.05
     """Largest share of time in which two readings of one thread may differ and still agree: up to 2
@@ -218,7 +222,7 @@ class Thresholds:
     order_alike: float = 0.5
     """Least share of steps that are like the one that is split into stages."""
     order_updates: int = 3
-    """Least number of updates that show where training is."""
+    """Least number of updates for these to show where training is."""
     iterates: float = 0.9
     """Least share of a process's launches in its repetitions for these to be iterations."""
     iterated_symbols: int = 3
@@ -226,11 +230,13 @@ class Thresholds:
     period_share: float = 0.9
     """Least share of ops that equal the op one period later."""
     period_shortest: int = 8
-    """Shortest period that is estimated, ops; all shorter ones are counted exactly."""
+    """Shortest period that is estimated, ops; all shorter ones are counted exactly, unless updates
+    tell about how long a period is."""
     period_near: float = 0.2
-    """Largest relative difference of a period from the distance of updates: steps vary by less."""
+    """Largest difference of a period from the median distance of updates, as a share of that
+    distance: steps vary by less."""
     period_always: float = 0.6
-    """Least share of the periods in which a symbol occurs for it to count; symbols of start-up and
+    """Least number of occurrences of a symbol per period for it to count; symbols of start-up and
     evaluation do not."""
     period_mostly: float = 0.5
     """Least share of ops with symbols that count."""
@@ -254,7 +260,7 @@ class Thresholds:
     mirror: float = 0.12
     """Least share of a step's weight in the nest of equal sizes."""
     mirror_launches: int = 6
-    """Least number of launches in the nest whose sizes occur more than once."""
+    """Least number of launches whose sizes occur more than once, for a nest to be made of them."""
     mirror_sizes: int = 3
     """Least number of different sizes among them: with fewer, no place stands out."""
     signs: int = 2

@@ -58,7 +58,7 @@ _ALONE = {
              "--preserve-env", "--contiguous", "--exact", "-Q", "--quiet", "-v", "--verbose",
              "-s", "--oversubscribe", "-H", "--hold", "-X", "--disable-status"},
 }  # fmt: skip
-"""Options without a value; all others have one, joined by an equals sign or not."""
+"""Options without a value; all others are taken to have one, joined by an equals sign or not."""
 _WHOLE = {
     "torchrun": {"--run-path"},
     "accelerate": {"--tpu"},

@@ -101,7 +101,7 @@ def _outside_of_the_world(reports: Sequence[Said], left_out: Mapping[int, str]) 
     """Return the reports that use NCCL without the communicator of all ranks: index -> reason.
 
     A communicator has all ranks if none is larger, it is no smaller than the job, and it has a rank
-    for each report. It is the job's if more than half of the reports name it.
+    for each report. It is the job's if more than half of the reports that use NCCL name it.
     """
     seen = {n: report for n, report in enumerate(reports) if n not in left_out and report.named}
     sizes = {name: size for report in seen.values() for name, size in report.sizes.items()}

@@ -122,7 +122,7 @@ class ThisProcess:
     """Does jobs one after the other in this process."""
 
     def prepare(self, jobs: int) -> None:
-        """Start the import of modules that jobs need."""
+        """Do nothing: jobs run in this process."""
 
     def run(self, jobs: list[Job], tell: Tell) -> Outcomes:
         """Yield the outcome of each job."""

@@ -139,7 +139,7 @@ class Folders:
         return [path for path in self._called_so() if self._is_own(path)]
 
     def unmarked(self) -> list[Path]:
-        """Return the folders in ``runs/`` with the store's form of name but without its mark."""
+        """Return folders in ``runs/`` and ``staging/`` with the store's form of name, unmarked."""
         staged = (path for path in _inside(self.staging) if _STAGED_NAME.fullmatch(path.name))
         folders = (path for path in (*self._called_so(), *staged) if is_real_folder(path))
         return [path for path in folders if not self._is_own(path)]
@@ -277,7 +277,7 @@ class Folders:
         return found
 
     def _staged(self) -> set[str]:
-        """Return the names of folders in ``staging/``, and of locks there without a folder."""
+        """Return names of folders in ``staging/``, and of locks there, even without a folder."""
         found = set()
         for path in _inside(self.staging):
             form = _STAGED_NAME.fullmatch(path.name)

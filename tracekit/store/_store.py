@@ -183,7 +183,7 @@ class Store:
         return any(entry.record.size in (size, None) for entry in self._entries())
 
     def open(self, record: RunRecord) -> Trace:
-        """Open the columns of a run; only small tables are read now.
+        """Open the columns of a run; nothing large is read yet.
 
         Reading fails once the run has been removed or its columns replaced: open it again.
 

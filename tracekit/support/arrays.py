@@ -103,7 +103,7 @@ def packed(column: pl.Series, least_gain: int = 0) -> Packed | None:
 
     Returns
     -------
-    The packed column; None if it is not small enough, or has no numbers.
+    The packed column; None if it is not small enough, or its values are not stored as numbers.
     """
     # What a number is of is asked of columns alone that are none: polars takes long to say so.
     numbers = column if column.dtype.is_numeric() else column.to_physical()

@@ -61,7 +61,10 @@ class Workspace:
         """Number of rows of a table to process at once."""
 
     def new_folder(self) -> Path:
-        """Return a new private folder, which is removed with the workspace."""
+        """Return a new private folder inside the workspace's folder.
+
+        Without such a folder it is a temporary one, which is removed with the workspace.
+        """
         made = Path(tempfile.mkdtemp(dir=self._folder))
         if self._folder is None:
             weakref.finalize(self, shutil.rmtree, made, ignore_errors=True)

@@ -126,9 +126,9 @@ def _layers_in_updates(turns: Turns, parts: Parts, stage: Array) -> Assumption:
 
 
 def passes_alone(lane: Lane, stage: Array, steps: int) -> Assumption:
-    """Test whether forward passes without backward are fewer than steps.
+    """Test whether forward passes without backward are much rarer than steps.
 
-    If they are as frequent, they may be a part of each step and no evaluation.
+    If they are not, they may be a part of each step and no evaluation.
     """
     alone = np.flatnonzero(stage == ME)
     if not alone.size:

@@ -26,7 +26,7 @@ _BEFORE = 12
 
 
 def find_bursts(lane: Lane) -> Pair | None:
-    """Find the backward passes of the busiest thread, by kernel names; None without any."""
+    """Find backward passes of the busiest thread by kernel names; None if names say too little."""
     launched = lane.work.thread[lane.kernel]
     if not launched.size:
         return None

@@ -288,7 +288,7 @@ def _stages(own: Lane, apart: Step, found: Repeats) -> Array:
 
 
 def _memsets(lane: Lane, rows: Array, stage: Array) -> None:
-    """Give memsets the stage of the next op on their stream."""
+    """Give memsets the stage of the op before them on the stream."""
     stream = lane.work.context_stream[rows[0]]
     sets = np.flatnonzero((lane.work.kind == MEMSET) & (lane.work.context_stream == stream))
     before = np.searchsorted(rows, sets) - 1

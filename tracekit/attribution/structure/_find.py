@@ -263,7 +263,7 @@ INPUT = "a thread that copies to the GPU, to streams of its own, brings input"
 def tell_rest(lane: Lane, told: Told) -> tuple[Array, Array, tuple[Assumption, ...]]:
     """Return stages and steps of all ops of a device, given those of its training threads.
 
-    The third result are the assumptions about the other threads.
+    The third result is the tested assumptions about the other threads.
     """
     stage, step = told.stage.copy(), told.step.copy()
     exchange = lane.exchange | (lane.work.kind == P2P)
