@@ -46,8 +46,8 @@ def latency_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figu
     """Return the latency of collectives by message size.
 
     One line per run, library and collective, at most 12, through the medians. With at most 4 lines
-    each has a band from the 5th percentile (or the least value, if that is not known) to the 95th.
-    Both axes are logarithmic.
+    each has a band from the 5th percentile to the 95th; without the 5th from the least value, and
+    without both to the greatest. Both axes are logarithmic.
 
     Parameters
     ----------

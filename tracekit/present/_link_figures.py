@@ -148,7 +148,7 @@ def _cells(pairs: pl.DataFrame) -> list[_Cell]:
 
 
 def _devices(cells: Sequence[_Cell]) -> list[int]:
-    """Return the devices on both axes: all GPUs from the lowest number on, then the host."""
+    """Return the devices on both axes: all GPUs from lowest to highest number, then the host."""
     found = {device for cell in cells for device in (cell.src, cell.dst)}
     gpus = sorted(found - {_HOST})
     # Numbers that lie far apart are no row of GPUs.

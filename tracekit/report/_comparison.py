@@ -51,7 +51,7 @@ def _sides(subject: Subject) -> Mapping[str, Close]:
 
 
 def verdict(subject: Subject) -> Markup:
-    """Say whether the step time changed, by how much, and in which stage."""
+    """Say whether the step time changed, by how much, and in which part of a step."""
     answer = _compared(subject, "stage")
     step, reasons = answer.meta.get("step") or {}, answer.meta.get("not_comparable") or ()
     said = [f"These runs cannot be compared: {'; '.join(reasons)}."] if reasons else []
@@ -119,7 +119,7 @@ def _interval(step: Mapping[str, Any], prefix: str) -> str:
 
 
 def _carried(parts: pl.DataFrame, step: Mapping[str, Any]) -> list[str]:
-    """Name the stages with the largest share in the change of the mean, if one is shown."""
+    """Name the parts of a step with the largest share in a change of the mean, if one is shown."""
     told = (step["verdict"], step.get("shift_verdict"))
     if not step["delta_ns"] or not set(told) & set(_SHOWN):
         return []

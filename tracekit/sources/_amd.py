@@ -72,7 +72,7 @@ def kernel_kind() -> pl.Expr:
 def copies(ops: pl.DataFrame, direction: pl.Expr) -> pl.DataFrame:
     """Add names, kinds and source and target GPU to copies.
 
-    A known end of a copy that is not the GPU that ran it is another GPU.
+    A copy on the device becomes ``p2p`` if its source and target are known to be two GPUs.
 
     Parameters
     ----------

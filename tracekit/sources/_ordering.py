@@ -182,7 +182,7 @@ class Ordered:
             yield number, _Slice(piece, int(bounds[number]), int(bounds[number + 1]))
 
     def _before(self, piece: int, time: int) -> int:
-        """Return how many rows of a piece start before a time."""
+        """Return how many rows of a piece start before a time that is later than its first."""
         # The row that is no earlier comes after the last sample that is.
         begin = (int(np.searchsorted(self._samples[piece], time)) - 1) * _SAMPLED
         rows = self._spool.read(piece, "start", rows=slice(begin, begin + _SAMPLED + 1))

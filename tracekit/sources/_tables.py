@@ -71,7 +71,7 @@ class ExportFile(Protocol):
         """Return the number of rows of an existing table."""
 
     def first_times(self, columns: Mapping[str, str]) -> list[int]:
-        """Return the first value of the integer column of each table in table -> column."""
+        """Return the first values of the integer column of each table in table -> column."""
 
     def read(
         self, table: str, columns: Mapping[str, SqlType], where: Sequence[Where] = ()

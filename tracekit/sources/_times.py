@@ -50,7 +50,7 @@ class Times:
     path
         Path of the trace, for messages.
     starts
-        Times of the trace, such as the first one of each table; if empty, all times are possible.
+        Times of the trace, such as the first ones of each table; if empty, all times are possible.
     """
 
     def __init__(self, path: Path, starts: Sequence[int] | None = None) -> None:

@@ -121,7 +121,7 @@ class ColumnarExport:
             return self._open(table).count()
 
     def first_times(self, columns: Mapping[str, str]) -> list[int]:
-        """Return the first value of the integer column of each table in table -> column."""
+        """Return the first values of the integer column of each table in table -> column."""
         times: list[int] = []
         for table, name in columns.items():
             if self.has(table, name):

@@ -20,7 +20,7 @@ _PLACES = 512
 
 
 def lines_of(text: bytes, most: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yield whole events as lines, in blocks of as many as fit.
+    """Yield whole events as lines, in blocks of at most `most`.
 
     Each item is the lines, the end of the last event in `text`, and the place of the bracket that
     ends all events, -1 if it has not come. What remains, an incomplete event or invalid text, is

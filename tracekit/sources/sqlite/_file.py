@@ -118,7 +118,7 @@ class SqliteFile:
 
     @cached_property
     def _views(self) -> set[str]:
-        """Names of its views, in lower case."""
+        """Names of its views that no warning names yet, in lower case."""
         rows = self._rows("SELECT name FROM sqlite_master WHERE type='view'")
         return {same_case(name) for (name,) in rows}
 
@@ -148,7 +148,7 @@ class SqliteFile:
         return int(self._rows(f"SELECT count(*) FROM {quoted(table)}")[0][0])  # noqa: S608
 
     def first_times(self, columns: Mapping[str, str]) -> list[int]:
-        """Return the first value of one integer column per table (table -> column)."""
+        """Return the first values of one integer column per table (table -> column)."""
         parts = [
             f"SELECT * FROM (SELECT {quoted(name)} FROM {quoted(table)} LIMIT {FIRST_ROWS})"  # noqa: S608
             for table, name in columns.items()
