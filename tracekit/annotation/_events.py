@@ -19,7 +19,7 @@ MARK = "tracekit.cuda events"
 _NO_STAGES = ("layer ", "aten::")
 """Begins of the names of ranges that are too many to be timed."""
 _MOST = 4_096
-"""Number of incomplete events, as of a GPU that hangs, above which none is recorded."""
+"""Number of incomplete events, as of a GPU that hangs, from which on none is recorded."""
 
 
 class _Moment:

@@ -15,7 +15,8 @@ from typing import Any
 from ._spans import Ranges
 
 _MOST = 20_000
-"""Largest number of range names, which stay in memory, here and in the profiler."""
+"""Largest number of operators, and of backward ranges of each, that get names: these stay in
+memory, here and in the profiler."""
 _BEHIND = frozenset({
     "ViewBackward", "UnsafeViewBackward", "ReshapeAliasBackward", "SqueezeBackward",
     "SliceBackward", "AddBackward",

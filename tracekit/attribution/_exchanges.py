@@ -40,7 +40,7 @@ _WORD = 0.01
 _MUCH = 0.05
 """Least share of GPU time of doubtful input that gives a warning."""
 _LARGE = 65_536
-"""Least bytes of a copy that is more than a result or a few numbers."""
+"""Bytes above which a copy is more than a result or a few numbers."""
 _ROLES = {
     "all_reduce": REDUCES, "reduce": REDUCES, "reduce_scatter": SCATTERS, "all_gather": GATHERS,
     "broadcast": SHARES,

@@ -146,7 +146,7 @@ def _timed(plan: Plan, folder: Path) -> Plan:
 
 
 def _period(lines: str) -> float | None:
-    """Return the median time of a step: from a step of the first optimizer to its next one."""
+    """Return the median time from a step of the first optimizer to its next; None if too few."""
     steps = [line.split() for line in lines.splitlines()]
     times = [int(at) for at, optimizer in steps if optimizer == steps[0][1]]
     if len(times) < _FEWEST_STEPS:

@@ -164,7 +164,7 @@ def _variables_before(command: Sequence[str]) -> int:
 
 
 def _launcher(command: Sequence[str]) -> tuple[str | None, int]:
-    """Return the launcher that a command starts with, and the index of its first option."""
+    """Return the launcher that a command starts with (or None), and its first option's index."""
     name = PurePath(command[0]).name
     if name == "accelerate":  # which does other things as well
         return (name, 2) if command[1:2] == ["launch"] else (None, 0)

@@ -88,7 +88,7 @@ def _collectives(subject: Subject) -> list[Markup | None]:
 
 
 def _bandwidths(rows: pl.DataFrame) -> Markup | None:
-    """Draw the bus bandwidth of collectives by message size, with the peak if known."""
+    """Draw the bus bandwidth of collectives by size, with known peaks; None without any."""
     names = rows.columns
     if "bus_bandwidth_gb_s" not in names:
         return None

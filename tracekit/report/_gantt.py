@@ -127,7 +127,7 @@ class Place(NamedTuple):
 
 
 def places(close: Close) -> Mapping[str, Place | None]:
-    """Return for each rule the longest example of its finding in the slowest step."""
+    """Return for each rule the longest example of its finding in the slowest step, or None."""
     step = step_detail.slowest_step(close.lengths)
     spans = _of_step(close, step)
     ops = step_detail.ops_inside(close.run.trace, spans.drop_nulls("device"))
@@ -150,7 +150,7 @@ def places(close: Close) -> Mapping[str, Place | None]:
 
 
 def _place(rows: pl.DataFrame, step: int | None) -> Place | None:
-    """Return the position of the longest of these intervals, with margins of the same length."""
+    """Return the longest of these intervals, with margins of half its length; None without any."""
     if rows.is_empty():
         return None
     longest = rows.sort(pl.col("end") - pl.col("start"), descending=True, maintain_order=True)

@@ -289,7 +289,10 @@ def _mpi_ranks(trace: Trace) -> frozenset[int]:
 
 
 def _span(trace: Trace, began: int | None) -> tuple[int, int] | None:
-    """Return first start and last end of a report's GPU work; without any, of its ranges."""
+    """Return first start and last end of a report's GPU work, else of its ranges, Unix time, ns.
+
+    None if the report has neither, or does not tell when recording began.
+    """
     for table in ("ops", "ranges"):
         ends = trace[table].select(pl.col("start").min(), pl.col("end").max())
         first, last = ends.collect().row(0)
@@ -301,7 +304,7 @@ def _span(trace: Trace, began: int | None) -> tuple[int, int] | None:
 def _session(
     work: tuple[int, int] | None, began: int | None, duration: int | None
 ) -> tuple[int, int] | None:
-    """Return begin and end of recording, as far as known; the recorded work lies within."""
+    """Return begin and end of recording, else of the `work`, which lies within; None if unknown."""
     if began is None or duration is None:
         return work
     first, last = work or (began, began)

@@ -47,13 +47,13 @@ def launch_of(variables: Mapping[str, str]) -> Launch:
 
 
 def _number(variables: Mapping[str, str], names: tuple[str, ...]) -> int | None:
-    """Return the number in the first of the given variables that is set to one."""
+    """Return the number in the first of the given variables that is set to one; None if none."""
     found = (variables.get(name, "") for name in names)
     return next((int(text) for text in found if re.fullmatch("[0-9]{1,9}", text)), None)
 
 
 def _job(variables: Mapping[str, str]) -> str | None:
-    """Return digests of the job's ids: two jobs can be compared, and no id can be read."""
+    """Return digests of the job's ids, to compare jobs without revealing ids; None without ids."""
     told = [
         f"{name}={hashlib.sha256(variables[name].encode()).hexdigest()[:12]}"
         for name in _JOBS

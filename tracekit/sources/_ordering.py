@@ -136,7 +136,7 @@ class Ordered:
         return rows.select(present) if present else rows
 
     def chunks(self, columns: Mapping[str, PolarsType]) -> Iterator[pl.DataFrame]:
-        """Return the given columns of all chunks in order; absent columns are null."""
+        """Yield the given columns of all chunks in order; absent columns are null."""
         empty = pl.DataFrame(schema=dict(columns))
         for number in range(len(self._planned())):
             rows = self.read(number, *columns)

@@ -44,7 +44,7 @@ def ordered(batches: Iterable[pl.DataFrame], workspace: Workspace) -> Ordered:
 
 
 def chunks(rows: Ordered, table: str, *identity: str) -> Iterator[pl.DataFrame]:
-    """Return rows chunk by chunk, with the columns of ``syncs`` or ``event_records``.
+    """Yield rows chunk by chunk, with the columns of ``syncs`` or ``event_records``.
 
     Parameters
     ----------

@@ -128,7 +128,7 @@ def size_of(arrays: Mapping[str, NDArray[Any]]) -> int:
 
 
 def _narrowed(values: NDArray[Any], least_gain: int) -> tuple[NDArray[Any], int | None]:
-    """Return numbers less their minimum, and the minimum, if that saves enough; else as is."""
+    """Return numbers less their minimum, and it; if that saves too little, numbers and None."""
     narrow = [one for one in _NARROW if least_gain * one().itemsize <= values.itemsize]
     if not narrow or not values.size or values.dtype.kind == "f":
         return values, None

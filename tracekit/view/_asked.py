@@ -201,7 +201,7 @@ class AskedRuns:
     def _beside(
         self, seen: _Seen, names: pl.Series, time: int, *, is_after: bool
     ) -> dict[str, Any] | None:
-        """Return the nearest op of these names before or after a time, reading close rows first."""
+        """Return the nearest op of these names before or after a time; None if there is none."""
         first, last = seen.lanes.edges
         ops = seen.run.trace["ops"].filter(pl.col("name").cast(pl.String).is_in(names.implode()))
         start, reach = pl.col("start"), max((last - first) // _PIECES, 1)

@@ -194,7 +194,7 @@ class RunLanes:
         return len(self._all) - len(self.lanes)
 
     def of_thread(self, op: Mapping[str, Any]) -> int | None:
-        """Return the number of the lane with the ranges of the thread that launched an op."""
+        """Return the number of the lane with the ranges of an op's launching thread, or None."""
         key = op["process"], op["launch_thread"]
         own = (
             n for n, each in enumerate(self.lanes) if (each.kind, each.key[:2]) == ("range", key)
@@ -202,7 +202,7 @@ class RunLanes:
         return next(own, None)
 
     def of(self, op: Mapping[str, Any]) -> int | None:
-        """Return the number of the lane that shows an op."""
+        """Return the number of the lane that shows an op; None if no lane does."""
         key = tuple(op[name] for name in OF_OP)
         own = (n for n, each in enumerate(self.lanes) if (each.kind, each.key) == ("ops", key))
         return next(own, None)

@@ -31,8 +31,8 @@ from tracekit.attribution.structure._work import (
 )
 
 _LAYERS = 3
-"""Occurrences of each kernel in a pass from which the pass repeats layers, and is no layer
-itself."""
+"""Mean number of occurrences of a kernel in a pass from which the pass repeats layers, and is no
+layer itself."""
 _SCALAR = 8
 """Bytes of the largest number type."""
 

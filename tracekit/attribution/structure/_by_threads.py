@@ -150,7 +150,7 @@ def _stages(turns: Turns, parts: Parts, bursts: Array, *, pipeline: bool) -> _St
 
 
 def _lead(lane: Lane, stage: Array, begin: Array, end: Array) -> None:
-    """Mask the ops that may begin a forward pass: input copies and clearing of gradients."""
+    """Give stages to the ops that may begin forward passes: input copies, clearing of gradients."""
     kind = lane.work.kind
     fill = lane.fill | (kind == MEMSET)
     copy = np.isin(kind, (H2D, D2D, D2H))

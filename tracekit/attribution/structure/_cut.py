@@ -114,7 +114,7 @@ def _cut_before(turns: Turns, number: int, front: int, why: str) -> Cut:
 
 
 def find_front(turns: Turns, number: int) -> tuple[int, str] | None:
-    """Return the begin of the forward pass and the evidence, if layers may come before it.
+    """Return the begin of the forward pass and the evidence; None if no layers may come before it.
 
     It begins after the last kernel named after an optimizer: at the last input copy that layers
     follow, or the first of several that feed one pass; or after a result that the host fetches, if
@@ -232,7 +232,7 @@ def _is_too_little(turns: Turns, place: slice, high: int) -> bool:
 
 
 def _by_copies(lane: Lane, place: slice, low: int, high: int) -> tuple[int | None, str]:
-    """Cut at the first input copy; else after the last result that the host fetches."""
+    """Cut at the first input copy; else after the last result that the host fetches, else None."""
     kind, batch = lane.work.kind[place], lane.batch[place]
     for copy, name in ((H2D, "copy from the host"), (D2D, "copy on the device")):
         found = np.flatnonzero(batch[low : high + 1] & (kind[low : high + 1] == copy))
@@ -266,7 +266,7 @@ def _by_edges(turns: Turns, number: int, low: int, high: int) -> tuple[int, int]
 
 
 def _by_drain(turns: Turns, number: int, low: int, high: int) -> tuple[int | None, str]:
-    """Cut where the host had waited for all its earlier launches to end.
+    """Cut where the host had waited for all its earlier launches to end; None if nowhere.
 
     The following launches also find an idle GPU, until the host is ahead again. If the host is late
     with most of its launches, no such place stands out. If it waits at the end of backward passes,
@@ -295,7 +295,7 @@ def _places(turns: Turns, number: int) -> Array:
 
 
 def _by_pause(turns: Turns, number: int, low: int, high: int) -> tuple[int | None, str]:
-    """Cut before the launch for which the host waits longest, if that wait stands out."""
+    """Cut before the launch for which the host waits longest; None if no wait stands out."""
     places = _places(turns, number)
     size = places.shape[1]
     within = np.arange(max(low, 1), min(high + 1, size))

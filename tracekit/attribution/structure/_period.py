@@ -24,7 +24,8 @@ _CODES = 6
 _LAGS = 64
 """Number of lags, the best by estimate, that are counted exactly."""
 _WINDOW = 1 << 17
-"""Length above which a sequence is first examined in its middle."""
+"""Number of ops in the middle of a sequence that are examined first, if it has over twice as many.
+"""
 
 
 @dataclass(frozen=True)

@@ -164,7 +164,7 @@ def _group(given: Any) -> tuple[str | None, str | None]:
 
 
 def _ends(name: re.Match[str] | None) -> tuple[int | None, int | None]:
-    """Return sender and receiver; `send 0->1` and `recv 1<-0` are one message."""
+    """Return sender and receiver (or None); `send 0->1` and `recv 1<-0` are one message."""
     if name is None or name["one"] is None:
         return None, None
     one, other = _integer(name["one"]), _integer(name["other"])
@@ -201,14 +201,17 @@ def _elements(sizes: list[list[int]] | None) -> int | None:
 
 
 def _types(given: Any) -> str | None:
-    """Return the names of the distinct element types."""
+    """Return the names of the distinct element types; None if there are none, or too many."""
     if not isinstance(given, list) or len(given) > _MOST_TENSORS:
         return None
     return ", ".join(sorted({str(each) for each in given})) or None
 
 
 def _place(frames: Any) -> str | None:
-    """Return the innermost stack frame of the program's own code, as `step at train/loop.py:28`."""
+    """Return the innermost stack frame outside of libraries, as `step at train/loop.py:28`.
+
+    It is the innermost of all if none is outside of them; None without frames.
+    """
     if not isinstance(frames, list):
         return None
     known = [each for each in frames[:1_000] if isinstance(each, dict) and each.get("filename")]

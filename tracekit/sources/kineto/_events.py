@@ -243,7 +243,7 @@ def nanoseconds(text: pl.Series) -> pl.Series:
 
 
 def _odd(text: str) -> int | None:
-    """Convert a text in another notation, such as with an exponent, to whole nanoseconds."""
+    """Convert a text in another notation, such as with an exponent, to whole ns, or to None."""
     try:
         value = Decimal(text)
     except InvalidOperation:

@@ -345,7 +345,7 @@ class Syncs:
         return named.unique(_TIED, keep="none")
 
     def waits(self, places: Places) -> Iterator[pl.DataFrame]:
-        """Return the canonical table ``syncs``, by start."""
+        """Yield the canonical table ``syncs``, by start."""
         for chunk in chunks(self._waits, "syncs", "process_gid", "ordinal"):
             yield _placed(chunk, places)
 

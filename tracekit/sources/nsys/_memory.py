@@ -107,7 +107,7 @@ class GpuMemory:
             totals = _latest(totals, changes)
 
     def batches(self, places: Places) -> Iterator[pl.DataFrame]:
-        """Return the canonical table ``memory``, by time."""
+        """Yield the canonical table ``memory``, by time."""
         for changes in self._changes():
             yield _placed(changes, places).select(
                 pl.lit(0, pl.Int32).alias("report"), "process", "device", "time", "change", "in_use"

@@ -146,7 +146,7 @@ def _named(file: ExportFile) -> dict[int, dict[str, int | None]]:
 
 
 def _named_in_json(file: ExportFile) -> dict[int, dict[str, int | None]]:
-    """Return type of metrics -> names, from the first sample of each type."""
+    """Return type of metrics -> name -> None, from the first sample of each type."""
     if not file.has(GENERIC_EVENTS, "typeId", "data"):
         return {}
     rows = file.read(

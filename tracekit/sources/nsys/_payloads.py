@@ -192,7 +192,7 @@ def _type(entry: Mapping[str, Any], enums: _Enums) -> tuple[_Type, Mapping[int, 
 def _places(
     entries: Sequence[Mapping[str, Any]], types: Sequence[tuple[_Type, object] | None]
 ) -> list[int | None]:
-    """Return the offset of each field; without one, the next offset aligned to its type."""
+    """Return the offset of each field, else the next one aligned to its type; None if unknown."""
     places: list[int | None] = []
     end: int | None = 0
     for entry, type_ in zip(entries, types, strict=True):

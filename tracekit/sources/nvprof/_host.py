@@ -193,7 +193,7 @@ class Syncs:
         return pairs.drop_nulls().unique().unique("context", keep="none")
 
     def waits(self, places: Places) -> Iterator[pl.DataFrame]:
-        """Return the canonical table ``syncs``, by start."""
+        """Yield the canonical table ``syncs``, by start."""
         for chunk in chunks(self._waits, "syncs", "pid"):
             yield places.since_origin(_placed(chunk, places))
 

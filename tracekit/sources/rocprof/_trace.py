@@ -286,7 +286,7 @@ def _operations(kind: object) -> list[Any]:
 
 
 def _executable(metadata: Mapping[str, Any]) -> str | None:
-    """Return the name of the program, without arguments, which may hold private data."""
+    """Return the name of the program without arguments, which may be private; None if unknown."""
     command = metadata.get("command")
     first = command[0] if isinstance(command, list) and command else None
     return text_of(PurePath(first).name) if isinstance(first, str) else None

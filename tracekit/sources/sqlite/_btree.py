@@ -79,7 +79,10 @@ def _kind(file: int, geometry: Geometry, page: int) -> int:
 def _level_below(
     file: int, geometry: Geometry, pages: _Ints, upto: _Ints
 ) -> tuple[_Ints, _Ints] | None:
-    """Return the child pages of interior pages in order, and the greatest rowid of each."""
+    """Return the child pages of interior pages in order, and the greatest rowid of each.
+
+    None if a page is unlike what SQLite writes.
+    """
     children, bounds = [], []
     for first in range(0, pages.size, _PAGES_AT_ONCE):
         some = slice(first, first + _PAGES_AT_ONCE)
@@ -111,8 +114,8 @@ def _below(
 ) -> tuple[_Ints, _Ints] | None:
     """Return the child pages of interior pages, and the greatest rowid of each.
 
-    The rowids in a page separate its children; the last child has the greatest rowid of the page
-    itself.
+    None if a page is no interior page, or unlike what SQLite writes. The rowids in a page separate
+    its children; the last child has the greatest rowid of the page itself.
     """
     if pages is None or (pages[:, 0] != _INTERIOR).any():
         return None
