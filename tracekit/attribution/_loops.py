@@ -297,8 +297,8 @@ def pass_range(
 ) -> int:
     """Open a range on its thread, or in its process if it is a start/end range.
 
-    Returns `MORE_ROWS` if that worked, `FULL_STACK` or `FULL_PATHS` if there is no room: then
-    nothing is opened, and the row is to be repeated once there is room.
+    Returns `MORE_ROWS` if that worked, `FULL_STACK` or `FULL_PATHS` if there is no room: then the
+    row is to be repeated once there is room.
 
     Parameters
     ----------

@@ -130,7 +130,11 @@ def diagnose(
 
 
 def judged(found: "Answer", fail_on: str) -> int:
-    """Return the exit code: whether any finding is of a kind in `fail_on`."""
+    """Return the exit code: 1 if any finding is one to fail on, otherwise 0.
+
+    `fail_on` is rules, `any`, or a least share. For a finding of that share the code is 3 if no
+    steps are known.
+    """
     every = found.tables["findings"]
     if "state" in every.columns:
         every = every.filter(every["state"].is_in(diagnosis.WORSE))

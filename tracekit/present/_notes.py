@@ -189,7 +189,7 @@ def _window(meta: Mapping[str, Any]) -> str:
 
 
 def _traffic(meta: Mapping[str, Any]) -> list[str]:
-    """Return notes on traffic: the machine, the share assigned to links, and shared links."""
+    """Return notes on traffic: the machine, the share on known links, and the root GPU if any."""
     machine, origin = text_of(meta["machine"]), text_of(meta["origin"])
     lines = [f"machine {machine} ({origin}), GPUs taken by {text_of(meta['placed_by'])}"]
     transfers = meta["transfers"]

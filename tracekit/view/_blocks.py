@@ -29,6 +29,10 @@ def broken_down(run: Any, sums: RunSums, by: str, start: int, end: int) -> Answe
     Blocks (bins of equal length) that lie wholly in the interval are taken from the sums; only the
     ops in the partial blocks at its two ends are read and broken down. Of `meta` only the entries
     that the page shows are filled in.
+
+    The whole interval is asked as usual instead if the blocks cannot answer (`by` not in `_BY`,
+    or sums without stages), if they would spare at most `MANY` ops, or if no GPU is busy at the
+    ends.
     """
     width, origin = sums.block_width, sums.edges[0]
     last = min(max((done for _, done in sums.gpus.values()), default=origin), end) - 1
