@@ -384,7 +384,7 @@ class GroupTotals:
     groups
         Sums, as `GroupTally.groups` returns them.
     lengths
-        Durations of the ops of each row, or None if they were not kept.
+        Durations of the ops of each row; empty if they were not kept.
     """
 
     groups: pl.DataFrame

@@ -129,7 +129,7 @@ class LaunchGroups:
         run(ops, processes, self._marks, *near, self._begins, self._groups)
 
     def _places(self) -> Array:
-        """Return the index of each line's process among those with iterations; else the last."""
+        """Return the index of each line's process among those with iterations; else their count."""
         owners = self._lines.owners["process"].to_numpy()
         return _place(self._processes, owners)
 
@@ -151,7 +151,7 @@ class LaunchGroups:
         Returns
         -------
         ``process, device, stage``; ``is_own``, whether the group is input that the iteration's own
-        thread launches; ``iteration``, null for ops between two iterations, and ``part``, the
+        thread launches; ``iteration``, null for ops between or before iterations, and ``part``, the
         number of the iteration or gap, -1 before all iterations; ``start, end``, first start and
         last end of the ops; ``launch_start, launch_thread`` and ``own`` (iteration of the launching
         thread) of one of them.

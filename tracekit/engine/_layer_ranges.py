@@ -143,7 +143,7 @@ def _forward_rows(ranges: _Ranges) -> pl.Series:
     """Return for each backward marker the row of its forward operator.
 
     That is the last operator with the marker's sequence number that began before: earlier ones
-    merely show the next number, and ranges around the operator are called with it.
+    merely show the next number, or contain the operator.
     """
     inside = ranges.innermost(pl.col("marker"))
     rows = ranges.table.with_columns(row=pl.int_range(pl.len()), inside=pl.Series(inside) >= 0)

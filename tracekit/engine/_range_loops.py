@@ -117,7 +117,7 @@ def count_twice(
     active: tuple[Array, ...],
     twice: Array,
 ) -> None:
-    """Find for each node the excess of the sum of lengths over the length of their union.
+    """Find the time that a sum of lengths counts more than once, and the nodes where it does.
 
     At any time some nodes are active. The ancestors of an active node form a way up to the root;
     two ways are one from the nearest common ancestor on. So, with active nodes in depth-first
@@ -135,7 +135,7 @@ def count_twice(
         Scratch space for all nodes active at once: ``node, end, since``, the last one the time
         since when it runs beside the one before it.
     twice
-        Zeros; output: the excess time at each node, ns.
+        Zeros; output: the time counted more than once at each node, ns.
     """
     starts, ends, where = intervals
     nodes, until, since = active

@@ -25,7 +25,7 @@ _OWNER = ["process", "device"]
 
 
 def step_windows(trace: Trace, ops: pl.DataFrame, skip: int = 0) -> pl.DataFrame:
-    """Return the windows of each device by step; one window if the run has no iterations.
+    """Return the windows of each device; without iterations, one from its first op to its last.
 
     Parameters
     ----------

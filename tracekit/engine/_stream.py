@@ -372,7 +372,7 @@ def _both(
 def _chosen(
     trace: Trace, groups: pl.DataFrame, skip: int, cutter: Cutter, *, per_iteration: bool
 ) -> pl.DataFrame:
-    """Return numbered windows with a ``line``, ordered by it, one line per owner."""
+    """Return numbered windows with a ``line``; those of one owner share it and are consecutive."""
     windows = chosen_windows(trace, groups, skip=skip, per_iteration=per_iteration, cutter=cutter)
     line = pl.struct(_OWNER).rank("dense").cast(pl.Int64)
     return windows.with_row_index("window").with_columns(line=line)
@@ -418,7 +418,7 @@ def _handed_out(
 def _reaching(ops: pl.LazyFrame, *windows: pl.DataFrame | None) -> pl.LazyFrame:
     """Leave out ops before the first and after the last window, which count nowhere.
 
-    Parts of files that hold no others are not read, by their statistics.
+    Parts of files that hold only such ops, by their statistics, are not read.
     """
     known = [each for each in windows if each is not None]
     if not known:

@@ -124,7 +124,7 @@ def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFra
     An iteration begins on a device with the first op of it there. Input copies that run ahead do
     not count as that op; but those do that the iteration's own thread launches, in it or since the
     previous one, if all earlier work has ended when they start. It ends when the next iteration
-    begins, or with the first op (other than input) that is launched between the two. An op belongs
+    begins, or where the first op (other than input) launched between the two starts. An op belongs
     to the iteration that its process was in at the launch; if several threads train in a process,
     to the iteration that its own thread was in, since threads may be in different ones. The last
     iteration ends with the step's last op on any device (`with_step_ends`). The first window begins
@@ -378,7 +378,7 @@ def cut(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _clipped(ops: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """Clip ops that begin in a window and reach into no other one."""
+    """Clip ops that begin in or after a window and reach into no other one."""
     begin, end, until = pl.col("start"), pl.col("end"), pl.col("window_end")
     return (
         ops.with_columns(spans.select("window", "window_end"))

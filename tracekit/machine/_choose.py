@@ -161,7 +161,7 @@ def _placed(chosen: Machine, devices: pl.DataFrame) -> Placed:
 
 
 def _hosts(devices: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    """Return host -> its devices, if several hosts have devices that ran anything; else nothing."""
+    """Return host -> its devices, for hosts with a device that ran ops; empty without ``host``."""
     if "host" not in devices.columns:
         return {}
     active = devices.filter("active")["host"].drop_nulls().unique(maintain_order=True)

@@ -20,7 +20,7 @@ BLOCK_BYTES = 32 << 20
 """Bytes of a file that are read at once."""
 
 WHOLE_LINE = 1000
-"""NCCL cuts a line at 1,024 characters, so longer ones may be incomplete."""
+"""Characters from which on a line may be incomplete: NCCL cuts lines at 1,024."""
 
 _PREFIX = (
     r"(?P<full>(?P<host>[^\s:\]]+):(?P<pid>\d{1,9}):(?P<tid>\d{1,9}) \[(?P<device>-?\d{1,9})\] "

@@ -363,7 +363,7 @@ class Traits:
     names
         Whether its numbers are names (such as ranks): they are shown without separators.
     kernel_beside
-        Columns beside which (or being one of which) its texts are kernel names.
+        Columns, perhaps itself: its texts are kernel names if the table has one of these.
     exact
         Whether its sizes are shown without rounding, each in a unit of its own.
     """

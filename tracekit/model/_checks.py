@@ -76,7 +76,7 @@ def is_checked(folder: Path) -> bool:
 
 
 def damaged_files(folder: Path, *, thorough: bool = False) -> list[str]:
-    """Return the files of a report that have changed since they were written; no missing ones.
+    """Return the files of a report that have changed since they were written, not missing ones.
 
     Parameters
     ----------

@@ -56,7 +56,8 @@ class Clock:
         How the correction was found: ``session_start``, ``collectives``, ``messages`` or ``given``;
         None for a report whose clock is not aligned with any other.
     calls
-        Number of calls that were matched between this report and the reference report.
+        Number of calls that were matched with those of the report that this one was aligned with or
+        checked against.
     residual
         Differences between the ends of matched calls that remain after the correction: their 5th
         and 95th percentile, ns.
@@ -140,7 +141,7 @@ class Clock:
         return run + self.offset + sum((times >= at) * by for at, by in self.steps)
 
     def inverse(self) -> Clock:
-        """Return the clock that undoes this correction; not possible for a clock with steps."""
+        """Return the clock that undoes this correction, which must have no steps."""
         drift = -self.drift / (1 + self.drift)
         return Clock("", -self.offset, drift, self.since + self.offset)
 
@@ -243,7 +244,7 @@ def _is_time(column: Column) -> bool:
 
 
 def clock_warnings(clocks: Sequence[Clock], names: Sequence[str]) -> list[str]:
-    """Return sentences that name the reports aligned by collectives, and the unaligned ones."""
+    """Return sentences that name reports aligned by calls, messages or the user, and unaligned."""
     found = []
     main = clocks[0].name
     for clock, name in zip(clocks, names, strict=True):

@@ -85,7 +85,7 @@ def chosen_keys(by: str | Sequence[str], known: Collection[str], what: str) -> t
 
 
 def share_meaning(by: str | Sequence[str]) -> str:
-    """Return the meaning of the column ``share`` in a breakdown by given keys: its denominator."""
+    """Return the formula of the column ``share`` in a breakdown by the given keys."""
     keys = parse_keys(by)
     part = "exposed_ns" if is_by_stage(keys) else "busy_ns"
     own = dividing(keys)
@@ -93,7 +93,7 @@ def share_meaning(by: str | Sequence[str]) -> str:
 
 
 def is_by_stage(keys: Sequence[str]) -> bool:
-    """Tell whether keys split time by stage, which gives exposed and overlapped time."""
+    """Tell whether ``stage`` alone splits a window, which gives exposed and overlapped time."""
     return [key for key in keys if not _KEYS[key].divides_time] == ["stage"]
 
 

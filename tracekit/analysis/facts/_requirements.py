@@ -32,7 +32,7 @@ _SEVERAL = 2
 
 @dataclass(frozen=True)
 class Evidence:
-    """Whether a run has a kind of data (yes, partly, no), and the amount in words."""
+    """Degree to which a run has a kind of data, and the amount in words."""
 
     available: Degree
     found: str

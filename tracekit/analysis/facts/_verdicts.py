@@ -81,7 +81,7 @@ def _assumed(each: Mapping[str, Any]) -> str:
 
 
 def _worded(each: Mapping[str, Any]) -> Iterator[str]:
-    """Describe a process: evidence for its verdict, missing data, contradictions, iterations."""
+    """Describe a process: verdict, structure, usual gaps, doubt, iterations, contradictions."""
     as_given = " (as given)" if each["given"] else ""
     yield f"{each['verdict']}{as_given}: {each['evidence']}"
     if each["structure_evidence"]:
@@ -213,7 +213,7 @@ def _sends(trace: Trace, passes: pl.LazyFrame) -> bool:
 
 
 def counted_micro_batches(trace: Trace) -> int | None:
-    """Return the number of micro-batches by the numbers in names of forward ranges."""
+    """Return the number of micro-batches, by numbers in names of forward ranges; None without."""
     number = pl.col("name").cast(pl.String).str.extract(_MICRO_BATCH)
     forward = trace["ranges"].filter(pl.col("stage") == "FP").select(number)
     found = forward.select(pl.col("name").drop_nulls().n_unique()).collect().item()

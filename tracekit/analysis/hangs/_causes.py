@@ -42,7 +42,7 @@ def group_calls(entries: pl.DataFrame) -> pl.DataFrame:
 
     Returns
     -------
-    The entries that are not messages, with ``party`` (number of the group, by name and members,
+    The entries that are not messages, with ``party`` (name and members of the group as text,
     since names are not unique in a job) and ``turn`` (place among collectives with the same
     sequence number, which are launched together).
     """
@@ -99,7 +99,8 @@ def parties(calls: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
 def missing_calls(calls: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
     """Return the first collective of each party that a rank did not join.
 
-    If all ranks that joined it completed it, the others joined after their dump was written.
+    If all ranks that joined it completed it, the others joined after their dump was written, and it
+    is left out.
 
     Returns
     -------
@@ -378,7 +379,7 @@ def silent_peers(peers: pl.DataFrame, events: pl.DataFrame) -> list[Problem]:
 def uneven_counts(peers: pl.DataFrame) -> list[Problem]:
     """Return the ranks with fewer collective calls than others in two equal answers of RAS.
 
-    Counts of running ranks always differ; only if two answers are equal, nothing moves.
+    Counts of running ranks differ at any moment; nothing moves only if two answers are equal.
     """
     queries = peers["query"].unique().sort().to_list()
     if len(queries) < _TWO:

@@ -41,9 +41,9 @@ def on_timeline(calls: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]:
     Processes are matched with dumps by rank in the job. Calls are matched by group name and
     sequence number, if PyTorch's trace states both. Else calls of one kind in a communicator are
     matched in order with entries of one group, from the entry on at which times fit: at exactly one
-    shift of one group the time difference is the same for all calls, with all sizes equal. All
-    ranks of a communicator must find the same group. Stage and step of one rank's call hold for all
-    ranks.
+    shift of one group the time difference is the same for all calls, and it is the least of all
+    shifts, with all sizes equal. All ranks of a communicator must find the same group. Stage and
+    step of one rank's call hold for all ranks.
 
     Parameters
     ----------

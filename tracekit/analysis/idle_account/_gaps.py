@@ -31,8 +31,8 @@ class _Ops(NamedTuple):
     starts: Array
     ends: Array
     leads: Array
-    """Time at which the host was ahead (the op was queued for long); the least integer if it was
-    not.
+    """Time at which the host was ahead (the op was queued for long); if it was not, a time earlier
+    than all others.
     """
     of_loader: Array
     """Whether a data loader's thread launched the op."""
@@ -77,7 +77,8 @@ def _find_gaps(ops: _Ops, reached: _Reached, found: _Found) -> int:
     reached
         State of each line; updated.
     found
-        Filled in; has room for one row per op. The first op of a line counts as the end of a gap.
+        Filled in; has room for one row per op. The first op of a line counts as the end of a gap,
+        before which there is no op.
 
     Returns
     -------
@@ -127,9 +128,9 @@ def gaps_of(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     trace
         The run.
     windows
-        ``process, device, start, end``. Without ``process``, a gap is time in which no process uses
-        the device; else each process on a device has gaps of its own. If a window ends after the
-        last op, the rest of it is a gap without a later op.
+        ``process, device, start, end``. If ``process`` is null, a gap is time in which no process
+        uses the device; else each process on a device has gaps of its own. If a window ends after
+        the last op, the rest of it is a gap without a later op.
 
     Returns
     -------
@@ -360,11 +361,11 @@ def waiting_for_end(gaps: pl.DataFrame, last: pl.DataFrame) -> pl.DataFrame:
 
 
 def named_behind(trace: Trace, pieces: pl.DataFrame) -> pl.DataFrame:
-    """Add ``behind``: the main activity, during a piece of a gap, of the GPU that holds it up.
+    """Add ``behind``: the longest activity of the GPU ``held_by`` during each piece of a gap.
 
     If that GPU is itself held up by another one meanwhile, the other one's activity counts: the
     first micro-batch of a pipeline reaches the last stage through all others. An activity once
-    found for a piece is kept. Null if the GPU did nothing.
+    found for a piece is kept. Null if the activities cover under half of the piece.
 
     Parameters
     ----------
@@ -419,7 +420,7 @@ def busy_blocks(trace: Trace, holding: pl.Series, since: int | None = None) -> p
 
 
 def behind_blocks(pieces: pl.DataFrame, busy: pl.DataFrame) -> pl.DataFrame:
-    """Add ``behind``: the longest activity in each piece; null if all cover under half of it."""
+    """Add ``behind``: the longest activity in each piece; null if all together cover under half."""
     for name in BEHIND:
         blocks = busy.filter(pl.col("what") == name).drop("what")
         pieces = covered(pieces, blocks, ["held_by"], name)

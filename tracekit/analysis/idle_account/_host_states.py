@@ -291,7 +291,7 @@ def threads_of(pairs: pl.DataFrame) -> pl.DataFrame:
 
 
 def of_pairs(intervals: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:
-    """Return ``pair, start, end, name``: the intervals on both threads of each pair."""
+    """Return ``pair, start, end, name``: the intervals on either thread of each pair."""
     return intervals.join(threads, on="thread").select("pair", "start", "end", "name")
 
 

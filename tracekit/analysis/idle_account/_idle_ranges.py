@@ -159,7 +159,7 @@ def _marks(trace: Trace) -> pl.DataFrame:
 
 
 def _latest_marks(stretches: pl.DataFrame) -> pl.DataFrame:
-    """Merge the marks of several threads of one process: the range that began last counts."""
+    """Merge the marks of several threads of one process: the latest change of any counts."""
     begins = stretches.select("process", "range", time="start", order=1)
     ends = stretches.select("process", _NOWHERE, time="end", order=0)
     together = pl.concat([begins, ends]).sort("process", "time", "order")

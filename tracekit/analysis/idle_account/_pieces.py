@@ -191,7 +191,7 @@ def with_last_gaps(pieces: pl.DataFrame, last: pl.DataFrame, blocks: pl.DataFram
 
 
 def _apart(gaps: pl.DataFrame) -> list[pl.DataFrame]:
-    """Split gaps into groups that share neither device nor host, to limit memory."""
+    """Split more than `FEW_GAPS` gaps into groups that share no device and no host, to hold few."""
     if gaps.height <= FEW_GAPS:
         return [gaps]
     met = gaps.select("device", "pair").unique().with_columns(group="device")
@@ -388,7 +388,7 @@ def _behind(held: pl.DataFrame) -> pl.DataFrame:
 
 
 def _explained(pieces: pl.DataFrame) -> pl.DataFrame:
-    """Return the columns of `idle_pieces`; ops that are queued for too long become unexplained."""
+    """Return the columns of `idle_pieces`; time queued for too long is unexplained."""
     queued = (pl.col("phase") == "queued") & (pl.col("cause") == "launch")
     too_long = queued & (_LENGTH > QUEUED_NS)
     cause = pl.when(too_long).then(pl.lit("unexplained")).otherwise("cause").cast(_CAUSE)

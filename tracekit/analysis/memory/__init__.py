@@ -80,7 +80,7 @@ def memory_use(trace: Trace, samples: pl.DataFrame | None = None) -> Answer:
     GPUs are on one host. They are aligned with the run by the Unix time at which recording began.
 
     ``meta`` holds ``missing`` (what is not known and how to record it), ``warnings``, and
-    ``unmatched_gpus`` (indices of sampled GPUs that the run did not use).
+    ``unmatched_gpus`` (indices of sampled GPUs that are none of the run's).
 
     Raises
     ------

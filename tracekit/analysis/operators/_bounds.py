@@ -138,7 +138,7 @@ def _broadcast(arguments: pl.DataFrame) -> pl.DataFrame:
 
 
 def _written() -> pl.Expr:
-    """Return the number of elements (of the operands' width) in the result of an operator."""
+    """Return the elements, of the operands' width, that an operator moves beside its arguments."""
     inner, values = (each.list.last().cast(pl.Float64) for each in (_A, _C))
     channels = _B.list.first().cast(pl.Float64)
     rows = size(_A).cast(pl.Float64) / inner
@@ -162,7 +162,7 @@ def _written() -> pl.Expr:
 
 
 def _results() -> pl.Expr:
-    """Return the bytes of results for operators whose arguments are of several types.
+    """Return the bytes moved beside all arguments, of operators with arguments of several types.
 
     Each gradient, and each result of a normalisation, has size and type of one argument, whatever
     the width of weights. Of tables and caches only the used rows count.

@@ -19,7 +19,7 @@ Form = Literal[
     "attention_by_position_gradients", "attention_paged", "attention_cached",
     "elementwise", "comparison", "arguments", "results", "rows", "joined", "rotated", "stored",
 ]  # fmt: skip
-"""Kind of computation of an operator; the last eight have no products, only bytes (`_bytes`)."""
+"""Kind of computation of an operator; the last eight have no products, only bytes."""
 
 _MOST = 1 << 62
 _BATCHES = 6
@@ -314,8 +314,8 @@ def backward_positions(
 ) -> pl.Expr:
     """Return the positions at which a convolution's weight was used, from its backward pass.
 
-    If it is not recorded whether the convolution is transposed, the channels show it, or both give
-    the same result.
+    If it is not recorded whether the convolution is transposed, the channels may show it, or both
+    may give the same result; else null.
     """
     axes = weight.list.len() - 2
     channels = (_last_at(each, axes) for each in (gradient, data))

@@ -116,7 +116,7 @@ def precision_by_name(name: pl.Expr) -> pl.Expr:
 
 
 def precision_by_type(types: pl.Expr) -> pl.Expr:
-    """Return the precision of an operator's operand types; null if they differ."""
+    """Return the precision that an operator's known operand types share; null if they differ."""
     precisions = types.list.eval(
         pl.element().replace_strict(_BY_TYPE, default=None, return_dtype=pl.String)
     )

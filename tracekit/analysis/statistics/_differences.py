@@ -111,7 +111,12 @@ def differences(
 def _errors(
     a: Numbers, b: Numbers, regular: tuple[Regular | None, Regular | None]
 ) -> tuple[Floats, Floats, Floats, Floats, Flags, Flags]:
-    """Return ``variance, freedom, apart, off, is_same, is_unknown`` of each row."""
+    """Return ``variance, freedom, apart, off, is_same, is_unknown`` of each row.
+
+    ``apart`` is the mean of `b` less that of `a`, with its ``variance`` and degrees of ``freedom``;
+    ``off``, how much of it may come from other shares of regularly slow steps than in the long run;
+    ``is_same``, whether all steps are equal; ``is_unknown``, whether a sample drifts.
+    """
     (within_a, off_a), (within_b, off_b) = (
         within_kinds(each, own) for each, own in zip((a, b), regular, strict=True)
     )

@@ -75,7 +75,8 @@ def within_kinds(
     Returns
     -------
     Deviations from the mean of each step's kind, scaled by Bessel's correction; and the error of
-    each row's mean, as the share of slow steps differs from that in the long run.
+    each row's mean, as the share of slow steps differs from that in the long run. Without
+    `regular`, the sample itself, and zeros.
     """
     if regular is None:
         return sample, np.zeros(len(sample))
@@ -111,7 +112,7 @@ def regularly_slow(steps: Numbers | Floats) -> Regular | None:
 
 
 def kinds_of(steps: Numbers | Floats) -> list[Numbers | Floats]:
-    """Return the steps of each kind: modes, or usual steps and regularly slow steps."""
+    """Return the steps of each mode, else usual and regularly slow ones; empty if all are alike."""
     regular = regularly_slow(steps)
     return modes(steps) or ([steps[~regular.is_slow], steps[regular.is_slow]] if regular else [])
 

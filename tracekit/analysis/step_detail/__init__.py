@@ -108,7 +108,7 @@ def ops_inside(trace: Trace, spans: pl.DataFrame, *, reaching: bool = False) -> 
     spans
         ``process, device, start, end``; no two of one GPU and process overlap.
     reaching
-        Whether ops that start before a span and end in it are included.
+        Whether ops that start before a span and reach into it are included.
 
     Returns
     -------
@@ -223,7 +223,7 @@ def ranges_inside(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def driving_threads(trace: Trace) -> pl.DataFrame:
-    """Return the thread that drives iterations; without iterations, the one that launches most.
+    """Return the threads that drive iterations; without any, the one that launches most ops.
 
     Returns
     -------
@@ -238,7 +238,7 @@ def driving_threads(trace: Trace) -> pl.DataFrame:
 
 
 def whole_spans(trace: Trace) -> pl.DataFrame:
-    """Return ``process, device, start, end``: first start and last end of ops on each GPU."""
+    """Return ``process, device, start, end``: first start and last end of its ops on the GPU."""
     edges = trace["ops"].group_by(_OWNER).agg(pl.col("start").min(), pl.col("end").max())
     return edges.sort(_OWNER).collect()
 

@@ -381,7 +381,8 @@ def in_one_account(
 def with_hosts_matched(runs: Sequence[Measured]) -> tuple[list[Measured], list[str]]:
     """Rename the hosts of runs to those of the first run, with notes on the matching.
 
-    If no run shares a host with another one, hosts are matched in the order of their names.
+    Hosts are matched in the order of their names if all runs have equally many and none shares one
+    with the first run; else runs stay as they are.
     """
     if not all("node" in run.columns for run in runs):
         return list(runs), []

@@ -442,7 +442,7 @@ def _slow_ones(costs: Mapping[str, pl.DataFrame]) -> Iterator[str]:
 
 
 def _slow_links(ops: pl.DataFrame, found: _Schedule, own: _Array, ideal: _Array) -> Iterator[str]:
-    """Name links that cost half of it or more: far slower than their peers, between usual ranks."""
+    """Name links that cost half or more, far slower than their peers, between usual ranks."""
     exchanges, computing = _exchanges(ops), _computing(ops)
     turns = ops["turn"].to_numpy()
     replayed, best = (_mean_step(found, lengths, turns) for lengths in (own, ideal))
@@ -503,8 +503,8 @@ def _exchanges(ops: pl.DataFrame) -> pl.DataFrame:
 def _far_slower(exchanges: pl.DataFrame) -> pl.DataFrame:
     """Return links that take far longer than their peers, from the last participant's arrival on.
 
-    Of two links it is not told which one is unusual. ``is_sized``: another rank has such a link
-    between the same stages, which carries as many bytes.
+    Of two links neither is returned, since either may be the unusual one. ``is_sized``: another
+    rank has such a link between the same stages, which carries as many bytes.
     """
     link, took = ["way", "rank", "stages"], pl.col("took")
     in_steps = exchanges.group_by(*link, "step").agg(took=pl.col("length").median()).with_columns(

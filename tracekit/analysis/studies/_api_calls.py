@@ -128,7 +128,7 @@ def profiler_overhead(trace: Trace) -> pl.DataFrame:
     ``name`` (kind of overhead), ``times``, ``total_ns`` (sum of durations), ``busy_ns`` (length of
     their union over all threads, in each report) and ``share`` (busy_ns over the time from the
     first to the last of all calls, ops and overheads, added over reports). The last row, named
-    ``all``, sums up all kinds. No rows if no overhead was recorded.
+    ``all``, is of all kinds together. No rows if no overhead was recorded.
     """
     rows = (
         trace["host"]

@@ -104,8 +104,8 @@ def pipeline_bubbles(
 
     A stage is a device (without GPU work, a process), numbered in order. It works while a compute
     kernel of FP or BP runs; without GPU work, while a range of FP or BP is open and no range in
-    which it sends or waits. A step lasts from the begin of work on the first stage to the end of
-    work on the last.
+    which it sends or waits. A step lasts from the first begin to the last end of work on any
+    stage.
 
     Parameters
     ----------

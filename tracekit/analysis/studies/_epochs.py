@@ -130,7 +130,7 @@ def label_number(labels: Mapping[str, str], key: str, most: int, run: str) -> in
     Raises
     ------
     UsageError
-        If it is none.
+        If the label is not such a number.
     """
     if key not in labels:
         return None

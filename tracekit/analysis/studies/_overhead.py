@@ -203,7 +203,7 @@ def _ends(name: str, end: str) -> pl.Expr:
 
 
 def _timed(pairs: pl.DataFrame) -> pl.DataFrame:
-    """Choose the time that both methods have: of a step, else of an epoch."""
+    """Choose the time that both methods have, of a step, else an epoch; one alone keeps its own."""
     alone = pl.any_horizontal(pl.col("runs", "baseline_runs").is_null())
 
     def known(name: str) -> pl.Expr:

@@ -211,7 +211,7 @@ def weighted_means(
     ----------
     table
         ``architecture, nodes``, the columns `values` and those of `by`. Rows with an unknown value
-        are left out of the mean of that column.
+        in any of `values` are left out of all means.
     values
         Columns to average.
     by

@@ -83,8 +83,8 @@ def scaling(
     Raises
     ------
     UsageError
-        If an option is out of range, or `time` is epochs and these were neither measured nor can be
-        computed.
+        If an option is out of range, or `time` asks for epochs that were neither measured nor can
+        be computed.
     """
     if images is not None:
         check_images(images)

@@ -102,7 +102,7 @@ def _shows_input(trace: Trace) -> bool:
 
 
 def _outside(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return ``process, device, outside_ns``: time between a device's ops that lies in no step."""
+    """Return ``process, device, outside_ns``: time from first to last op that lies in no step."""
     worked = ops.group_by(_OWNER).agg(first=pl.col("start").min(), last=pl.col("end").max())
     steps = (
         windows.filter("counts")
@@ -274,7 +274,7 @@ def stalls_answer(runs: Sequence[Run], skip: int) -> Answer:
 
 
 def _outside_steps(runs: Sequence[Run], tables: Sequence[pl.DataFrame]) -> dict[str, str]:
-    """Return run name -> note on the time outside of steps, for runs with much of it."""
+    """Return the meta ``outside_steps``: names runs with much time outside of steps; else empty."""
     found = []
     for run, table in zip(runs, tables, strict=True):
         outside, length = table.select(pl.col("outside_ns", "window_ns").max()).row(0)

@@ -141,9 +141,9 @@ def study_row(
     ``method``              label, else what was recorded: ``nccl`` (its kernels), ``collective``
                             (kernels of other collectives), ``p2p``, ``staged`` or ``mpi`` (copies
                             between GPUs), ``none``
-    ``method_source`` ``label`` or ``recorded`` ``window_ns`` without steps, from first op to last
-    one; what follows is null then ``step_low_ns`` etc. Student's t with an effective number of
-    steps; null of fewer than 5
+    ``method_source``       ``label`` or ``recorded``
+    ``window_ns``           without steps, from first op to last one; what follows is null then
+    ``step_low_ns`` etc.    Student's t with an effective number of steps; null of fewer than 5
                             steps, or if they depend on each other too much
     ``step_p*_ns``          percentiles over steps, each the mean over devices
     ``epoch_ns``            null; times of epochs are measured elsewhere (`read_times`)

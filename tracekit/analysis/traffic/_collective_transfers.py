@@ -333,8 +333,9 @@ def message_transfers(messages: pl.DataFrame, calls: pl.DataFrame, ranks: Ranks)
 
 
 def unrecorded(calls: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:
-    """Return the calls except those in `message_transfers`; both ends of a message are left out.
+    """Return the calls except those whose messages all have known devices at both ends.
 
+    If one end of a message is left out, so is the other one.
     An all-to-all that consists of sends and receives moves no bytes beyond these.
 
     Parameters
@@ -516,7 +517,7 @@ def _participants(plan: Mapping[str, Any], ranks: Ranks) -> list[int]:
 
 
 def log_rings(log: NcclLog, communicator: str) -> tuple[list[Ring], list[Tree]]:
-    """Return the rings and trees of a communicator in a log, one of each per channel."""
+    """Return the rings and trees of a communicator in a log, made of ranks, one per channel."""
     own = pl.col("communicator") == communicator
     rings, trees = (
         some.filter(own).sort("channel", *order).partition_by("channel", maintain_order=True)

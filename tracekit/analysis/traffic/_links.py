@@ -198,7 +198,7 @@ def _of_network(
     place: Mapping[int, int],
     hosts: Mapping[int, str | None],
 ) -> pl.DataFrame:
-    """Keep transfers between hosts, with their columns, if a key is ``nic`` or ``hosts``."""
+    """Keep only transfers between hosts, with their keys, if a key is ``nic`` or ``hosts``."""
     if "hosts" in keys:
         of = pl.DataFrame({"device": [*hosts], "host": [*hosts.values()]},
                           schema={"device": pl.Int32, "host": pl.String})  # fmt: skip
@@ -266,7 +266,7 @@ def network_nodes(
 
 
 def _nic_name(machine: Machine, node: str) -> str | None:
-    """Return the system's name of a NIC, else its number on its host."""
+    """Return the system's name of a NIC, else its number on its host; None for other nodes."""
     known = machine.graph.nodes[node]
     if known.get("type") != "nic":
         return None
@@ -286,7 +286,7 @@ def _counts(keys: Sequence[str]) -> pl.Expr:
 def _bounded(
     sums: pl.DataFrame, rows: pl.DataFrame, columns: Sequence[str], transfers: pl.DataFrame
 ) -> pl.DataFrame:
-    """Add bounds of bytes for collectives that ran one of several algorithms."""
+    """Add bounds of bytes for collectives that may have run one of several algorithms."""
     either = transfers.drop_nulls("choice").group_by("choice")
     of_all = either.agg(algorithms=pl.col("algorithm").n_unique())
     if of_all.is_empty():
@@ -491,8 +491,8 @@ def expected_traffic(
     Returns
     -------
     ``gpus``, ``gradient_bytes`` (S), ``expected_bytes`` and ``observed_bytes`` in each iteration,
-    ``ratio`` of observed over expected (None if unknown). ``unsized``: number of transfers of
-    unknown size, which are left out; ``evidence``: ``modelled`` if any transfer is. If the
+    ``ratio`` of observed over expected (each None if unknown). ``unsized``: number of transfers of
+    unknown size, which are left out; ``evidence``: ``modelled`` if any of the others is. If the
     algorithm is unknown, ``least_bytes`` and ``most_bytes`` bound the observed bytes.
     """
     at_switch = pl.col("at_switch").fill_null(value=False)

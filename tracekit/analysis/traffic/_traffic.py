@@ -63,7 +63,7 @@ _FIGURES = {
 }  # fmt: skip
 _HALF = 0.5
 _OFF = 0.05
-"""Least relative difference from a counter that is reported."""
+"""Relative difference from a counter above which the GPU or NIC is named."""
 _ONE_HOST = "all GPUs of the run are on one host: what it exchanges with others is not known"
 _NOTHING_MOVED = "no transfers of the kinds that these keys list, whose ends and route are known"
 
@@ -519,7 +519,9 @@ def _held_against(metric: str, rows: pl.DataFrame) -> str:
 
 
 _OVER = 1.05
-"""Ratio of a copy's rate to the peak above which the copy counts as impossible."""
+"""Ratio of a copy's rate to the peak above which the copy counts as impossible: clocks of GPUs and
+peaks have some percent of error.
+"""
 _ALIKE = ["src_device", "dst_device", "route", "route_bandwidth"]
 
 

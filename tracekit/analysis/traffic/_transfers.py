@@ -393,7 +393,8 @@ def first_in_first_out(
     leaving_size, leaving_start, leaving_device
         Copies from the host, sorted by size and start.
     partner
-        Filled in: for each copy from the host, the row of the copy to the host that it forwards.
+        Updated: for each copy from the host to another GPU, the row of the copy to the host that it
+        forwards; left as it is for all others.
     """
     oldest = 0
     for row in range(leaving_size.size):
@@ -450,7 +451,7 @@ def _two_hop(
 
 
 def _relayed(hops: pl.DataFrame, machine: Machine, place: Mapping[int, int] | None) -> pl.DataFrame:
-    """Return the ``src_device, via_device, dst_device`` that are plausible on the machine."""
+    """Return ``src_device, via_device, dst_device`` with NVLinks for both hops, none end to end."""
 
     def bricks(src: int, dst: int) -> int:
         one, other = (src, dst) if place is None else (place.get(src), place.get(dst))
