@@ -47,7 +47,7 @@ _SCANS = 32
 """Maximum number of reports that are planned as one scan each. Of more, polars' streaming engine
 starts all at once, and a thousand take it a minute."""
 _READ_TOGETHER = 250_000
-"""Number of their rows read at a time instead."""
+"""Number of rows that are read at a time from more reports than `_SCANS`."""
 _OF_PART = 1_000_000
 """Maximum number of ops in a part of a run, which one process reads; a part has several reports."""
 _CARRIED = {"devices", "iterations", "device_sums"}

@@ -86,7 +86,7 @@ class Stream:
         return pl.DataFrame([c if c.dtype == schema[c.name] else c.cast(pl.String) for c in found])
 
     def coded(self, number: int, *columns: str) -> pl.DataFrame:
-        """Return what `read` returns, but leave texts that are kept as categories so."""
+        """Return the same as `read`, but leave texts as categories if they are kept so."""
         wanted = columns or tuple(self._table.schema)
         needed: dict[str, None] = {}
         for name in wanted:

@@ -22,9 +22,9 @@ _METHODS = {
 }
 _NS_PER_MS = 1_000_000
 _MUCH = 0.1
-"""The part of GPU time from which on a weak source of a stage is told."""
+"""Share of GPU time above which a stage on a weak source of evidence is reported."""
 WAITING = r"(?i)(^|[^a-z])(send|recv|receive|isend|irecv)([^a-z]|$)"
-"""Ranges on the host in which a stage of a pipeline sends or waits for what it is to work on."""
+"""Pattern of ranges on the host in which a pipeline stage sends, or waits for its input."""
 
 _PASSES = ("FP", "BP")
 _COPIES = ("p2p", "staged")

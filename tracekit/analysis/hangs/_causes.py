@@ -267,9 +267,10 @@ def with_roles(problems: Sequence[Problem]) -> Sequence[Problem]:
     """Add ``role`` to problems; sort causes first, by the number of ranks that they hold up.
 
     A rank that is missing in one collective and waits in another is held up there. A problem is a
-    `cause` if its missing ranks wait nowhere, or wait for each other in a cycle (then ``problem``
-    is deadlock). It is `unknown` if all ranks joined and nothing shows which one holds it up; else
-    it is a `consequence`.
+    `cause` if its ranks gave unequal calls or have not begun, if its missing ranks wait nowhere, or
+    if they wait for each other in a cycle (then ``problem`` is deadlock). Without any cause it is
+    `unknown` if all ranks joined and nothing shows which one holds it up; else it is a
+    `consequence`.
     """
     waits: dict[int, set[int]] = {}
     for each in problems:

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 _LANE = ["process", "communicator", "kind"]
 _CALL = ["party", "sequence", "turn"]
 _LOOKED_AT = 64
-"""So many calls of a lane tell by how much its places are shifted."""
+"""Number of first calls of a lane that decide the shift of its places."""
 _LEAST = 8
-"""Fewer calls that agree may do so by chance."""
+"""Least number of matched calls for a shift; fewer may agree by chance."""
 _OFF_NS, _APART = 20_000, 4
-"""By how much the times between calls may differ in both records, in the median; at any other shift
-they differ by so many times as much."""
+"""Largest median difference of the times between calls in both records, ns; and the least ratio to
+it at any other shift."""
 _AWAY_NS = 1_000_000_000
-"""By how much the clock of a run may differ from that of a dump's host."""
+"""Largest difference between the clocks of a run and of a dump's host, ns."""
 _WIDTHS = {
     "Byte": 1, "Char": 1, "Bool": 1, "Short": 2, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4,
     "Long": 8, "Double": 8, "ComplexFloat": 8, "ComplexDouble": 16,

@@ -71,7 +71,7 @@ _RESTS_ON = {
 }  # fmt: skip
 SWITCHES, OS_CALLS, _LOADERS = "context switches", "OS calls", "loader threads"
 _BEFORE = "waits"
-"""What is not measured of late launches: that a host that had not waited would have made them."""
+"""Evidence of launches that are late by an earlier wait; that it made them late is inferred."""
 _SOURCE = pl.Enum([*dict.fromkeys(_RESTS_ON.values()), SWITCHES, _LOADERS, "MPI calls", _BEFORE])
 """Recorded evidence of each cause; that of input and sleep depends on the piece."""
 FEW_GAPS = 50_000
@@ -80,7 +80,7 @@ QUEUED_NS = 100_000
 """Time after launch above which a queued op waits for something else, ns."""
 _SHORT = 5
 _SHORT_NS = 1_000_000
-"""Time between steps is short if it is no longer, and the wait is so many times as long."""
+"""Least ratio of a wait to time between steps that it hides, and longest such time, ns."""
 _PASSES = ("FP", "BP", "WU")
 _SLEEPS = ("sleep", "off_cpu")
 _LENGTH = pl.col("end") - pl.col("start")

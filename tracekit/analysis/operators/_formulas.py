@@ -23,9 +23,9 @@ Form = Literal[
 
 _MOST = 1 << 62
 _BATCHES = 6
-"""How many dimensions of batches a multiplication of matrices may have."""
+"""Largest number of batch dimensions of a matrix product."""
 _AXES = 3
-"""A convolution slides along so many dimensions at most."""
+"""Largest number of dimensions along which a convolution slides."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ _MULTIPLIES = (
     r"triton_tem|_attn_(fwd|bwd)|sdpa|\bcijk_"
 )
 _NO_MULTIPLICATION = r"(?i)fbgemm\w*"
-"""A library whose name is in those of all its kernels."""
+"""Library (FBGEMM) whose name, in those of all its kernels, looks like that of a product."""
 _WEIGHT, _INPUT = "(?i)wgrad", "(?i)dgrad|fprop|bprop_data"
 _BY_NAME = (
     ("fp8", "(?i)e4m3|e5m2|fp8|nvjet_(sm[0-9]+_)?q"),
@@ -42,7 +42,7 @@ _BY_TYPE = {
     **dict.fromkeys(("double", "float64"), "fp64"),
     **dict.fromkeys(("c10::Float8_e4m3fn", "c10::Float8_e5m2", "float8_e4m3fn"), "fp8"),
 }
-"""What types of operands say; of `float` they leave open whether it is TF32."""
+"""Type of an operand -> precision; `float` is absent, since it may be TF32."""
 
 
 _TENSOR_CORES = (
@@ -53,7 +53,7 @@ _PLAIN_CORES = (
     r"at::native::|elementwise|reduce_kernel|softmax|(layer|batch|group|rms)_?norm|bn_(fw|bw)|pool|"
     r"triton_(poi|red|per)_|multi_tensor_apply|transpose|[nN]chwTo[nN]hwc|[nN]hwcTo[nN]chw|\bcopy|fill|embedding"
 )
-"""Kernels that multiply no matrices, by what they are named after."""
+"""Pattern of names of kernels that multiply no matrices."""
 _OF_TENSOR_CORES = ("tf32", "bf16", "fp8")
 _LENGTH = pl.col("end") - pl.col("start")
 _OF_KERNEL = ("process", "device", "iteration", "stage", "kernel")

@@ -37,7 +37,7 @@ METHOD = (
     f"{OF_ROWS}, unknown where steps drift through the run"
 )
 _AT_MOST = 2_000
-"""Of more steps of a run, so many are taken, evenly: the differences of all pairs are held."""
+"""Largest number of steps of a run for `shift`, evenly chosen: all pairs of steps are kept."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class _Differences:
     high: Floats
     p_value: Floats
     is_unknown: Flags
-    """Where steps drift, so that nothing is known; all else is NaN."""
+    """Whether the steps of a row drift; its other values are then NaN."""
 
 
 def differences(
@@ -265,9 +265,9 @@ def _outside(steps: list[int], errors: list[float], level: float) -> int:
 
 
 _MANY = 1_000.0
-"""With so many degrees of freedom the density falls fast, and is summed; with fewer it is not."""
+"""Degrees of freedom from which on the tail is an integral of the density, which falls fast."""
 _NORMAL = 1e13
-"""With so many it is the normal distribution, to the last digit."""
+"""Degrees of freedom from which on the distribution is the normal one, to the last digit."""
 _CLOSE = 1e-14
 _MOST_TERMS = 10_000
 _MOST_STEPS = 1_000

@@ -17,31 +17,31 @@ from tracekit.analysis.statistics._long_run import ENOUGH, Flags, Floats, Number
 
 _SPREADS = 5.0
 _LEAST = 0.2
-"""An outlier is so many standard deviations, and such a share of the median, off the median."""
+"""Least distance of an outlier from the median: robust standard deviations, share of the median."""
 _LEAST_STEPS = 10
-"""Fewer steps have no modes that could be told from chance."""
+"""Least number of steps in which modes are found; with fewer they could be chance."""
 _LEAST_SHARE = 0.1
 _LEAST_OF_A_MODE = 3
-"""Fewer steps, or a smaller share of them, are outliers and no mode."""
+"""Least share of the steps, and least number of steps, that form a mode; fewer are outliers."""
 _GAP = 4.0
-"""How many times as far apart the modes are as the steps of either spread."""
+"""Least gap between modes, over the standard deviation within them."""
 _BY_CHANCE = 3
-"""Beside so many regular slow steps one may be slow by chance."""
+"""Number of regularly slow steps per other slow step that may be chance."""
 Skip: TypeAlias = int | Literal["auto"]
-"""How many iterations to leave out at the beginning: a number, or as many as are cold."""
+"""Number of iterations to leave out at the beginning; ``auto``: the cold ones."""
 _FEWEST, _ANY = 5, 3
 """Fewest other steps for a robust spread, and fewest to compare the first step with."""
 _FAR = 1.5
-"""Of few steps the first is cold if it takes so many times as long as the longest of the others."""
+"""Ratio to the longest other step above which the first one of few steps is cold."""
 _COLD_SPREADS, _LEAST_COLD = 5.0, 0.05
-"""A cold step is so many robust standard deviations above the others' median, and such a share."""
+"""Distance of cold steps above the median: robust standard deviations, share of the median."""
 _AS_LONG, _NEARLY = 20, 0.9
-"""Outside of the rest and nearly as long as a cold step is one in so many of the others at most:
-more are a kind of steps, as those that write a checkpoint."""
+"""At most one in `_AS_LONG` later steps lasts `_NEARLY` as long as a cold step, or longer: more form
+a kind of steps, such as those that write a checkpoint."""
 _FEW = 4
-"""So many runs are called by their names."""
+"""Largest number of runs that are listed by name."""
 _OTHERS = 2
-"""A slow step that comes regularly has so many others as long at least."""
+"""Least number of other steps that are as long as a regularly slow step."""
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,13 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 ENOUGH = 5
-"""Steps of either run below which nothing is shown."""
+"""Least number of steps of each run for a verdict."""
 COSINES = 4
 """Number of lowest frequencies used: degrees of freedom of the error of a mean."""
 WIDER, WIDER_OF_FEW = 1.2, 1.3
-"""Slow drifts vary yet more at frequency 0 than at the lowest ones: errors are widened by this."""
+"""Factors that widen errors, since slow drifts vary more at frequency 0 than at the lowest ones."""
 _FEW = 8
-"""Fewer steps than this hardly show what they depend on."""
+"""Number of steps below which `WIDER_OF_FEW` applies: they hardly show dependence."""
 _DRIFT, _CHANCE = 0.7, 0.01
 """Steps drift where the two lowest frequencies hold this share of their variance, and chance would
 give them as much in so few recordings of independent steps."""
@@ -33,7 +33,7 @@ between them, over that of distances from the mean, is below this over the numbe
 a random walk it is in most recordings (Sargan and Bhargava 1983); of independent steps that ratio
 is 2, and chance would give the four as much in so few recordings."""
 AT_ONCE = 1 << 20
-"""Numbers that are looked at together."""
+"""Number of values that are processed at once."""
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """Conditions under which one link is named as slow among its peers."""
 
 FAR = 2
-"""A slow link takes so many times as long as any of its peers in the median step, and as the median
-one in most steps (links of the published jobs: at most 1.3 times)."""
+"""Least time of a slow link over that of any peer in the median step, and over that of the median
+link in most steps (at most 1.3 for links of the published jobs)."""
 STEADY = 0.9
-"""In which share of steps a slow link is slow."""
+"""Least share of steps in which a slow link is slow."""
 NO_SLOWER = 1.1
-"""By how much the ranks at a slow link may compute longer than the mean."""
+"""Largest computing time of the ranks at a slow link, over the mean."""

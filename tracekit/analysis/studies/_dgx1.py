@@ -91,7 +91,7 @@ _POINTS = 1.0
 ALIKE = 20.0
 """Percent within which speedups are called similar; the slides give no number."""
 _NOISE = 0.05
-"""Largest speedup that may be chance."""
+"""Largest part of a speedup that may be chance."""
 # Of times from a table the overhead itself counts; of runs only what their steps show.
 _OF_TABLE = pl.when(pl.col("steps").is_null()).then("overhead_percent")
 _SLOWER = pl.coalesce("from_percent", _OF_TABLE) > 0

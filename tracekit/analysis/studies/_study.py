@@ -332,7 +332,7 @@ def _end(name: str, of_several: pl.Expr) -> pl.Expr:
 
 
 _SEVERAL = 2
-"""Least number of steps for a mean of a run whose recording is cut."""
+"""Least number of steps for percentiles other than the median."""
 
 
 def _read_labels(labels: Mapping[str, str], name: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from tracekit.model import TRANSFERS, PolarsType
 _PLAN = ["library", "collective", "root", "algorithm", "communicator", "ranks", "devices"]
 """Columns that decide the edges of a collective and their shares of its bytes."""
 _OF_SOURCE = ("report", "op", "start", "end", "stage", "iteration")
-"""Columns that an edge takes from the call of the sending GPU, such as the process."""
+"""Columns that an edge takes from the call of the sending GPU, as it does the process."""
 _NOT_MODELLED = ("collnet_direct", "collnet_chain", "symmetric")
 _ANY_ALGORITHM = ("all_to_all", "gather", "scatter", "send_recv")
 _REDUCED = ("all_reduce", "all_gather", "reduce_scatter")

@@ -104,7 +104,7 @@ def links(
         Keys from `LINK_KEYS`, as a sequence or separated by commas. With ``link``, a transfer
         counts on every link that it crosses; with ``pair`` only transfers between two GPUs count.
     window_ns
-        Time that ``share`` divides by, ns; None: no share.
+        Time that ``share`` divides by, ns; None: ``share`` is null.
     reports
         Canonical table ``reports``, which states the reports on a common clock; None: each report
         has a clock of its own.
