@@ -74,7 +74,7 @@ def _number(pattern: str, group: int) -> pl.Expr:
 
 
 OUTSIDE_STEPS = "(no step)"
-"""What lies in no iteration."""
+"""Name of time in no iteration."""
 
 
 def with_words(rows: pl.DataFrame, words: Mapping[str, str]) -> pl.DataFrame:

@@ -479,7 +479,7 @@ def how_to_see_waits(trace: Trace) -> str:
 HOST = "host, from NVTX ranges: the run holds no GPU work"
 """Meta ``basis`` of numbers that are not GPU time."""
 _KEYS = ("stage", "iteration", "rank", "node", "range")
-"""What ranges on the host can be laid out by."""
+"""Keys by which ranges on the host can be grouped."""
 
 
 def work_of(trace: Trace, keys: Sequence[str] = ("stage",)) -> Work:

@@ -304,7 +304,7 @@ _KNOWN = (
     .otherwise(pl.lit("FP"))
     .cast(STAGE)
 )
-"""One stage for all that are known, and one for none, to be added up as any two."""
+"""One stage for ops whose stage is known, and another for the rest, so that tallies add them up."""
 
 
 def identify(trace: Trace) -> dict[str, str | None]:

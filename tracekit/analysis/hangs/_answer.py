@@ -41,7 +41,7 @@ _SCHEMA: Mapping[str, pl.DataType | type[pl.DataType]] = {
     "says": pl.String,
 }
 _SPAN = 3
-"""From how many neighbours on ranks are written as a span."""
+"""Least number of consecutive ranks that are written as a span."""
 _PROBLEMS = {
     "type": "enqueued another collective than the others",
     "size": "gave other sizes than the others",

@@ -24,14 +24,14 @@ _UNEQUAL: Mapping[str, tuple[str, ...]] = {
     "input_types": ("scatter", "broadcast"),
     "output_types": ("gather",),
 }
-"""In which collectives it may differ, as only the root gives it."""
+"""Field -> collectives in which it may differ, as only the root gives it."""
 _UNEVEN = ("all_to_all", "all_to_all_single", "alltoall", "alltoall_base")
 """Collectives whose sizes may differ between ranks."""
 _ORDER_WITHIN = 16
 """Number of collectives within which a different order is recognised."""
 Problem = dict[str, Any]
 _OWN = ("type", "size", "dtype", "order")
-"""Problems that are causes by themselves: nobody waits into a wrong size."""
+"""Problems that are causes by themselves: waiting for other ranks leads to none of them."""
 _TWO = 2
 """Number of equal answers that show that nothing moves."""
 _ENDED = ("PEER_DEAD", "PEER_TIMEOUT_DEAD", "PEER_UNRESPONSIVE")

@@ -107,12 +107,12 @@ def _find_gaps(ops: _Ops, reached: _Reached, found: _Found) -> int:
 _OWNER = ["process", "device"]
 _NEVER = -(1 << 62)
 AHEAD_NS = 50_000
-"""An op that is queued for longer than this was launched by a host that is ahead of the GPU."""
+"""Time in the queue above which an op was launched by a host that is ahead of the GPU, ns."""
 _LATE = ["op", "process", "stage", "launch_thread", "launch_start", "launch_end"]
 _TARGET = [*_LATE, "brings_input"]
 """Columns on the late op of a gap."""
 _INPUT_BYTES = 1 << 16
-"""A copy from the host of less than this may be of a few numbers; batches are larger."""
+"""Least bytes of a copy from the host that brings a batch; smaller ones may be of a few numbers."""
 _NEEDED = [*_LATE, "device", "start", "end", "kind", "bytes"]
 
 

@@ -21,7 +21,7 @@ _LOADING = r"^cu(da)?(Module|Library)Load"
 _LOADING_AT_FIRST = r"^cu(da)?Launch(Kernel|Cooperative|Grid|$)|GetFunction"
 _NOT_WAITING = r"Async|Query"
 _STAGED_NS = 100_000
-"""A call that copies takes a few us; in one of more than this the host copies, or waits."""
+"""Length of a copying call above which the host copies or waits in it, ns."""
 ITEM = "copy of a number to the host (as by .item())"
 BLOCKING_COPY = "copy from the host that it waits for"
 """Names of copies in which the host waits."""
@@ -30,7 +30,7 @@ _LINKING = r"^cuLink(Create|Add|Complete)"
 _OFF = "off the CPU"
 _LOCKED = f"{_OFF} 5 ms at a time while its process ran, as who waits for Python's lock"
 _LOCK_NS = (4_900_000, 5_500_000)
-"""CPython asks for its lock every 5 ms (`sys.getswitchinterval`) while another thread has it."""
+"""Length of waits for CPython's lock, ns: a thread asks every 5 ms (`sys.getswitchinterval`)."""
 _LONG_AGO = -(1 << 62)
 _NAME = pl.col("name").cast(pl.String)
 

@@ -21,7 +21,7 @@ _WHY = ["cause", "rests_on", "queued"]
 """Columns on the cause of idle time; ``queued``: whether the late op had been launched."""
 _GAP = pl.col("gap").cast(pl.Int64)
 _BITS = 32
-"""Of numbers of gaps within a part, below that of the part."""
+"""Bits of a gap's number within a part; the number of the part is above them."""
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ _BY_NAME = (
     ("fp64", r"(?i)dgemm|(^|[^a-z])f64|d884|<([^<>()]*, )?double\b"),
     ("fp32", "(?i)sgemm|scudnn|simt|ffma|f32f32_f32f32|<float|, float"),
 )
-"""What names say, the surest first: ``s1688`` alone is TF32, beside ``fp16`` it is that. An offset
-may be named ``off64``, and a kernel of any type takes arguments that are ``double``."""
+"""Precision, and pattern of kernel names, surest first: ``s1688`` alone is TF32, beside ``fp16``
+FP16. An offset may be named ``off64``, and kernels of any type may take ``double`` arguments."""
 _BY_TYPE = {
     **dict.fromkeys(("float16", "c10::Half", "half", "Half"), "fp16"),
     **dict.fromkeys(("bfloat16", "c10::BFloat16", "BFloat16"), "bf16"),

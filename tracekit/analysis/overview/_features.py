@@ -14,7 +14,7 @@ from tracekit.model import DERIVED, Trace
 
 _COLUMNS = ("command", "feature", "available", "found", "record_with")
 _UNDERSTOOD = ("launching calls", "physical GPUs")
-"""What more than one kind of data decides, and no command shows."""
+"""Names of `REQUIREMENTS` that rest on several kinds of data, and that no command shows."""
 
 
 @dataclass(frozen=True)

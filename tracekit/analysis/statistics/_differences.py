@@ -272,9 +272,9 @@ _CLOSE = 1e-14
 _MOST_TERMS = 10_000
 _MOST_STEPS = 1_000
 _SMALL_STEP = 1e-8
-"""After such a step the next would be smaller than a number can tell."""
+"""Relative size of a Newton step after which the next one is below the precision of numbers."""
 _SERIES = 30.0
-"""From here on the series of the ratio of two gamma functions is exact."""
+"""Argument from which on the series of the ratio of two gamma functions is exact."""
 _TINY = 1e-300
 
 

@@ -36,8 +36,8 @@ _FAR = 1.5
 _COLD_SPREADS, _LEAST_COLD = 5.0, 0.05
 """Distance of cold steps above the median: robust standard deviations, share of the median."""
 _AS_LONG, _NEARLY = 20, 0.9
-"""At most one in `_AS_LONG` later steps lasts `_NEARLY` as long as a cold step, or longer: more form
-a kind of steps, such as those that write a checkpoint."""
+"""At most one in `_AS_LONG` later steps lasts `_NEARLY` as long as a cold step, or longer: more
+form a kind of steps, such as those that write a checkpoint."""
 _FEW = 4
 """Largest number of runs that are listed by name."""
 _OTHERS = 2

@@ -25,13 +25,14 @@ WIDER, WIDER_OF_FEW = 1.2, 1.3
 _FEW = 8
 """Number of steps below which `WIDER_OF_FEW` applies: they hardly show dependence."""
 _DRIFT, _CHANCE = 0.7, 0.01
-"""Steps drift where the two lowest frequencies hold this share of their variance, and chance would
-give them as much in so few recordings of independent steps."""
+"""Steps drift if the two lowest frequencies hold more than `_DRIFT` of the variance, as happens by
+chance in fewer than `_CHANCE` of recordings of independent steps."""
 _MOST, _STILL, _HARDLY = 0.6, 12.0, 0.001
-"""Or where all four hold this share, and neighbours are so alike: the sum of squares of changes
-between them, over that of distances from the mean, is below this over the number of steps. Of
-a random walk it is in most recordings (Sargan and Bhargava 1983); of independent steps that ratio
-is 2, and chance would give the four as much in so few recordings."""
+"""Steps drift, too, if all four frequencies hold more than `_MOST`, as happens by chance in fewer
+than `_HARDLY` of recordings of independent steps, and neighbours are alike: the sum of squared
+changes between them, over that of distances from the mean, is below `_STILL` over the number of
+steps. So it is in most recordings of a random walk (Sargan and Bhargava 1983); for independent
+steps that ratio is 2."""
 AT_ONCE = 1 << 20
 """Number of values that are processed at once."""
 

@@ -45,7 +45,7 @@ COMPARE_KEYS = {
 """Keys of comparisons; the last six cannot be combined with others."""
 
 PARTS = (*STAGES, "idle", "between")
-"""What the time of a step is made of: exposed time of each stage, and time in which nothing runs:
+"""Parts of the time of a step: exposed time of each stage, and time in which nothing runs:
 while the host is inside an iteration (idle), and while it is in none (between)."""
 
 _LENGTH = pl.col("end") - pl.col("start")
