@@ -287,7 +287,7 @@ def _peers(members: pl.DataFrame, connections: pl.DataFrame, marks: pl.DataFrame
 
 
 def _grouped(kind: list[Member], peers: Peers) -> tuple[list[_Group], bool]:
-    """Group members with equal size and parent into communicators.
+    """Group members with equal size, parent and colour into communicators.
 
     Returns
     -------

@@ -353,7 +353,7 @@ class Traits:
         Order in which columns are left out of a table that is too wide: the lowest number first.
         None for a column that is left out only after all others.
     needs
-        The column may be left out only if one of these columns, which say about the same, is there.
+        `spare` applies only if one of these columns, which say about the same, is there.
     essential
         Whether it is left out last of all, since the table is no answer without it.
     prose
