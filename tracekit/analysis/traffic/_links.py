@@ -252,7 +252,7 @@ def _through_host(machine: Machine, place: Mapping[int, int]) -> pl.DataFrame:
 def network_nodes(
     machine: Machine, place: Mapping[int, int], hosts: Mapping[int, str | None]
 ) -> pl.DataFrame:
-    """Return ``node, host, nic`` of the nodes at a network fabric; the NIC of a GPU is unknown."""
+    """Return ``node, host, nic`` of all nodes but fabrics; ``nic`` is null except for NICs."""
     named = {
         machine.host_of[f"GPU{gpu}"]: hosts[device]
         for device, gpu in place.items()
