@@ -45,8 +45,9 @@ class _Span:
 class Spans:
     """Stack of the stages that a thread is in, each inside the one before.
 
-    An optimizer that runs whole passes, or a loss computed while gradients are cleared, is not the
-    stage of what runs inside: its span yields, so it is written as the pieces between.
+    Usually a stage covers all that runs inside it. Passes that an optimizer runs (as L-BFGS does),
+    and a loss computed while gradients are cleared, have a stage of their own: the span around them
+    is interrupted there, and written as several pieces.
 
     Parameters
     ----------

@@ -243,7 +243,7 @@ class LinesInWindows:
         return lines
 
     def window_of(self, rows: Array) -> pl.Series:
-        """Return the window numbers for these window rows."""
+        """Return, for each row of the windows as sorted for loops, the number of its window."""
         numbers = self._lines.owners["device"] if self._given is None else self._numbers
         return numbers.gather(rows).alias("window")
 

@@ -242,14 +242,14 @@ def start_end_ranges(trace: Trace) -> pl.DataFrame:
 
 @dataclass
 class OpenTally:
-    """Adds up work launched while each start/end range is open, and its busy time by path.
+    """Adds up the work launched while each start/end range is open, and busy time by range path.
 
     Parameters
     ----------
     ranges
         The start/end ranges, as `start_end_ranges` returns them.
     counting
-        How rows are counted as ops.
+        Which rows count as ops, and how often.
     """
 
     ranges: pl.DataFrame

@@ -27,16 +27,15 @@ _RELAYS = {
 
 
 def adjacency(machine: Machine) -> pl.DataFrame:
-    """Return the relation of each two GPUs: the matrix that was read, or one in the same words.
+    """Return how each two GPUs are connected, as the matrix of ``nvidia-smi topo -m`` says it.
 
     Returns
     -------
-    ``gpu``; one column per GPU: ``X`` for itself, else the entry of the matrix that the machine was
-    read from, else in the words of ``nvidia-smi topo -m``: ``NVn`` for n bonded NVLinks (to the
-    switch, if a switch joins them), ``XGMI``, ``PIX`` for one PCIe switch, ``PXB`` for several,
-    ``NODE`` for the host bridge of one CPU, ``SYS`` across CPUs; null if no route is known.
-    ``nvlinks``: number of NVLinks of the GPU, null if unknown for any bond. ``cpu``: the nearest
-    CPU.
+    ``gpu``, and one column per GPU: ``X`` for the GPU itself. If the machine was read from such a
+    matrix, the others are its entries. Otherwise ``NVn`` for n NVLinks (to the switch, if a switch
+    joins the GPUs), ``XGMI``, ``PIX`` for one PCIe switch, ``PXB`` for several, ``NODE`` for the
+    host bridge of one CPU, ``SYS`` across CPUs; null if no route is known. ``nvlinks``: number of
+    NVLinks of the GPU, null if it is unknown for one of its connections. ``cpu``: the nearest CPU.
     """
     rows = [
         {

@@ -110,6 +110,8 @@ def shares(
 ) -> list[Edge]:
     """Return the bytes of a collective on each edge between GPUs, as shares of S.
 
+    n is the number of GPUs, S the bytes of the larger buffer: of an all-gather the gathered one.
+
     ==============================  =====================================================
     all-reduce, ring                2(n-1)/n on each edge of the ring
     all-gather, reduce-scatter      (n-1)/n on each edge of the ring
@@ -131,10 +133,11 @@ def shares(
     all-reduce, reduced_one_shot    n to the switch, 1 back
     ==============================  =====================================================
 
-    Rings carry parts in proportion to their bricks (equal parts where those of any are not known),
-    trees carry equal parts. Of an all-reduce over k switches, of h GPUs each, GPUs of one place at
-    their switches also exchange 1/h in all: half of it up and down each of NCCL's two binary trees
-    of k. Nothing is known of that where switches have different numbers of GPUs.
+    Each ring carries a part in proportion to its NVLinks, or all rings carry equal parts if those
+    of any ring are unknown. Trees carry equal parts. An all-reduce over k switches with h GPUs each
+    also crosses between switches: the i-th GPUs of all switches all-reduce S/h among themselves,
+    half of it by each of NCCL's two binary trees over the k switches. If switches have different
+    numbers of GPUs, these transfers are unknown.
 
     Parameters
     ----------

@@ -61,7 +61,7 @@ class Excerpt:
 
 
 def excerpt(trace: Trace) -> Excerpt:
-    """Return the excerpt of a run; for a run of several parts it is read once and cached."""
+    """Return the rows about communication and ranks; of a run of several parts, cached."""
     return trace.once(_excerpt, of_all=True)
 
 

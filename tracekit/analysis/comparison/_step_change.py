@@ -133,7 +133,7 @@ def verdict_of(*, has_verdict: bool = True) -> pl.Expr:
 def with_small(
     tables: Sequence[pl.DataFrame], step: Mapping[str, Any], least: float | None
 ) -> tuple[list[pl.DataFrame], dict[str, Any]]:
-    """Mark differences whose whole interval is too small to matter.
+    """Mark differences whose whole confidence interval is too small to matter.
 
     Parameters
     ----------
@@ -142,8 +142,8 @@ def with_small(
     step
         The change of the step.
     least
-        The least change that matters, in percent of the shorter step, so that exchanging the runs
-        changes nothing; by default `LEAST_PERCENT`.
+        The least change that matters, in percent of the shorter of both steps (the same whichever
+        run comes first); by default `LEAST_PERCENT`.
     """
     share = (LEAST_PERCENT if least is None else least) / 100
     shorter = pl.lit(min(step["a_ns"] or 0, step["b_ns"] or 0))

@@ -155,7 +155,7 @@ def sleeps(trace: Trace) -> pl.DataFrame:
 def off_cpu(trace: Trace) -> pl.DataFrame:
     """Return ``thread, start, end, name``: intervals off the CPU, named by their likely reason.
 
-    The name is off the CPU, unless the interval looks like waiting for a lock.
+    ``name`` says that the thread was off the CPU, or that it seems to have waited for a lock.
     """
     length = pl.col("end") - pl.col("start")
     is_lock = (pl.col("name") != _OFF) & length.is_between(*_LOCK_NS)

@@ -247,9 +247,9 @@ def is_rpd(file: SqliteFile) -> bool:
 
 
 def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_: None) -> Recording:
-    """Return the canonical tables of an RPD; stages and launches are not attributed yet.
+    """Return the canonical tables of an RPD (ROCm Profile Data), without stages and launches.
 
-    Times are of a clock of the machine and count from the first event here; Unix time is unknown.
+    Times are ns since the first event of the file, on a clock of the machine; Unix time is unknown.
     An op's correlation id is the row id of the call that launched it.
 
     Raises
