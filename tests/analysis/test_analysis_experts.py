@@ -73,3 +73,11 @@ def test_no_number_where_nothing_tells_it(
     assert "experts" not in answer.meta
     assert any(why in text for text in answer.meta["missing"])
     assert answer.tables["experts"].is_empty()
+
+
+def test_no_part_is_told_of_collectives_that_are_not_of_experts() -> None:
+    b = TraceBuilder()
+    b.op("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 1, kind="collective", collective="all_reduce")
+    answer = collectives(b.trace(), by="part")
+    assert answer.rows["part"].to_list() == [None]
+    assert "part: no kernel is named after experts' dispatch or combine" in answer.meta["missing"]

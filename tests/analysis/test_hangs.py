@@ -14,6 +14,8 @@ import pytest
 
 import tracekit as tk
 from tests.hang_dumps import BEGIN, Dump, Rank, job, without_first, write_dumps
+from tests.trace_builder import TraceBuilder
+from tracekit.analysis.hangs._timeline import last_work
 from tracekit.cli import app
 from tracekit.errors import (
     DamagedTraceError,
@@ -412,6 +414,18 @@ def test_a_run_of_one_rank_tells_stage_and_step_of_all(tmp_path: Path) -> None:
         "2 collectives of the dumps are joined to calls of 1 of 1 recorded ranks, by group and "
         "sequence number: sizes agree in all 2 that have two"
     )
+
+
+def test_the_last_kernel_is_no_copy_that_runs_later() -> None:
+    b = TraceBuilder()
+    for rank, ends in enumerate([(40, 90), (70,)]):
+        b.range(0, 100, f"tracekit.rank {rank} of 2", thread=10 * rank)
+        for turn, end in enumerate(ends):
+            kind = "d2h" if turn else "compute"
+            b.op(kind, turn, start=end - 9, end=end, thread=10 * rank, device=rank, kind=kind,
+                 short_name=f"{kind}_{rank}")  # fmt: skip
+    found = last_work(b.trace()).sort("rank").select("rank", "last_kernel", "earlier_ns")
+    assert found.rows() == [(0, "compute_0", 50), (1, "compute_1", 20)]
 
 
 @pytest.mark.slow

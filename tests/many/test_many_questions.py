@@ -297,7 +297,7 @@ def test_reports_of_chosen_ranks_are_looked_at_alone(asked) -> None:
     assert run.table("reports").collect()["file"].to_list() == [
         "rank1.sqlite", "rank2.sqlite", "rank4.sqlite"
     ]  # fmt: skip
-    said = "looked at are 3 of 6 reports, those of rank 1-2, 4: what other ranks did is not known"
+    said = "looked at are 3 of 6 reports, those of ranks 1-2, 4: what other ranks did is not known"
     answer = run.breakdown.answer("rank")
     assert answer.rows["rank"].sort().to_list() == [1, 2, 4]
     assert any(text.startswith(said) for text in answer.meta["warnings"])

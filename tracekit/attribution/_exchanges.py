@@ -461,7 +461,7 @@ class Unnamed:
 
 
 class Returned:
-    """Input copies that may bring back data: equally large copies to the host run beside them."""
+    """Input that may bring data back: half as many bytes or more are copied to the host."""
 
     def __init__(self) -> None:
         self._bytes = {"d2h": 0, "h2d": 0}

@@ -175,7 +175,7 @@ class OpenedRun:
             )
         numbers = chosen["report"].unique().sort()
         said = (
-            f"looked at are {len(numbers)} of {len(self._reports)} reports, those of rank {told}:"
+            f"looked at are {len(numbers)} of {len(self._reports)} reports, those of ranks {told}:"
             " what other ranks did is not known, and nobody is seen to wait for them"
         )
         self.record = replace(self.record, warnings=(*self.record.warnings, said))

@@ -144,7 +144,9 @@ def collectives(
     if rows["bound_share"].count():
         meta["shares"] = _SHARES
     tables = {}
-    if "part" in keys and rows["part"].count():
+    if "part" in keys and not rows["part"].count():
+        meta["missing"] += ["part: no kernel is named after experts' dispatch or combine"]
+    elif "part" in keys:
         tables["experts"], why = expert_balance(trace, found.rows)
         meta["missing"] += [] if why is None else [why]
         meta |= {} if why else {"experts": _uneven(tables["experts"])}

@@ -8,7 +8,7 @@ import polars as pl
 
 from tracekit.analysis.calls import collective_kernels, process_ranks, read_calls, with_kernels
 from tracekit.errors import UndecidedError
-from tracekit.model import COLLECTIVES, with_clocks
+from tracekit.model import COLLECTIVES, KERNEL_KINDS, with_clocks
 
 if TYPE_CHECKING:
     from tracekit.model import Trace
@@ -40,10 +40,11 @@ def on_timeline(calls: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]:
 
     Processes are matched with dumps by rank in the job. Calls are matched by group name and
     sequence number, if PyTorch's trace states both. Else calls of one kind in a communicator are
-    matched in order with entries of one group, from the entry on at which times fit: at exactly one
-    shift of one group the time difference is the same for all calls, and it is the least of all
-    shifts, with all sizes equal. All ranks of a communicator must find the same group. Stage and
-    step of one rank's call hold for all ranks.
+    matched in order with entries of one group, from the entry on at which times fit: there the
+    differences of call and entry in time scatter by at most `_OFF_NS` in the median, and `_APART`
+    times more at any other shift or group; their median is the least; and all sizes are equal. All
+    ranks of a communicator must find the same group. Stage and step of one rank's call hold for all
+    ranks.
 
     Parameters
     ----------
@@ -103,21 +104,25 @@ def on_timeline(calls: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]:
 def last_work(trace: Trace) -> pl.DataFrame:
     """Return ``rank, last_kernel, last_range, clock, earlier_ns``: what ranks ran last, and when.
 
-    ``earlier_ns``: how much earlier it ended than the last op of all ranks with the same ``clock``.
+    ``earlier_ns``: how much earlier that kernel ended than the last op, copies included, of all
+    ranks with the same ``clock``. Of several processes of a rank, the one that ended last counts.
     """
-    latest = pl.col("end").arg_max()
+    kernel = pl.when(pl.col("kind").cast(pl.String).is_in(KERNEL_KINDS))
+    latest = kernel.then("end").arg_max()
     names = trace["ranges"].select("range", last_range="name")
     ran = (
         trace["ops"].group_by("process")
-        .agg(last_kernel=pl.col("short_name").cast(pl.String).get(latest),
-             range=pl.col("range").get(latest), ended=pl.col("end").max())
+        .agg(last_kernel=kernel.then(pl.col("short_name").cast(pl.String)).get(latest),
+             range=kernel.then("range").get(latest), ended=kernel.then("end").max(),
+             until=pl.col("end").max())
         .join(names, on="range", how="left").collect()
     )  # fmt: skip
     ranks = process_ranks(trace).select("process", pl.col("rank").cast(pl.Int64)).drop_nulls()
     clocks = with_clocks(trace.read("processes"), trace.read("reports")).select("process", "clock")
-    last = ranks.join(ran, on="process").join(clocks, on="process").unique("rank").with_columns(
-        earlier_ns=pl.col("ended").max().over("clock") - pl.col("ended")
+    each = ranks.join(ran, on="process").join(clocks, on="process").with_columns(
+        earlier_ns=pl.col("until").max().over("clock") - pl.col("ended")
     )  # fmt: skip
+    last = each.sort("until", "process").unique("rank", keep="last", maintain_order=True)
     return last.select("rank", "last_kernel", "last_range", "clock", "earlier_ns")
 
 
