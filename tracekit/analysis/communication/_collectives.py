@@ -62,12 +62,19 @@ def collectives(
     by: str | Sequence[str] = _DEFAULT,
     sent: pl.DataFrame | None = None,
 ) -> Answer:
-    """Return the cost of collectives, by operation, size and communicator.
+    """Answer the question `collectives`; its declaration lists keys, columns and meta.
 
     The duration of a collective is the time from the first start to the last end of its
     participants. If only one was found in the run, it is that participant's own time, which
     includes waiting for the others; the column ``basis`` says so. If any collective of a row has
-    several participants, only those collectives count for the row's times and bandwidths.
+    several participants, only those collectives count for the row's times and bandwidths. With
+    ranks on several hosts there is no skew, since their clocks differ, and the duration is the
+    longest participant's own.
+
+    By rank or node, a collective counts for each that takes part, and ``wait_ns`` is that one's
+    own; by others it counts once. Of more than 16 distinct sizes of a collective, ``bytes`` is the
+    median of those from one power of two to the next. By part (dispatch, combine or wait of
+    experts' kernels), the table ``experts`` is the result of `expert_balance`.
 
     Parameters
     ----------
@@ -76,58 +83,10 @@ def collectives(
     log, sizes
         As for `collective_calls`.
     by
-        Keys, as a sequence or separated by commas: library, collective, bytes, communicator, group
-        (the program's name of the group of ranks), parallelism (by that name), part, stage, rank,
-        node, iteration. By rank or node, a collective counts for each that takes part, and
-        ``wait_ns`` is that one's own; by others it counts once.
+        Keys, as a sequence or separated by commas.
     sent
         Bytes that GPUs send in collectives and bounds of the links, from `Traffic.sent`; None
         leaves columns of bytes sent out, and bounds null.
-
-    Returns
-    -------
-    The keys' columns, ``bytes``, and
-
-    ============================  ================================================================
-    ``count``                     collectives; those that participants were matched of count once
-    ``participants``, ``ranks``   how many were seen (median), of how many (null if unknown)
-    ``duration_*_ns``             percentiles and maximum of the duration
-    ``basis``                     what the duration is
-    ``algorithm_bandwidth_gb_s``  bytes over median duration
-    ``bus_bandwidth_gb_s``        that times the factor of nccl-tests (`machine.bus_factor`)
-    ``transfer_ns``               median of the shortest participant's own time
-    ``wait_ns``                   median, over participants, of own time less the shortest one's
-    ``skew_ns``                   median of last start less first start
-    ``bound_ns``                  median of the least time that the links need at their peaks, a
-                                  model, as `Traffic.sent` says; null where any is not known
-    ``bound_share``               median of that over the shortest participant's own time; null
-                                  unless all ranks were seen
-    ``straggler_device``          who starts last alone most often; ``straggler_rank`` is the
-                                  rank, ``straggler_share`` how often of all matched collectives
-    ``bytes_source``              where sizes are from; ``mixed`` if from several sources
-    ``evidence``                  ``modelled`` where sizes are the user's, or hold unless MPI's
-                                  calls were in place; else ``measured``
-    ============================  ================================================================
-
-    and, if `sent` is given and any algorithm is known or one of several, ``algorithm`` (possible
-    ones joined by ``or``) and ``least_gpu_bytes, most_gpu_bytes``: the modelled bytes that each GPU
-    sends under the algorithms that send least and most.
-
-    By part (dispatch, combine or wait of experts' kernels, by their names), ``time_ns`` is the time
-    of all participants, and the table ``experts`` is the result of `expert_balance`.
-
-    By group or parallelism, ``communicators`` is the number of communicators in a row, and
-    ``members`` the ranks of the only one (see `communicator_groups`).
-
-    ``bytes`` is the size as nccl-tests counts it, null where unknown; of more than 16 distinct
-    sizes of a collective, the median of those from one power of two to the next. With ranks on
-    several hosts there is no skew, since their clocks differ, and the duration is the longest
-    participant's own.
-
-    ``meta`` holds ``calls`` (rows of `collective_calls`); ``sized`` (source of the size -> number
-    of calls); ``matched`` (number of matched calls) and ``collectives`` (number of collectives that
-    they form); ``missing`` (what is not known and how to record it); ``warnings``; ``shares``
-    (denominator of shares).
 
     Raises
     ------

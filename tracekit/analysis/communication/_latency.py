@@ -46,7 +46,7 @@ def latency(
     log: NcclLog | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> Answer:
-    """Return the latency of operations by the size of their messages.
+    """Answer the question `latency`; its declaration lists options, columns and meta.
 
     Of one collective, whose participants r are matched as in `collective_calls`:
 
@@ -59,49 +59,23 @@ def latency(
     too, each call by itself. Calls that do not block return before anything is done and are left
     out; ``meta`` counts them.
 
+    The size of a message is what the call is given: of all-gather, reduce-scatter, gather and
+    scatter one rank's part. If some operations of a row have matched participants, those with a
+    single known participant are left out of it. Otherwise ``osu_mean`` is the own time of that
+    participant, waiting for others included, and ``span_ns``, ``skew_ns`` and ``active_ns`` are
+    null, as where the clocks of participants differ.
+
     Parameters
     ----------
     calls
         The run, or its `collective_calls` with all times on one clock.
-    library
-        ``mpi`` or ``nccl``; by default both.
+    library, measure
+        As declared; ``span`` and ``active`` are known for matched collectives only.
     buckets
         ``power2``: sizes from one power of two to the next; ``exact``: each size; ``class``: small
-        (up to 8 KiB), medium (up to 512 KiB), large.
-    measure
-        Duration that the statistics describe: ``osu_mean``, ``span`` or ``active``; the latter two
-        are known for matched collectives only.
+        (up to 8 KiB), medium (up to 512 KiB), large; ``mixed`` for a power of two across classes.
     log, sizes
         As for `collective_calls`.
-
-    Returns
-    -------
-    One row per library, operation and bucket:
-
-    ============================  ==================================================================
-    ``library``, ``operation``    the collective, or ``send``, ``recv``, ``sendrecv`` of MPI
-    ``size_bytes``                the size (exact), or the power of two that is not larger; null if
-                                  unknown. Of classes there is no such column
-    ``class``                     ``small``, ``medium``, ``large``, or ``mixed`` for a power of two
-                                  in which one class ends and the next begins
-    ``count``                     operations: those that participants were matched of count once
-    ``participants``              how many of each were seen (median)
-    ``min_ns`` ... ``max_ns``     statistics of the measure: min, p50, mean, p95, max
-    ``span_ns``, ``skew_ns``,     medians; null if one participant is known, or the participants'
-    ``active_ns``                 clocks differ
-    ``algorithm_bandwidth_gb_s``  median of bytes over span, else over the longest own time
-    ``bus_bandwidth_gb_s``        that times the factor of nccl-tests (`machine.bus_factor`)
-    ============================  ==================================================================
-
-    The size of a message is what the call is given: of all-gather, reduce-scatter, gather and
-    scatter one rank's part. If some operations of a row have matched participants, those with a
-    single known participant are left out of it. Otherwise ``osu_mean`` is the own time of that
-    participant, waiting for others included.
-
-    ``meta`` counts, over all libraries of the run: ``operations``; ``unmatched`` (collectives with
-    one known participant); ``unsized`` (operations of unknown size, barriers aside);
-    ``not_blocking`` (MPI calls that are left out since they return before the message has gone). It
-    also holds ``missing`` (what is not known and how to record it), ``warnings`` and ``measure``.
 
     Raises
     ------

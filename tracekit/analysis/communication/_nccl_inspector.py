@@ -48,7 +48,7 @@ def nccl_inspector(
     warnings: Sequence[str] = (),
     trace: Trace | None = None,
 ) -> Answer:
-    """Summarise collectives from logs of NCCL's inspector.
+    """Answer the question `nccl_inspector`; its declaration lists columns and meta.
 
     Records of one call share communicator, collective and sequence number. The participant with the
     shortest time came last: it waited least for others. That holds if all ranks were recorded, if
@@ -62,42 +62,12 @@ def nccl_inspector(
     dropped
         Number of records that ring buffers lost, as NCCL counts them (schema `DROPPED_SCHEMA`).
     by
-        One of `KEYS`: size (collective, bytes per rank, communicator), collective, rank; or stage
-        and iteration, which need `trace`.
+        One of `KEYS`; stage and iteration need `trace`.
     warnings
         Sentences on records that were left out of the logs.
     trace
         A trace of some of these ranks, recorded at the same time; joined by `on_timeline`, or left
         out with a warning.
-
-    Returns
-    -------
-    The key and ``group``, what the program calls the communicator; by size and collective
-
-    ===============================  ===============================================================
-    ``ranks``                        of the communicator
-    ``count``                        calls; ``compared``: of which it is known who came last
-    ``duration_*_ns``                of the longest participant
-    ``basis``                        what that is
-    ``bytes``                        traffic by NCCL's definition: all ranks' of all_gather and
-                                     reduce_scatter
-    ``algorithm_bandwidth_gb_s``     bytes over the median duration; null where NCCL defines none
-    ``bus_bandwidth_gb_s``           that times `machine.bus_factor`
-    ``transfer_ns``                  median of the shortest participant's time, of compared calls
-    ``transfer_bus_bandwidth_gb_s``  bus bandwidth over that time, which holds least waiting
-    ``wait_ns``                      median of own time less the shortest one's
-    ``skew_ns``                      median of last start less first, where all are on one host
-    ``straggler_rank``               who comes last alone most often, and its ``straggler_share`` of
-                                     compared calls
-    ``algorithm``, ``protocol``      as NCCL says them; null where several ran
-    ===============================  ===============================================================
-
-    By rank: ``host``, ``pid``; ``records``; ``compared`` (its calls of which it is known who
-    came last); ``last`` (of these, how often it came last alone) and ``last_share``; ``caused_ns``
-    (how long each other rank waited for it, on average, in all of these); ``waited_ns``;
-    ``duration_p50_ns``; ``missing`` (sequence numbers between the first and last of its
-    communicator that it has no record of), ``elsewhere`` (those of them that other ranks have),
-    ``dropped``.
 
     Raises
     ------

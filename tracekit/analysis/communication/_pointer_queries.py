@@ -27,23 +27,10 @@ def pointer_queries(trace: Trace) -> Answer:
 
         share = time of queries within MPI calls / time of MPI calls
 
-    Returns
-    -------
-    ==========================  ====================================================================
-    ``function``                MPI's
-    ``calls``, ``mpi_ns``       MPI calls, and their time added up
-    ``queries``, ``query_ns``   queries within them, and their time added up
-    ``share``                   ``query_ns`` over ``mpi_ns``
-    ``queries_per_call``        queries over calls
-    ``calls_with_queries``      calls that made any
-    ==========================  ====================================================================
-
     Rows are sorted by time of queries, then by time of calls, longest first. All columns on queries
     are null if the run holds no query at all: nsys does not record them by default
     (``meta["missing"]``), so their absence proves nothing.
 
-    ``meta`` holds ``queries`` (number in the run), ``inside`` (number inside MPI calls), and
-    ``missing`` (what is not known and how to record it).
     """
     queries = _queries(trace)
     calls = mpi_calls(trace).with_row_index("call").rename({"name": "function"})
@@ -116,19 +103,7 @@ def _duration() -> pl.Expr:
 def staging(trace: Trace) -> Answer:
     """Count the MPI collectives that went through host memory, and those that reduced on the GPU.
 
-    Returns
-    -------
-    One row per function, sorted by name, that sums up `staging_calls`:
-
-    ==========================  ====================================================================
-    ``function``                MPI's
-    ``calls``                   its calls, one per rank and collective
-    ``staged``                  those that were staged; null if that is not known of any
-    ``staged_unknown``          those of which it is not known
-    ``gpu_reduce``              those in which a kernel reduced; null if that is not known of any
-    ``d2h_bytes``, ``h2d_bytes``  copied to host memory, and from it, within them
-    ``reduce_kernels``          kernels that reduced within them
-    ==========================  ====================================================================
+    A row per function, sorted by name, sums up `staging_calls`; null where no call tells.
     """
 
     def known(name: str) -> pl.Expr:

@@ -57,7 +57,7 @@ class Change:
 
 
 def history(recordings: pl.DataFrame, *, label: str, metric: Metric = "mean") -> Answer:
-    """List the step time of recordings in the order of a label, and where it changed.
+    """Answer the question `history`; its declaration lists columns and meta.
 
     Recordings with the same value of the label form one point: the mean of their steps. Points are
     sorted by value if all values are numbers or dates (such as 2026-11-30), else by the time of
@@ -72,22 +72,6 @@ def history(recordings: pl.DataFrame, *, label: str, metric: Metric = "mean") ->
         The label.
     metric
         Statistic in ``step_ns``: the mean or the median of the recording's steps.
-
-    Returns
-    -------
-    ==================  ==========================================================================
-    ``value``           of the label
-    ``run, runs``       name of the recording (null of several), and their number
-    ``step_ns``         mean of their steps
-    ``low_ns``          least of them, and ``high_ns``, the greatest; null of one
-    ``level``           number of the level, from 1 on
-    ``level_ns``        median of its points
-    ``change_percent``  where a level begins: how much longer than the one before; else null
-    ``p_value``         of that change (`change_points`)
-    ==================  ==========================================================================
-
-    ``meta`` holds ``label``, ``metric``, ``points``, ``changes`` (their number), ``untimed`` (names
-    of recordings without steps), ``headline`` and ``method``.
 
     Raises
     ------

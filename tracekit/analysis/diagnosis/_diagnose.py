@@ -115,9 +115,11 @@ def diagnose(
     worth: float = WORTH,
     without: Collection[int] = (),
 ) -> Answer:
-    """Return the findings of a run, the largest win first.
+    """Answer the question `diagnose`; its declaration lists columns and meta.
 
-    ``docs/diagnose.md`` defines the rules and what they win.
+    ``docs/diagnose.md`` defines the rules and what they win; the largest win is first.
+    Findings of rules that were wrong more than once in twenty are sure as ``perhaps``, listed last
+    and not among the first 5. The table ``findings`` holds all.
 
     Parameters
     ----------
@@ -133,29 +135,6 @@ def diagnose(
         Least share of a step that makes a finding.
     without
         Numbers of steps to leave out, such as outliers.
-
-    Returns
-    -------
-    One row per finding:
-
-    ================  ==============================================================
-    ``rule``          name of the rule
-    ``finding``       what takes the time, in one sentence
-    ``win_ns``        by how much a mean usual step would be shorter; null where it
-                      is not known, and then ``win_unknown`` says why
-    ``win_low_ns``    what it would be at worst; ``win_high_ns``, at best
-    ``share``         what is won of a step; without steps, of the recording
-    ``sure``          ``measured``, ``likely`` or ``hint``; ``perhaps`` of rules that were wrong
-                      more than once in twenty, which are listed last and not among the first 5
-    ``evidence``      the numbers that say so
-    ``advice``        what to do, and what would have to be true
-    ``_fingerprint``   names the finding, in any run
-    ================  ==============================================================
-
-    ``meta`` holds ``step_ns``, the mean usual step on a GPU, null without steps; ``steps`` and
-    ``devices``; ``findings``, how many there are with those that are not listed; ``asked``, how
-    many rules were asked; ``perhaps``, how many are left out of the list as their rules are often
-    wrong; ``wins``, how they are to be read. The table ``findings`` holds all.
 
     Raises
     ------

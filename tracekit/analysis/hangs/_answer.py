@@ -58,7 +58,19 @@ def find_hang(
     warnings: Sequence[str] = (),
     trace: Trace | None = None,
 ) -> Answer:
-    """Explain why a job hangs.
+    """Answer the question `hang`; its declaration lists columns and meta.
+
+    A row is the first problem of a group of ranks, causes first. Only that one is certain: later
+    collectives of the group may be matched wrongly. Times of different hosts are not compared.
+
+    ``problem`` is missing (ranks did not join), deadlock (ranks wait for each other in a circle),
+    type, size, dtype, order (ranks gave other than the others), unstarted (the GPU of some ranks
+    has not begun what that of others runs), unfinished (all joined), no_dump (a rank left none,
+    and others wait for it), unresponsive, dead, error (by RAS), behind (fewer calls by two equal
+    answers of RAS).
+
+    ``tables`` are ``ranks``, with the last collective of each; of a trace also what `last_work`
+    returns, and ``collectives``, as `on_timeline` returns them.
 
     Parameters
     ----------
@@ -71,38 +83,6 @@ def find_hang(
     trace
         A run of some of these ranks, which was recorded meanwhile: `on_timeline` joins it. One that
         it cannot join is left out, and a warning says so.
-
-    Returns
-    -------
-    One row for the first problem of each group of ranks, causes first:
-
-    ===============  ============================================================================
-    ``role``         cause; consequence (who is missing waits in another row); unknown (all joined
-                     and nothing tells who holds it up)
-    ``problem``      missing (ranks did not join), deadlock (ranks wait for each other in a
-                     circle), type, size, dtype, order (ranks gave other than the others), unstarted
-                     (the GPU of some ranks has not begun what that of others runs), unfinished
-                     (all joined), no_dump (a rank left none, and others wait for it), unresponsive,
-                     dead, error (by RAS), behind (fewer calls by two equal answers of RAS)
-    ``ranks``        whom it is about: who is missing, or differs
-    ``waiting``      who has joined and not completed it
-    ``group``        name of the group; ``description`` and ``members`` (number of ranks) beside it
-    ``collective``   such as all_reduce; ``sequence``: its number in the group, or which message of
-                     the pair
-    ``usual``        what more than half of the ranks gave; ``other``: what `ranks` gave
-    ``place``        where in the program the first of the waiting ranks is
-    ``last_place``   where the first of `ranks` was when it last enqueued anything
-    ``says``         all of it as a sentence
-    ``stage``        why the program ran the collective, and ``iteration``: by `trace`, where it is
-                     given; null of a collective that it does not hold
-    ===============  ============================================================================
-
-    Only the first problem of a group is certain: later collectives of the group may be matched
-    wrongly. Times of different hosts are not compared. ``meta``: ``ranks`` (number of dumps),
-    ``entries``, ``groups``, ``without_dump`` (ranks that groups list and that left no dump),
-    ``lost`` (dumps whose ring buffer had lost entries) and ``warnings``. ``tables``: ``ranks``,
-    with the last collective of each; of a trace also what `last_work` returns, and
-    ``collectives``, as `on_timeline` returns them.
 
     Raises
     ------

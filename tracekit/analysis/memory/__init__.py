@@ -60,28 +60,12 @@ def memory_use(trace: Trace, samples: pl.DataFrame | None = None) -> Answer:
 
     Returns
     -------
-    One row per GPU and source, by source and device:
-
-    ======================  ========================================================================
-    ``device``, ``name``    the GPU
-    ``source``              ``allocator``: allocations that were recorded, of all processes of the
-                            run; ``nvidia_smi``: samples
-    ``pre_bytes``           most in use before training began; null if nothing was recorded then,
-                            or when it began is not known
-    ``training_bytes``      most in use from then on; null likewise
-    ``peak_bytes``          most in use at all
-    ``extra_percent``       100 (own - others) / others in training, where `others` is the median
-                            of the other GPUs that ran ops
-    ``memory_bytes``        size of its memory
-    ``share``               ``peak_bytes`` over that
-    ``note``                what the row does not say, or why
-    ======================  ========================================================================
+    One row per GPU and source, by source and device; columns and meta are those of the question
+    `memory`. ``extra_percent`` is 100 (own - others) / others in training, where `others` is the
+    median of the other GPUs that ran ops.
 
     Samples are matched with GPUs by UUID; if samples or GPUs have none, by index, provided that all
     GPUs are on one host. They are aligned with the run by the Unix time at which recording began.
-
-    ``meta`` holds ``missing`` (what is not known and how to record it), ``warnings``, and
-    ``unmatched_gpus`` (indices of sampled GPUs that are none of the run's).
 
     Raises
     ------

@@ -220,7 +220,7 @@ def _joined(before: pl.DataFrame, after: pl.DataFrame, keys: list[str]) -> pl.Da
 def straggler_cost(
     timeline: pl.DataFrame, by: str = "stage", *, steps: Collection[int] | None = None
 ) -> Answer:
-    """Return the cost of stragglers in a job.
+    """Answer the question `straggler_cost`; its declaration lists columns and meta.
 
     The job's steps are replayed with three sets of lengths: ideal (each computation takes the mean,
     each communication the median of its kind over all workers and steps); ideal except one group's
@@ -235,24 +235,9 @@ def straggler_cost(
     steps
         Numbers of the steps that count; all by default.
 
-    Returns
-    -------
-    The columns of the key, then
-
-    ==============  ================================================================================
-    ``ops``         number of ops
-    ``alone_ns``    mean step where these ops alone are as long as they were, and all others ideal
-    ``slowdown``    alone_ns over the ideal step; below 1 where the group is faster than the mean
-    ``without_ns``  mean step where these ops alone are ideal
-    ``win_ns``      how much shorter than the replayed step that is
-    ``win_share``   win_ns over all that stragglers cost; wins of several groups do not add up
-    ==============  ================================================================================
-
-    Groups that slow the job most come first. ``meta``: ``steps``, ``workers``, ``recorded_ns``
-    (mean step from its first op to the end of its last one), ``replayed_ns`` (the same without
-    delays between ops), ``ideal_ns``, ``slowdown`` (replayed_ns over ideal_ns: S of the paper),
-    ``sequence_correlation`` (of forward and backward passes of a micro-batch, each less its mean in
-    the worker's step; null where one of them does not vary), ``causes`` and ``warnings``.
+    Groups that slow the job most come first; wins of several groups do not add up.
+    ``sequence_correlation`` is of passes each less its mean in the worker's step, and null where
+    one of them does not vary. ``slowdown`` of ``meta`` is S of the paper.
 
     Source: Lin et al., OSDI 2025, equation 1 and section 4.
 

@@ -133,28 +133,15 @@ def study_row(
 
     Returns
     -------
-    The columns `STUDY`, which the declaration of `study` describes. In detail:
-
-    ======================  =======================================================================
-    ``gpus``                label, else the number of devices that ran an op, or the ranks of the
-                            largest NCCL communicator where that is known to have more
-    ``method``              label, else what was recorded: ``nccl`` (its kernels), ``collective``
-                            (kernels of other collectives), ``p2p``, ``staged`` or ``mpi`` (copies
-                            between GPUs), ``none``
-    ``method_source``       ``label`` or ``recorded``
-    ``window_ns``           without steps, from first op to last one; what follows is null then
-    ``step_low_ns`` etc.    Student's t with an effective number of steps; null of fewer than 5
-                            steps, or if they depend on each other too much
-    ``step_p*_ns``          percentiles over steps, each the mean over devices
-    ``epoch_ns``            null; times of epochs are measured elsewhere (`read_times`)
-    ``fp_bp_ns``            the union of both: with all exposed times, ``idle_ns`` (while the host
-                            is in an iteration) and ``between_ns`` (while it is in none) it adds up
-                            to ``step_ns``
-    ``bytes_between_gpus``  bytes that recorded processes move to other GPUs in a step; null where
-                            any of it is unknown. Of a collective each participant moves its share
-                            of what the usual algorithms move in all, 2(n-1)S for an all-reduce
-    ``bytes_evidence``      ``measured``, or ``modelled`` where it is so of any of them
-    ======================  =======================================================================
+    The columns `STUDY`, which the declaration of `study` describes. ``gpus`` is the label, else the
+    number of devices that ran an op, or the ranks of the largest NCCL communicator where that is
+    known to have more. ``method`` is the label, else what was recorded: ``nccl`` (its kernels),
+    ``collective`` (kernels of other collectives), ``p2p``, ``staged`` or ``mpi`` (copies between
+    GPUs), ``none``. ``step_low_ns`` etc. are Student's t with an effective number of steps; null
+    of fewer than 5 steps, or if they depend on each other too much. With all exposed times,
+    ``idle_ns`` (while the host is in an iteration) and ``between_ns`` (while it is in none),
+    ``fp_bp_ns`` adds up to ``step_ns``. Of a collective each participant moves its share of what
+    the usual algorithms move in all, 2(n-1)S for an all-reduce.
 
     Raises
     ------

@@ -56,25 +56,8 @@ def link_counters(
 
     Returns
     -------
-    ====================  =========================================================================
-    ``device``            GPU; null for a NIC
-    ``host``              host of the NIC; null for a GPU, and where unknown
-    ``nic``               NIC; null for a GPU, and for all NICs of a host
-    ``metric``            ``nvlink_tx``, ``nvlink_rx``, ``pcie_tx``, ``pcie_rx``, ``nic_tx``, ...
-    ``samples``           number of samples
-    ``window_ns``         from the first sample to the last one
-    ``sampled_share``     share of the time from the first op to the last one, on the clock of the
-                          samples, in which samples were taken; null without ops
-    ``mean_percent``      mean over that time, of percent counters
-    ``max_percent``       largest sample
-    ``counted_bytes``     null where the peak, or what the unit means, is not known
-    ``measured_bytes``    attributed in the same time, from what was recorded; null for a NIC that
-                          the machine does not have
-    ``modelled_bytes``    attributed in the same time by a model
-    ``unsized``           how many of the transfers in that time are of unknown size
-    ``difference_bytes``  measured_bytes + modelled_bytes - counted_bytes
-    ``difference_share``  difference_bytes / counted_bytes
-    ====================  =========================================================================
+    The columns of the question `links` with ``counters``; ``device`` is null for a NIC, ``nic`` for
+    a GPU and for all NICs of a host.
     """
     reports = trace.read("reports")
     nodes = _nodes(machine, place, hosts or {})

@@ -124,28 +124,11 @@ def links(
 
     Returns
     -------
-    The keys' columns, then
+    The keys' columns and those of the question `links`; rows of different ``evidence`` are never
+    added. Of a link whose traffic is on several clocks ``busy_ns`` is null, and so is what follows
+    from it; ``exposed_ns`` is so where that of a GPU on another clock would have to be known.
 
-    ==================  ===========================================================================
-    ``evidence``        ``measured``, ``modelled`` or ``modelled between``; these are never added
-    ``transfers``       number of transfers; of ``modelled between`` that of collectives
-    ``unsized``         how many of these are of unknown size
-    ``bytes``           bytes of the others; null if there is no other
-    ``busy_ns``         length of the union of their intervals, added over clocks; of a link whose
-                        traffic is on several clocks it is null, and so is what follows from it
-    ``achieved_gb_s``   bytes over the busy time of transfers of known size, GB/s
-    ``peak_gb_s``       peak per direction of the link, or of the narrowest on the route
-    ``utilisation``     achieved over peak
-    ``share``           busy_ns over `window_ns`
-    ``exposed_ns``      by nic or hosts, if `computing` is given: the part of busy_ns in which a
-                        GPU that sends there, or receives by a NIC, computes nothing. Null where
-                        that of a GPU on another clock would have to be known
-    ``exposed_share``   exposed_ns over `window_ns`
-    ==================  ===========================================================================
-
-    and, if any collective may have used one of several algorithms, ``least_bytes, most_bytes,
-    least_utilisation, most_utilisation``: the traffic there under the algorithms that move least
-    and most. Rows of ``modelled between`` have ``bytes`` and utilisation only if both are equal,
+    Rows of ``modelled between`` have ``bytes`` and utilisation only if least and most are equal,
     and no ``busy_ns`` if one of the algorithms moves nothing there. Transfers from a switch to a
     GPU count only by ``link``; by other keys they were counted where GPUs sent them.
 
