@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 
 import tracekit
 from tracekit.errors import InputError, TracekitError, UsageError
 from tracekit.runs import DECLARED
-from tracekit.support.questions import require_types
+from tracekit.support.questions import Option, require_valid
 
 SAMPLE = Path(__file__).parents[1] / "sample_traces" / "ddp_4gpu.sqlite"
 WRONG: dict[str, tuple[Any, ...]] = {
@@ -20,7 +21,8 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "where": (3, "nope=1", ["no condition"]), "sort": (3, "nope"),
     "iterations": ("a", (2, 1), (1.5, 2), ("a", "b"), (1, 2, 3), ()),
     "between": (5, "x", (1,), (1.0, 2.0), (7, 3)), "topology": (3,), "nccl_logs": (3,),
-    "sizes": (3,), "inclusive": ("x",),
+    "sizes": (3,), "inclusive": ("x",), "depth": (0,), "longest": (0,), "kernels": (0,),
+    "ranks": (1,),
 }  # fmt: skip
 """Values that an option cannot have, by its name."""
 
@@ -56,6 +58,8 @@ def test_other_doors(run: tracekit.Run, tmp_path: Path) -> None:
     assert run.breakdown(where="stage=ME", by="stage,kind").height >= 0
     with pytest.raises(UsageError, match="skip 'auto' is of another type: give int"):
         run.breakdown(skip="auto")
+    with pytest.raises(UsageError, match="root -1 is too small: give 0 or more"):
+        tracekit.memory([run], root=-1)
     with pytest.raises(UsageError, match="where 'stage=XP' is of another type"):
         tracekit.stalls([run], where="stage=XP")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="x iterations cannot be skipped"):
@@ -83,4 +87,17 @@ def test_other_doors(run: tracekit.Run, tmp_path: Path) -> None:
 def test_types_of_options(value: object, kind: Any, *, fits: bool) -> None:
     refused = nullcontext() if fits else pytest.raises(UsageError, match="option")
     with refused:
-        require_types({"option": value}, {"option": kind})
+        require_valid({"option": value}, _taking(kind))
+
+
+def _taking(kind: Any, least: int | None = None) -> inspect.Signature:
+    annotation = Annotated[kind, Option("", least=least)]
+    kept = inspect.Parameter("option", inspect.Parameter.KEYWORD_ONLY, annotation=annotation)
+    return inspect.Signature([kept])
+
+
+@pytest.mark.parametrize("value", [None, 2, 3])
+def test_an_option_is_at_least_what_is_declared(value: int | None) -> None:
+    require_valid({"option": value}, _taking(int | None, 2))
+    with pytest.raises(UsageError, match="option 1 is too small: give 2 or more"):
+        require_valid({"option": 1}, _taking(int | None, 2))

@@ -610,7 +610,7 @@ def test_what_cannot_be_asked() -> None:
         idle(trace, "kernel")
     with pytest.raises(UsageError, match="no iterations"):
         idle(trace, "iteration")
-    with pytest.raises(UsageError, match="0 gaps"):
+    with pytest.raises(UsageError, match="longest 0 is too small"):
         idle(trace, longest=0)
     with pytest.raises(MissingDataError, match="no GPU work"):
         idle(TraceBuilder().trace())

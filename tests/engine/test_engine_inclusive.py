@@ -235,7 +235,7 @@ def test_what_runs_beside_each_other_counts_once_where_paths_meet() -> None:
         ("range", {"inclusive": True, "per_iteration": True}, "no statistics over iterations"),
         ("range,stage", {"inclusive": True}, "is by range, or by range and kernel"),
         ("range,kernel", {"depth": 1, "per_iteration": True}, "no statistics over iterations"),
-        ("range", {"depth": 0}, "0 levels of ranges cannot be listed"),
+        ("range", {"depth": 0}, "depth 0 is too small: give 1 or more"),
         ("layer,stage", {}, "a breakdown by layer is by layer alone"),
         ("layer", {"per_iteration": True}, "a breakdown by layer has no statistics"),
     ],

@@ -14,7 +14,7 @@ from tracekit.runs._declared import called_one, shown
 from tracekit.runs._opening import Reference, select_runs
 from tracekit.runs._question import Finish, RunsQuestion, Selection, asking, needed
 from tracekit.support.files import StrPath
-from tracekit.support.questions import require_types
+from tracekit.support.questions import require_valid
 
 if TYPE_CHECKING:
     from tracekit.model import Answer
@@ -81,7 +81,7 @@ def among_runs(asked: Asked[Selection, P, Answer], finish: Finish) -> RunsQuesti
         from tracekit.model import STEPS_UNMARKED, WORK_MISSING
 
         chosen = {name: options.pop(name) for name in declaration.apart if name in options}
-        require_types({"references": references, **chosen}, declaration.kinds)
+        require_valid({"references": references, **chosen}, declaration.signature)
         needs = needed(declaration.name, options)
         runs = _Chosen(references, **chosen, is_of_latest=declaration.is_of_latest, needs=needs)
         found: Answer = finish(runs, ask(runs, *args, **options))

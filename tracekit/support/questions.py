@@ -59,7 +59,7 @@ class Option:
         Unit by which the command line parses it (one of `support.quantities`, or ``images``,
         ``keys``, ``labels``, ``run``, ``run or ns``, ``runs``, ``sizes``, ``skip``, ``steps``).
     least
-        Smallest number allowed; None for no limit.
+        Smallest number allowed, in Python and on the command line; None for no limit.
     flag
         Option on the command line, if it differs from its name.
     typed
@@ -285,11 +285,6 @@ class Declaration:
         others = (*_ROWS, *_RUNS) if self.is_of_runs else _ROWS
         return [each for each in _options(self.signature) if each.name not in others]
 
-    @property
-    def kinds(self) -> dict[str, Any]:
-        """Types of all options, those in `apart` included: name -> type."""
-        return {each.name: get_args(each.annotation)[0] for each in _options(self.signature)}
-
     def signature_of(self, returns: str, *, of_one: bool = True) -> inspect.Signature:
         """Return the signature as a method of a run, or as a function of several runs."""
         known = _RUNS if of_one and self.is_of_runs else ()
@@ -367,11 +362,10 @@ def question(
         )  # fmt: skip
         subject = [meant] if is_of_runs else taken[:1]
         answers = own.replace(parameters=[*taken, *(shared[name] for name in rows)])
-        kinds = {each.name: get_args(each.annotation)[0] for each in _options(answers)}
 
         @functools.wraps(function)
         def ask(*args: Any, **kwargs: Any) -> Any:
-            require_types(answers.bind(*args, **kwargs).arguments, kinds)
+            require_valid(answers.bind(*args, **kwargs).arguments, answers)
             chosen = {name: kwargs.pop(name) for name in rows if name in kwargs}
             return function(*args, **kwargs).typed(writes.columns).choosing(**chosen)
 
@@ -395,16 +389,20 @@ def _options(own: inspect.Signature) -> list[inspect.Parameter]:
     return [each for each in own.parameters.values() if get_origin(each.annotation) is Annotated]
 
 
-def require_types(given: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
-    """Raise `UsageError` for an option of a wrong type, or a text that is no allowed choice."""
-    for name, value in given.items():
-        if name not in kinds or _is_of(value, kinds[name]):
-            continue
-        known = choices(kinds[name])
-        if known and isinstance(value, str):
-            raise UsageError(f"{name} {value!r} is unknown", choose_among(value, known))
-        wanted = _MODULES.sub("", str(getattr(kinds[name], "__name__", kinds[name])))
-        raise UsageError(f"{name} {reprlib.repr(value)} is of another type", f"give {wanted}")
+def require_valid(given: Mapping[str, Any], signature: inspect.Signature) -> None:
+    """Raise `UsageError` for an option of a wrong type, an unknown choice, or below its least."""
+    options = {each.name: each for each in _options(signature)}
+    for name in given.keys() & options.keys():
+        value, least = given[name], option_of(options[name]).least
+        kind = get_args(options[name].annotation)[0]
+        if not _is_of(value, kind):
+            known = choices(kind)
+            if known and isinstance(value, str):
+                raise UsageError(f"{name} {value!r} is unknown", choose_among(value, known))
+            wanted = _MODULES.sub("", str(getattr(kind, "__name__", kind)))
+            raise UsageError(f"{name} {reprlib.repr(value)} is of another type", f"give {wanted}")
+        if least is not None and value is not None and value < least:
+            raise UsageError(f"{name} {value} is too small", f"give {least} or more")
 
 
 def _is_of(value: Any, kind: Any) -> bool:

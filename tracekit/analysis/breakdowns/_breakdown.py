@@ -185,8 +185,6 @@ def _chosen_view(
         if set(keys) not in ({"range"}, {"range", "kernel"}):
             raise UsageError(f"{what} is by range, or by range and kernel", "ask --by range")
         _check_whole(what, per_iteration=per_iteration)
-        if depth is not None and depth < 1:
-            raise UsageError(f"{depth} levels of ranges cannot be listed", "give 1 or more")
         return partial(inclusive_kernels if "kernel" in keys else inclusive_ranges, depth=depth)
     if "layer" in keys:
         what = "a breakdown by layer"

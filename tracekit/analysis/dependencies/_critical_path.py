@@ -14,7 +14,6 @@ from tracekit.analysis.dependencies._descriptions import op_names
 from tracekit.analysis.dependencies._job import Job, cause_of, distrust, job_of, slack_of, stand_in
 from tracekit.analysis.facts import with_words
 from tracekit.analysis.statistics import kinds_of
-from tracekit.errors import UsageError
 from tracekit.model import Answer
 
 if TYPE_CHECKING:
@@ -39,8 +38,6 @@ def critical_path(
     kernels: int | None,
 ) -> Answer:
     """Answer the question `critical_path`; its declaration lists options and columns."""
-    if kernels is not None and kernels < 1:
-        raise UsageError(f"{kernels} kernels cannot be listed", "give 1 or more")
     job = job_of(trace, traffic, skip, iterations)
     meta = _meta(job, skip)
     if kernels is not None:

@@ -35,7 +35,6 @@ from tracekit.analysis.idle_account import (
     longest_gaps,
 )
 from tracekit.engine import counted_steps, iterations_in
-from tracekit.errors import UsageError
 from tracekit.model import Answer, Trace, with_clocks
 
 _OWNER = ["process", "device"]
@@ -47,8 +46,6 @@ _MUCH = 0.05
 
 def idle(trace: Trace, keys: Sequence[str], *, skip: int, longest: int | None) -> Answer:
     """Answer the question `idle`; its declaration lists options and columns."""
-    if longest is not None and longest < 1:
-        raise UsageError(f"{longest} gaps cannot be listed", "give 1 or more")
     require_ops(trace)
     windows = idle_windows(trace, skip=skip, per_iteration=is_by_steps(keys))
     found = _sums(trace, windows, keys, longest=longest or 0)

@@ -226,6 +226,12 @@ def straggler_cost(
     each communication the median of its kind over all workers and steps); ideal except one group's
     ops, which keep their recorded length; and recorded except one group's ops, which are ideal.
 
+    Groups that slow the job most come first; wins of several groups do not add up.
+    ``sequence_correlation`` is of passes each less its mean in the worker's step, and null where
+    one of them does not vary. ``slowdown`` of ``meta`` is S of the paper.
+
+    Source: Lin et al., OSDI 2025, equation 1 and section 4.
+
     Parameters
     ----------
     timeline
@@ -234,12 +240,6 @@ def straggler_cost(
         One of `KEYS`: rank (data-parallel), stage (of the pipeline), worker (both), kind of work.
     steps
         Numbers of the steps that count; all by default.
-
-    Groups that slow the job most come first; wins of several groups do not add up.
-    ``sequence_correlation`` is of passes each less its mean in the worker's step, and null where
-    one of them does not vary. ``slowdown`` of ``meta`` is S of the paper.
-
-    Source: Lin et al., OSDI 2025, equation 1 and section 4.
 
     Raises
     ------
