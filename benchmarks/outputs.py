@@ -83,7 +83,9 @@ OF_RUN = [
     "report RUN",
 ]  # fmt: skip
 OF_RUN += [
-    f"{name} RUN" for name in (each.replace("_", "-") for each in DECLARED)
+    f"{name} RUN" for name in (
+        each.replace("_", "-") for each, told in DECLARED.items() if not told.is_of_files
+    )
     if not any(line.startswith(f"{name} ") for line in OF_RUN)
 ]  # fmt: skip
 OF_PAIR = [

@@ -20,7 +20,8 @@ _HEAD = """# Python
 `run.x.answer(...)` takes the same and returns the whole answer: `rows`, `meta`, `warnings`,
 `figure()`, `to_json()`, `to_pandas()`. `help(run.x)` shows the same. `where`, `sort` and `top`
 choose rows as on the [command line](commands.md). What is asked of several runs is a function of
-`tracekit`, which takes the runs, or `where`, their labels.
+`tracekit`, which takes the runs, or `where`, their labels; what is asked of other files, one that
+takes their paths.
 
 Columns *in some* answers are there where the options ask for them. **A null means unknown**, or
 what the column says of it, and never zero. Int64 stands for integers of any size, and a unit that
@@ -44,7 +45,8 @@ def api_page() -> str:
 
 
 def _declared(told: Declaration) -> Iterator[str]:
-    yield f"\n## {'tracekit' if told.is_of_runs else 'run'}.{told.name}\n"
+    is_function = told.is_of_runs or told.is_of_files
+    yield f"\n## {'tracekit' if is_function else 'run'}.{told.name}\n"
     yield _text(told.meaning)
     if told.is_of_runs and hasattr(Run, told.name):
         yield f"\n`run.{told.name}()` asks the same of one run."

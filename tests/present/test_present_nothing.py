@@ -15,7 +15,8 @@ from tracekit.runs import DECLARED
 if TYPE_CHECKING:
     from pathlib import Path
 
-FIGURES = [(name, figure) for name, each in DECLARED.items() for figure in each.figures]
+FIGURES = [(name, figure) for name, each in DECLARED.items()
+           if not each.is_of_files for figure in each.figures]  # fmt: skip
 OPTIONS: dict[str, dict[str, Any]] = {"whatif": {"host": "2x"}}
 
 

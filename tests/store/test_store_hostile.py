@@ -45,7 +45,7 @@ OTHERS = (
 """Files of a project whose other tools write to `runs/` and `staging/`, too."""
 
 COMMANDS: dict[str, Sequence[str]] = {
-    **{name.replace("_", "-"): ["p2p"] for name in DECLARED},
+    **{name.replace("_", "-"): ["p2p"] for name in DECLARED if name != "straggler_cost"},
     "ingest": [str(OTHER)],
     "record": ["--", "true"],
     "diagnose": ["p2p"],

@@ -22,7 +22,6 @@ _COMMANDS = (
 )  # fmt: skip
 """Commands with a module of their own name, and declared questions, in the order of the help."""
 _TOGETHER = {
-    "hang": "files", "nccl_inspector": "files", "straggler_cost": "files",
     "report": "pages", "view": "pages", "export": "pages", "gate": "compare",
 }  # fmt: skip
 """Commands that share a module."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tracekit
-from tracekit.cli._command import command
+from tracekit.cli._command import Judged, command
 from tracekit.cli._options import (
     LATEST,
     IterationOption,
@@ -18,10 +18,12 @@ from tracekit.cli._options import (
     RunArgument,
     StepOption,
     VerdictOption,
+    files_argument,
     open_run,
     opened_run,
     runs_argument,
 )
+from tracekit.cli._output import EVERYWHERE, Format
 from tracekit.runs import DECLARED
 from tracekit.support.questions import Declaration, Folder, Labels, option_of
 
@@ -39,59 +41,91 @@ _OPENING = {
 
 def register_question(name: str) -> None:
     """Register the command of a declared question."""
-    declaration = DECLARED[name]
-    runs_of = [each.name for each in declaration.options if option_of(each).unit == "run"]
+    told = DECLARED[name]
+    ask = _of_files if told.is_of_files else _of_runs if told.is_of_runs else _of_run
+    judged = {each.name for each in told.judging}
+    alone = judged - {each.name for each in told.options}
 
-    def check(options: dict[str, Any]) -> None:
-        if declaration.check is not None:
-            declaration.check(**options)
+    def answer(**options: Any) -> "Answer | Judged":
+        judging = {each: options[each] for each in judged}
+        asked = {each: value for each, value in options.items() if each not in alone}
+        if told.check is not None:  # what makes no sense is said before a file is read
+            told.check(**asked)
+        found = ask(told, **asked)
+        return found if told.judge is None else Judged(found, told.judge(found, **judging))
 
-    def answer_of_runs(
-        runs: list[str] | None,
-        *,
-        where: Mapping[str, str] | None = None,
-        store: Path | None = None,
-        **options: Any,
-    ) -> "Answer":
-        check(options)
-        ask = getattr(tracekit, declaration.name).answer
-        found: Answer = ask(runs or (), where=where or {}, store=store, **options)
-        return found
-
-    def answer_of_run(run: str, *, store: Path | None = None, **options: Any) -> "Answer":
-        opening = {name: options.pop(name, None) for name in declaration.opened}
-        check(options)  # what makes no sense is said before a file is read
-        for each in runs_of:
-            if options[each] is not None:
-                options[each] = open_run(options[each], store, **opening)
-        with opened_run(run, store, **opening) as opened:
-            found: Answer = getattr(opened, declaration.name).answer(**options)
-        return found
-
-    answer: Any = answer_of_runs if declaration.is_of_runs else answer_of_run
-    answer.__name__, answer.__doc__ = declaration.name, declaration.meaning
-    answer.__signature__ = _signature(declaration)
+    answer.__name__, answer.__doc__ = told.name, told.meaning
+    answer.__signature__ = _signature(told)  # type: ignore[attr-defined]
     command(
-        *declaration.examples,
-        name=declaration.name.replace("_", "-"),
-        writes=[declaration.writes, *declaration.also],
-        figures=declaration.figures,
+        *told.examples,
+        name=told.name.replace("_", "-"),
+        writes=[told.writes, *told.also],
+        figures=told.figures,
+        formats=(*EVERYWHERE, *map(Format, told.formats)),
     )(answer)
 
 
-def _signature(declaration: "Declaration") -> inspect.Signature:
+def _of_runs(
+    told: Declaration,
+    runs: list[str] | None,
+    *,
+    where: Mapping[str, str] | None = None,
+    store: Path | None = None,
+    **options: Any,
+) -> "Answer":
+    ask = getattr(tracekit, told.name).answer
+    found: Answer = ask(runs or (), where=where or {}, store=store, **options)
+    return found
+
+
+def _of_run(told: Declaration, run: str, *, store: Path | None = None, **options: Any) -> "Answer":
+    opening = {name: options.pop(name, None) for name in told.opened}
+    others = _opened(told, options, store, **opening)
+    with opened_run(run, store, **opening) as opened:
+        found: Answer = getattr(opened, told.name).answer(**options | others)
+    return found
+
+
+def _of_files(told: Declaration, *, store: Path | None = None, **options: Any) -> "Answer":
+    ask = getattr(tracekit, told.name).answer
+    found: Answer = ask(**options | _opened(told, options, store))
+    return found
+
+
+def _opened(
+    told: Declaration, options: Mapping[str, Any], store: Path | None, **opening: Any
+) -> dict[str, Any]:
+    """Return the runs among the options, opened."""
+    named = {name: options[name] for name in _runs_among(told) if options[name] is not None}
+    return {name: open_run(each, store, **opening) for name, each in named.items()}
+
+
+def _runs_among(told: Declaration) -> list[str]:
+    return [each.name for each in told.options if option_of(each).unit == "run"]
+
+
+def _signature(told: Declaration) -> inspect.Signature:
     """Return the parameters of a command: runs, the question's options, options of opening."""
-    own = [(each.name, each.annotation, each.default) for each in declaration.options]
+    options = {each.name: each for each in (*told.options, *told.judging)}
+    own = [
+        (each.name, each.annotation, each.default)
+        for each in options.values()
+        if option_of(each).flag != ""
+    ]
     asked: list[tuple[str, Any, Any]] = [("run", RunArgument, LATEST)]
-    opening = [(name, _OPENING[name], None) for name in declaration.opened]
-    if declaration.is_of_runs:
-        runs = runs_argument(declaration.signature.parameters["references"].annotation)
+    opening = [(name, _OPENING[name], None) for name in told.opened]
+    first = next(iter(told.signature.parameters.values()))
+    if told.is_of_runs:
+        runs = runs_argument(first.annotation)
         asked, opening = [("runs", runs, None), ("where", Labels, None)], []
+    if told.is_of_files:
+        asked, opening = [(first.name, files_argument(first.annotation), first.empty)], []
+    stores = [("store", Folder, None)] if _runs_among(told) or not told.is_of_files else []
     return inspect.Signature(
         [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=value)
             for name, kind, value in [
-                *asked, *own, *opening, ("store", Folder, None)
+                *asked, *own, *opening, *stores
             ]
         ]
     )  # fmt: skip

@@ -335,6 +335,12 @@ def runs_argument(declared: Any) -> Any:
     return Annotated[list[str] | None, argument]
 
 
+def files_argument(declared: Any) -> Any:
+    """Return a declared argument for files as typer takes it."""
+    option = get_args(declared)[1]
+    return Annotated[option.typed, typer.Argument(metavar=option.metavar, help=option.meaning)]
+
+
 RunsArgument = runs_argument(References)
 
 _READ: dict[str, Callable[[Any], Any]] = {

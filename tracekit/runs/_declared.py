@@ -14,11 +14,14 @@ from tracekit import present
 from tracekit.analysis import comparison
 from tracekit.analysis.arithmetic.questions import flops, roofline
 from tracekit.analysis.breakdowns.questions import breakdown
+from tracekit.analysis.communication.inspector_questions import nccl_inspector
 from tracekit.analysis.communication.questions import collectives, latency, links
 from tracekit.analysis.dependencies.questions import critical_path, whatif
 from tracekit.analysis.diagnosis.questions import stragglers
+from tracekit.analysis.hangs.questions import hang
 from tracekit.analysis.idle_time.questions import idle
 from tracekit.analysis.overview.questions import info
+from tracekit.analysis.straggler_cost.questions import straggler_cost
 from tracekit.analysis.studies import questions as of_runs
 from tracekit.analysis.studies import waits_questions as waiting
 from tracekit.analysis.studies.questions import memory as of_memory
@@ -112,6 +115,9 @@ DECLARED = {
     if isinstance(each, RunQuestion) and each.declaration is not None
 } | {
     each.declaration.name: each.declaration
-    for each in (of_runs.study, of_runs.scaling, waiting.stalls, waiting.bubbles)
-}
+    for each in (
+        of_runs.study, of_runs.scaling, waiting.stalls, waiting.bubbles,
+        hang, nccl_inspector, straggler_cost,
+    )
+}  # fmt: skip
 """Declarations of all questions: name -> declaration."""

@@ -2,103 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from tracekit import present
-from tracekit.runs._question import question_of
-from tracekit.support.files import StrPath
+from tracekit.analysis.communication import inspector_questions
+from tracekit.analysis.hangs import questions as of_dumps
+from tracekit.analysis.straggler_cost import questions as of_timelines
+from tracekit.runs._question import Question, asking
+from tracekit.support.questions import require_valid
 
 if TYPE_CHECKING:
     from tracekit.model import Answer
-    from tracekit.runs._opened import OpenedRun
+    from tracekit.support.questions import Asked
+
+P = ParamSpec("P")
 
 
-@question_of
-def hang(dumps: Sequence[StrPath], *, run: OpenedRun | None = None) -> Answer:
-    """Say why a job hangs.
-
-    See `tracekit.analysis.hangs.find_hang`.
+def of_files(
+    asked: Asked[Any, P, Answer], read: Callable[[Any], Any]
+) -> Question[Concatenate[Any, P]]:
+    """Return the library function for a declared question to files.
 
     Parameters
     ----------
-    dumps
-        Dumps of PyTorch's flight recorder, outputs of `ncclras -f json`, or folders of them.
-    run
-        A run of some of these ranks, recorded at the same time by nsys or PyTorch's profiler; or
-        None.
-
-    Raises
-    ------
-    InputError
-        If a file is no dump, or damaged.
+    asked
+        The question.
+    read
+        Function that reads the files; the question gets what it returns.
     """
-    from tracekit.analysis.hangs import find_hang
+    told: Any = asked.declaration
+    signature, text = told.signature_of("tracekit.Answer"), told.text("polars.DataFrame")
+
+    def answer(*args: Any, **options: Any) -> Answer:
+        given = signature.bind(*args, **options).arguments
+        require_valid(given, told.signature)
+        ask: Any = asked
+        found: Answer = ask(read(given.pop(next(iter(signature.parameters)))), **given)
+        return replace(found, renderer=present.RENDERER)
+
+    whole: Any = answer
+    whole.__name__, whole.__doc__, whole.__signature__ = told.name, text, signature
+    question: Question[Concatenate[Any, P]] = asking(whole, told.name, signature, text)
+    return question
+
+
+def _dumps(paths: Any) -> Any:
     from tracekit.sources.hang_dumps import read_dumps
 
-    found = read_dumps(dumps)
-    trace = None if run is None else run.trace
-    answer = find_hang(found.entries, found.ranks, found.peers, found.events, found.warnings, trace)
-    return replace(answer, renderer=present.RENDERER)
+    return read_dumps(paths)
 
 
-@question_of
-def nccl_inspector(
-    logs: Sequence[StrPath], by: str = "size", *, run: OpenedRun | None = None
-) -> Answer:
-    """Return how fast collectives are, and which ranks wait, from logs of NCCL's inspector.
-
-    See `tracekit.analysis.communication.nccl_inspector`.
-
-    Parameters
-    ----------
-    logs
-        Logs of NCCL's inspector for one job, or folders of them.
-    by
-        Key to group by: size, collective or rank; with `run` also stage or iteration.
-    run
-        A run of some of these ranks, recorded at the same time by another recorder; or None.
-
-    Raises
-    ------
-    InputError
-        If a file is no such log, or damaged.
-    """
-    from tracekit.analysis.communication import nccl_inspector
+def _logs(paths: Any) -> Any:
     from tracekit.sources.nccl_inspector import read_inspector_logs
 
-    found = read_inspector_logs(logs)
-    trace = None if run is None else run.trace
-    answer = nccl_inspector(found.records, found.dropped, by, found.warnings, trace)
-    return replace(answer, renderer=present.RENDERER)
+    return read_inspector_logs(paths)
 
 
-@question_of
-def straggler_cost(
-    timeline: StrPath, by: str = "stage", *, steps: Collection[int] | None = None
-) -> Answer:
-    """Return the cost of stragglers in a job.
-
-    See `tracekit.analysis.straggler_cost.straggler_cost`.
-
-    Parameters
-    ----------
-    timeline
-        Timeline of a pipeline-parallel job, in the format of StragglerAnalysis.
-    by
-        Key to group by: rank, stage, worker or kind.
-    steps
-        Numbers of the steps to include; None for all.
-
-    Raises
-    ------
-    InputError
-        If the file is no such timeline, or damaged.
-    """
-    from tracekit.analysis.straggler_cost import straggler_cost
+def _timeline(path: Any) -> Any:
     from tracekit.sources.job_timelines import read_job_timeline
 
-    return replace(
-        straggler_cost(read_job_timeline(timeline), by, steps=steps), renderer=present.RENDERER
-    )
+    return read_job_timeline(path)
+
+
+hang = of_files(of_dumps.hang, _dumps)
+nccl_inspector = of_files(inspector_questions.nccl_inspector, _logs)
+straggler_cost = of_files(of_timelines.straggler_cost, _timeline)

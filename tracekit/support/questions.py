@@ -61,7 +61,7 @@ class Option:
     least
         Smallest number allowed, in Python and on the command line; None for no limit.
     flag
-        Option on the command line, if it differs from its name.
+        Option on the command line, if it differs from its name; empty for none there.
     typed
         Type on the command line, if it does not follow from type and unit.
     panel
@@ -180,6 +180,20 @@ OrLatest = Annotated[
         "RUN...",
     ),
 ]
+
+
+class Traced(Protocol):
+    """A run, with its tables."""
+
+    @property
+    def trace(self) -> Any:
+        """Tables of the run."""
+
+
+OfRanks = Annotated[
+    Traced | None,
+    Option("A run of some of these ranks, to tell stages and steps.", "RUN", unit="run"),
+]
 Labels = Annotated[
     Mapping[str, str] | None,
     Option(
@@ -262,8 +276,15 @@ class Declaration:
         Whether its subject is several runs, and not one.
     is_of_latest
         Whether these are by default the run ingested last, and not all runs.
+    is_of_files
+        Whether its subject is files that are no runs; they are the first parameter.
     check
         Function that raises an error for contradictory options, before any file is read.
+    judge
+        Function that returns the exit code for an answer; its keyword arguments are options of the
+        command, those of the question's names among them.
+    formats
+        Formats that its answers can be written in, besides those of all.
     """
 
     name: str
@@ -277,13 +298,22 @@ class Declaration:
     apart: Sequence[str] = ()
     is_of_runs: bool = False
     is_of_latest: bool = False
+    is_of_files: bool = False
     check: Callable[..., object] | None = None
+    judge: Callable[..., int] | None = None
+    formats: Sequence[str] = ()
 
     @property
     def options(self) -> list[inspect.Parameter]:
         """The question's own options, each with type, default and `Option`."""
         others = (*_ROWS, *_RUNS) if self.is_of_runs else _ROWS
-        return [each for each in _options(self.signature) if each.name not in others]
+        own = _options(self.signature)[self.is_of_files :]
+        return [each for each in own if each.name not in others]
+
+    @property
+    def judging(self) -> list[inspect.Parameter]:
+        """The options of `judge`."""
+        return [] if self.judge is None else _options(inspect.signature(self.judge))
 
     def signature_of(self, returns: str, *, of_one: bool = True) -> inspect.Signature:
         """Return the signature as a method of a run, or as a function of several runs."""
@@ -338,6 +368,9 @@ def question(
     opened: Sequence[str] = ("rules", "iteration"),
     check: Callable[..., object] | None = None,
     is_of_latest: bool = False,
+    files: Any = None,
+    judge: Callable[..., int] | None = None,
+    formats: Sequence[str] = (),
 ) -> Callable[[Callable[Concatenate[T_contra, P], A_co]], Asked[T_contra, P, A_co]]:
     """Declare a question, by the function that answers it; see the module for an example.
 
@@ -346,8 +379,11 @@ def question(
 
     Parameters
     ----------
-    examples, writes, also, figures, opened, check, is_of_latest
+    examples, writes, also, figures, opened, check, is_of_latest, judge, formats
         See `Declaration`.
+    files
+        Type of the paths that its command takes, with an `Option`; the function gets what they
+        hold. None for a question to runs.
     """
 
     def declare(function: Callable[Concatenate[T_contra, P], A_co]) -> Asked[T_contra, P, A_co]:
@@ -361,6 +397,8 @@ def question(
             annotation=OrLatest if is_of_latest else References,
         )  # fmt: skip
         subject = [meant] if is_of_runs else taken[:1]
+        if files is not None:
+            subject = [taken[0].replace(annotation=files)]
         answers = own.replace(parameters=[*taken, *(shared[name] for name in rows)])
 
         @functools.wraps(function)
@@ -377,6 +415,7 @@ def question(
             examples=examples, is_of_runs=is_of_runs, is_of_latest=is_of_latest,
             writes=writes, also=also, figures=figures or {}, opened=opened,
             apart=[name for name in shared if name not in rows], check=check,
+            is_of_files=files is not None, judge=judge, formats=formats,
         )  # fmt: skip
         declared: Asked[T_contra, P, A_co] = asked
         return declared

@@ -1,5 +1,10 @@
 """Explain a hang of a job from the dumps of its ranks."""
 
-from tracekit.analysis.hangs._answer import find_hang
+from typing import TYPE_CHECKING
 
-__all__ = ["find_hang"]
+from tracekit.support.lazily import lazily
+
+if TYPE_CHECKING:
+    from tracekit.analysis.hangs._answer import find_hang
+
+__getattr__, __dir__ = lazily(__name__)

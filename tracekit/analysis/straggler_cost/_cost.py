@@ -1,0 +1,520 @@
+"""Cost of stragglers by rank, stage, worker or kind of work, from replays of a job's steps.
+
+Rules: Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis", OSDI
+2025, section 3.2, and the code published with it. The ops of a lane run in order; a computation
+waits for the message that brings its input, a message for the computation whose result it carries;
+the first forward pass waits for the parameters; after the last backward pass gradients are summed,
+clipped and applied; the members of a collective, and the two ends of a message, begin together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import networkx as nx
+import numpy as np
+import polars as pl
+
+from tracekit.analysis.statistics import FAR, NO_SLOWER, STEADY
+from tracekit.errors import MissingDataError, UndecidedError, UsageError
+from tracekit.model import Answer
+from tracekit.support.compiled import compiled
+
+_Array = np.ndarray[Any, Any]
+
+_COMPUTING = ("forward-compute", "backward-compute", "optimizer", "gc")
+"""Kinds of work that workers do by themselves; all others are communication."""
+_WORKER = ["step", "rank", "stage"]
+_MEETING = {
+    "params-all-gather": ["step", "stage"],
+    "grads-reduce-scatter": ["step", "stage"],
+    "embedding-grads-all-reduce": ["step", "rank"],
+    "optimizer-clip-main-grad": ["step"],
+}
+"""Columns that the participants of each collective share, by kind of collective."""
+_AFTER_BACKWARD = (
+    "layernorm-grads-all-reduce",
+    "embedding-grads-all-reduce",
+    "grads-reduce-scatter",
+    "optimizer-clip-main-grad",
+)
+KEYS: Mapping[str, Sequence[str]] = {
+    "rank": ("rank",),
+    "stage": ("stage",),
+    "worker": ("rank", "stage"),
+    "kind": ("kind",),
+}
+"""Keys to group stragglers by."""
+_REPLAYED = 0.9
+"""Least share of a recorded step that the replay must reach to be trusted."""
+_MOST_OF_IT = 0.5
+"""Least share of the cost at which a slow group is named (for a stage M_S of section 5.2)."""
+_WHO = {
+    "worker": "rank {rank} takes longer at stage {stage} than others",
+    "rank": "rank {rank} takes longer than others",
+    "stage": "stage {stage} takes longer than others",
+}
+"""Names of slow groups, smallest group first; more work and slower work look alike."""
+_ALIKE = 0.9
+"""Least correlation of both passes of micro-batches at which sequence lengths are said to differ
+(section 5.3 of the paper).
+"""
+
+
+class _Schedule(NamedTuple):
+    """Order of a replay: groups of ops that begin together, and the ops each group waits for."""
+
+    order: _Array
+    """Meetings, each after those that it waits for."""
+    first: _Array
+    """Position in `before` of the first op of each meeting."""
+    before: _Array
+    """The ops that each meeting waits for, sorted by meeting."""
+    meeting: _Array
+    """The meeting of each op."""
+
+
+def _dependencies(ops: pl.DataFrame) -> pl.DataFrame:
+    """Return the dependencies between ops.
+
+    Parameters
+    ----------
+    ops
+        The ops of a timeline, with their number ``op``.
+
+    Returns
+    -------
+    ``before, after``: numbers of two ops, of which the second waits for the first.
+    """
+    return pl.concat(
+        [_in_lanes(ops), _of_messages(ops), _of_parameters(ops), _of_gradients(ops)]
+    ).unique()
+
+
+def _meetings(ops: pl.DataFrame) -> pl.Series:
+    """Return the number of each op's meeting (ops that begin together)."""
+    stage, kind = pl.col("stage"), pl.col("kind")
+    sender = pl.when(kind == "forward-recv").then(stage - 1).when(kind == "backward-recv").then(
+        stage + 1
+    ).otherwise(stage)  # fmt: skip
+    is_message = kind.str.contains("^(?:forward|backward)-(?:send|recv)$")
+    way = kind.str.head(1)
+    key = pl.when(is_message).then(
+        pl.concat_str(pl.lit("message"), way, "step", "rank", sender, "number", separator=" ")
+    ).otherwise(pl.concat_str(pl.lit("op"), "op", separator=" "))  # fmt: skip
+    for name, keys in _MEETING.items():
+        met = pl.concat_str(pl.lit(name), *keys, separator=" ")
+        key = pl.when(kind == name).then(met).otherwise(key)
+    return ops.select(key.rank("dense").cast(pl.Int64) - 1).to_series()
+
+
+def _schedule(ops: pl.DataFrame) -> _Schedule:
+    """Sort meetings (groups of ops that begin together) topologically.
+
+    Raises
+    ------
+    UndecidedError
+        If ops wait for each other in a cycle.
+    """
+    meeting = _meetings(ops).to_numpy()
+    edges = _dependencies(ops)
+    before, after = edges["before"].to_numpy(), meeting[edges["after"].to_numpy()]
+    by_meeting = np.argsort(after, kind="stable")
+    count = int(meeting.max()) + 1
+    graph = nx.DiGraph()
+    graph.add_nodes_from(range(count))
+    graph.add_edges_from(zip(meeting[before].tolist(), after.tolist(), strict=True))
+    try:
+        order = np.fromiter(nx.topological_sort(graph), np.int64, count)
+    except nx.NetworkXUnfeasible as error:
+        raise UndecidedError(
+            "ops of this timeline wait for each other in a circle",
+            "messages of its stages are not in the order of their micro-batches",
+        ) from error
+    first = np.searchsorted(after[by_meeting], np.arange(count + 1))
+    return _Schedule(order, first, before[by_meeting], meeting)
+
+
+def _begin(schedule: _Schedule, lengths: _Array, begins: _Array) -> None:
+    """Compute the earliest begin of each meeting."""
+    for place in schedule.order:
+        for edge in range(schedule.first[place], schedule.first[place + 1]):
+            op = schedule.before[edge]
+            begins[place] = max(begins[place], begins[schedule.meeting[op]] + lengths[op])
+
+
+def _mean_step(schedule: _Schedule, lengths: _Array, turns: _Array) -> float:
+    """Return the mean length of a step when ops of given lengths begin as early as possible.
+
+    Parameters
+    ----------
+    schedule
+        Topological order of meetings and their dependencies.
+    lengths
+        Length of each op, ns.
+    turns
+        Number of the step of each op, from 0 on.
+    """
+    begins = np.zeros(schedule.order.size, np.int64)
+    compiled(_begin, lengths.size)(schedule, lengths, begins)
+    steps = np.zeros(int(turns.max()) + 1, np.int64)
+    np.maximum.at(steps, turns, begins[schedule.meeting] + lengths)
+    return float(steps.mean())
+
+
+def _in_lanes(ops: pl.DataFrame) -> pl.DataFrame:
+    """Return the order of ops in each lane; messages with equal begin form one launch."""
+    lane = [*_WORKER, "lane"]
+    placed = ops.sort(*lane, "start", "kind").with_columns(
+        turn=pl.when(pl.col("lane") == "pp-comm")
+        .then(pl.col("start").rle_id().over(lane))
+        .otherwise(pl.int_range(pl.len()).over(lane))
+    )
+    keys = [*lane, "turn"]
+    following = placed.select(*lane, turn=pl.col("turn") + 1, before="op")
+    return placed.select(*keys, after="op").join(following, on=keys).select("before", "after")
+
+
+def _of_messages(ops: pl.DataFrame) -> pl.DataFrame:
+    keys = [*_WORKER, "number"]
+    pairs = [
+        (f"{way}-{one}", f"{way}-{other}")
+        for way in ("forward", "backward")
+        for one, other in (("recv", "compute"), ("compute", "send"))
+    ]
+    of = {kind: ops.filter(kind=kind) for pair in pairs for kind in pair}
+    return pl.concat([_joined(of[before], of[after], keys) for before, after in pairs])
+
+
+def _of_parameters(ops: pl.DataFrame) -> pl.DataFrame:
+    first = ops.filter(pl.col("kind") == "forward-compute").sort("number").unique(
+        _WORKER, keep="first", maintain_order=True
+    )  # fmt: skip
+    gathered = ops.filter(pl.col("kind") == "params-all-gather")
+    return _joined(gathered, first, _WORKER)
+
+
+def _of_gradients(ops: pl.DataFrame) -> pl.DataFrame:
+    last = ops.filter(pl.col("kind") == "backward-compute").sort("number").unique(
+        _WORKER, keep="last", maintain_order=True
+    )  # fmt: skip
+    after = ops.filter(pl.col("kind").is_in(_AFTER_BACKWARD))
+    before = pl.concat([last, ops.filter(pl.col("kind") == "gc")])
+    clipped = ops.filter(pl.col("kind") == "optimizer-clip-main-grad")
+    update = ops.filter(pl.col("kind") == "optimizer")
+    return pl.concat([_joined(before, after, _WORKER), _joined(clipped, update, _WORKER)])
+
+
+def _joined(before: pl.DataFrame, after: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+    return before.select(*keys, before="op").join(
+        after.select(*keys, after="op"), on=keys
+    ).select("before", "after")  # fmt: skip
+
+
+def straggler_cost(
+    timeline: pl.DataFrame, by: str = "stage", *, steps: Collection[int] | None = None
+) -> Answer:
+    """Answer the question `straggler_cost`; its declaration lists columns and meta.
+
+    The job's steps are replayed with three sets of lengths: ideal (each computation takes the mean,
+    each communication the median of its kind over all workers and steps); ideal except one group's
+    ops, which keep their recorded length; and recorded except one group's ops, which are ideal.
+
+    Groups that slow the job most come first; wins of several groups do not add up.
+    ``sequence_correlation`` is of passes each less its mean in the worker's step, and null where
+    one of them does not vary. ``slowdown`` of ``meta`` is S of the paper.
+
+    Source: Lin et al., OSDI 2025, equation 1 and section 4.
+
+    Parameters
+    ----------
+    timeline
+        The ops of each worker (`tracekit.sources.job_timelines.TIMELINE_SCHEMA`).
+    by
+        One of `KEYS`: rank (data-parallel), stage (of the pipeline), worker (both), kind of work.
+    steps
+        Numbers of the steps that count; all by default.
+
+    Raises
+    ------
+    UsageError
+        If the key is unknown, or none of the steps is in the timeline.
+    MissingDataError
+        If the timeline holds no computation.
+    UndecidedError
+        If its ops wait for each other in a cycle.
+    """
+    if by not in KEYS:
+        raise UsageError(f"stragglers have no key {by!r}", f"say one of {', '.join(KEYS)}")
+    ops = timeline if steps is None else timeline.filter(pl.col("step").is_in(list(steps)))
+    if ops.is_empty():
+        raise UsageError("none of these steps is in the timeline")
+    if not ops["kind"].is_in(_COMPUTING).any():
+        raise MissingDataError(
+            "this timeline holds no computation", f"kinds {', '.join(_COMPUTING)}"
+        )
+    ops = ops.with_columns(
+        op=pl.int_range(pl.len()), turn=pl.col("step").rank("dense").cast(pl.Int64) - 1
+    )
+    return _answered(ops, by)
+
+
+def _answered(ops: pl.DataFrame, by: str) -> Answer:
+    found, turns = _schedule(ops), ops["turn"].to_numpy()
+    own, ideal = ops["length"].to_numpy(), ops.select(_ideal()).to_series().to_numpy()
+    replayed, best = (_mean_step(found, lengths, turns) for lengths in (own, ideal))
+    costs = {
+        key: _by_group(ops, list(KEYS[key]), found, (own, ideal), (replayed, best))
+        for key in (by, *_WHO)
+    }
+    recorded = _recorded(ops)
+    correlation = _sequence_correlation(ops)
+    return Answer(
+        rows=costs[by].rename({"stage": "pipeline_stage"}, strict=False),  # a stage is FP, BP, ...
+        meta={
+            "steps": int(turns.max()) + 1,
+            "workers": ops.select("rank", "stage").n_unique(),
+            "recorded_ns": recorded,
+            "replayed_ns": replayed,
+            "ideal_ns": best,
+            "slowdown": replayed / best if best else None,
+            "sequence_correlation": correlation,
+            "causes": _causes(ops, costs, correlation, _slow_links(ops, found, own, ideal)),
+            "warnings": _warnings(recorded, replayed),
+        },
+        title=_title(replayed, best),
+        command="straggler-cost",
+        figures={"figure": "straggler cost"},
+        source=_beyond_ideal(ops),
+    )
+
+
+def _title(replayed: float, ideal: float) -> str:
+    if not ideal:
+        return "No op of this timeline takes any time"
+    times = f"{replayed / 1e6:,.1f} ms for {ideal / 1e6:,.1f}"
+    return f"Stragglers make a step {replayed / ideal:.2f} times as long: {times}"
+
+
+def _by_group(
+    ops: pl.DataFrame,
+    keys: list[str],
+    found: _Schedule,
+    lengths: tuple[_Array, _Array],
+    steps: tuple[float, float],
+) -> pl.DataFrame:
+    """Return the cost of each group; `lengths` and `steps` hold recorded and ideal values, ns."""
+    own, ideal = lengths
+    replayed, best = steps
+    # Of a message there is one kind, whichever end.
+    ops = ops.with_columns(pl.col("kind").str.replace("-(?:send|recv)$", "-pp-comm"))
+    groups = ops.select(*keys).unique().sort(keys)
+    number = ops.select(*keys).join(
+        groups.with_row_index("group"), on=keys, how="left", maintain_order="left"
+    )["group"].to_numpy()  # fmt: skip
+    turns, alone, without = ops["turn"].to_numpy(), [], []
+    for group in range(groups.height):
+        inside = number == group
+        alone.append(_mean_step(found, np.where(inside, own, ideal), turns))
+        without.append(_mean_step(found, np.where(inside, ideal, own), turns))
+    cost = replayed - best
+    return (
+        groups.with_columns(
+            ops=pl.Series(np.bincount(number, minlength=groups.height), dtype=pl.Int64),
+            alone_ns=pl.Series(alone),
+            without_ns=pl.Series(without),
+        )
+        .with_columns(slowdown=pl.col("alone_ns") / best, win_ns=replayed - pl.col("without_ns"))
+        .with_columns(win_share=pl.when(pl.lit(cost > 0)).then(pl.col("win_ns") / cost))
+        .sort("slowdown", descending=True, maintain_order=True)
+        .select(*keys, "ops", "alone_ns", "slowdown", "without_ns", "win_ns", "win_share")
+    )
+
+
+def _ideal() -> pl.Expr:
+    """Return the length of each op without stragglers, ns."""
+    length = pl.col("length")
+    return (
+        pl.when(pl.col("kind").is_in(_COMPUTING))
+        .then(length.mean().over("kind"))
+        .otherwise(length.median().over("kind"))
+        .round()
+        .cast(pl.Int64)
+    )
+
+
+def _beyond_ideal(ops: pl.DataFrame) -> pl.DataFrame:
+    """Return ``worker, step, beyond_percent``: excess of computing over its ideal time.
+
+    Workers whose computing is longest come first; a worker that computes nothing in a step has no
+    row.
+    """
+    whose = ["rank", "stage"]
+    cells = _computing(ops, "step").with_columns(beyond_percent=100 * (pl.col("beyond") - 1))
+    worst = pl.col("beyond_percent").mean().over(whose)
+    return cells.sort(-worst, *whose, "step").select(
+        "step", "beyond_percent", worker=pl.format("rank {}, stage {}", *whose)
+    )
+
+
+def _computing(ops: pl.DataFrame, *keys: str) -> pl.DataFrame:
+    """Return ``beyond`` by worker and `keys`: its computing over the ideal time of the same ops."""
+    computing = ops.with_columns(ideal=_ideal()).filter(
+        pl.col("kind").is_in(_COMPUTING), pl.col("ideal") > 0
+    )
+    return computing.group_by("rank", "stage", *keys).agg(
+        beyond=pl.col("length").sum() / pl.col("ideal").sum()
+    )
+
+
+def _recorded(ops: pl.DataFrame) -> float:
+    lengths = ops.group_by("step").agg(
+        length=(pl.col("start") + pl.col("length")).max() - pl.col("start").min()
+    )
+    return float(lengths["length"].cast(pl.Float64).mean() or 0.0)  # type: ignore[arg-type]
+
+
+def _sequence_correlation(ops: pl.DataFrame) -> float | None:
+    """Return the correlation of forward and backward length of micro-batches in a worker's step.
+
+    Means of the worker's step are subtracted, so that slow workers or steps do not count.
+    """
+    keys = ["step", "rank", "stage", "number"]
+    forward, backward = (
+        ops.filter(pl.col("kind") == f"{way}-compute").select(*keys, length=pl.col("length"))
+        for way in ("forward", "backward")
+    )
+    both = forward.join(backward, on=keys, suffix="_back").with_columns(
+        pl.col(name) - pl.col(name).mean().over(keys[:-1]) for name in ("length", "length_back")
+    )
+    found = both.select(pl.corr("length", "length_back")).item() if both.height else None
+    return None if found is None or np.isnan(found) else float(found)
+
+
+def _causes(
+    ops: pl.DataFrame,
+    costs: Mapping[str, pl.DataFrame],
+    correlation: float | None,
+    links: Iterator[str],
+) -> list[str]:
+    found = [*links, *_slow_ones(costs)][:1]
+    collected = ops.filter((pl.col("kind") == "gc") & (pl.col("length") > 0))
+    if collected.height:
+        total = sum(collected["length"]) / 1e6
+        found.append(f"garbage collection: {collected.height:,} times, {total:,.1f} ms")
+    if correlation is not None and correlation >= _ALIKE:
+        both = "forward and backward passes of a micro-batch are long together"
+        found.append(f"lengths of sequences: {both} (correlation {correlation:.2f})")
+    return found or ["unknown"]
+
+
+def _slow_ones(costs: Mapping[str, pl.DataFrame]) -> Iterator[str]:
+    """Yield sentences that name slow workers, ranks at all stages, or stages at all ranks."""
+    workers = costs["worker"]
+    several = {key: workers[key].n_unique() > 1 for key in ("rank", "stage")}
+    several["worker"] = all(several.values())  # else it is a rank or a stage, too
+    for key, text in _WHO.items():
+        worst = costs[key].sort("win_share", descending=True, nulls_last=True).row(0, named=True)
+        if several[key] and (worst["win_share"] or 0) >= _MOST_OF_IT:
+            share = f"{worst['win_share']:.0%} of what stragglers cost goes with it"
+            yield f"{text.format(**worst)}: {share}"
+
+
+def _slow_links(ops: pl.DataFrame, found: _Schedule, own: _Array, ideal: _Array) -> Iterator[str]:
+    """Name links that cost half or more, far slower than their peers, between usual ranks."""
+    exchanges, computing = _exchanges(ops), _computing(ops)
+    turns = ops["turn"].to_numpy()
+    replayed, best = (_mean_step(found, lengths, turns) for lengths in (own, ideal))
+    for link in _far_slower(exchanges).iter_rows(named=True):
+        ends = computing.filter(
+            pl.col("stage").is_in(link["stages"]),
+            pl.col("rank") == pl.coalesce(pl.lit(link["rank"], pl.Int64), "rank"),
+        )["beyond"].max()
+        slow = exchanges.filter(
+            pl.col("rank").eq_missing(link["rank"]), pl.col("stages") == link["stages"],
+            pl.col("way").is_in(link["ways"]),
+        )["op"]  # fmt: skip
+        lengths = own.copy()
+        lengths[slow.to_numpy()] = ideal[slow.to_numpy()]
+        won = replayed - _mean_step(found, lengths, turns)
+        share = won / (replayed - best) if replayed > best else 0.0
+        if ends is not None and ends <= NO_SLOWER and share >= _MOST_OF_IT:  # type: ignore[operator]
+            yield _link_text(link, float(ends), share)  # type: ignore[arg-type]
+
+
+def _link_text(link: Mapping[str, Any], ends: float, share: float) -> str:
+    took, usual, longest = (f"{link[name] / 1e6:,.3f}" for name in ("took", "usual", "next"))
+    between = " and ".join(map(str, link["stages"]))
+    where = (
+        f"the data-parallel group of stage {between}"
+        if link["rank"] is None
+        else f"stages {between} of rank {link['rank']}"
+    )
+    return (
+        f"{'one link' if link['is_sized'] else 'one link or more bytes'}: "
+        f"{' and '.join(link['ways'])} of {where} take {took} ms in the median, others {usual} and "
+        f"{longest} at most (at least {FAR} times as long in {link['slow']} of {link['steps']} "
+        f"steps), while computing there takes {ends:.2f} of the mean: {share:.0%} of what "
+        "stragglers cost goes with it"
+    )
+
+
+def _exchanges(ops: pl.DataFrame) -> pl.DataFrame:
+    """Return ``op, step, way, rank, stages, length`` of messages and collectives of a link.
+
+    A link joins two stages of a rank, or the ranks of a stage: ``rank`` is null then.
+    """
+    kind, stage = pl.col("kind"), pl.col("stage")
+    lower = pl.when(kind.is_in(["forward-recv", "backward-send"])).then(stage - 1).otherwise(stage)
+    message = kind.str.extract("^(forward|backward)-(?:send|recv)$") + " messages"
+    in_group = kind.is_in([name for name, keys in _MEETING.items() if keys == ["step", "stage"]])
+    tied = kind == "embedding-grads-all-reduce"
+    at_ends = pl.concat_list(stage.min().over("rank", "kind"), stage.max().over("rank", "kind"))
+    return ops.filter(message.is_not_null() | in_group | tied).select(
+        "op", "step", "length",
+        way=pl.coalesce(message, kind),
+        rank=pl.when(~in_group).then("rank"),
+        stages=pl.when(in_group).then(pl.concat_list(stage)).when(tied).then(at_ends)
+        .otherwise(pl.concat_list(lower, lower + 1)),
+    )  # fmt: skip
+
+
+def _far_slower(exchanges: pl.DataFrame) -> pl.DataFrame:
+    """Return links that take far longer than their peers, from the last participant's arrival on.
+
+    Of two links neither is returned, since either may be the unusual one. ``is_sized``: another
+    rank has such a link between the same stages, which carries as many bytes.
+    """
+    link, took = ["way", "rank", "stages"], pl.col("took")
+    in_steps = exchanges.group_by(*link, "step").agg(took=pl.col("length").median()).with_columns(
+        usual=took.median().over("way", "step")
+    )  # fmt: skip
+    is_slow = (took > 0) & (took >= FAR * pl.col("usual"))
+    links = (
+        in_steps.group_by(link)
+        .agg(took.median(), pl.col("usual").median(), slow=is_slow.sum(), steps=pl.len())
+        .sort("way", "took", descending=[False, True])
+        .with_columns(
+            next=took.shift(-1).over("way"),
+            peers=pl.len().over("way") - 1,
+            is_sized=pl.col("rank").n_unique().over("way", "stages") > 1,
+        )
+        .unique("way", keep="first", maintain_order=True)
+    )
+    far = links.filter(
+        pl.col("peers") > 1, took > 0, took >= FAR * pl.col("next"),
+        pl.col("slow") >= STEADY * pl.col("steps"),
+    )  # fmt: skip
+    return (
+        far.sort("took", "way", descending=[True, False])
+        .group_by("rank", "stages", maintain_order=True)
+        .agg(pl.col("way").sort().alias("ways"), pl.exclude("way").first())
+    )
+
+
+def _warnings(recorded: float, replayed: float) -> list[str]:
+    if replayed >= _REPLAYED * recorded:
+        return []
+    rest = "the rest are delays between ops, or waits that its rules do not know"
+    return [f"the replay explains {replayed / recorded:.0%} of a recorded step: {rest}"]
