@@ -101,7 +101,7 @@ PUBLIC = {
         ACCENT ANSWER_COLOURS BYTE_UNITS CAUSE_COLOURS IDLE_COLOUR KIND_COLOURS PATH_COLOURS
         MINUS RENDERER STAGE_COLOURS TIME_UNITS ShownColumn changes_figure
         check_figure_file one_browser colour_of
-        comparison_figure components_figure count distribution_figure duration
+        comparison_figure components_figure count distribution_figure doubt_of_waiting duration
         figure_layout figure_text hardware_figure heat_figure histogram_figure html
         latency_figure machine_figure machine_layout matrix_figure memory_figure
         memory_fit_figure notes overhead_figure percent printable readable_names

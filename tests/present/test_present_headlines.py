@@ -116,6 +116,10 @@ STRAGGLERS = {"rank": [0, 1], "device": [0, 1], "collectives": [8, 8], "last": [
                   "gaps": [1, 1], "idle_ns": [8, 2], "share": [0.8, 0.2]},
          {"window_ns": 100, "idle_ns": 10},
          "Nothing runs for 10.0 % of the time: input 80.0 %, launch 20.0 % of that"),
+        ("idle", {"cause": ["waiting_call"], "rests_on": ["waits, API calls"], "gaps": [1],
+                  "idle_ns": [10], "share": [1.0]}, {"window_ns": 100, "idle_ns": 10},
+         ("Nothing runs for 10.0 % of the time: waiting_call 100.0 % of that (by waits, API calls);"
+          " waiting_call includes late launches after a wait, which is inferred")),
         ("idle", {"device": [0], "idle_ns": [9]}, {"window_ns": None, "idle_ns": 9}, None),
         ("idle", {"device": [0], "idle_ns": [9]},
          {"window_ns": 10, "idle_ns": 9, "warnings": [f"1 of 2 reports (b): {WORK_MISSING}: 9"]},

@@ -68,10 +68,19 @@ def test_why_nothing_runs() -> None:
     idle = SimpleNamespace(rows=none)
     said = _verdict._idle_sentence(_subject(idle=idle), facts)
     assert said == "Nothing runs for 20.0 % of it."
-    some = pl.DataFrame({"cause": ["launch", "late_launch"], "step_ns": [50_000.0, 150_000.0]})
+    some = pl.DataFrame(
+        {
+            "cause": ["launch", "late_launch"],
+            "step_ns": [50_000.0, 150_000.0],
+            "rests_on": "API calls",
+        }
+    )
     said = _verdict._idle_sentence(_subject(idle=SimpleNamespace(rows=some)), facts)
     assert "the longest part (150.00 us of a step)" in said
     assert said.endswith("(late_launch).")
+    some = pl.DataFrame({"cause": ["waiting_call"], "step_ns": [1.0], "rests_on": "waits"})
+    said = _verdict._idle_sentence(_subject(idle=SimpleNamespace(rows=some)), facts)
+    assert said.endswith("late launches after a wait, which is inferred.")
     host = _verdict._idle_sentence(_subject(), {**facts, "basis": "host"})
     assert host.startswith("These are NVTX ranges on the host")
 
@@ -123,7 +132,7 @@ def test_a_stage_that_names_of_kernels_tell_is_no_more_than_that(weak: str, told
             return pl.DataFrame({"kind": ["compute"], "busy_ns": [550], "share": [0.275]})
 
     none = pl.DataFrame({"exposed_ns": [], "communication_ns": [], "step_ns": []})
-    idle = pl.DataFrame({"cause": ["unexplained"], "idle_ns": [60]})
+    idle = pl.DataFrame({"cause": ["unexplained"], "idle_ns": [60], "rests_on": [None]})
     subject: Any = SimpleNamespace(
         run=SimpleNamespace(breakdown=Asked(), warnings=()),
         close=SimpleNamespace(communication=none, idle=SimpleNamespace(rows=idle)),
@@ -157,7 +166,7 @@ def test_a_recording_that_copies_says_so_without_steps() -> None:
             return kinds
 
     none = pl.DataFrame({"exposed_ns": [], "communication_ns": [], "step_ns": []})
-    idle = pl.DataFrame({"cause": ["allocation"], "idle_ns": [60]})
+    idle = pl.DataFrame({"cause": ["allocation"], "idle_ns": [60], "rests_on": ["API calls"]})
     subject: Any = SimpleNamespace(
         run=SimpleNamespace(breakdown=Asked(), warnings=()),
         close=SimpleNamespace(communication=none, idle=SimpleNamespace(rows=idle)),

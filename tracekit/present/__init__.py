@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         to_parquet,
         to_sarif,
     )
-    from tracekit.present._headlines import size_text, with_headline
+    from tracekit.present._headlines import doubt_of_waiting, size_text, with_headline
     from tracekit.present._heat_figure import heat_figure
     from tracekit.present._kernel_names import readable_names, with_readable_names
     from tracekit.present._latency_figures import histogram_figure, latency_figure

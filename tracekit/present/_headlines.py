@@ -101,12 +101,19 @@ def _idle(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
 
 
 def _evidence(rows: pl.DataFrame) -> str:
-    """Name the evidence behind the named causes, if it is the same for all."""
+    """Name the evidence behind the named causes if it is the same for all, and what is inferred."""
     if "rests_on" not in rows.columns:
         return ""
     named = rows.filter(pl.col("share") >= _LEAST).head(_MOST_NAMED)
     evidence = named["rests_on"].unique().to_list()
-    return f" (by {evidence[0]})" if len(evidence) == 1 and evidence[0] else ""
+    by = f" (by {evidence[0]})" if len(evidence) == 1 and evidence[0] else ""
+    return by + "".join(f"; {doubt}" for doubt in map(doubt_of_waiting, named["rests_on"]) if doubt)
+
+
+def doubt_of_waiting(rests_on: str | None) -> str:
+    """Return words of doubt about waiting that rests on an earlier wait, or nothing."""
+    after_waits = "waits" in (rests_on or "").split(", ")
+    return "waiting_call includes late launches after a wait, which is inferred" * after_waits
 
 
 def _critical_path(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:

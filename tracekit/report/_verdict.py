@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from tracekit.analysis.statistics import cold_steps
 from tracekit.errors import MissingDataError
-from tracekit.present import count, duration, percent
+from tracekit.present import count, doubt_of_waiting, duration, percent
 from tracekit.present.pages import fragment, joined
 from tracekit.report._subject import Subject
 
@@ -155,14 +155,17 @@ def _idle_sentence(subject: Subject, facts: Mapping[str, Any]) -> str:
     causes = subject.close.idle.rows.filter(pl.col("step_ns") > 0).sort(-pl.col("step_ns"))
     if causes.is_empty():
         return f"{said}."
-    cause, length = causes.select("cause", "step_ns").row(0)
-    return f"{said}, the longest part ({duration(length)} of a step) {_because(cause)}."
+    cause, length, rests_on = causes.select("cause", "step_ns", "rests_on").row(0)
+    because = _because(cause, rests_on)
+    return f"{said}, the longest part ({duration(length)} of a step) {because}."
 
 
-def _because(cause: str) -> str:
-    """Say a cause of idle time in words, with its name in tables."""
+def _because(cause: str, rests_on: str | None) -> str:
+    """Say a cause of idle time in words, with its name in tables and its doubt."""
     told = _BECAUSE[cause]
-    return told if cause in told else f"{told} ({cause})"
+    doubt = doubt_of_waiting(rests_on)
+    told = told if cause in told else f"{told} ({cause})"
+    return f"{told}; {doubt}" if doubt else told
 
 
 def _spread(facts: Mapping[str, Any]) -> str:
@@ -247,8 +250,8 @@ def _cause_of(subject: Subject, window: int, is_host: bool) -> str:  # noqa: FBT
     causes = subject.close.idle.rows.filter(pl.col("idle_ns") > 0).sort(-pl.col("idle_ns"))
     if causes.is_empty():
         return ""
-    cause, length = causes.select("cause", "idle_ns").row(0)
-    return f", the longest part ({percent(length / window)}) {_because(cause)}"
+    cause, length, rests_on = causes.select("cause", "idle_ns", "rests_on").row(0)
+    return f", the longest part ({percent(length / window)}) {_because(cause, rests_on)}"
 
 
 def _without_steps(subject: Subject) -> Markup:
