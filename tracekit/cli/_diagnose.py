@@ -31,6 +31,8 @@ _JSON = Json(
         "known.",
         "steps": "count: Number of usual steps.",
         "devices": "positive: Number of GPUs.",
+        "last_step_ns?": "count: Mean length of the last step; left out, as it lacks what ends the "
+        "others.",
         "findings": "count: Number of findings, including unlisted ones.",
         "asked": "positive: Number of rules that were asked.",
         "perhaps?": "positive: Number of findings that are not listed as their rules are often "

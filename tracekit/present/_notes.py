@@ -266,6 +266,8 @@ def _diagnosis(meta: Mapping[str, Any]) -> list[str]:
     said = f"{count(meta['asked'], 'rule')} asked, {count(meta['findings'], 'finding')}"
     if "perhaps" in meta:
         said += f", {meta['perhaps']} by rules that are often wrong (--all)"
+    if "last_step_ns" in meta:
+        steps += f" (without the last, {_time(meta['last_step_ns'])}: it ends with its own work)"
     return [f"{steps if meta['steps'] else f'no steps {on}'} · {said}"]
 
 
@@ -492,6 +494,7 @@ _WORDED: Mapping[str, Callable[[Any], list[str]]] = {
         [f"left out: {count(value, 'dependency')} that would run against time"] if value else []
     ),
     "trusted": lambda _: [],  # warnings name what is not
+    "last_step_ns": lambda _: [],  # the line on steps says it
     "perhaps": lambda _: [],  # the line on rules says how many
     "basis": lambda value: [f"measured on the {text_of(value)}"],
     "expected": lambda value: [_expected(value)],

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import polars as pl
 from markupsafe import Markup
 
-from tracekit.analysis.statistics import cold_steps
+from tracekit.analysis.statistics import before_a_short_end, cold_steps
 from tracekit.errors import MissingDataError
 from tracekit.present import count, doubt_of_waiting, duration, percent
 from tracekit.present.pages import fragment, joined
@@ -18,9 +18,6 @@ _PARTS = {"wu_exposed_ns": "weight update", "io_exposed_ns": "input", "me_expose
 _LEAST = 0.005
 _MOVES = 0.9
 """A step is named if without it the mean falls to this share or less."""
-_ENDS = 0.99
-"""A last step is named if it is the shortest, and the mean of all is at most this share of the
-others' mean."""
 _MOST_KINDS = 3
 _BECAUSE = {
     "profiler": "because the profiler itself took the time",
@@ -113,13 +110,11 @@ def _without_longest(subject: Subject) -> Iterator[str]:
                 f"{duration(lengths[longest])}; the mean of the others is {duration(others)}."
             )
             return
-        # No step follows the last one, so that it lacks what the others wait for in the end.
-        last, whole = lengths[-1], float(lengths.sum())
-        before = (whole - last) / (len(lengths) - 1)
-        if last == lengths.min() and whole / len(lengths) <= _ENDS * before:
+        before = before_a_short_end(lengths.to_list())
+        if before is not None:
             yield (
-                f"The last one, {duration(last)}, ends with its own GPU work; the mean of the "
-                f"others is {duration(before)}."
+                f"The last one, {duration(lengths[-1])}, ends with its own GPU work; the mean of "
+                f"the others is {duration(before)}."
             )
 
 

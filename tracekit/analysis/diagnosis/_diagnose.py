@@ -220,6 +220,7 @@ def _meta(facts: Facts, findings: int, asked: int) -> dict[str, Any]:
         "step_ns": round(facts.step_ns) if facts.has_steps else None,
         "steps": facts.number if facts.has_steps else 0,
         "devices": facts.steps["device"].n_unique(),
+        **({} if facts.last_ns is None else {"last_step_ns": round(facts.last_ns)}),
         "findings": findings,
         "asked": asked,
         **({"wins": _TOGETHER} if findings > 1 else {}),

@@ -20,6 +20,7 @@ from tracekit.analysis.idle_account import (
     sampled,
     waits,
 )
+from tracekit.analysis.statistics import before_a_short_end
 from tracekit.engine import (
     chosen_windows,
     counted_steps,
@@ -42,6 +43,8 @@ CELL = ["device", "iteration"]
 """A step on a GPU."""
 _COLD = 1.5
 """Factor over the usual step above which a step at the beginning is cold."""
+_FEW = 2
+"""Number of usual steps of which the last counts, however it ends."""
 WORTH = 0.02
 """Least share of a step that makes a finding."""
 _UNITS = (("s", 10**9), ("ms", 10**6), ("us", 10**3), ("ns", 1))
@@ -149,6 +152,8 @@ class Facts:
         Least share of a step that makes a finding.
     cold_windows
         The cold steps on each GPU, with the columns of `steps`.
+    last_ns
+        Length of the last step if it is left out, as it lacks what ends the others.
     """
 
     trace: Trace
@@ -158,6 +163,7 @@ class Facts:
     traffic: Traffic | None = None
     worth: float = WORTH
     cold_windows: pl.DataFrame | None = None
+    last_ns: float | None = None
 
     @cached_property
     def step_ns(self) -> float:
@@ -509,18 +515,19 @@ def facts_of(
                      worth=worth)  # fmt: skip
     cold = _cold(windows)
     usual = windows.join(cold, on="iteration", how="anti", maintain_order="left")
+    last_ns, each = None, _by_step(usual)
+    if each.height > _FEW and before_a_short_end(each["length"].to_list()) is not None:
+        last, _, last_ns = each.row(-1)
+        usual = usual.filter(pl.col("iteration") != last)
     kept = usual.filter(~pl.col("iteration").is_in(list(without)))
     first = windows.join(cold, on="iteration", how="semi")
     return Facts(trace, usual if kept.is_empty() else kept, cold, has_steps=True, traffic=traffic,
-                 worth=worth, cold_windows=first)  # fmt: skip
+                 worth=worth, cold_windows=first, last_ns=last_ns)  # fmt: skip
 
 
 def _cold(windows: pl.DataFrame) -> pl.DataFrame:
     """Return the slow steps at the beginning, at most half of all steps."""
-    each = (
-        windows.group_by("iteration", *MEMBER).agg(pl.col("start").min(), length=LENGTH.sum())
-        .group_by("iteration").agg(pl.col("start").min(), pl.col("length").mean()).sort("start")
-    )  # fmt: skip
+    each = _by_step(windows)
     usual = each["length"].tail((each.height + 1) // 2).median()
     is_usual = each["length"] <= _COLD * float(usual if isinstance(usual, int | float) else 0)
     first = min((is_usual.arg_max() if is_usual.any() else 0) or 0, each.height // 2)
@@ -529,6 +536,15 @@ def _cold(windows: pl.DataFrame) -> pl.DataFrame:
     again = _COLD * others["length"].top_k(2).min()  # type: ignore[operator]
     is_cold = pl.col("length") > max(again, others["length"].mean())  # type: ignore[type-var]
     return each.head(first).filter(is_cold).select("iteration", "length")
+
+
+def _by_step(windows: pl.DataFrame) -> pl.DataFrame:
+    """Return ``iteration, start, length`` (ns, mean over GPUs) of each step, in order of time."""
+    of_members = windows.group_by("iteration", *MEMBER).agg(
+        pl.col("start").min(), length=LENGTH.sum()
+    )
+    steps = of_members.group_by("iteration").agg(pl.col("start").min(), pl.col("length").mean())
+    return steps.sort("start")
 
 
 # -- what rules return -------------------------------------------------------------------------

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tracekit.analysis.statistics._kinds_of_steps import (
         Regular,
         Skip,
+        before_a_short_end,
         cold_steps,
         kinds_of,
         left_out_notes,

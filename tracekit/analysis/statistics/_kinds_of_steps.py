@@ -38,6 +38,9 @@ _COLD_SPREADS, _LEAST_COLD = 5.0, 0.05
 _AS_LONG, _NEARLY = 20, 0.9
 """At most one in `_AS_LONG` later steps lasts `_NEARLY` as long as a cold step, or longer: more
 form a kind of steps, such as those that write a checkpoint."""
+_LOWERED = 0.99
+"""Share of the shortest other step, and of their mean, below which a last step and the mean of all
+lie if it lacks what ends the others."""
 _FEW = 4
 """Largest number of runs that are listed by name."""
 _OTHERS = 2
@@ -229,6 +232,19 @@ def cold_steps(steps: NDArray[Any] | Sequence[float]) -> int:
         if _comes_regularly(lengths, at, fence)
     )
     return next(regular, cold)
+
+
+def before_a_short_end(lengths: Sequence[float]) -> float | None:
+    """Return the mean of all steps but the last if that one lacks what ends the others, else None.
+
+    No step follows it, so that it ends with its own GPU work. It must be shorter than each other
+    one, and lower the mean of all, by 1 % or more.
+    """
+    *others, last = lengths or [0.0]
+    if not others or last > _LOWERED * min(others):
+        return None
+    before = sum(others) / len(others)
+    return before if sum(lengths) / len(lengths) <= _LOWERED * before else None
 
 
 def _comes_regularly(lengths: NDArray[np.float64], at: int, fence: float) -> bool:
