@@ -70,7 +70,7 @@ def test_other_doors(run: tracekit.Run, tmp_path: Path) -> None:
         tracekit.compare(run, run, by=3)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="no feature 'nope'"):
         tracekit.project([run], features={"nope": 1})
-    with pytest.raises(UsageError, match="x findings cannot be listed"):
+    with pytest.raises(UsageError, match="top 'x' is of another type"):
         run.diagnose(top="x")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="cannot be read"):
         tracekit.straggler_cost(tmp_path / "nothing.json")

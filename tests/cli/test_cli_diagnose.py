@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from tracekit.analysis.diagnosis import RULES
 from tracekit.cli import app
-from tracekit.cli._diagnose import judged
 from tracekit.model import Answer
+from tracekit.runs._diagnosis import judged
 
 SIMULATED = ROOT / "sample_traces" / "simulated"
 
@@ -50,10 +50,10 @@ def test_what_fails(store: Path, what: str, code: int) -> None:
 def test_without_steps_it_cannot_be_told() -> None:
     rows = pl.DataFrame({"rule": ["launch_bound"], "share": [0.3], "sure": ["likely"]})
     found = Answer(rows=rows, tables={"findings": rows}, meta={"steps": 0})
-    assert [judged(found, what) for what in ("10%", "40%", "any")] == [3, 0, 1]
+    assert [judged(found, fail_on=what) for what in ("10%", "40%", "any")] == [3, 0, 1]
     doubtful = rows.with_columns(sure=pl.lit("perhaps"))
     found = Answer(rows=doubtful, tables={"findings": doubtful}, meta={"steps": 4})
-    assert [judged(found, what) for what in ("10%", "any", "launch_bound")] == [0, 0, 1]
+    assert [judged(found, fail_on=what) for what in ("10%", "any", "launch_bound")] == [0, 0, 1]
 
 
 def test_sarif_holds_all_findings(store: Path) -> None:

@@ -80,7 +80,8 @@ def _of_runs(
 
 def _of_run(told: Declaration, run: str, *, store: Path | None = None, **options: Any) -> "Answer":
     opening = {name: options.pop(name, None) for name in told.opened}
-    others = _opened(told, options, store, **opening)
+    reading = {name: opening.get(name) for name in ("rules", "iteration")}
+    others = _opened(told, options, store, **reading)
     with opened_run(run, store, **opening) as opened:
         found: Answer = getattr(opened, told.name).answer(**options | others)
     return found

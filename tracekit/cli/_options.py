@@ -93,7 +93,7 @@ def declared_options(parameters: "Iterable[inspect.Parameter]") -> dict[str, Opt
 def typed_parameter(parameter: inspect.Parameter, option: Option) -> inspect.Parameter:
     """Return a declared option as a parameter for typer, with its type, default and help."""
     default = parameter.default
-    if option.unit == "keys":
+    if option.unit == "keys" and default is not None:
         default = [default]
     return parameter.replace(
         annotation=typer_option(parameter.name, parameter.annotation),

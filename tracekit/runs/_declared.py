@@ -25,6 +25,7 @@ from tracekit.analysis.straggler_cost.questions import straggler_cost
 from tracekit.analysis.studies import questions as of_runs
 from tracekit.analysis.studies import waits_questions as waiting
 from tracekit.analysis.studies.questions import memory as of_memory
+from tracekit.runs._diagnosis import diagnose
 from tracekit.runs._question import (
     RunQuestion,
     called,
@@ -50,7 +51,7 @@ def _with_steps(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
     return of_run(run, drawn).warning(run.warnings)
 
 
-def _of_run(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
+def _of_run(run: OpenedRun, ask: Callable[..., Answer], *_: OpenedRun) -> Answer:
     return of_run(run, ask(run)).warning(run.warnings)
 
 
@@ -95,6 +96,7 @@ class DeclaredQuestions:
     """Questions to a run, as methods and as commands of the same names."""
 
     breakdown = declared(breakdown, _with_steps)
+    diagnose = declared(diagnose, _of_run)
     idle = declared(idle)
     stragglers = declared(stragglers)
     critical_path = declared(critical_path, _of_run)

@@ -11,6 +11,7 @@ import polars as pl
 from tracekit.analysis import comparison, diagnosis
 from tracekit.errors import UsageError
 from tracekit.runs._comparisons import compare
+from tracekit.runs._diagnosis import diagnosed_against
 from tracekit.runs._opened import OpenedRun
 from tracekit.support.files import StrPath
 
@@ -105,42 +106,6 @@ def gate(
         title="", tables={"findings": rows}, as_records=True, command="gate", figures={},
         source=tuple(asked), run=sides[1][0].name,
     )  # fmt: skip
-
-
-def diagnosed_against(
-    found: Sequence[OpenedRun],
-    base: Sequence[OpenedRun],
-    *,
-    top: int | None = None,
-    only: Sequence[str] | None = None,
-    topology: StrPath | None = None,
-) -> Answer:
-    """Return findings with their change since a base, without the outliers of both sides."""
-    for run in (*base, *found):
-        run.require_memory("diagnose")
-
-    def of_side(side: Sequence[OpenedRun], **options: float) -> list[Answer]:
-        return [
-            diagnosis.diagnose(run.trace, top=None, rules=only, without=outlier_steps(run),
-                     traffic=run.traffic(topology=topology), **options)
-            for run in side
-        ]  # fmt: skip
-
-    before = of_side(base, worth=diagnosis.NOTICED)
-    told = diagnosis.against(of_side(found), before, top=top)
-    left_out = {run.name: own for run in (*base, *found) if (own := outlier_steps(run))}
-    least = min(each.meta["steps"] for each in before)
-    return told.saying(against=base[0].name, base_steps=least, left_out=left_out)
-
-
-def outlier_steps(run: OpenedRun) -> list[int]:
-    """Return the numbers of a run's outlier steps, except cold ones."""
-    found: list[int] = (
-        comparison.steps_of_run(run.trace, run.name, skip="auto")
-        .filter("is_outlier")["iteration"]
-        .to_list()
-    )
-    return found
 
 
 def _steps_by(side: Collection[OpenedRun]) -> list[str]:

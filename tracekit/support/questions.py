@@ -214,11 +214,16 @@ Folder = Annotated[
 ]
 
 
-class ChosenRows(TypedDict, total=False):
-    """Options that choose rows of an answer; every question takes them."""
+class ChosenOrder(TypedDict, total=False):
+    """Options that choose rows of an answer, and their order."""
 
     where: Where
     sort: Sort
+
+
+class ChosenRows(ChosenOrder, total=False):
+    """Options that choose rows of an answer; every question takes them."""
+
     top: Top
 
 
@@ -306,9 +311,13 @@ class Declaration:
     @property
     def options(self) -> list[inspect.Parameter]:
         """The question's own options, each with type, default and `Option`."""
-        others = (*_ROWS, *_RUNS) if self.is_of_runs else _ROWS
         own = _options(self.signature)[self.is_of_files :]
-        return [each for each in own if each.name not in others]
+        names = _RUNS if self.is_of_runs else ()
+        return [
+            each
+            for each in own
+            if each.name not in names and each.annotation not in (Where, Sort, Top)
+        ]
 
     @property
     def judging(self) -> list[inspect.Parameter]:

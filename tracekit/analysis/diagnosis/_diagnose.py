@@ -139,13 +139,11 @@ def diagnose(
     Raises
     ------
     UsageError
-        If a rule is unknown, or fewer than one finding is asked for.
+        If a rule is unknown.
     MissingDataError
         If the run holds no GPU work.
     """
     asked = _chosen(rules)
-    if top is not None and not (isinstance(top, int) and top >= 1):
-        raise UsageError(f"{top} findings cannot be listed", "give 1 or more")
     require_ops(trace)
     facts = facts_of(trace, traffic, worth=worth, without=without)
     answers = {name: RULES[name](facts) for name in asked}
