@@ -12,7 +12,7 @@ import pytest
 from test_analysis_matching import reports, row
 
 from tracekit.analysis.calls._matching import match
-from tracekit.analysis.communication._rank_groups import describe_groups, rank_groups
+from tracekit.analysis.communication._collectives import describe_groups, rank_groups
 
 
 @dataclass

@@ -25,7 +25,7 @@ import tracekit
 from tracekit.annotation import _ring
 from tracekit.errors import DamagedTraceError, InputError, MissingDataError
 from tracekit.sources import rings
-from tracekit.sources.rings import _ring as reader
+from tracekit.sources import rings as reader
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@ from tracekit.errors import (
 )
 from tracekit.model import Trace
 from tracekit.sources import read
-from tracekit.sources.nvprof._numbers import printed_times
+from tracekit.sources.nvprof._csv import printed_times
 
 NAMES = (
     "Start", "Duration", "Size", "SrcMemType", "DstMemType", "Device", "Context", "Stream",

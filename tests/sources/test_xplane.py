@@ -16,7 +16,7 @@ from xplane_builder import block, number, plane
 from tracekit.attribution import Rules, attribute
 from tracekit.errors import DamagedTraceError
 from tracekit.sources import read
-from tracekit.sources.xplane._planes import planes
+from tracekit.sources.xplane._profile import planes
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_traces" / "jax"
 

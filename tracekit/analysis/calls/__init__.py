@@ -18,16 +18,27 @@ if TYPE_CHECKING:
         participants,
     )
     from tracekit.analysis.calls._excerpt import excerpt
-    from tracekit.analysis.calls._groups import TOGETHER, ends_by_arrivals
-    from tracekit.analysis.calls._log_processes import log_processes
-    from tracekit.analysis.calls._mpi_calls import annotated_calls, mpi_calls, outermost, within
-    from tracekit.analysis.calls._mpi_order import from_the_start
+    from tracekit.analysis.calls._groups import (
+        TOGETHER,
+        ends_by_arrivals,
+        group_members,
+        same_groups,
+    )
+    from tracekit.analysis.calls._mpi_calls import (
+        annotated_calls,
+        from_the_start,
+        mpi_calls,
+        outermost,
+        within,
+    )
     from tracekit.analysis.calls._nccl_calls import (
         collective_kernels,
         communicators,
         hex_ids,
         made_communicators,
         read_calls,
+        unsized_of_others,
+        why_unsized,
         with_kernels,
     )
     from tracekit.analysis.calls._parallelism import (
@@ -38,8 +49,11 @@ if TYPE_CHECKING:
         members_of_rows,
         unnamed_groups,
     )
-    from tracekit.analysis.calls._ranks import outlier_ranks, process_ranks, with_devices
-    from tracekit.analysis.calls._same_groups import group_members, same_groups
-    from tracekit.analysis.calls._sizes import unsized_of_others, why_unsized
+    from tracekit.analysis.calls._ranks import (
+        log_processes,
+        outlier_ranks,
+        process_ranks,
+        with_devices,
+    )
 
 __getattr__, __dir__ = lazily(__name__)

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracekit.analysis.calls._excerpt import excerpt
-from tracekit.analysis.calls._kernel_libraries import with_libraries
-from tracekit.analysis.calls._log_processes import log_processes
+from tracekit.analysis.calls._groups import group_members, same_groups
 from tracekit.analysis.calls._matching import match
-from tracekit.analysis.calls._mpi_calls import mpi_calls
-from tracekit.analysis.calls._mpi_order import with_order
+from tracekit.analysis.calls._mpi_calls import mpi_calls, with_order
 from tracekit.analysis.calls._nccl_calls import (
     KERNEL_OF,
     collective_kernels,
@@ -23,8 +21,9 @@ from tracekit.analysis.calls._nccl_calls import (
     made_communicators,
     read_calls,
     with_kernels,
+    with_libraries,
 )
-from tracekit.analysis.calls._same_groups import group_members, same_groups
+from tracekit.analysis.calls._ranks import log_processes
 from tracekit.errors import UsageError
 from tracekit.model import (
     COLLECTIVE,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
+from tracekit.analysis.calls._groups import group_members, same_groups
 from tracekit.analysis.calls._nccl_calls import group_descriptions
 from tracekit.analysis.calls._ranks import process_ranks
-from tracekit.analysis.calls._same_groups import group_members, same_groups
 from tracekit.model import Trace
 
 OF_GROUPS = ("communicator", "group", "parallelism")

@@ -9,9 +9,12 @@ from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
     from tracekit.analysis.statistics._differences import (
+        FAR,
         LEVEL,
         METHOD,
+        NO_SLOWER,
         OF_ROWS,
+        STEADY,
         Shift,
         differences,
         p_values,
@@ -42,6 +45,5 @@ if TYPE_CHECKING:
         Numbers,
         long_run,
     )
-    from tracekit.analysis.statistics._slow_links import FAR, NO_SLOWER, STEADY
 
 __getattr__, __dir__ = lazily(__name__)
