@@ -141,6 +141,14 @@ class TestByNumber:
         rows = [self.number(0, 0, 4), self.number(0, 20, 5), self.number(1, 500, 5)]
         assert matched(*rows) == [None, 0, 0]
 
+    def test_numbers_that_were_counted_past_a_lost_call_match_nothing(self) -> None:
+        """Device 1 lost its call 3; the two others go on matching, by the times of their calls."""
+        whole = [[self.number(device, 100 * n + device, n) for n in range(20)] for device in (0, 2)]
+        times = [n for n in range(20) if n != 3]
+        lost = [self.number(1, 100 * at + 1, n) for n, at in enumerate(times)]
+        found = list(range(20))
+        assert matched(*whole[0], *whole[1], *lost) == [*found, *found, *[None] * 19]
+
     def test_kinds_count_by_themselves(self) -> None:
         rows = [self.number(0, 0, 4), self.number(1, 0, 4, kind="all_gather")]
         assert matched(*rows) == [None, None]

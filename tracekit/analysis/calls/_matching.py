@@ -13,10 +13,13 @@ from tracekit.model import with_clocks
 
 _OVERLAP_PERCENT = 95
 """Least share of the collectives of two matched lanes that must overlap in time, percent."""
+_ENOUGH = 8
+"""Least number of collectives of several participants that show that numbers are wrong."""
 _MOST_LANES = 64
 """Largest number of a participant's streams at which a stream stands for a communicator."""
 _LANE = ("participant", "process", "context", "stream")
 _KEY = ("clock", "library", "kind", "communicator")
+_NUMBER = ("library", "kind", "communicator", "call_sequence")
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 """Rooted collectives: a rank may leave before the last one arrives."""
 _SYMMETRIC = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
@@ -35,12 +38,12 @@ _HAS_MATE = pl.col("lead_start").is_not_null()
 def match(rows: pl.DataFrame, reports: pl.DataFrame) -> pl.Series:
     """Return the number of each row's collective, equal for all its participants.
 
-    Collectives with a recorded sequence number in their communicator are matched by that number;
-    kernels that one call launched on several devices, by correlation id. Others are matched in
-    order: the n-th call of one participant is the (n + d)-th of another, since recordings are cut
-    at different points. The shift d with the longest overlap in time is taken, and accepted if at
-    least 95 percent of the matched calls overlap, as calls of participants that wait for each other
-    do.
+    Collectives with a sequence number in their communicator are matched by that number, unless more
+    than 5 percent of 8 or more then end, on one clock, before another participant begins; kernels
+    that one call launched on several devices, by correlation id. Others are matched in order: the
+    n-th call of one participant is the (n + d)-th of another, since recordings are cut at different
+    points. The shift d with the longest overlap in time is taken, and accepted if at least 95
+    percent of the matched calls overlap, as calls of participants that wait for each other do.
 
     Without named communicators, several groups may run at the same times. Ranks then form a group
     only if their calls end together (`group_of`); calls without that proof stay unmatched. Rooted
@@ -66,13 +69,16 @@ def match(rows: pl.DataFrame, reports: pl.DataFrame) -> pl.Series:
         pl.all_horizontal(pl.col("communicator", "call_sequence").is_not_null())
         & (pl.col("kind") != "send_recv")
     ).fill_null(value=False)
+    between = _between_clocks(reports)
+    miscounted = _miscounted(timed.filter(is_numbered), between)
+    is_numbered &= ~pl.col("communicator").is_in(miscounted.implode())
     numbered = _by_number(timed.filter(is_numbered))
     rest = timed.filter(~is_numbered)
     launched = _by_launch(rest)
     ordered = _by_order(rest.join(launched, on="row", how="anti"))
     found = _apart([numbered, launched, ordered])
     keyed = timed.join(found, on="row", how="left", maintain_order="left")
-    return _numbered(keyed, _between_clocks(reports))
+    return _numbered(keyed, between)
 
 
 def _between_clocks(reports: pl.DataFrame) -> int:
@@ -117,9 +123,24 @@ def _end_together(between_clocks: int) -> pl.Expr:
     return (~is_message | (apart <= (pl.col("end") - pl.col("start")).min())) & (~waits | met)
 
 
+def _miscounted(rows: pl.DataFrame, between_clocks: int) -> pl.Series:
+    """Return communicators whose numbers match calls that do not meet in time, on one clock.
+
+    Numbers that were counted are wrong from the first call on that a recording lost.
+    """
+    calls = (
+        rows.filter(pl.col("kind").is_in(_SYMMETRIC))
+        .group_by("clock", *_NUMBER)
+        .agg(pl.len(), met=pl.col("end").min() + between_clocks >= pl.col("start").max())
+    )
+    met = calls.filter(pl.col("len") > 1).group_by("communicator").agg(pl.len(), pl.mean("met"))
+    wrong = (pl.col("len") >= _ENOUGH) & (pl.col("met") * 100 < _OVERLAP_PERCENT)
+    return met.filter(wrong)["communicator"]
+
+
 def _by_number(rows: pl.DataFrame) -> pl.DataFrame:
     """Return ``row, instance`` of collectives with a recorded sequence number, counted by kind."""
-    key = pl.struct("library", "kind", "communicator", "call_sequence")
+    key = pl.struct(_NUMBER)
     return rows.select("row", instance=(key.rank("dense").cast(pl.Int64)))
 
 
