@@ -236,6 +236,11 @@ class TestCollectives:
         assert row["calls"] == calls
         assert (row["known_by"], row["offset_ns"]) == (("collectives", 777) if calls else (None, 0))
 
+    def test_numbers_that_lack_the_first_calls_give_way_to_an_order_that_fits(self) -> None:
+        """The second report lost three calls of a communicator, and counts the others from 0."""
+        row = clock_evidence([numbered(ENDS, 0, 8), numbered(ENDS[3:], 0, 8)]).row(1, named=True)
+        assert (row["known_by"], row["calls"], row["offset_ns"]) == ("collectives", 17, 0)
+
     def test_an_order_that_fits_in_several_ways_is_refused(self) -> None:
         """Collectives that come as a clock ticks match shifted by one just as well."""
         ticks = [10_000 * n for n in range(1, 31)]

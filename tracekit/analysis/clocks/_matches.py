@@ -285,7 +285,14 @@ def _numbered(calls: pl.DataFrame, others: pl.DataFrame) -> Pairs | None:
     (start, end), (other_start, other_end) = (
         [_ints(both, f"{name}{side}") for name in _TIMES] for side in ("", "_right")
     )
-    return Pairs(start, end, other_start, other_end, numbered=True) if both.height else None
+    if not both.height:
+        return None
+    ordered = _by_order(*(side.sort("start").head(_MOST) for side in (calls, others)))
+    if not isinstance(ordered, str):
+        first = (end == ordered.end[0]) & (other_end == ordered.other_end[0])
+        if not first.any():  # numbers were counted past calls that a recording lost
+            return ordered
+    return Pairs(start, end, other_start, other_end, numbered=True)
 
 
 def _once(calls: pl.DataFrame) -> pl.DataFrame:
@@ -298,7 +305,7 @@ def _once(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_order(own: pl.DataFrame, others: pl.DataFrame) -> Pairs | str:
-    label = pl.struct("operation", "size").rank("dense").cast(pl.Int64)
+    label = pl.struct("group", "operation", "size").rank("dense").cast(pl.Int64)
     both = pl.concat([own.with_columns(side=0), others.with_columns(side=1)])
     both = both.with_columns(label=label)
     one, other = (both.filter(side=side) for side in (0, 1))
