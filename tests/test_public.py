@@ -198,7 +198,7 @@ PUBLIC = {
     "tracekit.analysis.step_sums": """
         KeySums Measured PARTS group_lengths grouped_sums in_one_account
         parse_compare_keys peak_memory per_iteration stages_of step_times
-        steps_by_phase steps_of sums_by_keys with_hosts_matched
+        skipped_of steps_by_phase steps_of sums_by_keys with_hosts_matched
     """,
     "tracekit.analysis.traffic": "AMONG_GPUS Traffic copy_transfers crossings links",
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import polars as pl
 import pytest
 from effort import examples
@@ -16,6 +18,7 @@ from tracekit.analysis.studies import (
     differential_stalls,
     stalls_of_run,
 )
+from tracekit.analysis.studies._stalls import stalls_answer
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import TABLES
 
@@ -154,3 +157,22 @@ def test_times_are_those_of_a_count_by_the_nanosecond(
     assert row["input_ns"] == len(covered(("h2d",)) - kernels - covered(("p2p",)))
     causes = dict(idle(b.trace()).rows.select("cause", "idle_ns").rows())
     assert row["wait_ns"] == causes.get("input", 0)
+
+
+def test_a_cold_step_does_not_count() -> None:
+    """Six steps, of which the first waits for 900 ms and the others for 10 of 100 ms each."""
+    b, begin = TraceBuilder(), 0
+    for step in range(6):
+        wait = 900 * MS if step == 0 else 10 * MS
+        b.iteration(step, begin, begin + 90 * MS + wait, ops=2, whole=True)
+        b.op("begin", begin, start=begin, end=begin + 1, stage="FP", iteration=step)
+        b.range(begin + 2, begin + wait - 2, "next batch", stage="IO")
+        b.op("gemm", begin + wait - 1, start=begin + wait, end=begin + wait + 90 * MS, stage="FP",
+             iteration=step)  # fmt: skip
+        begin += wait + 90 * MS
+    run = SimpleNamespace(trace=b.trace(), name="a")
+    found = stalls_answer([run], "auto")  # type: ignore[list-item]
+    assert found.rows["iterations"].to_list() == [5]
+    assert found.rows["window_ns"].item() == 500 * MS
+    assert found.meta["notes"] == ["left out at the beginning: 1 of a; --skip 0 keeps all"]
+    assert stalls_answer([run], 0).rows["iterations"].to_list() == [6]

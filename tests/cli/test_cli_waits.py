@@ -22,7 +22,7 @@ def document(*words: str | Path) -> dict[str, Any]:
 def test_stalls_of_one_run(stored: Path) -> None:
     found = document("stalls", "ddp")
     assert found["run"] == "ddp"
-    assert found["meta"]["sum_over"] == "6 steps of each GPU"
+    assert found["meta"]["sum_over"] == "5 steps of each GPU"
     assert len(found["rows"]) == 4
     for row in found["rows"]:
         assert row["data_stall_ns"] == row["wait_ns"] + row["input_ns"]

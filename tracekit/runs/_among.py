@@ -12,7 +12,7 @@ from tracekit.analysis.studies import waits_questions as waiting
 from tracekit.analysis.studies.questions import memory as of_memory
 from tracekit.runs._declared import called_one, shown
 from tracekit.runs._opening import Reference, select_runs
-from tracekit.runs._question import Finish, RunsQuestion, Selection, asking, needed
+from tracekit.runs._question import Finish, RunsQuestion, Selection, asking, needed, warnings_of
 from tracekit.support.files import StrPath
 from tracekit.support.questions import require_valid
 
@@ -78,21 +78,13 @@ def among_runs(asked: Asked[Selection, P, Answer], finish: Finish) -> RunsQuesti
     declaration, ask = asked.declaration, cast("Any", asked)
 
     def answer(references: Sequence[Any] = (), *args: Any, **options: Any) -> Answer:
-        from tracekit.model import STEPS_UNMARKED, WORK_MISSING
-
         chosen = {name: options.pop(name) for name in declaration.apart if name in options}
         require_valid({"references": references, **chosen}, declaration.signature)
         needs = needed(declaration.name, options)
         runs = _Chosen(references, **chosen, is_of_latest=declaration.is_of_latest, needs=needs)
         found: Answer = finish(runs, ask(runs, *args, **options))
         said = set(found.warnings)
-        doubts = [
-            f"{run.name}: {text}"
-            for run in runs.opened
-            for text in run.warnings
-            if text.startswith((WORK_MISSING, STEPS_UNMARKED)) and text not in said
-        ]
-        return found.warning(doubts)
+        return found.warning([text for text in warnings_of(runs.opened) if text not in said])
 
     signature = declaration.signature_of("tracekit.Answer", of_one=False)
     text = declaration.text("polars.DataFrame", of_one=False)

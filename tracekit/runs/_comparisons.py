@@ -10,14 +10,11 @@ from tracekit import present
 from tracekit.analysis import comparison
 from tracekit.analysis.step_sums import parse_compare_keys
 from tracekit.runs._opened import OpenedRun
-from tracekit.runs._question import called
+from tracekit.runs._question import called, listed, warnings_of
 from tracekit.support.files import StrPath
 
 if TYPE_CHECKING:
     from tracekit.analysis.comparison import Comparison, Metric, Recorded, Skip
-
-_FEW = 3
-"""Maximum number of recordings of a side that are named one by one."""
 
 
 def compare(
@@ -81,13 +78,9 @@ def compare(
             of_a, of_b, by, skip=skip, names=names, match_names=match_names, anyway=anyway,
             metric=metric, least=least,
         )  # fmt: skip
-    warned: dict[str, dict[str, None]] = {}
-    for run in (*sides[0], *sides[1]):
-        for text in run.warnings:
-            warned.setdefault(text, {})[run.name] = None
     title = " → ".join(called(side[0]) if len(side) == 1 else _names(side) for side in sides)
     return replace(
-        found.saying(warnings=[f"{_listed([*names])}: {text}" for text, names in warned.items()]),
+        found.saying(warnings=warnings_of([*sides[0], *sides[1]])),
         title=f"{title} · {found.title}",
         source=names,
         renderer=present.RENDERER,
@@ -107,8 +100,4 @@ def _both(a: Recorded, b: Recorded) -> Any:
 
 def _names(side: Sequence[OpenedRun]) -> str:
     """Return the display name of a side: the names of its recordings if these are few."""
-    return _listed([run.name for run in side])
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= _FEW else f"{names[0]} and {len(names) - 1} more"
+    return listed([run.name for run in side])

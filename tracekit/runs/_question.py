@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R", bound="OpenedRun")
 R_contra = TypeVar("R_contra", bound="OpenedRun", contravariant=True)
+_FEW = 3
+"""Maximum number of runs that a line names one by one."""
 
 
 class Question(Protocol[P]):
@@ -268,6 +270,20 @@ def facts_of(chosen: Sequence[OpenedRun]) -> dict[str, Any]:
     """Return ``verdicts`` on the processes of each run, and which runs are ``simulated``."""
     verdicts = {run.name: verdicts_of(run) for run in chosen}
     return {"verdicts": verdicts, **simulated_of(chosen)}
+
+
+def warnings_of(chosen: Sequence[OpenedRun]) -> list[str]:
+    """Return the warnings of runs; one that several share is told once, with their names."""
+    warned: dict[str, dict[str, None]] = {}
+    for run in chosen:
+        for text in run.warnings:
+            warned.setdefault(text, {})[run.name] = None
+    return [f"{listed([*names])}: {text}" for text, names in warned.items()]
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names of runs in a line; of many, the first one and a number."""
+    return ", ".join(names) if len(names) <= _FEW else f"{names[0]} and {len(names) - 1} more"
 
 
 def simulated_of(chosen: Sequence[OpenedRun]) -> dict[str, Any]:

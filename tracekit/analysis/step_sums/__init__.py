@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         parse_compare_keys,
         peak_memory,
         per_iteration,
+        skipped_of,
         steps_by_phase,
         steps_of,
         with_hosts_matched,

@@ -168,6 +168,14 @@ def per_iteration(
     return replace(found, skipped=skipped, cold=cold)
 
 
+def skipped_of(trace: Trace, skip: Skip) -> int:
+    """Return the number of iterations to leave out at the beginning, for `skip` as asked."""
+    if skip != "auto":
+        return skip
+    has_steps = trace["iterations"].head(1).collect().height
+    return per_iteration(trace, ("stage",), skip=skip).skipped if has_steps else 0
+
+
 def _measured(
     trace: Trace, by: Sequence[str], times: StepTimes, *, whole: bool, traffic: Traffic | None
 ) -> Measured:

@@ -9,6 +9,8 @@ import polars as pl
 
 from tracekit.analysis.facts import WAITING, how_to_record
 from tracekit.analysis.idle_account import idle_sums
+from tracekit.analysis.statistics import Skip, left_out_notes
+from tracekit.analysis.step_sums import skipped_of
 from tracekit.analysis.studies._bubbles import (
     Bubbles,
     bubble_theory,
@@ -249,13 +251,14 @@ _OUTSIDE = 0.01
 """Least share of time outside of steps at which a note names it."""
 
 
-def stalls_answer(runs: Sequence[Run], skip: int) -> Answer:
+def stalls_answer(runs: Sequence[Run], skip: Skip) -> Answer:
     """Return the time that GPUs wait for input; see `data_stalls`.
 
     One run has one row per device. Several runs have one row each, with means over steps and
     devices, and ``speedup``, the first run's step time over its own.
     """
-    tables = [data_stalls(run.trace, skip=skip) for run in runs]
+    skipped = [skipped_of(run.trace, skip) for run in runs]
+    tables = [data_stalls(run.trace, skip=n) for run, n in zip(runs, skipped, strict=True)]
     if len(runs) == 1:
         steps = tables[0].select("iterations").max().item()
         title, rows, name = "data stalls", tables[0], pl.format("GPU {}", "device")
@@ -267,8 +270,10 @@ def stalls_answer(runs: Sequence[Run], skip: int) -> Answer:
         ]
         title, rows = "data stalls by run", before_and_after(several, "window_ns")
         name, meta = pl.col("run"), {"per": "step/GPU"}
+    notes = left_out_notes({run.name: n for run, n in zip(runs, skipped, strict=True)})
+    meta |= {**_outside_steps(runs, tables), **({"notes": notes} if notes else {})}
     return Answer(
-        rows=rows, meta={**meta, **_outside_steps(runs, tables)}, title=title, command="stalls",
+        rows=rows, meta=meta, title=title, command="stalls",
         figures={"figure": "stalls"}, source=_stall_parts(rows, name),
     )  # fmt: skip
 
@@ -284,14 +289,14 @@ def _outside_steps(runs: Sequence[Run], tables: Sequence[pl.DataFrame]) -> dict[
     return {"outside_steps": text} if found else {}
 
 
-def input_cost(runs: Runs, times: Sequence[Any], skip: int) -> Answer:
+def input_cost(runs: Runs, times: Sequence[Any], skip: Skip) -> Answer:
     """Return the cost of input, from three runs of one program or their times, ns."""
     rows = differential_stalls(*(_time(runs, each, skip) for each in times))
     meta = {"share": "time_ns / that of the cold run"}
     return Answer(rows=rows, meta=meta, title="cost of input, by three runs", command="stalls")
 
 
-def _time(runs: Runs, of: Any, skip: int) -> float:
+def _time(runs: Runs, of: Any, skip: Skip) -> float:
     if isinstance(of, int | float):
         return float(of)
     run = runs.named(of)

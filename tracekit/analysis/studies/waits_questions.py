@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 from tracekit.analysis.studies._runs import Run, Runs
 from tracekit.errors import UsageError
 from tracekit.support.columns import columns, keys
-from tracekit.support.questions import ChosenRuns, Option, Skip, question
+from tracekit.support.questions import AutoSkip, ChosenRuns, Option, Skip, question
 from tracekit.support.schemas import Json, record
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _STALLS = Json(
         "sum_over?": "text: What times are added over.",
         "outside_steps?": "text: How much time lies outside of steps, where that is over a "
         "hundredth of theirs.",
-        **keys("per?", "warnings?", "share?", "simulated?"),
+        **keys("per?", "warnings?", "notes?", "share?", "simulated?"),
     },
     rows={
         **columns("run?", "process?"),
@@ -76,7 +76,7 @@ def stalls(
         Time, _time("Run, or its time, that prepares input from a cache in memory.")
     ] = None,
     cold: Annotated[Time, _time("Run, or its time, that reads input from disk or network.")] = None,
-    skip: Skip = 0,
+    skip: AutoSkip = "auto",
     **_: Unpack[ChosenRuns],
 ) -> "Answer":
     """List how long GPUs wait for input data, and how much of the time kernels run.
