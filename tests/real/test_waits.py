@@ -23,7 +23,7 @@ def test_steps_and_idle_time_are_those_of_the_study(
     real_run: Callable[[str], tk.Run], name: str
 ) -> None:
     run = real_run(name)
-    row = tk.study([run], skip=0).row(0, named=True)
+    row = tk.study([run]).row(0, named=True)
     found = tk.stalls([run])
     assert found["window_ns"].sum() == row["step_total_ns"]
     assert found["idle_ns"].sum() == row["idle_total_ns"] + row["between_total_ns"]
