@@ -83,6 +83,9 @@ def test_what_the_name_of_a_kernel_is_a_sign_of(
         ("fusion_3", ("compiled", "unnamed")),
         ("input_add_reduce_fusion", ("compiled",)),
         ("triton__0d1d2d3", ("compiled", "unnamed")),
+        ("r_64_32_8_16_3n1", ("compiled", "unnamed")),  # tinygrad: r_ reduces, E_ does not
+        ("E_1024_32_4", ("compiled", "unnamed")),
+        ("E_field", ("unnamed",)),
         ("triton_poi_fused_add_0", ()),
         ("triton_for_fused_0", ("optimizer",)),
         ("jacobi_kernel(float*, float const*, float*, int, int, int)", ("unnamed",)),

@@ -31,8 +31,9 @@ _OPERATOR = (
 """Patterns of kernel names that tell the operation, by the name or its library. Other kernels, such
 as those of compilers (`fusion_3` of XLA, `triton__0d1d2d`), may belong to a backward pass."""
 
-_COMPILED = r"(^|_)fusion(_|$)|^triton__\d"
-"""Patterns of kernels that network compilers generate, if their names tell no more."""
+_COMPILED = r"(^|_)fusion(_|$)|^triton__\d|^[rE](_\d+)+(n\d+)?$"
+"""Patterns of kernels that network compilers (XLA, Triton, tinygrad) generate, if their names tell
+no more."""
 
 _DATA_GRADIENT = r"(?i)dgrad|igemm_bwd|bwd_data"
 """Gradients of a convolution's input: a transposed convolution's forward pass is the same."""

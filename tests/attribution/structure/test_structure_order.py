@@ -184,6 +184,9 @@ class TestNothing:
 
     def test_of_a_recording_within_one_pass_steps_may_be_layers(self) -> None:
         layer = " ".join(f"m:{'gemm' if n % 3 else 'relu'}_{n}/-" for n in range(12))
+        routed = found(Program().run(f"m:label/- {layer}", 20))  # experts, by indices of the host
+        assert (routed.reading or "").startswith("steps may be layers of one pass: 13 launches")
+        assert found(Program().run(f"m:h2d/- {layer}", 20)).reading is None
         structure = found(Program().run(layer, 20))
         assert structure.steps.height == 20
         assert (structure.reading or "").startswith("steps may be layers of one pass: 12 launches")

@@ -227,11 +227,13 @@ def _iterates(sequence: _Sequence, found: Repeats, usual: Array) -> Told:
     step[scalars] = np.where(before < 0, NOTHING, found.number[before])
     steps = int(found.begins.size)
     lane = sequence.lane
-    inputs = int((lane.work.kind == H2D).sum())
+    # A layer of experts copies the indices of its tokens; a batch is larger.
+    is_small = (lane.work.bytes >= 0) & (lane.work.bytes < THRESHOLDS.batch_bytes)
+    inputs = int(((lane.work.kind == H2D) & ~is_small).sum())
     is_told = 2 * inputs >= steps or not lane.layer.any() or _LAYERS * np.unique(usual).size <= size
     reading = None if is_told else (
         f"steps may be layers of one pass: {size:,} launches that repeat {steps:,} times, without "
-        "input in each and with no shorter repeats inside"
+        f"a copy of {THRESHOLDS.batch_bytes >> 10} KiB to the GPU in each or shorter repeats inside"
     )  # fmt: skip
     return replace(told, step=step, whole=found.whole(size, launches), reading=reading)
 
