@@ -24,7 +24,7 @@ from tracekit.sources.kineto._document import Document, Piece
 from tracekit.sources.kineto._events import ARGUMENTS, BARE, OF_NO_USE, read_events
 
 PATH = Path("t.json")
-LOOPS = {f"_{name}": getattr(_scan_loops, name) for name in ("split", "scan", "gather")}
+LOOPS = {f"_{name}": getattr(_scan_loops, name) for name in ("split", "scan", "distinct")}
 """The loops as they stand."""
 
 TEXTS = st.text(st.sampled_from('"\\{}[],: abé7-.'), max_size=6)

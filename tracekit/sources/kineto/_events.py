@@ -112,10 +112,9 @@ def read_events(piece: Piece, path: Path) -> pl.DataFrame:
 
 def _is_text(text: bytes) -> bool:
     try:
-        text.decode()
+        return text.isascii() or bool(text.decode())
     except UnicodeDecodeError:
         return False
-    return True
 
 
 @cache

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import polars as pl
-from nanoarrow import c_array_from_buffers, large_string
 from numpy.typing import NDArray
 
 from tracekit.sources.kineto import _scan_loops as loops
 from tracekit.support.compiled import ALWAYS, compiled
 
-_split, _scan, _gather = (
-    compiled(loop, ALWAYS) for loop in (loops.split, loops.scan, loops.gather)
+_split, _scan, _distinct = (
+    compiled(loop, ALWAYS) for loop in (loops.split, loops.scan, loops.distinct)
 )
-_PLACES = 512
+_PLACES, _PLACES_OF_TEXTS = 512, 1 << 16
 
 
 def lines_of(text: bytes, most: int) -> Iterator[tuple[bytes, int, int]]:
@@ -78,6 +79,9 @@ class Scanner:
         words += [(loops.CATEGORY, category, loops.DROPPED, 0) for category in dropped]
         words += [(loops.CATEGORY, category, loops.BARE, 0) for category in bare]
         self._tables = _tables(words)
+        none = {**dict.fromkeys(self.texts, pl.String), **dict.fromkeys(self.numbers, pl.Int64)}
+        self._absent = {name: pl.lit(None, dtype).alias(name) for name, dtype in none.items()}
+        self._absent["mistimed"] = pl.lit(value=False).alias("mistimed")
 
     def scan(self, text: bytes) -> tuple[pl.DataFrame, list[bytes]]:
         """Return the useful events, and the lines of events that another parser has to read.
@@ -95,19 +99,18 @@ class Scanner:
         sizes[:rows][odd] = -1
         numbers[:rows][odd] = loops.NONE
         columns = {"is_odd": pl.Series(odd)}
-        absent = [pl.lit(value=False).alias("mistimed")]
+        codes = np.empty((len(self.texts), rows), np.uint32)
+        texts = _distinct_texts(text, begins[:rows], sizes[:rows], codes)
         for slot, name in enumerate(self.texts):
             if used[slot]:
-                columns[name] = _text_column(chars, begins, sizes, slot, rows)
-            else:  # a constant takes no room for each row
-                absent.append(pl.lit(None, pl.String).alias(name))
-        for slot, name in enumerate(self.numbers):
-            own = np.ascontiguousarray(numbers[:rows, slot])
-            is_none = own == loops.NONE
-            if is_none.all():
-                absent.append(pl.lit(None, pl.Int64).alias(name))
-            else:
-                columns[name] = pl.Series(own).set(pl.Series(is_none), None)
+                columns[name] = texts[pl.Series(codes[slot])]
+        there = np.flatnonzero((numbers[:rows] != loops.NONE).any(axis=0)).tolist()
+        given = {self.numbers[slot]: pl.Series(numbers[:rows, slot]) for slot in there}
+        value = pl.col(given.keys())
+        known = pl.DataFrame(given).select(pl.when(value != loops.NONE).then(value))
+        columns |= known.to_dict()
+        # A constant takes no room for each row.
+        absent = [each for name, each in self._absent.items() if name not in columns]
         lines = [text[begin:end] for begin, end in spans[:rows][odd].tolist()]
         return pl.DataFrame(columns).with_columns(absent), lines
 
@@ -126,18 +129,23 @@ def _tables(rows: Sequence[tuple[int, str, int, int]]) -> tuple[NDArray[Any], ..
     return table, np.frombuffer(b"".join(words), np.uint8), places, roles, slots
 
 
-def _text_column(
-    chars: NDArray[np.uint8],
-    begins: NDArray[np.int32],
-    sizes: NDArray[np.int32],
-    slot: int,
-    rows: int,
+def _distinct_texts(
+    text: bytes, begins: NDArray[np.int32], sizes: NDArray[np.int32], codes: NDArray[np.uint32]
 ) -> pl.Series:
-    own = sizes[:rows, slot]
-    lengths = np.where(own < 0, 2 * (-own - 2), own)
-    data = np.empty(max(int(lengths[own != -1].sum()), 1), np.uint8)
-    offsets, bits = np.empty(rows + 1, np.int64), np.zeros((rows + 7) // 8, np.uint8)
-    _gather(chars, begins, sizes, slot, rows, data, offsets, bits)
-    nulls = int((own == -1).sum())
-    array = c_array_from_buffers(large_string(), rows, [bits, offsets, data[: offsets[-1]]], nulls)
-    return pl.Series(array)
+    """Return null and the distinct texts, as the parser of JSON would write them; fill `codes`."""
+    found, table = np.empty((codes.size, 2), np.int32), np.zeros(_PLACES_OF_TEXTS, np.int32)
+    chars = np.frombuffer(text, np.uint8)
+    count = int(_distinct(chars, begins, sizes, codes.shape[1], table, found, codes) or 0)
+    texts = [
+        text[begin : begin + size].decode()
+        if size >= 0
+        else _spaced(text[begin : begin - size - 2])
+        for begin, size in found[:count].tolist()
+    ]
+    return pl.Series([None, *texts], dtype=pl.String)
+
+
+@lru_cache(1 << 12)
+def _spaced(text: bytes) -> str:
+    """Return a list of whole numbers and texts with a blank after each comma."""
+    return json.dumps(json.loads(text), ensure_ascii=False)

@@ -24,6 +24,7 @@ WHOLE, ODD = 1, 2
 """State of an event: read, or left to another parser."""
 _SEED = 8
 _MOST_ASCII = 128
+_SAMPLED, _MOST_PROBES = 32, 16
 _LAST = 62
 _MOST_MICROSECONDS = ((1 << 61) - 1) // 1000 - 1
 _VALUE, _FIRST_VALUE, _KEY, _FIRST_KEY, _NEXT = 0, 1, 2, 3, 4
@@ -197,6 +198,9 @@ def split(text: Bytes, begin: int, most: int, lines: Bytes, found: Ints) -> int:
     while at < size:
         char = text[at]
         lines[at - begin] = char
+        if depth and (char == _BLANK or _COMMA <= char <= _COLON):  # most of what is no string
+            at += 1
+            continue
         if char == _QUOTE:
             strange = strange or depth == 0
             at += 1
@@ -208,7 +212,9 @@ def split(text: Bytes, begin: int, most: int, lines: Bytes, found: Ints) -> int:
                     if at == size:
                         return count
                     char = text[at]
-                lines[at - begin] = _BLANK if char in (_TAB, _NEWLINE, _RETURN) else char
+                if char < _BLANK and char in (_TAB, _NEWLINE, _RETURN):
+                    char = _BLANK
+                lines[at - begin] = char
                 at += 1
             if at == size:
                 return count
@@ -487,51 +493,62 @@ def scan(
     return row
 
 
-def gather(
+def distinct(
     text: Bytes,
     begins: NDArray[np.int32],
     sizes: NDArray[np.int32],
-    slot: int,
     rows: int,
-    data: Bytes,
-    offsets: Ints,
-    bits: Bytes,
-) -> None:
-    """Concatenate the texts of a column; in lists a blank follows each comma.
+    table: NDArray[np.int32],
+    found: NDArray[np.int32],
+    codes: NDArray[np.uint32],
+) -> int:
+    """Give the distinct texts of all columns numbers from 1, and return how many there are.
+
+    A text whose place in the hash table is crowded may have several numbers.
 
     Parameters
     ----------
     text, begins, sizes
-        As for `scan`.
-    slot, rows
-        Column, and number of rows.
-    data, offsets
-        Output: the texts, and the offset of each; there is room for twice the bytes of lists.
-    bits
-        Output: bit mask of rows with a text; initially 0.
+        As for `scan`; begins and sizes of `rows` rows.
+    table
+        Hash table of any power of two, initially 0.
+    found
+        Output: begin and size of each text.
+    codes
+        Output: the number of each text, by column and row; 0 if absent.
     """
-    end = 0
+    mask, count = table.size - 1, 0
     for row in range(rows):
-        offsets[row] = end
-        size, at = sizes[row, slot], begins[row, slot]
-        if size == -1:
-            continue
-        bits[row >> 3] |= 1 << (row & 7)
-        if size >= 0:
-            for offset in range(size):
-                data[end + offset] = text[at + offset]
-            end += size
-            continue
-        is_inside = False
-        for offset in range(-size - 2):
-            char = text[at + offset]
-            if char == _QUOTE:
-                is_inside = not is_inside
-            if char == _BLANK and not is_inside:
+        for slot in range(begins.shape[1]):
+            size, begin = sizes[row, slot], begins[row, slot]
+            if size == -1:
+                codes[slot, row] = 0
                 continue
-            data[end] = char
-            end += 1
-            if char == _COMMA and not is_inside:
-                data[end] = _BLANK
-                end += 1
-    offsets[rows] = end
+            length = size if size >= 0 else -size - 2
+            own = text[begin : begin + length]
+            value = int(size)
+            for at in range(0, length, 1 + length // _SAMPLED):
+                value = (value * 31 + int(own[at])) & 0xFFFFFFFFFFF
+            place = (value ^ (value >> 15)) & mask
+            number = 0
+            for _ in range(_MOST_PROBES):
+                number = int(table[place])
+                if number == 0:
+                    table[place] = count + 1
+                    break
+                if found[number - 1, 1] == size:
+                    first = found[number - 1, 0]
+                    other = text[first : first + length]
+                    differ = 0
+                    for at in range(length):
+                        differ |= own[at] ^ other[at]
+                    if differ == 0:
+                        break
+                number = 0
+                place = (place + 1) & mask
+            if number == 0:
+                found[count, 0], found[count, 1] = begin, size
+                count += 1
+                number = count
+            codes[slot, row] = number
+    return count
