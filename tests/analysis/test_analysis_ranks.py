@@ -82,6 +82,17 @@ def test_nccl_knows_the_rank_in_its_largest_communicator() -> None:
     assert row == (0, 5, "nccl", None)
 
 
+def test_a_rank_in_a_part_of_the_job_is_not_the_rank_in_the_job() -> None:
+    builder = TraceBuilder()
+    payload = json.dumps({"No. of ranks": 2, "Rank": 1})
+    builder.range(0, 5, "ncclCommInitRank", domain="NCCL", payload=payload)
+    builder.op("gemm", 10)
+    builder.rows["reports"].append(
+        {"report": 0, "file": "a", "format": "x", "size": 1, "rank": 5, "ranks": 8}
+    )
+    assert process_ranks(builder.trace()).select("rank", "rank_source").rows() == [(5, "report")]
+
+
 def test_time_by_rank_and_node() -> None:
     trace = traced("job.sqlite", 2, {0: 1, 1: 0})
     assert breakdown(trace, "rank").rows.select("rank", "ops").rows() == [(0, 1), (1, 1)]

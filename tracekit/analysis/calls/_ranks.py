@@ -58,7 +58,7 @@ def process_ranks(trace: Trace) -> pl.DataFrame:
     """Return the rank and the node (host) of each process.
 
     The rank of a process is, in this order: its rank in MPI; its rank in the largest NCCL
-    communicator that it created or used; the rank in its own mark ``tracekit.rank 1 of 4``; and, if
+    communicator that it created or used, if that is no smaller than its job is said to be; the rank in its own mark ``tracekit.rank 1 of 4``; and, if
     one process of the report ran ops, the rank in the environment of the recorded program or in the
     trace, else the number after ``rank`` or ``worker`` in the name of the file. A node is the host
     of the report.
@@ -74,6 +74,7 @@ def process_ranks(trace: Trace) -> pl.DataFrame:
 def _process_ranks(trace: Trace) -> pl.DataFrame:
     reports = trace.read("reports").select(
         "report",
+        "ranks",
         node="host",
         stated="rank",
         in_name=pl.col("file").str.extract(_IN_NAME).cast(pl.Int32),
@@ -86,7 +87,9 @@ def _process_ranks(trace: Trace) -> pl.DataFrame:
     )  # fmt: skip
     by_nccl = (
         communicators(trace).drop_nulls(["rank", "ranks"])
+        .join(reports.select("report", least=pl.col("ranks")), on="report")
         .filter(pl.col("ranks") == pl.col("ranks").max().over("process"))
+        .filter((pl.col("ranks") >= pl.col("least")).fill_null(value=True))
         .group_by("process").agg(in_nccl=pl.col("rank").min(), known=pl.col("rank").n_unique())
         .filter(pl.col("known") == 1).drop("known")
     )  # fmt: skip
