@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -13,12 +14,14 @@ from hostile import KERNEL
 
 import tracekit
 from tracekit.analysis import step_detail
+from tracekit.engine import _launch_groups
+from tracekit.model import _trace
 from tracekit.support import batches
 from tracekit.view import _asked, _blocks, _lanes
 from tracekit.view._asked import AskedRuns
 from tracekit.view._blocks import broken_down
 from tracekit.view._lanes import RunLanes
-from tracekit.view._sums import RunSums
+from tracekit.view._sums import RunSums, drawn_ops, drawn_ranges
 from tracekit.view._tiles import LOOKS
 
 BY = ("stage", "kind", "kernel", "device")
@@ -51,6 +54,23 @@ def test_tables_are_those_of_the_command_line(
             shown = run.breakdown(by=by, between=told["shell"].split()[-1])
             assert shown.to_dicts() == told["rows"]
             assert told["shell"].startswith(f"tracekit breakdown {run.name} --by {by} --between ")
+
+
+def test_what_is_drawn_is_read_in_batches(runs: list[tracekit.Run]) -> None:
+    """Polars collects all rows for an expression that it cannot stream."""
+    for frame in (drawn_ops(runs[0].trace, "kind"), drawn_ranges(runs[0].trace)):
+        plan = frame.show_graph(plan_stage="physical", raw_output=True, show=False)
+        assert "in-memory engine fallback" in plan  # told by a colour
+        assert not [line for line in plan.splitlines() if 'fillcolor="0.0 0.3 1.0"' in line]
+
+
+def test_launches_of_a_long_run_are_read_once(
+    runs: list[tracekit.Run], store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_trace, "_LONG", 0)
+    told = AskedRuns([tracekit.open(runs[1].name, store=store)]).steps({"run": "0"})
+    monkeypatch.setattr(_launch_groups, "thinned", None)
+    assert AskedRuns([tracekit.open(runs[1].name, store=store)]).steps({"run": "0"}) == told
 
 
 def test_causes_of_idle_time_are_those_of_the_command_line(

@@ -16,7 +16,7 @@ from tracekit.cli._options import (
     open_run,
 )
 from tracekit.cli._output import Format, Target
-from tracekit.support.memory import allowing
+from tracekit.support.memory import allowing, keep_small
 from tracekit.support.questions import Folder, Option, Steps
 
 
@@ -119,6 +119,7 @@ def view(
     """
     from tracekit.view import View
 
+    keep_small()
     opened = [open_run(each, store) for each in runs or [LATEST]]
     folder = None if store is None else Path(store)
     with View(opened, port=port, opens=should_open, idle_minutes=idle, store=folder) as shown:

@@ -28,6 +28,8 @@ _MANIFEST = "parts.json"
 _ROWS_PER_PART = 1 << 20
 _SHORT = 10_000
 """Tables with at most this number of rows in a run are read as a whole, and kept."""
+_LONG = 1_000_000
+"""Number of ops from which sums over a run of one part are cached."""
 _LATER = (
     "host", "metrics", "memory", "syncs", "event_records", "graph_nodes", "machine", "verdicts",
     "assumptions", "opinions", "device_sums",
@@ -225,13 +227,16 @@ class Trace:
     def sums_of_parts(self, work: Sequence[partial[Frames]]) -> list[Frames]:
         """Return the result of each piece of work on parts of the run; cached results are reused.
 
+        Of a short run that is one part nothing is cached.
+
         Parameters
         ----------
         work
             One call per part: of a function, or of a dataclass whose `repr` identifies it, with the
             part and frames as arguments.
         """
-        keeper = self.keeper if len(work) > 1 else None
+        is_short = len(work) == 1 and self.height("ops") < _LONG
+        keeper = None if is_short else self.keeper
         if keeper is None:
             return self.spread(work)
         keys = [_key(each) for each in work]

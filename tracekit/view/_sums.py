@@ -266,7 +266,9 @@ def drawn_ops(trace: Trace, *more: str) -> pl.LazyFrame:
 def _way() -> list[pl.Expr]:
     """Return the source and destination of a copy; null for other ops, or if unknown."""
     kind, host = pl.col("kind").cast(pl.String), pl.lit(HOST, pl.Int32)
-    half = pl.col("copy_kind").replace_strict({"HtoD": "h2d", "DtoH": "d2h"}, default=None)
+    # No `replace`: it would read all ops at once.
+    half = pl.when(pl.col("copy_kind") == "HtoD").then(pl.lit("h2d"))
+    half = half.when(pl.col("copy_kind") == "DtoH").then(pl.lit("d2h"))
     kind = pl.when(kind == "staged").then(half).otherwise(kind)
     source = pl.when(kind == "h2d").then(host)
     destination = pl.when(kind == "d2h").then(host)
