@@ -217,7 +217,9 @@ DEVICES = Table(
             "number of the GPU in the run: its CUDA ordinal where that means one GPU throughout, "
             "else in order of hosts and PCI bus locations",
         ),
-        _key("report", "index of the first report that names it"),
+        Column(
+            "report", pl.Int32, "index of the first report that names it", nullable=False, absent=0
+        ),
         Column("name", pl.String, "product name"),
         Column("uuid", pl.String, "UUID, without the prefix GPU-"),
         Column("pci_bus", pl.String, "PCI bus location"),

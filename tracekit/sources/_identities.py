@@ -13,7 +13,6 @@ from tracekit.model import REPORTS, Maker, Stream
 from tracekit.sources._seen import OPEN, Seen
 from tracekit.support.progress import Progress
 
-REPORT = pl.lit(0, pl.Int32).alias("report")
 INT32 = (1 << 31) - 1
 OPS, HOST = ("pid", "device", "src_device", "dst_device"), ("pid", "tid")
 """Columns whose distinct values `Seen` collects: of ops, and of calls and ranges."""
@@ -52,14 +51,12 @@ class Identities:
     def processes(self, names: Mapping[int, str | None]) -> pl.DataFrame:
         """Return the table ``processes``; `names` maps process id -> name."""
         named = [names.get(pid) for pid in self._pids["pid"].to_list()]
-        return self._pids.with_columns(
-            REPORT, pl.Series("name", named, pl.String), global_id=pl.col("pid")
-        )
+        return self._pids.with_columns(pl.Series("name", named, pl.String), global_id="pid")
 
     def threads(self, names: pl.DataFrame | None = None) -> pl.DataFrame:
         """Return the table ``threads``; `names` has ``pid, tid, name``."""
         owners = self._threads.join(self._pids, on="pid", maintain_order="left")
-        found = owners.with_columns(REPORT, global_id=pl.col("tid"))
+        found = owners.with_columns(global_id="tid")
         if names is None:
             return found
         known = names.unique(["pid", "tid"], keep="first", maintain_order=True)
@@ -84,7 +81,6 @@ class Identities:
             on="device", how="left", maintain_order="left",
         )  # fmt: skip
         return table.with_columns(
-            REPORT,
             pl.col("identity").fill_null("unknown"),
             active=pl.col("device").is_in(active.implode()),
         )
@@ -170,7 +166,6 @@ class HostColumns:
 def report(path: Path, format_: str, **known: object) -> pl.DataFrame:
     """Return a file's row of the table ``reports``."""
     row = {
-        "report": 0,
         # A file's name may be any bytes; those that are no text are replaced.
         "file": os.fsencode(path.name).decode("utf-8", "replace"),
         "format": format_,
@@ -196,9 +191,8 @@ def contents(
     names = ("feature", "source_table", "tells", "record_with")
     table = pl.DataFrame([dict(zip(names, each, strict=True)) for each in features])
     counts = [rows.get(feature, 0) for feature in table["feature"]]
-    return table.with_columns(REPORT, pl.Series("rows", counts, pl.Int64)).with_columns(
-        present=pl.col("rows") > 0
-    )
+    known = table.with_columns(pl.Series("rows", counts, pl.Int64))
+    return known.with_columns(present=pl.col("rows") > 0)
 
 
 def steps(progress: Progress, *names: str) -> Iterator[None]:

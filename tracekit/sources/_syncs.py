@@ -56,4 +56,5 @@ def chunks(rows: Ordered, table: str, *identity: str) -> Iterator[pl.DataFrame]:
         Further integer columns that identify process, thread or GPU.
     """
     kept = (SYNCS if table == SYNCS.name else EVENT_RECORDS).schema
-    yield from rows.chunks({**kept, **dict.fromkeys(identity, pl.Int64)})
+    for chunk in rows.chunks({**kept, **dict.fromkeys(identity, pl.Int64)}):
+        yield chunk.drop("report")

@@ -56,7 +56,6 @@ _REQUIRED = {
 }
 _TIMED = dict.fromkeys((*_REQUIRED, *MPI_TABLES, *UCX_TABLES), "start")
 """Tables whose first rows tell the approximate time of the recording."""
-_REPORT = pl.lit(0, pl.Int32).alias("report")
 _NO_KEYS = pl.DataFrame(schema={"correlation": pl.Int64, "process": pl.Int32})
 _OPS = ("process_gid", "ordinal", "src_ordinal", "dst_ordinal")
 _CALLS = ("thread_gid",)
@@ -130,9 +129,9 @@ def read(
     counted[PAYLOADS] = nvtx.extended
     return Recording(
         tables={
-            "processes": processes.with_columns(_REPORT),
-            "threads": threads.with_columns(_REPORT, process=places.process_of_thread),
-            "devices": devices.devices.with_columns(_REPORT),
+            "processes": processes,
+            "threads": threads.with_columns(process=places.process_of_thread),
+            "devices": devices.devices,
             "reports": _report(file, metadata),
             "graph_nodes": graph_nodes(export, places),
             "contents": read_contents(file, counted),
@@ -371,7 +370,6 @@ def graph_nodes(export: Export, places: Places) -> pl.DataFrame:
         on=["process_gid", "first"], maintain_order="left",
     )  # fmt: skip
     return first.select(
-        pl.lit(0, pl.Int32).alias("report"),
         places.process(first["process_gid"]).alias("process"),
         places.thread(first["thread_gid"]).alias("thread"),
         "graph_node",
@@ -558,7 +556,6 @@ def _row(file: ExportFile, feature: _Feature, known: Mapping[str, int]) -> dict[
     if part is None and (feature.counted or not present):
         rows = sum(known.get(table) or file.count(table) for table in present)
     return {
-        "report": 0,
         "feature": feature.name,
         "source_table": ", ".join(present or feature.tables) + feature.part,
         "present": bool(present),

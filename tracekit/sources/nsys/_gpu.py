@@ -7,6 +7,7 @@ those of the contexts.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
@@ -15,6 +16,7 @@ import polars as pl
 from tracekit.model import KIND
 from tracekit.sources._copies import DIRECTION, Copies
 from tracekit.sources._launch_size import LAUNCH_SIZE, launch_size
+from tracekit.sources._seen import counted
 from tracekit.sources._syncs import LOST, by_call, chunks, ordered, sync_type
 from tracekit.sources._tables import ExportFile
 from tracekit.sources.nsys._ids import Export, Texts, given, pid_of, small, with_all
@@ -49,6 +51,12 @@ _COPIES = Copies(
 )
 """How nsys encodes copies, by the codes of its own tables of names, which may be absent or
 empty."""
+_LOST = {
+    "untimed": "GPU ops have no valid times and were left out",
+    "unplaced": "GPU ops have no device or process and were left out",
+    "by context": "copies between GPUs were placed by their CUDA contexts",
+    "endless": "copies between GPUs do not say between which",
+}
 SYNC = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 EVENT_RECORD = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
 
@@ -77,10 +85,7 @@ class GpuWork:
         self.rows: dict[str, int] = dict.fromkeys(GPU_TABLES, 0)
         """Table -> number of rows read."""
         self._kept: dict[str, int] = dict.fromkeys(GPU_TABLES, 0)
-        self._untimed = 0
-        self._unplaced = 0
-        self._placed_by_context = 0
-        self._unknown_ends = 0
+        self._lost: Counter[str] = Counter()
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
         """Yield the ops that have a time, a device and a process, table by table."""
@@ -99,18 +104,12 @@ class GpuWork:
     @property
     def untimed(self) -> int:
         """Number of ops left out because they have no valid times."""
-        return self._untimed
+        return self._lost["untimed"]
 
     @property
     def losses(self) -> tuple[str, ...]:
         """Sentences on ops that were left out, and on unknown attributes of ops."""
-        losses = (
-            (self._untimed, "GPU ops have no valid times and were left out"),
-            (self._unplaced, "GPU ops have no device or process and were left out"),
-            (self._placed_by_context, "copies between GPUs were placed by their CUDA contexts"),
-            (self._unknown_ends, "copies between GPUs do not say between which"),
-        )
-        return tuple(f"{count:,} {what}" for count, what in losses if count)
+        return counted(self._lost, _LOST)
 
     def _placed(self, ops: pl.DataFrame) -> pl.DataFrame:
         # Times that are not known are 0, whether or not the exporter shifted that as well.
@@ -119,8 +118,8 @@ class GpuWork:
         )
         timed = ops.filter((pl.col("end") >= pl.col("start")) & ~unknown)
         placed = with_all(timed, "deviceId", "globalPid")
-        self._untimed += ops.height - timed.height
-        self._unplaced += timed.height - placed.height
+        self._lost["untimed"] += ops.height - timed.height
+        self._lost["unplaced"] += timed.height - placed.height
         return placed
 
     def kernels(self, frame: pl.DataFrame) -> pl.DataFrame:
@@ -163,9 +162,9 @@ class GpuWork:
 
     def _count_ends(self, copies: pl.DataFrame) -> None:
         peers = copies.filter(pl.col("kind") == "p2p")
-        self._placed_by_context += int(peers["by_context"].sum())
+        self._lost["by context"] += int(peers["by_context"].sum())
         ends = pl.any_horizontal(pl.col("src_ordinal", "dst_ordinal").is_null())
-        self._unknown_ends += int(peers.select(ends.sum()).item())
+        self._lost["endless"] += int(peers.select(ends.sum()).item())
 
 
 def _else(first: pl.Series, second: pl.Series) -> pl.Series:
@@ -376,8 +375,5 @@ def _named(rows: pl.DataFrame) -> pl.DataFrame:
 
 def _placed(rows: pl.DataFrame, places: Places) -> pl.DataFrame:
     process = places.process(rows["process_gid"])
-    return rows.with_columns(
-        pl.lit(0, pl.Int32).alias("report"),
-        process.alias("process"),
-        places.device(process, rows["ordinal"]).alias("device"),
-    ).drop_nulls("process")
+    device = places.device(process, rows["ordinal"])
+    return rows.with_columns(process=process, device=device).drop_nulls("process")

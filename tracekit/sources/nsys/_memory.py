@@ -109,9 +109,7 @@ class GpuMemory:
     def batches(self, places: Places) -> Iterator[pl.DataFrame]:
         """Yield the canonical table ``memory``, by time."""
         for changes in self._changes():
-            yield _placed(changes, places).select(
-                pl.lit(0, pl.Int32).alias("report"), "process", "device", "time", "change", "in_use"
-            )
+            yield _placed(changes, places).select("process", "device", "time", "change", "in_use")
 
     def losses(self, places: Places) -> tuple[str, ...]:
         """Sentences on events that were left out or are unknown."""

@@ -106,7 +106,6 @@ class MpiCalls:
                 )
                 threads = calls["globalTid"]
                 yield calls.select(
-                    pl.lit(0, pl.Int32).alias("report"),
                     places.process_by_thread(threads).alias("process"),
                     places.thread(threads).alias("thread"),
                     "start",

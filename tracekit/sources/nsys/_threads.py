@@ -51,6 +51,20 @@ _TYPES = {
 _NAMELESS = "overhead of unknown kind"
 
 
+def _of_run(rows: pl.DataFrame, export: Export, places: Places, *times: str) -> pl.DataFrame:
+    """Return rows with shifted times and the numbers of their processes and threads."""
+    gids = rows["globalTid"]
+    return shifted(rows, export.metadata, *times).with_columns(
+        thread=places.thread(gids), process=places.process_by_thread(gids)
+    )
+
+
+def _host(rows: pl.DataFrame, library: str) -> pl.DataFrame:
+    """Return rows of the canonical table ``host``: those of threads of the run."""
+    columns = ("process", "thread", "start", "end", "name", "group")
+    return rows.drop_nulls("thread").select(*columns, library=pl.lit(library))
+
+
 class OsWaits:
     """Waits and child processes of threads that appear in the run for other reasons.
 
@@ -73,23 +87,14 @@ class OsWaits:
         names = Texts(self._export.strings)
         for batch in self._export.file.batches(_OSRT, dict.fromkeys(_CALL_COLUMNS, "int"), rows):
             long = batch.drop_nulls().filter(pl.col("end") - pl.col("start") >= _LONG_NS)
-            named = shifted(long, self._export.metadata, "start", "end").with_columns(
-                places.thread(long["globalTid"]).alias("thread"),
-                places.process_by_thread(long["globalTid"]).alias("process"),
-                names.of(long["nameId"]).alias("name"),
+            named = _of_run(long, self._export, places, "start", "end").with_columns(
+                name=names.of(long["nameId"])
             )
             group = (
                 pl.when(pl.col("name").str.contains(_WAITING)).then(pl.lit("wait"))
                 .when(pl.col("name").str.contains(_STARTING)).then(pl.lit("child"))
             )  # fmt: skip
-            told = named.drop_nulls("thread").with_columns(group=group).drop_nulls("group")
-            yield told.select(
-                pl.lit(0, pl.Int32).alias("report"),
-                "process", "thread", "start", "end",
-                pl.lit("os").alias("library"),
-                "name",
-                "group",
-            )  # fmt: skip
+            yield _host(named.with_columns(group=group).drop_nulls("group"), "os")
 
 
 def samples(export: Export, places: Places, rows: int) -> Iterator[pl.DataFrame]:
@@ -108,20 +113,8 @@ def samples(export: Export, places: Places, rows: int) -> Iterator[pl.DataFrame]
     whole = pl.concat(taken)
     known = whole.with_columns(places.thread(whole["globalTid"]).alias("thread")).drop_nulls()
     named = known.join(_names(export, known["id"], rows), on="id").sort("start")
-    yield (
-        shifted(named, export.metadata, "start")
-        .with_columns(places.process_by_thread(named["globalTid"]).alias("process"))
-        .select(
-            pl.lit(0, pl.Int32).alias("report"),
-            "process",
-            "thread",
-            "start",
-            pl.col("start").alias("end"),
-            pl.lit("sample").alias("library"),
-            "name",
-            pl.lit("on_cpu").alias("group"),
-        )
-    )
+    placed = _of_run(named, export, places, "start")
+    yield _host(placed.with_columns(end="start", group=pl.lit("on_cpu")), "sample")
 
 
 def _names(export: Export, wanted: pl.Series, rows: int) -> pl.DataFrame:
@@ -180,13 +173,7 @@ def _named(stretches: pl.DataFrame, export: Export, places: Places) -> pl.DataFr
         .then(pl.lit("off the CPU while its process ran"))
         .otherwise(pl.lit("off the CPU")),
     )
-    return named.drop_nulls("thread").sort("thread", "start").select(
-        pl.lit(0, pl.Int32).alias("report"),
-        "process", "thread", "start", "end",
-        pl.lit("os").alias("library"),
-        "name",
-        pl.lit("off_cpu").alias("group"),
-    )  # fmt: skip
+    return _host(named.with_columns(group=pl.lit("off_cpu")).sort("thread", "start"), "os")
 
 
 class Stretches:
@@ -270,21 +257,10 @@ class Overhead:
         of_type = pl.col("overheadType").replace_strict(
             list(_TYPES), list(_TYPES.values()), default=_NAMELESS, return_dtype=pl.String
         )
-        named = shifted(overhead, self._export.metadata, "start", "end").with_columns(
-            places.thread(overhead["globalTid"]).alias("thread"),
-            places.process_by_thread(overhead["globalTid"]).alias("process"),
-            names.of(overhead["nameId"]).alias("name"),
+        placed = _of_run(overhead, self._export, places, "start", "end").with_columns(
+            names.of(overhead["nameId"]).alias("name"), group=pl.lit("overhead")
         )
-        return named.drop_nulls("thread").select(
-            pl.lit(0, pl.Int32).alias("report"),
-            "process",
-            "thread",
-            "start",
-            "end",
-            pl.lit("profiler").alias("library"),
-            pl.coalesce("name", of_type).alias("name"),
-            pl.lit("overhead").alias("group"),
-        )
+        return _host(placed.with_columns(name=pl.coalesce("name", of_type)), "profiler")
 
 
 def _valid(rows: pl.DataFrame) -> pl.DataFrame:

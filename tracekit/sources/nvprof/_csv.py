@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +19,8 @@ import polars as pl
 from tracekit.errors import DamagedTraceError, MissingDataError, UnsupportedTraceError
 from tracekit.model import KIND, NO_KERNELS, Recording, Stream
 from tracekit.sources._copies import COPY_KINDS
-from tracekit.sources._seen import Seen, no_work
+from tracekit.sources._identities import contents, report
+from tracekit.sources._seen import Seen, counted, no_work
 from tracekit.sources._times import Filter, Times
 from tracekit.sources.nvprof._input import COPIES, PROCESS, readable, short_name, small, thread_gid
 from tracekit.sources.nvprof._places import Places, processes, threads
@@ -32,7 +33,6 @@ _TELLING = {"Start", "Duration", "Name"}
 _API_TRACE = "an API trace of nvprof, without GPU work"
 _HEAD_BYTES, _HEAD_LINES = 1 << 16, 50
 _BLOCK_BYTES = 1 << 24
-_REPORT = pl.lit(0, pl.Int32).alias("report")
 _NO_PROCESS = 0
 
 _TIME_DIGITS = {"s": 9, "ms": 6, "us": 3, "ns": 0}
@@ -53,17 +53,25 @@ _KEPT = (
     "start", "end", "pid", "device", "context", "stream", "correlation", "name", "short_name",
     "kind", "bytes", "copy_kind", "src_device", "dst_device",
 )  # fmt: skip
+_PRINT = "GPU trace"
 _FEATURES = (
-    ("kernels", "GPU time by stage and kernel", _RECORD),
-    ("copies", "input data and peer copies", _RECORD),
-    ("memsets", "GPU time of memsets", _RECORD),
-    ("CUDA calls", "which thread launched an op, and when", "nvprof -o run.nvvp PROGRAM"),
+    ("kernels", _PRINT, "GPU time by stage and kernel", _RECORD),
+    ("copies", _PRINT, "input data and peer copies", _RECORD),
+    ("memsets", _PRINT, "GPU time of memsets", _RECORD),
+    ("CUDA calls", _PRINT, "which thread launched an op, and when", "nvprof -o run.nvvp PROGRAM"),
     (
         "NVTX events",
+        _PRINT,
         "stages, layers and iterations",
         "nvprof -o run.nvvp PROGRAM, with NVTX ranges in the program",
     ),
 )
+_LOST = {
+    "foreign": "lines are no rows of the trace and were left out",
+    "untimed": "rows have no valid times and were left out",
+    "unplaced": "rows name no GPU, as those of CUDA calls, and were left out",
+    "others": "events of unified memory and the like were left out",
+}
 
 
 def is_csv(path: Path) -> bool:
@@ -113,13 +121,11 @@ def read_csv(path: Path, workspace: Workspace, progress: Progress = lambda *_: N
     places = Places(pids, gids, 0, ops.last or 0)
     return Recording(
         tables={
-            "processes": processes(pids, names).with_columns(_REPORT),
-            "threads": threads(gids, names).with_columns(
-                _REPORT, process=places.process_by_thread(gids)
-            ),
-            "devices": _devices(work.gpus, ops.distinct).with_columns(_REPORT),
-            "reports": _report(path),
-            "contents": _contents(work.counts),
+            "processes": processes(pids, names),
+            "threads": threads(gids, names).with_columns(process=places.process_by_thread(gids)),
+            "devices": _devices(work.gpus, ops.distinct),
+            "reports": report(path, FORMAT),
+            "contents": contents(_FEATURES, work.counts),
         },
         streams={
             "ops": Stream("ops", "op", ops.rows, places.ops()),
@@ -204,7 +210,8 @@ class _Work:
         self._pid = self._section_pid = _NO_PROCESS
         self._header: list[str] = []
         self._units: dict[str, str] | None = None
-        self._sections = self._foreign = self._untimed = self._unplaced = self._others = 0
+        self._sections = 0
+        self._lost: Counter[str] = Counter()
         self._coarse = self._rounded = False
         self._times: Filter | None = None
         self._commands: dict[int, str] = {}
@@ -225,27 +232,18 @@ class _Work:
     @property
     def untimed(self) -> int:
         """Number of rows left out because they have no valid times."""
-        return self._untimed
+        return self._lost["untimed"]
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """Sentences on rows that were left out, and on limits of the numbers."""
-        losses = (
-            (self._foreign, "lines are no rows of the trace and were left out"),
-            (self._untimed, "rows have no valid times and were left out"),
-            (self._unplaced, "rows name no GPU, as those of CUDA calls, and were left out"),
-            (self._others, "events of unified memory and the like were left out"),
-        )
         notes = (
             (self._rounded, "sizes of copies and memsets are rounded, as nvprof printed them"),
             (self._coarse, "times in seconds are rounded, usually to microseconds, as printed"),
             (self._sections > 1, (f"the file has {self._sections} sections, each of which may "
              "count its times from its own start")),
         )  # fmt: skip
-        return (
-            *(f"{count:,} {what}" for count, what in losses if count),
-            *(note for there, note in notes if there),
-        )
+        return (*counted(self._lost, _LOST), *(note for there, note in notes if there))
 
     def batches(self) -> Iterator[pl.DataFrame]:
         """Yield the ops in the order of the file.
@@ -303,13 +301,13 @@ class _Work:
         said = lines.str.starts_with("==") | (lines.str.strip_chars() == "")
         lines = lines.filter(~said)
         if not self._header:
-            self._foreign += len(lines)
+            self._lost["foreign"] += len(lines)
             return
         if self._units is None and len(lines):
             self._units = self._read_units(lines[0])
             lines = lines[1:]
         rows = lines.filter(_whole_rows(lines, len(self._header)))
-        self._foreign += len(lines) - len(rows)
+        self._lost["foreign"] += len(lines) - len(rows)
         if len(rows):
             yield self._ops(_table(rows, self._header, self._path))
 
@@ -361,9 +359,9 @@ class _Work:
         work = placed.filter(
             ~pl.col("name").str.starts_with("[") | pl.col("name").str.starts_with("[CUDA mem")
         )
-        self._untimed += ops.height - timed.height
-        self._unplaced += timed.height - placed.height
-        self._others += placed.height - work.height
+        self._lost["untimed"] += ops.height - timed.height
+        self._lost["unplaced"] += timed.height - placed.height
+        self._lost["others"] += placed.height - work.height
         return work
 
     def _within(self, ops: pl.DataFrame) -> pl.DataFrame:
@@ -484,21 +482,6 @@ def _devices(known: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _contents(counts: dict[str, int]) -> pl.DataFrame:
-    return pl.DataFrame(
-        {
-            "report": 0,
-            "feature": feature,
-            "source_table": "GPU trace",
-            "present": counts.get(feature, 0) > 0,
-            "rows": counts.get(feature, 0),
-            "tells": tells,
-            "record_with": record_with,
-        }
-        for feature, tells, record_with in _FEATURES
-    )
-
-
 def _absences(counts: dict[str, int], pids: pl.Series) -> tuple[str, ...]:
     """Warn of results that cannot be trusted because a file of this kind lacks data."""
     kernels = f"{NO_KERNELS}: record with `{_RECORD}`"
@@ -517,18 +500,6 @@ def _absences(counts: dict[str, int], pids: pl.Series) -> tuple[str, ...]:
             if _NO_PROCESS in pids
             else ()
         ),
-    )
-
-
-def _report(path: Path) -> pl.DataFrame:
-    return pl.DataFrame(
-        {
-            "report": [0],
-            # A file's name may be any bytes; those that are no text are replaced.
-            "file": [os.fsencode(path.name).decode("utf-8", "replace")],
-            "format": [FORMAT],
-            "size": [path.stat().st_size],
-        }
     )
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import polars as pl
 
 from tracekit.errors import DamagedTraceError, MissingDataError
 from tracekit.model import MACHINE, NO_KERNELS, Recording, Stream
+from tracekit.sources._identities import contents, report, steps
 from tracekit.sources._seen import Seen, no_work
 from tracekit.sources._tables import check_columns, coercions
 from tracekit.sources._times import Times
@@ -59,7 +58,6 @@ _REQUIRED = {
 _TIMED = {**dict.fromkeys((*GPU_TABLES, RUNTIME, DRIVER), "start"), MARKER: "timestamp"}
 """Tables whose first rows tell the approximate time of the recording."""
 _TOPOLOGY = ("CUPTI_ACTIVITY_KIND_NVLINK", "CUPTI_ACTIVITY_KIND_PCIE")
-_REPORT = pl.lit(0, pl.Int32).alias("report")
 _RECORD_GPU = "record with `nvprof -o run.nvvp`"
 _NO_PROCESS = 0
 _YEAR_2000 = 946_684_800_000_000_000
@@ -89,19 +87,19 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
     check_columns(file, _REQUIRED, f"record again with {RECORD}")
     file.times = Times(file.path, file.first_times(_TIMED))
     rows, strings = workspace.rows, Strings(file)
-    steps = _steps(progress, "CUDA calls", "NVTX ranges", "GPU work")
+    told = steps(progress, "CUDA calls", "NVTX ranges", "GPU work")
     host, markers = Calls(file), Markers(file, strings)
-    next(steps)
+    next(told)
     calls = Seen(host.batches(rows), workspace, "thread_gid")
-    next(steps)
+    next(told)
     ranges = Seen(markers.batches(rows), workspace, "thread_gid")
-    next(steps)
+    next(told)
     names = object_names(file, strings)
     callers = _callers(calls, ranges, names)
     owners = _owners(callers, calls)
     work, syncs = GpuWork(file, strings, owners), Syncs(file, workspace, owners)
     ops = Seen(work.batches(rows), workspace, "pid", "device", "src_device", "dst_device")
-    next(steps)
+    next(told)
     if not len(ops) and not len(ranges):
         raise MissingDataError(
             f"{no_work(work.untimed)} and no NVTX ranges in {file.path} (nvprof database)",
@@ -116,11 +114,9 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
     payloads = markers.payloads() if len(pids) == 1 else pl.DataFrame(_NO_PAYLOADS)
     return Recording(
         tables={
-            "processes": processes(pids, names).with_columns(_REPORT),
-            "threads": threads(gids, names).with_columns(
-                _REPORT, process=places.process_by_thread(gids)
-            ),
-            "devices": devices(file, strings, ops.distinct.drop("pid")).with_columns(_REPORT),
+            "processes": processes(pids, names),
+            "threads": threads(gids, names).with_columns(process=places.process_by_thread(gids)),
+            "devices": devices(file, strings, ops.distinct.drop("pid")),
             "reports": _report(file, origin),
             "machine": machine,
             "contents": read_contents(
@@ -153,15 +149,6 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
 
 
 _NO_PAYLOADS = {"id": pl.Series([], dtype=pl.Int64), "payload": pl.Series([], dtype=pl.String)}
-
-
-def _steps(progress: Progress, *names: str) -> Iterator[None]:
-    """Report the beginning of each step, and in the end that all is done."""
-    for number, name in enumerate(names):
-        progress(f"read {name}", number, len(names))
-        yield
-    progress(f"read {names[-1]}", len(names), len(names))
-    yield
 
 
 def _callers(calls: Seen, ranges: Seen, names: pl.DataFrame) -> list[int]:
@@ -243,61 +230,48 @@ def _machine(file: SqliteFile) -> tuple[pl.DataFrame, tuple[str, ...]]:
         return MACHINE.empty(), ()
     except DamagedTraceError as error:
         return MACHINE.empty(), (f"the machine is not known from the trace: {error}",)
-    return pl.DataFrame({"report": [0], "description": [description]}), ()
+    return pl.DataFrame({"description": [description]}), ()
 
 
 def _report(file: SqliteFile, origin: int) -> pl.DataFrame:
     versions = file.read("Version", {"version": "int"})["version"].drop_nulls()
-    return pl.DataFrame(
-        {
-            "report": [0],
-            # A file's name may be any bytes; those that are no text are replaced.
-            "file": [os.fsencode(file.path.name).decode("utf-8", "replace")],
-            "format": [FORMAT],
-            "schema_version": [str(versions[0]) if len(versions) else None],
-            "size": [file.path.stat().st_size],
-            "session_start": [origin if origin >= _YEAR_2000 else None],
-        }
+    return report(
+        file.path,
+        FORMAT,
+        schema_version=str(versions[0]) if len(versions) else None,
+        session_start=origin if origin >= _YEAR_2000 else None,
     )
 
 
 RECORD = "nvprof -o run.nvvp PROGRAM (nsys profile -t cuda,nvtx for GPUs that nvprof does not know)"
 
 
-@dataclass(frozen=True)
-class _Feature:
-    name: str
-    tables: tuple[str, ...]
-    tells: str
-    record_with: str = RECORD
-
-
 _FEATURES = (
-    _Feature("kernels", KERNEL_TABLES, "GPU time by stage and kernel"),
-    _Feature("copies", (MEMCPY, PEER_COPY), "input data and peer copies"),
-    _Feature("memsets", (MEMSET,), "GPU time of memsets"),
-    _Feature("whole CUDA graphs", (GRAPH,), "GPU time of CUDA graphs, not of their nodes"),
-    _Feature(
+    ("kernels", KERNEL_TABLES, "GPU time by stage and kernel"),
+    ("copies", (MEMCPY, PEER_COPY), "input data and peer copies"),
+    ("memsets", (MEMSET,), "GPU time of memsets"),
+    ("whole CUDA graphs", (GRAPH,), "GPU time of CUDA graphs, not of their nodes"),
+    (
         "CUDA calls",
         (RUNTIME, DRIVER),
         "which thread launched an op, and when",
         "nvprof --profile-api-trace all -o run.nvvp PROGRAM",
     ),
-    _Feature(
+    (
         "NVTX events",
         (MARKER,),
         "stages, layers and iterations",
         "nvprof -o run.nvvp PROGRAM, with NVTX ranges in the program",
     ),
-    _Feature("NVTX values", (MARKER_DATA,), "values that the program attached to its ranges"),
-    _Feature("GPU descriptions", (DEVICE,), "which physical GPU is meant"),
-    _Feature(
+    ("NVTX values", (MARKER_DATA,), "values that the program attached to its ranges"),
+    ("GPU descriptions", (DEVICE,), "which physical GPU is meant"),
+    (
         "waits for GPU work",
         (SYNC,),
         "when the host waited for which stream, event or context",
     ),
-    _Feature("records of CUDA events", (EVENT_RECORD,), "which stream waits for which other one"),
-    _Feature(
+    ("records of CUDA events", (EVENT_RECORD,), "which stream waits for which other one"),
+    (
         "NVLink and PCIe",
         (f"{TABLE}NVLINK", f"{TABLE}PCIE"),
         "what joins the GPUs (give the file to `tracekit links --topology`)",
@@ -315,19 +289,10 @@ def read_contents(file: SqliteFile, known: Mapping[str, int]) -> pl.DataFrame:
     known
         Table -> number of rows that need not be counted again.
     """
-    return pl.DataFrame([_row(file, feature, known) for feature in _FEATURES])
-
-
-def _row(file: SqliteFile, feature: _Feature, known: Mapping[str, int]) -> dict[str, object]:
-    there = [table for table in feature.tables if file.has(table)]
-    rows = {table: known.get(table) or file.count(table) for table in there}
-    present = [table for table, count in rows.items() if count]
-    return {
-        "report": 0,
-        "feature": feature.name,
-        "source_table": ", ".join(present or feature.tables),
-        "present": bool(present),
-        "rows": sum(rows.values()),
-        "tells": feature.tells,
-        "record_with": feature.record_with,
-    }
+    features, rows = [], {}
+    for name, tables, tells, *how in _FEATURES:
+        counts = {each: known.get(each) or file.count(each) for each in tables if file.has(each)}
+        present = [table for table, count in counts.items() if count]
+        features.append((name, ", ".join(present or tables), tells, how[0] if how else RECORD))
+        rows[name] = sum(counts.values())
+    return contents(features, rows)

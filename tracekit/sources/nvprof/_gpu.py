@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import polars as pl
 
 from tracekit.model import KIND
 from tracekit.sources._launch_size import LAUNCH_SIZE, launch_size
+from tracekit.sources._seen import counted
 from tracekit.sources.nvprof._input import COPIES, TABLE, KernelNames, Strings, owned, small, timed
 from tracekit.sources.sqlite import SqliteFile
 
@@ -21,10 +23,13 @@ GPU_COLUMNS = ("start", "end", "deviceId", "correlationId")
 _HEAD = (*GPU_COLUMNS, "contextId", "streamId", "graphNodeId")
 _IDENTITY = ("start", "end", "deviceId", "streamId", "correlationId")
 
-_OWNERLESS = (
-    "GPU ops could be of several of the processes in the file and were left out: "
-    "record each process in a file of its own (`nvprof -o run_%p.nvvp`)"
-)
+_LOST = {
+    "untimed": "GPU ops have no valid times and were left out",
+    "unplaced": "GPU ops have no device and were left out",
+    "twice": "kernels are in two tables and were counted once",
+    "ownerless": "GPU ops could be of several of the processes in the file and were left out: "
+    "record each process in a file of its own (`nvprof -o run_%p.nvvp`)",
+}
 
 
 class GpuWork:
@@ -47,7 +52,7 @@ class GpuWork:
         self.rows: dict[str, int] = dict.fromkeys(GPU_TABLES, 0)
         """Table -> number of rows read."""
         self._kept: dict[str, int] = dict.fromkeys(GPU_TABLES, 0)
-        self._twice = self._untimed = self._unplaced = self._ownerless = 0
+        self._lost: Counter[str] = Counter()
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
         """Yield the ops that have a time, a device and a process, table by table."""
@@ -67,18 +72,12 @@ class GpuWork:
     @property
     def untimed(self) -> int:
         """Number of ops left out because they have no valid times."""
-        return self._untimed
+        return self._lost["untimed"]
 
     @property
     def losses(self) -> tuple[str, ...]:
         """Sentences on ops that were left out."""
-        losses = (
-            (self._untimed, "GPU ops have no valid times and were left out"),
-            (self._unplaced, "GPU ops have no device and were left out"),
-            (self._twice, "kernels are in two tables and were counted once"),
-            (self._ownerless, _OWNERLESS),
-        )
-        return tuple(f"{count:,} {what}" for count, what in losses if count)
+        return counted(self._lost, _LOST)
 
     def _once(self, batch: pl.DataFrame, table: str) -> pl.DataFrame:
         """Drop kernels that the other table of kernels holds as well."""
@@ -86,7 +85,7 @@ class GpuWork:
             return batch
         others = self._file.read(CONCURRENT, dict.fromkeys(_IDENTITY, "int"))
         once = batch.join(others, on=_IDENTITY, how="anti", maintain_order="left")
-        self._twice += batch.height - once.height
+        self._lost["twice"] += batch.height - once.height
         return once
 
     def _placed(self, ops: pl.DataFrame) -> pl.DataFrame:
@@ -96,9 +95,9 @@ class GpuWork:
         )
         placed = placed.drop_nulls("device")
         known = owned(placed, self._owners)
-        self._untimed += ops.height - valid.height
-        self._unplaced += valid.height - placed.height
-        self._ownerless += placed.height - known.height
+        self._lost["untimed"] += ops.height - valid.height
+        self._lost["unplaced"] += valid.height - placed.height
+        self._lost["ownerless"] += placed.height - known.height
         return known.with_columns(
             context=small(pl.col("contextId")).cast(pl.Int32),
             graph_node=pl.when(pl.col("graphNodeId") != 0).then("graphNodeId"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from tracekit.model import RANGE_STYLE
 from tracekit.sources._labels import RunLabels
-from tracekit.sources._seen import OPEN, backward
+from tracekit.sources._seen import OPEN, backward, counted
 from tracekit.sources._syncs import LOST, by_call, chunks, ordered, sync_type
 from tracekit.sources.nvprof._input import (
     TABLE,
@@ -48,6 +49,11 @@ _HELD: dict[str, pl.DataType] = {
 # Kinds of payloads whose 8 bytes are one value, and the type of that.
 _PAYLOADS: dict[int, pl.DataType] = {0: pl.Float64(), 1: pl.UInt64(), 4: pl.Int64()}
 _PAYLOAD_BYTES = 8
+_LOST = {
+    "invalid": "markers have no valid time, thread or process and were left out",
+    "startless": "ranges whose start was not recorded were left out",
+    "repeated": "markers repeat the id of another one and were left out",
+}
 
 
 class Calls:
@@ -204,9 +210,7 @@ class Syncs:
 
 
 def _placed(rows: pl.DataFrame, places: Places) -> pl.DataFrame:
-    return rows.with_columns(
-        pl.lit(0, pl.Int32).alias("report"), places.process(rows["pid"]).alias("process")
-    )
+    return rows.with_columns(process=places.process(rows["pid"]))
 
 
 class Markers:
@@ -230,21 +234,13 @@ class Markers:
         """Labels that the program gave its run."""
         self.rows = 0
         """Number of rows read."""
-        self._invalid = 0
-        self._startless = 0
-        self._repeated = 0
-        self._backward = 0
+        self._lost: Counter[str] = Counter()
 
     @property
     def losses(self) -> tuple[str, ...]:
         """Sentences on markers that were left out."""
-        losses = (
-            (self._invalid, "markers have no valid time, thread or process and were left out"),
-            (self._startless, "ranges whose start was not recorded were left out"),
-            (self._repeated, "markers repeat the id of another one and were left out"),
-        )
-        lost = tuple(f"{count:,} {what}" for count, what in losses if count)
-        return (*lost, *backward(self._backward, "NVTX ranges"), *self.labels.losses)
+        lost = counted(self._lost, _LOST)
+        return (*lost, *backward(self._lost["backward"], "NVTX ranges"), *self.labels.losses)
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
         """Yield the ranges; those that were never closed have the end `OPEN`.
@@ -265,11 +261,11 @@ class Markers:
                 ends.select(*_KEY, end="timestamp"), on=_KEY, how="inner", maintain_order="left"
             )
             held = pool.join(closed, on=_KEY, how="anti")
-            self._repeated += pool.height - held.height - 2 * closed.height
+            self._lost["repeated"] += pool.height - held.height - 2 * closed.height
             yield checked(self._ranges(closed))
         still_open = _first(held, _START)
-        self._repeated += held.filter(_has(_START)).height - still_open.height
-        self._startless += held.filter(~_has(_START)).height
+        self._lost["repeated"] += held.filter(_has(_START)).height - still_open.height
+        self._lost["startless"] += held.filter(~_has(_START)).height
         times.check_endless("NVTX ranges", still_open.height)
         yield self._ranges(still_open.with_columns(end=pl.lit(OPEN)))
 
@@ -281,13 +277,13 @@ class Markers:
         placed = edges.with_columns(thread_gid=gid).drop("objectId")
         is_time = (pl.col("timestamp") > 0) & self._file.times.hold(pl.col("timestamp"))
         valid = placed.filter(is_time).drop_nulls(["thread_gid", "id"])
-        self._invalid += edges.height - valid.height
+        self._lost["invalid"] += edges.height - valid.height
         return valid.with_columns(pid=pid_of(pl.col("thread_gid"))).select(list(_HELD))
 
     def _ranges(self, closed: pl.DataFrame) -> pl.DataFrame:
         names = self._strings.of(closed["name"])
         self.labels.add(names)
-        self._backward += int((closed["end"] < closed["timestamp"]).sum())
+        self._lost["backward"] += int((closed["end"] < closed["timestamp"]).sum())
         of_thread = pl.when(pl.col("objectKind") == THREAD).then(pl.lit("push_pop", RANGE_STYLE))
         return closed.select(
             pl.col("timestamp").alias("start"),

@@ -18,7 +18,7 @@ import polars as pl
 
 from tracekit.errors import DamagedTraceError, MissingDataError
 from tracekit.model import Recording, Trace
-from tracekit.sources._identities import REPORT, contents, report
+from tracekit.sources._identities import contents, report
 from tracekit.support.progress import Progress
 
 __all__ = ["is_ring", "read"]
@@ -174,7 +174,7 @@ def _trace(path: Path, ring: _Ring, rows: pl.DataFrame, lost: int) -> Trace:
     threads = ids.to_frame("key").with_row_index("thread").cast({"thread": pl.Int32})
     origin = int(rows["start"][0])
     ranges = rows.rename({"thread": "key"}).join(threads, on="key", maintain_order="left").select(
-        REPORT, "thread", "name", "style", process=pl.lit(0, pl.Int32),
+        "thread", "name", "style", process=pl.lit(0, pl.Int32),
         domain=pl.lit(_DOMAIN), start=pl.col("start") - origin, end=pl.col("end") - origin,
         open=pl.lit(value=False),
     ).with_row_index("range").cast({"range": pl.Int64})  # fmt: skip
@@ -190,10 +190,9 @@ def _trace(path: Path, ring: _Ring, rows: pl.DataFrame, lost: int) -> Trace:
                 duration=int(rows["end"].max()) - origin,  # type: ignore[arg-type]
                 rank=None if ring.rank < 0 else ring.rank,
             ),
-            "processes": pl.DataFrame([{"process": 0, "pid": ring.pid, "global_id": ring.pid}])
-            .with_columns(REPORT),
+            "processes": pl.DataFrame([{"process": 0, "pid": ring.pid, "global_id": ring.pid}]),
             "threads": threads.select(
-                REPORT, "thread", process=pl.lit(0, pl.Int32), tid=pl.col("thread"),
+                "thread", process=pl.lit(0, pl.Int32), tid=pl.col("thread"),
                 global_id=pl.col("thread"),
             ),
             "ranges": ranges,

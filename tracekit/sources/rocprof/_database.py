@@ -445,7 +445,6 @@ class _Gathered:
         known = events.drop_nulls(["change", "device"])
         return known.select(
             "device", "change",
-            report=pl.lit(0, pl.Int32),
             process=who.process(known["pid"]),
             time=pl.col("time") - who.origin,
             in_use=pl.col("change").cum_sum().over("pid", "device"),

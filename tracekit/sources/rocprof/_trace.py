@@ -204,8 +204,6 @@ def _told(text: bytes) -> dict[str, list[Any]]:
     return told
 
 
-__all__ = ["is_rocprof", "read"]
-
 FORMAT = "rocprofv3 JSON"
 _RECORD = "rocprofv3 --kernel-trace --memory-copy-trace --hip-runtime-trace --marker-trace -f json"
 _FEATURES = (

@@ -54,6 +54,10 @@ _FEATURES = (
     ("operators", OPERATORS, "which forward op a backward op is of", _MARK),
     ("clock rates", "rocpd_monitor", "nothing that is read yet", _RECORD),
 )
+_LOST_CALLS = {
+    "untimed": "calls and markers have no valid times and were left out",
+    "nowhere": "calls and markers have no process or thread and were left out",
+}
 
 
 class _Strings:
@@ -87,7 +91,7 @@ class _Host:
     def __init__(self, file: SqliteFile, strings: _Strings) -> None:
         self._file, self.strings = file, strings
         self._calls, self._own = (strings.like(pattern) for pattern in (_CALL, _TRACER))
-        self._untimed = self._nowhere = self._backward = 0
+        self._lost: Counter[str] = Counter()
         self._sequence = self._sequence_numbers()
         self.operators = 0
         """Number of markers that are operators of PyTorch."""
@@ -129,9 +133,9 @@ class _Host:
         """Return the rows with a start and a thread; an end before the start becomes the start."""
         timed = rows.drop_nulls(["start", "end"])
         placed = timed.drop_nulls(["pid", "tid"])
-        self._untimed += rows.height - timed.height
-        self._nowhere += timed.height - placed.height
-        self._backward += placed.filter(pl.col("end") < pl.col("start")).height
+        self._lost["untimed"] += rows.height - timed.height
+        self._lost["nowhere"] += timed.height - placed.height
+        self._lost["backward"] += placed.filter(pl.col("end") < pl.col("start")).height
         return placed.with_columns(end=pl.max_horizontal("start", "end"))
 
     def _sequence_numbers(self) -> pl.DataFrame:
@@ -145,12 +149,8 @@ class _Host:
     @property
     def losses(self) -> tuple[str, ...]:
         """Sentences on rows that were left out."""
-        losses = (
-            (self._untimed, "calls and markers have no valid times and were left out"),
-            (self._nowhere, "calls and markers have no process or thread and were left out"),
-        )
-        told = tuple(f"{count:,} {what}" for count, what in losses if count)
-        return (*told, *backward(self._backward, "calls and markers"))
+        told = counted(self._lost, _LOST_CALLS)
+        return (*told, *backward(self._lost["backward"], "calls and markers"))
 
 
 class _Launches:
