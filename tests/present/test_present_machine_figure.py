@@ -146,17 +146,16 @@ def test_no_machine_is_drawn_over_itself(
     assert_legible(drawing)
 
 
-def test_the_halves_of_a_cube_are_two_squares_at_one_height() -> None:
-    renumbered = [0, 4, 1, 5, 2, 6, 3, 7]
-    bricks = {(renumbered[one], renumbered[other]): n for (one, other), n in CUBE.items()}
-    for machine in (MACHINES["cube without hosts"], Machine.of("m", gpus(8), nvlinks(bricks))):
-        boxes = machine_layout(machine).boxes
-        columns = sorted((box.x, box.nodes[0]) for box in boxes.values())
-        left = {node for _, node in columns[:4]}
-        assert len({x for x, _ in columns}) == 8
-        across = [link for link in machine.links if len({*link.ends} & left) == 1]
-        assert len(across) == 4
-        assert all(boxes[link.ends[0]].y == boxes[link.ends[1]].y for link in across)
+@pytest.mark.parametrize("name", ["dgx1p", "dgx1v"])
+def test_the_halves_of_a_cube_are_two_squares_at_one_height(name: str) -> None:
+    machine = load_preset(name)
+    boxes = machine_layout(machine).boxes
+    assert len({boxes[gpu].x for gpu in machine.nodes("gpu")}) == 8
+    assert max(boxes[f"GPU{n}"].x for n in range(4)) < min(boxes[f"GPU{n}"].x for n in range(4, 8))
+    across = [link for link in machine.links if link.is_peer
+              if len({end for end in link.ends if end < "GPU4"}) == 1]  # fmt: skip
+    assert len(across) == 4
+    assert all(boxes[link.ends[0]].y == boxes[link.ends[1]].y for link in across)
 
 
 def test_gpus_stand_above_what_they_hang_from() -> None:

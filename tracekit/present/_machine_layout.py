@@ -1,17 +1,15 @@
 """Positions of the nodes and links of a machine in a drawing.
 
 GPUs stand above the PCIe switches and CPUs that they are attached to, so that these lines are
-vertical. If NVLinks connect more than pairs of GPUs, each four of them are the corners of a square,
-rotated until no two share a column or a row, so that no line between two GPUs crosses a third. If
-squares do not work, the GPUs stand on an ellipse. NVSwitches are bars above their GPUs, and the
-fabric between hosts is a bar below everything. All lengths are pixels, y points upwards.
+vertical. If NVLinks connect more than pairs of GPUs, the GPUs of each CPU are the corners of a
+square, rotated until no two share a column or a row, so that no line between two GPUs crosses a
+third. If squares do not work, all GPUs stand on an ellipse. NVSwitches are bars above their GPUs,
+and the fabric between hosts is a bar below everything. All lengths are pixels, y points upwards.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -42,15 +40,9 @@ _ARC = 0.35
 _FLATNESS = 0.24
 _DEEPEST = 32
 
-# Columns and rows of the GPUs of a group, by how many it has.
-_CORNERS = {
-    1: [(0.0, 0.0)],
-    2: [(0.0, 0.0), (1.0, 0.0)],
-    3: [(0.0, 0.0), (1.0, 1.6), (2.0, 0.5)],
-    4: [(0.0, 2.0), (1.0, 0.0), (2.0, 3.0), (3.0, 1.0)],
-}
+_CORNERS = ((0.0, 2.0), (1.0, 0.0), (2.0, 3.0), (3.0, 1.0))
+"""Columns and rows of the GPUs of a group."""
 _PAIR = 2
-_MOST_HALVED = 8
 
 Point = tuple[float, float]
 
@@ -231,21 +223,13 @@ def _leaves(machine: Machine, tree: _Tree) -> list[list[str]]:
 
 def _places(machine: Machine, groups: list[list[str]]) -> dict[str, Point]:
     """Return column and row of each GPU, and of each end of a branch without GPUs."""
-    joined = _joined_gpus(machine)
+    joined = nx.Graph()
+    joined.add_nodes_from(machine.nodes("gpu"))
+    links = (link.ends for link in machine.links if link.is_peer)
+    joined.add_edges_from(ends for ends in links if all(end in joined for end in ends))
     if all(len(part) <= _PAIR for part in nx.connected_components(joined)):
         return _in_a_row(groups)
-    squares = _squares(groups, joined)
-    return _in_squares(machine, squares, joined) if squares else _on_an_ellipse(groups, joined)
-
-
-def _joined_gpus(machine: Machine) -> nx.Graph:
-    """Return the graph of GPUs and the NVLinks between them."""
-    graph = nx.Graph()
-    graph.add_nodes_from(machine.nodes("gpu"))
-    for link in machine.links:
-        if link.is_peer and all(end in graph for end in link.ends):
-            graph.add_edge(*link.ends, bricks=link.bricks or 1)
-    return graph
+    return _in_squares(groups, joined) or _on_an_ellipse(groups, joined)
 
 
 def _in_a_row(groups: list[list[str]]) -> dict[str, Point]:
@@ -254,90 +238,26 @@ def _in_a_row(groups: list[list[str]]) -> dict[str, Point]:
     return {node: (place + group * _BETWEEN_ROWS, 0.0) for place, (node, group) in enumerate(nodes)}
 
 
-def _squares(groups: list[list[str]], joined: nx.Graph) -> list[list[str]]:
-    """Return groups of at most four GPUs that can be drawn as squares; empty if impossible."""
-    found = [part for group in groups for part in _parted(group, joined)]
-    sizes = [len(part) for part in _gpus_of(found, joined)]
-    return found if max(sizes) <= len(_CORNERS) and _is_level(found, sizes, joined) else []
+def _in_squares(groups: list[list[str]], joined: nx.Graph) -> dict[str, Point]:
+    """Put the GPUs of each group at the corners of a square, and other nodes to its right.
 
-
-def _is_level(groups: list[list[str]], sizes: list[int], joined: nx.Graph) -> bool:
-    """Tell whether all lines between groups can be horizontal without passing another group."""
-    place = {gpu: index for index, group in enumerate(groups) for gpu in group}
-    across = [(a, b) for a, b in joined.edges if place[a] != place[b]]
-    ends = Counter(end for a, b in across for end in ((a, place[b]), (b, place[a])))
-    return all(count == 1 for count in ends.values()) and all(
-        abs(place[a] - place[b]) == 1 and sizes[place[a]] == sizes[place[b]] for a, b in across
-    )
-
-
-def _gpus_of(groups: list[list[str]], joined: nx.Graph) -> list[list[str]]:
-    return [[node for node in group if node in joined] for group in groups]
-
-
-def _parted(group: list[str], joined: nx.Graph) -> list[list[str]]:
-    """Split a group along the NVLinks: into connected parts, and those of up to eight in halves."""
-    gpus, others = [n for n in group if n in joined], [n for n in group if n not in joined]
-    if len(gpus) <= len(_CORNERS):
-        return [group]
-    parts = [
-        sorted(part, key=group.index) for part in nx.connected_components(joined.subgraph(gpus))
-    ]
-    parts.sort(key=lambda part: group.index(part[0]))
-    parts = [half for part in parts for half in _halves(part, joined)]
-    return [*parts[:-1], parts[-1] + others]
-
-
-def _halves(part: list[str], joined: nx.Graph) -> list[list[str]]:
-    """Split a part into halves with the fewest NVLinks between them, if these form squares."""
-    if len(part) <= len(_CORNERS) or len(part) > _MOST_HALVED:
-        return [part]
-    first, *rest = part
-    half = len(part) // 2
-
-    def inside(chosen: tuple[str, ...]) -> int:
-        others = [gpu for gpu in rest if gpu not in chosen]
-        sides = joined.subgraph([first, *chosen]), joined.subgraph(others)
-        return int(sum(side.size("bricks") for side in sides))
-
-    best = max(itertools.combinations(rest, half - 1), key=inside)
-    return [[first, *best], [gpu for gpu in rest if gpu not in best]]
-
-
-def _in_squares(machine: Machine, groups: list[list[str]], joined: nx.Graph) -> dict[str, Point]:
+    Return nothing if a group has more GPUs, or a line between two squares would not be level.
+    """
     places: dict[str, Point] = {}
+    corner: dict[str, tuple[int, int]] = {}
     start = 0.0
-    for group, gpus in zip(groups, _gpus_of(groups, joined), strict=True):
-        corners = [(start + column, row) for column, row in _CORNERS.get(len(gpus), [])]
-        orders = itertools.permutations(corners)
-        best = min(orders, key=lambda order: _strain(machine, places, gpus, order))
-        places.update(zip(gpus, best, strict=True))
-        start += len(gpus)
-        for node in group:
-            if node not in joined:
-                places[node] = (start, 0.0)
-                start += 1
-        start += _BETWEEN_GROUPS
-    return places
-
-
-def _strain(
-    machine: Machine, places: dict[str, Point], gpus: list[str], corners: Sequence[Point]
-) -> float:
-    """Return a cost of positions: slope of lines to placed GPUs, and stretch of switches."""
-    new = dict(zip(gpus, corners, strict=True))
-    rise = sum(
-        (link.bricks or 1) * abs(new[gpu][1] - places[other][1])
-        for gpu in gpus
-        for other in places
-        if (link := machine.link(gpu, other)) is not None and link.is_peer
-    )
-    below: dict[str, list[float]] = {}
-    for gpu in gpus:
-        for switch in machine.graph.adj[gpu]:
-            if machine.graph.nodes[switch].get("type") == "pcie":
-                below.setdefault(switch, []).append(new[gpu][0])
-    return rise + sum(max(columns) - min(columns) for columns in below.values()) / 100
+    for number, group in enumerate(groups):
+        gpus = [node for node in group if node in joined]
+        if len(gpus) > len(_CORNERS):
+            return {}
+        corner |= {gpu: (number, place) for place, gpu in enumerate(gpus)}
+        places |= {gpu: (start + x, y) for gpu, (x, y) in zip(gpus, _CORNERS, strict=False)}
+        others = [node for node in group if node not in joined]
+        places |= {node: (start + len(gpus) + place, 0.0) for place, node in enumerate(others)}
+        start += len(group) + _BETWEEN_GROUPS
+    across = [(corner[a], corner[b]) for a, b in joined.edges if corner[a][0] != corner[b][0]]
+    is_level = all(a[1] == b[1] and abs(a[0] - b[0]) == 1 for a, b in across)
+    return places if is_level else {}
 
 
 def _on_an_ellipse(groups: list[list[str]], joined: nx.Graph) -> dict[str, Point]:
