@@ -476,6 +476,16 @@ def test_one_rank_of_four_whose_collectives_are_of_known_size() -> None:
     assert _row(builder, {"gpus": "2"})["gpus"] == 2
 
 
+def test_one_rank_of_an_unknown_number_is_no_run_of_one_gpu() -> None:
+    builder = TraceBuilder()
+    builder.iteration(0, 100, 200)
+    _op(builder, "WU", 125, 160, short_name="ncclKernel_AllReduce", kind="collective",
+        collective="all_reduce")  # fmt: skip
+    row = _row(builder, {"batch": "16"})
+    assert (row["method"], row["gpus"], row["images_per_s"]) == ("nccl", None, None)
+    assert _row(builder, {"gpus": "4", "batch": "16"})["images_per_s"] == 64 / row["step_ns"] * 1e9
+
+
 def test_a_process_is_counted_by_its_own_steps() -> None:
     builder = TraceBuilder()
     for process, steps in ((0, 2), (1, 4)):

@@ -243,13 +243,11 @@ def job_features(
         )
     skipped = row["skipped"] or 0
     steps = _kept(trace, skipped)
-    # Collectives have peers: of how many where only one GPU was recorded is not known.
-    is_part = row["gpus"] == 1 and row["method"] != "none" and "gpus" not in labels
     owners = row["devices"]
     return {
         "job": name,
-        "architecture": None if is_part else _architecture(trace, row),
-        "workers": None if is_part else row["gpus"],
+        "architecture": None if row["gpus"] is None else _architecture(trace, row),
+        "workers": row["gpus"],
         "batch": row["batch"],
         "input_bytes": _input_bytes(trace, steps, owners),
         "weight_bytes": _weight_bytes(trace, steps, owners, row["method"]),

@@ -135,7 +135,7 @@ def study_row(
     -------
     The columns `STUDY`, which the declaration of `study` describes. ``gpus`` is the label, else the
     number of devices that ran an op, or the ranks of the largest NCCL communicator where that is
-    known to have more. ``method`` is the label, else what was recorded: ``nccl`` (its kernels),
+    known to have more; null of one device that exchanges with peers of unknown number. ``method`` is the label, else what was recorded: ``nccl`` (its kernels),
     ``collective`` (kernels of other collectives), ``p2p``, ``staged`` or ``mpi`` (copies between
     GPUs), ``none``. ``step_low_ns`` etc. are Student's t with an effective number of steps; null
     of fewer than 5 steps, or if they depend on each other too much. With all exposed times,
@@ -161,7 +161,7 @@ def study_row(
     source = "label" if "method" in stated else "recorded"
     row = {**measured, **moved, **stated}
     row |= {"run": name, "method_source": source}
-    if "batch" in row and row["step_ns"]:
+    if "batch" in row and row["step_ns"] and (row["gpus"] or batch_scope != "gpu"):
         images = images_per_step(row["batch"], row["gpus"], batch_scope)
         row["images_per_s"] = images / row["step_ns"] * 1e9
     return {column: row.get(column) for column in STUDY}
@@ -409,9 +409,11 @@ def _moved(trace: Trace, skip: int) -> dict[str, Any]:
     )
     calls = collective_calls(trace).drop_nulls("op")
     method = _method(trace, copies, calls)
-    # A report may be of one rank of many.
-    gpus = max(_active(trace), calls.select(pl.col("ranks").max()).item() or 0)
-    return {"method": method, "gpus": gpus or None} | _bytes(trace, copies, calls, skip, method)
+    # A report may be of one rank of many, and who exchanges has peers.
+    ranks = calls.select(pl.col("ranks").max()).item() or 0
+    gpus = max(_active(trace), ranks)
+    least = 1 if ranks or method == "none" else 2
+    return {"method": method, "gpus": gpus if gpus >= least else None} | _bytes(trace, copies, calls, skip, method)
 
 
 def _method(trace: Trace, copies: pl.DataFrame, calls: pl.DataFrame) -> str:
