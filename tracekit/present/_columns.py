@@ -203,7 +203,7 @@ def _shown_number(series: pl.Series, time_scale: Scale | None) -> ShownColumn:
     name, special, values = series.name, traits(series.name), _numbers(series)
     label = special.label or printable(name)
     if special.exact:
-        return ShownColumn(name, label.removesuffix("_bytes"), [*map(_message_size, values)])
+        return ShownColumn(name, label.removesuffix("_bytes"), [*map(message_size, values)])
     scale = time_scale or (_scale(values, _BYTE_UNITS) if _BYTES.search(name) else None)
     if scale is not None:
         texts = scaled(values, scale.divisor, scale.decimals, in_full=time_scale is not None)
@@ -228,7 +228,7 @@ def _shown_flops(name: str, label: str, values: Sequence[Number | None]) -> Show
     return ShownColumn(name, label.removesuffix("_s") if rate else label, texts, unit)
 
 
-def _message_size(size: Number | None) -> str:
+def message_size(size: Number | None) -> str:
     """Return a size as text without rounding: in KiB, MiB and so on if it is a whole number."""
     if size is None:
         return NULL

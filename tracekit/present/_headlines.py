@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from tracekit.model import NO_KERNELS, WORK_MISSING, Answer
-from tracekit.present._columns import duration, percent
+from tracekit.present._columns import duration, message_size, percent
 from tracekit.present._figures import BYTE_UNITS, FLOP_UNITS, unit_of
 from tracekit.present._kernel_names import readable_names
 from tracekit.present._notes import count
@@ -231,6 +231,9 @@ def _stragglers(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     named = f" of {kind}" if kind else ""
     if not kind and most["last"] and rows["last"].n_unique() == 1 < rows.height:
         return f"No rank is last more often than another: each at {most['last']:,} collectives"
+    chance = most["collectives"] // rows.height
+    if not kind and "rank" in rows.columns and most["last"] < 2 * chance:
+        named = f" ({chance:,} by chance)"
     return (
         f"{who} is last at {most['last']:,} of {most['collectives']:,} collectives{named}, "
         f"for which the others wait {duration(most['caused_ns'])}"
@@ -294,7 +297,9 @@ def _latency(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
     most = _largest(rows, "p50_ns", "operation", "size_bytes")
     if most is None:
         return None
-    text = f"{most['operation']} of {size_text(most['size_bytes'])}, {duration(most['p50_ns'])}"
+    size = int(most["size_bytes"])
+    more = " or more" if size.bit_count() == 1 else ""  # of a power of two and up to the next one
+    text = f"{most['operation']} of {message_size(size)}{more}, {duration(most['p50_ns'])}"
     return f"Longest in the median: {text}"
 
 

@@ -334,6 +334,13 @@ def _late_in(facts: Facts, idle: pl.DataFrame) -> pl.DataFrame:
 def _meta(facts: Facts, waits: pl.DataFrame, missing: list[str]) -> dict[str, Any]:
     if waits["late_ns"].has_nulls():
         missing = [*missing, "one clock of all ranks, so delays between ranks are unknown"]
+    of_one = facts.collectives.filter(
+        pl.col("match").is_in(waits["match"].implode()), pl.col("collective") != "send_recv"
+    )
+    seen = of_one.group_by("match").agg(pl.max("ranks"), pl.struct(MEMBER).n_unique().alias("seen"))
+    if partly := seen.filter(pl.col("seen") < pl.col("ranks")).height:
+        some = f"{partly:,} of {seen.height:,} collectives"
+        missing = [*missing, f"ranks of {some}: one that was not recorded may be the last"]
     return {
         "steps": facts.number if facts.has_steps else 0,
         "ranks": facts.members.height,

@@ -413,7 +413,9 @@ def _moved(trace: Trace, skip: int) -> dict[str, Any]:
     ranks = calls.select(pl.col("ranks").max()).item() or 0
     gpus = max(_active(trace), ranks)
     least = 1 if ranks or method == "none" else 2
-    return {"method": method, "gpus": gpus if gpus >= least else None} | _bytes(trace, copies, calls, skip, method)
+    return {"method": method, "gpus": gpus if gpus >= least else None} | _bytes(
+        trace, copies, calls, skip, method
+    )
 
 
 def _method(trace: Trace, copies: pl.DataFrame, calls: pl.DataFrame) -> str:
