@@ -72,6 +72,25 @@ def parse_sizes(pairs: "Sequence[str]") -> dict[str, int]:
     return sizes
 
 
+def parse_peaks(texts: "Sequence[str]") -> dict[str, list[str]]:
+    """Return the peaks to try written as `ethernet=10Gb/s,100Gb/s`: resource -> texts.
+
+    Raises
+    ------
+    UsageError
+        If one is written differently, or a resource occurs twice.
+    """
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        resource, equals, values = text.partition("=")
+        if not equals or not values:
+            raise UsageError(f"{text!r} is no sweep", "write --sweep ethernet=10Gb/s,100Gb/s")
+        if resource in found:
+            raise UsageError(f"{resource} is swept twice", "give its values in one --sweep")
+        found[resource] = [value.strip() for value in values.split(",")]
+    return found
+
+
 def write_text(text: str, path: Path | None) -> None:
     """Write a text to a file, or to standard output."""
     if path is None:
@@ -344,7 +363,8 @@ def files_argument(declared: Any) -> Any:
 RunsArgument = runs_argument(References)
 
 _READ: dict[str, Callable[[Any], Any]] = {
-    **UNITS, "keys": split_keys, "labels": parse_labels, "run": str, "runs": list,
-    "run or ns": _run_or_time, "sizes": parse_sizes, "skip": parse_skip, "steps": steps_of,
+    **UNITS, "keys": split_keys, "labels": parse_labels, "peaks": parse_peaks, "run": str,
+    "runs": list, "run or ns": _run_or_time, "sizes": parse_sizes, "skip": parse_skip,
+    "steps": steps_of,
 }  # fmt: skip
 """Functions that parse an option given as text: unit -> function."""

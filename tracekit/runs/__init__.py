@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.runs._among import bubbles, memory, overhead, scaling, stalls, study
+    from tracekit.runs._among import bubbles, memory, overhead, project, scaling, stalls, study
     from tracekit.runs._comparisons import compare
     from tracekit.runs._declared import DECLARED
     from tracekit.runs._dgx1 import study_dgx1
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from tracekit.runs._gate import gate
     from tracekit.runs._history import history
     from tracekit.runs._opening import ingest, open, select_runs
-    from tracekit.runs._projections import project
     from tracekit.runs._reports import report_of
     from tracekit.runs._run import Run
 

@@ -12,6 +12,7 @@ from tracekit.analysis.studies import waits_questions as waiting
 from tracekit.analysis.studies.questions import memory as of_memory
 from tracekit.runs._declared import called_one, shown
 from tracekit.runs._opening import Reference, select_runs
+from tracekit.runs._project import project as of_jobs
 from tracekit.runs._question import Finish, RunsQuestion, Selection, asking, needed, warnings_of
 from tracekit.support.files import StrPath
 from tracekit.support.questions import require_valid
@@ -99,5 +100,6 @@ memory = among_runs(of_memory, shown)
 study = among_runs(of_runs.study, shown)
 scaling = among_runs(of_runs.scaling, shown)
 overhead = among_runs(of_runs.overhead, shown)
+project = among_runs(of_jobs, shown)
 stalls = among_runs(waiting.stalls, called_one)
 bubbles = among_runs(waiting.bubbles, called_one)

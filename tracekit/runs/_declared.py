@@ -26,6 +26,7 @@ from tracekit.analysis.studies import questions as of_runs
 from tracekit.analysis.studies import waits_questions as waiting
 from tracekit.analysis.studies.questions import memory as of_memory
 from tracekit.runs._diagnosis import diagnose
+from tracekit.runs._project import project
 from tracekit.runs._question import (
     RunQuestion,
     called,
@@ -119,7 +120,7 @@ DECLARED = {
     each.declaration.name: each.declaration
     for each in (
         of_runs.study, of_runs.scaling, waiting.stalls, waiting.bubbles,
-        hang, nccl_inspector, straggler_cost,
+        project, hang, nccl_inspector, straggler_cost,
     )
 }  # fmt: skip
 """Declarations of all questions: name -> declaration."""

@@ -11,15 +11,13 @@ import polars as pl
 from tracekit import present
 from tracekit.analysis import studies
 from tracekit.errors import UsageError
-from tracekit.runs._opening import Reference, select_runs
-from tracekit.runs._question import question_of, require_known
-from tracekit.support.files import StrPath
 from tracekit.support.spelling import choose_among
 
 if TYPE_CHECKING:
     from tracekit.analysis.comparison import Skip
     from tracekit.analysis.studies import Hardware
     from tracekit.model import Answer, Headline
+    from tracekit.runs._question import Selection
 
 MODELLED = "no time is measured: each resource gives the same share of its peak, nothing overlaps"
 
@@ -95,61 +93,33 @@ _WHATS: Mapping[str, tuple[str, Callable[[_Model], pl.DataFrame], str]] = {
 """Tables that can be requested: name -> title, function, and drawing."""
 
 
-@question_of
-def project(
-    references: Sequence[Reference] = (),
+def projected(
+    runs: Selection,
+    features: Mapping[str, Any],
     *,
-    jobs: str | None = None,
-    what: str = "components",
-    hardware: str = "pai",
-    to: Sequence[str] = (),
-    sweep: Mapping[str, Sequence[str]] | None = None,
-    pcie_share: int = 1,
-    features: Mapping[str, Any] | None = None,
-    skip: Skip = "auto",
-    where: Mapping[str, str] | None = None,
-    store: StrPath | None = None,
+    jobs: str | None,
+    what: str,
+    hardware: str,
+    to: Sequence[str],
+    sweep: Mapping[str, Sequence[str]],
+    pcie_share: int,
+    skip: Skip,
 ) -> Answer:
-    """Predict the step of jobs on other architectures and hardware, by a model.
-
-    Parameters
-    ----------
-    references, where
-        Runs whose volumes are measured, as for `select_runs`.
-    jobs
-        A file of jobs to use instead of runs, or the name of one that tracekit includes; see
-        `tracekit.analysis.studies.read_jobs`.
-    what
-        ``jobs``, ``components`` (`step_times`), ``architectures`` (`project_architectures`),
-        ``hardware`` (`sweep_hardware`), ``means`` and ``distribution`` (of shares; with `to` or
-        `sweep`, of speedups), or ``measured`` (`measured_against`).
-    hardware
-        A TOML file, or the name of one that tracekit includes.
-    to
-        Architectures to project onto; by default all.
-    sweep
-        Peaks to try: resource -> values; by default those of the hardware's file.
-    pcie_share
-        Number of replicas in a server that share one path to the host for their input.
-    features
-        Facts about the runs that traces do not have: column of `JOBS` -> value.
-    skip
-        Number of iterations to leave out at the beginning of each run.
+    """Answer the question `project`; its declaration lists options and columns.
 
     Raises
     ------
     UsageError
-        If an option is unknown, or two of them exclude each other.
+        If two options exclude each other, or a feature is unknown.
     """
     from tracekit.model import Answer
 
-    require_known(what, "projections", _WHATS)
     if to and sweep:
         raise UsageError("--to changes the architecture and --sweep the hardware", "give one")
-    table = _jobs(references, jobs, features or {}, where, store, skip)
+    table = _jobs(runs, jobs, features, skip)
     title, ask, drawing = _WHATS[what]
     cluster = studies.load_hardware(hardware)
-    rows = ask(_Model(table, cluster, to, sweep or {}, pcie_share))
+    rows = ask(_Model(table, cluster, to, sweep, pcie_share))
     modelled = {} if what == "jobs" else {"modelled": MODELLED, "hardware": cluster.title}
     modelled |= {"gain": _gain(rows)} if what == "means" and to else {}
     return Answer(
@@ -161,7 +131,6 @@ def project(
         command="project",
         figures={"figure": drawing} if drawing else {},
         source=cluster.title,
-        renderer=present.RENDERER,
         headline=_HEADLINES.get(what, _longest_part),
     )
 
@@ -242,18 +211,12 @@ _HEADLINES: Mapping[str, Headline] = {
 
 
 def _jobs(
-    references: Sequence[Reference],
-    jobs: str | None,
-    features: Mapping[str, Any],
-    where: Mapping[str, str] | None,
-    store: StrPath | None,
-    skip: Skip,
+    runs: Selection, jobs: str | None, features: Mapping[str, Any], skip: Skip
 ) -> pl.DataFrame:
     if jobs is not None:
-        if references or where or features:
+        if runs.is_chosen or features:
             raise UsageError("--jobs holds jobs and what is known of them", "give it alone")
         return studies.read_jobs(jobs)
-    runs = select_runs(references or ([] if where else ["@latest"]), where=where, store=store)
     rows = [studies.job_features(run.trace, run.labels, run.name, skip=skip) for run in runs]
     for name in features:
         if name not in studies.JOBS:

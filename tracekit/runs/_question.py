@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,6 @@ from typing import (
 )
 
 from tracekit import analysis, engine, present
-from tracekit.errors import UsageError
 from tracekit.support.files import StrPath
 from tracekit.support.memory import NEEDS
 from tracekit.support.questions import option_of
@@ -290,9 +289,3 @@ def simulated_of(chosen: Sequence[OpenedRun]) -> dict[str, Any]:
     """Return the names of simulated runs under the key ``simulated``; empty if there are none."""
     names = [run.name for run in chosen if is_simulated(run)]
     return {"simulated": names} if names else {}
-
-
-def require_known(what: str, subject: str, known: Iterable[str]) -> None:
-    """Raise `UsageError` for a question that this subject has no data for."""
-    if what not in (names := list(known)):
-        raise UsageError(f"{what!r} is not known of {subject}", f"ask for {', '.join(names)}")

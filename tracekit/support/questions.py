@@ -57,7 +57,8 @@ class Option:
         Placeholder for its value in help.
     unit
         Unit by which the command line parses it (one of `support.quantities`, or ``images``,
-        ``keys``, ``labels``, ``run``, ``run or ns``, ``runs``, ``sizes``, ``skip``, ``steps``).
+        ``keys``, ``labels``, ``peaks``, ``run``, ``run or ns``, ``runs``, ``sizes``, ``skip``,
+        ``steps``).
     least
         Smallest number allowed, in Python and on the command line; None for no limit.
     flag

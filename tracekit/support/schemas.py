@@ -109,7 +109,7 @@ class Column:
     name
         Name of the column.
     type
-        Name of its polars type; None if polars has none for it.
+        Name of its polars type, or of those of different answers; None if polars has none for it.
     unit
         Unit of its values, or None.
     meaning
@@ -145,8 +145,9 @@ def _column(name: str, said: str | Schema) -> Column:
         return Column(plain, kind, unit, said.get("description", ""), is_nullable, is_always)
     match = _LINE.fullmatch(said)
     choice, kinds, meaning = match.groups() if match else (None, said, "")
-    *_, null = kinds.split(" or ")
-    kind = _TYPES["one of" if choice else kinds.split(" or ")[0]]
+    *_, null = parts = kinds.split(" or ")
+    named = ["one of"] if choice else [part for part in parts if part != "null"]
+    kind = " or ".join(_TYPES[part] for part in named)
     values = f" One of {kinds.partition(' or null')[0]}." if choice else ""
     return Column(plain, kind, unit, f"{meaning}{values}", null == "null", is_always)
 

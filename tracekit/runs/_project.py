@@ -1,48 +1,16 @@
-"""`tracekit project`: what jobs would take on other architectures and hardware."""
+"""The question `project`: what jobs would take on other architectures and hardware."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
-import tracekit
-from tracekit.cli._command import command
-from tracekit.cli._options import (
-    RunsArgument,
-)
-from tracekit.errors import UsageError
-from tracekit.support.questions import AutoSkip, Folder, Labels, Option
+from tracekit.support.questions import AutoSkip, ChosenRuns, Option, question
 from tracekit.support.schemas import NO_RUN, Json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tracekit.model import Answer
+    from tracekit.runs._question import Selection
 
-
-What = Literal[
-    "jobs", "components", "architectures", "hardware", "means", "distribution", "measured"
-]
-"""Tables that can be requested."""
 _KNOWN = "What is known of runs"
-
-
-def parse_sweep(texts: "Sequence[str]") -> dict[str, list[str]]:
-    """Return the peaks to try written as `ethernet=10Gb/s,100Gb/s`: resource -> texts.
-
-    Raises
-    ------
-    UsageError
-        If one is written differently, or a resource occurs twice.
-    """
-    found: dict[str, list[str]] = {}
-    for text in texts:
-        resource, equals, values = text.partition("=")
-        if not equals or not values:
-            raise UsageError(f"{text!r} is no sweep", "write --sweep ethernet=10Gb/s,100Gb/s")
-        if resource in found:
-            raise UsageError(f"{resource} is swept twice", "give its values in one --sweep")
-        found[resource] = [value.strip() for value in values.split(",")]
-    return found
-
-
 _JSON = Json(
     "project",
     run=NO_RUN,
@@ -111,23 +79,26 @@ _JSON = Json(
 )
 
 
-@command(
+@question(
     "tracekit project --jobs jobs.toml --figure components.html",
     "tracekit project --jobs jobs.csv --what means --to AllReduce-Local",
     "tracekit project --jobs jobs.csv --what hardware --sweep pcie=50GB/s",
     "tracekit project run --flops 2T --memory-bytes 32GB --what measured",
     figures={"figure": "Draw components, speedups by hardware, or distributions"},
-    writes=[_JSON],
+    writes=_JSON,
+    is_of_latest=True,
 )
 def project(
-    runs: RunsArgument = None,
+    runs: "Selection",
     *,
     jobs: Annotated[
         str | None,
         Option("Jobs, instead of runs: TOML or CSV, or `worked`, an example.", "FILE"),
     ] = None,
     what: Annotated[
-        What,
+        Literal[
+            "jobs", "components", "architectures", "hardware", "means", "distribution", "measured"
+        ],
         Option(
             "Jobs and their volumes; time by component; the same on other architectures, or "
             "hardware; means, or distributions, of shares (of speedups, with --to or --sweep); "
@@ -135,23 +106,26 @@ def project(
         ),
     ] = "components",
     to: Annotated[
-        list[str] | None,
+        Sequence[str],
         Option(
             "1w1g, 1wng, PS/Worker, AllReduce-Local, AllReduce-Cluster or PEARL; may be given "
             "several times. Default: all.",
             "ARCHITECTURE",
+            typed=list[str] | None,
         ),
-    ] = None,
+    ] = (),
     hardware: Annotated[
         str,
         Option("Peaks of a cluster: pai, v100, or TOML.", "FILE"),
     ] = "pai",
     sweep: Annotated[
-        list[str] | None,
+        Mapping[str, Sequence[str]] | None,
         Option(
             "Peaks to try of compute, memory, pcie, ethernet or nvlink, such as "
             "ethernet=25Gb/s,100Gb/s. Default: those of the hardware's file.",
             "RESOURCE=PEAKS",
+            unit="peaks",
+            typed=list[str] | None,
         ),
     ] = None,
     pcie_share: Annotated[
@@ -181,23 +155,24 @@ def project(
         float | None,
         Option("Bytes it exchanges. Default: as recorded.", "SIZE", unit="bytes", panel=_KNOWN),
     ] = None,
+    features: Annotated[
+        Mapping[str, Any] | None, Option("Facts that traces do not have, by column.", flag="")
+    ] = None,
     skip: AutoSkip = "auto",
-    where: Labels = None,
-    store: Folder = None,
+    **_: Unpack[ChosenRuns],
 ) -> "Answer":
     """Say, by a model, what a step would take on other architectures and hardware.
 
     docs/studies.md has the formulas. Of runs, volumes are measured as far as a trace holds them.
     """
-    sizes = {
-        "memory_bytes": memory_bytes, "input_bytes": input_bytes, "weight_bytes": weight_bytes,
-        "flops": flops,
+    from tracekit.runs._projections import projected
+
+    told = {
+        "flops": flops, "memory_bytes": memory_bytes, "input_bytes": input_bytes,
+        "weight_bytes": weight_bytes, "architecture": architecture, "workers": workers,
     }  # fmt: skip
-    features: dict[str, Any] = {key: float(size) for key, size in sizes.items() if size is not None}
-    told = {"architecture": architecture, "workers": workers}
-    features |= {key: value for key, value in told.items() if value is not None}
-    return tracekit.project.answer(
-        runs or (), jobs=jobs, what=what, hardware=hardware, to=to or (),
-        sweep=parse_sweep(sweep or []), pcie_share=pcie_share, features=features,
-        skip=skip, where=where or {}, store=store,
+    known = {key: value for key, value in told.items() if value is not None}
+    return projected(
+        runs, {**(features or {}), **known}, jobs=jobs, what=what, hardware=hardware, to=to,
+        sweep=sweep or {}, pcie_share=pcie_share, skip=skip,
     )  # fmt: skip
