@@ -18,8 +18,8 @@ import tracekit as tk
 from tracekit.analysis.step_sums import PARTS
 from tracekit.analysis.step_sums._per_iteration import COMPARE_KEYS
 from tracekit.analysis.studies._memory import memory_rows
-from tracekit.cli._compare import KEYS
 from tracekit.runs import _dgx1
+from tracekit.runs._comparisons import KEYS
 
 P2P = SAMPLES / "p2p_2gpu_start_end.sqlite"
 STAR = SAMPLES / "p2p_4gpu_star.sqlite"

@@ -23,7 +23,7 @@ from tracekit.cli._options import (
 )
 from tracekit.cli._output import EVERYWHERE, Format, Target
 from tracekit.support.memory import NEEDS, allowing
-from tracekit.support.questions import Sort, Top, Where
+from tracekit.support.questions import Sort, Top, Where, declared_of, option_of
 from tracekit.support.schemas import Json
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ def command(
     formats: Sequence[Format] = EVERYWHERE,
     group: typer.Typer = app,
     rows: bool = True,
+    takes: Callable[..., Any] | None = None,
     **settings: Any,
 ) -> Callable[[Answering], Answering]:
     """Make a command of a function that returns an answer.
@@ -146,11 +147,16 @@ def command(
         Group of commands that it belongs to.
     rows
         Whether it has the options `--where`, `--sort` and `--top`, which choose rows.
+    takes
+        Function of the library whose declared options the command has too; its own function gets
+        them as ``**asked``.
     settings
         Further settings for typer.
     """
 
     def register(function: Answering) -> Answering:
+        if takes is not None:
+            function = _with_options_of(takes, function)
         written = _writing(function, figures or {}, formats, _ROWS if rows else {})
         group.command(name, epilog=examples(*lines), **{"cls": Command, **settings})(written)
         WRITTEN.update({each.command: each for each in writes})
@@ -175,6 +181,25 @@ def action(
         return function
 
     return register
+
+
+def _with_options_of(takes: Callable[..., Any], function: Answering) -> Answering:
+    """Return a function that has the declared options of another one before those of opening."""
+    own = inspect.signature(function)
+    *named, _ = own.parameters.values()
+    place = next(n for n, each in enumerate(named) if each.name in {"rules", "store"})
+    asked = [
+        each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for each in declared_of(takes)
+        if option_of(each).flag != ""
+    ]
+
+    @functools.wraps(function)
+    def run(*args: Any, **options: Any) -> Answer | Judged:
+        return function(*args, **options)
+
+    run.__signature__ = own.replace(parameters=[*named[:place], *asked, *named[place:]])  # type: ignore[attr-defined]
+    return run
 
 
 def _writing(

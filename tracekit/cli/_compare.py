@@ -1,7 +1,7 @@
 """`tracekit compare` and `tracekit gate`: how two runs differ, and whether a change may pass."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -18,9 +18,8 @@ from tracekit.cli._options import (
 from tracekit.cli._output import EVERYWHERE, Format
 from tracekit.errors import UsageError
 from tracekit.support.columns import columns, keys
-from tracekit.support.quantities import parse_percent
-from tracekit.support.questions import AutoSkip, Folder, Labels, Option, Topology, grouped_by
-from tracekit.support.schemas import NO_RUN, ONE_RUN, Json, record
+from tracekit.support.questions import Folder, Labels, Option
+from tracekit.support.schemas import NO_RUN, ONE_RUN, Json, Said, record
 
 if TYPE_CHECKING:
     from tracekit.analysis.comparison import Comparison
@@ -36,10 +35,6 @@ AgainstOption = Annotated[
 UnknownOption = Annotated[
     Literal["fail", "pass"], Option("How to treat checks that cannot be decided.")
 ]
-MetricOption = Annotated[
-    Literal["mean", "median"], Option("Judge the step by its mean, or its median (by shift).")
-]
-AnywayOption = Annotated[bool, Option("Judge runs that are not comparable too.")]
 
 
 def exit_code(outcome: str, unknown: str) -> int:
@@ -93,6 +88,7 @@ _GATE = Json(
     formats=(*EVERYWHERE, Format.SARIF, Format.JUNIT),
     cls=TakesSeveral,
     writes=[_GATE],
+    takes=tracekit.gate,
     rows=False,
 )
 def gate(
@@ -106,26 +102,15 @@ def gate(
     ],
     *,
     against: AgainstOption = None,
-    step: Annotated[
-        str,
-        Option("By how much B's step may be slower; none: no limit.", "PERCENT"),
-    ] = "5%",
-    new_findings: Annotated[
-        bool,
-        Option("Also fail on a new or grown finding that is measured or likely."),
-    ] = False,
     unknown: UnknownOption = "fail",
     quiet: Annotated[
         bool,
         typer.Option("--quiet", "-q", help="Say nothing, or one line on stderr if it fails."),
     ] = False,
-    metric: MetricOption = "mean",
-    skip: AutoSkip = "auto",
-    anyway: AnywayOption = False,
-    topology: Topology = None,
     rules: RulesOption = None,
     iteration: IterationOption = None,
     store: Folder = None,
+    **asked: Any,
 ) -> Judged:
     """Check that B is no slower than A by more than a limit, and that nothing new is wrong with it.
 
@@ -142,23 +127,20 @@ def gate(
     first, second = (
         [open_run(each, store, rules, iteration) for each in side] for side in (runs, against)
     )
-    found = tracekit.gate(
-        first, second, step=None if step == "none" else parse_percent(step),
-        new_findings=new_findings, undecided_passes=unknown == "pass",
-        skip=skip, metric=metric, anyway=anyway, topology=topology,
-    )  # fmt: skip
+    found = tracekit.gate(first, second, undecided_passes=unknown == "pass", **asked)
     code = exit_code(found.meta["outcome"], unknown)
     if quiet and code:
         complain(found.meta["headline"])
     return Judged(found, code, quiet=quiet)
 
 
-KEYS = (
-    "step", "stage", "kind", "kernel", "range", "device", "rank", "node", "collective",
-    "cause", "api", "link", "memory", "phase",
-)  # fmt: skip
-"""Keys by which runs can be compared; `step` gives the contributions to the step time."""
 _TWO = 2
+
+
+def _of_both(**said: str) -> Said:
+    """Return the same keys of run A and run B, which not all answers have."""
+    return {f"{side}_{name}?": text.format(side.upper(), lower=side)
+            for side in "ab" for name, text in said.items()}  # fmt: skip
 
 
 _LOW = "number or null: Lower end of the interval of delta_ns, as wide as p_value is adjusted."
@@ -190,18 +172,16 @@ _COMPARE = Json(
                 "no difference shown, not enough iterations, "
                 "unknown or null: What the iterations show of B against A; null if the runs are "
                 "not comparable.",
-                "a_median_ns?": "number or null: Median over iterations of run A, ns.",
-                "b_median_ns?": "number or null: Median over iterations of run B, ns.",
-                "a_total_ns?": "integer: Sum of the steps of run A over devices, ns.",
-                "a_sd_ns?": "number or null: Standard deviation of the steps of run A, ns; of "
-                "several recordings, that of their means. Null for one.",
-                "b_total_ns?": "integer: Sum of the steps of run B over devices, ns.",
-                "b_sd_ns?": "number or null: Standard deviation of the steps of run B, ns; of "
-                "several recordings, that of their means. Null for one.",
-                "a_effective?": "number or null: How many independent steps would tell as much as "
-                "those of run A; null for fewer than 5.",
-                "b_effective?": "number or null: How many independent steps would tell as much as "
-                "those of run B; null for fewer than 5.",
+                **_of_both(median_ns="number or null: Median over iterations of run {}, ns."),
+                **_of_both(
+                    total_ns="integer: Sum of the steps of run {} over devices, ns.",
+                    sd_ns="number or null: Standard deviation of the steps of run {}, ns; "
+                    "of several recordings, that of their means. Null for one.",
+                ),
+                **_of_both(
+                    effective="number or null: How many independent steps would tell as "
+                    "much as those of run {}; null for fewer than 5.",
+                ),
                 "reason?": "text or null: Why nothing is known of the change; null if it is.",
                 "shift_ns?": "number or null: Median of the differences of all pairs of steps, B "
                 "less A.",
@@ -212,8 +192,7 @@ _COMPARE = Json(
                 "no difference shown, not enough "
                 "iterations, unknown or null: What it shows of B against A; null if the runs are "
                 "not comparable.",
-                "a_runs?": "integer: Recordings of side A, where there are several a side.",
-                "b_runs?": "integer: Recordings of side B, where there are several a side.",
+                **_of_both(runs="integer: Recordings of side {}, where there are several a side."),
             },
             description="The time of a step.",
         ),
@@ -267,12 +246,9 @@ _COMPARE = Json(
         "b_tokens?": "number or null: The same of B.",
         "part?": "text: By step: a stage, idle (the host is in an iteration), or between (it is "
         "in none).",
-        "a_total_ns?": "integer or null: Of run A, over all steps and devices, ns.",
-        "b_total_ns?": "integer or null: Of run B, over all steps and devices, ns.",
-        "a_ns?": "number or null: Mean time of a step of run A, as meta.per says, ns.",
-        "b_ns?": "number or null: Mean time of a step of run B, as meta.per says, ns.",
-        "a_median_ns?": "number or null: Median over iterations of run A, ns.",
-        "b_median_ns?": "number or null: Median over iterations of run B, ns.",
+        **_of_both(total_ns="integer or null: Of run {}, over all steps and devices, ns."),
+        **_of_both(ns="number or null: Mean time of a step of run {}, as meta.per says, ns."),
+        **_of_both(median_ns="number or null: Median over iterations of run {}, ns."),
         "a_count?": "number or null: Mean number of ops, calls or transfers of a step of A, as "
         "meta.per says.",
         "b_count?": "number or null: The same of B.",
@@ -289,28 +265,23 @@ _COMPARE = Json(
         "no difference shown, not enough iterations, unknown "
         "or null: What the iterations show of B against A; null if the runs are not comparable.",
         "only_in?": "text or null: The run that alone has this group.",
-        "a_outside_ns?": "number or null: Time of run A outside of the steps that count, over "
-        "devices, ns; of several recordings, their mean.",
-        "a_outside_count?": "number or null: Ops, calls or transfers of run A outside of them; of "
-        "several recordings, their mean.",
-        "a_steps?": "integer or null: Number of steps of run A.",
-        "a_devices?": "integer or null: Devices (or processes) that a_total_ns is added over.",
-        "b_outside_ns?": "number or null: Time of run B outside of the steps that count, over "
-        "devices, ns; of several recordings, their mean.",
-        "b_outside_count?": "number or null: Ops, calls or transfers of run B outside of them; of "
-        "several recordings, their mean.",
-        "b_steps?": "integer or null: Number of steps of run B.",
-        "b_devices?": "integer or null: Devices (or processes) that b_total_ns is added over.",
-        "a_sd_ns?": "number or null: Several recordings a side: standard deviation of their "
-        "means, side A, ns; null for one.",
-        "a_runs?": "integer: Several recordings a side: how many there are of side A.",
-        "b_sd_ns?": "number or null: Several recordings a side: standard deviation of their "
-        "means, side B, ns; null for one.",
-        "b_runs?": "integer: Several recordings a side: how many there are of side B.",
-        "a_sd_bytes?": "number or null: Several recordings a side, by memory: standard deviation "
-        "of their peaks, side A; null for one.",
-        "b_sd_bytes?": "number or null: Several recordings a side, by memory: standard deviation "
-        "of their peaks, side B; null for one.",
+        **_of_both(
+            outside_ns="number or null: Time of run {} outside of the steps that count, "
+            "over devices, ns; of several recordings, their mean.",
+            outside_count="number or null: Ops, calls or transfers of run {} outside of "
+            "them; of several recordings, their mean.",
+            steps="integer or null: Number of steps of run {}.",
+            devices="integer or null: Devices (or processes) that {lower}_total_ns is added over.",
+        ),
+        **_of_both(
+            sd_ns="number or null: Several recordings a side: standard deviation of their "
+            "means, side {}, ns; null for one.",
+            runs="integer: Several recordings a side: how many there are of side {}.",
+        ),
+        **_of_both(
+            sd_bytes="number or null: Several recordings a side, by memory: standard "
+            "deviation of their peaks, side {}; null for one.",
+        ),
     },
 )
 
@@ -364,6 +335,7 @@ _HISTORY = Json(
     },
     cls=TakesSeveral,
     writes=[_COMPARE, _HISTORY],
+    takes=tracekit.compare,
 )
 def compare(
     runs: Annotated[
@@ -391,12 +363,6 @@ def compare(
         str | None,
         Option("List the step of runs in the order of this label, and where it changed.", "LABEL"),
     ] = None,
-    by: Annotated[str | list[str], grouped_by(*KEYS)] = "stage",
-    skip: AutoSkip = "auto",
-    match_names: Annotated[
-        bool,
-        Option("Match kernels that an upgrade of a library renamed."),
-    ] = False,
     fail_above: Annotated[
         float | None,
         Option(
@@ -407,21 +373,10 @@ def compare(
         ),
     ] = None,
     unknown: UnknownOption = "fail",
-    anyway: AnywayOption = False,
-    metric: MetricOption = "mean",
-    least: Annotated[
-        float | None,
-        Option(
-            "Least change of the step that matters: say whether it is faster or slower by "
-            "more, the same within it, or unknown.",
-            "PERCENT",
-            unit="percent",
-        ),
-    ] = None,
-    topology: Topology = None,
     rules: RulesOption = None,
     iteration: IterationOption = None,
     store: Folder = None,
+    **asked: Any,
 ) -> Judged:
     """Compare run A with run B, step by step, with intervals and what the data can show.
 
@@ -444,7 +399,8 @@ def compare(
         if against or against_where or fail_above is not None:
             raise UsageError("a history has no side B", "leave out --against and --fail-above")
         answer = tracekit.history.answer(
-            history, opened(runs or []), where=where or {}, metric=metric, skip=skip, store=store,
+            history, opened(runs or []), where=where or {}, store=store,
+            metric=asked["metric"], skip=asked["skip"],
         )  # fmt: skip
         return Judged(answer, 0)
     named = _sides(runs or [], against or [], where or {}, against_where or {})
@@ -452,12 +408,8 @@ def compare(
         tracekit.select_runs(opened(references), where=labels, store=store)
         for references, labels in named
     )
-    found = tracekit.compare(
-        first, second, by, skip=skip, match_names=match_names,
-        topology=topology, anyway=anyway, metric=metric,
-        least=least,
-    )  # fmt: skip
-    code = 0 if fail_above is None else _judge(found, fail_above, unknown, metric, anyway=anyway)
+    found = tracekit.compare(first, second, **asked)
+    code = 0 if fail_above is None else _judge(found, fail_above, unknown, asked)
     return Judged(found, code)
 
 
@@ -482,15 +434,8 @@ def _sides(
     return [(runs, where), (against, against_where)]
 
 
-def _judge(
-    found: "Comparison",
-    limit: float,
-    unknown: str,
-    metric: Literal["mean", "median"],
-    *,
-    anyway: bool,
-) -> int:
+def _judge(found: "Comparison", limit: float, unknown: str, asked: Mapping[str, Any]) -> int:
     """Print on stderr whether the limit is kept, and return the exit code."""
-    checked = comparison.check_limit(found, limit, metric=metric, anyway=anyway)
+    checked = comparison.check_limit(found, limit, metric=asked["metric"], anyway=asked["anyway"])
     complain(checked.sentence)
     return exit_code(checked.outcome, unknown)

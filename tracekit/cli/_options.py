@@ -17,7 +17,7 @@ from tracekit.cli._progress import progress_bar
 from tracekit.errors import TracekitError, UsageError
 from tracekit.support.files import StrPath
 from tracekit.support.memory import allowed
-from tracekit.support.quantities import UNITS, parse_duration, parse_size
+from tracekit.support.quantities import UNITS, parse_duration, parse_percent, parse_size
 from tracekit.support.questions import Option, References, choices
 
 if TYPE_CHECKING:
@@ -114,6 +114,8 @@ def typed_parameter(parameter: inspect.Parameter, option: Option) -> inspect.Par
     default = parameter.default
     if option.unit == "keys" and default is not None:
         default = [default]
+    if option.unit == "percent or none":
+        default = f"{default:g}%"
     return parameter.replace(
         annotation=typer_option(parameter.name, parameter.annotation),
         default=None if default == () else default,
@@ -184,6 +186,10 @@ def parse_skip(text: str) -> int | Literal["auto"]:
     if not text.isdecimal():
         raise UsageError(f"{text!r} is no number of iterations", "give --skip 3, or --skip auto")
     return int(text)
+
+
+def _percent_or_none(text: str) -> float | None:
+    return None if text == "none" else parse_percent(text)
 
 
 def _run_or_time(text: str) -> str | int:
@@ -363,7 +369,8 @@ def files_argument(declared: Any) -> Any:
 RunsArgument = runs_argument(References)
 
 _READ: dict[str, Callable[[Any], Any]] = {
-    **UNITS, "keys": split_keys, "labels": parse_labels, "peaks": parse_peaks, "run": str,
+    **UNITS, "keys": split_keys, "labels": parse_labels, "peaks": parse_peaks,
+    "percent or none": _percent_or_none, "run": str,
     "runs": list, "run or ns": _run_or_time, "sizes": parse_sizes, "skip": parse_skip,
     "steps": steps_of,
 }  # fmt: skip

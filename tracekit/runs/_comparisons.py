@@ -1,57 +1,60 @@
 """Comparison of two runs, or of several recordings a side."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tracekit import present
 from tracekit.analysis import comparison
-from tracekit.analysis.step_sums import parse_compare_keys
 from tracekit.runs._opened import OpenedRun
 from tracekit.runs._question import called, listed, warnings_of
 from tracekit.support.files import StrPath
+from tracekit.support.questions import AutoSkip, Option, Topology, grouped_by, optional
 
 if TYPE_CHECKING:
-    from tracekit.analysis.comparison import Comparison, Metric, Recorded, Skip
+    from tracekit.analysis.comparison import Comparison, Recorded
+
+KEYS = (
+    "step", "stage", "kind", "kernel", "range", "device", "rank", "node", "collective",
+    "cause", "api", "link", "memory", "phase",
+)  # fmt: skip
+"""Keys by which runs can be compared; `step` gives the contributions to the step time."""
+Judging = Annotated[
+    Literal["mean", "median"], Option("Judge the step by its mean, or its median (by shift).")
+]
+Anyway = Annotated[bool, Option("Judge runs that are not comparable too.")]
 
 
+@optional
 def compare(
     a: OpenedRun | Sequence[OpenedRun],
     b: OpenedRun | Sequence[OpenedRun],
-    by: str | Sequence[str] = "stage",
+    by: Annotated[str | Sequence[str], grouped_by(*KEYS)] = "stage",
     *,
-    skip: Skip = "auto",
-    match_names: bool = False,
-    topology: StrPath | None = None,
-    anyway: bool = False,
-    metric: Metric = "mean",
-    least: float | None = None,
-) -> Comparison:
+    skip: AutoSkip = "auto",
+    match_names: Annotated[
+        bool, Option("Match kernels that an upgrade of a library renamed.")
+    ] = False,
+    anyway: Anyway = False,
+    metric: Judging = "mean",
+    least: Annotated[
+        float | None,
+        Option(
+            "Least change of the step that matters: say whether it is faster or slower by "
+            "more, the same within it, or unknown.",
+            "PERCENT",
+            unit="percent",
+        ),
+    ] = None,
+    topology: Topology = None,
+) -> "Comparison":
     """Compare two runs step by step, or two sides of several recordings each.
 
-    See `tracekit.analysis.comparison.compare`, and of several `tracekit.analysis.comparison`.
-
-    Parameters
-    ----------
-    a, b
-        The run of each side, or several recordings.
-    by
-        Keys to group by, such as ``stage`` or ``kernel``, as a sequence or separated by commas.
-    skip
-        Number of iterations to leave out at the beginning of each run.
-    match_names
-        Whether to match kernels whose names a new library version changed.
-    topology
-        The machine, if grouped by link; see `Run.traffic`.
-    anyway
-        Whether to give verdicts even on runs that are not comparable.
-    metric
-        Whether the verdict is on the ``mean`` or the ``median`` step.
-    least
-        Smallest change of the step that matters, in percent; None for any change.
+    `a` and `b` are the run of each side, or several recordings of it. See
+    `tracekit.analysis.comparison.compare`, and of several `tracekit.analysis.comparison`.
     """
+    from tracekit.analysis.step_sums import parse_compare_keys
+
     sides = [[side] if isinstance(side, OpenedRun) else list(side) for side in (a, b)]
     question = "compare by kernel" if "kernel" in parse_compare_keys(by) else "compare"
     for run in (*sides[0], *sides[1]):
@@ -87,14 +90,12 @@ def compare(
     )
 
 
-def _recorded(
-    run: OpenedRun, by: str | Sequence[str], topology: StrPath | None
-) -> comparison.Recorded:
+def _recorded(run: OpenedRun, by: str | Sequence[str], topology: StrPath | None) -> "Recorded":
     moved = run.traffic(topology=topology) if "link" in by else None
     return comparison.Recorded(run.trace, run.name, run.labels, moved)
 
 
-def _both(a: Recorded, b: Recorded) -> Any:
+def _both(a: "Recorded", b: "Recorded") -> Any:
     return None if a.traffic is None or b.traffic is None else (a.traffic, b.traffic)
 
 

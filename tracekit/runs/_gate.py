@@ -1,22 +1,18 @@
 """Gate for a change of a program: checks its step time and its new findings."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
-
-import polars as pl
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tracekit.analysis import comparison, diagnosis
 from tracekit.errors import UsageError
-from tracekit.runs._comparisons import compare
+from tracekit.runs._comparisons import Anyway, Judging, compare
 from tracekit.runs._diagnosis import diagnosed_against
 from tracekit.runs._opened import OpenedRun
 from tracekit.support.files import StrPath
+from tracekit.support.questions import AutoSkip, Option, Topology, optional
 
 if TYPE_CHECKING:
-    from tracekit.analysis.comparison import Metric, Skip
     from tracekit.model import Answer
 
 OUTCOMES = ("fail", "undecided", "pass")
@@ -27,48 +23,45 @@ _SURE = ("measured", "likely")
 _FINDINGS = "new_findings"
 
 
+@optional
 def gate(
     a: OpenedRun | Sequence[OpenedRun],
     b: OpenedRun | Sequence[OpenedRun],
     *,
-    step: float | None = 5.0,
-    new_findings: bool = False,
-    undecided_passes: bool = False,
-    skip: Skip = "auto",
-    metric: Metric = "mean",
-    anyway: bool = False,
-    topology: StrPath | None = None,
-) -> Answer:
+    step: Annotated[
+        float | None,
+        Option(
+            "By how much B's step may be slower; none: no limit.", "PERCENT", unit="percent or none"
+        ),
+    ] = 5.0,
+    new_findings: Annotated[
+        bool, Option("Also fail on a new or grown finding that is measured or likely.")
+    ] = False,
+    undecided_passes: Annotated[
+        bool, Option("Count checks that cannot be decided as passed.", flag="")
+    ] = False,
+    metric: Judging = "mean",
+    skip: AutoSkip = "auto",
+    anyway: Anyway = False,
+    topology: Topology = None,
+) -> "Answer":
     """Check that B's steps are no slower than A's by more than a limit, without new findings.
 
-    Parameters
-    ----------
-    a, b
-        The run or recordings of each side; A is the base.
-    step
-        Largest allowed slowdown, in percent of A's step; None does not check the step. Outliers are
-        left out and named: see `tracekit.analysis.comparison.check_limit`.
-    new_findings
-        Whether to check findings of `diagnose` too: a new or grown finding fails if it is measured
-        or likely. Outliers are left out of these as well.
-    undecided_passes
-        Whether undecided checks count as passed.
-    skip, metric, anyway
-        See `compare`.
-    topology
-        The machine, as for `Run.traffic`.
+    `a`, the base, and `b` are the run of each side, or several recordings of it. Outliers are left
+    out and named: see `tracekit.analysis.comparison.check_limit`.
 
     Returns
     -------
-    A row per check: ``rule`` (``step``, or the rule of a finding), ``outcome`` (``pass``, ``fail``
-    or ``undecided``), and the columns of `tracekit.analysis.diagnosis.against`. ``meta`` has the
-    overall ``outcome``, and ``steps_by``, how the steps of each side are known.
+    A row per check; ``meta`` has the overall ``outcome``, and ``steps_by``, how the steps of each
+    side are known.
 
     Raises
     ------
     UsageError
         If no check is requested.
     """
+    import polars as pl
+
     if step is None and not new_findings:
         raise UsageError("nothing is to be checked", "give a limit of the step, or --new-findings")
     sides = [[side] if isinstance(side, OpenedRun) else list(side) for side in (a, b)]
@@ -116,6 +109,8 @@ def _steps_by(side: Collection[OpenedRun]) -> list[str]:
 
 
 def _check(rule: str, outcome: str, finding: str) -> Any:
+    import polars as pl
+
     return pl.DataFrame({"rule": [rule], "outcome": [outcome], "finding": [finding]})
 
 
@@ -126,6 +121,8 @@ def _findings_check(
     topology: StrPath | None,
 ) -> Any:
     """Return a row per finding of either side; a new or grown one fails if certain enough."""
+    import polars as pl
+
     if reasons:
         return _check(_FINDINGS, "undecided", f"not comparable: {'; '.join(reasons)}")
     answer = diagnosed_against(found, base, topology=topology)
@@ -144,9 +141,9 @@ def _findings_check(
 
 def _told(rows: Any, outcome: str) -> list[str]:
     """Return sentences on the worst checks; on the limit of the step if all pass."""
-    worst = rows.filter(pl.col("outcome") == outcome)
-    steps = worst.filter(pl.col("rule") == "step")["finding"].to_list()
-    others = worst.filter(pl.col("rule") != "step")
+    worst = rows.filter(outcome=outcome)
+    steps = worst.filter(rule="step")["finding"].to_list()
+    others = worst.filter(worst["rule"] != "step")
     if outcome == "fail":
         named = [f"{state} {rule}" for rule, state in others.select("rule", "state").iter_rows()]
         return [*steps, *named]

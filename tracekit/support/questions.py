@@ -13,7 +13,7 @@ import functools
 import inspect
 import re
 import reprlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from pathlib import Path
@@ -39,6 +39,7 @@ from tracekit.support.schemas import Json
 from tracekit.support.spelling import choose_among
 
 P = ParamSpec("P")
+R = TypeVar("R")
 T_contra = TypeVar("T_contra", contravariant=True)
 A_co = TypeVar("A_co", bound="Chooses", covariant=True)
 _MODULES = re.compile(r"(?:\w+\.)+(?=\w)")
@@ -57,8 +58,8 @@ class Option:
         Placeholder for its value in help.
     unit
         Unit by which the command line parses it (one of `support.quantities`, or ``images``,
-        ``keys``, ``labels``, ``peaks``, ``run``, ``run or ns``, ``runs``, ``sizes``, ``skip``,
-        ``steps``).
+        ``keys``, ``labels``, ``peaks``, ``percent or none``, ``run``, ``run or ns``,
+        ``runs``, ``sizes``, ``skip``, ``steps``).
     least
         Smallest number allowed, in Python and on the command line; None for no limit.
     flag
@@ -340,13 +341,53 @@ class Declaration:
         taken = self.signature_of(returns, of_one=of_one).parameters.values()
         options = [option_of(self.signature.parameters[each.name]) for each in taken]
         lines = [
-            self.meaning, "", "Parameters", "----------",
-            *(line for each, option in zip(taken, options, strict=True)
-              for line in (f"{each.name} : {type_text(each)}", f"    {option.meaning}")),
+            self.meaning, "", *_parameters(taken, options),
             "", "Returns", "-------", returns, f"    {self.writes.of_rows}", "",
             *(f"    {column.name} : {column.told}" for column in self.writes.columns),
         ]  # fmt: skip
         return "\n".join(lines)
+
+
+def _parameters(taken: Iterable[inspect.Parameter], options: Iterable[Option]) -> list[str]:
+    """Return the section of a docstring about parameters."""
+    return [
+        "Parameters", "----------",
+        *(line for each, option in zip(taken, options, strict=True)
+          for line in (f"{each.name} : {type_text(each)}", f"    {option.meaning}")),
+    ]  # fmt: skip
+
+
+def optional(function: Callable[P, R]) -> Callable[P, R]:
+    """Return a function that checks its declared options, and whose docstring lists them.
+
+    For functions of the library that are no questions; `declared_of` returns what they declare.
+    """
+    own = inspect.signature(function)
+
+    @functools.wraps(function)
+    def ask(*args: P.args, **kwargs: P.kwargs) -> R:
+        require_valid(own.bind(*args, **kwargs).arguments, own)
+        return function(*args, **kwargs)
+
+    plain = [
+        each.replace(annotation=get_args(each.annotation)[0])
+        if get_origin(each.annotation) is Annotated
+        else each
+        for each in own.parameters.values()
+    ]
+    shown: Any = ask
+    shown.__signature__ = own.replace(parameters=plain)
+    known = {each.name: option_of(each) for each in _options(own)}
+    taken = [each for each in plain if each.name in known]
+    meaning, mark, rest = inspect.cleandoc(function.__doc__ or "").partition("\nReturns\n")
+    text = "\n".join(_parameters(taken, known.values()))
+    shown.__doc__ = f"{meaning.rstrip()}\n\n{text}\n{mark}{rest}"
+    return ask
+
+
+def declared_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the options that a function of the library declares."""
+    return _options(inspect.signature(inspect.unwrap(function), follow_wrapped=False))
 
 
 class Chooses(Protocol):

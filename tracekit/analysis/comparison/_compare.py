@@ -179,28 +179,16 @@ def compare(
     ----------
     a, b
         The runs.
-    by
-        Keys from `COMPARE_KEYS`, as a sequence or separated by commas.
-    skip
-        Number of iterations to leave out at the beginning; ``auto``: the cold (slow first) ones.
+    by, skip, match_names, anyway, metric, least
+        As for `tracekit.compare`. Without `least`, rows whose whole interval lies within 0.1 % are
+        too small to matter, and the headline does not judge.
     names
         Names of the runs in messages.
-    match_names
-        Whether kernels are matched by `normalised_name`, for example after a library upgrade.
     traffic
         Traffic of each run; needed for a comparison by link.
     labels
         Labels of each run: label -> value. Runs with different networks, batches or numbers of GPUs
         are not comparable.
-    anyway
-        Whether to give verdicts although the runs are not comparable.
-    metric
-        How the headline judges the step: by its ``mean``, or by its ``median`` (the median of the
-        differences of all pairs of steps, robust against few long steps).
-    least
-        Least change of the step that matters, in percent: the headline says whether the step is
-        faster or slower by more, the same within it, or unknown. A row whose whole interval lies
-        within it is too small to matter. None: 0.1 % for rows, and no judgement in the headline.
     one_run
         Whether both are the same run, which the headline says.
 

@@ -111,45 +111,13 @@ class Asked:
 class Comparison(Answer):
     """Comparison of two runs: one row per group, with the difference and its verdict.
 
-    The table has the keys' columns (by stage with rows ``idle`` and ``between``, so that it adds up
-    to the step; by ``step`` it is `Comparison.contributions`), then
-
-    ====================  ========================================================================
-    ``a_ns, b_ns``        mean time of a step
-    ``a_count, b_count``  mean number of ops, calls or transfers of a step, on a device likewise
-    ``a_bytes, b_bytes``  by link: mean bytes of a step; null if unknown
-    ``delta_ns``          ``b_ns - a_ns``
-    ``ratio``             ``b_ns / a_ns``; null where ``a_ns`` is 0
-    ``low_ns, high_ns``   interval of ``delta_ns``, 95 % and adjusted for the number of rows; null
-                          for too few iterations, or unknown
-    ``p_value``           adjusted and null likewise
-    ``verdict``           ``faster`` or ``slower`` (B, than A), ``too small to matter`` (the whole
-                          interval lies within `least`, or 0.1 % of the shorter step), ``no
-                          difference shown``, ``not enough iterations`` (fewer than 5 in either
-                          run), ``unknown`` (steps that drift through the recording); null if the
-                          runs are not comparable
-    ``only_in``           ``A`` or ``B`` if the group occurs in that run alone, in steps or not
-    ``a_total_ns`` etc.   sums over steps and devices, whole numbers: ``a_ns`` is
-                          ``a_total_ns / (a_steps * a_devices)``
-    ``a_outside_ns``      time outside of the steps that count, added over devices, and the number
-    ``a_outside_count``   of ops, calls or transfers there (likewise of B)
-    ``a_steps``           number of steps, and of the devices (CUDA and MPI calls: processes) that
-    ``a_devices``         the row's times are added over (likewise of B)
-    ====================  ========================================================================
-
-    By memory it has ``device, a_bytes, b_bytes, delta_bytes, ratio, only_in``: one peak per run,
-    which carries no verdict.
-
-    ``meta`` holds ``headline`` (how much the step changed, whether that is shown, and which part
-    carries it, in one sentence), ``names``, ``by``, ``skip``, ``a_iterations``, ``b_iterations``,
-    ``a_devices``, ``b_devices``, ``per`` (what times are means over), ``step`` (with ``a_ns, b_ns,
-    delta_ns, ratio, low_ns, high_ns, p_value, verdict`` of the mean, ``a_total_ns, b_total_ns`` and
-    the standard deviations ``a_sd_ns, b_sd_ns``, the medians ``a_median_ns, b_median_ns``, which
-    few long steps do not move; ``a_effective, b_effective``, the number of independent steps with
-    equally certain means; ``reason``, why the change is unknown; and ``shift_ns, shift_low_ns,
-    shift_high_ns, shift_verdict``, the change of a typical step), ``judged`` (metric, least change
-    and verdict of the headline), ``not_comparable`` (the reasons, see `comparability`), ``notes``
-    and ``method``; ``basis`` if ranges were measured instead of GPU work.
+    Columns and meta are those of the command `compare`: the keys' columns (by stage with rows
+    ``idle`` and ``between``, so that it adds up to the step; by ``step`` it is
+    `Comparison.contributions`), then numbers of both runs. Intervals are of 95 %, adjusted for the
+    number of rows, as p-values are. A verdict is ``too small to matter`` if the whole interval lies
+    within `least`, or 0.1 % of the shorter step; ``not enough iterations`` for fewer than 5 in
+    either run; ``unknown`` for steps that drift through the recording. ``a_ns`` is ``a_total_ns /
+    (a_steps * a_devices)``. By memory there is one peak per run, which carries no verdict.
     """
 
     @property

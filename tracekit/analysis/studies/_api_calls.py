@@ -24,17 +24,8 @@ def api_calls(trace: Trace) -> pl.DataFrame:
 
     Returns
     -------
-    ``name``, then
-
-    ==============  ===============================================================================
-    ``calls``       number of calls
-    ``total_ns``    sum of their durations
-    ``mean_ns``     mean duration; ``min_ns``, ``p50_ns`` (nearest) and ``max_ns`` likewise
-    ``share``       total_ns over that of all calls of the run
-    ``busy_ns``     length of the union of the calls on each thread, added over threads
-    ``wall_share``  busy_ns over wall time: on each thread from its first call of any kind to the
-                    end of its last one, added over the threads
-    ==============  ===============================================================================
+    Columns of the question `overhead` with ``api``. Wall time is, on each thread, from its first
+    call of any kind to the end of its last one, added over the threads.
 
     Nested calls (a driver call inside a runtime call, if both were recorded) count once each in
     sums, but once together in unions. Rows are sorted by total, largest first.

@@ -127,17 +127,8 @@ def traffic_root(transfers: pl.DataFrame) -> pl.DataFrame:
 
     Returns
     -------
-    One row:
-
-    ==============  ====================================================================
-    ``root``        GPU with the largest share, the first of several; null if undecidable
-    ``share``       its share; null if undecidable
-    ``pattern``     ``single`` from a share of 0.9 and ``spread`` below; null if undecidable
-    ``gpus``        number of GPUs with such transfers
-    ``bytes``       bytes of all such transfers
-    ``in_bytes``    those that the root received; null if undecidable
-    ``out_bytes``   those that it sent; null if undecidable
-    ==============  ====================================================================
+    One row, with what `links` says of it as ``root`` of its ``meta``: the share is `single` from
+    0.9 on and `spread` below; null if undecidable.
     """
     among = transfers.filter(
         pl.col("method").is_in(AMONG_GPUS), pl.col("src_device") != pl.col("dst_device")
