@@ -3,41 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 
 from tracekit.errors import UsageError
 from tracekit.support.spelling import choose_among
 
-
-@dataclass(frozen=True)
-class _Key:
-    """A key to group ops by: its columns, and how they are computed."""
-
-    columns: tuple[str, ...]
-    meaning: str
-    divides_time: bool = False
-    """Whether its groups are intervals of time or devices, which have windows of their own."""
-
-
-_KEYS = {
-    "stage": _Key(("stage",), "why an op runs"),
-    "kind": _Key(("kind",), "what an op does"),
-    "kernel": _Key(("name", "kind"), "name of a kernel, copy or fill"),
-    "range": _Key(("range",), "path of the innermost NVTX range around the launch"),
-    "layer": _Key(("layer",), "layer of the network, forward and backward; stands alone"),
-    "device": _Key(("device",), "GPU", divides_time=True),
-    "stream": _Key(("device", "pid", "stream"), "CUDA stream of a process on a GPU"),
-    "rank": _Key(("rank",), "rank of the process in its job"),
-    "node": _Key(("node",), "host that the process ran on"),
-    "iteration": _Key(("iteration",), "training step", divides_time=True),
-    "recomputed": _Key(("recomputed",), "whether backward runs a part of forward again"),
-    "phase": _Key(("phase",), "prefill or decode, of a server's steps", divides_time=True),
-}
-KEYS = {name: key.meaning for name, key in _KEYS.items()}
-"""Keys of a breakdown."""
+KEYS = {
+    "stage": ("stage",), "kind": ("kind",), "kernel": ("name", "kind"), "range": ("range",),
+    "layer": ("layer",), "device": ("device",), "stream": ("device", "pid", "stream"),
+    "rank": ("rank",), "node": ("node",), "iteration": ("iteration",),
+    "recomputed": ("recomputed",), "phase": ("phase",),
+}  # fmt: skip
+"""Keys of a breakdown: key -> columns."""
 
 OF_WINDOWS = ("device", "iteration", "phase")
-"""Columns that are constant within a window."""
+"""Columns that are constant within a window; the keys of that name divide time."""
 
 OF_PROCESSES = ("rank", "node")
 """Columns that are constant within a process."""
@@ -51,7 +30,7 @@ def parse_keys(by: str | Sequence[str]) -> tuple[str, ...]:
     UsageError
         If one is unknown, is given twice, or none is given.
     """
-    return chosen_keys(by, _KEYS, "breakdown")
+    return chosen_keys(by, KEYS, "breakdown")
 
 
 def chosen_keys(by: str | Sequence[str], known: Collection[str], what: str) -> tuple[str, ...]:
@@ -94,7 +73,7 @@ def share_meaning(by: str | Sequence[str]) -> str:
 
 def is_by_stage(keys: Sequence[str]) -> bool:
     """Tell whether ``stage`` alone splits a window, which gives exposed and overlapped time."""
-    return [key for key in keys if not _KEYS[key].divides_time] == ["stage"]
+    return [key for key in keys if key not in OF_WINDOWS] == ["stage"]
 
 
 def is_by_steps(keys: Sequence[str]) -> bool:
@@ -104,9 +83,9 @@ def is_by_steps(keys: Sequence[str]) -> bool:
 
 def dividing(keys: Sequence[str]) -> list[str]:
     """Return the keys whose groups have windows of their own; keys are named as their columns."""
-    return [key for key in keys if _KEYS[key].divides_time]
+    return [key for key in keys if key in OF_WINDOWS]
 
 
 def columns_of(keys: Sequence[str]) -> list[str]:
     """Return the columns that belong to the given keys, in order."""
-    return list(dict.fromkeys(name for key in keys for name in _KEYS[key].columns))
+    return list(dict.fromkeys(name for key in keys for name in KEYS[key]))

@@ -23,25 +23,8 @@ from tracekit.model import STAGES, Trace
 if TYPE_CHECKING:
     from tracekit.analysis.traffic import Traffic
 
-_ALONE = {
-    "cause": "why nothing runs on a GPU",
-    "collective": "collective operation: NCCL kernels by operation, MPI calls by name",
-    "api": "CUDA call, by name",
-    "link": "link and direction",
-    "memory": "GPU memory: peak in use",
-    "phase": "prefill or decode, of a server's steps",
-}
-COMPARE_KEYS = {
-    "stage": "why an op runs",
-    "step": "parts of a step",
-    "kind": "what an op does",
-    "kernel": "name of a kernel",
-    "range": "path of the innermost NVTX range around the launch",
-    "device": "GPU",
-    "rank": "rank of the process in its job",
-    "node": "host that the process ran on",
-    **_ALONE,
-}
+_ALONE = ("cause", "collective", "api", "link", "memory", "phase")
+COMPARE_KEYS = ("stage", "step", "kind", "kernel", "range", "device", "rank", "node", *_ALONE)
 """Keys of comparisons; the last six cannot be combined with others."""
 
 PARTS = (*STAGES, "idle", "between")

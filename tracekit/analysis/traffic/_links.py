@@ -34,21 +34,7 @@ _COLUMNS = {
     "iteration": ("iteration",),
     "phase": ("phase",),
 }
-LINK_KEYS = {
-    "link": "link and direction",
-    "pair": "source and destination GPU",
-    "nic": "NIC and direction, of what leaves a host for another one or comes from it",
-    "hosts": "source and destination host, of what goes from one to another",
-    "route": "the nodes that are crossed",
-    "method": "how bytes are moved: p2p, staged, two_hop, nccl, mpi, h2d, d2h",
-    "group": "what the program calls the group of ranks that moves them",
-    "parallelism": "what that name says: tensor, pipeline, data, expert, context, sequence",
-    "stage": "why the op runs that moves them",
-    "rank": "rank of the process that moves them",
-    "node": "host that this process ran on",
-    "iteration": "training step",
-    "phase": "prefill or decode, of a server's steps",
-}
+LINK_KEYS = tuple(_COLUMNS)
 """Keys to group traffic by."""
 
 _WITH_PEAK = {
