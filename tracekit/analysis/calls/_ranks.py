@@ -58,10 +58,10 @@ def process_ranks(trace: Trace) -> pl.DataFrame:
     """Return the rank and the node (host) of each process.
 
     The rank of a process is, in this order: its rank in MPI; its rank in the largest NCCL
-    communicator that it created or used, if that is no smaller than its job is said to be; the rank in its own mark ``tracekit.rank 1 of 4``; and, if
-    one process of the report ran ops, the rank in the environment of the recorded program or in the
-    trace, else the number after ``rank`` or ``worker`` in the name of the file. A node is the host
-    of the report.
+    communicator that it created or used, if that is no smaller than its job is said to be; the rank
+    in its own mark ``tracekit.rank 1 of 4``; and, if one process of the report ran ops, the rank in
+    the environment of the recorded program or in the trace, else the number after ``rank`` or
+    ``worker`` in the name of the file. A node is the host of the report.
 
     Returns
     -------

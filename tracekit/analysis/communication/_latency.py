@@ -57,7 +57,7 @@ def latency(
 
     Blocking messages of MPI (``MPI_Send``, ``MPI_Recv``, ``MPI_Sendrecv`` and their kind) are rows
     too, each call by itself. Calls that do not block return before anything is done and are left
-    out; ``meta`` counts them.
+    out.
 
     The size of a message is what the call is given: of all-gather, reduce-scatter, gather and
     scatter one rank's part. If some operations of a row have matched participants, those with a
@@ -207,10 +207,8 @@ def message_histogram(
 
     Returns
     -------
-    ``library, operation``; ``size_bytes`` (the power of two; null if unknown), ``class``;
-    ``count``, the number of operations (matched participants count once); ``calls``, the calls of
-    all participants; ``bytes``, counted once per operation; ``share``, of the bytes of that library
-    and operation.
+    Columns as in the declaration of `latency`: an operation counts once, ``calls`` are those of all
+    participants, and ``share`` is of the bytes of that library and operation.
     """
     found = _with_bucket(_operations(_calls(calls, library, log, sizes)), "power2")
     rows = (

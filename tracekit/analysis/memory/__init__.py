@@ -448,11 +448,9 @@ def largest_batch(
 
     Returns
     -------
-    One row per line: the columns `by`, ``points`` (their number); ``slope_bytes`` (per sample of
-    the batch), ``intercept_bytes``; ``usable_bytes``; ``largest_batch`` (0 if not even 1 fits; null
-    if fewer than two batches were measured, or memory does not grow); ``predicted_bytes`` for that
-    batch, with the prediction interval ``low_bytes`` to ``high_bytes`` (null with fewer than three
-    points); ``extrapolated``, whether the batch lies outside of the measured ones.
+    One row per line: the columns `by`, and those of the question `memory`. ``largest_batch`` is 0
+    if not even 1 fits; null if fewer than two batches were measured, or memory does not grow. The
+    prediction interval is null with fewer than three points.
 
     Raises
     ------

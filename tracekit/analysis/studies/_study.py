@@ -135,13 +135,14 @@ def study_row(
     -------
     The columns `STUDY`, which the declaration of `study` describes. ``gpus`` is the label, else the
     number of devices that ran an op, or the ranks of the largest NCCL communicator where that is
-    known to have more; null of one device that exchanges with peers of unknown number. ``method`` is the label, else what was recorded: ``nccl`` (its kernels),
-    ``collective`` (kernels of other collectives), ``p2p``, ``staged`` or ``mpi`` (copies between
-    GPUs), ``none``. ``step_low_ns`` etc. are Student's t with an effective number of steps; null
-    of fewer than 5 steps, or if they depend on each other too much. With all exposed times,
-    ``idle_ns`` (while the host is in an iteration) and ``between_ns`` (while it is in none),
-    ``fp_bp_ns`` adds up to ``step_ns``. Of a collective each participant moves its share of what
-    the usual algorithms move in all, 2(n-1)S for an all-reduce.
+    known to have more; null of one device that exchanges with peers of unknown number. ``method``
+    is the label, else what was recorded: ``nccl`` (its kernels), ``collective`` (kernels of other
+    collectives), ``p2p``, ``staged`` or ``mpi`` (copies between GPUs), ``none``. ``step_low_ns``
+    etc. are Student's t with an effective number of steps; null of fewer than 5 steps, or if they
+    depend on each other too much. With all exposed times, ``idle_ns`` (while the host is in an
+    iteration) and ``between_ns`` (while it is in none), ``fp_bp_ns`` adds up to ``step_ns``. Of a
+    collective each participant moves its share of what the usual algorithms move in all, 2(n-1)S
+    for an all-reduce.
 
     Raises
     ------

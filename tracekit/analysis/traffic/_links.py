@@ -76,7 +76,7 @@ def links(
 ) -> pl.DataFrame:
     """Return traffic by link, pair of GPUs, route, method, stage, rank, node, iteration or phase.
 
-    Definitions are in ``docs/links.md``.
+    The declaration of the question `links` lists the columns, and ``docs/links.md`` defines them.
 
     Parameters
     ----------
