@@ -21,6 +21,7 @@ from tracekit.analysis.comparison._recordings import (
     between,
     difference_error,
     enough_recordings,
+    least_enough,
     reach_of,
 )
 from tracekit.analysis.statistics import quantile
@@ -252,6 +253,12 @@ def test_the_number_of_recordings_is_the_least(a: float, b: float, change: float
     found = enough_recordings((a, b), change)
     naive = next((n for n in range(2, 1100) if reach_of((a, b), (n, n), 0.95) < change), None)
     assert found == naive
+
+
+def test_a_number_is_searched_for_up_to_the_largest() -> None:
+    for least in (2, 600, 1000):
+        assert least_enough(lambda number, least=least: number >= least, 2, 1000) == least  # type: ignore[misc]
+    assert least_enough(lambda _: False, 2, 1000) is None
 
 
 def test_no_number_of_recordings_shows_next_to_nothing() -> None:

@@ -26,6 +26,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import networkx as nx
 import polars as pl
 
 from tracekit.machine._nccl_lines import Lines
@@ -313,14 +314,9 @@ def _connected(kind: list[Member], peers: Peers) -> list[list[Member]]:
     by_rank: dict[int, list[Member]] = defaultdict(list)
     for each in kind:
         by_rank[each.rank].append(each)
-    root = {each.member: each.member for each in kind}
-
-    def find(member: int) -> int:
-        while root[member] != member:
-            root[member] = root[root[member]]
-            member = root[member]
-        return member
-
+    place = {each.member: number for number, each in enumerate(kind)}
+    joined = nx.Graph()
+    joined.add_nodes_from(place.values())
     seen: Counter[Hashable] = Counter()
     for each in kind:
         own_peers = peers.get(each.member, {})
@@ -328,12 +324,10 @@ def _connected(kind: list[Member], peers: Peers) -> list[list[Member]]:
         for rank in own_peers:
             others = [other for other in by_rank[rank] if _agree(each, other, peers)]
             if len({other.seat for other in others}) == 1 and seen[alike] < len(others):
-                root[find(others[seen[alike]].member)] = find(each.member)
+                joined.add_edge(place[others[seen[alike]].member], place[each.member])
         seen[alike] += 1
-    parts: dict[int, list[Member]] = defaultdict(list)
-    for each in kind:
-        parts[find(each.member)].append(each)
-    return [part for whole in parts.values() for part in _without_doubles(whole)]
+    parts = ([kind[n] for n in sorted(part)] for part in nx.connected_components(joined))
+    return [part for whole in parts for part in _without_doubles(whole)]
 
 
 def _without_doubles(part: list[Member]) -> list[list[Member]]:

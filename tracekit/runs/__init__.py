@@ -13,13 +13,21 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.runs._among import bubbles, memory, overhead, project, scaling, stalls, study
+    from tracekit.runs._among import (
+        bubbles,
+        history,
+        memory,
+        overhead,
+        project,
+        scaling,
+        stalls,
+        study,
+    )
     from tracekit.runs._comparisons import compare
     from tracekit.runs._declared import DECLARED
     from tracekit.runs._dgx1 import study_dgx1
     from tracekit.runs._files import hang, nccl_inspector, straggler_cost
     from tracekit.runs._gate import gate
-    from tracekit.runs._history import history
     from tracekit.runs._opening import ingest, open, select_runs
     from tracekit.runs._reports import report_of
     from tracekit.runs._run import Run

@@ -6,6 +6,7 @@ machine, placement of memory). Several recordings per side can; each counts as o
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -129,16 +130,8 @@ def enough_recordings(spreads: tuple[float, float], change: float) -> int | None
 
 def least_enough(is_enough: Callable[[int], bool], first: int, most: int) -> int | None:
     """Return the smallest number from `first` on that is enough; None if none up to `most` is."""
-    high = first
-    while not is_enough(high):
-        high *= 2
-        if high > most:
-            return None
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_enough(middle) else (middle, high)
-    return high
+    number = bisect_left(range(most + 1), x=True, lo=first, key=is_enough)
+    return number if number <= most else None
 
 
 @dataclass(frozen=True)
