@@ -101,6 +101,19 @@ def test_gpus_of_several_hosts_are_in_several_machines() -> None:
     assert "2 hosts (node1, node2) are taken for those of one machine" in told.warnings[-1]
 
 
+@pytest.mark.parametrize(("name", "warns"), [(V100, True), (V100 + " MIG 1g.5gb", False)])
+def test_gpus_at_one_bus_are_of_machines_of_one_name(name: str, warns: bool) -> None:
+    told = {"host": "worker", "pci_bus": ["1", "2", "1", None], "uuid": ["a", "b", "c", "d"]}
+    cluster = devices([name] * 4).with_columns(**{
+        key: pl.Series(key, value) if isinstance(value, list) else pl.lit(value)
+        for key, value in told.items()
+    })  # fmt: skip
+    warnings = machine_of(cluster).warnings
+    assert any(each.startswith("1 GPUs have the host name and PCI bus") for each in warnings) == (
+        warns
+    )
+
+
 def test_a_topology_of_each_host() -> None:
     """One of eight GPUs is that of each of two hosts of eight; their NICs join them."""
     hosts = pl.Series("host", ["node1"] * 8 + ["node2"] * 8)

@@ -146,7 +146,22 @@ def machine_of(
     if len(hosts) > 1:
         what = f"GPUs of {_named(hosts)} are taken for those of one machine, {placed.machine.name}"
         placed = replace(placed, warnings=(*placed.warnings, what))
+    if alike := _sharing_a_bus(devices):
+        what = (
+            f"{alike} GPUs have the host name and PCI bus of another one: machines of one name are "
+            "taken for one machine; give --topology, and a host name of its own to each"
+        )
+        placed = replace(placed, warnings=(*placed.warnings, what))
     return placed
+
+
+def _sharing_a_bus(devices: pl.DataFrame) -> int:
+    """Return the number of GPUs, MIG slices excepted, at the bus of another one of their host."""
+    if "host" not in devices.columns:
+        return 0
+    known = devices.drop_nulls(["host", "pci_bus", "uuid"])
+    whole = known.filter(~pl.col("name").str.contains(r"\bMIG\b").fill_null(value=False))
+    return whole.height - whole.select("host", "pci_bus").n_unique()
 
 
 def _placed(chosen: Machine, devices: pl.DataFrame) -> Placed:
