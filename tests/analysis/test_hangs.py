@@ -169,6 +169,26 @@ def test_all_joined_and_nothing_tells(tmp_path: Path) -> None:
     assert row["waiting"] == [0, 1, 2, 3]
 
 
+def test_a_dump_that_is_older_than_what_others_completed_leaves_open_who_is_missing(
+    tmp_path: Path,
+) -> None:
+    dumps = job(_unfinished)
+    old = Rank(1)
+    old.step()
+    row = _asked(dumps | {1: old.dump()}, tmp_path / "dumps").rows.row(0, named=True)
+    assert (row["role"], row["problem"]) == ("unknown", "no_dump")
+    assert (row["ranks"], row["waiting"]) == ([1], [0, 2, 3])
+    assert row["says"].startswith("rank 1 wrote a dump before others completed")
+
+
+def test_two_against_two_do_not_agree(tmp_path: Path) -> None:
+    def half(one: Rank) -> None:
+        one.call("0", "all_reduce", [[8 if one.rank < 2 else 16]], state=WAITS)
+
+    says = _asked(job(half), tmp_path / "dumps").rows["says"][0]
+    assert says.startswith("ranks 0 to 3 do not agree in all_reduce 7 of group 0 (default_pg): [[8")
+
+
 @pytest.mark.parametrize(
     "program",
     [

@@ -11,6 +11,7 @@ import polars as pl
 from tracekit.analysis.hangs._causes import (
     UNTRACKED,
     Problem,
+    early_dumps,
     group_calls,
     missing_calls,
     parties,
@@ -103,6 +104,7 @@ def find_hang(
     last = _last_of(entries)
     without = members.filter(~pl.col("dumped"))["rank"].unique().sort().to_list()
     found = [*_without_dump(without, members, calls, found), *found]
+    found = _without_early(early_dumps(calls, members), members, calls, found)
     untracked = calls.filter(pl.col("backend").is_in(UNTRACKED))["backend"].unique().sort()
     blind: list[str] = [] if found else untracked.to_list()
     if blind and ranks.height == 1:
@@ -224,6 +226,24 @@ def _without_dump(
     ]
 
 
+def _without_early(
+    early: Sequence[int], members: pl.DataFrame, calls: pl.DataFrame, problems: list[Problem]
+) -> list[Problem]:
+    """Replace ranks that are missing by their early dumps alone by the word that they may be."""
+    left = [
+        each
+        for each in problems
+        if each["problem"] != "missing" or not {*each["ranks"]} <= {*early}
+    ]
+    says = f"{_named(early)} wrote a dump before others completed what they joined since"
+    unknown = [
+        {**each, "role": "unknown", "says": f"{says}; {_they(each['waiting'])} in collectives"}
+        for each in _without_dump(early, members, calls, left)
+        if each["waiting"]
+    ]
+    return [*left, *unknown]
+
+
 def _last_of(entries: pl.DataFrame) -> pl.DataFrame:
     """Return the last entry of each rank."""
     return (
@@ -283,6 +303,8 @@ def _sentence(row: Mapping[str, Any]) -> str:
     if problem == "unfinished":
         return f"all ranks joined {which} and none of them is known to hold it up; {others}{at}"
     gave = f": {row['other']}, the others {row['usual']}" if row["usual"] else ""
+    if not waiting and row["usual"]:  # no more than half of the ranks agree
+        return f"{who} do not agree in {which}: {row['other']} and {row['usual']}"
     return f"{who} {_PROBLEMS[str(problem)]} in {which}{gave}{at}"
 
 

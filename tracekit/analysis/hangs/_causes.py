@@ -27,6 +27,8 @@ _UNEQUAL: Mapping[str, tuple[str, ...]] = {
 """Field -> collectives in which it may differ, as only the root gives it."""
 _UNEVEN = ("all_to_all", "all_to_all_single", "alltoall", "alltoall_base")
 """Collectives whose sizes may differ between ranks."""
+_ROOTED = "broadcast|^_?reduce(_oop)?$|^gather|^scatter"
+"""Collectives that a rank may complete before others join."""
 _ORDER_WITHIN = 16
 """Number of collectives within which a different order is recognised."""
 Problem = dict[str, Any]
@@ -123,6 +125,21 @@ def missing_calls(calls: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
         .agg(waiting=pl.col("rank").unique().sort())
     )
     return absent.join(joined, on=["party", "sequence"])
+
+
+def early_dumps(calls: pl.DataFrame, members: pl.DataFrame) -> list[int]:
+    """Return ranks whose dump lacks a collective that all others completed, without a root.
+
+    Their dumps were written before those of the others, so what they lack since shows nothing.
+    """
+    ended = calls.group_by("party", "sequence").agg(
+        pl.col("collective").first(), ended=~_is_unfinished().any()
+    )
+    lacking = members.drop_nulls("last").join(
+        ended.filter("ended", ~pl.col("collective").str.contains(_ROOTED)), on="party"
+    )
+    late = lacking.filter(pl.col("sequence") == pl.max_horizontal(pl.col("last") + 1, "begin"))
+    return late["rank"].unique().sort().to_list()
 
 
 def unequal_calls(calls: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
