@@ -65,7 +65,8 @@ _GATE = Json(
         "rule": "text: step, or the rule of a finding; new_findings where there is none.",
         "outcome": "one of pass, fail, undecided: Result of the check.",
         "finding": "text: What was found, in words.",
-        "state": "one of new, grown, shrunk, unchanged, gone or null: Change of a finding.",
+        "state": "one of new, grown, uncovered, shrunk, unchanged, gone or null: Change of a "
+        "finding.",
         "win_ns": "amount or null: By how much a mean usual step of B would be shorter.",
         "win_low_ns": "amount or null: Lower bound.",
         "win_high_ns": "amount or null: Upper bound.",

@@ -38,6 +38,7 @@ _NUMBERS = (
 )  # fmt: skip
 _BASELINE = {
     "new": "new", "grown": "updated", "shrunk": "updated", "unchanged": "unchanged",
+    "uncovered": "unchanged",
     "gone": "absent",
 }  # fmt: skip
 _KINDS = {"pass": "pass", "fail": "fail", "undecided": "open"}

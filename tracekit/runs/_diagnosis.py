@@ -57,7 +57,8 @@ _JSON = Json(
         "with --price also how long a step then is.",
         "win_unknown": "text or null: Why win_ns is null; else null.",
         "fingerprint": "text: Names the finding, in any run.",
-        "state?": "one of new, grown, shrunk, unchanged, gone: Its change since the base.",
+        "state?": "one of new, grown, uncovered, shrunk, unchanged, gone: Its change since the "
+        "base.",
         "base_win_ns?": "amount or null: win_ns in the base.",
         "base_share?": "amount or null: share in the base.",
     },
@@ -129,7 +130,7 @@ def diagnose(
     against: Annotated[
         Traced | None,
         Option(
-            "Say what is new, grown, shrunk, unchanged or gone since this run; --fail-on then "
+            "Say what is new, grown, shrunk, ... or gone since this run; --fail-on then "
             "looks at what is new or grown.",
             "BASE",
             unit="run",

@@ -103,7 +103,7 @@ WORSE = ("new", "grown")
 """States of findings that a change of the program may be held responsible for."""
 _LONGER = 1.1
 """Where a step of the base takes so many times as long, a finding that it lacks may not be new."""
-_ORDER = {"new": 0, "grown": 1, "unchanged": 2, "shrunk": 3, "gone": 4}
+_ORDER = {"new": 0, "grown": 1, "uncovered": 2, "unchanged": 3, "shrunk": 4, "gone": 5}
 
 
 def diagnose(
@@ -268,10 +268,11 @@ def against(found: Sequence[Answer], base: Sequence[Answer], *, top: int | None 
 
     Returns
     -------
-    The first diagnosis with ``state`` (``new``, ``grown``, ``shrunk``, ``unchanged`` or ``gone``),
-    ``base_win_ns`` and ``base_share`` added to its findings, new ones first. Findings that are gone
-    have the numbers of the base. A finding has grown or shrunk if its win changed by more than
-    `NOTICED` of the base's step, and by more than a tenth.
+    The first diagnosis with ``state`` (``new``, ``grown``, ``uncovered``, ``shrunk``, ``unchanged``
+    or ``gone``), ``base_win_ns`` and ``base_share`` added to its findings, new ones first. Findings
+    that are gone have the numbers of the base. A finding has grown or shrunk if its win changed by
+    more than `NOTICED` of the base's step, and by more than a tenth. One that is new or grown is
+    uncovered where the base's step is longer by more than that, which may hide it there.
     """
     now, before = _side(found, greatest=False), _side(base, greatest=True)
     pairs = [(now.get(rule), before.get(rule)) for rule in {**now, **before}]
@@ -280,14 +281,21 @@ def against(found: Sequence[Answer], base: Sequence[Answer], *, top: int | None 
     order = pl.col("state").replace_strict(_ORDER, return_dtype=pl.Int8)
     rows = pl.DataFrame(
         [_changed_row(*pair) for pair in pairs if _is_listed(*pair)], schema={**own, **more}
-    ).sort(order, "share", descending=[False, True], nulls_last=True, maintain_order=True)
+    )
     lengths = [[each.meta["step_ns"] or 0 for each in side] for side in (base, found)]
-    ratio = min(lengths[0]) / max(*lengths[1], 1)
-    if ratio > _LONGER:
-        there = f"; in the base, whose step is {ratio:.3g} times as long, waits may hide it."
+    before_ns, now_ns = min(lengths[0]), max(*lengths[1], 1)
+    if before_ns > _LONGER * now_ns:
+        times = f"{before_ns / now_ns:.3g} times"
+        there = f"; in the base, whose step is {times} as long, waits may hide it."
         said = pl.col("finding").str.strip_suffix(".") + there
-        is_new = pl.col("state") == "new"
-        rows = rows.with_columns(finding=pl.when(is_new).then(said).otherwise("finding"))
+        is_worse = pl.col("state").is_in(WORSE)
+        rise = pl.col("win_ns") - pl.col("base_win_ns").fill_null(0)
+        is_hidden = is_worse & (rise <= before_ns - now_ns)
+        rows = rows.with_columns(
+            finding=pl.when(is_worse).then(said).otherwise("finding"),
+            state=pl.when(is_hidden).then(pl.lit("uncovered")).otherwise("state"),
+        )
+    rows = rows.sort(order, "share", descending=[False, True], nulls_last=True, maintain_order=True)
     listed = rows if top is None else rows.head(top)
     return replace(
         found[0], rows=listed, tables={"findings": rows}, people=_for_people(listed),
